@@ -1,4 +1,4 @@
-//! Makes types of the messages in `proto/`, without a compiler of Protocol Buffers on the machine.
+//! Compiles the messages in `proto/` to Rust types, without an installed Protocol Buffers compiler.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -8,34 +8,35 @@ use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 use protox::prost::Message;
 
-/// The service; what it imports follows.
+/// The file with the rate limit service. Its imports are compiled too.
 const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
 
-/// The folder of the files.
+/// The folder with the `.proto` files.
 const FOLDER: &str = "proto";
 
-/// The fields that are `string` in the published protocol, and `bytes` in ours.
+/// Fields that are `string` in the published protocol, and `bytes` in `proto/`.
 const PUBLISHED_AS_STRING: [(&str, &[&str]); 2] =
     [("RateLimitRequest", &["domain"]), ("RateLimitDescriptor.Entry", &["key", "value"])];
 
-/// Returns the files as Envoy publishes them, so that clients that use reflection write text. On the wire both types
-/// are the same.
-fn as_published(mut files: FileDescriptorSet) -> FileDescriptorSet {
+/// Returns the descriptors with the field types that Envoy publishes, so that clients that use reflection send text.
+/// Both types have the same encoding.
+fn with_published_types(mut files: FileDescriptorSet) -> FileDescriptorSet {
     for file in &mut files.file {
         for message in &mut file.message_type {
             let name = message.name().to_owned();
-            publish(&name, message);
+            set_published_types(&name, message);
             for nested in &mut message.nested_type {
                 let name = format!("{name}.{}", nested.name());
-                publish(&name, nested);
+                set_published_types(&name, nested);
             }
         }
     }
     files
 }
 
-fn publish(name: &str, message: &mut DescriptorProto) {
-    let Some((_, fields)) = PUBLISHED_AS_STRING.iter().find(|(own, _)| *own == name) else {
+fn set_published_types(message_name: &str, message: &mut DescriptorProto) {
+    let Some((_, fields)) = PUBLISHED_AS_STRING.iter().find(|(name, _)| *name == message_name)
+    else {
         return;
     };
     for field in message.field.iter_mut().filter(|field| fields.contains(&field.name())) {
@@ -47,8 +48,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={FOLDER}");
     let files = protox::compile([SERVICE], [FOLDER])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    // For reflection and for writing JSON.
-    fs::write(out.join("descriptors.bin"), as_published(files.clone()).encode_to_vec())?;
+    // For gRPC reflection and for messages as JSON.
+    let published = with_published_types(files.clone());
+    fs::write(out.join("descriptors.bin"), published.encode_to_vec())?;
     prost_build::Config::new().include_file("messages.rs").compile_fds(files)?;
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Any datagrams that reach a node: from strangers, and from nodes, changed on the way or as they were sealed.
+//! Fuzzes datagrams received by a node: forged, modified, repeated or valid.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slidegate_fuzz::cluster::{Sent, hold_datagrams};
+use slidegate_fuzz::cluster::{DatagramInput, check_datagrams};
 
-fuzz_target!(|sent: Vec<Sent>| hold_datagrams(&sent));
+fuzz_target!(|datagrams: Vec<DatagramInput>| check_datagrams(&datagrams));

@@ -1,8 +1,8 @@
-//! Any messages that a node may hear once their seals are off: from nodes that have gone mad, too.
+//! Fuzzes opened messages received by a node, including messages of faulty nodes.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slidegate_fuzz::message::{Heard, hold_messages};
+use slidegate_fuzz::message::{TimedInput, check_messages};
 
-fuzz_target!(|heard: Vec<Heard>| hold_messages(&heard));
+fuzz_target!(|inputs: Vec<TimedInput>| check_messages(&inputs));

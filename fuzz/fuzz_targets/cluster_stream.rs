@@ -1,8 +1,8 @@
-//! Any bytes on a connection between two nodes: from strangers, and from nodes, changed on the way or as they were sent.
+//! Fuzzes handshakes and streams between two nodes: forged, modified or valid.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slidegate_fuzz::cluster::{Conversation, hold_stream};
+use slidegate_fuzz::cluster::{StreamInput, check_stream};
 
-fuzz_target!(|conversation: Conversation| hold_stream(&conversation));
+fuzz_target!(|input: StreamInput| check_stream(&input));

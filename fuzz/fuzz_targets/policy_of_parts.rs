@@ -1,8 +1,8 @@
-//! Policies made of the language's own parts: well-formed YAML, so that all goes into what it means.
+//! Fuzzes the policy compiler with well-formed YAML generated from fields and values of the policy language.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slidegate_fuzz::parts::Draft;
+use slidegate_fuzz::policy_generator::GeneratedPolicy;
 
-fuzz_target!(|draft: Draft| slidegate_fuzz::hold(&draft.0));
+fuzz_target!(|policy: GeneratedPolicy| slidegate_fuzz::check_policy(&policy.0));

@@ -1,4 +1,5 @@
-//! What has to be true of any bytes that reach a node: nothing is opened but what was sealed, as it was sealed and once.
+//! Properties of seals, for arbitrary bytes received by a node: only sealed datagrams and frames are opened, unmodified
+//! and once.
 
 use std::time::Duration;
 
@@ -16,32 +17,33 @@ use slidegate_cluster::seal::{
 const ALICE: Incarnation = Incarnation(1);
 const BOB: Incarnation = Incarnation(2);
 
-/// What somebody between two nodes does to bytes.
+/// A modification of bytes on their way between two nodes.
 #[derive(Arbitrary, Debug)]
-pub enum Change {
-    /// Nothing.
+pub enum Mutation {
+    /// No modification.
     None,
-    /// Flips bits of one byte, which is counted from the start.
+    /// Flips bits of the byte at a position.
     Flip(u16, u8),
-    /// Leaves out the rest, or the beginning.
+    /// Removes the bytes from a position on if `true`, otherwise the bytes before it.
     Cut(u16, bool),
-    /// Adds some.
+    /// Appends bytes.
     Add(Vec<u8>),
-    /// Says something else.
+    /// Replaces all bytes.
     Replace(Vec<u8>),
 }
 
-impl Change {
-    fn to(&self, bytes: &[u8]) -> Vec<u8> {
+impl Mutation {
+    /// Returns the modified bytes.
+    fn apply(&self, bytes: &[u8]) -> Vec<u8> {
         let mut changed = bytes.to_vec();
-        let place = |at: &u16| usize::from(*at) % (bytes.len() + 1);
+        let index = |position: &u16| usize::from(*position) % (bytes.len() + 1);
         match self {
             Self::None => {}
-            Self::Flip(at, bits) => {
-                changed.get_mut(place(at)).into_iter().for_each(|byte| *byte ^= bits)
+            Self::Flip(position, bits) => {
+                changed.get_mut(index(position)).into_iter().for_each(|byte| *byte ^= bits)
             }
-            Self::Cut(at, true) => changed.truncate(place(at)),
-            Self::Cut(at, false) => _ = changed.drain(..place(at)),
+            Self::Cut(position, true) => changed.truncate(index(position)),
+            Self::Cut(position, false) => _ = changed.drain(..index(position)),
             Self::Add(more) => changed.extend_from_slice(more),
             Self::Replace(other) => changed.clone_from(other),
         }
@@ -49,41 +51,48 @@ impl Change {
     }
 }
 
-/// A datagram.
+/// A datagram that one of several nodes seals.
 #[derive(Arbitrary, Debug)]
-pub struct Sent {
+pub struct DatagramInput {
     payload: Vec<u8>,
-    change: Change,
-    /// Who of several nodes seals it, the hearer among them.
-    by: u8,
-    /// Time passes before it is sealed, and before it arrives: in milliseconds.
-    before: u32,
-    under_way: u32,
-    /// Copies arrive.
+    mutation: Mutation,
+    /// The node that seals the datagram, possibly the receiver.
+    sender: u8,
+    /// The time before the datagram is sealed, in milliseconds.
+    delay_before_seal_ms: u32,
+    /// The time between sealing and arrival, in milliseconds.
+    transit_ms: u32,
+    /// The number of additional copies that arrive, modulo 4.
     copies: u8,
 }
 
-/// Seals datagrams and has them opened. A panic is a finding.
-pub fn hold_datagrams(sent: &[Sent]) {
+/// Seals datagrams, modifies them and opens them.
+///
+/// # Panics
+///
+/// Panics if a modified, repeated, outdated or reflected datagram is opened.
+pub fn check_datagrams(datagrams: &[DatagramInput]) {
     let key = ClusterKey::for_loopback();
     let mut sealers: Vec<_> =
         (0..8).map(|node| DatagramSealer::new(&key, Incarnation(node))).collect();
     let mut opener = DatagramOpener::new(&key, BOB, Duration::from_secs(2));
     let mut now = Timestamp::from_secs(1_000_000);
     let mut sealed = Vec::new();
-    for Sent { payload, change, by, before, under_way, copies } in sent {
-        now = now.after(Duration::from_millis(u64::from(*before)));
-        let by = usize::from(*by) % sealers.len();
-        sealers[by].seal(now, payload, &mut sealed).expect("it is short");
-        now = now.after(Duration::from_millis(u64::from(*under_way)));
-        let datagram = change.to(&sealed);
+    for DatagramInput { payload, mutation, sender, delay_before_seal_ms, transit_ms, copies } in
+        datagrams
+    {
+        now = now.after(Duration::from_millis(u64::from(*delay_before_seal_ms)));
+        let sender = usize::from(*sender) % sealers.len();
+        sealers[sender].seal(now, payload, &mut sealed).expect("the payload is short enough");
+        now = now.after(Duration::from_millis(u64::from(*transit_ms)));
+        let datagram = mutation.apply(&sealed);
         for nth in 0..=copies % 4 {
             let Ok(opened) = opener.open(now, &datagram) else { continue };
-            assert_eq!(datagram, sealed, "only what was sealed is opened");
-            assert_eq!((opened.from, opened.payload), (Incarnation(by as u64), &payload[..]));
+            assert_eq!(datagram, sealed, "a modified datagram was opened");
+            assert_eq!((opened.from, opened.payload), (Incarnation(sender as u64), &payload[..]));
             assert!(
-                nth == 0 && opened.from != BOB && *under_way <= 62_000,
-                "once, in time, and by others"
+                nth == 0 && opened.from != BOB && *transit_ms <= 62_000,
+                "a repeated, outdated or reflected datagram was opened"
             );
             let _ = ChitchatMessage::deserialize(&mut &opened.payload[..]);
         }
@@ -91,98 +100,119 @@ pub fn hold_datagrams(sent: &[Sent]) {
     assert!(opener.senders() < sealers.len());
 }
 
-/// What two nodes say, and what becomes of it on the way.
+/// A handshake and a stream of frames between two nodes, with modifications of each message.
 #[derive(Arbitrary, Debug)]
-pub struct Conversation {
+pub struct StreamInput {
+    /// The name of the dialing node.
     name: String,
-    greeting: Change,
-    answer: Change,
-    confirmation: Change,
+    hello_mutation: Mutation,
+    response_mutation: Mutation,
+    confirmation_mutation: Mutation,
     frames: Vec<Vec<u8>>,
-    stream: Change,
-    /// In such pieces it arrives.
-    pieces: Vec<u8>,
+    stream_mutation: Mutation,
+    /// The lengths of the chunks in which the stream arrives. The last chunk contains the remaining bytes.
+    chunk_lengths: Vec<u8>,
 }
 
-/// Has two nodes shake hands and one of them speak. A panic is a finding.
-pub fn hold_stream(conversation: &Conversation) {
-    let Some([alice, bob]) = shake_hands(conversation) else { return };
-    let Conversation { frames, stream, pieces, .. } = conversation;
-    let (said, sent) = speak(alice.sealer, frames);
-    let arrived = stream.to(&said);
-    let heard = hear(bob.opener, &arrived, pieces);
-    assert!(sent.starts_with(&heard), "only what was said is heard, from its beginning");
-    assert!(heard.len() == sent.len() || arrived != said, "and all of it");
-    assert!(hear(alice.opener, &said, pieces).is_empty(), "nobody hears what they said themselves");
+/// Runs a handshake, then sends frames in one direction.
+///
+/// # Panics
+///
+/// Panics if a modified message is accepted, or an unmodified message is rejected.
+pub fn check_stream(input: &StreamInput) {
+    let Some([alice, bob]) = complete_handshake(input) else { return };
+    let StreamInput { frames, stream_mutation, chunk_lengths, .. } = input;
+    let (stream_bytes, sent_frames) = seal_frames(alice.sealer, frames);
+    let received_bytes = stream_mutation.apply(&stream_bytes);
+    let received = open_frames(bob.opener, &received_bytes, chunk_lengths);
+    assert!(
+        sent_frames.starts_with(&received),
+        "received frames are not a prefix of the sent frames"
+    );
+    assert!(
+        received.len() == sent_frames.len() || received_bytes != stream_bytes,
+        "a frame is missing"
+    );
+    assert!(
+        open_frames(alice.opener, &stream_bytes, chunk_lengths).is_empty(),
+        "a node opened its own frames"
+    );
 }
 
-/// Both sides, if nothing was changed on the way.
-fn shake_hands(conversation: &Conversation) -> Option<[Session; 2]> {
+/// Returns both sessions if no message of the handshake was modified.
+fn complete_handshake(input: &StreamInput) -> Option<[Session; 2]> {
     let key = ClusterKey::for_loopback();
-    let alice = PeerIdentity { incarnation: ALICE, name: conversation.name.clone() };
+    let alice = PeerIdentity { incarnation: ALICE, name: input.name.clone() };
     let bob = PeerIdentity { incarnation: BOB, name: String::from("bob") };
     let client = start_handshake(&key, &alice, &[1; 32]);
-    let greeting = conversation.greeting.to(client.hello());
-    if let Some(head) = greeting.first_chunk::<HELLO_HEADER_BYTES>() {
+    let hello = input.hello_mutation.apply(client.hello());
+    if let Some(header) = hello.first_chunk::<HELLO_HEADER_BYTES>() {
         assert!(
-            hello_length(head).is_ok_and(|length| length == greeting.len())
-                || greeting != client.hello()
+            hello_length(header).is_ok_and(|length| length == hello.len())
+                || hello != client.hello()
         );
     }
-    let server = accept_handshake(&key, &bob, &[2; 32], &greeting).ok();
-    assert_eq!(server.is_some(), greeting == client.hello());
+    let server = accept_handshake(&key, &bob, &[2; 32], &hello).ok();
+    assert_eq!(server.is_some(), hello == client.hello());
     let server = server?;
-    let answer = conversation.answer.to(server.response());
-    let session = client.on_response(&answer).ok();
-    assert_eq!(session.is_some(), answer == server.response());
+    let response = input.response_mutation.apply(server.response());
+    let session = client.on_response(&response).ok();
+    assert_eq!(session.is_some(), response == server.response());
     let (alice, confirmation) = session?;
-    let confirmed = conversation.confirmation.to(&confirmation);
-    let session =
-        server.on_confirmation(&<[u8; CONFIRMATION_BYTES]>::try_from(&confirmed[..]).ok()?).ok();
-    assert_eq!(session.is_some(), confirmed == confirmation);
+    let received_confirmation = input.confirmation_mutation.apply(&confirmation);
+    let session = server
+        .on_confirmation(&<[u8; CONFIRMATION_BYTES]>::try_from(&received_confirmation[..]).ok()?)
+        .ok();
+    assert_eq!(session.is_some(), received_confirmation == confirmation);
     let bob = session?;
-    assert!(conversation.name.starts_with(&bob.peer.name) && alice.peer.name == "bob");
+    assert!(input.name.starts_with(&bob.peer.name) && alice.peer.name == "bob");
     Some([alice, bob])
 }
 
-/// What is said, and the frames in it.
-fn speak(mut sealer: FrameSealer, frames: &[Vec<u8>]) -> (Vec<u8>, Vec<Vec<u8>>) {
-    let (mut said, mut sent) = (Vec::new(), Vec::new());
+/// Seals frames. Returns the sealed bytes and the frames that were not too long.
+fn seal_frames(mut sealer: FrameSealer, frames: &[Vec<u8>]) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let (mut stream_bytes, mut sent_frames) = (Vec::new(), Vec::new());
     for frame in frames {
-        let sealed = sealer.seal(frame, &mut said);
+        let sealed = sealer.seal(frame, &mut stream_bytes);
         assert_eq!(sealed.is_ok(), frame.len() <= MAX_FRAME);
-        sent.extend(sealed.ok().map(|()| frame.clone()));
+        sent_frames.extend(sealed.ok().map(|()| frame.clone()));
     }
-    (said, sent)
+    (stream_bytes, sent_frames)
 }
 
-/// What is heard of what arrives piece by piece.
-fn hear(mut opener: FrameOpener, mut arrives: &[u8], pieces: &[u8]) -> Vec<Vec<u8>> {
-    let (mut arrived, mut heard) = (BytesMut::new(), Vec::new());
-    let pieces =
-        pieces.iter().map(|piece| usize::from(*piece)).chain(std::iter::repeat(usize::MAX));
-    for piece in pieces {
-        let (now, later) = arrives.split_at(piece.min(arrives.len()));
-        arrived.extend_from_slice(now);
-        arrives = later;
+/// Opens the frames of a stream that arrives in chunks. Stops at the first invalid frame.
+fn open_frames(
+    mut opener: FrameOpener,
+    mut remaining: &[u8],
+    chunk_lengths: &[u8],
+) -> Vec<Vec<u8>> {
+    let (mut buffer, mut received) = (BytesMut::new(), Vec::new());
+    let chunk_lengths = chunk_lengths
+        .iter()
+        .map(|length| usize::from(*length))
+        .chain(std::iter::repeat(usize::MAX));
+    for length in chunk_lengths {
+        let (chunk, rest) = remaining.split_at(length.min(remaining.len()));
+        buffer.extend_from_slice(chunk);
+        remaining = rest;
         loop {
-            match opener.open(&mut arrived) {
-                Ok(Some(frame)) => heard.push(frame.to_vec()),
+            match opener.open(&mut buffer) {
+                Ok(Some(frame)) => received.push(frame.to_vec()),
                 Ok(None) => break,
-                Err(refusal) => {
+                Err(reason) => {
                     assert_eq!(
-                        opener.open(&mut arrived),
-                        Err(refusal),
-                        "from there on nothing is opened"
+                        opener.open(&mut buffer),
+                        Err(reason),
+                        "a frame after an invalid frame was opened"
                     );
-                    return heard;
+                    return received;
                 }
             }
         }
-        if arrives.is_empty() {
+        if remaining.is_empty() {
             break;
         }
     }
-    let _ = opener.check_end(&arrived);
-    heard
+    let _ = opener.check_end(&buffer);
+    received
 }

@@ -1,88 +1,107 @@
-//! What has to be true of any text as a policy; and, in [`cluster`], of any bytes that reach a node.
+//! Properties that the fuzz targets check: of policies in this module, of seals in [`cluster`], of messages in
+//! [`message`].
 
 pub mod cluster;
 pub mod message;
-pub mod parts;
+pub mod policy_generator;
 
 use slidegate::policy::{Condition, Rule};
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, PolicyError, Request};
 
-/// Rules whose requests are tried.
-const TRIED: usize = 16;
+/// Maximum number of rules, and of overrides per rule, for which requests are decided.
+const MAX_TRIED_RULES: usize = 16;
 
-/// Reads the text, and tries what it gives. A panic is a finding; what takes long, libFuzzer finds.
-pub fn hold(text: &str) {
+/// Parses a policy and decides requests by it, or checks its errors. libFuzzer reports inputs that take too long.
+///
+/// # Panics
+///
+/// Panics if a property does not hold.
+pub fn check_policy(text: &str) {
     match Policy::from_yaml(text) {
-        Ok(policy) => try_out(policy, text),
+        Ok(policy) => check_requests(policy, text),
         Err(errors) => {
-            assert!(!errors.0.is_empty(), "an error says what is wrong");
-            assert!(errors.0.len() <= 1_001, "{} mistakes", errors.0.len());
-            errors.0.iter().for_each(|error| hold_error(error, text));
+            assert!(!errors.0.is_empty(), "no error is reported");
+            assert!(errors.0.len() <= 1_001, "{} errors", errors.0.len());
+            errors.0.iter().for_each(|error| check_error(error, text));
             assert!(!errors.to_string().is_empty());
         }
     }
 }
 
-/// It has a place within the text, and shows it.
-fn hold_error(error: &PolicyError, text: &str) {
+/// Checks that an error has a message and a position in the text, and that its excerpt shows the position.
+fn check_error(error: &PolicyError, text: &str) {
     let lines = text.lines().count() as u64;
     assert!((1..=lines.max(1)).contains(&error.line), "{}: {}", error.line, error.message);
     assert!(error.column > 0 && !error.message.is_empty() && !error.to_string().is_empty());
-    let shown = if lines == 0 { 0 } else { 2 };
-    assert_eq!(error.excerpt().lines().count(), shown, "{:?}", error.excerpt());
+    let excerpt_lines = if lines == 0 { 0 } else { 2 };
+    assert_eq!(error.excerpt().lines().count(), excerpt_lines, "{:?}", error.excerpt());
 }
 
-/// Makes requests that its rules are for, and of the text's tail, and has them decided.
-fn try_out(policy: Policy, text: &str) {
+/// Decides requests that match rules of the policy, and requests with attribute values from the last line of the text.
+fn check_requests(policy: Policy, text: &str) {
     let tail: Vec<&str> = text.lines().next_back().unwrap_or_default().split(' ').collect();
     let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 100));
     let rules = gate.policy().rules();
-    let step = rules.len().div_ceil(TRIED).max(1);
+    let step = rules.len().div_ceil(MAX_TRIED_RULES).max(1);
     for rule in rules.iter().step_by(step) {
         for values in [&[][..], &tail] {
-            let descriptor = Descriptor::new(attributes(rule, values));
+            let descriptor = Descriptor::new(matching_attributes(rule, values));
             let costs = [0, 1, u64::MAX].map(|cost| descriptor.clone().cost(cost));
-            decide(&gate, &Request::new(rule.domain(), descriptor));
-            decide(&gate, &Request::with_descriptors(rule.domain(), costs));
+            check_decision(&gate, &Request::new(rule.domain(), descriptor));
+            check_decision(&gate, &Request::with_descriptors(rule.domain(), costs));
         }
     }
-    let of_tail = Descriptor::new(["path", "ip", "route", "method"].into_iter().zip(tail));
-    decide(&gate, &Request::new("default", of_tail));
+    let tail_descriptor = Descriptor::new(["path", "ip", "route", "method"].into_iter().zip(tail));
+    check_decision(&gate, &Request::new("default", tail_descriptor));
 }
 
-fn decide(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) {
+/// Decides a request and checks the matching rules, the hits and the decision.
+fn check_decision(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) {
     let policy = gate.policy();
-    let applied = policy.apply(request);
-    let explained = policy.explain(request).filter(|(_, fit)| fit.is_ok()).count();
-    assert_eq!(applied.matches().count(), explained, "the index finds every rule that applies");
-    let hits = applied.hits();
+    let matched = policy.apply(request);
+    let matching_rules = policy.explain(request).filter(|(_, fit)| fit.is_ok()).count();
+    assert_eq!(matched.matches().count(), matching_rules, "the index misses a matching rule");
+    let hits = matched.hits();
     for hit in &hits {
         assert!(!hit.key.to_string().is_empty());
-        let placed = hit.key.hash_tagged_identity().to_string();
-        assert_eq!(placed.matches(['{', '}']).count(), 2, "{placed}");
+        let identity = hit.key.hash_tagged_identity().to_string();
+        assert_eq!(identity.matches(['{', '}']).count(), 2, "{identity}");
         let split = hit.key.redis().and_then(|settings| settings.split_into());
-        assert_eq!(hit.key.part().is_some(), split.is_some(), "{placed}");
-        assert_eq!(hit.key.share().is_some(), split.is_some(), "{placed}");
+        assert_eq!(hit.key.part().is_some(), split.is_some(), "{identity}");
+        assert_eq!(hit.key.share().is_some(), split.is_some(), "{identity}");
     }
-    let ruling = gate.check_matched_now(&applied);
-    assert_eq!(ruling.limits().count(), hits.len());
-    assert!(ruling.decision().is_allowed() || ruling.binding().is_some(), "a limit denies");
-    let _ = (ruling.decision().retry_after(), gate.peek_now(request));
+    let result = gate.check_matched_now(&matched);
+    assert_eq!(result.limits().count(), hits.len());
+    assert!(
+        result.decision().is_allowed() || result.binding().is_some(),
+        "a denial has no binding limit"
+    );
+    let _ = (result.decision().retry_after(), gate.peek_now(request));
 }
 
-/// Attributes that a rule or its overrides ask for: with these values, else as the rule wants them.
-fn attributes<'r>(rule: &'r Rule, values: &[&'r str]) -> Vec<(&'r str, &'r str)> {
-    let overrides = rule.overrides().iter().take(TRIED).flat_map(|own| own.when().conditions());
-    let wanted = rule.when().conditions().chain(overrides);
-    let wanted = wanted.map(|(name, condition)| (name, as_wanted(condition)));
+/// Returns the attributes that a rule and its overrides use: with the given values, otherwise with matching values.
+fn matching_attributes<'r>(rule: &'r Rule, values: &[&'r str]) -> Vec<(&'r str, &'r str)> {
+    let overrides = rule
+        .overrides()
+        .iter()
+        .take(MAX_TRIED_RULES)
+        .flat_map(|rule_override| rule_override.when().conditions());
+    let conditions = rule.when().conditions().chain(overrides);
+    let conditions = conditions.map(|(name, condition)| (name, matching_value(condition)));
     let per = rule.per().entries().iter().flat_map(|entry| entry.names().take(1));
-    let all = wanted.chain(per.map(|name| (name, "2001:db8::1")));
-    let value = |nth: usize, own| values.get(nth % values.len().max(1)).copied().unwrap_or(own);
-    all.enumerate().map(|(nth, (name, own))| (name, value(nth, own))).collect()
+    let attributes = conditions.chain(per.map(|name| (name, "2001:db8::1")));
+    let value = |nth: usize, default_value| {
+        values.get(nth % values.len().max(1)).copied().unwrap_or(default_value)
+    };
+    attributes
+        .enumerate()
+        .map(|(nth, (name, default_value))| (name, value(nth, default_value)))
+        .collect()
 }
 
-/// Its first pattern: a glob matches itself, and a network's own address is in it.
-fn as_wanted(condition: &Condition) -> &str {
+/// Returns a value that matches the first pattern of a condition. A glob matches itself, and a network contains its own
+/// address.
+fn matching_value(condition: &Condition) -> &str {
     let pattern = condition.patterns().next().unwrap_or_default();
     pattern
         .rsplit_once('/')

@@ -1,5 +1,5 @@
-//! What has to be true of any message, whoever has sent it: it is read in one way or not at all, and whatever it says,
-//! an engine and its counts go on and send nothing but messages.
+//! Properties of messages from arbitrary senders: a decoded message is unchanged after encoding and decoding, and an
+//! engine that receives it continues to work and sends only valid messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,74 +11,84 @@ use slidegate_cluster::message::{
     Ack, FrameBody, MAX_MESSAGE_BYTES, Message, Position, Roster, RosterEntry, UpdateFrame,
     VERSION, ack_frame, decode, leaving_frame,
 };
-use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter, BucketLayout};
+use slidegate_cluster::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replication::{NodeInfo, OutboundFrame, ReplicationEngine, Settings};
 
-const ME: Incarnation = Incarnation(1);
+const LOCAL: Incarnation = Incarnation(1);
 
-/// The last of those that may be members.
-const LAST: u64 = 5;
+/// The highest incarnation that can be a member.
+const MAX_MEMBER: u64 = 5;
 
-/// One frame, and when it comes.
+/// An input of the engine, with its delay and sender.
 #[derive(Arbitrary, Debug)]
-pub struct Heard {
-    /// Time passes before it comes: in milliseconds.
-    before: u16,
+pub struct TimedInput {
+    /// The time since the previous input, in milliseconds.
+    delay_ms: u16,
     from: u8,
-    said: Said,
+    input: EngineInput,
 }
 
+/// A frame, a tick or a membership change.
 #[derive(Arbitrary, Debug)]
-enum Said {
-    /// No frame: an interval has passed.
-    Nothing,
-    /// Others are there from now on.
+enum EngineInput {
+    /// No frame: the replication interval has passed.
+    Tick,
+    /// No frame: a bit mask sets the live members.
     Members(u8),
+    /// A leaving frame.
     Leaving,
+    /// Arbitrary bytes.
     Bytes(Vec<u8>),
-    /// Bytes after the version.
-    Known(Vec<u8>),
+    /// Arbitrary bytes after a valid version.
+    WithVersion(Vec<u8>),
+    /// An acknowledgement: epoch and sequence number received, then epoch and sequence number sent.
     Ack([u8; 4]),
-    Tallies((u8, u8), Vec<(u8, u32, u8, i8, u64, u64)>),
+    /// A position and counter updates, see [`counter_update`].
+    Updates((u8, u8), Vec<(u8, u32, u8, i8, u64, u64)>),
+    /// A position, whether the state is complete, whether the sender is settled, and the roster entries.
     Roster((u8, u8), bool, bool, Vec<(u64, String, bool)>),
 }
 
-impl Said {
+impl EngineInput {
+    /// Returns the encoded frame, empty if the input is not a frame.
     fn frame(&self, now: Timestamp) -> Vec<u8> {
         match self {
-            Self::Nothing | Self::Members(_) => Vec::new(),
+            Self::Tick | Self::Members(_) => Vec::new(),
             Self::Leaving => leaving_frame(),
             Self::Bytes(bytes) => bytes.clone(),
-            Self::Known(bytes) => [&[VERSION], &bytes[..]].concat(),
+            Self::WithVersion(bytes) => [&[VERSION], &bytes[..]].concat(),
             Self::Ack([epoch, seq, sent_epoch, sent_seq]) => {
-                let (heard, sent) = (place(*epoch, *seq), place(*sent_epoch, *sent_seq));
-                ack_frame(&Ack { received: heard, sent })
+                let (received, sent) = (position(*epoch, *seq), position(*sent_epoch, *sent_seq));
+                ack_frame(&Ack { received, sent })
             }
-            Self::Tallies((epoch, seq), tallies) => {
-                let told: Vec<CounterUpdate> =
-                    tallies.iter().map(|tally| told(tally, now)).collect();
-                let body = FrameBody::from_updates(&told).into_iter().next();
-                body.map_or_else(Vec::new, |body| body.to_frame(place(*epoch, *seq)))
+            Self::Updates((epoch, seq), updates) => {
+                let updates: Vec<CounterUpdate> =
+                    updates.iter().map(|update| counter_update(update, now)).collect();
+                let body = FrameBody::from_updates(&updates).into_iter().next();
+                body.map_or_else(Vec::new, |body| body.to_frame(position(*epoch, *seq)))
             }
-            Self::Roster((epoch, seq), is_complete, is_settled, listed) => {
-                let listed = listed.iter().map(|(incarnation, name, has_left)| RosterEntry {
+            Self::Roster((epoch, seq), is_complete, is_settled, entries) => {
+                let entries = entries.iter().map(|(incarnation, name, has_left)| RosterEntry {
                     incarnation: Incarnation(*incarnation),
                     name: name.as_str().into(),
                     has_left: *has_left,
                 });
-                let roster = Roster { is_settled: *is_settled, entries: listed.collect() };
-                FrameBody::from_roster(&roster, *is_complete).to_frame(place(*epoch, *seq))
+                let roster = Roster { is_settled: *is_settled, entries: entries.collect() };
+                FrameBody::from_roster(&roster, *is_complete).to_frame(position(*epoch, *seq))
             }
         }
     }
 }
 
-fn place(epoch: u8, seq: u8) -> Position {
+/// Returns a valid position.
+fn position(epoch: u8, seq: u8) -> Position {
     Position { epoch: u64::from(epoch).max(1), seq: u64::from(seq).max(1) }
 }
 
-fn told(tally: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
-    let (key, millis, incarnation, bucket, charged, removed) = *tally;
+/// Returns an update from a key, the bucket length in milliseconds, an incarnation, the distance of the bucket from the
+/// current one, and the units charged and removed.
+fn counter_update(update: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
+    let (key, millis, incarnation, bucket, charged, removed) = *update;
     let layout = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
     CounterUpdate {
         key: u64::from(key) << 57 | u64::from(key),
@@ -89,8 +99,8 @@ fn told(tally: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
     }
 }
 
-/// Reads it, and if that goes, writes and reads it again.
-fn hold_one_form(frame: &[u8]) {
+/// Decodes a frame. Checks that a valid frame is decoded identically after it is encoded again.
+fn check_round_trip(frame: &[u8]) {
     match decode(frame) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(Message::Leaving) => assert_eq!(frame, leaving_frame()),
@@ -98,18 +108,18 @@ fn hold_one_form(frame: &[u8]) {
         Ok(Message::Updates(UpdateFrame { position, is_complete, roster, updates })) => {
             assert!(updates.len() <= frame.len(), "{} updates", updates.len());
             let bodies = FrameBody::from_updates(&updates);
-            let again = bodies.iter().flat_map(|body| match decode(&body.to_frame(position)) {
+            let decoded = bodies.iter().flat_map(|body| match decode(&body.to_frame(position)) {
                 Ok(Message::Updates(frame)) => frame.updates,
                 other => panic!("{other:?}"),
             });
-            assert!(again.eq(updates));
+            assert!(decoded.eq(updates));
             if let Some(roster) = roster {
-                let again =
+                let decoded =
                     decode(&FrameBody::from_roster(&roster, is_complete).to_frame(position));
                 let updates = Vec::new();
                 let roster = Some(roster);
                 assert_eq!(
-                    again,
+                    decoded,
                     Ok(Message::Updates(UpdateFrame { position, is_complete, roster, updates }))
                 );
             }
@@ -117,18 +127,23 @@ fn hold_one_form(frame: &[u8]) {
     }
 }
 
-fn hold_sent(frames: &[OutboundFrame]) {
+/// Checks that sent frames are valid messages to other nodes.
+fn check_outbound(frames: &[OutboundFrame]) {
     for (to, frame) in frames {
-        assert!(*to != ME && frame.len() <= MAX_MESSAGE_BYTES);
-        assert!(decode(frame).is_ok(), "it sends messages");
+        assert!(*to != LOCAL && frame.len() <= MAX_MESSAGE_BYTES);
+        assert!(decode(frame).is_ok(), "an invalid frame was sent");
     }
 }
 
-/// One engine hears it all.
-pub fn hold_messages(heard: &[Heard]) {
+/// Passes all inputs to one engine.
+///
+/// # Panics
+///
+/// Panics if a property does not hold.
+pub fn check_messages(inputs: &[TimedInput]) {
     let mut now = Timestamp::from_secs(1_700_000_000);
     let settings = CounterSettings {
-        incarnation: ME,
+        incarnation: LOCAL,
         secret: [7; 16].into(),
         max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
@@ -137,27 +152,33 @@ pub fn hold_messages(heard: &[Heard]) {
     };
     let counters = Counters::new(settings, now);
     let progress = Arc::clone(counters.progress());
-    let mut engine = ReplicationEngine::new(node(1), Settings::default(), true, progress, now);
-    for Heard { before, from, said } in heard {
-        now = now.after(Duration::from_millis((*before).into()));
-        let frame = said.frame(now);
-        hold_one_form(&frame);
-        let from = Incarnation(u64::from(*from) % (LAST + 2));
-        hold_sent(&match said {
-            Said::Nothing => engine.tick(&counters, now),
-            Said::Members(which) => {
-                let is_there = |nth: &u64| which >> nth & 1 == 1;
-                let alive: Vec<NodeInfo> = (2..=LAST).filter(is_there).map(node).collect();
+    let mut engine = ReplicationEngine::new(node_info(1), Settings::default(), true, progress, now);
+    for TimedInput { delay_ms, from, input } in inputs {
+        now = now.after(Duration::from_millis((*delay_ms).into()));
+        let frame = input.frame(now);
+        check_round_trip(&frame);
+        let from = Incarnation(u64::from(*from) % (MAX_MEMBER + 2));
+        check_outbound(&match input {
+            EngineInput::Tick => engine.tick(&counters, now),
+            EngineInput::Members(members) => {
+                let is_live = |number: &u64| members >> number & 1 == 1;
+                let alive: Vec<NodeInfo> =
+                    (2..=MAX_MEMBER).filter(is_live).map(node_info).collect();
                 engine.on_membership_changed(&counters, &alive, &[], now)
             }
             _ => engine.on_frame_received(&counters, from, &frame, now),
         });
-        assert!(engine.status(now).members.len() <= 300, "strangers are bounded");
+        assert!(engine.status(now).members.len() <= 300, "too many members");
     }
-    let refused = counters.keys();
-    assert!(refused <= 10_000, "{refused} keys");
+    let keys = counters.keys();
+    assert!(keys <= 10_000, "{keys} keys");
 }
 
-fn node(nth: u64) -> NodeInfo {
-    NodeInfo { incarnation: Incarnation(nth), name: format!("node-{nth}").into(), address: None }
+/// Returns the identity of a node.
+fn node_info(number: u64) -> NodeInfo {
+    NodeInfo {
+        incarnation: Incarnation(number),
+        name: format!("node-{number}").into(),
+        address: None,
+    }
 }

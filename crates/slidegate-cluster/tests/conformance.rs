@@ -1,4 +1,5 @@
-//! A cluster of one does what the model does, and nodes that know all of each other do what one store does.
+//! Conformance of the cluster store: a single node behaves like the model, and nodes that replicate after each request
+//! behave like one memory store.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -27,9 +28,10 @@ const ADDITIVE: [Algorithm; 4] = [
     Algorithm::FixedWindow { align: Align::Clock },
 ];
 
-fn counters(me: u64, now: Timestamp) -> Counters {
+/// Returns empty counters of one node.
+fn counters(incarnation: u64, now: Timestamp) -> Counters {
     let settings = CounterSettings {
-        incarnation: Incarnation(me),
+        incarnation: Incarnation(incarnation),
         secret: [7; 16].into(),
         max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
@@ -40,7 +42,7 @@ fn counters(me: u64, now: Timestamp) -> Counters {
 }
 
 #[test]
-fn a_cluster_of_one_does_what_the_model_does() {
+fn single_node_conforms_to_model() {
     let (mut allowed, mut decisions) = (0, 0);
     for algorithms in ADDITIVE.chunks(1).chain([&ADDITIVE[..]]) {
         for seed in 0..200 {
@@ -53,9 +55,9 @@ fn a_cluster_of_one_does_what_the_model_does() {
                 Duration::ZERO,
             );
             match block_on(run_trace(&store, &clock, algorithms, seed, 800)) {
-                Ok(tried) => {
-                    allowed += tried.allowed;
-                    decisions += tried.decisions;
+                Ok(trace) => {
+                    allowed += trace.allowed;
+                    decisions += trace.decisions;
                 }
                 Err(difference) => panic!("{algorithms:?}: {difference}"),
             }
@@ -64,33 +66,35 @@ fn a_cluster_of_one_does_what_the_model_does() {
     assert!(decisions > 300_000 && allowed * 10 > decisions && allowed * 10 < decisions * 9);
 }
 
-/// Nodes that each know at once what another has charged.
-struct Nodes {
+/// Nodes that receive each charge of another node immediately.
+struct SynchronizedNodes {
     nodes: Vec<Counters>,
     flush: FlushSeq,
 }
 
-impl Nodes {
+impl SynchronizedNodes {
+    /// Creates nodes with empty counters.
     fn new(nodes: u64, now: Timestamp) -> Self {
-        let nodes: Vec<Counters> = (1..=nodes).map(|me| counters(me, now)).collect();
+        let nodes: Vec<Counters> =
+            (1..=nodes).map(|incarnation| counters(incarnation, now)).collect();
         Self { nodes, flush: 0 }
     }
 
-    /// One tells the others what it has to tell, and they say that they have heard.
-    fn tell(&mut self, teller: usize, now: Timestamp) {
+    /// Replicates the changes of one node to all others, which acknowledge them.
+    fn replicate(&mut self, sender: usize, now: Timestamp) {
         self.flush += 1;
-        let mut told = Vec::new();
-        assert!(!self.nodes[teller].drain_changed(self.flush, usize::MAX, &mut told));
+        let mut updates = Vec::new();
+        assert!(!self.nodes[sender].drain_changed(self.flush, usize::MAX, &mut updates));
         for (nth, node) in self.nodes.iter().enumerate() {
-            if nth != teller {
-                node.merge(&told, now);
-                // What comes twice changes nothing.
-                node.merge(&told, now);
+            if nth != sender {
+                node.merge(&updates, now);
+                // A repeated merge changes nothing.
+                node.merge(&updates, now);
             }
-            let others = (1..=self.nodes.len() as u64)
+            let other_nodes = (1..=self.nodes.len() as u64)
                 .map(Incarnation)
-                .filter(|of| *of != node.incarnation());
-            let members = others
+                .filter(|incarnation| *incarnation != node.incarnation());
+            let members = other_nodes
                 .map(|incarnation| MemberProgress {
                     incarnation,
                     acknowledged_flush: self.flush,
@@ -107,27 +111,29 @@ impl Nodes {
         }
     }
 
+    /// Decides a request on one node.
     fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
         match self.nodes[node].take(hits, now, CapPolicy::Wait).unwrap() {
-            Attempt::Decided(taken) => taken,
-            Attempt::Unsynced => panic!("all is known to all"),
+            Attempt::Decided(result) => result,
+            Attempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
         }
     }
 }
 
+/// Draws a limit with an additive algorithm.
 fn draw_limit(rng: &mut Rng) -> Limit {
     let quota = ["10/s", "3/min", "100/7s", "1/s"][rng.usize(..4)].parse().unwrap();
     Limit::new(quota, ADDITIVE[rng.usize(..ADDITIVE.len())]).unwrap()
 }
 
 #[test]
-fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
+fn synchronized_nodes_behave_like_one_store() {
     for seed in 0..300 {
         let mut rng = Rng::with_seed(seed);
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000 + rng.u64(..100_000)));
-        let mut nodes = Nodes::new(rng.u64(2..=4), clock.now());
-        (0..nodes.nodes.len()).for_each(|node| nodes.tell(node, clock.now()));
-        let one = MemoryStore::with_clock(clock.clone(), 1_000);
+        let mut nodes = SynchronizedNodes::new(rng.u64(2..=4), clock.now());
+        (0..nodes.nodes.len()).for_each(|node| nodes.replicate(node, clock.now()));
+        let memory_store = MemoryStore::with_clock(clock.clone(), 1_000);
         let limits = [draw_limit(&mut rng), draw_limit(&mut rng)];
         let scope = Scope::new("d", "r", "l", &["who"]);
         let mut receipts = Vec::new();
@@ -155,44 +161,51 @@ fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
             match rng.u32(..10) {
                 0 => {
                     let refunded: Outcomes = nodes.nodes[node].refund(&hits, now).unwrap();
-                    assert_eq!(refunded, one.refund_now(&hits), "{description}");
+                    assert_eq!(refunded, memory_store.refund_now(&hits), "{description}");
                 }
                 1 => {
-                    if let Some((of, (mine, others))) = receipts.pop() {
-                        let _: usize = of;
-                        nodes.nodes[of].revert(&mine, now);
-                        one.revert_now(&others);
-                        nodes.tell(of, now);
+                    if let Some((owner, (cluster_receipt, memory_receipt))) = receipts.pop() {
+                        let _: usize = owner;
+                        nodes.nodes[owner].revert(&cluster_receipt, now);
+                        memory_store.revert_now(&memory_receipt);
+                        nodes.replicate(owner, now);
                     }
                 }
-                2 => assert_eq!(nodes.nodes[node].peek(&hits, now).unwrap(), one.peek_now(&hits)),
+                2 => assert_eq!(
+                    nodes.nodes[node].peek(&hits, now).unwrap(),
+                    memory_store.peek_now(&hits)
+                ),
                 _ => {
-                    let (here, there) = (nodes.take(node, &hits, now), one.take_now(&hits));
-                    assert_eq!(here.outcomes, there.outcomes, "{description}");
-                    assert_eq!(here.allowed, there.allowed, "{description}");
-                    receipts.push((node, (here.receipt, there.receipt)));
+                    let (cluster_result, memory_result) =
+                        (nodes.take(node, &hits, now), memory_store.take_now(&hits));
+                    assert_eq!(cluster_result.outcomes, memory_result.outcomes, "{description}");
+                    assert_eq!(cluster_result.allowed, memory_result.allowed, "{description}");
+                    receipts.push((node, (cluster_result.receipt, memory_result.receipt)));
                 }
             }
-            nodes.tell(node, now);
+            nodes.replicate(node, now);
         }
     }
 }
 
 #[test]
-fn a_limit_that_nodes_cannot_count_is_an_error() {
+fn unsupported_algorithm_is_an_error() {
     let clock = ManualClock::at(Timestamp::from_secs(60));
     let counters = Arc::new(counters(1, clock.now()));
     let store = ClusterStore::new(clock, counters, ReplicationHandle::default(), Duration::ZERO);
-    let scope = Scope::new("d", "r", "l", &["who"]);
+    let scope = Scope::new("d", "r", "l", &["client"]);
     for algorithm in [Algorithm::SlidingLog, Algorithm::TokenBucket { burst: None, max_debt: None }]
     {
         let limit = Limit::new("1/s".parse().unwrap(), algorithm).unwrap();
         let values = ["a".into()];
         let key = Key::new(&scope, &values);
         let hit = Hit::new(key, &limit, 1);
-        let Err(StoreError::Unsupported(why)) = block_on(store.take(&[hit])) else {
-            panic!("{algorithm} is counted");
+        let Err(StoreError::Unsupported(message)) = block_on(store.take(&[hit])) else {
+            panic!("{algorithm} is accepted");
         };
-        assert!(why.contains(algorithm.name()) && why.contains("sliding_buckets"), "{why}");
+        assert!(
+            message.contains(algorithm.name()) && message.contains("sliding_buckets"),
+            "{message}"
+        );
     }
 }

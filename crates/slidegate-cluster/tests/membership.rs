@@ -1,4 +1,5 @@
-//! Nodes that find each other on loopback, over sealed datagrams. Time is paused: it goes on when nothing else does.
+//! Membership on loopback: nodes find, miss and leave each other through sealed datagrams. Time is paused and advances
+//! while all tasks are idle.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,23 +19,28 @@ use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7_000);
+/// An unspecified address: all interfaces.
+const WILDCARD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7_000);
 
+/// Returns the key of all nodes.
 fn key() -> ClusterKey {
     ClusterKey::new("a key for all of these tests").unwrap()
 }
 
-struct Node {
+/// A node that takes part in gossip.
+struct TestMember {
     membership: Membership,
     address: SocketAddr,
     reject_counters: Arc<RejectCounters>,
 }
 
-impl Node {
+impl TestMember {
+    /// Starts a node with the key of all tests.
     async fn join(name: &str, generation: u64, seeds: &[SocketAddr]) -> Self {
         Self::join_with(name, generation, seeds, key()).await
     }
 
+    /// Starts a node with another key.
     async fn join_with(name: &str, generation: u64, seeds: &[SocketAddr], key: ClusterKey) -> Self {
         let sockets = Sockets::bind(LOOPBACK).await.unwrap();
         let (settings, reject_counters) =
@@ -45,19 +51,25 @@ impl Node {
         Self { membership: membership.unwrap(), address: sockets.address, reject_counters }
     }
 
-    /// Waits until the roll is so. Returns how long that took.
-    async fn until(&self, what: &str, so: impl FnMut(&MembershipView) -> bool) -> Duration {
-        let (began, mut roll) = (Instant::now(), self.membership.view());
-        let waited = timeout(Duration::from_secs(20), roll.wait_for(so)).await;
-        assert!(waited.is_ok(), "{what}: {:?}", self.membership.view().borrow());
-        began.elapsed()
+    /// Waits until the membership view meets a condition. Returns the time that passed.
+    async fn wait_until(
+        &self,
+        condition: &str,
+        is_reached: impl FnMut(&MembershipView) -> bool,
+    ) -> Duration {
+        let (started_at, mut view) = (Instant::now(), self.membership.view());
+        let result = timeout(Duration::from_secs(20), view.wait_for(is_reached)).await;
+        assert!(result.is_ok(), "{condition}: {:?}", self.membership.view().borrow());
+        started_at.elapsed()
     }
 
-    async fn until_live(&self, names: &[&str]) -> Duration {
-        self.until(&format!("{names:?} live"), |roll| live(roll) == names).await
+    /// Waits until exactly these other nodes are live. Returns the time that passed.
+    async fn wait_until_live(&self, names: &[&str]) -> Duration {
+        self.wait_until(&format!("{names:?} live"), |view| live_names(view) == names).await
     }
 }
 
+/// Returns the settings of a node.
 fn settings(name: &str, generation: u64, advertise: SocketAddr, seeds: &[SocketAddr]) -> Settings {
     let seeds = seeds.iter().map(SocketAddr::to_string).collect();
     Settings {
@@ -69,237 +81,260 @@ fn settings(name: &str, generation: u64, advertise: SocketAddr, seeds: &[SocketA
     }
 }
 
-fn live(roll: &MembershipView) -> Vec<&str> {
-    roll.live.iter().map(|member| &*member.name).collect()
+/// Returns the names of the live nodes.
+fn live_names(view: &MembershipView) -> Vec<&str> {
+    view.live.iter().map(|member| &*member.name).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_find_each_other_by_a_seed_and_agree_who_each_is() {
-    let one = Node::join("one", 1, &[]).await;
-    let two = Node::join("two", 2, &[one.address]).await;
-    let three = Node::join("three", 3, &[one.address]).await;
-    one.until_live(&["three", "two"]).await;
-    two.until_live(&["one", "three"]).await;
-    three.until_live(&["one", "two"]).await;
-    let roll = three.membership.view();
-    let member = roll.borrow().live[1].clone();
-    assert_eq!((&*member.name, member.generation, member.address), ("two", 2, two.address));
-    assert_eq!(member.incarnation, two.membership.incarnation());
+async fn nodes_find_each_other_through_one_seed() {
+    let node1 = TestMember::join("one", 1, &[]).await;
+    let node2 = TestMember::join("two", 2, &[node1.address]).await;
+    let node3 = TestMember::join("three", 3, &[node1.address]).await;
+    node1.wait_until_live(&["three", "two"]).await;
+    node2.wait_until_live(&["one", "three"]).await;
+    node3.wait_until_live(&["one", "two"]).await;
+    let view = node3.membership.view();
+    let member = view.borrow().live[1].clone();
+    assert_eq!((&*member.name, member.generation, member.address), ("two", 2, node2.address));
+    assert_eq!(member.incarnation, node2.membership.incarnation());
     assert_eq!(member.incarnation, incarnation("two", 2));
     assert!(
-        one.membership.traffic().sent_bytes() > 0 && one.membership.traffic().received_bytes() > 0
+        node1.membership.traffic().sent_bytes() > 0
+            && node1.membership.traffic().received_bytes() > 0
     );
-    assert!(one.reject_counters.iter().all(|(_, count)| count == 0), "{:?}", one.reject_counters);
+    assert!(
+        node1.reject_counters.iter().all(|(_, count)| count == 0),
+        "{:?}",
+        node1.reject_counters
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_may_be_its_own_seed() {
+async fn node_can_be_its_own_seed() {
     let sockets = Sockets::bind(LOOPBACK).await.unwrap();
     let settings = settings("one", 1, sockets.address, &[sockets.address]);
-    let one =
+    let node1 =
         Membership::join(settings, sockets.udp, &key(), WallClock, Arc::default()).await.unwrap();
-    let two = Node::join("two", 1, &[sockets.address]).await;
-    two.until_live(&["one"]).await;
-    assert_eq!(live(&one.view().borrow()), ["two"]);
+    let node2 = TestMember::join("two", 1, &[sockets.address]).await;
+    node2.wait_until_live(&["one"]).await;
+    assert_eq!(live_names(&node1.view().borrow()), ["two"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_falls_silent_is_missed_within_seconds_and_has_not_left() {
-    for others in 1..=4 {
-        let one = Node::join("one", 1, &[]).await;
-        let mut all = Vec::new();
-        for nth in 0..others {
-            all.push(Node::join(&format!("other-{nth}"), 1, &[one.address]).await);
+async fn silent_node_is_detected_within_five_seconds() {
+    for other_count in 1..=4 {
+        let node1 = TestMember::join("one", 1, &[]).await;
+        let mut other_nodes = Vec::new();
+        for nth in 0..other_count {
+            other_nodes.push(TestMember::join(&format!("other-{nth}"), 1, &[node1.address]).await);
         }
-        one.until("all live", |roll| roll.live.len() == others).await;
+        node1.wait_until("all nodes live", |view| view.live.len() == other_count).await;
         tokio::time::sleep(Duration::from_secs(10)).await;
-        drop(all.pop());
-        let missed = one.until("one is missed", |roll| roll.live.len() == others - 1).await;
-        assert!((2..=5).contains(&missed.as_secs()), "missed after {missed:?} among {others}");
-        assert!(one.membership.view().borrow().left.is_empty());
+        drop(other_nodes.pop());
+        let elapsed =
+            node1.wait_until("one node is silent", |view| view.live.len() == other_count - 1).await;
+        assert!(
+            (2..=5).contains(&elapsed.as_secs()),
+            "detected after {elapsed:?} among {other_count} nodes"
+        );
+        assert!(node1.membership.view().borrow().left.is_empty());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_leaves_says_so() {
-    let one = Node::join("one", 1, &[]).await;
-    let two = Node::join("two", 1, &[one.address]).await;
-    let three = Node::join("three", 1, &[one.address]).await;
-    for node in [&one, &three] {
-        node.until("two others", |roll| roll.live.len() == 2).await;
+async fn leaving_node_announces_departure() {
+    let node1 = TestMember::join("one", 1, &[]).await;
+    let node2 = TestMember::join("two", 1, &[node1.address]).await;
+    let node3 = TestMember::join("three", 1, &[node1.address]).await;
+    for node in [&node1, &node3] {
+        node.wait_until("two other nodes", |view| view.live.len() == 2).await;
     }
-    two.membership.leave().await;
-    for node in [&one, &three] {
-        let told = node
-            .until("it left", |roll| roll.left.iter().any(|member| &*member.name == "two"))
+    node2.membership.leave().await;
+    for node in [&node1, &node3] {
+        let elapsed = node
+            .wait_until("the departure is known", |view| {
+                view.left.iter().any(|member| &*member.name == "two")
+            })
             .await;
-        assert_eq!(told, Duration::ZERO, "it stayed until that was told");
+        assert_eq!(elapsed, Duration::ZERO, "leave returns after the announcement");
         assert_eq!(node.membership.view().borrow().live.len(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joins_later_hears_of_those_who_left() {
-    let one = Node::join("one", 1, &[]).await;
-    let two = Node::join("two", 1, &[one.address]).await;
-    one.until_live(&["two"]).await;
-    two.until_live(&["one"]).await;
-    two.membership.leave().await;
-    let three = Node::join("three", 1, &[one.address]).await;
-    three.until("it left", |roll| live(roll) == ["one"] && roll.left.len() == 1).await;
+async fn later_joiner_learns_of_departed_nodes() {
+    let node1 = TestMember::join("one", 1, &[]).await;
+    let node2 = TestMember::join("two", 1, &[node1.address]).await;
+    node1.wait_until_live(&["two"]).await;
+    node2.wait_until_live(&["one"]).await;
+    node2.membership.leave().await;
+    let node3 = TestMember::join("three", 1, &[node1.address]).await;
+    node3
+        .wait_until("the departure is known", |view| {
+            live_names(view) == ["one"] && view.left.len() == 1
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restarted_node_replaces_its_earlier_life_at_once() {
-    let one = Node::join("one", 1, &[]).await;
-    let two = Node::join("two", 1, &[one.address]).await;
-    one.until_live(&["two"]).await;
-    drop(two);
-    let _two = Node::join("two", 2, &[one.address]).await;
-    let noticed = one
-        .until("it is replaced", |roll| roll.live.iter().any(|member| member.generation == 2))
+async fn restarted_node_replaces_previous_incarnation_immediately() {
+    let node1 = TestMember::join("one", 1, &[]).await;
+    let node2 = TestMember::join("two", 1, &[node1.address]).await;
+    node1.wait_until_live(&["two"]).await;
+    drop(node2);
+    let _node2 = TestMember::join("two", 2, &[node1.address]).await;
+    let elapsed = node1
+        .wait_until("the new incarnation is live", |view| {
+            view.live.iter().any(|member| member.generation == 2)
+        })
         .await;
-    assert!(noticed < Duration::from_secs(2), "after {noticed:?}");
-    let roll = one.membership.view().borrow().clone();
+    assert!(elapsed < Duration::from_secs(2), "after {elapsed:?}");
+    let view = node1.membership.view().borrow().clone();
     assert_eq!(
-        roll.left.iter().map(|member| member.incarnation).collect::<Vec<_>>(),
+        view.left.iter().map(|member| member.incarnation).collect::<Vec<_>>(),
         [incarnation("two", 1)]
     );
-    assert_eq!(roll.live.len(), 1);
+    assert_eq!(view.live.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_restarts_with_its_clock_put_back_is_found_once_its_earlier_life_is_missed() {
-    let one = Node::join("one", 1, &[]).await;
-    let two = Node::join("two", 9, &[one.address]).await;
-    one.until_live(&["two"]).await;
-    drop(two);
-    let _two = Node::join("two", 2, &[one.address]).await;
-    one.until("it is replaced", |roll| roll.live.iter().any(|member| member.generation == 2)).await;
-    assert_eq!(one.membership.view().borrow().left[0].generation, 9);
+async fn lower_generation_replaces_silent_previous_incarnation() {
+    let node1 = TestMember::join("one", 1, &[]).await;
+    let node2 = TestMember::join("two", 9, &[node1.address]).await;
+    node1.wait_until_live(&["two"]).await;
+    drop(node2);
+    let _node2 = TestMember::join("two", 2, &[node1.address]).await;
+    node1
+        .wait_until("the new incarnation is live", |view| {
+            view.live.iter().any(|member| member.generation == 2)
+        })
+        .await;
+    assert_eq!(node1.membership.view().borrow().left[0].generation, 9);
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_another_key_is_not_found_and_counted() {
-    let one = Node::join("one", 1, &[]).await;
-    let other = ClusterKey::new("a key that nobody else has got").unwrap();
-    let stranger = Node::join_with("two", 1, &[one.address], other).await;
-    let three = Node::join("three", 1, &[one.address]).await;
-    one.until_live(&["three"]).await;
-    three.until_live(&["one"]).await;
-    while one.reject_counters.get(RejectReason::WrongMac) < 3 {
+async fn node_with_other_key_is_rejected_and_counted() {
+    let node1 = TestMember::join("one", 1, &[]).await;
+    let other_key = ClusterKey::new("a key that no other node has").unwrap();
+    let unauthenticated = TestMember::join_with("two", 1, &[node1.address], other_key).await;
+    let node3 = TestMember::join("three", 1, &[node1.address]).await;
+    node1.wait_until_live(&["three"]).await;
+    node3.wait_until_live(&["one"]).await;
+    while node1.reject_counters.get(RejectReason::WrongMac) < 3 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(stranger.membership.view().borrow().live.is_empty());
-    assert_eq!(one.membership.view().borrow().live.len(), 1);
+    assert!(unauthenticated.membership.view().borrow().live.is_empty());
+    assert_eq!(node1.membership.view().borrow().live.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_heard_already_is_not_heard_again() {
-    let one = Node::join("one", 1, &[]).await;
-    let between = UdpSocket::bind(LOOPBACK).await.unwrap();
-    let _two = Node::join("two", 1, &[between.local_addr().unwrap()]).await;
+async fn replayed_and_malformed_datagrams_are_rejected() {
+    let node1 = TestMember::join("one", 1, &[]).await;
+    let forwarder = UdpSocket::bind(LOOPBACK).await.unwrap();
+    let _node2 = TestMember::join("two", 1, &[forwarder.local_addr().unwrap()]).await;
     let mut datagram = vec![0; 65_536];
-    let (length, _) = between.recv_from(&mut datagram).await.unwrap();
+    let (length, _) = forwarder.recv_from(&mut datagram).await.unwrap();
     datagram.truncate(length);
-    between.send_to(&datagram, one.address).await.unwrap();
-    let mut answer = [0; 2_048];
-    between.recv_from(&mut answer).await.unwrap();
-    between.send_to(&datagram, one.address).await.unwrap();
+    forwarder.send_to(&datagram, node1.address).await.unwrap();
+    let mut reply = [0; 2_048];
+    forwarder.recv_from(&mut reply).await.unwrap();
+    forwarder.send_to(&datagram, node1.address).await.unwrap();
     datagram[length / 2] ^= 1;
-    between.send_to(&datagram, one.address).await.unwrap();
-    for junk in [&b""[..], b"\x01", b"GET / HTTP/1.1\r\n\r\n", &[1; 49], &[1; 5_000]] {
-        between.send_to(junk, one.address).await.unwrap();
+    forwarder.send_to(&datagram, node1.address).await.unwrap();
+    for payload in [&b""[..], b"\x01", b"GET / HTTP/1.1\r\n\r\n", &[1; 49], &[1; 5_000]] {
+        forwarder.send_to(payload, node1.address).await.unwrap();
     }
-    let count = |refusal| one.reject_counters.get(refusal);
+    let count = |reason| node1.reject_counters.get(reason);
     while RejectReason::ALL.map(count).iter().sum::<u64>() < 7 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!((count(RejectReason::Replayed), count(RejectReason::WrongMac)), (1, 3));
     assert_eq!((count(RejectReason::Truncated), count(RejectReason::WrongVersion)), (2, 1));
-    let three = Node::join("three", 1, &[one.address]).await;
-    three.until("it still answers", |roll| live(roll).contains(&"one")).await;
+    let node3 = TestMember::join("three", 1, &[node1.address]).await;
+    node3.wait_until("node `one` is live", |view| live_names(view).contains(&"one")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_says_what_no_node_says_is_counted() {
-    let one = Node::join("one", 1, &[]).await;
-    let between = UdpSocket::bind(LOOPBACK).await.unwrap();
-    let _two = Node::join("two", 1, &[between.local_addr().unwrap()]).await;
+async fn malformed_payload_of_node_is_rejected_and_counted() {
+    let node1 = TestMember::join("one", 1, &[]).await;
+    let forwarder = UdpSocket::bind(LOOPBACK).await.unwrap();
+    let _node2 = TestMember::join("two", 1, &[forwarder.local_addr().unwrap()]).await;
     let mut datagram = vec![0; 65_536];
-    let (length, _) = between.recv_from(&mut datagram).await.unwrap();
+    let (length, _) = forwarder.recv_from(&mut datagram).await.unwrap();
     let mut opener = DatagramOpener::new(&key(), Incarnation(0), Duration::ZERO);
     let payload = opener.open(WallClock.now(), &datagram[..length]).unwrap().payload;
     let mut sealer = DatagramSealer::new(&key(), Incarnation(3));
-    for payload in [&b""[..], b"hello", &[payload, b"and more"].concat(), payload] {
+    for payload in [&b""[..], b"hello", &[payload, b"extra"].concat(), payload] {
         let mut sealed = Vec::new();
         sealer.seal(WallClock.now(), payload, &mut sealed).unwrap();
-        between.send_to(&sealed, one.address).await.unwrap();
+        forwarder.send_to(&sealed, node1.address).await.unwrap();
     }
-    between.recv_from(&mut datagram).await.expect("only the last one is answered");
-    assert_eq!(one.reject_counters.iter().map(|(_, count)| count).sum::<u64>(), 3);
-    assert_eq!(one.reject_counters.get(RejectReason::Malformed), 3);
+    forwarder.recv_from(&mut datagram).await.expect("no response to the valid payload");
+    assert_eq!(node1.reject_counters.iter().map(|(_, count)| count).sum::<u64>(), 3);
+    assert_eq!(node1.reject_counters.get(RejectReason::Malformed), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_does_not_fit_is_refused() {
+async fn name_of_invalid_length_is_rejected() {
     for name in ["", &"x".repeat(256)] {
         let sockets = Sockets::bind(LOOPBACK).await.unwrap();
         let settings = settings(name, 1, sockets.address, &[]);
-        let joined =
+        let result =
             Membership::join(settings, sockets.udp, &key(), WallClock, Arc::default()).await;
-        assert!(matches!(joined, Err(JoinError::Name(bytes)) if bytes == name.len()));
+        assert!(matches!(result, Err(JoinError::Name(bytes)) if bytes == name.len()));
     }
 }
 
 #[tokio::test]
-async fn both_sockets_have_one_port() {
+async fn tcp_and_udp_share_one_port() {
     let sockets = Sockets::bind(LOOPBACK).await.unwrap();
     assert_eq!(sockets.udp.local_addr().unwrap(), sockets.address);
     assert_eq!(sockets.tcp.local_addr().unwrap(), sockets.address);
-    assert!(Sockets::bind(sockets.address).await.is_err(), "it is in use");
+    assert!(Sockets::bind(sockets.address).await.is_err(), "the port is in use");
 }
 
 #[tokio::test]
-async fn a_node_is_reached_where_it_says_or_where_it_listens() {
+async fn advertised_address_defaults_to_listen_address() {
     let listen: SocketAddr = "127.0.0.1:7000".parse().unwrap();
     assert_eq!(resolve_advertised(listen, None, &[]).await, Ok(listen));
-    let given: SocketAddr = "192.0.2.7:8000".parse().unwrap();
-    assert_eq!(resolve_advertised(ANYWHERE, Some(given), &[]).await, Ok(given));
+    let advertised: SocketAddr = "192.0.2.7:8000".parse().unwrap();
+    assert_eq!(resolve_advertised(WILDCARD, Some(advertised), &[]).await, Ok(advertised));
     let without_port: SocketAddr = "192.0.2.7:0".parse().unwrap();
     assert_eq!(
-        resolve_advertised(ANYWHERE, Some(without_port), &[]).await,
+        resolve_advertised(WILDCARD, Some(without_port), &[]).await,
         Ok("192.0.2.7:7000".parse().unwrap())
     );
     assert_eq!(
-        resolve_advertised(listen, Some(ANYWHERE), &[]).await,
-        Err(AddressError::Unspecified(ANYWHERE))
+        resolve_advertised(listen, Some(WILDCARD), &[]).await,
+        Err(AddressError::Unspecified(WILDCARD))
     );
 }
 
 #[tokio::test]
-async fn a_node_that_listens_everywhere_is_reached_on_the_way_to_its_seeds() {
+async fn wildcard_listener_advertises_address_towards_seeds() {
     let seeds = ["no port".to_owned(), "127.0.0.1:7001".to_owned()];
     assert_eq!(
-        resolve_advertised(ANYWHERE, None, &seeds).await,
+        resolve_advertised(WILDCARD, None, &seeds).await,
         Ok("127.0.0.1:7000".parse().unwrap())
     );
-    let everywhere: SocketAddr = "[::]:7000".parse().unwrap();
+    let ipv6_wildcard: SocketAddr = "[::]:7000".parse().unwrap();
     assert_eq!(
-        resolve_advertised(everywhere, None, &seeds).await,
+        resolve_advertised(ipv6_wildcard, None, &seeds).await,
         Ok("127.0.0.1:7000".parse().unwrap())
     );
-    let error = resolve_advertised(ANYWHERE, None, &seeds[..1]).await.unwrap_err();
-    assert_eq!(error, AddressError::Unknown(ANYWHERE));
+    let error = resolve_advertised(WILDCARD, None, &seeds[..1]).await.unwrap_err();
+    assert_eq!(error, AddressError::Unknown(WILDCARD));
     assert!(error.to_string().contains("advertise it"), "{error}");
 }
 
 #[tokio::test]
-async fn seeds_that_are_this_node_are_no_others() {
-    let own: SocketAddr = "127.0.0.1:7000".parse().unwrap();
-    let names = |seeds: &[&str]| seeds.iter().map(|seed| (*seed).to_owned()).collect::<Vec<_>>();
-    assert!(!has_other_seeds(&[], own).await);
-    assert!(!has_other_seeds(&names(&["127.0.0.1:7000"]), own).await);
-    assert!(has_other_seeds(&names(&["127.0.0.1:7000", "127.0.0.1:7001"]), own).await);
-    assert!(has_other_seeds(&names(&["no port"]), own).await, "it may resolve later");
+async fn own_address_is_not_another_seed() {
+    let local: SocketAddr = "127.0.0.1:7000".parse().unwrap();
+    let to_strings =
+        |seeds: &[&str]| seeds.iter().map(|seed| (*seed).to_owned()).collect::<Vec<_>>();
+    assert!(!has_other_seeds(&[], local).await);
+    assert!(!has_other_seeds(&to_strings(&["127.0.0.1:7000"]), local).await);
+    assert!(has_other_seeds(&to_strings(&["127.0.0.1:7000", "127.0.0.1:7001"]), local).await);
+    assert!(has_other_seeds(&to_strings(&["no port"]), local).await, "it may resolve later");
 }

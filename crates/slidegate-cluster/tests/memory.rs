@@ -1,4 +1,4 @@
-//! The memory of a node's counters is counted and bounded.
+//! The memory of the counters of a node is measured and bounded.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
 const MIB: usize = 1 << 20;
 
+/// Returns empty counters with a memory limit in bytes.
 fn counters(max_memory: usize, now: Timestamp) -> Counters {
     let settings = CounterSettings {
         incarnation: Incarnation(1),
@@ -21,24 +22,28 @@ fn counters(max_memory: usize, now: Timestamp) -> Counters {
     Counters::new(settings, now)
 }
 
+/// Returns the time of all requests.
 fn now() -> Timestamp {
     Timestamp::from_secs(1_750_000_020)
 }
 
-fn with_hit<T>(limit: &Limit, number: u64, ask: impl FnOnce(&Hit<'_>) -> T) -> T {
+/// Runs an action with a hit of cost 1 on the key with this number.
+fn with_hit<T>(limit: &Limit, number: u64, action: impl FnOnce(&Hit<'_>) -> T) -> T {
     let scope = Scope::new("test", "memory", "limit", &["number"]);
     let text = number.to_string();
     let values = [text.as_str().into()];
     let key = Key::new(&scope, &values);
-    ask(&Hit::new(key, limit, 1))
+    action(&Hit::new(key, limit, 1))
 }
 
-fn take(counters: &Counters, limit: &Limit, number: u64) {
+/// Charges one unit, or is denied.
+fn charge(counters: &Counters, limit: &Limit, number: u64) {
     with_hit(limit, number, |hit| {
         assert!(counters.take(std::slice::from_ref(hit), now(), CapPolicy::Deny).is_ok());
     });
 }
 
+/// Returns whether another unit would be denied.
 fn is_denied(counters: &Counters, limit: &Limit, number: u64) -> bool {
     with_hit(limit, number, |hit| {
         let peeked = counters.peek(std::slice::from_ref(hit), now());
@@ -47,33 +52,33 @@ fn is_denied(counters: &Counters, limit: &Limit, number: u64) -> bool {
 }
 
 #[test]
-fn flood_stays_below_max_memory_and_denied_keys_stay() -> Result<(), Box<dyn std::error::Error>> {
+fn flood_stays_below_max_memory_keeping_denied_keys() -> Result<(), Box<dyn std::error::Error>> {
     let precision = Some(Duration::from_secs(60));
     for algorithm in [Algorithm::SlidingBuckets { precision }, Algorithm::SlidingWindow] {
         let limit = Limit::new("3/d".parse()?, algorithm)?;
         let counters = counters(16 * MIB, now());
         for _ in 0..3 {
-            (0..200).for_each(|number| take(&counters, &limit, number));
+            (0..200).for_each(|number| charge(&counters, &limit, number));
         }
-        let mut most = 0;
+        let mut max_bytes = 0;
         for number in 200..400_000 {
-            take(&counters, &limit, number);
-            most = most.max(counters.memory_bytes());
+            charge(&counters, &limit, number);
+            max_bytes = max_bytes.max(counters.memory_bytes());
         }
-        assert!(most <= 16 * MIB + MIB / 16, "{limit}: {most}");
-        assert!(most >= 8 * MIB && counters.evicted_keys() > 50_000, "{limit}: {most}");
+        assert!(max_bytes <= 16 * MIB + MIB / 16, "{limit}: {max_bytes}");
+        assert!(max_bytes >= 8 * MIB && counters.evicted_keys() > 50_000, "{limit}: {max_bytes}");
         assert_eq!((0..200).filter(|&key| is_denied(&counters, &limit, key)).count(), 200);
     }
     Ok(())
 }
 
-/// Counts of other nodes take at most half of the memory, which is free again after their window.
+/// Counters of other nodes use at most half of the memory, which is released after their window.
 #[test]
-fn counts_of_others_take_half_of_memory() -> Result<(), Box<dyn std::error::Error>> {
+fn counters_of_other_nodes_use_half_of_memory() -> Result<(), Box<dyn std::error::Error>> {
     let limit: Limit = "3/min".parse()?;
-    let layout = limit.additive().ok_or("it adds up")?.layout();
+    let layout = limit.additive().ok_or("`3/min` is not additive")?.layout();
     let counters = counters(4 * MIB, now());
-    let told = |key: u64| CounterUpdate {
+    let update = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         layout,
         incarnation: Incarnation(2),
@@ -81,7 +86,7 @@ fn counts_of_others_take_half_of_memory() -> Result<(), Box<dyn std::error::Erro
         units: PnCounter { charged: 1, removed: 0 },
     };
     for key in 1..100_000 {
-        counters.merge(&[told(key)], now());
+        counters.merge(&[update(key)], now());
     }
     let bytes = counters.memory_bytes();
     assert!((2 * MIB..3 * MIB).contains(&bytes), "{bytes}");

@@ -1,13 +1,13 @@
-//! What may stand on the command line: syntax only. `settings` finds out what it means.
+//! The command line and its environment variables: syntax only. `settings` interprets the values.
+//!
+//! A flag's doc comment is its help text: a noun phrase with the unit and the effect of the extreme value.
 
-mod address;
 mod cluster;
-mod size;
-mod source;
-mod span;
+mod listener;
+mod observability;
+mod policy_source;
 mod store;
-mod telling;
-mod tls;
+mod value_parsers;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -19,24 +19,22 @@ use slidegate::headers::Style;
 use slidegate_tower::TrustedProxies;
 use tracing::level_filters::LevelFilter;
 
-pub use self::address::AddressOrNone;
-pub use self::cluster::{ClusterArgs, KeyText};
-use self::size::max_memory;
-pub use self::source::{SourceArgs, algorithm};
-use self::span::span;
+pub use self::cluster::{ClusterArgs, ClusterKeyArg};
+pub use self::listener::{AddressOrNone, TlsArgs};
+pub use self::observability::{LogFormat, ObservabilityArgs};
+pub use self::policy_source::{PolicySourceArgs, parse_algorithm};
 pub use self::store::{RedisClock, StoreArgs};
-pub use self::telling::{LogFormat, TellingArgs};
-pub use self::tls::TlsArgs;
+use self::value_parsers::{parse_duration, parse_max_memory};
 use crate::command::convert::ConvertArgs;
 use crate::command::explain::ExplainArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::validate::ValidateArgs;
 use crate::http::RepeatedHeaders;
 
-/// Limits how many requests pass, over sliding windows.
+/// A rate limiter for APIs, with sliding windows.
 ///
-/// Write a policy file that says who may do how much, start `slidegate serve`, and ask it before
-/// each request: `curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'`.
+/// Write a policy file with the limits, start `slidegate serve`, and check each request before you serve it:
+/// `curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'`.
 #[derive(Debug, Parser)]
 #[command(name = "slidegate", version, disable_help_subcommand = true)]
 pub struct Args {
@@ -44,50 +42,52 @@ pub struct Args {
     pub command: Command,
 }
 
+/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Answer over HTTP whether requests may pass
+    /// Run the server, which decides over HTTP and gRPC whether requests are allowed
     Serve(Box<ServeArgs>),
-    /// Say what is wrong with policies, or what they would do
+    /// Check policies, and describe their rules
     ///
-    /// Tells every mistake with its place and what would be right, and exits with 1 if there is any.
-    /// Otherwise tells in words what the policy enforces.
+    /// Prints every error with its location and the remedy, and exits with 1 if there is any. Otherwise describes
+    /// the limits that the policy enforces.
     Validate(ValidateArgs),
-    /// Say what a policy makes of one request, rule by rule, and why
+    /// Explain the decision about one request, rule by rule
     ///
-    /// Decides here, as if nobody had asked before: no server is asked, and nothing is counted.
+    /// Evaluates the policy with unused limits, or with the counters of a server (--server). Charges nothing.
     ///
     /// Example: slidegate explain --policy policy.yaml method=POST path=/login ip=192.0.2.7
     Explain(ExplainArgs),
-    /// Print the policy that files of Envoy's reference rate limit server mean
+    /// Convert files of Envoy's reference rate limit server to a policy
     ///
-    /// It is what `serve --ratelimit-config` enforces. Tells every mistake, and what cannot be expressed, with
-    /// its place, and exits with 1 if there is any.
+    /// Prints the policy that `serve --ratelimit-config` enforces. If there is any error, or a setting that a policy
+    /// cannot express, prints all of them with their locations and exits with 1.
     Convert(ConvertArgs),
-    /// Print the JSON Schema of policies, by which editors complete and check them
+    /// Print the JSON Schema of policies, for completion and validation in editors
     ///
-    /// Write it to a file, and name that in the first line of a policy:
+    /// Write it to a file, and name the file in the first line of a policy:
     /// # yaml-language-server: $schema=./slidegate.schema.json
     Schema,
-    /// Try a policy on the requests of a log file
+    /// Test a policy on the requests of access logs
     Replay(ReplayArgs),
 }
 
+/// The flags of `slidegate serve`.
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
     #[command(flatten)]
-    pub source: SourceArgs,
+    pub policy_source: PolicySourceArgs,
 
-    /// Where to listen; port 0 takes a free port and logs which
+    /// Address of the HTTP listener; port 0 selects a free port, which is logged
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub http: SocketAddr,
 
-    /// Where Envoy and other callers of gRPC ask; none listens for no gRPC
+    /// Address of the gRPC listener, for Envoy and other clients; none disables it
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_GRPC", default_value = "127.0.0.1:8081")]
     pub grpc: AddressOrNone,
 
-    /// Whom to believe at /v1/auth for whom they ask: addresses and networks of proxies with commas between,
-    /// or none. Nothing is decided there for others
+    /// Proxies whose X-Forwarded-* headers are trusted at /v1/auth: addresses and networks, separated by commas.
+    /// Requests from other addresses are rejected; none rejects all
     #[arg(
         long,
         value_name = "CIDR,…",
@@ -96,31 +96,30 @@ pub struct ServeArgs {
     )]
     pub trusted_proxies: TrustedProxies,
 
-    /// What a client's header counts as at /v1/auth if the client repeats it with different values: `first` is its
-    /// first value, `absent` treats the header as missing
+    /// Value of a client header at /v1/auth that the client repeats with different values: `first` uses the first
+    /// value, `absent` treats the header as missing
     #[arg(long, value_name = "VALUE", env = "SLIDEGATE_REPEATED_HEADERS", default_value = "first")]
     pub repeated_headers: RepeatedHeaders,
 
-    /// Where to tell how it goes and why: metrics, top, explain. It is for operators only, and must not be
-    /// reached by others; none does without, and gathers nothing for it
+    /// Address of the admin listener: metrics, top keys, explain. Keep it private; none disables it, and collects no
+    /// metrics and no top keys
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_ADMIN", default_value = "127.0.0.1:6070")]
     pub admin: AddressOrNone,
 
     #[command(flatten)]
     pub tls: TlsArgs,
 
-    /// Deny nothing: every rule only watches, as by `mode: observe`, and what it would have denied is told
-    /// by metrics and top
+    /// Observe only: no rule denies, as with `mode: observe`; metrics and top keys show the requests that would have
+    /// been denied
     #[arg(long, env = "SLIDEGATE_OBSERVE")]
     pub observe: bool,
 
-    /// The headers that tell how limits stand: ietf, draft03, x or none. Retry-After goes with every
-    /// style
+    /// Style of the rate limit headers: ietf, draft03, x or none. Every style sends Retry-After
     #[arg(long, value_name = "STYLE", env = "SLIDEGATE_HEADERS", default_value = "ietf")]
     pub headers: Style,
 
-    /// Lengthen Retry-After, and the reset in the headers of a denial, by chance by up to this share,
-    /// so that not all who were denied come back at once
+    /// Maximum random increase of Retry-After and of the reset in the headers of a denial, so that denied clients do
+    /// not all retry at the same time; 0% disables it
     #[arg(long, value_name = "PERCENT", env = "SLIDEGATE_RETRY_JITTER", default_value = "0%")]
     pub retry_jitter: Jitter,
 
@@ -130,31 +129,31 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
 
-    /// How many keys (such as clients) to count at once in memory; beyond it, one that is about to expire
-    /// is forgotten
+    /// Maximum number of keys, such as clients, that are counted in memory; when it is reached, keys that are about
+    /// to expire are evicted
     #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_KEYS", default_value = "10000000")]
     pub max_keys: NonZeroUsize,
 
-    /// Memory that these keys may take, such as 512MiB, 1GiB or in bytes; beyond it, keys that are about to expire
-    /// are evicted
+    /// Maximum memory of these keys, such as 512MiB, 1GiB or a number of bytes, at least 1MiB; when it is reached,
+    /// keys that are about to expire are evicted
     #[arg(
         long,
         value_name = "SIZE",
         env = "SLIDEGATE_MAX_MEMORY",
         default_value = "1GiB",
-        value_parser = max_memory
+        value_parser = parse_max_memory
     )]
     pub max_memory: usize,
 
-    /// How many connections to serve at once, of HTTP and of gRPC each; beyond it, new ones wait until
-    /// others end
+    /// Maximum number of open connections of each client listener, HTTP and gRPC; when it is reached, new connections
+    /// wait until others close
     #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_CONNECTIONS", default_value = "10000")]
     pub max_connections: NonZeroUsize,
 
-    // Longer than the minute for which proxies keep idle connections to what is behind them: the
-    // proxy should be the one to end them, since it knows whether it is about to send.
-    /// How long a client may take to send a request's head, then its body, then to take its answer,
-    /// and how long it may keep an idle connection
+    // The default exceeds the 60 s for which proxies keep idle upstream connections, so that the proxy closes them: it
+    // knows whether it is about to send a request.
+    /// Maximum time to receive the head of a request, to receive its body, to send its response, and to keep an idle
+    /// connection, in seconds from 1 to 86400
     #[arg(
         long,
         value_name = "SECONDS",
@@ -164,48 +163,50 @@ pub struct ServeArgs {
     )]
     pub client_timeout: u64,
 
-    /// How long requests may go on after the signal to stop, such as 10s or 500ms
+    /// Maximum time for requests in flight to finish after the signal to stop, such as 10s or 500ms; 0s closes
+    /// connections immediately
     #[arg(
         long,
-        value_name = "SPAN",
+        value_name = "DURATION",
         env = "SLIDEGATE_SHUTDOWN_GRACE",
         default_value = "10s",
-        value_parser = shutdown_grace
+        value_parser = parse_shutdown_grace
     )]
     pub shutdown_grace: Duration,
 
-    /// Say at /readyz not to be ready while the store does not answer; without it, on_store_error of the
-    /// policy is ready enough
+    /// Fail readiness (/readyz) while the store is unavailable; by default the server stays ready, since
+    /// on_store_error of the policy applies
     #[arg(long, env = "SLIDEGATE_READY_NEEDS_STORE")]
     pub ready_needs_store: bool,
 
-    /// How much to tell on standard error: off, error, warn, info, debug or trace
+    /// Level of the log on standard error: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "SLIDEGATE_LOG_LEVEL", default_value = "info")]
     pub log_level: LevelFilter,
 
     #[command(flatten)]
-    pub telling: TellingArgs,
+    pub observability: ObservabilityArgs,
 }
 
-/// The longest that requests may go on.
-const MAX_GRACE: Duration = Duration::from_secs(600);
+/// The maximum of `--shutdown-grace`.
+const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(600);
 
-fn shutdown_grace(text: &str) -> Result<Duration, String> {
-    span(text, MAX_GRACE).ok_or_else(|| "write it as 500ms or 10s, from 0s to 600s".to_owned())
+fn parse_shutdown_grace(text: &str) -> Result<Duration, String> {
+    parse_duration(text, MAX_SHUTDOWN_GRACE)
+        .ok_or_else(|| "write it as 500ms or 10s, from 0s to 600s".to_owned())
 }
 
 impl Args {
-    /// What stands on the command line, and in the environment. Who is wrong is told, and the process ends.
-    pub fn read() -> Self {
-        Self::of(Self::command().get_matches()).unwrap_or_else(|error| error.exit())
+    /// Parses the command line and the environment. If they are invalid, prints the error and exits the process.
+    pub fn parse_or_exit() -> Self {
+        Self::from_matches(&Self::command().get_matches()).unwrap_or_else(|error| error.exit())
     }
 
-    fn of(matches: ArgMatches) -> Result<Self, Error> {
-        let mut args = Self::from_arg_matches(&matches)?;
-        if let (Command::Serve(args), Some(serve)) =
+    fn from_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut args = Self::from_arg_matches(matches)?;
+        if let (Command::Serve(serve_args), Some(serve_matches)) =
             (&mut args.command, matches.subcommand_matches("serve"))
         {
-            args.source.choose(serve)?;
+            serve_args.policy_source.resolve_precedence(serve_matches)?;
         }
         Ok(args)
     }
@@ -215,28 +216,29 @@ impl Args {
 mod tests {
     use super::*;
 
-    fn source(words: &[&str]) -> Result<SourceArgs, Error> {
-        let line = ["slidegate", "serve"].iter().chain(words);
-        match Args::of(Args::command().try_get_matches_from(line)?)?.command {
-            Command::Serve(args) => Ok(args.source),
+    /// Parses the policy source from the flags of `slidegate serve`.
+    fn policy_source(flags: &[&str]) -> Result<PolicySourceArgs, Error> {
+        let arguments = ["slidegate", "serve"].iter().chain(flags);
+        match Args::from_matches(&Args::command().try_get_matches_from(arguments)?)?.command {
+            Command::Serve(args) => Ok(args.policy_source),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_policy_has_one_source() {
-        assert!(source(&["--ratelimit-config", "b"]).unwrap().policy.is_none());
-        assert!(source(&["--policy", "a"]).unwrap().ratelimit_config.is_none());
-        let both = source(&["--policy", "a", "--ratelimit-config", "b"]).unwrap_err();
+    fn policy_source_flags_exclude_each_other() {
+        assert!(policy_source(&["--ratelimit-config", "b"]).unwrap().policy.is_none());
+        assert!(policy_source(&["--policy", "a"]).unwrap().ratelimit_config.is_none());
+        let both = policy_source(&["--policy", "a", "--ratelimit-config", "b"]).unwrap_err();
         assert!(both.to_string().contains("the argument '--policy <FILE>' cannot be used with"));
     }
 
     #[test]
-    fn debug_has_no_secret() {
-        let line = ["slidegate", "serve", "--policy", "p", "--store", "redis://:secret@h"];
-        let line = line.iter().chain(&["--cluster-key", "a secret of nodes"]);
-        let told = format!("{:?}", Args::try_parse_from(line).unwrap());
-        assert!(told.contains("redis_prefix") && told.contains("cluster_key"), "{told}");
-        assert!(!told.contains("secret"), "{told}");
+    fn args_debug_output_hides_secrets() {
+        let arguments = ["slidegate", "serve", "--policy", "p", "--store", "redis://:secret@h"];
+        let arguments = arguments.iter().chain(&["--cluster-key", "a secret of nodes"]);
+        let debug = format!("{:?}", Args::try_parse_from(arguments).unwrap());
+        assert!(debug.contains("redis_prefix") && debug.contains("cluster_key"), "{debug}");
+        assert!(!debug.contains("secret"), "{debug}");
     }
 }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use slidegate::policy::{Match, NoMatchReason, Rule, RuleLimit};
 use slidegate::{ChargeWhen, Hit, LimitStatus, Policy, Request, Ruling, Veto};
 
-use crate::millis::millis_up;
-use crate::words::override_name;
+use crate::durations::ceil_millis;
+use crate::policy_description::override_label;
 
 /// The explanation of the decision about one request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -120,7 +120,7 @@ impl Explanation {
             allowed: decision.is_allowed(),
             degraded: decision.is_degraded(),
             summary: describe::describe_ruling(ruling),
-            retry_after_ms: retry_after.map(millis_up),
+            retry_after_ms: retry_after.map(ceil_millis),
             route_unmatched: path.is_some() && route.is_none(),
             route,
         }
@@ -172,7 +172,7 @@ impl RuleExplanation {
             no_match_reason: None,
             by_override: matched
                 .active_override()
-                .map(|(index, other)| override_name(index, other)),
+                .map(|(index, other)| override_label(index, other)),
             missing_attribute: matched.is_attribute_missing(),
             limits: limits.collect(),
         }
@@ -194,7 +194,7 @@ impl LimitExplanation {
             name: rule_limit.policy_name().to_owned(),
             limit: describe::describe_limit(limit),
             max: quota.max(),
-            window_ms: millis_up(quota.window()),
+            window_ms: ceil_millis(quota.window()),
             observed: hit.veto == Veto::Never,
             joint: hit.veto == Veto::Jointly,
             cost: hit.cost,
@@ -215,11 +215,11 @@ impl LimitExplanation {
                     fits: outcome.fits(),
                     used: limit.capacity().saturating_sub(outcome.remaining()),
                     remaining: outcome.remaining(),
-                    reset_after_ms: millis_up(outcome.reset_after()),
+                    reset_after_ms: ceil_millis(outcome.reset_after()),
                     retry_after_ms: outcome
                         .retry_after()
                         .filter(|_| !outcome.fits())
-                        .map(millis_up),
+                        .map(ceil_millis),
                 }
             }),
         }

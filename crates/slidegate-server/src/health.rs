@@ -82,7 +82,7 @@ impl Readiness {
         let (health, policy) = (service.health(), service.active_policy());
         let draining = health.is_draining();
         let store = policy.store();
-        let is_reachable = store.answers();
+        let is_reachable = store.is_available();
         Self {
             ready: !draining && (is_reachable || !health.needs_store),
             draining,

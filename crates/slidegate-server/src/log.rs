@@ -1,4 +1,4 @@
-//! The log on standard error: one line for each event, whatever users send.
+//! The log on standard error. Each event is exactly one line, whatever clients send.
 
 use std::fmt::{self, Debug, Write};
 use std::io::{self, IsTerminal};
@@ -11,15 +11,15 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::LogFormat;
 
-/// How much is logged, and what it looks like.
+/// The level and the format of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSettings {
     pub level: LevelFilter,
     pub format: LogFormat,
 }
 
-/// Logs to standard error from now on.
-pub fn to_stderr(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
+/// Starts logging to standard error.
+pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     let log = tracing_subscriber::fmt()
         .with_max_level(settings.level)
         .with_target(false)
@@ -35,30 +35,31 @@ pub fn to_stderr(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     }
 }
 
+/// Writes a field of an event on the current line.
 fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     match field.name() {
-        "message" => write!(OneLine(log), "{value:?}"),
-        name => write!(OneLine(log), "{name}={value:?}"),
+        "message" => write!(SingleLineWriter(log), "{value:?}"),
+        name => write!(SingleLineWriter(log), "{name}={value:?}"),
     }
 }
 
-/// Text without what would end the line, or look like another one.
-struct OneLine<W>(W);
+/// A writer that escapes all characters that could end a line or disguise it as another one.
+struct SingleLineWriter<W>(W);
 
-impl<W: Write> Write for OneLine<W> {
+impl<W: Write> Write for SingleLineWriter<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
-        while let Some((at, forger)) = rest.char_indices().find(|(_, char)| forges(*char)) {
+        while let Some((at, unsafe_char)) = rest.char_indices().find(|(_, char)| is_unsafe(*char)) {
             self.0.write_str(&rest[..at])?;
-            write!(self.0, "{}", forger.escape_default())?;
-            rest = &rest[at + forger.len_utf8()..];
+            write!(self.0, "{}", unsafe_char.escape_default())?;
+            rest = &rest[at + unsafe_char.len_utf8()..];
         }
         self.0.write_str(rest)
     }
 }
 
-/// Whether it ends a line, moves a terminal's cursor, or turns the direction of text around.
-fn forges(char: char) -> bool {
+/// Returns whether a character ends a line, moves the cursor of a terminal, or changes the direction of text.
+fn is_unsafe(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -68,10 +69,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_is_written_ends_the_line_or_looks_like_another() {
+    fn hostile_text_stays_on_one_line() {
         let mut line = String::new();
         let hostile = "a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\0 ä\\n";
-        write!(OneLine(&mut line), "{hostile}").unwrap();
+        write!(SingleLineWriter(&mut line), "{hostile}").unwrap();
         assert_eq!(line, r"a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\u{0} ä\n");
     }
 }

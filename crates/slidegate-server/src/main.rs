@@ -1,15 +1,16 @@
-//! `slidegate`: asks a policy, for every request of an API, whether it may pass now.
+//! The `slidegate` program: a rate limiter that decides for every request of an API whether it is allowed now.
 
 mod args;
 mod command;
 mod connections;
+mod durations;
 mod explain;
 mod grpc;
 mod health;
 mod http;
 mod log;
-mod millis;
-mod policy_changes;
+mod policy_description;
+mod policy_diff;
 mod policy_file;
 mod ratelimit_config;
 mod reload;
@@ -18,15 +19,14 @@ mod request_handler;
 mod rls;
 mod service;
 mod settings;
+mod store;
+mod telemetry;
 mod tls;
-mod watch;
-mod wire;
-mod words;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match command::run(args::Args::read().command) {
+    match command::run(args::Args::parse_or_exit().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

@@ -1,8 +1,10 @@
-//! Reads the policy again when its file changes, and on SIGHUP. Only a policy that is whole and right ever
-//! replaces another.
+//! Reloads the policy when its file changes, and on SIGHUP.
+//!
+//! Only a complete and valid policy replaces the current policy. [`watched_paths`] resolves the directories to watch,
+//! [`file_watcher`] interprets their events, and [`policy_diff`] describes the changes for the log.
 
-mod trail;
-mod watch;
+mod file_watcher;
+mod watched_paths;
 
 use std::io;
 use std::sync::Arc;
@@ -13,222 +15,233 @@ use std::{mem, thread};
 use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
-use crate::policy_changes;
-use crate::policy_file::{Meaning, PolicyFile, PolicySource, Texts};
+use crate::policy_diff;
+use crate::policy_file::{ParsedPolicy, PolicyFile, PolicySource, SourceTexts};
 use crate::service::Service;
-use crate::watch::metrics::Reloaded;
+use crate::telemetry::metrics::ReloadResult;
 
-pub use self::watch::FileWatch;
+pub use self::file_watcher::FileWatcher;
 
-/// Lines of the log about one reload, of what changed or of what is wrong.
-const MAX_LINES: usize = 50;
+/// Maximum number of log lines about the changes or errors of one reload.
+const MAX_LOG_LINES: usize = 50;
 
-/// Between two readings, which have to be equal.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two reads of a file. A result is used once two successive reads are equal.
+const STABLE_READ_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How often a file is read that is never the same twice.
-const MAX_READINGS: usize = 50;
+/// Maximum number of reads while the contents keep changing.
+const MAX_STABLE_READS: usize = 50;
 
-/// Until a file is read again that could not be: it may be that the system was short of something.
-const RETRY: Duration = Duration::from_secs(1);
+/// Pause before a failed read is repeated, because the failure may be temporary.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What makes the reader look.
-enum Wake {
-    /// Somebody asks.
+/// An event that may trigger a reload.
+enum ReloadEvent {
+    /// SIGHUP was received.
     Hangup,
-    /// Something happened where the file is.
+    /// A file system event in a watched directory.
     File(notify::Result<notify::Event>),
 }
 
-/// What a reading found: texts, or why there is none, a line for each reason.
-type Reading = Result<Texts, Vec<String>>;
+/// The texts of the policy files, or one line for each error.
+type ReadResult = Result<SourceTexts, Vec<String>>;
 
-/// Reads on a thread of its own, one reload at a time: what happens meanwhile is seen by the next reading.
-struct Reader {
+/// Reloads the policy on its own thread, one reload at a time. Events that arrive during a reload are handled by the
+/// next one.
+struct PolicyReloader {
     service: Arc<Service>,
-    wakes: Receiver<Wake>,
-    watch: FileWatch,
-    /// The policy that holds, and its texts.
-    held: PolicyFile,
-    last: Reading,
-    /// Somebody has asked since the last reload.
-    asked: bool,
-    /// The file may have changed since it was read last.
-    changed: bool,
+    events: Receiver<ReloadEvent>,
+    watcher: FileWatcher,
+    /// The active policy with its texts.
+    current: PolicyFile,
+    last_read: ReadResult,
+    /// Whether SIGHUP was received since the last reload.
+    is_reload_requested: bool,
+    /// Whether the file may have changed since the last read.
+    has_file_changed: bool,
 }
 
-/// From now on the service follows the policy file from which its policy was read.
+/// Starts to reload the policy of a service from the file that it was read from.
 pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
-    let (sender, wakes) = mpsc::channel();
-    let watch = FileWatch::new(file.source.path(), {
+    let (sender, events) = mpsc::channel();
+    let watcher = FileWatcher::new(file.source.path(), {
         let sender = sender.clone();
-        // Nobody reads any more only when the process ends.
-        move |event| drop(sender.send(Wake::File(event)))
+        // The receiver is dropped only when the process ends.
+        move |event| drop(sender.send(ReloadEvent::File(event)))
     })?;
-    let reader = Reader {
+    let reloader = PolicyReloader {
         service,
-        wakes,
-        // Before it was watched. What is no file, such as a pipe, can be read only once.
-        changed: can_be_read_again(&file.source) && read(&file.source) != Ok(file.texts.clone()),
-        watch,
-        last: Ok(file.texts.clone()),
-        held: file,
-        asked: false,
+        events,
+        // The file may have changed before it was watched. A source that is not a file, such as a pipe, can be read
+        // only once.
+        has_file_changed: is_rereadable(&file.source)
+            && read(&file.source) != Ok(file.texts.clone()),
+        watcher,
+        last_read: Ok(file.texts.clone()),
+        current: file,
+        is_reload_requested: false,
     };
-    thread::Builder::new().name("reload".into()).spawn(|| reader.run())?;
-    tokio::spawn(pass_on(hangup, sender));
+    thread::Builder::new().name("reload".into()).spawn(|| reloader.run())?;
+    tokio::spawn(forward_hangups(hangup, sender));
     Ok(())
 }
 
-async fn pass_on(mut hangup: Signal, wakes: Sender<Wake>) {
-    while hangup.recv().await.is_some() && wakes.send(Wake::Hangup).is_ok() {}
+async fn forward_hangups(mut hangup: Signal, events: Sender<ReloadEvent>) {
+    while hangup.recv().await.is_some() && events.send(ReloadEvent::Hangup).is_ok() {}
 }
 
-/// Whether it is of files; or of nothing, which may become one.
-fn can_be_read_again(source: &PolicySource) -> bool {
+/// Returns whether the source can be read repeatedly: a folder or a regular file.
+fn is_rereadable(source: &PolicySource) -> bool {
     source.is_folder() || source.path().metadata().is_ok_and(|found| found.is_file())
 }
 
-/// What a source says now.
-fn read(source: &PolicySource) -> Reading {
-    if source.path().exists() && !can_be_read_again(source) {
+/// Reads the current contents of a source.
+fn read(source: &PolicySource) -> ReadResult {
+    if source.path().exists() && !is_rereadable(source) {
         let path = source.path().display();
-        return Err(vec![format!("{path}: cannot be read again: it is no file")]);
+        return Err(vec![format!("{path}: cannot be reloaded: not a regular file")]);
     }
-    source.texts().map_err(|error| error.lines())
+    source.read_texts().map_err(|error| error.lines())
 }
 
-impl Reader {
+impl PolicyReloader {
     fn run(mut self) {
         loop {
-            self.note_pending();
-            if self.asked || (self.changed && !self.watch.is_being_written()) {
+            self.handle_pending_events();
+            if self.is_reload_requested
+                || (self.has_file_changed && !self.watcher.is_being_written())
+            {
                 self.reload();
                 continue;
             }
-            match self.next_wake() {
-                Ok(wake) => self.note(wake),
-                Err(RecvTimeoutError::Timeout) => self.changed = true,
+            match self.next_event() {
+                Ok(event) => self.handle_event(event),
+                Err(RecvTimeoutError::Timeout) => self.has_file_changed = true,
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn next_wake(&self) -> Result<Wake, RecvTimeoutError> {
-        match self.last {
-            Ok(_) => Ok(self.wakes.recv()?),
-            Err(_) => self.wakes.recv_timeout(RETRY),
+    fn next_event(&self) -> Result<ReloadEvent, RecvTimeoutError> {
+        match self.last_read {
+            Ok(_) => Ok(self.events.recv()?),
+            Err(_) => self.events.recv_timeout(RETRY_INTERVAL),
         }
     }
 
-    fn note(&mut self, wake: Wake) {
-        match wake {
-            Wake::Hangup => self.asked = true,
-            Wake::File(event) => self.changed |= self.watch.sees(&event),
+    fn handle_event(&mut self, event: ReloadEvent) {
+        match event {
+            ReloadEvent::Hangup => self.is_reload_requested = true,
+            ReloadEvent::File(event) => self.has_file_changed |= self.watcher.on_event(&event),
         }
     }
 
-    /// Notes what has happened meanwhile.
-    fn note_pending(&mut self) {
-        while let Ok(wake) = self.wakes.try_recv() {
-            self.note(wake);
+    /// Handles the events that have already arrived.
+    fn handle_pending_events(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            self.handle_event(event);
         }
     }
 
     fn reload(&mut self) {
-        self.changed = false;
-        let settled = self.settled();
-        let asked = mem::take(&mut self.asked);
-        match settled {
-            Some(reading) if asked || reading != self.last => self.judge(reading),
-            // What was read before.
+        self.has_file_changed = false;
+        let stable_read = self.read_until_stable();
+        let is_reload_requested = mem::take(&mut self.is_reload_requested);
+        match stable_read {
+            Some(read_result) if is_reload_requested || read_result != self.last_read => {
+                self.apply_read(read_result)
+            }
+            // The contents have not changed since the last read.
             Some(_) => {}
-            // It is read when it is closed.
-            None if !asked && self.watch.is_being_written() => {}
+            // The file is read once the writer closes it.
+            None if !is_reload_requested && self.watcher.is_being_written() => {}
             None => {
-                let path = self.held.source.path().display();
-                self.judge(Err(vec![format!("{path}: cannot be read: it is still being written")]));
+                let path = self.current.source.path().display();
+                self.apply_read(Err(vec![format!(
+                    "{path}: cannot be read: it is still being written"
+                )]));
             }
         }
     }
 
-    /// What the file says, as soon as it says the same twice and nobody is writing.
-    fn settled(&mut self) -> Option<Reading> {
-        let mut before = read(&self.held.source);
-        for _ in 1..MAX_READINGS {
-            thread::sleep(PAUSE);
-            self.note_pending();
-            let now = read(&self.held.source);
-            if now == before && !self.watch.is_being_written() {
-                // It was read after all that is noted.
-                self.changed = false;
+    /// Reads the source until two successive reads are equal and no file is being written. Returns `None` after
+    /// [`MAX_STABLE_READS`] reads.
+    fn read_until_stable(&mut self) -> Option<ReadResult> {
+        let mut previous = read(&self.current.source);
+        for _ in 1..MAX_STABLE_READS {
+            thread::sleep(STABLE_READ_INTERVAL);
+            self.handle_pending_events();
+            let now = read(&self.current.source);
+            if now == previous && !self.watcher.is_being_written() {
+                // This read is newer than all events handled so far.
+                self.has_file_changed = false;
                 return Some(now);
             }
-            before = now;
+            previous = now;
         }
         None
     }
 
-    fn judge(&mut self, reading: Reading) {
-        self.last = reading.clone();
-        let texts = match reading {
-            Ok(texts) if texts == self.held.texts => return self.keep(),
+    fn apply_read(&mut self, read_result: ReadResult) {
+        self.last_read = read_result.clone();
+        let texts = match read_result {
+            Ok(texts) if texts == self.current.texts => return self.record_unchanged(),
             Ok(texts) => texts,
-            Err(wrong) => return self.refuse(&wrong),
+            Err(errors) => return self.reject(&errors),
         };
-        match self.held.source.meaning(&texts, self.held.supports) {
-            Ok(meaning) => self.replace(texts, meaning),
-            Err(error) => self.refuse(&error.lines()),
+        match self.current.source.parse(&texts, self.current.supports) {
+            Ok(meaning) => self.apply_policy(texts, meaning),
+            Err(error) => self.reject(&error.lines()),
         }
     }
 
-    fn keep(&self) {
-        self.service.record_reload(Reloaded::Unchanged, None);
-        info!("the policy is as it was");
+    fn record_unchanged(&self) {
+        self.service.record_reload(ReloadResult::Unchanged, None);
+        info!("policy unchanged");
     }
 
-    fn replace(&mut self, texts: Texts, meaning: Meaning) {
-        let Meaning { policy, notes } = meaning;
-        let changes = policy_changes::between(&self.held.policy, &policy);
-        // Also where nothing is told: the order of rules is that of answers.
+    fn apply_policy(&mut self, texts: SourceTexts, meaning: ParsedPolicy) {
+        let ParsedPolicy { policy, notes } = meaning;
+        let diff = policy_diff::diff(&self.current.policy, &policy);
+        // The policy is replaced even if the diff is empty, because the order of rules determines the order of limits
+        // in responses.
         self.service.replace_policy(&policy);
-        (self.held.texts, self.held.policy) = (texts, policy);
-        if changes.is_empty() {
-            return self.keep();
+        (self.current.texts, self.current.policy) = (texts, policy);
+        if diff.is_empty() {
+            return self.record_unchanged();
         }
-        self.service.record_reload(Reloaded::Changed, None);
-        info!("the policy has changed: {}", changes.summary());
-        in_log(&changes.lines, |line| info!("{line}"));
-        tell(&notes);
-        if self.held.policy.rules().is_empty() {
+        self.service.record_reload(ReloadResult::Changed, None);
+        info!("the policy has changed: {}", diff.summary());
+        log_lines(&diff.lines, |line| info!("{line}"));
+        log_notes(&notes);
+        if self.current.policy.rules().is_empty() {
             warn!("the policy has no rules: everything passes");
         }
     }
 
-    /// Goes on with the policy that holds.
-    fn refuse(&self, wrong: &[String]) {
-        let problem = match wrong {
+    /// Records a failed reload, and keeps the current policy.
+    fn reject(&self, errors: &[String]) {
+        let problem = match errors {
             [only] => only.clone(),
             [first, more @ ..] => format!("{first} (and {} more)", more.len()),
             [] => String::new(),
         };
-        self.service.record_reload(Reloaded::Failed, Some(problem));
-        in_log(wrong, |line| error!("{line}"));
+        self.service.record_reload(ReloadResult::Failed, Some(problem));
+        log_lines(errors, |line| error!("{line}"));
         error!("policy reload failed; keeping the current policy");
     }
 }
 
-/// Tells what a policy's source says that has no effect, or another than one might think.
-pub fn tell(notes: &[String]) {
-    in_log(notes, |note| warn!("{note}"));
+/// Logs warnings about parts of a policy that have no effect or an unexpected effect.
+pub fn log_notes(notes: &[String]) {
+    log_lines(notes, |note| warn!("{note}"));
 }
 
-/// Some of the lines, and how many are left out.
-fn in_log(lines: &[String], log: impl Fn(&str)) {
-    for line in lines.iter().take(MAX_LINES) {
+/// Logs at most [`MAX_LOG_LINES`] lines, and the number of omitted lines.
+fn log_lines(lines: &[String], log: impl Fn(&str)) {
+    for line in lines.iter().take(MAX_LOG_LINES) {
         log(line);
     }
-    if let Some(more) = lines.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
+    if let Some(more) = lines.len().checked_sub(MAX_LOG_LINES).filter(|more| *more > 0) {
         log(&format!("and {more} more"));
     }
 }

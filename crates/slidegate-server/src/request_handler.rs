@@ -12,8 +12,8 @@ use slidegate::{Request, Ruling};
 
 use crate::http::ResponseRenderer;
 use crate::service::{ActivePolicy, Service};
-use crate::watch::metrics::{ListenerKind, ListenerMetrics, RequestResult};
-use crate::watch::traces::{DecisionSpan, TraceParent};
+use crate::telemetry::metrics::{ListenerKind, ListenerMetrics, RequestResult};
+use crate::telemetry::traces::{DecisionSpan, TraceParent};
 
 const TRACEPARENT: &str = "traceparent";
 
@@ -49,7 +49,7 @@ pub trait ClassifyResponse {
 impl RequestHandler {
     /// Creates the handler of a listener.
     pub fn new(service: Arc<Service>, renderer: ResponseRenderer, kind: ListenerKind) -> Self {
-        let metrics = service.watch().metrics().map(|metrics| metrics.listener(kind));
+        let metrics = service.telemetry().metrics().map(|metrics| metrics.listener(kind));
         Self { service, renderer, metrics }
     }
 
@@ -70,15 +70,15 @@ impl RequestHandler {
 
     /// Returns the trace context in the headers of a caller.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
-        let is_tracing = self.service.watch().traces().is_some();
+        let is_tracing = self.service.telemetry().tracer().is_some();
         TraceContext(is_tracing.then(|| trusted_parent(headers)))
     }
 
     /// Returns the trace context of a forwarded request. The end client may have written its headers, so they decide
     /// sampling only with `--trust-traceparent`.
     pub fn forwarded_trace_context(&self, headers: &HeaderMap) -> TraceContext {
-        let traces = self.service.watch().traces();
-        TraceContext(traces.map(|traces| match traces.trusts_forwarded() {
+        let tracer = self.service.telemetry().tracer();
+        TraceContext(tracer.map(|tracer| match tracer.trusts_forwarded() {
             true => trusted_parent(headers),
             false => TraceParent::untrusted(header_values(headers, TRACEPARENT)),
         }))
@@ -89,7 +89,7 @@ impl RequestHandler {
     pub fn begin(&self, name: &'static str, trace: TraceContext) -> RequestScope<'_> {
         RequestScope {
             handler: self,
-            span: DecisionSpan::begin(self.service.watch().traces(), name, trace.0),
+            span: DecisionSpan::begin(self.service.telemetry().tracer(), name, trace.0),
             _timer: self.metrics.as_ref().map(|metrics| Timer(metrics, Instant::now())),
         }
     }
@@ -122,15 +122,15 @@ impl RequestScope<'_> {
     }
 
     fn record(&self, domain: &str, ruling: Ruling) -> Ruling {
-        self.span.ruled(domain, &ruling);
+        self.span.record_ruling(domain, &ruling);
         ruling
     }
 
     /// Runs `work` within the span, and ends the span with the response. `work` is pinned by the caller, because a move
     /// would store the future twice.
     pub async fn run<R: ClassifyResponse>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
-        let response = self.span.around(work).await;
-        self.span.answered(&response);
+        let response = self.span.run_within(work).await;
+        self.span.finish(&response);
         response
     }
 }

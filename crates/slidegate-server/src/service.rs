@@ -10,14 +10,14 @@ use slidegate::{Gate, Policy, Request, Ruling};
 
 use crate::explain::Explanation;
 use crate::health::Health;
-use crate::watch::metrics::{Reloaded, StoreFigures};
-use crate::watch::{Tallies, Watch, Watched};
-use crate::wire::Store;
+use crate::store::Store;
+use crate::telemetry::metrics::{ReloadResult, StoreStats};
+use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
 
 /// Decides about requests and records the decisions.
 pub struct Service {
     active_policy: ArcSwap<ActivePolicy>,
-    watch: Watch,
+    telemetry: Telemetry,
     health: Health,
     /// Whether every rule only observes.
     observe: bool,
@@ -25,8 +25,8 @@ pub struct Service {
 
 /// A policy over the store, with the metrics of its limits. They are replaced together.
 pub struct ActivePolicy {
-    gate: Gate<Watched<Store>>,
-    tallies: Tallies,
+    gate: Gate<InstrumentedStore<Store>>,
+    policy_metrics: PolicyMetrics,
     headers: PolicyHeaders,
 }
 
@@ -35,10 +35,15 @@ pub type PolicyHeaders = Box<[(Box<str>, HeaderName)]>;
 
 impl Service {
     /// Creates a service. With `observe`, the policy of the gate must already only observe.
-    pub fn new(gate: Gate<Watched<Store>>, watch: Watch, health: Health, observe: bool) -> Self {
-        let tallies = watch.tallies(gate.policy());
-        let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate, tallies));
-        Self { active_policy, watch, health, observe }
+    pub fn new(
+        gate: Gate<InstrumentedStore<Store>>,
+        telemetry: Telemetry,
+        health: Health,
+        observe: bool,
+    ) -> Self {
+        let policy_metrics = telemetry.policy_metrics(gate.policy());
+        let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate, policy_metrics));
+        Self { active_policy, telemetry, health, observe }
     }
 
     /// Decides about a request, and charges its cost if every limit allows it.
@@ -50,7 +55,7 @@ impl Service {
     pub async fn check_with_policy(&self, policy: &ActivePolicy, request: &Request<'_>) -> Ruling {
         let matched = policy.gate.policy().apply(request);
         let ruling = policy.gate.check_matched(&matched).await;
-        self.watch.decided(&policy.tallies, request.domain(), &matched, &ruling);
+        self.telemetry.record_decision(&policy.policy_metrics, request.domain(), &matched, &ruling);
         ruling
     }
 
@@ -76,15 +81,15 @@ impl Service {
     /// Replaces the policy. Decisions in progress complete with the previous policy.
     pub fn replace_policy(&self, policy: &Policy) {
         let policy = if self.observe { policy.observing() } else { policy.clone() };
-        let tallies = self.watch.tallies(&policy);
+        let policy_metrics = self.telemetry.policy_metrics(&policy);
         let gate = self.active_policy.load().gate.with_policy(policy);
-        self.active_policy.store(Arc::new(ActivePolicy::new(gate, tallies)));
+        self.active_policy.store(Arc::new(ActivePolicy::new(gate, policy_metrics)));
     }
 
     /// Records the result of a policy reload, and the error if it failed.
-    pub fn record_reload(&self, result: Reloaded, problem: Option<String>) {
-        if let Some(metrics) = self.watch.metrics() {
-            metrics.reloaded(result);
+    pub fn record_reload(&self, result: ReloadResult, problem: Option<String>) {
+        if let Some(metrics) = self.telemetry.metrics() {
+            metrics.record_reload(result);
         }
         self.health.set_policy_problem(problem);
     }
@@ -95,8 +100,8 @@ impl Service {
     }
 
     /// Returns the telemetry.
-    pub fn watch(&self) -> &Watch {
-        &self.watch
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     /// Returns the health state.
@@ -111,14 +116,14 @@ impl Service {
 }
 
 impl ActivePolicy {
-    fn new(gate: Gate<Watched<Store>>, tallies: Tallies) -> Self {
+    fn new(gate: Gate<InstrumentedStore<Store>>, policy_metrics: PolicyMetrics) -> Self {
         let attributes = gate.policy().attribute_names();
         let headers = attributes.iter().filter_map(|attribute| {
             let name = attribute.strip_prefix("header.")?.parse().ok()?;
             Some(((*attribute).into(), name))
         });
         let headers = headers.collect();
-        Self { gate, tallies, headers }
+        Self { gate, policy_metrics, headers }
     }
 
     /// Returns the headers that the policy names.
@@ -127,7 +132,7 @@ impl ActivePolicy {
     }
 
     /// Returns the gate.
-    pub fn gate(&self) -> &Gate<Watched<Store>> {
+    pub fn gate(&self) -> &Gate<InstrumentedStore<Store>> {
         &self.gate
     }
 
@@ -137,12 +142,12 @@ impl ActivePolicy {
     }
 
     /// Returns the key counts and other metrics of the store, including counters that the gate keeps locally.
-    pub fn store_figures(&self) -> StoreFigures {
-        let figures = self.store().figures();
-        StoreFigures {
-            keys: figures.keys + self.gate.local_keys(),
-            memory_bytes: figures.memory_bytes + self.gate.local_memory_bytes(),
-            ..figures
+    pub fn store_stats(&self) -> StoreStats {
+        let stats = self.store().stats();
+        StoreStats {
+            keys: stats.keys + self.gate.local_keys(),
+            memory_bytes: stats.memory_bytes + self.gate.local_memory_bytes(),
+            ..stats
         }
     }
 }

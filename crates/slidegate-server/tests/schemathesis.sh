@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Holds a running server against its own /v1/openapi.json with schemathesis: requests made from the
-# schema, valid and invalid, and answers that must be as described. `make fuzz-http` runs it.
+# Tests a running server against its own /v1/openapi.json with schemathesis: valid and invalid requests generated
+# from the schema, and responses that must match it. `make fuzz-http` runs it.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -9,12 +9,12 @@ target=${CARGO_TARGET_DIR:-target}
 venv=$target/schemathesis-$VERSION
 
 install() {
-    # Debian's python3 comes without what makes a venv.
+    # Debian's python3 lacks the module that creates a venv.
     python3 -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -y -q python3-venv; }
     rm -rf "$venv"
     python3 -m venv "$venv"
     "$venv/bin/pip" install -q "schemathesis==$VERSION"
-    # Last, so that what was broken off is done again.
+    # Written last, so that an interrupted installation is repeated.
     touch "$venv/installed"
 }
 
@@ -38,8 +38,8 @@ start() {
     return 1
 }
 
-# By a seed, so that a finding comes back. No stateful phase: no answer leads to another question.
-# Run from elsewhere, for it leaves files where it stands.
+# The seed makes findings reproducible. There is no stateful phase, because no response refers to another request.
+# Runs in the temporary folder, because schemathesis leaves files in the current one.
 fuzz() {
     (cd "$work" && "$run" run "$url/v1/openapi.json" --phases examples,coverage,fuzzing \
         --seed 20250 --checks all --request-timeout 10 "$@")
@@ -50,11 +50,11 @@ cargo build -q -p slidegate-server
 run=$(realpath "$venv/bin/st")
 start
 
-# Bounds count bytes, and JSON Schema counts characters. They are the same in ASCII.
+# The server's bounds count bytes, and JSON Schema counts characters. In ASCII they are equal.
 fuzz --exclude-path /v1/auth --max-examples 200 --generation-codec ascii
-# In all of Unicode a text may be too long for us and not for the schema: then a 400 is right.
+# In Unicode, a text may exceed the server's bound but not the schema's: then a 400 is correct.
 fuzz --exclude-path /v1/auth --max-examples 200 --exclude-checks positive_data_acceptance
-# This path takes any method, also those that OpenAPI 3.1 has no word for.
+# This path accepts any method, including methods that OpenAPI 3.1 cannot describe.
 fuzz --include-path /v1/auth --max-examples 50 --generation-codec ascii --exclude-checks unsupported_method
 
 kill -0 "$server" || { cat "$work/log" >&2; exit 1; }

@@ -1,251 +1,268 @@
-//! Who comes, who goes, and what they may count on.
+//! Nodes that join, restart and leave: when a joining node is settled, and which acknowledgements are required.
 
 use std::time::Duration;
 
 use slidegate_cluster::replicated_counters::FlushSeq;
 
-use crate::rig::{Rig, name_of, node};
+use crate::test_cluster::{TestCluster, node_info, node_name};
 
 #[test]
-fn nothing_is_acknowledged_to_a_joiner_before_a_settled_member_has_told_it_all() {
-    let mut rig = Rig::of(2);
-    rig.start(3, "c");
-    assert_eq!(rig.acknowledged(3), 0, "it knows nobody yet");
-    assert!(rig.status(3).is_joining && rig.sites[&3].progress.load().nodes >= 2);
-    rig.all_see_all();
-    rig.deliver_but(|frame| frame.to == 3);
-    assert!(rig.status(3).is_joining);
-    rig.settle();
-    assert!(!rig.status(3).is_joining && rig.status(3).is_settled);
+fn joining_node_waits_for_state_of_settled_member() {
+    let mut cluster = TestCluster::with_nodes(2);
+    cluster.start_node(3, "c");
+    assert_eq!(cluster.acknowledged_flush(3), 0, "node 3 has no peers yet");
+    assert!(cluster.status(3).is_joining && cluster.nodes[&3].progress.load().nodes >= 2);
+    cluster.set_all_live();
+    cluster.deliver_except(|frame| frame.to == 3);
+    assert!(cluster.status(3).is_joining);
+    cluster.synchronize();
+    assert!(!cluster.status(3).is_joining && cluster.status(3).is_settled);
 }
 
 #[test]
-fn a_joiner_may_not_charge_freely_before_all_have_told_it_all() {
-    let mut rig = Rig::of(3);
-    rig.start(4, "d");
-    rig.charge(4, 7);
-    // It hears of 1 alone, and 1 of it.
-    rig.sees(4, &[1]);
-    rig.sees(1, &[2, 3, 4]);
+fn joined_node_needs_acknowledgements_of_all_members() {
+    let mut cluster = TestCluster::with_nodes(3);
+    cluster.start_node(4, "d");
+    cluster.charge(4, 7);
+    // Node 4 sees node 1 only, and only node 1 sees node 4.
+    cluster.set_live_peers(4, &[1]);
+    cluster.set_live_peers(1, &[2, 3, 4]);
     for _ in 0..4 {
-        rig.deliver_but(|frame| frame.from + frame.to != 5);
-        rig.interval();
+        cluster.deliver_except(|frame| frame.from + frame.to != 5);
+        cluster.run_interval();
     }
-    assert!(!rig.status(4).is_joining, "it knows who is there");
-    assert!(rig.status(4).flush > 0 && rig.acknowledged(4) == 0, "2 and 3 have not acknowledged");
-    assert_eq!(rig.status(4).members.len(), 3, "it counts whom 1 counts");
-    assert!(!rig.status(4).is_settled);
-    rig.all_see_all();
-    rig.settle();
-    assert_eq!(rig.acknowledged(4), rig.status(4).flush);
-    assert!(rig.status(4).is_settled);
-}
-
-#[test]
-fn nobody_waits_until_a_joiner_has_what_was_told_before_it_came() {
-    let mut rig = Rig::of(2);
-    rig.charge(1, 7);
-    rig.interval();
-    rig.deliver();
-    let told = rig.status(1).flush;
-    rig.start(3, "c");
-    rig.sees(1, &[2, 3]);
-    assert_eq!(rig.acknowledged(1), told);
-    rig.charge(1, 8);
-    rig.interval();
-    rig.deliver_but(|frame| frame.to == 3);
-    assert_eq!(rig.acknowledged(1), told, "but for what is told from then on");
-}
-
-#[test]
-fn a_joiner_learns_what_the_dead_had_counted() {
-    let mut rig = Rig::of(3);
-    rig.charge(3, 7);
-    rig.interval();
-    rig.deliver();
-    rig.kill(3);
-    rig.sees(1, &[2]);
-    rig.sees(2, &[1]);
-    rig.settle();
-    rig.start(4, "d");
-    rig.sees(1, &[2, 4]);
-    rig.sees(2, &[1, 4]);
-    rig.sees(4, &[1, 2]);
-    rig.settle();
-    assert_eq!(rig.map(4).units(7), 1);
-    assert_eq!(rig.status(4).members.len(), 3, "it counts the silent one, too");
-}
-
-/// 3 joins through 1, and 4 through 2, before any of them hears of the other.
-#[test]
-fn of_two_that_join_through_different_members_neither_charges_freely_without_the_other() {
-    let mut rig = Rig::of(2);
-    rig.start(3, "c");
-    rig.start(4, "d");
-    rig.charge(3, 7);
-    rig.charge(4, 7);
-    rig.sees(3, &[1, 2]);
-    rig.sees(4, &[1, 2]);
-    rig.sees(1, &[2, 3]);
-    rig.sees(2, &[1, 4]);
-    rig.settle();
-    assert!([3, 4].iter().all(|joiner| rig.acknowledged(*joiner) == 0), "each lacks one member");
-    rig.sees(1, &[2, 3, 4]);
-    rig.sees(2, &[1, 3, 4]);
-    rig.settle();
-    let freely = |joiner: u64| rig.acknowledged(joiner) > 0;
-    assert!(!(freely(3) && freely(4)), "they do not see each other yet");
-    rig.all_see_all();
-    rig.settle();
-    assert!(rig.agree() && (1..=4).all(|at| rig.acknowledged(at) == rig.status(at).flush));
-}
-
-#[test]
-fn joiners_among_themselves_know_nothing() {
-    let mut rig = Rig::of(2);
-    rig.start(3, "c");
-    rig.start(4, "d");
-    rig.sees(3, &[4]);
-    rig.sees(4, &[3]);
-    for _ in 0..4 {
-        rig.deliver_but(|frame| frame.from < 3 || frame.to < 3);
-        rig.interval();
-    }
-    assert!(rig.status(3).is_joining && rig.status(4).is_joining);
-}
-
-#[test]
-fn who_finds_nobody_begins_a_cluster_of_its_own() {
-    let mut rig = Rig::new();
-    rig.start(1, "a");
-    rig.kill(1);
-    let first = rig.now;
-    // It knows the addresses of others, but none is there.
-    rig.start(9, "x");
-    rig.start(1, "a");
-    rig.kill(9);
-    assert_eq!(rig.acknowledged(1), 0);
-    while rig.now < first.after(Duration::from_secs(5)) {
-        assert!(rig.status(1).is_joining);
-        rig.interval();
-    }
-    assert!(!rig.status(1).is_joining && rig.acknowledged(1) == FlushSeq::MAX);
-    assert!(rig.sites[&1].progress.load().is_alone());
-}
-
-#[test]
-fn those_that_start_together_settle_together() {
-    let mut rig = Rig::new();
-    rig.start(9, "x");
-    (1..=3).for_each(|nth| rig.start(nth, name_of(nth)));
-    rig.kill(9);
-    (1..=3).for_each(|nth| rig.charge(nth, 7));
-    rig.all_see_all();
-    for _ in 0..30 {
-        rig.interval();
-        rig.deliver();
-    }
-    for at in 1..=3 {
-        assert!(rig.status(at).is_settled && rig.status(at).is_majority);
-        assert_eq!((rig.map(at).units(7), rig.acknowledged(at)), (3, rig.status(at).flush));
-    }
-}
-
-#[test]
-fn two_clusters_that_meet_wait_for_each_other() {
-    let mut rig = Rig::of(1);
-    let mut other = Rig::new();
-    other.start(2, "b");
-    rig.sites.append(&mut other.sites);
-    (1..=2).for_each(|at| rig.charge(at, 7));
-    rig.sees(1, &[2]);
-    rig.sees(2, &[1]);
-    let acks = |rig: &mut Rig| rig.deliver_but(crate::rig::Frame::is_ack);
-    acks(&mut rig);
-    (1..=2).for_each(|at| {
-        rig.charge(at, 8);
-        rig.tick(at);
-    });
-    assert!([1, 2].iter().all(|at| rig.acknowledged(*at) == 0));
-    rig.settle();
-    assert!(rig.agree() && rig.acknowledged(1) == rig.status(1).flush);
-}
-
-#[test]
-fn a_node_that_starts_anew_takes_the_place_of_its_last_life() {
-    let mut rig = Rig::of(3);
-    rig.charge(3, 7);
-    rig.interval();
-    rig.deliver_but(|frame| frame.to == 2);
-    rig.kill(3);
-    rig.start(13, "c");
-    rig.sees(1, &[2, 13]);
-    rig.sees(2, &[1, 13]);
-    rig.sees(13, &[1, 2]);
-    assert!(rig.member(1, 3).is_none() && rig.status(1).members.len() == 2);
-    rig.settle();
-    assert!(rig.agree() && rig.map(13).units(7) == 1, "what it had counted outlives it");
-    // The failure detector may still believe in the old one.
-    rig.sees(1, &[2, 3, 13]);
-    assert!(rig.member(1, 3).is_none() && rig.member(1, 13).is_some());
-}
-
-#[test]
-fn who_leaves_is_not_waited_for() {
-    let mut rig = Rig::of(3);
-    rig.charge(3, 7);
-    rig.at(3, |engine, map, now| engine.leave(map, now));
-    rig.deliver();
-    rig.kill(3);
-    for at in [1, 2] {
-        assert!(rig.member(at, 3).is_none() && rig.map(at).units(7) == 1);
-    }
-    // Gossip is slower.
-    rig.sees(1, &[2, 3]);
-    rig.sees(2, &[1, 3]);
-    rig.charge(1, 8);
-    rig.settle();
-    assert_eq!(rig.acknowledged(1), rig.status(1).flush);
-    assert!(rig.member(1, 3).is_none());
-}
-
-#[test]
-fn that_a_member_has_left_is_known_to_all_to_whom_one_tells_it() {
-    let mut rig = Rig::of(3);
-    rig.kill(3);
-    rig.sees_left(1, 3, &[2]);
-    rig.deliver();
-    assert!(rig.member(2, 3).is_none());
-    rig.start(4, "d");
-    rig.sees(4, &[2]);
-    rig.sees(2, &[1, 4]);
-    rig.settle();
-    rig.at(4, |engine, map, now| {
-        engine.on_membership_changed(map, &[node(2, "b"), node(3, "c")], &[], now)
-    });
-    assert!(rig.member(4, 3).is_none(), "nor does anybody take it for a member again");
-}
-
-#[test]
-fn nobody_waits_for_a_joiner_of_which_only_others_have_heard() {
-    let mut rig = Rig::of(2);
-    rig.start(3, "c");
-    rig.sees(3, &[2]);
-    rig.sees(2, &[1, 3]);
-    rig.settle();
-    assert!(rig.member(1, 3).is_some(), "2 has told of it");
-    rig.charge(1, 7);
-    rig.settle();
-    assert_eq!(rig.acknowledged(1), rig.status(1).flush);
-    assert_eq!(rig.acknowledged(3), 0, "nor does that one charge freely");
-    rig.charge(1, 8);
-    rig.tick(1);
-    let told = rig.status(1).flush;
-    rig.all_see_all();
+    assert!(!cluster.status(4).is_joining, "node 4 has received the member list");
     assert!(
-        rig.member(1, 3).unwrap().acknowledged_flush >= told,
-        "and then not for what was told before"
+        cluster.status(4).flush > 0 && cluster.acknowledged_flush(4) == 0,
+        "nodes 2 and 3 have not acknowledged"
     );
-    rig.settle();
-    assert!(rig.agree() && rig.acknowledged(3) == rig.status(3).flush);
+    assert_eq!(cluster.status(4).members.len(), 3, "node 4 has the members of node 1");
+    assert!(!cluster.status(4).is_settled);
+    cluster.set_all_live();
+    cluster.synchronize();
+    assert_eq!(cluster.acknowledged_flush(4), cluster.status(4).flush);
+    assert!(cluster.status(4).is_settled);
+}
+
+#[test]
+fn earlier_flushes_do_not_wait_for_joining_node() {
+    let mut cluster = TestCluster::with_nodes(2);
+    cluster.charge(1, 7);
+    cluster.run_interval();
+    cluster.deliver_all();
+    let last_flush = cluster.status(1).flush;
+    cluster.start_node(3, "c");
+    cluster.set_live_peers(1, &[2, 3]);
+    assert_eq!(cluster.acknowledged_flush(1), last_flush);
+    cluster.charge(1, 8);
+    cluster.run_interval();
+    cluster.deliver_except(|frame| frame.to == 3);
+    assert_eq!(cluster.acknowledged_flush(1), last_flush, "later flushes wait for node 3");
+}
+
+#[test]
+fn joining_node_receives_counters_of_dead_node() {
+    let mut cluster = TestCluster::with_nodes(3);
+    cluster.charge(3, 7);
+    cluster.run_interval();
+    cluster.deliver_all();
+    cluster.kill_node(3);
+    cluster.set_live_peers(1, &[2]);
+    cluster.set_live_peers(2, &[1]);
+    cluster.synchronize();
+    cluster.start_node(4, "d");
+    cluster.set_live_peers(1, &[2, 4]);
+    cluster.set_live_peers(2, &[1, 4]);
+    cluster.set_live_peers(4, &[1, 2]);
+    cluster.synchronize();
+    assert_eq!(cluster.counters(4).units(7), 1);
+    assert_eq!(cluster.status(4).members.len(), 3, "the dead node is a silent member");
+}
+
+/// Node 3 joins through node 1 and node 4 through node 2. Neither knows the other at first.
+#[test]
+fn concurrent_joiners_wait_for_each_other() {
+    let mut cluster = TestCluster::with_nodes(2);
+    cluster.start_node(3, "c");
+    cluster.start_node(4, "d");
+    cluster.charge(3, 7);
+    cluster.charge(4, 7);
+    cluster.set_live_peers(3, &[1, 2]);
+    cluster.set_live_peers(4, &[1, 2]);
+    cluster.set_live_peers(1, &[2, 3]);
+    cluster.set_live_peers(2, &[1, 4]);
+    cluster.synchronize();
+    assert!(
+        [3, 4].iter().all(|joiner| cluster.acknowledged_flush(*joiner) == 0),
+        "each joining node is unknown to one member"
+    );
+    cluster.set_live_peers(1, &[2, 3, 4]);
+    cluster.set_live_peers(2, &[1, 3, 4]);
+    cluster.synchronize();
+    let is_acknowledged = |joiner: u64| cluster.acknowledged_flush(joiner) > 0;
+    assert!(!(is_acknowledged(3) && is_acknowledged(4)), "nodes 3 and 4 do not see each other");
+    cluster.set_all_live();
+    cluster.synchronize();
+    assert!(
+        cluster.is_consistent()
+            && (1..=4).all(|node| cluster.acknowledged_flush(node) == cluster.status(node).flush)
+    );
+}
+
+#[test]
+fn joining_nodes_alone_stay_joining() {
+    let mut cluster = TestCluster::with_nodes(2);
+    cluster.start_node(3, "c");
+    cluster.start_node(4, "d");
+    cluster.set_live_peers(3, &[4]);
+    cluster.set_live_peers(4, &[3]);
+    for _ in 0..4 {
+        cluster.deliver_except(|frame| frame.from < 3 || frame.to < 3);
+        cluster.run_interval();
+    }
+    assert!(cluster.status(3).is_joining && cluster.status(4).is_joining);
+}
+
+#[test]
+fn node_without_peers_starts_its_own_cluster() {
+    let mut cluster = TestCluster::new();
+    cluster.start_node(1, "a");
+    cluster.kill_node(1);
+    let started_at = cluster.now;
+    // Node 1 starts with the addresses of other nodes, but none of them runs.
+    cluster.start_node(9, "x");
+    cluster.start_node(1, "a");
+    cluster.kill_node(9);
+    assert_eq!(cluster.acknowledged_flush(1), 0);
+    while cluster.now < started_at.after(Duration::from_secs(5)) {
+        assert!(cluster.status(1).is_joining);
+        cluster.run_interval();
+    }
+    assert!(!cluster.status(1).is_joining && cluster.acknowledged_flush(1) == FlushSeq::MAX);
+    assert!(cluster.nodes[&1].progress.load().is_alone());
+}
+
+#[test]
+fn nodes_started_together_settle() {
+    let mut cluster = TestCluster::new();
+    cluster.start_node(9, "x");
+    (1..=3).for_each(|nth| cluster.start_node(nth, node_name(nth)));
+    cluster.kill_node(9);
+    (1..=3).for_each(|nth| cluster.charge(nth, 7));
+    cluster.set_all_live();
+    for _ in 0..30 {
+        cluster.run_interval();
+        cluster.deliver_all();
+    }
+    for node in 1..=3 {
+        assert!(cluster.status(node).is_settled && cluster.status(node).is_majority);
+        assert_eq!(
+            (cluster.counters(node).units(7), cluster.acknowledged_flush(node)),
+            (3, cluster.status(node).flush)
+        );
+    }
+}
+
+#[test]
+fn merging_clusters_wait_for_each_other() {
+    let mut cluster = TestCluster::with_nodes(1);
+    let mut other = TestCluster::new();
+    other.start_node(2, "b");
+    cluster.nodes.append(&mut other.nodes);
+    (1..=2).for_each(|node| cluster.charge(node, 7));
+    cluster.set_live_peers(1, &[2]);
+    cluster.set_live_peers(2, &[1]);
+    let deliver_without_acks = |cluster: &mut TestCluster| {
+        cluster.deliver_except(crate::test_cluster::InFlightFrame::is_ack)
+    };
+    deliver_without_acks(&mut cluster);
+    (1..=2).for_each(|node| {
+        cluster.charge(node, 8);
+        cluster.tick(node);
+    });
+    assert!([1, 2].iter().all(|node| cluster.acknowledged_flush(*node) == 0));
+    cluster.synchronize();
+    assert!(cluster.is_consistent() && cluster.acknowledged_flush(1) == cluster.status(1).flush);
+}
+
+#[test]
+fn restarted_node_replaces_its_previous_incarnation() {
+    let mut cluster = TestCluster::with_nodes(3);
+    cluster.charge(3, 7);
+    cluster.run_interval();
+    cluster.deliver_except(|frame| frame.to == 2);
+    cluster.kill_node(3);
+    cluster.start_node(13, "c");
+    cluster.set_live_peers(1, &[2, 13]);
+    cluster.set_live_peers(2, &[1, 13]);
+    cluster.set_live_peers(13, &[1, 2]);
+    assert!(cluster.peer_status(1, 3).is_none() && cluster.status(1).members.len() == 2);
+    cluster.synchronize();
+    assert!(
+        cluster.is_consistent() && cluster.counters(13).units(7) == 1,
+        "the charge of the previous incarnation is kept"
+    );
+    // The failure detector may still report the previous incarnation as alive.
+    cluster.set_live_peers(1, &[2, 3, 13]);
+    assert!(cluster.peer_status(1, 3).is_none() && cluster.peer_status(1, 13).is_some());
+}
+
+#[test]
+fn left_member_needs_no_acknowledgement() {
+    let mut cluster = TestCluster::with_nodes(3);
+    cluster.charge(3, 7);
+    cluster.run_on(3, |engine, counters, now| engine.leave(counters, now));
+    cluster.deliver_all();
+    cluster.kill_node(3);
+    for node in [1, 2] {
+        assert!(cluster.peer_status(node, 3).is_none() && cluster.counters(node).units(7) == 1);
+    }
+    // Gossip still reports node 3 as alive.
+    cluster.set_live_peers(1, &[2, 3]);
+    cluster.set_live_peers(2, &[1, 3]);
+    cluster.charge(1, 8);
+    cluster.synchronize();
+    assert_eq!(cluster.acknowledged_flush(1), cluster.status(1).flush);
+    assert!(cluster.peer_status(1, 3).is_none());
+}
+
+#[test]
+fn departure_of_member_is_relayed() {
+    let mut cluster = TestCluster::with_nodes(3);
+    cluster.kill_node(3);
+    cluster.set_departed_peer(1, 3, &[2]);
+    cluster.deliver_all();
+    assert!(cluster.peer_status(2, 3).is_none());
+    cluster.start_node(4, "d");
+    cluster.set_live_peers(4, &[2]);
+    cluster.set_live_peers(2, &[1, 4]);
+    cluster.synchronize();
+    cluster.run_on(4, |engine, counters, now| {
+        engine.on_membership_changed(counters, &[node_info(2, "b"), node_info(3, "c")], &[], now)
+    });
+    assert!(cluster.peer_status(4, 3).is_none(), "a departed member is not added again");
+}
+
+#[test]
+fn indirectly_known_joiner_does_not_block_acknowledgement() {
+    let mut cluster = TestCluster::with_nodes(2);
+    cluster.start_node(3, "c");
+    cluster.set_live_peers(3, &[2]);
+    cluster.set_live_peers(2, &[1, 3]);
+    cluster.synchronize();
+    assert!(cluster.peer_status(1, 3).is_some(), "node 3 is known from the roster of node 2");
+    cluster.charge(1, 7);
+    cluster.synchronize();
+    assert_eq!(cluster.acknowledged_flush(1), cluster.status(1).flush);
+    assert_eq!(cluster.acknowledged_flush(3), 0, "node 3 has no acknowledgements either");
+    cluster.charge(1, 8);
+    cluster.tick(1);
+    let last_flush = cluster.status(1).flush;
+    cluster.set_all_live();
+    assert!(
+        cluster.peer_status(1, 3).unwrap().acknowledged_flush >= last_flush,
+        "earlier flushes do not wait for node 3"
+    );
+    cluster.synchronize();
+    assert!(cluster.is_consistent() && cluster.acknowledged_flush(3) == cluster.status(3).flush);
 }

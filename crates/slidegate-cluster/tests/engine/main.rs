@@ -1,11 +1,11 @@
-//! The promises of the engine, each by itself: engines over plain maps, and a network in which every frame goes where
-//! the test wants it to.
+//! Guarantees of the replication engine, each tested separately: engines with counters in plain maps, and a network in
+//! which the test controls the delivery of every frame.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-mod acknowledging;
+mod acknowledgements;
+mod broadcasting;
 mod joining;
-mod map;
-mod rig;
-mod silence;
-mod telling;
+mod map_counters;
+mod silent_members;
+mod test_cluster;

@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The parameters of a run, drawn from its seed.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -7,38 +7,46 @@ use fastrand::Rng;
 use slidegate::{Algorithm, Align, ClusterOptions, Limit, OnPartition};
 use slidegate_cluster::bound;
 
-/// One run: the cluster, the limit and who asks.
+/// The parameters of one run: cluster, limit, requests and faults.
 #[derive(Clone, Debug)]
 pub struct Scenario {
+    /// Seed of the run.
     pub seed: u64,
-    pub sites: usize,
+    /// Number of hosts, each of which runs at most one node at a time.
+    pub hosts: usize,
+    /// The limit of all requests.
     pub limit: Limit,
-    /// Keys that are asked for.
+    /// Number of different keys.
     pub keys: usize,
-    /// The largest cost of a request.
-    pub largest_cost: u64,
-    /// Requests per second that each site gets, at most.
+    /// Maximum cost of a request.
+    pub max_cost: u64,
+    /// Approximate number of requests per second on each host.
     pub rate: u64,
-    /// What the rule says to the cluster.
-    pub terms: ClusterOptions,
-    /// Every so many-th charge is given back.
-    pub given_back_every: Option<u64>,
-    /// Whether several nodes reset and refund counts at the same time.
-    pub takes_off: bool,
+    /// The cluster options of the rule.
+    pub cluster_options: ClusterOptions,
+    /// Reverts one in this number of charges, on average; `None` reverts none.
+    pub revert_one_in: Option<u64>,
+    /// Whether several nodes reset and refund the same keys at the same time.
+    pub has_removals: bool,
+    /// The replication interval.
     pub interval: Duration,
-    /// How long the weather is bad.
-    pub bad_weather: Duration,
-    pub may_partition: bool,
-    pub may_restart: bool,
-    pub may_lose: bool,
+    /// The time during which faults occur.
+    pub fault_duration: Duration,
+    /// Whether the network can be partitioned.
+    pub can_partition: bool,
+    /// Whether nodes can stop and restart.
+    pub can_restart: bool,
+    /// Whether the network can lose and duplicate messages.
+    pub can_lose_frames: bool,
 }
 
+/// Maximum difference between the clocks of two nodes.
 pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
 
 impl Scenario {
-    /// Half of all seeds are anything. The others are those in which whoever charges freely and should not is found
-    /// out: one key that everybody asks for, a long window, and few units that others may not know of.
-    pub fn draw(seed: u64) -> Self {
+    /// Draws a scenario. Half of the seeds combine arbitrary parameters. The other half detect nodes that charge
+    /// without the required acknowledgements: one hot key, a long window, and at most one unacknowledged unit per node.
+    pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let is_hot = rng.bool();
         let limit = draw_limit(&mut rng, is_hot);
@@ -46,33 +54,39 @@ impl Scenario {
         let has_costs = !is_hot && rng.u32(..3) == 0;
         Self {
             seed,
-            sites: rng.usize(3..=if is_hot { 5 } else { 7 }),
+            hosts: rng.usize(3..=if is_hot { 5 } else { 7 }),
             limit,
             keys: if is_hot { 1 } else { [1, 1, 2, 8][rng.usize(..4)] },
-            largest_cost: if has_costs { rng.u64(1..=max.min(7)) } else { 1 },
-            terms: if is_hot { strict_terms() } else { draw_terms(&mut rng, max) },
+            max_cost: if has_costs { rng.u64(1..=max.min(7)) } else { 1 },
+            cluster_options: if is_hot {
+                strict_cluster_options()
+            } else {
+                draw_cluster_options(&mut rng, max)
+            },
             rate: if is_hot { 60 } else { [5, 20, 60][rng.usize(..3)] },
-            given_back_every: (rng.u32(..3) == 0).then(|| rng.u64(2..10)),
-            takes_off: seed.is_multiple_of(4),
+            revert_one_in: (rng.u32(..3) == 0).then(|| rng.u64(2..10)),
+            has_removals: seed.is_multiple_of(4),
             interval: Duration::from_millis([50, 100, 250, 1_000][rng.usize(..4)]),
-            bad_weather: Duration::from_secs(rng.u64(8..=20)),
-            may_partition: is_hot || rng.u32(..4) > 0,
-            may_restart: rng.u32(..3) > 0,
-            may_lose: rng.u32(..5) > 0,
+            fault_duration: Duration::from_secs(rng.u64(8..=20)),
+            can_partition: is_hot || rng.u32(..4) > 0,
+            can_restart: rng.u32(..3) > 0,
+            can_lose_frames: rng.u32(..5) > 0,
         }
     }
 
-    /// Units of one node that others may not know of, as long as that one counts so many nodes.
-    pub fn most_unsynced(&self, nodes: u32) -> u64 {
+    /// Returns the maximum number of unacknowledged units of a node that knows this number of nodes.
+    pub fn max_unsynced(&self, nodes: u32) -> u64 {
         let default = bound::default_max_unsynced(&self.limit, nodes.max(2).into());
-        self.terms.max_unsynced().map_or(default, NonZeroU64::get)
+        self.cluster_options.max_unsynced().map_or(default, NonZeroU64::get)
     }
 
+    /// Returns the window of the limit.
     pub fn window(&self) -> Duration {
         self.limit.quota().window()
     }
 }
 
+/// Draws a limit: with a hot key, one with a long window.
 fn draw_limit(rng: &mut Rng, is_hot: bool) -> Limit {
     let (max, window) = match is_hot {
         true => ([20, 100][rng.usize(..2)], ["5s", "20s"][rng.usize(..2)]),
@@ -90,17 +104,19 @@ fn draw_limit(rng: &mut Rng, is_hot: bool) -> Limit {
     Limit::new(format!("{max}/{window}").parse().unwrap(), algorithm).unwrap()
 }
 
-fn strict_terms() -> ClusterOptions {
+/// Returns options that allow one unacknowledged unit per node.
+fn strict_cluster_options() -> ClusterOptions {
     ClusterOptions::new().with_max_unsynced(1).unwrap()
 }
 
-fn draw_terms(rng: &mut Rng, max: u64) -> ClusterOptions {
-    let terms = ClusterOptions::new();
+/// Draws cluster options for a limit of `max` units.
+fn draw_cluster_options(rng: &mut Rng, max: u64) -> ClusterOptions {
+    let cluster_options = ClusterOptions::new();
     let on_partition =
         if rng.u32(..10) == 0 { OnPartition::Available } else { OnPartition::Bounded };
-    let terms = terms.with_on_partition(on_partition);
+    let cluster_options = cluster_options.with_on_partition(on_partition);
     match rng.u32(..3) {
-        0 => terms.with_max_unsynced(rng.u64(1..=max)).unwrap(),
-        _ => terms,
+        0 => cluster_options.with_max_unsynced(rng.u64(1..=max)).unwrap(),
+        _ => cluster_options,
     }
 }

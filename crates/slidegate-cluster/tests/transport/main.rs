@@ -1,47 +1,48 @@
-//! What every transport promises, checked on each.
+//! Guarantees of the [`Transport`](slidegate_cluster::transport::Transport) trait, tested with each transport by the
+//! same suite.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
-mod carriers;
+mod fixtures;
+mod network_faults;
 mod suite;
-mod weather;
 
 use std::time::Duration;
 
-use carriers::{Tcp, Within};
+use fixtures::{ChannelFixture, TcpFixture};
 
-/// Runs each promise over a transport of each kind: within the process on paused time, over TCP on loopback.
-macro_rules! promises {
-    ($($promise:ident),* $(,)?) => {
-        mod within {
+/// Runs each test case of the suite with each transport: channels on paused time, and TCP on loopback.
+macro_rules! transport_tests {
+    ($($test_case:ident),* $(,)?) => {
+        mod channel {
             use super::*;
             $(#[tokio::test(start_paused = true)]
-            async fn $promise() {
-                suite::$promise(&mut Within::new()).await;
+            async fn $test_case() {
+                suite::$test_case(&mut ChannelFixture::new()).await;
             })*
         }
-        mod over_tcp {
+        mod tcp_loopback {
             use super::*;
             $(#[tokio::test]
-            async fn $promise() {
+            async fn $test_case() {
                 let limit = Duration::from_secs(60);
-                let mut carrier = Tcp::default();
-                tokio::time::timeout(limit, suite::$promise(&mut carrier)).await.expect("it takes too long");
+                let mut fixture = TcpFixture::default();
+                tokio::time::timeout(limit, suite::$test_case(&mut fixture)).await.expect("test timed out after 60 s");
             })*
         }
     };
 }
 
-promises! {
-    frames_arrive_whole_and_say_who_sent_them,
-    frames_keep_their_order_while_a_link_lasts,
-    a_link_comes_up_once_the_peer_is_there,
-    a_link_goes_down_and_comes_up_with_the_peer,
-    a_restarted_peer_is_another_one,
-    peers_that_are_left_out_are_not_spoken_of,
-    who_is_no_peer_is_heard_but_not_told,
-    a_node_is_no_peer_of_itself,
-    a_frame_too_long_is_dropped_and_nothing_else,
-    a_peer_that_does_not_read_makes_frames_be_dropped_and_nobody_wait,
-    what_comes_is_not_lost_with_a_dropped_future,
-    traffic_is_counted_for_each_node,
+transport_tests! {
+    frames_arrive_unchanged_with_their_sender,
+    frames_of_one_link_stay_in_order,
+    link_comes_up_when_peer_starts,
+    link_follows_stop_and_restart_of_peer,
+    restarted_peer_is_new_incarnation,
+    removed_peer_causes_no_events,
+    non_peer_frames_arrive_but_sends_are_dropped,
+    node_is_not_its_own_peer,
+    oversized_frame_alone_is_dropped,
+    slow_peer_drops_frames_without_blocking_sender,
+    dropped_next_future_loses_no_frame,
+    traffic_is_counted_per_node,
 }

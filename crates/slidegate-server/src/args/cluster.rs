@@ -1,4 +1,4 @@
-//! How nodes of a cluster find each other, and how often they tell what they have counted.
+//! The flags of a cluster node: addresses, seeds, replication and the cluster key.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::span::span;
+use super::parse_duration;
 
-/// How nodes of a cluster find each other, and how often they tell what they have counted.
+/// The flags of a cluster node.
 #[derive(Debug, clap::Args)]
 pub struct ClusterArgs {
-    /// For cluster://: where other nodes reach this one, by TCP and by UDP. Where others than this machine can,
-    /// nodes need a key; port 0 takes a free port
+    /// Address on which this node listens for other nodes, over TCP and UDP (for --store cluster://). An address that
+    /// other machines can reach requires a cluster key; port 0 selects a free port
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -24,13 +24,14 @@ pub struct ClusterArgs {
     )]
     pub cluster_listen: SocketAddr,
 
-    /// What to tell other nodes instead of --cluster-listen, where that is not the way here; port 0 stands for its port.
-    /// If neither names one machine, the address by which the first seed is reached is told
+    /// Address at which other nodes reach this node, if it differs from --cluster-listen; port 0 means the port of
+    /// --cluster-listen. If neither address names one machine, the local address of the connection to the first seed
+    /// is used
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_CLUSTER_ADVERTISE")]
     pub cluster_advertise: Option<SocketAddr>,
 
-    /// Where other nodes may be, with commas between: some of them are enough, this one may be among them, and
-    /// all addresses of a name are asked
+    /// Addresses of other nodes, separated by commas. Some of the nodes suffice, the list may contain this node, and
+    /// all addresses of a host name are tried
     #[arg(
         long,
         value_name = "HOST:PORT,…",
@@ -38,59 +39,59 @@ pub struct ClusterArgs {
         default_value = "",
         hide_default_value = true
     )]
-    pub cluster_seeds: Seeds,
+    pub cluster_seeds: SeedList,
 
-    /// What the others call this node, also after a restart; no other may be called so. Without it, its address
-    #[arg(long, value_name = "NAME", env = "SLIDEGATE_CLUSTER_NODE_NAME", value_parser = cluster_node_name)]
+    /// Name of this node in the cluster, unique and the same after a restart. By default its address
+    #[arg(long, value_name = "NAME", env = "SLIDEGATE_CLUSTER_NODE_NAME", value_parser = parse_node_name)]
     pub cluster_node_name: Option<String>,
 
-    /// How often nodes tell each other what they have counted, such as 50ms or 1s
+    /// Interval at which nodes replicate their counters, from 10ms to 10s, such as 50ms or 1s
     #[arg(
         long,
-        value_name = "SPAN",
+        value_name = "DURATION",
         env = "SLIDEGATE_CLUSTER_SYNC_INTERVAL",
         default_value = "250ms",
-        value_parser = cluster_sync_interval
+        value_parser = parse_sync_interval
     )]
     pub cluster_sync_interval: Duration,
 
-    /// How long a request may wait for other nodes where too much was let pass that they do not know of; then it
-    /// is denied. 0ms waits for none
+    /// Maximum wait for acknowledgements when a key has reached max_unsynced, then the request is denied; 0ms denies
+    /// immediately
     #[arg(
         long,
-        value_name = "SPAN",
+        value_name = "DURATION",
         env = "SLIDEGATE_CLUSTER_SYNC_WAIT",
         default_value = "20ms",
-        value_parser = cluster_sync_wait
+        value_parser = parse_sync_wait
     )]
     pub cluster_sync_wait: Duration,
 
-    /// How far the clocks of nodes may be apart: so much longer they keep what was counted
+    /// Maximum difference between the clocks of two nodes, from 0s to 60s; counters are kept longer by this duration
     #[arg(
         long,
-        value_name = "SPAN",
+        value_name = "DURATION",
         env = "SLIDEGATE_CLUSTER_MAX_CLOCK_SKEW",
         default_value = "2s",
-        value_parser = cluster_max_clock_skew
+        value_parser = parse_max_clock_skew
     )]
     pub cluster_max_clock_skew: Duration,
 
-    // What a variable holds would stand in the help.
-    /// What all nodes of the cluster know and nobody else: any text of 16 bytes or more. Give it by the
-    /// environment, or in a file: every user of the machine can read a command line
+    // The help would print the value of the variable.
+    /// Secret that all nodes of the cluster share, any text of 16 bytes or more. Set it in the environment or in a
+    /// file: every user of the machine can read a command line
     #[arg(long, value_name = "TEXT", env = "SLIDEGATE_CLUSTER_KEY", hide_env_values = true)]
-    pub cluster_key: Option<KeyText>,
+    pub cluster_key: Option<ClusterKeyArg>,
 
-    /// A file with the key instead; a line break at its end is not part of it
+    /// File with the cluster key, an alternative to --cluster-key; a line break at its end is not part of the key
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_CLUSTER_KEY_FILE")]
     pub cluster_key_file: Option<PathBuf>,
 }
 
-/// What is said of the key. It is a secret, so it is judged only where an error does not quote it.
+/// The cluster key as given. It is validated in `settings`, where an error does not quote the secret.
 #[derive(Clone)]
-pub struct KeyText(pub String);
+pub struct ClusterKeyArg(pub String);
 
-impl FromStr for KeyText {
+impl FromStr for ClusterKeyArg {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -98,36 +99,35 @@ impl FromStr for KeyText {
     }
 }
 
-impl fmt::Debug for KeyText {
+impl fmt::Debug for ClusterKeyArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("…")
     }
 }
 
-/// Hosts with ports; none, if nothing is written.
+/// A list of hosts with ports, empty by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seeds(pub Vec<String>);
+pub struct SeedList(pub Vec<String>);
 
-/// Why a text names no nodes.
+/// The error for an entry that is not a host with a port.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{0}` is no host with a port: write slidegate-nodes:7946, 192.0.2.7:7946 or [2001:db8::7]:7946, with commas between"
+    "`{0}` is not a host with a port: write slidegate-nodes:7946, 192.0.2.7:7946 or [2001:db8::7]:7946, separated by commas"
 )]
-pub struct SeedsError(String);
+pub struct SeedListError(String);
 
-impl FromStr for Seeds {
-    type Err = SeedsError;
+impl FromStr for SeedList {
+    type Err = SeedListError;
 
-    fn from_str(text: &str) -> Result<Self, SeedsError> {
+    fn from_str(text: &str) -> Result<Self, SeedListError> {
         if text.trim().is_empty() {
             return Ok(Self(Vec::new()));
         }
-        let cluster_seeds = text.split(',').map(str::trim);
-        let cluster_seeds = cluster_seeds.map(|seed| match is_seed(seed) {
+        let seeds = text.split(',').map(str::trim).map(|seed| match is_seed(seed) {
             true => Ok(seed.to_owned()),
-            false => Err(SeedsError(seed.to_owned())),
+            false => Err(SeedListError(seed.to_owned())),
         });
-        cluster_seeds.collect::<Result<_, _>>().map(Self)
+        seeds.collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -136,40 +136,45 @@ fn is_seed(text: &str) -> bool {
         return text.parse::<SocketAddr>().is_ok_and(|address| address.port() > 0);
     }
     let Some((host, port)) = text.split_once(':') else { return false };
-    let of_name = |char: char| char.is_ascii_alphanumeric() || ".-_".contains(char);
+    let is_host_char = |char: char| char.is_ascii_alphanumeric() || ".-_".contains(char);
     !host.is_empty()
-        && host.chars().all(of_name)
+        && host.chars().all(is_host_char)
         && port.bytes().all(|byte| byte.is_ascii_digit())
         && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// Bytes that a name may have: it stands in every datagram.
-const MAX_NAME: usize = 64;
+/// The maximum length of a node name, which every datagram contains.
+const MAX_NODE_NAME_BYTES: usize = 64;
 
-/// A name is told in logs and in JSON.
-fn cluster_node_name(text: &str) -> Result<String, String> {
-    if (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+/// Parses a node name: printable ASCII without spaces, since logs and JSON contain it.
+fn parse_node_name(text: &str) -> Result<String, String> {
+    if (1..=MAX_NODE_NAME_BYTES).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
+    {
         return Ok(text.to_owned());
     }
-    Err(format!("use 1 to {MAX_NAME} printable ASCII characters, none of them a space"))
+    Err(format!("use 1 to {MAX_NODE_NAME_BYTES} printable ASCII characters without spaces"))
 }
 
-const INTERVALS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
-const MAX_WAIT: Duration = Duration::from_secs(1);
-const MAX_SKEW: Duration = Duration::from_secs(60);
+const MIN_SYNC_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_SYNC_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_SYNC_WAIT: Duration = Duration::from_secs(1);
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-fn cluster_sync_interval(text: &str) -> Result<Duration, String> {
-    let [least, most] = INTERVALS;
-    let form = || "write it as 250ms or 1s, from 10ms to 10s".to_owned();
-    span(text, most).filter(|span| *span >= least).ok_or_else(form)
+fn parse_sync_interval(text: &str) -> Result<Duration, String> {
+    parse_duration(text, MAX_SYNC_INTERVAL)
+        .filter(|interval| *interval >= MIN_SYNC_INTERVAL)
+        .ok_or_else(|| "write it as 250ms or 1s, from 10ms to 10s".to_owned())
 }
 
-fn cluster_sync_wait(text: &str) -> Result<Duration, String> {
-    span(text, MAX_WAIT).ok_or_else(|| "write it as 20ms or 1s, from 0ms to 1s".to_owned())
+fn parse_sync_wait(text: &str) -> Result<Duration, String> {
+    parse_duration(text, MAX_SYNC_WAIT)
+        .ok_or_else(|| "write it as 20ms or 1s, from 0ms to 1s".to_owned())
 }
 
-fn cluster_max_clock_skew(text: &str) -> Result<Duration, String> {
-    span(text, MAX_SKEW).ok_or_else(|| "write it as 500ms or 2s, from 0s to 60s".to_owned())
+fn parse_max_clock_skew(text: &str) -> Result<Duration, String> {
+    parse_duration(text, MAX_CLOCK_SKEW)
+        .ok_or_else(|| "write it as 500ms or 2s, from 0s to 60s".to_owned())
 }
 
 #[cfg(test)]
@@ -177,18 +182,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_hosts_with_ports_and_commas_between() {
-        for (text, cluster_seeds) in [
+    fn seed_list_requires_hosts_with_ports() {
+        for (text, seeds) in [
             ("", &[][..]),
             (" ", &[]),
             ("a:1", &["a:1"]),
             ("slidegate-nodes.prod_1:7946", &["slidegate-nodes.prod_1:7946"]),
             ("192.0.2.7:7946, [2001:db8::7]:65535", &["192.0.2.7:7946", "[2001:db8::7]:65535"]),
         ] {
-            let cluster_seeds = cluster_seeds.iter().map(|seed| (*seed).to_owned()).collect();
-            assert_eq!(text.parse(), Ok(Seeds(cluster_seeds)), "{text}");
+            let seeds = seeds.iter().map(|seed| (*seed).to_owned()).collect();
+            assert_eq!(text.parse(), Ok(SeedList(seeds)), "{text}");
         }
-        for wrong in [
+        for invalid in [
             "a",
             "a:",
             ":1",
@@ -202,15 +207,19 @@ mod tests {
             "http://a:1",
             "a/b:1",
         ] {
-            assert_eq!(wrong.parse::<Seeds>(), Err(SeedsError(wrong.to_owned())));
+            assert_eq!(invalid.parse::<SeedList>(), Err(SeedListError(invalid.to_owned())));
         }
-        for (wrong, told) in [("a:1,b", "b"), ("a:1,", ""), (",", "")] {
-            assert_eq!(wrong.parse::<Seeds>(), Err(SeedsError(told.to_owned())), "{wrong}");
+        for (invalid, entry) in [("a:1,b", "b"), ("a:1,", ""), (",", "")] {
+            assert_eq!(
+                invalid.parse::<SeedList>(),
+                Err(SeedListError(entry.to_owned())),
+                "{invalid}"
+            );
         }
     }
 
     #[test]
-    fn spans_have_the_bounds_that_errors_tell() {
+    fn duration_bounds_match_error_messages() {
         let ms = |ms| Some(Duration::from_millis(ms));
         for (text, interval, wait, skew) in [
             ("0ms", None, ms(0), ms(0)),
@@ -226,21 +235,21 @@ mod tests {
             ("", None, None, None),
         ] {
             let parsed = (
-                cluster_sync_interval(text).ok(),
-                cluster_sync_wait(text).ok(),
-                cluster_max_clock_skew(text).ok(),
+                parse_sync_interval(text).ok(),
+                parse_sync_wait(text).ok(),
+                parse_max_clock_skew(text).ok(),
             );
             assert_eq!(parsed, (interval, wait, skew), "{text}");
         }
     }
 
     #[test]
-    fn a_name_can_be_told_on_one_line() {
-        for right in ["a", "slidegate-0", "192.0.2.7:7946", "[::1]:1", &"x".repeat(64)] {
-            assert_eq!(cluster_node_name(right).as_deref(), Ok(right));
+    fn node_name_is_printable_ascii() {
+        for valid in ["a", "slidegate-0", "192.0.2.7:7946", "[::1]:1", &"x".repeat(64)] {
+            assert_eq!(parse_node_name(valid).as_deref(), Ok(valid));
         }
-        for wrong in ["", "a b", "a\n", "ä", "\u{1b}[2J", &"x".repeat(65)] {
-            assert!(cluster_node_name(wrong).is_err(), "{wrong}");
+        for invalid in ["", "a b", "a\n", "ä", "\u{1b}[2J", &"x".repeat(65)] {
+            assert!(parse_node_name(invalid).is_err(), "{invalid}");
         }
     }
 }

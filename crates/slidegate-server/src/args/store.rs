@@ -1,4 +1,4 @@
-//! Where counts live.
+//! The flags of the store that holds the counters.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::span::span;
+use super::parse_duration;
 
-/// Where counts live.
+/// The flags of the store that holds the counters.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
-    // What a variable holds would stand in the help.
-    /// Where counts live: memory; cluster://, the memory of instances that tell each other (--cluster-seeds); or the
-    /// Redis that all instances share, as redis://host:6379/0, rediss://… (TLS), unix:///path,
-    /// redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,host:6379. If the address
-    /// has a password, give it by the environment: every user of the machine can read a command line
+    // The help would print the value of the variable.
+    /// Store of the counters: memory; cluster://, the replicated memory of several instances (--cluster-seeds); or a
+    /// Redis that all instances share: redis://host:6379/0, rediss://… (TLS), unix:///path,
+    /// redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,host:6379. Set an address with a
+    /// password in the environment: every user of the machine can read a command line
     #[arg(
         long,
         value_name = "STORE",
@@ -26,65 +26,68 @@ pub struct StoreArgs {
         default_value = "memory",
         hide_env_values = true
     )]
-    pub store: StoreText,
+    pub store: StoreArg,
 
-    /// How long a request may wait for Redis, such as 15ms or 1s; then on_store_error of the policy holds
+    /// Maximum wait of a request for Redis, from 1ms to 60s, such as 15ms or 1s; then on_store_error of the policy
+    /// applies
     #[arg(
         long,
-        value_name = "SPAN",
+        value_name = "DURATION",
         env = "SLIDEGATE_REDIS_TIMEOUT",
         default_value = "15ms",
-        value_parser = redis_timeout
+        value_parser = parse_redis_timeout
     )]
     pub redis_timeout: Duration,
 
-    /// Whose time counts in Redis: its own (server), or that of this machine (client), which costs Redis
-    /// less and asks for clocks that agree
+    /// Clock of the counters in Redis: server, the clock of Redis; or client, the clock of this machine, which is
+    /// cheaper for Redis and requires synchronized machines
     #[arg(
         long,
-        value_name = "WHOSE",
+        value_name = "CLOCK",
         env = "SLIDEGATE_REDIS_CLOCK",
         default_value = "server",
         hide_possible_values = true
     )]
     pub redis_clock: RedisClock,
 
-    /// What every key in Redis begins with; instances share counts if theirs are alike
+    /// Prefix of every key in Redis; instances with the same prefix share their counters
     #[arg(
         long,
         value_name = "TEXT",
         env = "SLIDEGATE_REDIS_PREFIX",
         default_value = "slidegate:",
-        value_parser = redis_prefix
+        value_parser = parse_redis_prefix
     )]
     pub redis_prefix: String,
 
-    /// How long a denial is believed without asking Redis again, unless the cost fits sooner, such as 1s or
-    /// 500ms; 0ms asks every time
+    /// Maximum age of a cached denial, from 0ms to 60s, such as 1s or 500ms; until then, or until the cost fits,
+    /// requests are denied without a call to Redis. 0ms disables the cache
     #[arg(
         long,
-        value_name = "SPAN",
+        value_name = "DURATION",
         env = "SLIDEGATE_DENY_CACHE_TTL",
         default_value = "1s",
-        value_parser = deny_cache_ttl
+        value_parser = parse_deny_cache_ttl
     )]
     pub deny_cache_ttl: Duration,
 
-    /// For rediss://: a PEM file with the certificates to trust; without it, those that browsers do
+    /// PEM file with the certificates to trust for rediss://; by default the certificate authorities that browsers
+    /// trust
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_REDIS_CA_FILE")]
     pub redis_ca_file: Option<PathBuf>,
 
-    /// How many instances share the store; while it does not answer, each enforces its part of every
-    /// limit
+    /// Number of instances that share the store; while the store is unavailable, each enforces its share of every
+    /// limit, and 1 enforces the whole limit
     #[arg(long, value_name = "N", env = "SLIDEGATE_EXPECTED_INSTANCES", default_value = "1")]
     pub expected_instances: NonZeroU32,
 }
 
-/// What is said of the store. It may have a password, so it is read only where an error does not quote it.
+/// The value of `--store` as given. It may contain a password, so it is parsed in `settings`, where an error does not
+/// quote it.
 #[derive(Clone)]
-pub struct StoreText(pub String);
+pub struct StoreArg(pub String);
 
-impl FromStr for StoreText {
+impl FromStr for StoreArg {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -92,44 +95,50 @@ impl FromStr for StoreText {
     }
 }
 
-impl fmt::Debug for StoreText {
+impl fmt::Debug for StoreArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("…")
     }
 }
 
-/// Whose time counts in Redis.
+/// The clock that counters in Redis use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RedisClock {
-    /// That of Redis.
+    /// The clock of Redis.
     Server,
-    /// That of this machine.
+    /// The clock of this machine.
     Client,
 }
 
-/// The longest that a request may wait for Redis, or that a denial is believed.
-const MAX_SPAN: Duration = Duration::from_secs(60);
+/// The maximum of `--redis-timeout`.
+const MAX_REDIS_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn redis_timeout(text: &str) -> Result<Duration, String> {
-    let form = || "write it as 15ms or 1s, from 1ms to 60s".to_owned();
-    span(text, MAX_SPAN).filter(|span| !span.is_zero()).ok_or_else(form)
+/// The maximum of `--deny-cache-ttl`.
+const MAX_DENY_CACHE_TTL: Duration = Duration::from_secs(60);
+
+fn parse_redis_timeout(text: &str) -> Result<Duration, String> {
+    parse_duration(text, MAX_REDIS_TIMEOUT)
+        .filter(|timeout| !timeout.is_zero())
+        .ok_or_else(|| "write it as 15ms or 1s, from 1ms to 60s".to_owned())
 }
 
-fn deny_cache_ttl(text: &str) -> Result<Duration, String> {
-    span(text, MAX_SPAN).ok_or_else(|| "write it as 500ms or 1s, from 0ms to 60s".to_owned())
+fn parse_deny_cache_ttl(text: &str) -> Result<Duration, String> {
+    parse_duration(text, MAX_DENY_CACHE_TTL)
+        .ok_or_else(|| "write it as 500ms or 1s, from 0ms to 60s".to_owned())
 }
 
-/// Bytes that a prefix may have.
-const MAX_PREFIX: usize = 64;
+/// The maximum length of a key prefix.
+const MAX_REDIS_PREFIX_BYTES: usize = 64;
 
-/// A prefix goes into globs and before the hash tag, and neither may read it as its own.
-fn redis_prefix(text: &str) -> Result<String, String> {
-    let plain = |byte: u8| byte.is_ascii_graphic() && !br"{}*?[]\^".contains(&byte);
-    if !text.is_empty() && text.len() <= MAX_PREFIX && text.bytes().all(plain) {
+/// Parses a key prefix. The prefix precedes the hash tag and is part of glob patterns, so it must not contain their
+/// special characters.
+fn parse_redis_prefix(text: &str) -> Result<String, String> {
+    let is_allowed = |byte: u8| byte.is_ascii_graphic() && !br"{}*?[]\^".contains(&byte);
+    if !text.is_empty() && text.len() <= MAX_REDIS_PREFIX_BYTES && text.bytes().all(is_allowed) {
         return Ok(text.to_owned());
     }
     Err(format!(
-        r"use 1 to {MAX_PREFIX} printable ASCII characters, none of them a space or one of {{ }} * ? [ ] ^ \, for example `slidegate:eu:`"
+        r"use 1 to {MAX_REDIS_PREFIX_BYTES} printable ASCII characters, none of them a space or one of {{ }} * ? [ ] ^ \, for example `slidegate:eu:`"
     ))
 }
 
@@ -138,11 +147,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_out_is_a_number_and_a_unit_from_1_ms_to_a_minute() {
+    fn redis_timeout_requires_unit_and_range() {
         for (text, ms) in [("15ms", 15), ("1ms", 1), ("1s", 1_000), ("60s", 60_000)] {
-            assert_eq!(redis_timeout(text), Ok(Duration::from_millis(ms)), "{text}");
+            assert_eq!(parse_redis_timeout(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for wrong in [
+        for invalid in [
             "",
             "15",
             "ms",
@@ -156,24 +165,24 @@ mod tests {
             "15 ms",
             "99999999999999999999s",
         ] {
-            assert!(redis_timeout(wrong).is_err(), "{wrong}");
+            assert!(parse_redis_timeout(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn a_denial_may_be_believed_not_at_all() {
+    fn deny_cache_ttl_may_be_zero() {
         for (text, ms) in [("0ms", 0), ("0s", 0), ("1s", 1_000), ("60s", 60_000)] {
-            assert_eq!(deny_cache_ttl(text), Ok(Duration::from_millis(ms)), "{text}");
+            assert_eq!(parse_deny_cache_ttl(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        assert!(deny_cache_ttl("0").is_err() && deny_cache_ttl("61s").is_err());
+        assert!(parse_deny_cache_ttl("0").is_err() && parse_deny_cache_ttl("61s").is_err());
     }
 
     #[test]
-    fn a_prefix_has_neither_braces_nor_what_a_glob_reads() {
-        for right in ["slidegate:", "a", "eu/prod-1:", &"x".repeat(64)] {
-            assert_eq!(redis_prefix(right).as_deref(), Ok(right));
+    fn redis_prefix_rejects_braces_and_glob_characters() {
+        for valid in ["slidegate:", "a", "eu/prod-1:", &"x".repeat(64)] {
+            assert_eq!(parse_redis_prefix(valid).as_deref(), Ok(valid));
         }
-        for wrong in [
+        for invalid in [
             "",
             "a b",
             "a\n",
@@ -188,7 +197,7 @@ mod tests {
             "ä",
             &"x".repeat(65),
         ] {
-            assert!(redis_prefix(wrong).is_err(), "{wrong}");
+            assert!(parse_redis_prefix(invalid).is_err(), "{invalid}");
         }
     }
 }

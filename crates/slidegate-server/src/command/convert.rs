@@ -1,4 +1,4 @@
-//! `slidegate convert`: prints the policy that files of the reference server mean.
+//! `slidegate convert`: converts files of the reference server to a policy, and prints it.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -8,36 +8,42 @@ use slidegate::Algorithm;
 use super::print;
 use crate::args;
 use crate::policy_file::{self, FileText, PolicyFileError, PolicySource};
-use crate::ratelimit_config::Counting;
+use crate::ratelimit_config::ConversionOptions;
 
+/// The flags of `slidegate convert`.
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
-    /// How the limits count: sliding_window, sliding_log, sliding_buckets, token_bucket, or fixed_window, whose
-    /// windows then begin on the clock, as the reference server's do
+    /// Algorithm of the limits: sliding_window, sliding_log, sliding_buckets, token_bucket, or fixed_window, whose
+    /// windows are aligned to the clock, as in the reference server
     #[arg(
         long,
         value_name = "ALGORITHM",
         default_value = "sliding_window",
-        value_parser = args::algorithm
+        value_parser = args::parse_algorithm
     )]
     pub ratelimit_algorithm: Algorithm,
 
-    /// Files of the reference server, or directories of them, of which *.yaml and *.yml are read
+    /// Files of the reference server, or directories with such files (*.yaml, *.yml)
     #[arg(required = true, value_name = "DIR|FILE")]
     pub files: Vec<PathBuf>,
 }
 
+/// Runs `slidegate convert`.
 pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
     let algorithm = args.ratelimit_algorithm;
     let mut texts: Vec<FileText> = Vec::new();
     for path in args.files {
-        texts.extend_from_slice(&read(path, algorithm)?);
+        texts.extend_from_slice(&read_texts(path, algorithm)?);
     }
-    let counting = Counting { algorithm, supports: policy_file::any_limit };
-    print(&policy_file::convert(Path::new(""), &texts, counting)?.text)?;
+    let options = ConversionOptions { algorithm, supports: policy_file::accept_any_limit };
+    print(&policy_file::convert_ratelimit_config(Path::new(""), &texts, options)?.text)?;
     Ok(())
 }
 
-fn read(path: PathBuf, algorithm: Algorithm) -> Result<policy_file::Texts, PolicyFileError> {
-    PolicySource::Ratelimit { path, algorithm }.texts()
+/// Reads a file, or the files of a directory.
+fn read_texts(
+    path: PathBuf,
+    algorithm: Algorithm,
+) -> Result<policy_file::SourceTexts, PolicyFileError> {
+    PolicySource::RatelimitConfig { path, algorithm }.read_texts()
 }

@@ -1,4 +1,4 @@
-//! `slidegate explain`: what a policy makes of one request, rule by rule, and why.
+//! `slidegate explain`: explains the decision about one request, rule by rule.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -16,45 +16,46 @@ use super::print;
 use crate::explain::Explanation;
 use crate::policy_file;
 
+/// The flags of `slidegate explain`.
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// The rules, a YAML file: as if nobody had asked before
+    /// YAML file with the policy, evaluated with unused limits
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_POLICY", required_unless_present = "server")]
     pub policy: Option<PathBuf>,
 
-    /// The admin address of a server, such as http://127.0.0.1:6070: by the policy and the counts that it
-    /// now has; --policy is not read then. Nothing is charged
+    /// Admin listener of a server, such as http://127.0.0.1:6070: explains with its current policy and counters, and
+    /// charges nothing; --policy is then ignored
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
 
-    /// The domain of the request
+    /// Domain of the request
     #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
     pub domain: String,
 
-    /// Units of rules that state no cost, or NAME=N for rules with a named cost; 0 checks only. May be given several
-    /// times. 1 by default
+    /// Cost of the request in units for rules that state no cost, or NAME=N for rules with a named cost; 0 only checks.
+    /// Can be repeated; 1 by default
     #[arg(long, value_name = "[NAME=]N")]
     pub cost: Vec<CostArg>,
 
-    /// The request is one to the rate limit service: descriptors with a `+` between them, such as
-    /// plan=free user=ann + user=ann. A rule applies to a descriptor only if it names all its attributes
+    /// Request of Envoy's rate limit protocol: descriptors, separated by `+`, such as plan=free user=ann + user=ann. A
+    /// rule applies to a descriptor only if it names all attributes of the descriptor
     #[arg(long)]
     pub descriptors: bool,
 
-    /// The attributes of the request, in order, such as method=GET ip=192.0.2.7
+    /// Attributes of the request, in order, such as method=GET ip=192.0.2.7
     #[arg(value_name = "NAME=VALUE")]
-    pub attributes: Vec<Word>,
+    pub attributes: Vec<AttributeArg>,
 }
 
-/// A cost of the request.
+/// A value of `--cost`.
 #[derive(Clone, Debug)]
 pub struct CostArg {
-    /// `None` is the cost of rules that state none.
+    /// The name of the cost, or `None` for rules that state no cost.
     name: Option<String>,
     units: u64,
 }
 
-/// Why a text is no cost.
+/// The error for a text that is not a cost.
 #[derive(Debug, Error)]
 #[error("a cost is a number of units up to {MAX_UNITS}, or NAME=N such as tokens=1800")]
 pub struct CostArgError;
@@ -74,8 +75,8 @@ impl FromStr for CostArg {
 }
 
 impl ExplainArgs {
-    /// Returns the cost of rules that state none.
-    fn plain_cost(&self) -> Option<u64> {
+    /// Returns the cost for rules that state no cost.
+    fn unnamed_cost(&self) -> Option<u64> {
         self.cost.iter().find(|cost| cost.name.is_none()).map(|cost| cost.units)
     }
 
@@ -85,42 +86,40 @@ impl ExplainArgs {
     }
 }
 
-/// A part of a request.
+/// An argument with a part of the request.
 #[derive(Clone, Debug)]
-pub enum Word {
-    Attribute {
-        name: String,
-        value: String,
-    },
-    /// `+`
-    NextDescriptor,
+pub enum AttributeArg {
+    /// `NAME=VALUE`.
+    Attribute { name: String, value: String },
+    /// `+`, which begins the next descriptor.
+    DescriptorSeparator,
 }
 
-/// Why a text is no attribute.
+/// The error for a text that is not an attribute.
 #[derive(Debug, Error)]
 #[error("an attribute is NAME=VALUE, such as ip=192.0.2.7")]
-pub struct AttributeError;
+pub struct AttributeArgError;
 
-impl FromStr for Word {
-    type Err = AttributeError;
+impl FromStr for AttributeArg {
+    type Err = AttributeArgError;
 
-    fn from_str(text: &str) -> Result<Self, AttributeError> {
+    fn from_str(text: &str) -> Result<Self, AttributeArgError> {
         if text == "+" {
-            return Ok(Self::NextDescriptor);
+            return Ok(Self::DescriptorSeparator);
         }
-        let (name, value) = text.split_once('=').ok_or(AttributeError)?;
+        let (name, value) = text.split_once('=').ok_or(AttributeArgError)?;
         match name.is_empty() {
-            true => Err(AttributeError),
+            true => Err(AttributeArgError),
             false => Ok(Self::Attribute { name: name.to_owned(), value: value.to_owned() }),
         }
     }
 }
 
-/// Attributes in their order.
+/// Names and values of attributes, in the order of the arguments.
 #[derive(Default)]
-struct Attributes<'a>(Vec<(&'a str, &'a str)>);
+struct OrderedAttributes<'a>(Vec<(&'a str, &'a str)>);
 
-impl Serialize for Attributes<'_> {
+impl Serialize for OrderedAttributes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (name, value) in &self.0 {
@@ -132,103 +131,109 @@ impl Serialize for Attributes<'_> {
 
 /// The body of a request to `/v1/explain`.
 #[derive(Serialize)]
-struct Ask<'a> {
+struct ExplainRequestBody<'a> {
     domain: &'a str,
     #[serde(flatten)]
-    of: AskOf<'a>,
+    descriptors: DescriptorsBody<'a>,
 }
 
+/// The descriptors in the body: the fields of a single descriptor, or a list.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum AskOf<'a> {
-    One(DescriptorAsk<'a>),
-    Several { descriptors: Vec<DescriptorAsk<'a>> },
+enum DescriptorsBody<'a> {
+    Single(DescriptorBody<'a>),
+    List { descriptors: Vec<DescriptorBody<'a>> },
 }
 
+/// One descriptor in the body.
 #[derive(Serialize)]
-struct DescriptorAsk<'a> {
-    attributes: Attributes<'a>,
+struct DescriptorBody<'a> {
+    attributes: OrderedAttributes<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<u64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     costs: BTreeMap<&'a str, u64>,
 }
 
+/// The reason why a request is not explained.
 #[derive(Debug, Error)]
 enum ExplainError {
-    #[error("`{0}` is given twice: a request has each attribute once")]
-    Twice(String),
-    #[error("`{0}` is given twice in one descriptor: the second is `{0}#2`")]
-    TwiceInDescriptor(String),
-    #[error("a `+` stands between descriptors: give `--descriptors`, too")]
-    NextDescriptor,
+    #[error("`{0}` is given twice; a request has each attribute once")]
+    DuplicateAttribute(String),
+    #[error("`{0}` is given twice in one descriptor; name the second one `{0}#2`")]
+    DuplicateInDescriptor(String),
+    #[error("`+` separates descriptors; add `--descriptors`")]
+    SeparatorWithoutFlag,
     #[error("a descriptor without attributes: no rule applies to it")]
     EmptyDescriptor,
-    #[error("no rule is of domain `{domain}`, so everything passes: the policy has {}", known.join(", "))]
-    NoDomain { domain: String, known: Vec<String> },
+    #[error("no rule has domain `{domain}`, so everything passes; the policy has {}", known_domains.join(", "))]
+    UnknownDomain { domain: String, known_domains: Vec<String> },
     #[error(
-        "--server takes the admin address of a server over plain HTTP, such as http://127.0.0.1:6070"
+        "--server needs the URL of an admin listener over plain HTTP, such as http://127.0.0.1:6070"
     )]
-    Url,
-    #[error("{url} does not answer: {reason}")]
+    UnsupportedUrl,
+    #[error("{url} is unreachable: {reason}")]
     Unreachable { url: String, reason: String },
-    #[error("{url} says {status}: {detail}")]
-    Refused { url: String, status: u16, detail: String },
-    #[error("{url} does not answer as slidegate's admin address does: {reason}")]
-    Strange { url: String, reason: String },
+    #[error("{url} returned status {status}: {detail}")]
+    ErrorResponse { url: String, status: u16, detail: String },
+    #[error("{url} is not an admin listener of slidegate: {reason}")]
+    InvalidResponse { url: String, reason: String },
 }
 
-/// How long to wait for a server.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout of a call to a server.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of an answer that are read at most: a policy has many rules.
-const MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// The maximum size of a response, large enough for a policy with the maximum number of rules.
+const MAX_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
+/// Runs `slidegate explain`.
 pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
-    let descriptors = descriptors(&args)?;
+    let descriptors = parse_descriptors(&args)?;
     let explanation = match (&args.server, &args.policy) {
-        (Some(url), _) => by_server(url, &args, descriptors)?,
+        (Some(url), _) => explain_by_server(url, &args, descriptors)?,
         (None, policy) => {
-            let policy = policy_file::read(&policy.clone().unwrap_or_default())?;
-            by_policy(&policy, &args, &descriptors)?
+            let policy = policy_file::read_policy(&policy.clone().unwrap_or_default())?;
+            explain_by_policy(&policy, &args, &descriptors)?
         }
     };
     print(&explanation.to_string())?;
     Ok(())
 }
 
-/// Returns the descriptors of the request: one, unless `--descriptors` is given.
-fn descriptors(args: &ExplainArgs) -> Result<Vec<Attributes<'_>>, ExplainError> {
-    let mut descriptors = vec![Attributes::default()];
-    for word in &args.attributes {
-        let Some(Attributes(last)) = descriptors.last_mut() else { break };
-        match word {
-            Word::NextDescriptor if !args.descriptors => return Err(ExplainError::NextDescriptor),
-            Word::NextDescriptor => descriptors.push(Attributes::default()),
-            Word::Attribute { name, .. } if last.iter().any(|(other, _)| other == name) => {
+/// Parses the descriptors of the request: exactly one, unless `--descriptors` is set.
+fn parse_descriptors(args: &ExplainArgs) -> Result<Vec<OrderedAttributes<'_>>, ExplainError> {
+    let mut descriptors = vec![OrderedAttributes::default()];
+    for argument in &args.attributes {
+        let Some(OrderedAttributes(last)) = descriptors.last_mut() else { break };
+        match argument {
+            AttributeArg::DescriptorSeparator if !args.descriptors => {
+                return Err(ExplainError::SeparatorWithoutFlag);
+            }
+            AttributeArg::DescriptorSeparator => descriptors.push(OrderedAttributes::default()),
+            AttributeArg::Attribute { name, .. } if last.iter().any(|(other, _)| other == name) => {
                 return Err(match args.descriptors {
-                    true => ExplainError::TwiceInDescriptor(name.clone()),
-                    false => ExplainError::Twice(name.clone()),
+                    true => ExplainError::DuplicateInDescriptor(name.clone()),
+                    false => ExplainError::DuplicateAttribute(name.clone()),
                 });
             }
-            Word::Attribute { name, value } => last.push((name, value)),
+            AttributeArg::Attribute { name, value } => last.push((name, value)),
         }
     }
-    match args.descriptors && descriptors.iter().any(|one| one.0.is_empty()) {
+    match args.descriptors && descriptors.iter().any(|attributes| attributes.0.is_empty()) {
         true => Err(ExplainError::EmptyDescriptor),
         false => Ok(descriptors),
     }
 }
 
-/// As if nobody had asked before.
-fn by_policy(
+/// Explains with a policy file and unused limits.
+fn explain_by_policy(
     policy: &Policy,
     args: &ExplainArgs,
-    descriptors: &[Attributes<'_>],
+    descriptors: &[OrderedAttributes<'_>],
 ) -> Result<Explanation, ExplainError> {
-    let descriptors = descriptors.iter().map(|one| {
-        let mut descriptor = Descriptor::new(one.0.iter().copied());
-        if let Some(cost) = args.plain_cost() {
+    let descriptors = descriptors.iter().map(|attributes| {
+        let mut descriptor = Descriptor::new(attributes.0.iter().copied());
+        if let Some(cost) = args.unnamed_cost() {
             descriptor = descriptor.cost(cost);
         }
         for (name, units) in args.named_costs() {
@@ -242,56 +247,57 @@ fn by_policy(
     if explanation.has_rules() {
         return Ok(explanation);
     }
-    let mut known: Vec<String> =
+    let mut known_domains: Vec<String> =
         policy.rules().iter().map(|rule| format!("`{}`", rule.domain())).collect();
-    known.sort_unstable();
-    known.dedup();
-    Err(ExplainError::NoDomain { domain: args.domain.clone(), known })
+    known_domains.sort_unstable();
+    known_domains.dedup();
+    Err(ExplainError::UnknownDomain { domain: args.domain.clone(), known_domains })
 }
 
-fn by_server(
+/// Explains with the policy and the counters of a server.
+fn explain_by_server(
     url: &str,
     args: &ExplainArgs,
-    descriptors: Vec<Attributes<'_>>,
+    descriptors: Vec<OrderedAttributes<'_>>,
 ) -> Result<Explanation, ExplainError> {
     if !url.starts_with("http://") {
-        return Err(ExplainError::Url);
+        return Err(ExplainError::UnsupportedUrl);
     }
     let url = format!("{}/v1/explain", url.trim_end_matches('/'));
-    let ask = |attributes| DescriptorAsk {
+    let descriptor_body = |attributes| DescriptorBody {
         attributes,
-        cost: args.plain_cost(),
+        cost: args.unnamed_cost(),
         costs: args.named_costs().collect(),
     };
-    let mut descriptors = descriptors.into_iter().map(ask);
-    let of = match (args.descriptors, descriptors.next()) {
-        (false, Some(one)) => AskOf::One(one),
+    let mut descriptors = descriptors.into_iter().map(descriptor_body);
+    let descriptors = match (args.descriptors, descriptors.next()) {
+        (false, Some(single)) => DescriptorsBody::Single(single),
         (_, first) => {
-            AskOf::Several { descriptors: first.into_iter().chain(descriptors).collect() }
+            DescriptorsBody::List { descriptors: first.into_iter().chain(descriptors).collect() }
         }
     };
-    let ask = Ask { domain: &args.domain, of };
+    let body = ExplainRequestBody { domain: &args.domain, descriptors };
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
+        .timeout_global(Some(SERVER_TIMEOUT))
         .http_status_as_error(false)
         .build();
     let unreachable = |error: ureq::Error| ExplainError::Unreachable {
         url: url.clone(),
         reason: error.to_string(),
     };
-    let strange = |reason: String| ExplainError::Strange { url: url.clone(), reason };
-    let mut response = config.new_agent().post(&url).send_json(ask).map_err(unreachable)?;
+    let invalid = |reason: String| ExplainError::InvalidResponse { url: url.clone(), reason };
+    let mut response = config.new_agent().post(&url).send_json(body).map_err(unreachable)?;
     let status = response.status().as_u16();
-    let body = response.body_mut().with_config().limit(MAX_BYTES).read_to_string();
+    let body = response.body_mut().with_config().limit(MAX_RESPONSE_BYTES).read_to_string();
     let body = body.map_err(unreachable)?;
     if status == 200 {
-        return serde_json::from_str(&body).map_err(|error| strange(error.to_string()));
+        return serde_json::from_str(&body).map_err(|error| invalid(error.to_string()));
     }
     let problem: Value = serde_json::from_str(&body).unwrap_or_default();
     match problem["detail"].as_str() {
         Some(detail) => {
-            Err(ExplainError::Refused { url: url.clone(), status, detail: detail.to_owned() })
+            Err(ExplainError::ErrorResponse { url: url.clone(), status, detail: detail.to_owned() })
         }
-        None => Err(strange(format!("its status is {status}"))),
+        None => Err(invalid(format!("unexpected status {status}"))),
     }
 }

@@ -1,18 +1,19 @@
-//! One module for each subcommand.
+//! The subcommands, one module for each.
 
 pub mod convert;
 pub mod explain;
 pub mod replay;
-mod schema;
 mod serve;
 pub mod validate;
 
 use std::error::Error;
 use std::io::{self, Write};
 
+use slidegate::policy::file;
+
 use crate::args::Command;
 
-/// Does what the command line asks. The error's text is all that the user is told.
+/// Runs a subcommand. The text of the error is all that the program prints about a failure.
 pub fn run(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
         Command::Serve(args) => serve::run(*args),
@@ -20,14 +21,20 @@ pub fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Validate(args) => validate::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Convert(args) => convert::run(args),
-        Command::Schema => schema::run(),
+        Command::Schema => print_schema(),
     }
 }
 
-/// Writes to standard output. Whoever reads only the first lines, as `head` does, has read enough.
+/// Runs `slidegate schema`: prints the JSON Schema of policy files.
+fn print_schema() -> Result<(), Box<dyn Error>> {
+    print(&format!("{}\n", serde_json::to_string_pretty(&file::schema())?))?;
+    Ok(())
+}
+
+/// Writes to standard output. A closed pipe is no error, since programs such as `head` read only the first lines.
 fn print(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
+        result => result,
     }
 }

@@ -1,4 +1,4 @@
-//! `slidegate replay`: tries a policy on the requests of access logs.
+//! `slidegate replay`: tests a policy on the requests of access logs.
 
 use std::error::Error;
 use std::io;
@@ -12,29 +12,30 @@ use slidegate::{DEFAULT_DOMAIN, MAX_UNITS, Policy, PolicyErrors};
 use thiserror::Error;
 
 use crate::policy_file;
-use crate::replay::report::Report;
-use crate::replay::run::{Options, Replay, Unparsable};
-use crate::replay::source::{Source, progress_bar};
+use crate::replay::report::ReplayReport;
+use crate::replay::run::{Replay, ReplayOptions, UnparsableLine};
+use crate::replay::source::{LogSource, progress_bar};
 use crate::replay::suggest::Headroom;
 
-/// So many lines that are not understood are shown; the rest is only counted.
-const SHOWN: u32 = 5;
+/// The maximum number of unparsable lines that are printed. Further lines are only counted.
+const MAX_SHOWN_LINES: u32 = 5;
 
+/// The flags of `slidegate replay`.
 #[derive(Debug, clap::Args)]
 pub struct ReplayArgs {
-    /// The rules to try, a YAML file; only --suggest does without
+    /// YAML file with the policy to test; optional with --suggest
     #[arg(long, value_name = "FILE", required_unless_present = "suggest")]
     pub policy: Option<PathBuf>,
 
-    /// The domain whose rules are tried
+    /// Domain of the rules to test
     #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
     pub domain: String,
 
-    /// Suggest limits: for each rule the smallest that would have denied 0.1 %, 1 % and 5 % of its clients
+    /// Suggestions: for each rule, the lowest limits that would have denied at most 0.1 %, 1 % and 5 % of its clients
     #[arg(long)]
     pub suggest: bool,
 
-    /// Without a policy, suggest for each value of these attributes, such as ip or ip,path
+    /// Attributes by which suggestions without a policy count, such as ip or ip,path
     #[arg(
         long,
         value_name = "ATTRIBUTES",
@@ -45,64 +46,67 @@ pub struct ReplayArgs {
     )]
     pub per: Vec<String>,
 
-    /// How much more to suggest than clients did; then rounded up to a friendly number
+    /// Margin added to each suggested limit, which is then rounded up to a round number; 0% adds none
     #[arg(long, value_name = "PERCENT", default_value = "20%", requires = "suggest")]
     pub headroom: Headroom,
 
-    /// Write the report as JSON
+    /// Report as JSON
     #[arg(long)]
     pub json: bool,
 
-    /// How many of the most denied keys to show
+    /// Number of the most denied keys in the report; 0 shows none
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
-    /// How many keys (such as clients) to count at once
+    /// Maximum number of keys, such as clients, that are counted at once; keys above it are missing from the most
+    /// denied keys and from suggestions
     #[arg(long, value_name = "N", default_value = "10000000")]
     pub max_keys: NonZeroUsize,
 
-    /// Put lines in order that are up to that many seconds of the log's time late
+    /// Maximum delay of a line in seconds of log time; lines within it are sorted by time, and 0 sorts none
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub reorder: u64,
 
-    /// Logs in the common or combined format, plain or gzip, oldest first; `-` is standard input
+    /// Access logs in the common or combined format, plain or gzip, oldest first; `-` is standard input
     #[arg(required = true, value_name = "ACCESS_LOG")]
     pub logs: Vec<PathBuf>,
 }
 
+/// An error that ends a replay.
 #[derive(Debug, Error)]
 enum ReplayError {
     #[error("{}: cannot be read: {error}", log.display())]
     Unreadable { log: PathBuf, error: io::Error },
     #[error(
-        "none of {0} lines is of an access log in the common or combined format, such as\n\
+        "none of {0} lines is an access log line in the common or combined format, such as\n\
          192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /path HTTP/1.1\" 200 512 \"-\" \"curl/8.1\""
     )]
-    NoAccessLog(u64),
-    #[error("--per {per}: {mistakes}")]
-    Per { per: String, mistakes: String },
+    NotAnAccessLog(u64),
+    #[error("--per {per}: {errors}")]
+    InvalidPer { per: String, errors: String },
 }
 
+/// Runs `slidegate replay`.
 pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     let policy = match &args.policy {
-        Some(file) => policy_file::read(file)?,
-        None => any_request(&args)?,
+        Some(file) => policy_file::read_policy(file)?,
+        None => permissive_policy(&args)?,
     };
-    warn_of_no_rules(&policy, &args.domain);
-    let options = Options {
+    warn_if_domain_has_no_rules(&policy, &args.domain);
+    let options = ReplayOptions {
         max_keys: args.max_keys.get(),
         reorder: Duration::from_secs(args.reorder),
-        demand: args.suggest,
+        measure_demand: args.suggest,
     };
     let mut replay = Replay::new(&policy, &args.domain, options);
     read_logs(&args.logs, &mut replay)?;
-    let tally = replay.tally();
-    if tally.counts.asked == 0 && tally.unparsable > 0 {
-        return Err(ReplayError::NoAccessLog(tally.unparsable).into());
+    let stats = replay.stats();
+    if stats.counts.requests == 0 && stats.unparsable > 0 {
+        return Err(ReplayError::NotAnAccessLog(stats.unparsable).into());
     }
-    let report = Report::new(&policy, &args.domain, tally, args.top);
+    let report = ReplayReport::new(&policy, &args.domain, stats, args.top);
     let report = match args.suggest {
-        true => report.suggesting(&policy, &args.domain, tally, args.headroom),
+        true => report.with_suggestions(&policy, &args.domain, stats, args.headroom),
         false => report,
     };
     let report = if args.policy.is_some() { report } else { report.without_policy() };
@@ -113,8 +117,8 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A policy that denies nothing: all that it does is to tell clients apart.
-fn any_request(args: &ReplayArgs) -> Result<Policy, ReplayError> {
+/// Returns a policy that denies nothing, and counts by the attributes of `--per`.
+fn permissive_policy(args: &ReplayArgs) -> Result<Policy, ReplayError> {
     let name: String = format!("per-{}", args.per.join("-")).to_ascii_lowercase();
     let name = name.replace(|char: char| !char.is_ascii_alphanumeric() && char != '.', "-");
     let rule = json!({
@@ -123,39 +127,40 @@ fn any_request(args: &ReplayArgs) -> Result<Policy, ReplayError> {
         "per": args.per,
         "limits": [{ "max": MAX_UNITS, "window": "1s" }],
     });
-    // JSON is YAML.
+    // JSON is a subset of YAML.
     let policy = json!({ "version": 1, "rules": [rule] }).to_string();
-    Policy::from_yaml(&policy).map_err(|PolicyErrors(mistakes)| {
-        let mistakes: Vec<_> = mistakes.into_iter().map(|mistake| mistake.message).collect();
-        ReplayError::Per { per: args.per.join(","), mistakes: mistakes.join("; ") }
+    Policy::from_yaml(&policy).map_err(|PolicyErrors(errors)| {
+        let messages: Vec<_> = errors.into_iter().map(|error| error.message).collect();
+        ReplayError::InvalidPer { per: args.per.join(","), errors: messages.join("; ") }
     })
 }
 
-fn warn_of_no_rules(policy: &Policy, domain: &str) {
+fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
     if policy.rules().iter().all(|rule| rule.domain() != domain) {
-        eprintln!("no rule is of domain `{domain}`, so nothing is limited: see --domain");
+        eprintln!("no rule has domain `{domain}`, so nothing is limited; set --domain");
     }
 }
 
 fn read_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayError> {
     let bar = progress_bar(logs);
-    let mut left_to_show = SHOWN;
-    let done = logs.iter().try_for_each(|log| {
+    let mut lines_left_to_show = MAX_SHOWN_LINES;
+    let result = logs.iter().try_for_each(|log| {
         let unreadable = |error| ReplayError::Unreadable { log: log.clone(), error };
-        let mut source = Source::open(log, &bar).map_err(unreadable)?;
-        let tell = |line: Unparsable| {
-            if left_to_show > 0 {
-                left_to_show -= 1;
-                show(log, &line, &bar);
+        let mut source = LogSource::open(log, &bar).map_err(unreadable)?;
+        let on_unparsable = |line: UnparsableLine| {
+            if lines_left_to_show > 0 {
+                lines_left_to_show -= 1;
+                print_unparsable(log, &line, &bar);
             }
         };
-        replay.log(&mut source, tell).map_err(unreadable)
+        replay.replay_log(&mut source, on_unparsable).map_err(unreadable)
     });
     replay.finish();
     bar.finish_and_clear();
-    done
+    result
 }
 
-fn show(log: &Path, line: &Unparsable, bar: &ProgressBar) {
+/// Prints an unparsable line without disturbing the progress bar.
+fn print_unparsable(log: &Path, line: &UnparsableLine, bar: &ProgressBar) {
     bar.suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
 }

@@ -1,4 +1,4 @@
-//! `slidegate serve`: listens until it is told to stop, then lets what runs finish.
+//! `slidegate serve`: runs the server until a signal stops it, then drains its connections.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -23,52 +23,56 @@ use crate::http::HttpProtocol;
 use crate::service::Service;
 use crate::settings::{ClientBounds, Settings};
 use crate::tls::{AppProtocol, ListenerTls};
-use crate::{grpc, http, log, reload, wire};
+use crate::{grpc, http, log, reload, store};
 
-/// How long clients may ask once more on connections that they have, before idle ones are ended.
-const LAST_QUESTIONS: Duration = Duration::from_secs(1);
+/// The delay before idle HTTP/1.1 connections are closed at a stop, so that their clients can send one more request.
+const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(1);
 
-/// What a node of a cluster has to say that it goes, and what it has counted last, even if requests took all the
-/// time that there was: else the others wait for it until all that it may have counted has left its window.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// The minimum time for a cluster node to leave: to replicate its last charges and announce its departure, even if the
+/// requests in flight used the whole shutdown grace. Otherwise the other nodes wait until every unit that this node may
+/// have charged has left its window.
+const MIN_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connections that the admin listener serves at once. `--max-connections` does not apply to it: clients delay no probe.
-const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
+/// The maximum number of admin connections. `--max-connections` does not apply to the admin listener, so that clients
+/// do not delay probes.
+const MAX_ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
+/// Runs `slidegate serve`.
 pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
-    let settings = Settings::read(args)?;
-    log::to_stderr(settings.log)?;
+    let settings = Settings::from_args(args)?;
+    log::init(settings.log)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(settings))?;
-    // Connections that outlast the drain are cut, not waited for.
+    // Does not wait for connections that outlast the drain.
     runtime.shutdown_background();
     Ok(())
 }
 
+/// Starts the listeners and the service, waits for a signal, and drains all connections.
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
-    let http = listen(settings.http, "--http").await?;
-    let grpc = listen_if(settings.grpc, "--grpc").await?;
-    let admin = listen_if(settings.admin, "--admin").await?;
+    let http = bind(settings.http, "--http").await?;
+    let grpc = bind_optional(settings.grpc, "--grpc").await?;
+    let admin = bind_optional(settings.admin, "--admin").await?;
     let listeners = Listeners {
         clients: 1 + u64::from(grpc.is_some()),
-        others: admin.as_ref().map_or(0, |_| ADMIN_CONNECTIONS.get() as u64),
+        others: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
     };
     let clients = listeners.within_open_files(settings.clients);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
-    let service = Arc::new(wire::service(settings.service).await?);
+    let service = Arc::new(store::start_service(settings.service).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
         serve_admin(admin, service.clone(), clients);
-        info!("operators ask at http://{address}");
+        info!("admin listening on {address}");
     }
     if service.is_observe_only() {
-        warn!("denies nothing: by --observe every rule only watches");
+        warn!("--observe is set: every rule only observes, and no request is denied");
     }
-    reload::tell(&settings.policy_file.notes);
+    reload::log_notes(&settings.policy_file.notes);
     reload::start(settings.policy_file, service.clone(), hangup)?;
     let renderer = http::ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;
@@ -77,8 +81,8 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     }
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let grpc = match grpc {
-        Some(listener) => Some(serve_grpc(
-            listener,
+        Some(socket) => Some(serve_grpc(
+            socket,
             service.clone(),
             renderer,
             tls_for(AppProtocol::Grpc),
@@ -90,96 +94,102 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let http_service =
         http::HttpService::new(service.clone(), renderer, proxy_trust, clients.client_timeout);
     let protocol = HttpProtocol::new(http_service, clients.client_timeout);
-    let threads = threads("http")?;
-    let http =
-        Face::new(http, Connections::new(protocol, threads, tls_for(AppProtocol::Http), clients));
+    let threads = start_threads("http")?;
+    let http = Listener::new(
+        http,
+        Connections::new(protocol, threads, tls_for(AppProtocol::Http), clients),
+    );
     if let Some(grpc) = &grpc {
         info!("gRPC listening on {}", grpc.address()?);
     }
     let scheme = if tls.is_some() { "https" } else { "http" };
     info!(rules, %store, "listening on {scheme}://{}", http.address()?);
     let signal = tokio::select! {
-        never = http.take() => match never {},
-        never = take_if(grpc.as_ref()) => match never {},
+        never = http.accept_all() => match never {},
+        never = accept_all_if_some(grpc.as_ref()) => match never {},
         signal = stop.received() => signal,
     };
     service.health().drain();
     info!("{signal}: stopping, no new connections");
     let deadline = Instant::now() + shutdown_grace;
-    let (http, grpc) = (http.stop_listening(), grpc.map(Face::stop_listening));
+    let (http, grpc) = (http.stop_listening(), grpc.map(Listener::stop_listening));
     let drained = async { tokio::join!(drain_http(http, shutdown_grace), drain_grpc(grpc)) };
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
         warn!("cutting connections that were still busy after {shutdown_grace:?}");
     }
-    if let Some(node) = service.active_policy().store().node() {
-        node.leave(remaining(deadline).max(FAREWELL)).await;
+    if let Some(node) = service.active_policy().store().cluster_node() {
+        node.leave(time_left(deadline).max(MIN_LEAVE_TIMEOUT)).await;
     }
-    if let Some(traces) = service.watch().traces() {
-        traces.flush(remaining(deadline)).await;
+    if let Some(traces) = service.telemetry().tracer() {
+        traces.flush(time_left(deadline)).await;
     }
     info!("stopped");
     Ok(())
 }
 
-fn remaining(deadline: Instant) -> Duration {
+/// Returns the time until the deadline, or zero.
+fn time_left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// A face that listens.
-struct Face<P> {
-    listener: TcpListener,
+/// A client listener: its socket and its connections.
+struct Listener<P> {
+    socket: TcpListener,
     connections: Connections<P>,
 }
 
-impl<P: Protocol> Face<P> {
-    fn new(listener: TcpListener, connections: Connections<P>) -> Self {
-        Self { listener, connections }
+impl<P: Protocol> Listener<P> {
+    fn new(socket: TcpListener, connections: Connections<P>) -> Self {
+        Self { socket, connections }
     }
 
     fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.socket.local_addr()
     }
 
-    async fn take(&self) -> Infallible {
-        self.connections.accept_all(&self.listener).await
+    async fn accept_all(&self) -> Infallible {
+        self.connections.accept_all(&self.socket).await
     }
 
+    /// Closes the socket and returns the open connections.
     fn stop_listening(self) -> Connections<P> {
         self.connections
     }
 }
 
 fn serve_grpc(
-    listener: TcpListener,
+    socket: TcpListener,
     service: Arc<Service>,
     renderer: http::ResponseRenderer,
     tls: Option<ListenerTls>,
     clients: ClientBounds,
-) -> Result<Face<GrpcProtocol>, Box<dyn Error>> {
+) -> Result<Listener<GrpcProtocol>, Box<dyn Error>> {
     let services = grpc::GrpcServices::new(service, renderer, clients.client_timeout)?;
     let protocol = GrpcProtocol::new(services, clients.client_timeout);
-    Ok(Face::new(listener, Connections::new(protocol, threads("grpc")?, tls, clients)))
+    Ok(Listener::new(socket, Connections::new(protocol, start_threads("grpc")?, tls, clients)))
 }
 
-/// As many as can run at once.
-fn threads(name: &str) -> io::Result<ConnectionThreads> {
+/// Starts one connection thread for each processor.
+fn start_threads(name: &str) -> io::Result<ConnectionThreads> {
     ConnectionThreads::start(name, thread::available_parallelism()?.get())
 }
 
-async fn take_if<P: Protocol>(face: Option<&Face<P>>) -> Infallible {
-    match face {
-        Some(face) => face.take().await,
+/// Accepts connections, or waits forever without a listener.
+async fn accept_all_if_some<P: Protocol>(listener: Option<&Listener<P>>) -> Infallible {
+    match listener {
+        Some(listener) => listener.accept_all().await,
         None => pending().await,
     }
 }
 
-/// Over HTTP/1.1 a client may have sent a question that is not here yet: it is answered first.
+/// Drains HTTP connections. Over HTTP/1.1 a request may be in transit when the server stops, so that idle connections
+/// stay open for [`IDLE_CLOSE_DELAY`], at most a quarter of the grace.
 async fn drain_http(connections: Connections<HttpProtocol<http::HttpService>>, grace: Duration) {
-    connections.wait_until_closed(LAST_QUESTIONS.min(grace / 4)).await;
+    connections.wait_until_closed(IDLE_CLOSE_DELAY.min(grace / 4)).await;
     connections.drain().await;
 }
 
-/// HTTP/2 tells clients which of their calls were heard.
+/// Drains gRPC connections. HTTP/2 reports to clients which of their calls were received, so that no delay is needed.
 async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
     if let Some(connections) = connections {
         connections.drain().await;
@@ -187,9 +197,10 @@ async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
 }
 
 /// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Each
-/// connection ends with its first response, and a full listener evicts the oldest: idle connections delay no probe.
-fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBounds) {
-    let bounds = ClientBounds { connections: ADMIN_CONNECTIONS, ..clients };
+/// connection closes after its first response, and a full listener evicts the oldest connection, so that idle
+/// connections do not delay probes.
+fn serve_admin(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
+    let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.client_timeout);
     let connections = Connections::new(
         HttpProtocol::new(router, bounds.client_timeout).without_keep_alive(),
@@ -198,10 +209,10 @@ fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBoun
         bounds,
     )
     .evicting_oldest();
-    tokio::spawn(async move { connections.accept_all(&listener).await });
+    tokio::spawn(async move { connections.accept_all(&socket).await });
 }
 
-async fn listen(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
+async fn bind(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         io::Error::new(
             error.kind(),
@@ -210,14 +221,14 @@ async fn listen(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
     })
 }
 
-async fn listen_if(address: Option<SocketAddr>, flag: &str) -> io::Result<Option<TcpListener>> {
+async fn bind_optional(address: Option<SocketAddr>, flag: &str) -> io::Result<Option<TcpListener>> {
     match address {
-        Some(address) => listen(address, flag).await.map(Some),
+        Some(address) => bind(address, flag).await.map(Some),
         None => Ok(None),
     }
 }
 
-/// What asks the server to stop. Registered before it listens, so that no signal finds it unready.
+/// The signals that stop the server. They are registered before the server listens, so that none is missed.
 struct StopSignal {
     terminate: Signal,
     interrupt: Signal,

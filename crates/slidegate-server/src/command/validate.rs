@@ -1,4 +1,4 @@
-//! `slidegate validate`: prints the mistakes of policies, or else what they do and their warnings.
+//! `slidegate validate`: prints the errors of policies, or a description of their rules and the warnings.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -10,64 +10,68 @@ use slidegate::policy::Rule;
 use thiserror::Error;
 
 use super::print;
-use crate::{policy_file, ratelimit_config, words};
+use crate::policy_description::{describe_max_memory, describe_rule};
+use crate::{policy_file, ratelimit_config};
 
+/// The flags of `slidegate validate`.
 #[derive(Debug, clap::Args)]
 pub struct ValidateArgs {
-    /// Policies, YAML files
+    /// YAML files with policies
     #[arg(required = true, value_name = "FILE")]
     pub policies: Vec<PathBuf>,
 }
 
-/// All that is wrong with all files.
+/// The errors of all files, one per line.
 #[derive(Debug, Error)]
 #[error("{0}")]
-struct Wrong(String);
+struct InvalidPolicies(String);
 
+/// Runs `slidegate validate`.
 pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
-    let (mut told, mut warnings, mut wrong) = (String::new(), String::new(), Vec::new());
+    let (mut description, mut warnings, mut errors) = (String::new(), String::new(), Vec::new());
     for path in &args.policies {
-        match policy_file::read(path) {
+        match policy_file::read_policy(path) {
             Ok(policy) => {
-                describe(&mut told, &path.display(), &policy)?;
+                write_description(&mut description, &path.display(), &policy)?;
                 for warning in policy.warnings() {
                     writeln!(warnings, "{}:{warning}", path.display())?;
                 }
             }
-            Err(error) if ratelimit_config::is_reference(path) => {
+            Err(error) if ratelimit_config::is_reference_file(path) => {
                 let path = path.display();
-                wrong.push(format!(
-                    "{error}\n{path}: this looks like a file of the reference server: `slidegate convert {path}` makes a policy of it"
+                errors.push(format!(
+                    "{error}\n{path}: this looks like a file of the reference server: `slidegate convert {path}` prints the equivalent policy"
                 ));
             }
-            Err(error) => wrong.push(error.to_string()),
+            Err(error) => errors.push(error.to_string()),
         }
     }
-    print(&told)?;
-    // Like errors, but the exit status stays 0.
+    print(&description)?;
+    // On standard error as the errors are, but the exit status stays 0.
     eprint!("{warnings}");
-    if wrong.is_empty() { Ok(()) } else { Err(Wrong(wrong.join("\n")).into()) }
+    if errors.is_empty() { Ok(()) } else { Err(InvalidPolicies(errors.join("\n")).into()) }
 }
 
-fn describe(told: &mut String, path: &impl fmt::Display, policy: &Policy) -> fmt::Result {
+fn write_description(out: &mut String, path: &impl fmt::Display, policy: &Policy) -> fmt::Result {
     let mut domains: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
     for rule in policy.rules() {
         domains.entry(rule.domain()).or_default().push(rule);
     }
-    writeln!(told, "{path}: fine, {}", counted(policy.rules().len(), "rule"))?;
+    writeln!(out, "{path}: fine, {}", format_count(policy.rules().len(), "rule"))?;
     for (domain, rules) in domains {
-        writeln!(told, "\ndomain `{domain}`")?;
+        writeln!(out, "\ndomain `{domain}`")?;
         for rule in rules {
-            writeln!(told, "  {}", rule.name())?;
-            for line in words::rule(rule).into_iter().chain(words::max_memory(rule)) {
-                writeln!(told, "    {line}")?;
+            writeln!(out, "  {}", rule.name())?;
+            for line in describe_rule(rule).into_iter().chain(describe_max_memory(rule)) {
+                writeln!(out, "    {line}")?;
             }
         }
     }
     Ok(())
 }
 
-fn counted(number: usize, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
+/// Formats a count with its noun, such as `1 rule` or `2 rules`.
+fn format_count(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }

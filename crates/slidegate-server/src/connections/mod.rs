@@ -177,7 +177,7 @@ impl<P: Protocol> ClientConnection<P> {
 
 /// Returns the maximum number of concurrent connections.
 fn max_connections(bounds: ClientBounds) -> usize {
-    bounds.connections.get().min(Semaphore::MAX_PERMITS)
+    bounds.max_connections.get().min(Semaphore::MAX_PERMITS)
 }
 
 /// Returns whether an accept error concerns only one client, so that the next accept may succeed.

@@ -22,7 +22,7 @@ impl Listeners {
     /// Raises the open file limit for all connections. If the system allows less, logs that and returns bounds with
     /// fewer connections: otherwise clients could take every file, and the admin listener could not accept a probe.
     pub fn within_open_files(self, bounds: ClientBounds) -> ClientBounds {
-        let wanted = self.files(bounds.connections);
+        let wanted = self.files(bounds.max_connections);
         let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or_else(|error| {
             warn!("cannot raise the open file limit to {wanted}: {error}");
             wanted
@@ -30,13 +30,13 @@ impl Listeners {
         if allowed >= wanted {
             return bounds;
         }
-        let connections = self.connections(allowed).min(bounds.connections);
+        let connections = self.connections(allowed).min(bounds.max_connections);
         warn!(
             "open file limit is {allowed}; {wanted} needed for --max-connections {} on {} listeners: serving at most \
              {connections} connections on each; raise the limit with ulimit -n, or lower --max-connections",
-            bounds.connections, self.clients
+            bounds.max_connections, self.clients
         );
-        ClientBounds { connections, ..bounds }
+        ClientBounds { max_connections: connections, ..bounds }
     }
 
     /// Returns the number of open files when every listener is full.

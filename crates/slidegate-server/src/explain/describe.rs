@@ -5,14 +5,16 @@ use std::time::Duration;
 use slidegate::policy::NoMatchReason;
 use slidegate::{Limit, LimitStatus, Ruling};
 
-use crate::words;
+use crate::policy_description::describe_expected_value;
 
 /// Returns the reason why a rule does not apply.
 pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
     match reason {
         NoMatchReason::ConditionNotMet { attribute, expected, found } => match found {
-            Some(found) => format!("{attribute} is `{found}`, and {}", words::must(expected)),
-            None => format!("{attribute} is missing, and {}", words::must(expected)),
+            Some(found) => {
+                format!("{attribute} is `{found}`, and {}", describe_expected_value(expected))
+            }
+            None => format!("{attribute} is missing, and {}", describe_expected_value(expected)),
         },
         NoMatchReason::MissingAttribute(entry) => {
             let names: Vec<&str> = entry.names().collect();

@@ -31,7 +31,7 @@ use crate::http::{MAX_BODY_BYTES, ResponseRenderer};
 use crate::request_handler::RequestHandler;
 use crate::rls;
 use crate::service::Service;
-use crate::watch::metrics::ListenerKind;
+use crate::telemetry::metrics::ListenerKind;
 
 /// The reflection service cannot be created.
 #[derive(Debug, Error)]

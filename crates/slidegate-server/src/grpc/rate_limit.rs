@@ -14,7 +14,7 @@ use super::timeout_body::TimeoutBody;
 use crate::http::MAX_BODY_BYTES;
 use crate::request_handler::{ClassifyResponse, RequestHandler};
 use crate::rls::{self, CountedMessage, InvalidRequest, RateLimitRequest, RateLimitResponse};
-use crate::watch::metrics::RequestResult;
+use crate::telemetry::metrics::RequestResult;
 
 /// The path of the method.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -28,7 +28,7 @@ use super::problem::Problem;
 use super::response::CountedResponse;
 use crate::request_handler::{RequestHandler, TraceContext};
 use crate::service::PolicyHeaders;
-use crate::watch::Pace;
+use crate::telemetry::LogThrottle;
 
 /// Checks the request that a proxy describes in headers, and charges one unit if it is allowed.
 pub async fn auth(
@@ -55,14 +55,14 @@ pub async fn auth(
 pub struct ProxyTrust {
     proxies: TrustedProxies,
     repeated: RepeatedHeaders,
-    log_throttle: Pace,
+    log_throttle: LogThrottle,
     clock: SystemClock,
 }
 
 impl ProxyTrust {
     /// Creates the settings for these proxies, with one log entry per minute about untrusted addresses.
     pub fn new(proxies: TrustedProxies, repeated: RepeatedHeaders) -> Self {
-        let log_throttle = Pace::new(1, Duration::from_secs(60));
+        let log_throttle = LogThrottle::new(1, Duration::from_secs(60));
         Self { proxies, repeated, log_throttle, clock: SystemClock::new() }
     }
 
@@ -84,7 +84,7 @@ impl ProxyTrust {
             self.proxies
         );
         // The rejection is also logged, because most proxies do not show this response to anyone.
-        if let Some(suppressed) = self.log_throttle.next(self.clock.now()) {
+        if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(suppressed, "rejected forward-auth request from untrusted address: {problem}");
         }
         Err(Problem::bad_request(problem))

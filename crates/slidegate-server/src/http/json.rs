@@ -10,7 +10,7 @@ use super::problem::Problem;
 use super::response::CountedResponse;
 use crate::request_handler::{RequestHandler, TraceContext};
 use crate::rls::{self, InvalidRequest, JsonError};
-use crate::watch::metrics::RequestResult;
+use crate::telemetry::metrics::RequestResult;
 
 /// Decides about all descriptors of a message as one request, and charges their costs if it is allowed.
 pub async fn json(

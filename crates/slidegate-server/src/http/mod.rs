@@ -35,7 +35,7 @@ pub use self::protocol::{HttpHandler, HttpProtocol};
 pub use self::response::ResponseRenderer;
 use crate::request_handler::RequestHandler;
 use crate::service::Service;
-use crate::watch::metrics::ListenerKind;
+use crate::telemetry::metrics::ListenerKind;
 
 /// Maximum size of a request body in bytes. End clients choose values in it, and a caller may allow a request whose
 /// check is rejected. So this exceeds all sizes that proxies accept from clients.

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
-use crate::watch::metrics::RequestResult;
+use crate::telemetry::metrics::RequestResult;
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";

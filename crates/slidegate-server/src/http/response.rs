@@ -12,9 +12,9 @@ use slidegate::headers::{self, Header, Style};
 use slidegate::{Clock, Jitter, JitterSample, Problem as Denial, Reason, Ruling, WallClock};
 
 use super::problem::{PROBLEM_JSON, Problem};
-use crate::millis::millis_up;
+use crate::durations::ceil_millis;
 use crate::request_handler::ClassifyResponse;
-use crate::watch::metrics::RequestResult;
+use crate::telemetry::metrics::RequestResult;
 
 /// Initial size of the response buffer in bytes, enough for several limits.
 const INITIAL_BUFFER_BYTES: usize = 1024;
@@ -205,14 +205,14 @@ impl<'r> LimitStatusBody<'r> {
             limit: LimitBody {
                 name: rule_limit.id(),
                 max: quota.max(),
-                window_ms: millis_up(quota.window()),
+                window_ms: ceil_millis(quota.window()),
             },
             algorithm: limit.algorithm().name(),
             allowed: outcome.fits(),
             observed: limit_status.is_observed(),
             remaining: outcome.remaining(),
-            reset_after_ms: millis_up(outcome.reset_after()),
-            retry_after_ms: wait.map(millis_up),
+            reset_after_ms: ceil_millis(outcome.reset_after()),
+            retry_after_ms: wait.map(ceil_millis),
         }
     }
 }

@@ -1,68 +1,78 @@
-//! What is found in a reference file: mistakes, and what is as good as not there.
+//! Errors and notes about files of the reference server.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where something stands.
+/// A line and column in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourcePosition {
-    /// From 1.
+    /// The line, from 1.
     pub line: u64,
-    /// From 1, in characters.
+    /// The column, from 1, in characters.
     pub column: u64,
 }
 
-/// One thing to tell of a file, and where it stands.
+/// An error or a note about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: PathBuf,
-    pub place: SourcePosition,
+    pub position: SourcePosition,
     pub message: String,
 }
 
-/// All that is found, in the order in which it is.
+/// All errors and notes, in the order in which they were found.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Why the files cannot be a policy.
-    pub mistakes: Vec<Finding>,
-    /// What is accepted, and has no effect or another than one might think.
+    /// Errors, which prevent a conversion.
+    pub errors: Vec<Finding>,
+    /// Notes about accepted settings without effect, or with an unexpected one.
     pub notes: Vec<Finding>,
 }
 
 impl Findings {
-    pub fn wrong(&mut self, path: &Path, place: SourcePosition, message: impl fmt::Display) {
-        self.mistakes.push(Finding::new(path, place, message));
+    /// Adds an error.
+    pub fn push_error(
+        &mut self,
+        path: &Path,
+        position: SourcePosition,
+        message: impl fmt::Display,
+    ) {
+        self.errors.push(Finding::new(path, position, message));
     }
 
-    /// Notes it once for each file.
-    pub fn note(&mut self, path: &Path, place: SourcePosition, message: impl fmt::Display) {
-        let note = Finding::new(path, place, message);
-        let same = |other: &Finding| other.path == note.path && other.message == note.message;
-        if !self.notes.iter().any(same) {
+    /// Adds a note, unless the file has the same note already.
+    pub fn push_note(&mut self, path: &Path, position: SourcePosition, message: impl fmt::Display) {
+        let note = Finding::new(path, position, message);
+        let is_same = |other: &Finding| other.path == note.path && other.message == note.message;
+        if !self.notes.iter().any(is_same) {
             self.notes.push(note);
         }
     }
 }
 
 impl Finding {
-    fn new(path: &Path, place: SourcePosition, message: impl fmt::Display) -> Self {
-        Self { path: path.to_owned(), place, message: printable(&message.to_string()) }
+    fn new(path: &Path, position: SourcePosition, message: impl fmt::Display) -> Self {
+        Self {
+            path: path.to_owned(),
+            position,
+            message: escape_control_chars(&message.to_string()),
+        }
     }
 }
 
-/// `FILE:line:column: message`
+/// Formats as `FILE:line:column: message`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SourcePosition { line, column } = self.place;
+        let SourcePosition { line, column } = self.position;
         write!(f, "{}:{line}:{column}: {}", self.path.display(), self.message)
     }
 }
 
-/// A terminal obeys control characters, and the file may be anybody's.
-pub fn printable(text: &str) -> String {
-    let printable = |char: char| match char.is_control() {
+/// Escapes control characters, since a terminal executes them and the file may be untrusted.
+pub fn escape_control_chars(text: &str) -> String {
+    let escape = |char: char| match char.is_control() {
         true => char.escape_default().to_string(),
         false => char.to_string(),
     };
-    text.chars().map(printable).collect()
+    text.chars().map(escape).collect()
 }

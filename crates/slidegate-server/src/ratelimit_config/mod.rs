@@ -1,22 +1,24 @@
-//! Reads the policy files of Envoy's reference rate limit server, and makes a policy of them.
+//! Converts configuration files of Envoy's reference rate limit server to a policy, in four steps.
 //!
-//! Four steps: `node` makes a tree of a file's text, with places; `entries` reads what it says, and refuses what
-//! the reference server refuses; `rules` makes rules of it; `print` writes them as the text of a policy. What the
-//! server then enforces is read from that text, so it is what `slidegate convert` shows.
+//! 1. `yaml_node` parses a file to a YAML tree with positions; `scalar` has the scalar types of Go's YAML.
+//! 2. `parse` turns the tree into descriptors, and rejects everything that the reference server rejects.
+//! 3. `rules` turns the descriptors into rules, which `rule_names` names.
+//! 4. `print` writes the rules as a policy file. The server enforces the policy that it parses from this text, so
+//!    `slidegate convert` prints exactly the enforced policy.
 
-mod entries;
+mod field_names;
 mod finding;
 pub mod folder;
-mod names;
-mod node;
+mod parse;
 mod print;
+mod rule_names;
 mod rules;
 mod scalar;
 #[cfg(test)]
 mod tests;
-mod unit;
-mod values;
-mod words;
+mod time_unit;
+mod wildcard;
+mod yaml_node;
 
 use std::collections::HashMap;
 use std::fs;
@@ -25,80 +27,83 @@ use std::path::{Path, PathBuf};
 use slidegate::{Algorithm, Policy};
 
 use finding::{Findings, SourcePosition};
-use print::Printed;
+use print::PolicyPrinter;
 
 use crate::policy_file::{FileText, LimitCheck};
 
 pub use finding::Finding;
 
-/// The policy that reference files mean.
+/// The result of a conversion.
 #[derive(Debug)]
-pub struct Converted {
+pub struct Conversion {
     pub policy: Policy,
-    /// The policy as it would be written.
+    /// The text of the policy file.
     pub text: String,
-    /// What is accepted, and has no effect or another than one might think.
+    /// Notes about accepted settings without effect, or with an unexpected one.
     pub notes: Vec<Finding>,
 }
 
-/// How the limits of reference files are counted.
+/// Options that apply to every limit of a conversion.
 #[derive(Clone, Copy)]
-pub struct Counting {
+pub struct ConversionOptions {
     pub algorithm: Algorithm,
-    /// By which limits the store can count.
+    /// The check for limits that the store supports.
     pub supports: LimitCheck,
 }
 
-/// Makes a policy of reference files, whose limits are counted so; or tells all that is wrong with them.
-pub fn convert(files: &[FileText], counting: Counting) -> Result<Converted, Vec<Finding>> {
-    let Counting { algorithm, supports } = counting;
+/// Converts files to a policy.
+///
+/// # Errors
+/// All errors in the files, sorted by position.
+pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Conversion, Vec<Finding>> {
+    let ConversionOptions { algorithm, supports } = options;
     let mut findings = Findings::default();
-    let mut known: HashMap<String, String> = HashMap::new();
+    let mut domain_paths: HashMap<String, String> = HashMap::new();
     let mut domains = Vec::new();
     for FileText { path, text } in files {
-        let Some(domain) = entries::read(path, text, &mut findings) else { continue };
-        let rules = rules::of_domain(path, &domain, counting, &mut findings);
-        if let Some(other) = known.get(&domain.name) {
+        let Some(domain) = parse::parse_file(path, text, &mut findings) else { continue };
+        let rules = rules::convert_domain(path, &domain, options, &mut findings);
+        if let Some(other) = domain_paths.get(&domain.name) {
             let message = format_args!(
-                "the domain `{}` stands in {other} already: write all of it in one file",
+                "domain `{}` is already defined in {other}; merge both into one file",
                 domain.name
             );
-            findings.wrong(path, domain.place, message);
+            findings.push_error(path, domain.position, message);
         } else if !domain.name.is_empty() {
-            known.insert(domain.name.clone(), path.display().to_string());
+            domain_paths.insert(domain.name.clone(), path.display().to_string());
         }
         domains.push((domain.name, rules));
     }
-    let order = |finding: &Finding| {
-        (files.iter().position(|file| file.path == finding.path), finding.place)
+    let sort_key = |finding: &Finding| {
+        (files.iter().position(|file| file.path == finding.path), finding.position)
     };
-    findings.mistakes.sort_by_key(order);
-    if !findings.mistakes.is_empty() {
-        return Err(findings.mistakes);
+    findings.errors.sort_by_key(sort_key);
+    if !findings.errors.is_empty() {
+        return Err(findings.errors);
     }
-    findings.notes.sort_by_key(order);
+    findings.notes.sort_by_key(sort_key);
     let sources = files.iter().map(|file| file.path.display().to_string()).collect();
     let notes = findings.notes;
-    let text = Printed { sources, notes: &notes, algorithm, domains: &domains }.to_string();
+    let text = PolicyPrinter { sources, notes: &notes, algorithm, domains: &domains }.to_string();
     match Policy::from_yaml_for(&text, supports) {
-        Ok(policy) => Ok(Converted { policy, text, notes }),
-        Err(errors) => Err(unsaid(files, &errors.0)),
+        Ok(policy) => Ok(Conversion { policy, text, notes }),
+        Err(errors) => Err(inexpressible_errors(files, &errors.0)),
     }
 }
 
-/// Whether a file looks like one of the reference server: a map with its words.
-pub fn is_reference(path: &Path) -> bool {
+/// Returns whether a file looks like a configuration file of the reference server: a map with its top-level fields.
+pub fn is_reference_file(path: &Path) -> bool {
     let Ok(text) = fs::read_to_string(path) else { return false };
-    entries::is_domain(path, &text)
+    parse::looks_like_domain(path, &text)
 }
 
-/// What is right in reference files, but more than a policy may have.
-fn unsaid(files: &[FileText], errors: &[slidegate::PolicyError]) -> Vec<Finding> {
+/// Returns the errors of a policy whose source files are valid, for example because the policy has too many rules.
+fn inexpressible_errors(files: &[FileText], errors: &[slidegate::PolicyError]) -> Vec<Finding> {
     let mut findings = Findings::default();
     let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());
     for error in errors {
-        let message = format_args!("cannot be expressed: of the policy it makes, {error}");
-        findings.wrong(&path, SourcePosition { line: 1, column: 1 }, message);
+        let message = format_args!("cannot be expressed: the resulting policy is invalid: {error}");
+        findings.push_error(&path, SourcePosition { line: 1, column: 1 }, message);
     }
-    findings.mistakes
+    findings.errors
 }

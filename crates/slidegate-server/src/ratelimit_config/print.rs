@@ -1,29 +1,29 @@
-//! Prints rules as a policy.
+//! Prints converted rules as the text of a policy file.
 
 use std::fmt::{self, Write};
 
 use slidegate::Algorithm;
 
-use super::finding::{Finding, printable};
-use super::names::REQUESTED;
-use super::rules::{Mode, Rule, Terms, Values};
+use super::finding::{Finding, escape_control_chars};
+use super::rule_names::REQUESTED_RULE_NAME;
+use super::rules::{ConvertedLimit, ConvertedMode, ConvertedRule, ValueSet};
 
-/// A policy as text.
-pub struct Printed<'p> {
-    /// What it is made of.
+/// Formats rules as a policy file.
+pub struct PolicyPrinter<'p> {
+    /// The paths of the source files.
     pub sources: Vec<String>,
     pub notes: &'p [Finding],
     pub algorithm: Algorithm,
-    /// Each with its rules.
-    pub domains: &'p [(String, Vec<Rule>)],
+    /// Names of domains, with their rules.
+    pub domains: &'p [(String, Vec<ConvertedRule>)],
 }
 
-impl fmt::Display for Printed<'_> {
+impl fmt::Display for PolicyPrinter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.comments(f)?;
+        self.write_header(f)?;
         writeln!(f, "version: 1")?;
-        // As the reference server does: a `hits_addend` of 0 is denied above max only, and each IPv6 address is counted
-        // alone.
+        // As in the reference server, a `hits_addend` of 0 is denied only above max, and every IPv6 address has its own
+        // counter.
         writeln!(
             f,
             "defaults: {{ algorithm: {}, required: 0, ipv6_prefix: 128 }}",
@@ -32,114 +32,125 @@ impl fmt::Display for Printed<'_> {
         writeln!(f, "rules:")?;
         for (domain, rules) in self.domains {
             for rule in rules {
-                self.rule(f, &Text(domain), rule)?;
+                self.write_rule(f, &YamlText(domain), rule)?;
             }
-            let domain = Text(domain);
-            writeln!(f, "  - {{ name: {REQUESTED}, domain: {domain}, limits: requested }}")?;
+            let domain = YamlText(domain);
+            writeln!(
+                f,
+                "  - {{ name: {REQUESTED_RULE_NAME}, domain: {domain}, limits: requested }}"
+            )?;
         }
         Ok(())
     }
 }
 
-impl Printed<'_> {
-    fn comments(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# What `slidegate convert` made of")?;
+impl PolicyPrinter<'_> {
+    /// Writes comments that list the source files and the notes.
+    fn write_header(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# Converted by `slidegate convert` from")?;
         for source in &self.sources {
-            writeln!(f, "# - {}", printable(source))?;
+            writeln!(f, "# - {}", escape_control_chars(source))?;
         }
         if !self.notes.is_empty() {
             writeln!(f, "# Notes:")?;
         }
         for note in self.notes {
-            writeln!(f, "# - {}", printable(&note.to_string()))?;
+            writeln!(f, "# - {}", escape_control_chars(&note.to_string()))?;
         }
         Ok(())
     }
 
-    fn rule(&self, f: &mut fmt::Formatter<'_>, domain: &Text<'_>, rule: &Rule) -> fmt::Result {
-        writeln!(f, "  - name: {}", Text(&rule.name))?;
+    fn write_rule(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        domain: &YamlText<'_>,
+        rule: &ConvertedRule,
+    ) -> fmt::Result {
+        writeln!(f, "  - name: {}", YamlText(&rule.name))?;
         writeln!(f, "    domain: {domain}")?;
-        writeln!(f, "    descriptor: {}", List(&rule.descriptor))?;
+        writeln!(f, "    descriptor: {}", YamlList(&rule.descriptor))?;
         if !rule.when.is_empty() {
-            let when = rule.when.iter().map(|(name, values)| format!("{}: {values}", Text(name)));
+            let when =
+                rule.when.iter().map(|(name, values)| format!("{}: {values}", YamlText(name)));
             writeln!(f, "    when: {{ {} }}", when.collect::<Vec<_>>().join(", "))?;
         }
         if !rule.per.is_empty() {
-            writeln!(f, "    per: {}", List(&rule.per))?;
+            writeln!(f, "    per: {}", YamlList(&rule.per))?;
         }
-        writeln!(f, "    limits: {}", self.limits(rule.terms))?;
+        writeln!(f, "    limits: {}", self.format_limits(rule.limit))?;
         match rule.mode {
-            Mode::Enforce => {}
-            Mode::Jointly => writeln!(f, "    mode: jointly")?,
-            Mode::Observe => writeln!(f, "    mode: observe")?,
+            ConvertedMode::Enforce => {}
+            ConvertedMode::Jointly => writeln!(f, "    mode: jointly")?,
+            ConvertedMode::Observe => writeln!(f, "    mode: observe")?,
         }
         if !rule.replaces.is_empty() {
-            writeln!(f, "    replaces: {}", List(&rule.replaces))?;
+            writeln!(f, "    replaces: {}", YamlList(&rule.replaces))?;
         }
-        if !rule.off.is_empty() {
+        if !rule.excluded.is_empty() {
             writeln!(f, "    overrides:")?;
         }
-        for (name, values) in &rule.off {
-            for values in values.parted() {
-                writeln!(f, "      - {{ when: {{ {}: {values} }}, mode: off }}", Text(name))?;
+        for (name, values) in &rule.excluded {
+            for values in values.split_by_kind() {
+                writeln!(f, "      - {{ when: {{ {}: {values} }}, mode: off }}", YamlText(name))?;
             }
         }
         Ok(())
     }
 
-    fn limits(&self, terms: Terms) -> String {
-        match (terms, self.algorithm) {
-            (Terms::Unlimited, _) => "unlimited".to_owned(),
-            (Terms::Quota(max, window), Algorithm::FixedWindow { .. }) => {
+    fn format_limits(&self, limit: ConvertedLimit) -> String {
+        match (limit, self.algorithm) {
+            (ConvertedLimit::Unlimited, _) => "unlimited".to_owned(),
+            (ConvertedLimit::Quota(max, window), Algorithm::FixedWindow { .. }) => {
                 format!("[{{ max: {max}, window: {window}, align: clock }}]")
             }
-            (Terms::Quota(max, window), _) => format!("[{max}/{window}]"),
+            (ConvertedLimit::Quota(max, window), _) => format!("[{max}/{window}]"),
         }
     }
 }
 
-impl Values {
-    /// Each as one condition can say it.
-    fn parted(&self) -> Vec<Self> {
-        if !self.needs_word() || self.wildcards.is_empty() {
+impl ValueSet {
+    /// Splits the values if the literals need the form `{ literal: … }`, in which a wildcard would be plain text. Each
+    /// part fits in one condition.
+    fn split_by_kind(&self) -> Vec<Self> {
+        if !self.needs_literal_form() || self.wildcards.is_empty() {
             return vec![self.clone()];
         }
         let literals = Self { literals: self.literals.clone(), ..Self::default() };
         vec![literals, Self { wildcards: self.wildcards.clone(), ..Self::default() }]
     }
 
-    /// Whether a policy would take any of them for more than its text.
-    fn needs_word(&self) -> bool {
-        self.literals.iter().any(|literal| super::values::is_like_network(literal))
+    /// Returns whether a policy would read any of the values as an address or a network.
+    fn needs_literal_form(&self) -> bool {
+        self.literals.iter().any(|literal| super::wildcard::is_like_network(literal))
     }
 }
 
-/// A condition.
-impl fmt::Display for Values {
+/// Formats the values as a condition of `when`.
+impl fmt::Display for ValueSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all: Vec<String> = self.literals.iter().chain(&self.wildcards).cloned().collect();
         match &all[..] {
-            list if self.needs_word() => write!(f, "{{ literal: {} }}", List(list)),
-            [only] => Text(only).fmt(f),
-            list => List(list).fmt(f),
+            list if self.needs_literal_form() => write!(f, "{{ literal: {} }}", YamlList(list)),
+            [only] => YamlText(only).fmt(f),
+            list => YamlList(list).fmt(f),
         }
     }
 }
 
-/// `[a, b]`
-struct List<'t>(&'t [String]);
+/// Formats texts as a YAML list: `[a, b]`.
+struct YamlList<'t>(&'t [String]);
 
-impl fmt::Display for List<'_> {
+impl fmt::Display for YamlList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts: Vec<String> = self.0.iter().map(|text| Text(text).to_string()).collect();
+        let texts: Vec<String> = self.0.iter().map(|text| YamlText(text).to_string()).collect();
         write!(f, "[{}]", texts.join(", "))
     }
 }
 
-/// A text, in quotes if it could be taken for something else.
-struct Text<'t>(&'t str);
+/// Formats a text as a YAML scalar, in quotes if it could have another type or syntax.
+struct YamlText<'t>(&'t str);
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for YamlText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_plain() {
             return f.write_str(self.0);
@@ -148,9 +159,9 @@ impl fmt::Display for Text<'_> {
         for char in self.0.chars() {
             match char {
                 '"' | '\\' => write!(f, "\\{char}")?,
-                // What YAML may not have, or does not show.
                 ' '..='~' => f.write_char(char)?,
                 char if char.is_alphanumeric() => f.write_char(char)?,
+                // YAML forbids some of the other characters, and an editor may not show them.
                 char => write!(f, "\\U{:08X}", u32::from(char))?,
             }
         }
@@ -158,11 +169,13 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-impl Text<'_> {
+impl YamlText<'_> {
+    /// Returns whether the text needs no quotes.
     fn is_plain(&self) -> bool {
-        let begins = self.0.starts_with(|char: char| char.is_ascii_alphabetic() || char == '/');
-        let goes_on = |char: char| char.is_ascii_alphanumeric() || "_-./".contains(char);
-        let is_word = super::scalar::Scalar::of(self.0) == super::scalar::Scalar::Text;
-        begins && is_word && self.0.chars().all(goes_on)
+        let has_plain_start =
+            self.0.starts_with(|char: char| char.is_ascii_alphabetic() || char == '/');
+        let is_plain_char = |char: char| char.is_ascii_alphanumeric() || "_-./".contains(char);
+        let is_text = super::scalar::Scalar::from_plain(self.0) == super::scalar::Scalar::Text;
+        has_plain_start && is_text && self.0.chars().all(is_plain_char)
     }
 }

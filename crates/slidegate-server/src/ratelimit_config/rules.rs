@@ -1,9 +1,10 @@
-//! Makes rules of descriptors: a rule for each limit, which is for the descriptors that the reference server's
-//! walk through the tree would lead to it.
+//! Converts descriptors to rules: one rule for each limit. A rule applies to exactly the requests for which the
+//! reference server would find its limit.
 //!
-//! The walk takes one step for each entry of a descriptor, and never goes back: an exact value goes before
-//! wildcards in their order, and these before the key alone. A rule knows nothing of others, so it says itself
-//! for which values another branch is taken: there it is off.
+//! The reference server walks down its tree, one level for each entry of a request's descriptor, and never backtracks.
+//! On each level an exact value takes precedence over wildcards, wildcards in file order over each other, and both over
+//! a bare key. The rules of a policy are independent of each other, so each rule lists the values for which another
+//! branch takes precedence, and is off for them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -11,274 +12,292 @@ use std::path::Path;
 
 use slidegate::{Limit, MAX_UNITS, Quota};
 
-use super::Counting;
-use super::entries::{DescriptorEntry, DomainEntry, LimitEntry, QuotaEntry};
+use super::ConversionOptions;
 use super::finding::{Findings, SourcePosition};
-use super::names::Names;
-use super::values;
+use super::parse::{ConfigDescriptor, ConfigDomain, ConfigLimit, ConfigQuota};
+use super::rule_names::RuleNames;
+use super::wildcard;
 
-/// Values that all rules of a domain may name for which they are off: about as many as a policy may have.
-const MAX_ELSEWHERE: usize = 500_000;
+/// The maximum number of excluded values in all rules of a domain, about the maximum that a policy may contain.
+const MAX_EXCLUDED_VALUES: usize = 500_000;
 
-/// A rule of a policy, of a domain.
+/// The maximum length of a key in bytes.
+const MAX_KEY_BYTES: usize = 128;
+
+/// A rule of the resulting policy.
 #[derive(Debug)]
-pub struct Rule {
+pub struct ConvertedRule {
     pub name: String,
-    /// What the names of the attributes have to be.
+    /// The required names of the attributes, in order.
     pub descriptor: Vec<String>,
-    pub when: Vec<(String, Values)>,
+    pub when: Vec<(String, ValueSet)>,
     pub per: Vec<String>,
-    pub terms: Terms,
-    pub mode: Mode,
-    /// Names of rules.
+    pub limit: ConvertedLimit,
+    pub mode: ConvertedMode,
+    /// The names of replaced rules.
     pub replaces: Vec<String>,
-    /// Where it does not hold, since another branch is taken.
-    pub off: Vec<(String, Values)>,
+    /// The values of attributes for which the rule is off, since another branch takes precedence.
+    pub excluded: Vec<(String, ValueSet)>,
 }
 
-/// What holds.
+/// The limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Terms {
+pub enum ConvertedLimit {
+    /// No limit.
     Unlimited,
-    /// So many in each window.
+    /// The maximum number of units, and the window in the notation of policies.
     Quota(u64, &'static str),
 }
 
 /// The mode of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum ConvertedMode {
+    /// Denies if the limit does not fit.
     Enforce,
     /// `quota_mode`: denies if no limit in this mode fits.
     Jointly,
-    /// `shadow_mode`
+    /// `shadow_mode`: never denies.
     Observe,
 }
 
-/// What an attribute has to be: one of some values.
+/// The values that an attribute may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Values {
+pub struct ValueSet {
     pub literals: Vec<String>,
     pub wildcards: Vec<String>,
 }
 
-/// The rules of a domain.
-pub fn of_domain(
+/// Converts the descriptors of a domain to rules.
+pub fn convert_domain(
     path: &Path,
-    domain: &DomainEntry,
-    counting: Counting,
+    domain: &ConfigDomain,
+    options: ConversionOptions,
     findings: &mut Findings,
-) -> Vec<Rule> {
-    let mut making = Making { path, counting, findings, made: Vec::new(), elsewhere: 0 };
-    making.level(&domain.descriptors, &mut Vec::new());
-    let made = making.made;
-    let mut names = Names::new();
-    names.give(made.iter().map(|one| (&*one.limit.name, &*one.path_text)));
-    let mut carriers: HashMap<&str, Vec<&str>> = HashMap::new();
-    for (one, name) in made.iter().zip(names.given()) {
-        // What is unlimited stays so.
-        if one.limit.quota.is_some() && !one.limit.name.is_empty() {
-            carriers.entry(&one.limit.name).or_default().push(name);
+) -> Vec<ConvertedRule> {
+    let mut collector =
+        LimitCollector { path, options, findings, limit_paths: Vec::new(), excluded_count: 0 };
+    collector.collect(&domain.descriptors, &mut Vec::new());
+    let limit_paths = collector.limit_paths;
+    let mut names = RuleNames::new();
+    names.assign(limit_paths.iter().map(|limit| (&*limit.config.name, &*limit.path_text)));
+    let mut rules_by_limit_name: HashMap<&str, Vec<&str>> = HashMap::new();
+    for (limit, rule_name) in limit_paths.iter().zip(names.assigned()) {
+        // Unlimited descriptors cannot be replaced.
+        if limit.config.quota.is_some() && !limit.config.name.is_empty() {
+            rules_by_limit_name.entry(&limit.config.name).or_default().push(rule_name);
         }
     }
-    let rules = made.iter().zip(names.given()).map(|(one, name)| {
+    let rules = limit_paths.iter().zip(names.assigned()).map(|(limit, rule_name)| {
         let mut replaces = BTreeSet::new();
-        for (place, replaced) in &one.limit.replaces {
-            match carriers.get(&**replaced) {
-                Some(names) => replaces.extend(names.iter().map(|name| (*name).to_owned())),
+        for (position, replaced) in &limit.config.replaces {
+            match rules_by_limit_name.get(&**replaced) {
+                Some(rules) => replaces.extend(rules.iter().map(|rule| (*rule).to_owned())),
                 None => {
                     let message = format_args!(
-                        "`{replaced}` is the name of no limit of this domain: to replace it has no effect"
+                        "no limit of this domain is named `{replaced}`: to replace it has no effect"
                     );
-                    findings.note(path, *place, message);
+                    findings.push_note(path, *position, message);
                 }
             }
         }
-        one.rule(name, replaces.into_iter().collect())
+        limit.to_rule(rule_name, replaces.into_iter().collect())
     });
     rules.collect()
 }
 
 /// One step of a path through the tree.
 #[derive(Clone, Debug)]
-struct Step<'e> {
+struct PathStep<'e> {
     /// The name of the attribute.
     name: String,
-    entry: &'e DescriptorEntry,
-    /// The values for which another branch is taken.
-    elsewhere: Values,
+    descriptor: &'e ConfigDescriptor,
+    /// The values for which another branch takes precedence.
+    excluded: ValueSet,
 }
 
 /// A limit, and the path to it.
-struct Made<'e> {
-    limit: &'e LimitEntry,
-    steps: Vec<Step<'e>>,
+struct LimitPath<'e> {
+    config: &'e ConfigLimit,
+    steps: Vec<PathStep<'e>>,
     path_text: String,
-    terms: Terms,
-    mode: Mode,
+    limit: ConvertedLimit,
+    mode: ConvertedMode,
 }
 
-struct Making<'f, 'e> {
+/// Collects the limits of a domain with their paths.
+struct LimitCollector<'f, 'e> {
     path: &'f Path,
-    counting: Counting,
+    options: ConversionOptions,
     findings: &'f mut Findings,
-    made: Vec<Made<'e>>,
-    /// Values that are named for which rules are off.
-    elsewhere: usize,
+    limit_paths: Vec<LimitPath<'e>>,
+    /// The number of excluded values in all rules.
+    excluded_count: usize,
 }
 
-impl<'e> Making<'_, 'e> {
-    /// All limits of a list of descriptors, and below it.
-    fn level(&mut self, siblings: &'e [DescriptorEntry], before: &mut Vec<Step<'e>>) {
-        for (nth, entry) in siblings.iter().enumerate() {
-            if !self.can_be_said(entry) {
+impl<'e> LimitCollector<'_, 'e> {
+    /// Collects the limits of a list of descriptors, and of all levels below it.
+    fn collect(&mut self, siblings: &'e [ConfigDescriptor], parents: &mut Vec<PathStep<'e>>) {
+        for (index, descriptor) in siblings.iter().enumerate() {
+            if !self.check_expressible(descriptor) {
                 continue;
             }
-            let name = attribute_name(&entry.key, before);
-            before.push(Step { name, entry, elsewhere: elsewhere(siblings, nth) });
-            if let Some(limit) = &entry.limit {
-                self.make(limit, before);
+            let name = attribute_name(&descriptor.key, parents);
+            let excluded = excluded_values(siblings, index);
+            parents.push(PathStep { name, descriptor, excluded });
+            if let Some(limit) = &descriptor.limit {
+                self.add_limit(limit, parents);
             }
-            self.level(&entry.descriptors, before);
-            before.pop();
+            self.collect(&descriptor.descriptors, parents);
+            parents.pop();
         }
     }
 
-    fn make(&mut self, limit: &'e LimitEntry, steps: &[Step<'e>]) {
-        let Some(Step { entry, .. }) = steps.last() else { return };
-        let mode = match (entry.shadow, entry.quota) {
-            (false, None) => Mode::Enforce,
-            (false, Some(_)) => Mode::Jointly,
-            (true, None) => Mode::Observe,
-            (true, Some(place)) => {
+    fn add_limit(&mut self, config: &'e ConfigLimit, steps: &[PathStep<'e>]) {
+        let Some(PathStep { descriptor, .. }) = steps.last() else { return };
+        let mode = match (descriptor.is_shadow, descriptor.quota_mode_position) {
+            (false, None) => ConvertedMode::Enforce,
+            (false, Some(_)) => ConvertedMode::Jointly,
+            (true, None) => ConvertedMode::Observe,
+            (true, Some(position)) => {
                 let message = "cannot be expressed: with `quota_mode` and `shadow_mode`, the reference server lets each request of this descriptor pass all its quotas; write one of the two";
-                self.findings.wrong(self.path, place, message);
+                self.findings.push_error(self.path, position, message);
                 return;
             }
         };
-        let Some(terms) = self.terms(limit) else { return };
-        let before = self.elsewhere;
-        self.elsewhere += steps.iter().map(|step| step.elsewhere.len()).sum::<usize>();
-        if self.elsewhere > MAX_ELSEWHERE {
-            if before <= MAX_ELSEWHERE {
-                let message = "cannot be expressed: too many values go before others in this file";
-                self.findings.wrong(self.path, entry.place, message);
+        let Some(limit) = self.convert_limit(config) else { return };
+        let previous_count = self.excluded_count;
+        self.excluded_count += steps.iter().map(|step| step.excluded.len()).sum::<usize>();
+        if self.excluded_count > MAX_EXCLUDED_VALUES {
+            if previous_count <= MAX_EXCLUDED_VALUES {
+                let message =
+                    "cannot be expressed: too many values take precedence over others in this file";
+                self.findings.push_error(self.path, descriptor.position, message);
             }
             return;
         }
-        self.made.push(Made {
-            limit,
+        self.limit_paths.push(LimitPath {
+            config,
             steps: steps.to_vec(),
             path_text: path_text(steps),
-            terms,
+            limit,
             mode,
         });
     }
 
-    fn terms(&mut self, limit: &LimitEntry) -> Option<Terms> {
-        let Some(QuotaEntry { place, max, unit }) = limit.quota else {
-            return Some(Terms::Unlimited);
+    fn convert_limit(&mut self, limit: &ConfigLimit) -> Option<ConvertedLimit> {
+        let Some(ConfigQuota { position, max, unit }) = limit.quota else {
+            return Some(ConvertedLimit::Unlimited);
         };
-        let (max, counted) = (u64::from(max), u64::from(max).min(MAX_UNITS));
-        if max > MAX_UNITS && !self.too_many(place, max, unit.is_short) {
+        let (max, capped_max) = (u64::from(max), u64::from(max).min(MAX_UNITS));
+        if max > MAX_UNITS && !self.check_capped(position, max, unit.is_short) {
             return None;
         }
-        match self.counting.check(counted, unit.window) {
-            Ok(()) => Some(Terms::Quota(counted, unit.window)),
-            Err(wrong) => {
-                self.findings.wrong(self.path, place, wrong);
+        match self.options.check_quota(capped_max, unit.window) {
+            Ok(()) => Some(ConvertedLimit::Quota(capped_max, unit.window)),
+            Err(message) => {
+                self.findings.push_error(self.path, position, message);
                 None
             }
         }
     }
 
-    /// Whether more can be left out than is counted.
-    fn too_many(&mut self, place: SourcePosition, max: u64, is_short: bool) -> bool {
+    /// Returns whether [`MAX_UNITS`] can replace a larger limit, which is the case in short windows. Adds a note or an
+    /// error.
+    fn check_capped(&mut self, position: SourcePosition, max: u64, is_short: bool) -> bool {
         if is_short {
             let message =
-                format_args!("{max} is more than is counted here: {MAX_UNITS} holds instead");
-            self.findings.note(self.path, place, message);
+                format_args!("{max} exceeds the maximum of {MAX_UNITS}, which is used instead");
+            self.findings.push_note(self.path, position, message);
         } else {
             let message = format_args!(
-                "cannot be expressed: {max} is more than the {MAX_UNITS} that are counted here: write less, or `unlimited: true`"
+                "cannot be expressed: {max} exceeds the maximum of {MAX_UNITS}; write less, or `unlimited: true`"
             );
-            self.findings.wrong(self.path, place, message);
+            self.findings.push_error(self.path, position, message);
         }
         is_short
     }
 
-    /// Whether a policy can say the key and value of a descriptor.
-    fn can_be_said(&mut self, entry: &DescriptorEntry) -> bool {
-        let DescriptorEntry { place, key, value, value_place, .. } = entry;
-        // Told already.
+    /// Returns whether a policy can express the key and the value of a descriptor. Adds an error if it cannot.
+    fn check_expressible(&mut self, descriptor: &ConfigDescriptor) -> bool {
+        let ConfigDescriptor { position, key, value, value_position, .. } = descriptor;
+        // The parser has already reported it.
         if key.is_empty() {
             return false;
         }
-        let counted_apart = (value.is_empty() || value.contains('*')) && !entry.shared;
-        let wrong = if key.contains('*') {
-            "a key with `*` cannot be expressed: `*` may stand in values"
-        } else if key.len() > 128 {
-            "cannot be expressed: a key has at most 128 bytes here"
-        } else if is_repetition(key) {
-            "cannot be expressed: a key does not end in `#` and a number here, which is how the second entry of one key is called"
+        let has_counter_per_value =
+            (value.is_empty() || value.contains('*')) && !descriptor.is_shared;
+        let key_error = if key.contains('*') {
+            "cannot be expressed: a key cannot contain `*`; only values can"
+        } else if key.len() > MAX_KEY_BYTES {
+            "cannot be expressed: a key has at most 128 bytes"
+        } else if ends_in_repetition_number(key) {
+            "cannot be expressed: a key cannot end in `#` and a number, which is the name of a repeated key"
         } else if key.starts_with("header.") && key.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            "cannot be expressed: what begins with `header.` is lower-case here"
+            "cannot be expressed: a key that begins with `header.` must be lower case"
         } else if key.trim() != key {
-            "cannot be expressed: a key has no space around it here"
-        } else if counted_apart && key.contains('|') {
-            "cannot be expressed: a key whose values are counted apart has no `|` here"
+            "cannot be expressed: a key cannot begin or end with a space"
+        } else if has_counter_per_value && key.contains('|') {
+            "cannot be expressed: a key with one counter per value cannot contain `|`"
         } else {
             ""
         };
-        if !wrong.is_empty() {
-            self.findings.wrong(self.path, *place, wrong);
+        if !key_error.is_empty() {
+            self.findings.push_error(self.path, *position, key_error);
         }
-        let networks = value.contains('*') && values::is_like_network(value);
-        if networks {
-            let message = "cannot be expressed: a value that begins with an address and `/` is a network here, and has no `*`";
-            self.findings.wrong(self.path, *value_place, message);
+        let is_network_wildcard = value.contains('*') && wildcard::is_like_network(value);
+        if is_network_wildcard {
+            let message = "cannot be expressed: a value that begins with an address and `/` is a network, which cannot contain `*`";
+            self.findings.push_error(self.path, *value_position, message);
         }
-        wrong.is_empty() && !networks
+        key_error.is_empty() && !is_network_wildcard
     }
 }
 
-impl Counting {
-    /// Sees that a quota can be counted so, by the algorithm and by the store.
-    fn check(&self, max: u64, window: &str) -> Result<(), String> {
-        let unsaid = |error: &dyn fmt::Display| format!("cannot be expressed: {error}");
-        let quota: Quota = format!("{max}/{window}").parse().map_err(|error| unsaid(&error))?;
-        let limit = Limit::new(quota, self.algorithm).map_err(|error| unsaid(&error))?;
-        (self.supports)(&limit).map_err(|why| format!("{why} (--ratelimit-algorithm)"))
+impl ConversionOptions {
+    /// Checks that the algorithm and the store support a quota.
+    fn check_quota(&self, max: u64, window: &str) -> Result<(), String> {
+        let inexpressible = |error: &dyn fmt::Display| format!("cannot be expressed: {error}");
+        let quota: Quota =
+            format!("{max}/{window}").parse().map_err(|error| inexpressible(&error))?;
+        let limit = Limit::new(quota, self.algorithm).map_err(|error| inexpressible(&error))?;
+        (self.supports)(&limit).map_err(|reason| format!("{reason} (--ratelimit-algorithm)"))
     }
 }
 
-impl Made<'_> {
-    fn rule(&self, name: &str, replaces: Vec<String>) -> Rule {
-        let fixed = self.steps.iter().filter(|step| !step.entry.value.is_empty());
-        let apart = self.steps.iter().filter(|step| step.is_counted_apart());
-        let off = self.steps.iter().filter(|step| step.elsewhere.len() > 0);
-        Rule {
+impl LimitPath<'_> {
+    /// Creates the rule of the limit.
+    fn to_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
+        let with_value = self.steps.iter().filter(|step| !step.descriptor.value.is_empty());
+        let counted_by = self.steps.iter().filter(|step| step.has_counter_per_value());
+        let with_excluded = self.steps.iter().filter(|step| step.excluded.len() > 0);
+        ConvertedRule {
             name: name.to_owned(),
             descriptor: self.steps.iter().map(|step| step.name.clone()).collect(),
-            when: fixed.map(|step| (step.name.clone(), Values::of(&step.entry.value))).collect(),
-            per: apart.map(|step| step.name.clone()).collect(),
-            terms: self.terms,
+            when: with_value
+                .map(|step| (step.name.clone(), ValueSet::from_value(&step.descriptor.value)))
+                .collect(),
+            per: counted_by.map(|step| step.name.clone()).collect(),
+            limit: self.limit,
             mode: self.mode,
             replaces,
-            off: off.map(|step| (step.name.clone(), step.elsewhere.clone())).collect(),
+            excluded: with_excluded
+                .map(|step| (step.name.clone(), step.excluded.clone()))
+                .collect(),
         }
     }
 }
 
-impl Step<'_> {
-    /// Whether each of its values has counts of its own. Of an exact one there is only one.
-    fn is_counted_apart(&self) -> bool {
-        let DescriptorEntry { value, shared, .. } = self.entry;
-        value.is_empty() || (value.contains('*') && !shared)
+impl PathStep<'_> {
+    /// Returns whether each value has its own counter. An exact value is only one, and needs no distinction.
+    fn has_counter_per_value(&self) -> bool {
+        let ConfigDescriptor { value, is_shared, .. } = self.descriptor;
+        value.is_empty() || (value.contains('*') && !is_shared)
     }
 }
 
-impl Values {
-    fn of(value: &str) -> Self {
+impl ValueSet {
+    /// Creates a set with one value.
+    fn from_value(value: &str) -> Self {
         let mut values = Self::default();
         values.add(value);
         values
@@ -294,51 +313,57 @@ impl Values {
     }
 }
 
-/// The values for which not this one of some siblings is taken, although it would have them.
-fn elsewhere(siblings: &[DescriptorEntry], nth: usize) -> Values {
-    let entry = &siblings[nth];
-    let mut elsewhere = Values::default();
-    let is_bare = entry.value.is_empty();
-    if !is_bare && !entry.value.contains('*') {
-        return elsewhere;
+/// Returns the values that the descriptor at `index` would match, but for which one of its siblings takes precedence.
+fn excluded_values(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
+    let descriptor = &siblings[index];
+    let mut excluded = ValueSet::default();
+    let is_bare = descriptor.value.is_empty();
+    if !is_bare && !descriptor.value.contains('*') {
+        return excluded;
     }
-    let others = siblings.iter().enumerate();
-    for (place, other) in others.filter(|(place, other)| *place != nth && other.key == entry.key) {
+    let others = siblings
+        .iter()
+        .enumerate()
+        .filter(|(other_index, other)| *other_index != index && other.key == descriptor.key);
+    for (other_index, other) in others {
         let is_wildcard = other.value.contains('*');
-        let goes_before = match (is_bare, is_wildcard) {
+        let has_precedence = match (is_bare, is_wildcard) {
             (true, _) => !other.value.is_empty(),
-            (false, true) => place < nth && values::may_overlap(&entry.value, &other.value),
+            (false, true) => {
+                other_index < index && wildcard::may_overlap(&descriptor.value, &other.value)
+            }
             (false, false) => {
-                !other.value.is_empty() && values::matches(&entry.value, &other.value)
+                !other.value.is_empty()
+                    && wildcard::matches_wildcard(&descriptor.value, &other.value)
             }
         };
-        if goes_before {
-            elsewhere.add(&other.value);
+        if has_precedence {
+            excluded.add(&other.value);
         }
     }
-    elsewhere
+    excluded
 }
 
-/// The n-th entry of one key is called `key#n`.
-fn attribute_name(key: &str, before: &[Step<'_>]) -> String {
-    match before.iter().filter(|step| step.entry.key == key).count() {
+/// Returns the attribute name of a key: `key#n` for the n-th entry with this key.
+fn attribute_name(key: &str, parents: &[PathStep<'_>]) -> String {
+    match parents.iter().filter(|step| step.descriptor.key == key).count() {
         0 => key.to_owned(),
-        times => format!("{key}#{}", times + 1),
+        count => format!("{key}#{}", count + 1),
     }
 }
 
-/// `key#2`
-fn is_repetition(key: &str) -> bool {
+/// Returns whether a key ends like the name of a repeated key, such as `key#2`.
+fn ends_in_repetition_number(key: &str) -> bool {
     key.rsplit_once('#').is_some_and(|(_, number)| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     })
 }
 
-/// `plan_free.user`
-fn path_text(steps: &[Step<'_>]) -> String {
-    let texts = steps.iter().map(|Step { entry, .. }| match &*entry.value {
-        "" => entry.key.clone(),
-        value => format!("{}_{value}", entry.key),
+/// Returns the path as text, such as `plan_free.user`.
+fn path_text(steps: &[PathStep<'_>]) -> String {
+    let texts = steps.iter().map(|PathStep { descriptor, .. }| match &*descriptor.value {
+        "" => descriptor.key.clone(),
+        value => format!("{}_{value}", descriptor.key),
     });
     texts.collect::<Vec<_>>().join(".")
 }

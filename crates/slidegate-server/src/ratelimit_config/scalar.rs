@@ -1,13 +1,14 @@
-//! What a scalar is to the reference server, whose YAML is that of Go's yaml.v2: nearly YAML 1.1.
+//! Types of plain scalars as the reference server reads them: with Go's yaml.v2, which follows YAML 1.1 with few
+//! exceptions.
 
-/// A scalar, as the reference server takes it.
+/// The type and value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     Null,
     Bool(bool),
     Int(i64),
-    /// A number that is none of its integers.
-    Odd,
+    /// A number that is not an `i64`, such as a fraction.
+    OtherNumber,
     Text,
 }
 
@@ -17,35 +18,35 @@ const FALSE: [&str; 11] =
 const NULL: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
 impl Scalar {
-    /// Of what stands in a file without quotes.
-    pub fn of(text: &str) -> Self {
+    /// Classifies the text of a scalar without quotes.
+    pub fn from_plain(text: &str) -> Self {
         match text {
             _ if NULL.contains(&text) => Self::Null,
             _ if TRUE.contains(&text) => Self::Bool(true),
             _ if FALSE.contains(&text) => Self::Bool(false),
-            _ => Self::number(&text.replace('_', "")).unwrap_or(Self::Text),
+            _ => Self::from_number(&text.replace('_', "")).unwrap_or(Self::Text),
         }
     }
 
-    fn number(text: &str) -> Option<Self> {
-        let (negative, digits) = match text.strip_prefix(['+', '-']) {
+    fn from_number(text: &str) -> Option<Self> {
+        let (is_negative, digits) = match text.strip_prefix(['+', '-']) {
             Some(digits) => (text.starts_with('-'), digits),
             None => (false, text),
         };
         if [".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"].contains(&digits) {
-            return Some(Self::Odd);
+            return Some(Self::OtherNumber);
         }
-        if let Some(size) = whole(digits) {
-            let value = i128::from(size) * if negative { -1 } else { 1 };
-            return Some(i64::try_from(value).map_or(Self::Odd, Self::Int));
+        if let Some(magnitude) = parse_integer(digits) {
+            let value = i128::from(magnitude) * if is_negative { -1 } else { 1 };
+            return Some(i64::try_from(value).map_or(Self::OtherNumber, Self::Int));
         }
-        // Whole numbers that are too large are numbers with a fraction to it, and so is `08`.
-        is_decimal(digits).then_some(Self::Odd)
+        // yaml.v2 reads integers that are too large as floats, and `08` too.
+        is_decimal(digits).then_some(Self::OtherNumber)
     }
 }
 
-/// A whole number by its digits: `0x` is hexadecimal, `0b` binary, and `0` or `0o` octal.
-fn whole(digits: &str) -> Option<u64> {
+/// Parses an unsigned integer. The prefix `0x` means hexadecimal, `0b` binary, and `0` or `0o` octal.
+fn parse_integer(digits: &str) -> Option<u64> {
     let (radix, digits) = match digits.get(..2) {
         Some("0x" | "0X") => (16, &digits[2..]),
         Some("0b" | "0B") => (2, &digits[2..]),
@@ -53,25 +54,25 @@ fn whole(digits: &str) -> Option<u64> {
         Some(_) if digits.starts_with('0') => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // `from_str_radix` would take another sign.
-    let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    plain.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
+    // `from_str_radix` would accept a second sign.
+    let has_no_sign = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    has_no_sign.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
 }
 
-/// `1.5`, `.5`, `1.`, `1e3`, `08`
+/// Returns whether the text is a decimal number, such as `1.5`, `.5`, `1.`, `1e3` or `08`.
 fn is_decimal(text: &str) -> bool {
     let (number, exponent) = match text.split_once(['e', 'E']) {
         Some((number, exponent)) => (number, Some(exponent)),
         None => (text, None),
     };
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let (before, behind) = number.split_once('.').unwrap_or((number, ""));
-    let has_digits = !(before.is_empty() && behind.is_empty());
-    let fine_exponent = exponent.is_none_or(|exponent| {
-        let size = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-        !size.is_empty() && digits(size)
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let has_digits = !(integer.is_empty() && fraction.is_empty());
+    let is_exponent_valid = exponent.is_none_or(|exponent| {
+        let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+        !digits.is_empty() && is_digits(digits)
     });
-    has_digits && digits(before) && digits(behind) && fine_exponent
+    has_digits && is_digits(integer) && is_digits(fraction) && is_exponent_valid
 }
 
 #[cfg(test)]
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scalar_is_what_the_reference_server_takes_it_for() {
+    fn plain_scalar_type_matches_reference_server() {
         for (text, scalar) in [
             ("~", Scalar::Null),
             ("", Scalar::Null),
@@ -96,14 +97,14 @@ mod tests {
             ("0b11", Scalar::Int(3)),
             ("0", Scalar::Int(0)),
             ("9223372036854775807", Scalar::Int(i64::MAX)),
-            ("9223372036854775808", Scalar::Odd),
+            ("9223372036854775808", Scalar::OtherNumber),
             ("-9223372036854775808", Scalar::Int(i64::MIN)),
-            ("99999999999999999999999", Scalar::Odd),
-            ("08", Scalar::Odd),
-            ("1.5", Scalar::Odd),
-            (".5", Scalar::Odd),
-            ("1e3", Scalar::Odd),
-            (".inf", Scalar::Odd),
+            ("99999999999999999999999", Scalar::OtherNumber),
+            ("08", Scalar::OtherNumber),
+            ("1.5", Scalar::OtherNumber),
+            (".5", Scalar::OtherNumber),
+            ("1e3", Scalar::OtherNumber),
+            (".inf", Scalar::OtherNumber),
             (".", Scalar::Text),
             ("e3", Scalar::Text),
             ("1e", Scalar::Text),
@@ -112,7 +113,7 @@ mod tests {
             ("10.0.0.1", Scalar::Text),
             ("2001-01-01", Scalar::Text),
         ] {
-            assert_eq!(Scalar::of(text), scalar, "{text}");
+            assert_eq!(Scalar::from_plain(text), scalar, "{text}");
         }
     }
 }

@@ -1,92 +1,99 @@
-//! The walk of the reference server, in words of its own, against the policies that are made.
+//! Compares converted policies with an independent implementation of the reference server's walk.
 
 use proptest::prelude::*;
 use slidegate::{Algorithm, Descriptor, Request, Value};
 
-use super::{Converted, Counting, convert};
-use crate::policy_file::{FileText, any_limit};
+use super::{Conversion, ConversionOptions, convert};
+use crate::policy_file::{FileText, accept_any_limit};
 
 fn files(texts: &[&str]) -> Vec<FileText> {
-    let file = |(nth, text): (usize, &&str)| FileText {
-        path: format!("{nth}.yaml").into(),
+    let file = |(index, text): (usize, &&str)| FileText {
+        path: format!("{index}.yaml").into(),
         text: (**text).into(),
     };
     texts.iter().enumerate().map(file).collect()
 }
 
-const BY_DEFAULT: Counting = Counting { algorithm: Algorithm::SlidingWindow, supports: any_limit };
+const DEFAULT_OPTIONS: ConversionOptions =
+    ConversionOptions { algorithm: Algorithm::SlidingWindow, supports: accept_any_limit };
 
-fn converted(text: &str) -> Converted {
-    let told = |wrong: Vec<_>| panic!("{wrong:#?}\nin\n{text}");
-    convert(&files(&[text]), BY_DEFAULT).unwrap_or_else(told)
+/// Converts a valid file.
+fn convert_valid(text: &str) -> Conversion {
+    let fail = |errors: Vec<_>| panic!("{errors:#?}\nin\n{text}");
+    convert(&files(&[text]), DEFAULT_OPTIONS).unwrap_or_else(fail)
 }
 
-/// What is wrong with these files, a line for each mistake.
-fn mistakes(texts: &[&str]) -> Vec<String> {
-    match convert(&files(texts), BY_DEFAULT) {
-        Ok(converted) => panic!("nothing is wrong: {}", converted.text),
+/// Returns the errors in these files, one line each.
+fn conversion_errors(texts: &[&str]) -> Vec<String> {
+    match convert(&files(texts), DEFAULT_OPTIONS) {
+        Ok(conversion) => panic!("expected errors, got: {}", conversion.text),
         Err(findings) => findings.iter().map(ToString::to_string).collect(),
     }
 }
 
-/// A descriptor of a file, as drawn.
+/// A generated descriptor of a file.
 #[derive(Clone, Debug)]
 struct Branch {
     key: &'static str,
     value: &'static str,
-    shared: bool,
-    limit: Drawn,
+    is_shared: bool,
+    limit: GeneratedLimit,
     branches: Vec<Branch>,
 }
 
+/// The limit of a generated descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drawn {
+enum GeneratedLimit {
     None,
     Unlimited,
     Some,
 }
 
+/// The key and value of an entry.
 type Entry = (&'static str, &'static str);
 
-/// Which limit holds, and whose counts it asks for: by its name, and the values that it counts apart. The walk
-/// goes down one level for each entry. There it takes the branch of just this value; or else the first
-/// wildcard that has it; or else the key alone. If there is none, or no limit where the entries end, nothing
-/// holds. It never tries another branch.
+/// Walks the tree as the reference server does. Returns the name of the limit that applies, and the values by which it
+/// counts.
+///
+/// The walk goes down one level for each entry. On each level it takes the branch with exactly this value, otherwise
+/// the first matching wildcard, otherwise the branch with the bare key. No limit applies if there is no such branch, or
+/// if the last branch has no limit. The walk never tries another branch.
 fn walk(branches: &[Branch], path: &str, entries: &[Entry]) -> Option<(String, Vec<String>)> {
     let (&(key, value), rest) = entries.split_first()?;
-    let of_key = || branches.iter().enumerate().filter(|(_, branch)| branch.key == key);
+    let with_key = || branches.iter().enumerate().filter(|(_, branch)| branch.key == key);
     let is_wildcard = |branch: &Branch| branch.value.contains('*');
-    let exact = of_key().find(|(_, branch)| !value.is_empty() && branch.value == value);
-    let wildcard =
-        || of_key().find(|(_, branch)| is_wildcard(branch) && is_like(branch.value, value));
-    let bare = || of_key().find(|(_, branch)| branch.value.is_empty());
-    let (nth, branch) = exact.or_else(wildcard).or_else(bare)?;
-    let path = format!("{path}.{nth}");
-    let (name, mut apart) = match rest {
-        [] if branch.limit == Drawn::None => return None,
+    let exact = with_key().find(|(_, branch)| !value.is_empty() && branch.value == value);
+    let wildcard = || {
+        with_key().find(|(_, branch)| is_wildcard(branch) && matches_wildcard(branch.value, value))
+    };
+    let bare = || with_key().find(|(_, branch)| branch.value.is_empty());
+    let (index, branch) = exact.or_else(wildcard).or_else(bare)?;
+    let path = format!("{path}.{index}");
+    let (name, mut counted_values) = match rest {
+        [] if branch.limit == GeneratedLimit::None => return None,
         [] => (path, Vec::new()),
         rest => walk(&branch.branches, &path, rest)?,
     };
-    if branch.value.is_empty() || (is_wildcard(branch) && !branch.shared) {
-        apart.insert(0, value.to_owned());
+    if branch.value.is_empty() || (is_wildcard(branch) && !branch.is_shared) {
+        counted_values.insert(0, value.to_owned());
     }
-    Some((name, apart))
+    Some((name, counted_values))
 }
 
-/// A star takes nothing, or one character and then the rest.
-fn is_like(wildcard: &str, value: &str) -> bool {
+/// Returns whether a value matches: a `*` matches the empty text, or one character and then the rest.
+fn matches_wildcard(wildcard: &str, value: &str) -> bool {
     let mut rest = value.chars();
     match wildcard.chars().next() {
         None => value.is_empty(),
         Some('*') => {
-            is_like(&wildcard[1..], value)
-                || (rest.next().is_some() && is_like(wildcard, rest.as_str()))
+            matches_wildcard(&wildcard[1..], value)
+                || (rest.next().is_some() && matches_wildcard(wildcard, rest.as_str()))
         }
-        Some(char) => rest.next() == Some(char) && is_like(&wildcard[1..], rest.as_str()),
+        Some(char) => rest.next() == Some(char) && matches_wildcard(&wildcard[1..], rest.as_str()),
     }
 }
 
-/// Branches of a list: no two have the same key and value.
+/// Generates a list of branches with distinct keys and values.
 fn branches(depth: u32) -> BoxedStrategy<Vec<Branch>> {
     let key = prop::sample::select(vec!["k", "l"]);
     let value = prop::sample::select(vec![
@@ -102,24 +109,29 @@ fn branches(depth: u32) -> BoxedStrategy<Vec<Branch>> {
         "*",
         "10.*",
     ]);
-    let limit = prop::sample::select(vec![Drawn::None, Drawn::Unlimited, Drawn::Some, Drawn::Some]);
-    let below = if depth == 0 { Just(Vec::new()).boxed() } else { branches(depth - 1) };
-    let branch = (key, value, any::<bool>(), limit, below).prop_map(
-        |(key, value, shared, limit, branches)| Branch {
+    let limit = prop::sample::select(vec![
+        GeneratedLimit::None,
+        GeneratedLimit::Unlimited,
+        GeneratedLimit::Some,
+        GeneratedLimit::Some,
+    ]);
+    let children = if depth == 0 { Just(Vec::new()).boxed() } else { branches(depth - 1) };
+    let branch = (key, value, any::<bool>(), limit, children).prop_map(
+        |(key, value, is_shared, limit, branches)| Branch {
             key,
             value,
-            shared: shared && value.contains('*'),
+            is_shared: is_shared && value.contains('*'),
             limit,
             branches,
         },
     );
     let list = prop::collection::vec(branch, 0..6);
     let distinct = list.prop_map(|mut list: Vec<Branch>| {
-        let mut known = Vec::new();
+        let mut seen = Vec::new();
         list.retain(|branch| {
             let entry = (branch.key, branch.value);
-            let is_new = !known.contains(&entry);
-            known.push(entry);
+            let is_new = !seen.contains(&entry);
+            seen.push(entry);
             is_new
         });
         list
@@ -127,6 +139,7 @@ fn branches(depth: u32) -> BoxedStrategy<Vec<Branch>> {
     distinct.boxed()
 }
 
+/// Generates the entries of a request's descriptor.
 fn entries() -> impl Strategy<Value = Vec<Entry>> {
     let value = prop::sample::select(vec![
         "",
@@ -143,49 +156,50 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     prop::collection::vec((prop::sample::select(vec!["k", "l"]), value), 1..5)
 }
 
-/// The branches as a file has them. The name of a limit is its place.
-fn written(branches: &[Branch], path: &str, indent: usize) -> String {
+/// Formats branches as a file. The name of a limit is its path.
+fn format_branches(branches: &[Branch], path: &str, indent: usize) -> String {
     let margin = " ".repeat(indent);
     let mut text = format!("{margin}descriptors:\n");
-    for (nth, branch) in branches.iter().enumerate() {
-        let Branch { key, value, shared, limit, branches } = branch;
-        let path = format!("{path}.{nth}");
+    for (index, branch) in branches.iter().enumerate() {
+        let Branch { key, value, is_shared, limit, branches } = branch;
+        let path = format!("{path}.{index}");
         text += &format!("{margin}- key: {key}\n");
         if !value.is_empty() {
-            text += &format!("{margin}  value: '{value}'\n{margin}  share_threshold: {shared}\n");
+            text +=
+                &format!("{margin}  value: '{value}'\n{margin}  share_threshold: {is_shared}\n");
         }
         match limit {
-            Drawn::None => {}
-            Drawn::Unlimited => {
+            GeneratedLimit::None => {}
+            GeneratedLimit::Unlimited => {
                 text += &format!("{margin}  rate_limit: {{ name: {path}, unlimited: yes }}\n");
             }
-            Drawn::Some => {
+            GeneratedLimit::Some => {
                 text += &format!(
                     "{margin}  rate_limit: {{ name: {path}, unit: HOUR, requests_per_unit: 5 }}\n"
                 );
             }
         }
         if !branches.is_empty() {
-            text += &written(branches, &path, indent + 2);
+            text += &format_branches(branches, &path, indent + 2);
         }
     }
     text
 }
 
-/// The n-th entry of one key is the attribute `key#n`.
+/// Returns the attributes for entries: the n-th entry with the same key is the attribute `key#n`.
 fn attributes(entries: &[Entry]) -> Vec<(String, &'static str)> {
-    let name = |(nth, (key, value)): (usize, &Entry)| match entries[..nth]
+    let name = |(index, (key, value)): (usize, &Entry)| match entries[..index]
         .iter()
         .filter(|(other, _)| other == key)
         .count()
     {
         0 => ((*key).to_owned(), *value),
-        times => (format!("{key}#{}", times + 1), *value),
+        count => (format!("{key}#{}", count + 1), *value),
     };
     entries.iter().enumerate().map(name).collect()
 }
 
-fn text_of(value: Value<'_>) -> String {
+fn value_text(value: Value<'_>) -> String {
     match value {
         Value::Text(_) | Value::Ipv4(_) => value.to_string(),
         other => panic!("{other:?}"),
@@ -196,63 +210,66 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn a_policy_leads_where_the_walk_does(
-        branches in branches(2), asked in prop::collection::vec(entries(), 1..30),
+    fn policy_matches_reference_walk(
+        branches in branches(2), requests in prop::collection::vec(entries(), 1..30),
     ) {
-        let text = format!("domain: d\n{}", written(&branches, "r", 0));
-        let Converted { policy, text, .. } = converted(&text);
-        for entries in asked {
+        let text = format!("domain: d\n{}", format_branches(&branches, "r", 0));
+        let Conversion { policy, text, .. } = convert_valid(&text);
+        for entries in requests {
             let attributes = attributes(&entries);
             let attributes = attributes.iter().map(|(name, value)| (name.as_str(), *value));
             let request = Request::new("d", Descriptor::new(attributes).exact());
-            let applied = policy.apply(&request);
-            let found: Vec<(String, Vec<String>)> = applied.matches().map(|one| {
-                let apart = match one.limits().is_empty() {
+            let matched = policy.apply(&request);
+            let found: Vec<(String, Vec<String>)> = matched.matches().map(|rule_match| {
+                let counted_values = match rule_match.limits().is_empty() {
                     true => Vec::new(),
-                    false => one.identity().map(|(_, value)| text_of(value)).collect(),
+                    false => rule_match.identity().map(|(_, value)| value_text(value)).collect(),
                 };
-                (one.rule().name().to_owned(), apart)
+                (rule_match.rule().name().to_owned(), counted_values)
             }).collect();
-            let mut meant = walk(&branches, "r", &entries);
-            // Of what is unlimited nothing is counted.
-            if let (Some((_, apart)), Some(one)) = (&mut meant, applied.matches().next())
-                && one.limits().is_empty()
+            let mut expected = walk(&branches, "r", &entries);
+            // Unlimited rules count nothing.
+            if let (Some((_, counted_values)), Some(rule_match)) = (&mut expected, matched.matches().next())
+                && rule_match.limits().is_empty()
             {
-                apart.clear();
+                counted_values.clear();
             }
-            // IPv4 within IPv6 is counted as what it is.
-            if let Some((_, apart)) = &mut meant {
-                for value in apart.iter_mut().filter(|value| **value == "::ffff:10.0.0.1") {
+            // IPv4-mapped IPv6 addresses are counted as IPv4 addresses.
+            if let Some((_, counted_values)) = &mut expected {
+                for value in counted_values.iter_mut().filter(|value| **value == "::ffff:10.0.0.1") {
                     *value = "10.0.0.1".to_owned();
                 }
             }
-            prop_assert_eq!(found, meant.into_iter().collect::<Vec<_>>(), "{:?} in\n{}", entries, text);
+            prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{:?} in\n{}", entries, text);
         }
     }
 }
 
 #[test]
-fn what_the_reference_server_refuses_is_refused_with_its_place() {
-    for (text, told) in [
+fn file_errors_have_positions() {
+    for (text, expected) in [
         ("", "0.yaml:1:1: a file needs a `domain` with a name"),
         ("descriptors: []", "0.yaml:1:1: a file needs a `domain` with a name"),
         ("domain: ''", "0.yaml:1:9: a file needs a `domain` with a name"),
-        ("[]", "0.yaml:1:1: here should be a file with a domain and its descriptors"),
-        ("domain: [a", "0.yaml:1:9: this is not YAML as it should be"),
-        ("domain: a\ndomain: b", "0.yaml:2:1: this is not YAML as it should be"),
-        ("domain: a\ndescriptors: {}", "0.yaml:2:14: `descriptors` is a list"),
-        ("domain: a\ndescriptors: [a]", "0.yaml:2:15: only maps may stand in a list here"),
+        ("[]", "0.yaml:1:1: expected a file with a domain and its descriptors"),
+        ("domain: [a", "0.yaml:1:9: invalid YAML"),
+        ("domain: a\ndomain: b", "0.yaml:2:1: invalid YAML"),
+        ("domain: a\ndescriptors: {}", "0.yaml:2:14: `descriptors` must be a list"),
+        ("domain: a\ndescriptors: [a]", "0.yaml:2:15: items of this list must be maps"),
         ("domain: a\ndescriptors:\n- value: b", "0.yaml:3:3: a descriptor needs a `key`"),
         ("domain: a\ndescriptors:\n- key: ''", "0.yaml:3:8: a descriptor needs a `key`"),
-        ("domain: a\ndescriptors:\n- ky: b", "0.yaml:3:3: there is no `ky`: there is `domain`, "),
-        ("domain: a\n1: b", "0.yaml:2:1: there is no `1`"),
+        (
+            "domain: a\ndescriptors:\n- ky: b",
+            "0.yaml:3:3: unknown field `ky`; known fields are `domain`, ",
+        ),
+        ("domain: a\n1: b", "0.yaml:2:1: unknown field `1`"),
         (
             "domain: a\ndescriptors: [{ key: k, value: 1.5 }]",
-            "0.yaml:2:32: `1.5` is a number that is no integer here",
+            "0.yaml:2:32: `1.5` is not an integer",
         ),
         (
             "domain: a\ndescriptors:\n- { key: k, value: v }\n- { key: k_v }",
-            "0.yaml:4:3: `k_v` stands in this list already, in line 3",
+            "0.yaml:4:3: duplicate descriptor `k_v`, first in line 3",
         ),
         (
             "domain: a\ndescriptors: [{ key: k, share_threshold: true, value: v }]",
@@ -260,54 +277,61 @@ fn what_the_reference_server_refuses_is_refused_with_its_place() {
         ),
         (
             "domain: a\ndescriptors: [{ key: k, shadow_mode: 'true' }]",
-            "0.yaml:2:38: `shadow_mode` is `true` or `false`",
+            "0.yaml:2:38: `shadow_mode` must be `true` or `false`",
         ),
-        ("domain: a\ndescriptors: [{ key: k, metadata: 1 }]", "0.yaml:2:35: `metadata` is a map"),
-        ("domain: a\ndescriptors: [{ key: { a: 1 } }]", "0.yaml:2:24: there is no `a`"),
+        (
+            "domain: a\ndescriptors: [{ key: k, metadata: 1 }]",
+            "0.yaml:2:35: `metadata` must be a map",
+        ),
+        ("domain: a\ndescriptors: [{ key: { a: 1 } }]", "0.yaml:2:24: unknown field `a`"),
     ] {
-        let mistakes = mistakes(&[text]);
-        assert!(mistakes.iter().any(|line| line.starts_with(told)), "{mistakes:#?}");
+        let errors = conversion_errors(&[text]);
+        assert!(errors.iter().any(|line| line.starts_with(expected)), "{errors:#?}");
     }
 }
 
 #[test]
-fn a_limit_that_the_reference_server_refuses_is_refused() {
-    // The place is that of the second part.
-    for (limit, at, told) in [
-        ("{}", "{}", "`` is no unit of time: there is `second`, `minute`, `hour`, `day`, "),
-        ("{ unit: fortnight }", "fortnight", "`fortnight` is no unit of time"),
-        ("{ unit: UNKNOWN }", "UNKNOWN", "`UNKNOWN` is no unit of time"),
-        ("{ unit: day, unlimited: true }", "day", "what is `unlimited` has no `unit`"),
-        ("text", "text", "here should be a limit"),
-        ("{ unit: day, requests_per_unit: -1 }", "-1", "`requests_per_unit` is a whole number"),
-        ("{ unit: day, requests_per_unit: '1' }", "'1'", "`requests_per_unit` is a whole number"),
-        ("{ unit: day, requests_per_unit: 4294967296 }", "429", "`requests_per_unit` is a whole"),
-        ("{ unit: day, replaces: [n] }", "n]", "only maps may stand in a list here"),
+fn limit_errors_have_positions() {
+    // The second text is the part of the limit at the reported position.
+    for (limit, reported_part, expected) in [
+        ("{}", "{}", "`` is not a unit of time; use one of `second`, `minute`, `hour`, `day`, "),
+        ("{ unit: fortnight }", "fortnight", "`fortnight` is not a unit of time"),
+        ("{ unit: UNKNOWN }", "UNKNOWN", "`UNKNOWN` is not a unit of time"),
+        ("{ unit: day, unlimited: true }", "day", "`unlimited` and `unit` exclude each other"),
+        ("text", "text", "expected a limit"),
+        ("{ unit: day, requests_per_unit: -1 }", "-1", "`requests_per_unit` must be an integer"),
+        ("{ unit: day, requests_per_unit: '1' }", "'1'", "`requests_per_unit` must be an integer"),
+        ("{ unit: day, requests_per_unit: 4294967296 }", "429", "`requests_per_unit` must be"),
+        ("{ unit: day, replaces: [n] }", "n]", "items of this list must be maps"),
         (
             "{ unit: day, replaces: [{ name: '' }] }",
             "''",
             "an entry of `replaces` needs the `name`",
         ),
         ("{ unit: day, replaces: [{}] }", "{}", "an entry of `replaces` needs the `name`"),
-        ("{ name: n, unit: day, replaces: [{ name: n }] }", "n }]", "a limit cannot replace those"),
-        ("{ unit: day, max: 1 }", "max", "there is no `max`"),
+        (
+            "{ name: n, unit: day, replaces: [{ name: n }] }",
+            "n }]",
+            "a limit cannot replace limits",
+        ),
+        ("{ unit: day, max: 1 }", "max", "unknown field `max`"),
     ] {
         let text = format!("{{ domain: a, descriptors: [{{ key: k, rate_limit: {limit} }}] }}");
-        let column = text.find(limit).unwrap() + limit.find(at).unwrap() + 1;
-        let mistakes = mistakes(&[&text]);
-        let told = format!("0.yaml:1:{column}: {told}");
-        assert!(mistakes.iter().any(|line| line.starts_with(&told)), "{mistakes:#?} {told}");
+        let column = text.find(limit).unwrap() + limit.find(reported_part).unwrap() + 1;
+        let errors = conversion_errors(&[&text]);
+        let expected = format!("0.yaml:1:{column}: {expected}");
+        assert!(errors.iter().any(|line| line.starts_with(&expected)), "{errors:#?} {expected}");
     }
 }
 
 #[test]
-fn what_cannot_be_expressed_says_so() {
-    for (descriptor, told) in [
-        ("{ key: 'k*' }", "a key with `*` cannot be expressed"),
-        ("{ key: 'k#2' }", "a key does not end in `#` and a number"),
-        ("{ key: 'a|b' }", "a key whose values are counted apart has no `|`"),
-        ("{ key: ' a', value: b }", "a key has no space around it"),
-        ("{ key: header.X }", "what begins with `header.` is lower-case"),
+fn inexpressible_descriptors_are_rejected() {
+    for (descriptor, expected) in [
+        ("{ key: 'k*' }", "a key cannot contain `*`"),
+        ("{ key: 'k#2' }", "a key cannot end in `#` and a number"),
+        ("{ key: 'a|b' }", "a key with one counter per value cannot contain `|`"),
+        ("{ key: ' a', value: b }", "a key cannot begin or end with a space"),
+        ("{ key: header.X }", "a key that begins with `header.` must be lower case"),
         ("{ key: k, value: 10.0.0.0/* }", "a value that begins with an address"),
         (
             "{ key: k, quota_mode: true, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }",
@@ -315,51 +339,53 @@ fn what_cannot_be_expressed_says_so() {
         ),
         (
             "{ key: k, rate_limit: { unit: day, requests_per_unit: 4294967295 } }",
-            "cannot be expressed: 4294967295 is more than the 536870912",
+            "cannot be expressed: 4294967295 exceeds the maximum of 536870912",
         ),
     ] {
-        let mistakes = mistakes(&[&format!("domain: a\ndescriptors:\n- {descriptor}")]);
-        assert!(mistakes.len() == 1 && mistakes[0].contains(told), "{mistakes:#?}");
+        let errors = conversion_errors(&[&format!("domain: a\ndescriptors:\n- {descriptor}")]);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:#?}");
     }
     let log = convert(
         &files(&[
             "domain: a\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 9999999 } }]",
         ]),
-        Counting { algorithm: Algorithm::SlidingLog, ..BY_DEFAULT },
+        ConversionOptions { algorithm: Algorithm::SlidingLog, ..DEFAULT_OPTIONS },
     );
     assert!(log.unwrap_err()[0].message.contains("too large for sliding_log"));
 }
 
 #[test]
-fn what_would_make_a_policy_without_end_is_told() {
-    let nested = |nth: usize| {
+fn too_many_excluded_values_are_rejected() {
+    let descriptor = |index: usize| {
         format!(
             "- {{ key: k, value: '{}*', rate_limit: {{ unit: day }} }}\n",
-            "a".repeat(1_200 - nth)
+            "a".repeat(1_200 - index)
         )
     };
-    let text: String = (0..1_100).map(nested).collect();
-    let mistakes = mistakes(&[&format!("domain: a\ndescriptors:\n{text}")]);
+    let text: String = (0..1_100).map(descriptor).collect();
+    let errors = conversion_errors(&[&format!("domain: a\ndescriptors:\n{text}")]);
     assert_eq!(
-        mistakes,
-        ["0.yaml:1003:3: cannot be expressed: too many values go before others in this file"]
+        errors,
+        [
+            "0.yaml:1003:3: cannot be expressed: too many values take precedence over others in this file"
+        ]
     );
 }
 
 #[test]
-fn all_mistakes_of_all_files_are_told_in_order() {
-    let bad = "domain: a\ndescriptors: [{ key: '' }, { key: b, rate_limit: {} }, { c: d }]";
-    let mistakes = mistakes(&[bad, "domain: c\nx: 1", "domain: a"]);
-    let begins: Vec<String> =
-        mistakes.iter().map(|line| line.split(": ").next().unwrap().to_owned()).collect();
-    let places =
+fn errors_of_all_files_are_sorted() {
+    let invalid = "domain: a\ndescriptors: [{ key: '' }, { key: b, rate_limit: {} }, { c: d }]";
+    let errors = conversion_errors(&[invalid, "domain: c\nx: 1", "domain: a"]);
+    let positions: Vec<String> =
+        errors.iter().map(|line| line.split(": ").next().unwrap().to_owned()).collect();
+    let expected =
         ["0.yaml:2:22", "0.yaml:2:50", "0.yaml:2:56", "0.yaml:2:58", "1.yaml:2:1", "2.yaml:1:9"];
-    assert_eq!(begins, places, "{mistakes:#?}");
-    assert!(mistakes[5].contains("`a` stands in 0.yaml already"));
+    assert_eq!(positions, expected, "{errors:#?}");
+    assert!(errors[5].contains("`a` is already defined in 0.yaml"));
 }
 
 #[test]
-fn what_is_accepted_without_effect_is_noted() {
+fn ineffective_fields_are_noted() {
     let text = "
 domain: a
 unit: day
@@ -372,30 +398,30 @@ descriptors:
 - { key: l, shadow_mode: true, value_to_metric: true, rate_limit: }
 - { key: m, rate_limit: { unit: day } }
 ";
-    let Converted { notes, text, .. } = converted(text);
+    let Conversion { notes, text, .. } = convert_valid(text);
     let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
-    let told = [
+    let expected = [
         "0.yaml:3:1: `unit` has no effect here",
         "0.yaml:6:20: `detailed_metric` is accepted and has no effect",
         "0.yaml:7:13: `metadata` is accepted and has no effect",
-        "0.yaml:9:50: 4294967295 is more than is counted here: 536870912 holds instead",
-        "0.yaml:9:81: `gone` is the name of no limit of this domain",
+        "0.yaml:9:50: 4294967295 exceeds the maximum of 536870912, which is used instead",
+        "0.yaml:9:81: no limit of this domain is named `gone`",
         "0.yaml:9:90: `key` has no effect here",
-        "0.yaml:10:26: `shadow_mode` has no effect without a `rate_limit` beside",
+        "0.yaml:10:26: `shadow_mode` has no effect without a `rate_limit` in the same descriptor",
         "0.yaml:10:49: `value_to_metric` is accepted and has no effect",
         "0.yaml:11:25: without `requests_per_unit` a limit is 0: nothing passes",
     ];
-    assert_eq!(notes.len(), told.len(), "{notes:#?}");
-    for (note, told) in notes.iter().zip(told) {
-        assert!(note.starts_with(told), "{note}");
-        assert!(text.contains(&format!("# - {told}")));
+    assert_eq!(notes.len(), expected.len(), "{notes:#?}");
+    for (note, expected) in notes.iter().zip(expected) {
+        assert!(note.starts_with(expected), "{note}");
+        assert!(text.contains(&format!("# - {expected}")));
     }
     assert!(text.contains("limits: [536870912/1s]\n    mode: observe\n"));
     assert!(text.contains("limits: [0/1d]"));
 }
 
 #[test]
-fn scalars_are_read_as_the_reference_server_reads_them() {
+fn scalars_are_read_like_reference_server() {
     let text = "
 domain: 010
 descriptors:
@@ -403,7 +429,7 @@ descriptors:
 - { key: null_value, value: ~, rate_limit: { unit: 'WEEK', requests_per_unit: 1_0 } }
 - { key: k, value: '1.5', shadow_mode: Off, rate_limit: { unlimited: on } }
 ";
-    let Converted { text, notes, .. } = converted(text);
+    let Conversion { text, notes, .. } = convert_valid(text);
     assert_eq!(notes, []);
     for part in [
         "domain: \"010\"",
@@ -417,17 +443,17 @@ descriptors:
 }
 
 #[test]
-fn the_same_files_make_the_same_text_which_a_terminal_can_show() {
+fn conversion_is_deterministic_and_printable() {
     let text = "domain: \"a\\e[0m\\u00a0ü\"\ndescriptors: [{ key: \"k\\u0001l\", value: \"'\\\"\\\\\", rate_limit: { unit: day } }]";
-    let (one, other) = (converted(text).text, converted(text).text);
-    assert_eq!(one, other);
-    assert!(one.chars().all(|char| char == '\n' || !char.is_control()), "{one}");
-    let policy = slidegate::Policy::from_yaml(&one).unwrap();
+    let (first, second) = (convert_valid(text).text, convert_valid(text).text);
+    assert_eq!(first, second);
+    assert!(first.chars().all(|char| char == '\n' || !char.is_control()), "{first}");
+    let policy = slidegate::Policy::from_yaml(&first).unwrap();
     let rule = &policy.rules()[0];
     assert_eq!((rule.name(), rule.domain()), ("k-l_---", "a\u{1b}[0m\u{a0}ü"));
     assert!(
         rule.when()
             .conditions()
-            .any(|(name, wanted)| name == "k\u{1}l" && wanted.matches(Some("'\"\\")))
+            .any(|(name, condition)| name == "k\u{1}l" && condition.matches(Some("'\"\\")))
     );
 }

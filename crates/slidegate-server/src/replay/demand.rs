@@ -1,78 +1,82 @@
-//! What clients ask for, whatever is allowed: the most that each asks within a second, a minute, a day.
+//! Measures the demand of clients regardless of the decisions: the maximum number of requests of each client within a
+//! second, a minute, a day.
 
 use slidegate::Timestamp;
 
-use super::exact::ExactLog;
-use super::keys::ByHash;
+use super::exact_log::ExactLog;
+use super::key_counts::ByHash;
 
-/// The windows that limits are suggested for, in microseconds, the shortest first.
+/// The windows for which limits are suggested, in microseconds, shortest first.
 pub const WINDOWS_US: [u64; 5] = [1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
-/// Tables with fewer clients are not swept.
-const FEW: usize = 1024;
+/// Minimum number of clients before memory is released.
+const MIN_SWEEP_CLIENTS: usize = 1024;
 
-/// An hour: what is a day old then has waited for little longer.
-const SELDOM_US: u64 = 3_600_000_000;
+/// Minimum time between two sweeps. Much shorter than a day, so that memory of expired requests is released soon.
+const SWEEP_INTERVAL_US: u64 = 3_600_000_000;
 
-/// What each client of a rule asks for.
+/// The demand of each client of a rule.
 #[derive(Default)]
 pub struct Demand {
-    /// Where a client stands: a table of numbers grows faster than one of clients.
-    places: ByHash<u32>,
-    clients: Vec<Client>,
-    /// Requests since logs were last swept.
-    unswept: usize,
+    /// The index of each client in `clients`. A map of small indices grows faster than a map of clients.
+    client_indices: ByHash<u32>,
+    clients: Vec<ClientDemand>,
+    /// Number of requests since the last sweep.
+    requests_since_sweep: usize,
     swept_at_us: u64,
 }
 
-/// What a client asked for within the last day, and the most that it ever did.
+/// The requests of a client within the last day, and its peaks.
 #[derive(Default)]
-struct Client {
+struct ClientDemand {
     recent: ExactLog<{ WINDOWS_US.len() }>,
-    most: [u32; WINDOWS_US.len()],
+    peaks: [u32; WINDOWS_US.len()],
 }
 
 impl Demand {
-    /// Takes note of one request.
-    pub fn note(&mut self, client: u64, at: Timestamp) {
+    /// Records one request of a client.
+    pub fn record(&mut self, client: u64, at: Timestamp) {
         let now_us = at.as_micros();
-        self.client(client).note(now_us);
-        self.unswept += 1;
-        let is_long_ago = now_us.saturating_sub(self.swept_at_us) > SELDOM_US;
-        if is_long_ago && self.unswept > self.clients.len().max(FEW) {
+        self.client_mut(client).record(now_us);
+        self.requests_since_sweep += 1;
+        let is_sweep_due = now_us.saturating_sub(self.swept_at_us) > SWEEP_INTERVAL_US;
+        if is_sweep_due && self.requests_since_sweep > self.clients.len().max(MIN_SWEEP_CLIENTS) {
             self.sweep(now_us);
         }
     }
 
-    fn client(&mut self, client: u64) -> &mut Client {
-        let place = *self.places.entry(client).or_insert_with(|| {
-            self.clients.push(Client::default());
+    fn client_mut(&mut self, client: u64) -> &mut ClientDemand {
+        let client_index = *self.client_indices.entry(client).or_insert_with(|| {
+            self.clients.push(ClientDemand::default());
             self.clients.len() as u32 - 1
         });
-        &mut self.clients[place as usize]
+        &mut self.clients[client_index as usize]
     }
 
-    /// The most requests that each client made in any window of [`WINDOWS_US`]`[nth]`; sorted.
-    pub fn peaks(&self, nth: usize) -> Vec<u32> {
-        let mut peaks: Vec<u32> = self.clients.iter().map(|client| client.most[nth]).collect();
+    /// Returns the maximum number of requests of each client in any window of length [`WINDOWS_US`]`[window_index]`,
+    /// sorted.
+    pub fn peaks(&self, window_index: usize) -> Vec<u32> {
+        let mut peaks: Vec<u32> =
+            self.clients.iter().map(|client| client.peaks[window_index]).collect();
         peaks.sort_unstable();
         peaks
     }
 
-    /// Gives back the memory of what is a day old. A request pays for the look at one client.
+    /// Releases the memory of requests older than a day. There are at least as many requests between two sweeps as
+    /// clients, so the amortized cost per request is one client.
     fn sweep(&mut self, now_us: u64) {
-        (self.unswept, self.swept_at_us) = (0, now_us);
+        (self.requests_since_sweep, self.swept_at_us) = (0, now_us);
         for client in &mut self.clients {
-            client.recent.shrink(now_us, &WINDOWS_US);
+            client.recent.release_memory(now_us, &WINDOWS_US);
         }
     }
 }
 
-impl Client {
-    fn note(&mut self, now_us: u64) {
-        let inside = self.recent.add(now_us, 1, &WINDOWS_US);
-        for (most, inside) in self.most.iter_mut().zip(inside) {
-            *most = inside.max(*most);
+impl ClientDemand {
+    fn record(&mut self, now_us: u64) {
+        let units = self.recent.add(now_us, 1, &WINDOWS_US);
+        for (peak, units) in self.peaks.iter_mut().zip(units) {
+            *peak = units.max(*peak);
         }
     }
 }
@@ -85,36 +89,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_peak_is_the_most_in_any_window(
+        fn peak_is_maximum_over_all_windows(
             steps in proptest::collection::vec((0..3u64, prop_oneof![0..3u64, 0..90u64, 0..90_000u64]), 1..200),
         ) {
-            let (mut demand, mut now, mut asked) = (Demand::default(), 0, vec![vec![]; 3]);
+            let (mut demand, mut now, mut requests) = (Demand::default(), 0, vec![vec![]; 3]);
             for (client, step) in steps {
                 now += step;
-                demand.note(client, Timestamp::from_secs(now));
-                asked[client as usize].push(now * 1_000_000);
+                demand.record(client, Timestamp::from_secs(now));
+                requests[client as usize].push(now * 1_000_000);
             }
-            for (nth, window) in WINDOWS_US.into_iter().enumerate() {
-                let of_client = |asked: &Vec<u64>| {
-                    let inside = |&end: &u64| {
-                        asked.iter().filter(|&&at| at <= end && at + window > end).count() as u32
+            for (index, window) in WINDOWS_US.into_iter().enumerate() {
+                let peak_of_client = |requests: &Vec<u64>| {
+                    let requests_in_window = |&end: &u64| {
+                        requests.iter().filter(|&&at| at <= end && at + window > end).count() as u32
                     };
-                    asked.iter().map(inside).max()
+                    requests.iter().map(requests_in_window).max()
                 };
-                let mut peaks: Vec<u32> = asked.iter().filter_map(of_client).collect();
+                let mut peaks: Vec<u32> = requests.iter().filter_map(peak_of_client).collect();
                 peaks.sort_unstable();
-                prop_assert_eq!(demand.peaks(nth), peaks);
+                prop_assert_eq!(demand.peaks(index), peaks);
             }
         }
     }
 
     #[test]
-    fn a_client_that_is_gone_keeps_its_peak_only() {
+    fn idle_client_keeps_only_its_peaks() {
         let mut demand = Demand::default();
         for day in 0..100 {
-            (0..100).for_each(|nth| demand.note(day, Timestamp::from_secs(day * 86_400 + nth)));
+            (0..100)
+                .for_each(|second| demand.record(day, Timestamp::from_secs(day * 86_400 + second)));
         }
-        let logs = demand.clients.iter().filter(|client| client.recent.moments() > 0).count();
+        let logs = demand.clients.iter().filter(|client| client.recent.entry_count() > 0).count();
         assert!(logs < 30, "{logs}");
         assert_eq!(demand.peaks(2), vec![60; 100]);
     }

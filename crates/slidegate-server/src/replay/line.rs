@@ -1,134 +1,146 @@
-//! One line of an access log, in the common or the combined format:
+//! Parses a line of an access log in the common or combined format:
 //!
 //! `ip ident user [17/May/2015:10:05:03 +0000] "METHOD target HTTP/1.1" status size "referer" "user-agent"`
 //!
-//! Whatever stands behind these is left unread. A line must reach its status; from there on it may be cut.
+//! Further fields are ignored. A line must be complete up to the status; it may be cut anywhere after it.
 
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use slidegate::Timestamp;
 use thiserror::Error;
 
-/// What a line says of its request. Values stand as the log wrote them, so a quote is still `\"`.
+/// The values of a line. Escapes are not decoded: a quote remains `\"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     pub time: Timestamp,
-    /// In the order of [`NAMES`].
-    values: [Option<&'a str>; VALUES],
+    /// Values in the order of [`ATTRIBUTE_NAMES`].
+    values: [Option<&'a str>; VALUE_COUNT],
 }
 
-/// The attributes of a line, named as `/v1/auth` names them.
-const NAMES: [&str; 7] =
+/// The attributes of a line, with the same names as in `/v1/auth`.
+const ATTRIBUTE_NAMES: [&str; 7] =
     ["method", "path", "ip", "host", "header.referer", "header.user-agent", "user"];
 
-/// How many values a line may have.
-pub const VALUES: usize = NAMES.len();
+/// The number of values of a line.
+pub const VALUE_COUNT: usize = ATTRIBUTE_NAMES.len();
 
-/// What a request asks for.
+/// The method, host and path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Target<'a> {
+struct RequestTarget<'a> {
     method: &'a str,
-    /// Only a target in absolute form names it.
+    /// The host, which only an absolute-form target contains.
     host: Option<&'a str>,
     path: &'a str,
 }
 
-/// Why a line is not understood.
+/// Reason for which a line cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LineError {
     #[error("does not begin with `ip ident user [time] \"`")]
     Start,
-    #[error("its time is not such as [17/May/2015:10:05:03 +0000]")]
+    #[error("invalid time; expected a time such as [17/May/2015:10:05:03 +0000]")]
     Time,
-    #[error("the quote of its request is not closed")]
+    #[error("the quoted request is not closed")]
     Quote,
-    #[error("its request is not such as \"GET /path HTTP/1.1\"")]
+    #[error("invalid request; expected a request such as \"GET /path HTTP/1.1\"")]
     Request,
-    #[error("no status follows the request")]
+    #[error("no status after the request")]
     Status,
 }
 
-/// Understands one line, without its line end.
+/// Parses one line without its line end.
 pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
-    let (ip, user, time, rest) = start(text).ok_or(LineError::Start)?;
-    let time = timestamp(time).ok_or(LineError::Time)?;
-    let (request, rest) = quoted(rest).ok_or(LineError::Quote)?;
-    let target = target(request).ok_or(LineError::Request)?;
-    let rest = behind_status(rest).ok_or(LineError::Status)?;
-    let (referer, user_agent) = combined(rest);
-    let Target { method, host, path } = target;
+    let (ip, user, time, rest) = split_start(text).ok_or(LineError::Start)?;
+    let time = parse_timestamp(time).ok_or(LineError::Time)?;
+    let (request, rest) = split_quoted(rest).ok_or(LineError::Quote)?;
+    let target = parse_target(request).ok_or(LineError::Request)?;
+    let rest = skip_status(rest).ok_or(LineError::Status)?;
+    let (referer, user_agent) = referer_and_user_agent(rest);
+    let RequestTarget { method, host, path } = target;
     Ok(Line {
         time,
-        values: [Some(method), Some(path), Some(ip), host, referer, user_agent, present(user)],
+        values: [Some(method), Some(path), Some(ip), host, referer, user_agent, non_empty(user)],
     })
 }
 
 impl<'a> Line<'a> {
-    /// The line of these values.
-    pub fn of_values(time: Timestamp, values: [Option<&'a str>; VALUES]) -> Self {
+    /// Creates a line from its values.
+    pub fn from_values(time: Timestamp, values: [Option<&'a str>; VALUE_COUNT]) -> Self {
         Self { time, values }
     }
 
-    /// Its values, those that it lacks too; always in the same order.
-    pub fn values(&self) -> [Option<&'a str>; VALUES] {
+    /// Returns all values in a fixed order, `None` for missing ones.
+    pub fn values(&self) -> [Option<&'a str>; VALUE_COUNT] {
         self.values
     }
 
-    /// The attributes of the request.
+    /// Returns the attributes of the request.
     pub fn attributes(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        NAMES.into_iter().zip(self.values).filter_map(|(name, value)| Some((name, value?)))
+        ATTRIBUTE_NAMES
+            .into_iter()
+            .zip(self.values)
+            .filter_map(|(name, value)| Some((name, value?)))
     }
 }
 
-/// The ip, the user, the time, and what stands behind the opening quote of the request.
-fn start(text: &str) -> Option<(&str, &str, &str, &str)> {
-    let (ip, rest) = cut(text, b' ')?;
-    let (_ident, rest) = cut(rest, b' ')?;
-    // A user may have spaces.
+/// Splits a line into the IP address, the user, the time, and the rest after the opening quote of the request.
+fn split_start(text: &str) -> Option<(&str, &str, &str, &str)> {
+    let (ip, rest) = split_at_byte(text, b' ')?;
+    let (_ident, rest) = split_at_byte(rest, b' ')?;
+    // A user name may contain spaces.
     let user_ends = memchr::memchr_iter(b'[', rest.as_bytes())
         .find_map(|at| at.checked_sub(1).filter(|&before| rest.as_bytes()[before] == b' '))?;
     let (user, rest) = (&rest[..user_ends], &rest[user_ends + 2..]);
-    let (time, rest) = cut(rest, b']')?;
+    let (time, rest) = split_at_byte(rest, b']')?;
     (!ip.is_empty()).then_some((ip, user, time, rest.strip_prefix(" \"")?))
 }
 
-/// What stands before and behind the first of an ASCII character. Much faster than `split_once`.
-fn cut(text: &str, at: u8) -> Option<(&str, &str)> {
+/// Splits a text at the first occurrence of an ASCII character. Much faster than `split_once`.
+fn split_at_byte(text: &str, at: u8) -> Option<(&str, &str)> {
     let at = memchr::memchr(at, text.as_bytes())?;
     Some((&text[..at], &text[at + 1..]))
 }
 
-/// `17/May/2015:10:05:03 +0000`
-fn timestamp(text: &str) -> Option<Timestamp> {
+/// Parses a time such as `17/May/2015:10:05:03 +0000`.
+fn parse_timestamp(text: &str) -> Option<Timestamp> {
     #[rustfmt::skip]
     let &[
         d, dd, b'/', m, mo, mon, b'/', y, yy, yyy, yyyy,
         b':', h, hh, b':', mi, min, b':', s, ss, b' ', zone @ ..
     ] = <&[u8; 26]>::try_from(text.as_bytes()).ok()? else { return None };
-    let year = i16::from(two(y, yy)?) * 100 + i16::from(two(yyy, yyyy)?);
-    let (month, day) = (month([m, mo, mon])?, two(d, dd)?);
-    let local = DateTime::new(year, month, day, two(h, hh)?, two(mi, min)?, two(s, ss)?, 0).ok()?;
-    let utc = offset(zone)?.to_timestamp(local).ok()?;
+    let year = i16::from(two_digits(y, yy)?) * 100 + i16::from(two_digits(yyy, yyyy)?);
+    let (month, day) = (parse_month([m, mo, mon])?, two_digits(d, dd)?);
+    let local = DateTime::new(
+        year,
+        month,
+        day,
+        two_digits(h, hh)?,
+        two_digits(mi, min)?,
+        two_digits(s, ss)?,
+        0,
+    )
+    .ok()?;
+    let utc = parse_offset(zone)?.to_timestamp(local).ok()?;
     u64::try_from(utc.as_microsecond()).ok().map(Timestamp::from_micros)
 }
 
-/// A number of two digits.
-fn two(tens: u8, ones: u8) -> Option<i8> {
+/// Parses a number of two digits.
+fn two_digits(tens: u8, ones: u8) -> Option<i8> {
     let digit = |byte: u8| byte.is_ascii_digit().then(|| (byte - b'0') as i8);
     Some(digit(tens)? * 10 + digit(ones)?)
 }
 
-fn month(name: [u8; 3]) -> Option<i8> {
-    const NAMES: [&[u8; 3]; 12] = [
+fn parse_month(name: [u8; 3]) -> Option<i8> {
+    const MONTH_NAMES: [&[u8; 3]; 12] = [
         b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov",
         b"Dec",
     ];
-    (1..).zip(NAMES).find(|(_, known)| **known == name).map(|(month, _)| month)
+    (1..).zip(MONTH_NAMES).find(|(_, month_name)| **month_name == name).map(|(month, _)| month)
 }
 
-/// `+0200`
-fn offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
-    let seconds = i32::from(two(h, hh)?) * 3600 + i32::from(two(m, mm)?) * 60;
+/// Parses a UTC offset such as `+0200`.
+fn parse_offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
+    let seconds = i32::from(two_digits(h, hh)?) * 3600 + i32::from(two_digits(m, mm)?) * 60;
     match sign {
         b'+' => Offset::from_seconds(seconds).ok(),
         b'-' => Offset::from_seconds(-seconds).ok(),
@@ -136,8 +148,8 @@ fn offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
     }
 }
 
-/// The text up to the closing quote, and what stands behind that.
-fn quoted(text: &str) -> Option<(&str, &str)> {
+/// Splits a text at the closing quote.
+fn split_quoted(text: &str) -> Option<(&str, &str)> {
     let mut from = 0;
     loop {
         let at = from + memchr::memchr(b'"', &text.as_bytes()[from..])?;
@@ -149,9 +161,9 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// `GET /path?query HTTP/1.1`; a target may have spaces, and HTTP/0.9 names no version.
-fn target(request: &str) -> Option<Target<'_>> {
-    let (method, rest) = cut(request, b' ')?;
+/// Parses a request such as `GET /path?query HTTP/1.1`. A target may contain spaces; HTTP/0.9 has no version.
+fn parse_target(request: &str) -> Option<RequestTarget<'_>> {
+    let (method, rest) = split_at_byte(request, b' ')?;
     if method.is_empty() || !method.bytes().all(is_token) {
         return None;
     }
@@ -159,23 +171,23 @@ fn target(request: &str) -> Option<Target<'_>> {
     let version = version.filter(|&at| rest[at + 1..].starts_with("HTTP/"));
     let target = version.map_or(rest, |at| &rest[..at]);
     if target.starts_with('/') {
-        return Some(Target { method, host: None, path: without_query(target) });
+        return Some(RequestTarget { method, host: None, path: without_query(target) });
     }
     let (host, path) = match target.split_once("://") {
-        Some((_scheme, rest)) => absolute(rest),
-        // OPTIONS of the server as a whole, or CONNECT, whose target is a host and a port.
+        Some((_scheme, rest)) => split_authority(rest),
+        // OPTIONS for the whole server, or CONNECT, whose target is a host and a port.
         None if target == "*" || method == "CONNECT" => (None, target),
         None => return None,
     };
-    Some(Target { method, host, path: without_query(path) })
+    Some(RequestTarget { method, host, path: without_query(path) })
 }
 
 fn without_query(path: &str) -> &str {
-    cut(path, b'?').map_or(path, |(path, _query)| path)
+    split_at_byte(path, b'?').map_or(path, |(path, _query)| path)
 }
 
-/// `host:port/path?query` -> the host with its port, and the path with its query.
-fn absolute(rest: &str) -> (Option<&str>, &str) {
+/// Splits `host:port/path?query` into the host with its port, and the path with its query.
+fn split_authority(rest: &str) -> (Option<&str>, &str) {
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(at);
     let host = authority.rsplit_once('@').map_or(authority, |(_user, host)| host);
@@ -183,33 +195,34 @@ fn absolute(rest: &str) -> (Option<&str>, &str) {
     (Some(host).filter(|host| !host.is_empty()), path)
 }
 
-/// What a method is made of (RFC 9110, 5.6.2).
+/// Returns whether a byte may be part of a method (RFC 9110, section 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// What stands behind the status.
-fn behind_status(rest: &str) -> Option<&str> {
+/// Returns the rest after the status.
+fn skip_status(rest: &str) -> Option<&str> {
     let (status, rest) = rest.strip_prefix(' ')?.split_at_checked(3)?;
-    let whole = rest.is_empty() || rest.starts_with(' ');
-    (whole && status.bytes().all(|byte| byte.is_ascii_digit())).then_some(rest)
+    let is_complete = rest.is_empty() || rest.starts_with(' ');
+    (is_complete && status.bytes().all(|byte| byte.is_ascii_digit())).then_some(rest)
 }
 
-/// The referer and the user agent, of ` size "referer" "user-agent"`. Servers cut what is too long for
-/// them: of a field that is not closed, this is what there is.
-fn combined(rest: &str) -> (Option<&str>, Option<&str>) {
-    let behind_size = rest.get(1..).and_then(|rest| cut(rest, b' '));
+/// Extracts the referer and the user agent from ` size "referer" "user-agent"`. Servers cut values that are too long:
+/// an unclosed field extends to the end of the line.
+fn referer_and_user_agent(rest: &str) -> (Option<&str>, Option<&str>) {
+    let behind_size = rest.get(1..).and_then(|rest| split_at_byte(rest, b' '));
     let Some(rest) = behind_size.and_then(|(_size, rest)| rest.strip_prefix('"')) else {
         return (None, None);
     };
-    let (referer, rest) = quoted(rest).unwrap_or((rest, ""));
+    let (referer, rest) = split_quoted(rest).unwrap_or((rest, ""));
     let user_agent = rest.strip_prefix(" \"");
-    let user_agent = user_agent.map(|rest| quoted(rest).map_or(rest, |(user_agent, _)| user_agent));
-    (present(referer), user_agent.and_then(present))
+    let user_agent =
+        user_agent.map(|rest| split_quoted(rest).map_or(rest, |(user_agent, _)| user_agent));
+    (non_empty(referer), user_agent.and_then(non_empty))
 }
 
-/// The value, unless the log says that there is none.
-fn present(value: &str) -> Option<&str> {
+/// Returns the value, or `None` for an empty value or `-`.
+fn non_empty(value: &str) -> Option<&str> {
     Some(value).filter(|value| *value != "-" && !value.is_empty())
 }
 
@@ -230,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_combined_line_says_all() {
+    fn combined_line_has_all_attributes() {
         let text = format!(
             "192.0.2.7 - alice [{TIME}] \"GET /a/b?c=d HTTP/1.1\" 200 203023 \"http://e.org/\" \"curl/8.1\""
         );
@@ -249,25 +262,25 @@ mod tests {
     }
 
     #[test]
-    fn a_common_line_has_no_headers() {
+    fn common_line_has_no_headers() {
         let expected = [("method", "HEAD"), ("path", "/"), ("ip", "192.0.2.7")];
         assert_eq!(attributes(&with_request("HEAD / HTTP/1.0")), expected);
     }
 
     #[test]
-    fn a_dash_is_no_value() {
+    fn dash_is_missing_value() {
         let text = with_request("GET / HTTP/1.1") + " \"-\" \"-\"";
         assert_eq!(attributes(&text).len(), 3);
     }
 
     #[test]
-    fn fields_behind_the_user_agent_are_left_unread() {
+    fn fields_after_user_agent_are_ignored() {
         let text = with_request("GET / HTTP/1.1") + " \"-\" \"curl\" \"10.0.0.1\" 0.004 \"";
         assert_eq!(attributes(&text)[3..], [("header.user-agent", "curl")]);
     }
 
     #[test]
-    fn a_line_that_is_cut_behind_its_status_is_a_request() {
+    fn line_cut_after_status_is_parsed() {
         let whole = with_request("GET / HTTP/1.1") + " \"http://e.org/\" \"curl/8.1\"";
         let status = whole.find(" 200").unwrap() + " 200".len();
         for cut in status..whole.len() {
@@ -277,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escaped_quote_does_not_end_a_field() {
+    fn escaped_quote_does_not_end_field() {
         let text = with_request(r#"GET /a\"b HTTP/1.1"#) + r#" "a\\" "say \"hi\" \\""#;
         assert_eq!(
             attributes(&text)[1..],
@@ -291,13 +304,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_may_be_ipv6_and_a_user_have_spaces() {
+    fn ipv6_address_and_user_with_spaces_are_parsed() {
         let text = format!("2001:db8::1 - jane doe [{TIME}] \"GET / HTTP/2.0\" 200 1");
         assert_eq!(attributes(&text)[2..], [("ip", "2001:db8::1"), ("user", "jane doe")]);
     }
 
     #[test]
-    fn a_target_is_of_one_of_the_known_forms() {
+    fn all_target_forms_are_parsed() {
         let host_and_path = |request: &str| {
             let text = with_request(request);
             let line = parse(&text).ok()?;
@@ -323,8 +336,8 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_in_utc() {
-        let seconds = |text: &str| timestamp(text).map(|time| time.as_micros() / 1_000_000);
+    fn time_is_converted_to_utc() {
+        let seconds = |text: &str| parse_timestamp(text).map(|time| time.as_micros() / 1_000_000);
         assert_eq!(seconds("17/May/2015:12:05:03 +0200"), Some(1_431_857_103));
         assert_eq!(seconds("17/May/2015:04:35:03 -0530"), Some(1_431_857_103));
         assert_eq!(seconds("29/Feb/2024:23:59:59 +0000"), Some(1_709_251_199));
@@ -332,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_cannot_be_is_refused() {
+    fn invalid_time_is_rejected() {
         for time in [
             "29/Feb/2023:00:00:00 +0000",
             "17/Mai/2015:10:05:03 +0000",
@@ -346,12 +359,12 @@ mod tests {
             "2015-05-17T10:05:03Z",
             "",
         ] {
-            assert_eq!(timestamp(time), None, "{time}");
+            assert_eq!(parse_timestamp(time), None, "{time}");
         }
     }
 
     #[test]
-    fn a_broken_line_says_what_is_wrong() {
+    fn malformed_line_error_names_field() {
         let fails = |text: &str| parse(text).unwrap_err();
         assert_eq!(fails(""), LineError::Start);
         assert_eq!(fails(&format!(" - - [{TIME}] \"GET / HTTP/1.1\" 200 1")), LineError::Start);
@@ -363,13 +376,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_cause_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = parse(&String::from_utf8_lossy(&bytes));
         }
 
-        /// Random bytes hardly ever get past the ip: these get everywhere.
+        /// Random bytes rarely get past the IP address. Small changes of a valid line reach every part of the parser.
         #[test]
-        fn no_near_miss_makes_it_panic(
+        fn malformed_line_causes_no_panic(
             at in 0..200usize,
             cut in 0..4usize,
             put in "[é\"\\\\ \\[\\]0-9:/+-]{0,4}",

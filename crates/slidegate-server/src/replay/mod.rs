@@ -1,9 +1,11 @@
-//! Replaying an access log: [`source`] reads lines, [`mod@line`] understands one, [`order`] sorts them
-//! (and [`fields`] holds them meanwhile), [`run`] takes each through the gate at the time that it names,
-//! [`tally`] counts what the gate says, [`report`] tells it.
+//! Replays access logs through a policy.
 //!
-//! [`accuracy`] compares what a limit says with an [`exact`] log of what it admitted; [`demand`] finds out
-//! the most that each client asks for, and [`suggest`] makes limits of that.
+//! [`source`] reads lines, [`mod@line`] parses them, [`reorder`] sorts them by time and stores them as
+//! [`line_offsets`], [`run`] passes each request through a gate at the time of its line, [`stats`] counts the results
+//! per rule and limit, [`key_counts`] per key, and [`report`] prints them. Each line is parsed only once.
+//!
+//! [`accuracy`] compares the decisions of a limit with an [`exact_log`]; [`demand`] measures the peak demand of each
+//! client, from which [`suggest`] derives limits.
 
 pub mod report;
 pub mod run;
@@ -12,9 +14,9 @@ pub mod suggest;
 
 mod accuracy;
 mod demand;
-mod exact;
-mod fields;
-mod keys;
+mod exact_log;
+mod key_counts;
 mod line;
-mod order;
-mod tally;
+mod line_offsets;
+mod reorder;
+mod stats;

@@ -1,4 +1,4 @@
-//! Takes the requests of logs through a gate, on the clock of the logs.
+//! Passes the requests of access logs through a gate, on the clock of the logs.
 
 use std::borrow::Cow;
 use std::io;
@@ -7,112 +7,119 @@ use std::time::Duration;
 use slidegate::{Clock, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
 use super::line::{self, Line};
-use super::order::{Moment, Order};
-use super::source::{Next, Source};
-use super::tally::Tally;
+use super::reorder::{LineBatch, ReorderBuffer};
+use super::source::{LogSource, NextLine};
+use super::stats::ReplayStats;
+use crate::durations::saturating_micros;
 
-/// Whatever stood behind that many bytes of a line that nobody understands helps nobody.
-const LONGEST_EXCERPT: usize = 120;
+/// Maximum number of bytes of an unparsable line in its error message.
+const MAX_EXCERPT_BYTES: usize = 120;
 
-/// A policy, tried on the requests of logs.
+/// A replay of access logs with a policy.
 pub struct Replay<'a> {
     policy: &'a Policy,
     domain: &'a str,
     max_keys: usize,
     clock: ManualClock,
-    /// Made at the time of the first request, because a store's own time begins when it is made.
+    /// Created at the time of the first request, because the time of a store starts when it is created.
     gate: Option<Gate<MemoryStore<ManualClock>>>,
-    order: Order,
-    tally: Tally,
+    reorder_buffer: ReorderBuffer,
+    stats: ReplayStats,
 }
 
-/// How to replay.
+/// The options of a replay.
 #[derive(Clone, Copy)]
-pub struct Options {
-    /// So many keys are counted at once.
+pub struct ReplayOptions {
+    /// Maximum number of keys that are counted at once.
     pub max_keys: usize,
-    /// Lines are put in order within that span of the log's time.
+    /// Maximum lateness of a line, in the time of the log, with which it is still sorted.
     pub reorder: Duration,
-    /// Whether to find out what clients ask for.
-    pub demand: bool,
+    /// Whether to measure the demand of clients, for suggestions.
+    pub measure_demand: bool,
 }
 
-/// A line that is not understood.
-pub struct Unparsable {
-    /// The line's number in its log, from 1.
+/// A line that cannot be parsed.
+pub struct UnparsableLine {
+    /// The number of the line in its log, starting at 1.
     pub number: u64,
-    /// Why, and how the line begins.
+    /// The error, and the start of the line.
     pub reason: String,
 }
 
 impl<'a> Replay<'a> {
-    /// Tries the rules of a domain.
-    pub fn new(policy: &'a Policy, domain: &'a str, options: Options) -> Self {
-        let Options { max_keys, reorder, demand } = options;
+    /// Creates a replay with the rules of a domain.
+    pub fn new(policy: &'a Policy, domain: &'a str, options: ReplayOptions) -> Self {
+        let ReplayOptions { max_keys, reorder, measure_demand } = options;
         Self {
             policy,
             domain,
             max_keys,
             clock: ManualClock::default(),
             gate: None,
-            order: Order::new(u64::try_from(reorder.as_micros()).unwrap_or(u64::MAX)),
-            tally: Tally::new(policy, max_keys, demand),
+            reorder_buffer: ReorderBuffer::new(saturating_micros(reorder)),
+            stats: ReplayStats::new(policy, max_keys, measure_demand),
         }
     }
 
-    /// What has been counted.
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    /// Returns the results so far.
+    pub fn stats(&self) -> &ReplayStats {
+        &self.stats
     }
 
-    /// Replays one log, and tells of each line that is not understood.
-    pub fn log(&mut self, log: &mut Source, mut tell: impl FnMut(Unparsable)) -> io::Result<()> {
+    /// Replays one log, and calls `on_unparsable` for each line that cannot be parsed.
+    pub fn replay_log(
+        &mut self,
+        log: &mut LogSource,
+        mut on_unparsable: impl FnMut(UnparsableLine),
+    ) -> io::Result<()> {
         for number in 1.. {
             let reason = match log.next_line()? {
-                Next::End => break,
-                Next::TooLong => Err("is over 64 KiB".to_owned()),
-                Next::Line(bytes) => self.line(bytes),
+                NextLine::End => break,
+                NextLine::TooLong => Err("longer than 64 KiB".to_owned()),
+                NextLine::Line(bytes) => self.replay_line(bytes),
             };
             if let Err(reason) = reason {
-                self.tally.unparsable += 1;
-                tell(Unparsable { number, reason });
+                self.stats.unparsable += 1;
+                on_unparsable(UnparsableLine { number, reason });
             }
         }
         Ok(())
     }
 
-    /// Replays one line, or says why it is not understood.
-    fn line(&mut self, bytes: &[u8]) -> Result<(), String> {
-        // A request counts, whatever its user agent was made of. `from_utf8` is much the faster.
+    /// Replays one line, or returns the reason for which it cannot be parsed.
+    fn replay_line(&mut self, bytes: &[u8]) -> Result<(), String> {
+        // A line with invalid UTF-8, for example in its user agent, still counts. `from_utf8` is tried first because it
+        // is much faster.
         let text =
             str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let line = line::parse(&text).map_err(|error| format!("{error}: {}", excerpt(&text)))?;
-        self.order.push(&text, &line);
-        while let Some(moment) = self.order.pop_due() {
-            self.moment(moment);
+        self.reorder_buffer.push(&text, &line);
+        while let Some(batch) = self.reorder_buffer.pop_due() {
+            self.replay_batch(batch);
         }
         Ok(())
     }
 
-    /// Replays what still waits for earlier lines.
+    /// Replays the pending lines at the end of the last log.
     pub fn finish(&mut self) {
-        while let Some(moment) = self.order.pop() {
-            self.moment(moment);
+        while let Some(batch) = self.reorder_buffer.pop() {
+            self.replay_batch(batch);
         }
-        self.tally.forgotten = self.gate.as_ref().map_or(0, |gate| gate.store().evicted_keys());
+        self.stats.evicted_counters =
+            self.gate.as_ref().map_or(0, |gate| gate.store().evicted_keys());
     }
 
-    fn moment(&mut self, moment: Moment) {
-        moment.lines().for_each(|line| self.request(&line));
-        self.order.recycle(moment);
+    fn replay_batch(&mut self, batch: LineBatch) {
+        batch.lines().for_each(|line| self.replay_request(&line));
+        self.reorder_buffer.recycle(batch);
     }
 
-    fn request(&mut self, line: &Line<'_>) {
-        // A line that is too late to be put in its place counts now: what had expired before may have been
-        // forgotten since.
+    fn replay_request(&mut self, line: &Line<'_>) {
+        // A line that is too late to be sorted counts at the current time, because the store may have removed counters
+        // that were still valid at its own time.
         let now = line.time.max(self.clock.now());
         self.clock.set(now);
-        self.tally.note_time(line.time);
+        self.stats.record_time(line.time);
         let gate = self.gate.get_or_insert_with(|| {
             Gate::new(
                 self.policy.clone(),
@@ -120,15 +127,15 @@ impl<'a> Replay<'a> {
             )
         });
         let request = Request::new(self.domain, Descriptor::new(line.attributes()));
-        let applied = gate.policy().apply(&request);
-        let ruling = gate.check_matched_now(&applied);
-        self.tally.count(now, &applied, &ruling);
+        let matched_rules = gate.policy().apply(&request);
+        let ruling = gate.check_matched_now(&matched_rules);
+        self.stats.record(now, &matched_rules, &ruling);
     }
 }
 
-/// How a line begins, harmless to a terminal.
+/// Returns the start of a line with escaped control characters.
 fn excerpt(text: &str) -> String {
-    let start = &text[..text.floor_char_boundary(LONGEST_EXCERPT)];
+    let start = &text[..text.floor_char_boundary(MAX_EXCERPT_BYTES)];
     format!("{start:?}{}", if start.len() < text.len() { "…" } else { "" })
 }
 
@@ -138,9 +145,9 @@ mod tests {
 
     use super::*;
 
-    /// Limits of every algorithm; whether it may allow, or deny, what an exact log would not; and the most
-    /// units that it promises for any window.
-    const PROMISES: [(&str, bool, bool, u64); 7] = [
+    /// Limits of every algorithm: whether it may have false allows, whether it may have false denies, and its maximum
+    /// units in any window.
+    const GUARANTEES: [(&str, bool, bool, u64); 7] = [
         ("{ max: 3, window: 10s, algorithm: sliding_log }", false, false, 3),
         ("{ max: 2, window: 1500ms, algorithm: sliding_log }", false, false, 2),
         ("{ max: 4, window: 13d, algorithm: sliding_log }", false, false, 4),
@@ -151,32 +158,32 @@ mod tests {
     ];
 
     proptest! {
-        /// Whatever the log. Lines may also be late.
+        /// Holds for every log, including late lines.
         #[test]
-        fn every_algorithm_is_found_to_keep_its_promises(
-            asked in proptest::collection::vec((0..3u8, 0..5u64, 0..2u64), 0..150),
+        fn algorithms_keep_their_guarantees(
+            requests in proptest::collection::vec((0..3u8, 0..5u64, 0..2u64), 0..150),
         ) {
-            for (limit, may_allow, may_deny, most) in PROMISES {
+            for (limit, may_allow, may_deny, max_units) in GUARANTEES {
                 let yaml = format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]");
                 let policy = Policy::from_yaml(&yaml).unwrap();
-                let options = Options { max_keys: 1000, reorder: Duration::ZERO, demand: false };
+                let options = ReplayOptions { max_keys: 1000, reorder: Duration::ZERO, measure_demand: false };
                 let mut replay = Replay::new(&policy, "default", options);
                 let mut now = 100;
-                for (ip, step, late) in &asked {
+                for (ip, step, late) in &requests {
                     now += step / 2;
                     let (minute, second) = ((now - late) / 60, (now - late) % 60);
                     let time = format!("01/Jan/2026:03:{minute:02}:{second:02} +0000");
                     let line = format!("10.0.0.{ip} - - [{time}] \"GET / HTTP/1.1\" 200 1");
-                    replay.line(line.as_bytes()).unwrap();
+                    replay.replay_line(line.as_bytes()).unwrap();
                 }
                 replay.finish();
-                let tally = &replay.tally().rules[0];
-                prop_assert_eq!(tally.counts.asked, asked.len() as u64);
-                let (allows, denies) = (tally.deviation.false_allows, tally.deviation.false_denies);
+                let stats = &replay.stats().rules[0];
+                prop_assert_eq!(stats.counts.requests, requests.len() as u64);
+                let (allows, denies) = (stats.deviation.false_allows, stats.deviation.false_denies);
                 prop_assert!(may_allow || allows == 0, "{limit} allowed {allows}");
                 prop_assert!(may_deny || denies == 0, "{limit} denied {denies}");
-                let worst = tally.limits[0].accuracy.worst.units;
-                prop_assert!(worst <= most, "{limit} let {worst} pass");
+                let worst = stats.limits[0].accuracy.worst.units;
+                prop_assert!(worst <= max_units, "{limit} allowed {worst} units");
             }
         }
     }

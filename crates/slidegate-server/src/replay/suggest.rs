@@ -1,9 +1,9 @@
-//! Limits made of what clients asked for.
+//! Derives limits from the demand of clients.
 //!
-//! A client's *peak* is the most requests that it made in any window of a length. An exact limit of `max`
-//! denies a client at least once if its peak is over `max`, and never otherwise. So the smallest `max` that
-//! denies at most a share of the clients is the nearest-rank quantile of their peaks: with `n` clients, of
-//! which `k` (the share of n, rounded down) may be denied, it is the (k + 1)-th largest peak.
+//! The *peak* of a client is its maximum number of requests in any window of a given length. An exact limit denies a
+//! client at least once if and only if the peak of the client exceeds `max`. So the smallest `max` that denies at most
+//! a given share of the clients is the nearest-rank quantile of their peaks: with `n` clients, of which `k` (the share
+//! of `n`, rounded down) may be denied, it is the (k + 1)-th largest peak.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,82 +15,85 @@ use super::demand::{Demand, WINDOWS_US};
 /// Shares of clients that may be denied, in tenths of a percent.
 pub const PER_MILLE: [u64; 3] = [1, 10, 50];
 
-/// How much more than clients did is to be allowed, in percent.
+/// The additional capacity of suggested limits above the measured demand, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headroom(pub u64);
 
-/// What is suggested for one window.
+/// Suggested limits for one window.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Suggestion {
     pub window: Duration,
     pub clients: u64,
-    /// One for each of [`PER_MILLE`].
-    pub choices: [Choice; PER_MILLE.len()],
+    /// One choice for each of [`PER_MILLE`].
+    pub choices: [LimitChoice; PER_MILLE.len()],
 }
 
-/// A limit that denies at most a share of the clients.
+/// A limit that denies at most a given share of the clients.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct LimitChoice {
     pub per_mille: u64,
-    /// So many clients are that share.
-    pub may_deny: u64,
-    /// The smallest max that would have denied no more clients.
+    /// Number of clients that may be denied.
+    pub max_denied: u64,
+    /// The smallest max that denies no more clients.
     pub max: u64,
-    /// Clients that this max would have denied.
+    /// Number of clients that `max` denies.
     pub denied: u64,
-    /// `max` with headroom, rounded up to a friendly number.
+    /// `max` plus headroom, rounded up to a round number.
     pub suggested: u64,
-    /// Clients that the suggested max would have denied.
+    /// Number of clients that the suggested max denies.
     pub still_denied: u64,
 }
 
 impl Suggestion {
-    /// What is suggested for each window that is no longer than the log.
-    pub fn of_demand(demand: &Demand, span: Duration, headroom: Headroom) -> Vec<Self> {
+    /// Suggests limits for each window that is not longer than the log.
+    pub fn from_demand(demand: &Demand, log_length: Duration, headroom: Headroom) -> Vec<Self> {
         let windows = WINDOWS_US.map(Duration::from_micros).into_iter().enumerate();
         windows
-            .filter(|(_, window)| *window <= span)
-            .filter_map(|(nth, window)| Self::of_peaks(&demand.peaks(nth), window, headroom))
+            .filter(|(_, window)| *window <= log_length)
+            .filter_map(|(window_index, window)| {
+                Self::from_peaks(&demand.peaks(window_index), window, headroom)
+            })
             .collect()
     }
 
-    /// Of sorted peaks; none without clients.
-    fn of_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
+    /// Suggests limits for sorted peaks. Returns `None` if there are no clients.
+    fn from_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
         let [.., _] = peaks else { return None };
-        let choice = |per_mille| Choice::of_peaks(peaks, per_mille, headroom);
+        let choice = |per_mille| LimitChoice::from_peaks(peaks, per_mille, headroom);
         Some(Self { window, clients: peaks.len() as u64, choices: PER_MILLE.map(choice) })
     }
 }
 
-impl Choice {
-    fn of_peaks(peaks: &[u32], per_mille: u64, headroom: Headroom) -> Self {
-        let may_deny = peaks.len() as u64 * per_mille / 1000;
-        let max = peaks[peaks.len() - 1 - may_deny as usize].into();
-        let suggested = headroom.on(max);
+impl LimitChoice {
+    fn from_peaks(peaks: &[u32], per_mille: u64, headroom: Headroom) -> Self {
+        let max_denied = peaks.len() as u64 * per_mille / 1000;
+        let max = peaks[peaks.len() - 1 - max_denied as usize].into();
+        let suggested = headroom.apply(max);
         let denied =
             |max: u64| (peaks.len() - peaks.partition_point(|&peak| u64::from(peak) <= max)) as u64;
         let (denied, still_denied) = (denied(max), denied(suggested));
-        Self { per_mille, may_deny, max, denied, suggested, still_denied }
+        Self { per_mille, max_denied, max, denied, suggested, still_denied }
     }
 }
 
 impl Headroom {
-    /// A max with headroom, as a friendly number.
-    fn on(self, max: u64) -> u64 {
-        friendly(max.saturating_mul(100 + self.0).div_ceil(100)).min(MAX_UNITS)
+    /// Adds the headroom to a max, and rounds up to a round number.
+    fn apply(self, max: u64) -> u64 {
+        round_up_to_series(max.saturating_mul(100 + self.0).div_ceil(100)).min(MAX_UNITS)
     }
 }
 
-/// The next number that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6 or 8 times a power of ten: at most a third more.
-fn friendly(number: u64) -> u64 {
+/// Returns the next number that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6 or 8 times a power of ten. This adds at most a
+/// third.
+fn round_up_to_series(number: u64) -> u64 {
     const TENTHS: [u64; 10] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80];
     let powers = std::iter::successors(Some(1), |power: &u64| power.checked_mul(10));
     let mut series = powers.flat_map(|power| TENTHS.map(|tenths| (tenths, power)));
-    let whole = |(tenths, power): (u64, u64)| {
+    let whole_number = |(tenths, power): (u64, u64)| {
         let times_ten = tenths.checked_mul(power)?;
         times_ten.is_multiple_of(10).then_some(times_ten / 10)
     };
-    series.find_map(|of| whole(of).filter(|friendly| *friendly >= number)).unwrap_or(u64::MAX)
+    series.find_map(|item| whole_number(item).filter(|value| *value >= number)).unwrap_or(u64::MAX)
 }
 
 impl FromStr for Headroom {
@@ -99,21 +102,21 @@ impl FromStr for Headroom {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = text.strip_suffix('%').unwrap_or(text).trim_end();
         let percent = number.parse().ok().filter(|percent| *percent <= 10_000);
-        let wrong =
+        let error =
             || "write it as a whole percentage of at most 10000%, for example 20%".to_owned();
-        percent.map(Self).ok_or_else(wrong)
+        percent.map(Self).ok_or_else(error)
     }
 }
 
-/// How long a log is, both its first and its last second included.
-pub fn length(span: Option<(Timestamp, Timestamp)>) -> Duration {
+/// Returns the length of a log, including its first and last second.
+pub fn log_length(span: Option<(Timestamp, Timestamp)>) -> Duration {
     let micros = |(first, last): (Timestamp, Timestamp)| last.as_micros() - first.as_micros();
     span.map_or(Duration::ZERO, |span| Duration::from_micros(micros(span)) + Duration::from_secs(1))
 }
 
-/// Whether a log of this length is too short for some windows.
-pub fn is_too_short(length: Duration) -> bool {
-    WINDOWS_US.into_iter().any(|window_us| Duration::from_micros(window_us) > length)
+/// Returns whether a log of this length is too short for some windows.
+pub fn is_too_short(log_length: Duration) -> bool {
+    WINDOWS_US.into_iter().any(|window_us| Duration::from_micros(window_us) > log_length)
 }
 
 #[cfg(test)]
@@ -125,18 +128,18 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     proptest! {
-        /// The definition, tried out: one less would deny too many.
+        /// Checks the definition: any smaller max denies too many clients.
         #[test]
-        fn no_smaller_max_denies_as_few(
+        fn suggested_max_is_smallest(
             mut peaks in proptest::collection::vec(1..40u32, 1..2500),
             headroom in 0..100u64,
         ) {
             peaks.sort_unstable();
             let denied = |max: u64| peaks.iter().filter(|&&peak| u64::from(peak) > max).count() as u64;
-            let suggestion = Suggestion::of_peaks(&peaks, MINUTE, Headroom(headroom)).unwrap();
+            let suggestion = Suggestion::from_peaks(&peaks, MINUTE, Headroom(headroom)).unwrap();
             for choice in suggestion.choices {
-                let few = |max| denied(max) * 1000 <= peaks.len() as u64 * choice.per_mille;
-                let smallest = (0..).find(|&max| few(max));
+                let is_within_share = |max| denied(max) * 1000 <= peaks.len() as u64 * choice.per_mille;
+                let smallest = (0..).find(|&max| is_within_share(max));
                 prop_assert_eq!(Some(choice.max), smallest);
                 prop_assert_eq!(choice.denied, denied(choice.max));
                 prop_assert_eq!(choice.still_denied, denied(choice.suggested));
@@ -146,24 +149,28 @@ mod tests {
     }
 
     #[test]
-    fn a_friendly_number_is_the_next_of_its_series() {
-        let series: Vec<u64> = (1..=200).map(friendly).collect();
+    fn numbers_round_up_to_next_in_series() {
+        let series: Vec<u64> = (1..=200).map(round_up_to_series).collect();
         let mut distinct = series.clone();
         distinct.dedup();
         let expected =
             [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100, 120, 150, 200];
         assert_eq!(distinct, expected);
-        assert!((1..).zip(&series).all(|(number, friendly)| *friendly >= number));
-        assert_eq!((friendly(0), friendly(12_000), friendly(12_001)), (1, 12_000, 15_000));
-        assert_eq!(friendly(u64::MAX), u64::MAX);
+        assert!((1..).zip(&series).all(|(number, rounded)| *rounded >= number));
+        assert_eq!(
+            (round_up_to_series(0), round_up_to_series(12_000), round_up_to_series(12_001)),
+            (1, 12_000, 15_000)
+        );
+        assert_eq!(round_up_to_series(u64::MAX), u64::MAX);
     }
 
     #[test]
-    fn of_few_clients_none_may_be_denied() {
+    fn share_below_one_client_denies_none() {
         let peaks: Vec<u32> = (1..=350).collect();
-        let suggestion = Suggestion::of_peaks(&peaks, MINUTE, Headroom(20)).unwrap();
-        let told = suggestion.choices.map(|choice| (choice.may_deny, choice.max, choice.suggested));
-        assert_eq!(told, [(0, 350, 500), (3, 347, 500), (17, 333, 400)]);
+        let suggestion = Suggestion::from_peaks(&peaks, MINUTE, Headroom(20)).unwrap();
+        let choices =
+            suggestion.choices.map(|choice| (choice.max_denied, choice.max, choice.suggested));
+        assert_eq!(choices, [(0, 350, 500), (3, 347, 500), (17, 333, 400)]);
     }
 
     #[test]
@@ -172,6 +179,6 @@ mod tests {
         for wrong in ["", "%", "-5%", "a lot", "10001%", "1.5"] {
             assert!(wrong.parse::<Headroom>().is_err(), "{wrong}");
         }
-        assert_eq!(Headroom(20).on(u64::MAX), MAX_UNITS);
+        assert_eq!(Headroom(20).apply(u64::MAX), MAX_UNITS);
     }
 }

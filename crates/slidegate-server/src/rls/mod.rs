@@ -16,7 +16,7 @@ use self::messages::envoy::service::ratelimit::v3;
 pub use self::request::MAX_DESCRIPTORS;
 use self::request::ParsedRequest;
 use crate::request_handler::{RequestHandler, RequestScope};
-use crate::watch::metrics::RequestResult;
+use crate::telemetry::metrics::RequestResult;
 
 pub use self::v3::{RateLimitRequest, RateLimitResponse};
 

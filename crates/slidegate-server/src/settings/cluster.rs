@@ -1,4 +1,4 @@
-//! What the arguments of a cluster mean.
+//! The settings of a cluster node.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -7,51 +7,52 @@ use slidegate_cluster::{Settings, StartError};
 use thiserror::Error;
 
 use super::StoreBounds;
-use crate::args::{ClusterArgs, KeyText};
+use crate::args::{ClusterArgs, ClusterKeyArg};
 
-/// Bytes that a key has at least.
-const LEAST_KEY: usize = 16;
+/// The minimum length of a cluster key.
+const MIN_KEY_BYTES: usize = 16;
 
-/// Why the arguments of a cluster mean nothing.
+/// An error in the arguments of a cluster node.
 #[derive(Debug, Error)]
-pub enum ClusterError {
+pub enum ClusterSettingsError {
     #[error(
-        "--store (SLIDEGATE_STORE) `cluster://` has nothing behind it: give `{0}` by --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"
+        "--store (SLIDEGATE_STORE): `cluster://` takes no addresses; set `{0}` as --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"
     )]
-    Nodes(String),
+    AddressesInStore(String),
     #[error(
-        "--cluster-key (SLIDEGATE_CLUSTER_KEY) and --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): give only one of them"
+        "--cluster-key (SLIDEGATE_CLUSTER_KEY) and --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): set only one of them"
     )]
-    TwoKeys,
+    ConflictingKeys,
     #[error("--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): `{0}` cannot be read: {1}")]
-    KeyFile(PathBuf, io::Error),
+    UnreadableKeyFile(PathBuf, io::Error),
     #[error(
-        "{0}: a key has {LEAST_KEY} bytes or more, and this has {1}. 32 random ones are best: `openssl rand -hex 32` prints some"
+        "{0}: the key has {1} bytes and needs {MIN_KEY_BYTES} bytes or more; generate one with `openssl rand -hex 32`"
     )]
     ShortKey(&'static str, usize),
     #[error(
-        "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {0}: give it by --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE) or SLIDEGATE_CLUSTER_KEY"
+        "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {0}; set --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE) or SLIDEGATE_CLUSTER_KEY"
     )]
-    NoKey(StartError),
+    MissingKey(StartError),
 }
 
-/// What a node is told to be, if the store's address is that of a cluster.
-pub fn read(
+/// Returns the settings of the node if the store is `cluster://`, or `None` for other stores, whatever the cluster
+/// flags contain.
+pub fn from_args(
     store: &str,
     args: ClusterArgs,
     bounds: StoreBounds,
-) -> Option<Result<Settings, ClusterError>> {
-    let nodes = store.strip_prefix("cluster://")?;
-    Some(match nodes {
-        "" => settings(args, bounds),
-        nodes => Err(ClusterError::Nodes(nodes.to_owned())),
+) -> Option<Result<Settings, ClusterSettingsError>> {
+    let addresses = store.strip_prefix("cluster://")?;
+    Some(match addresses {
+        "" => node_settings(args, bounds),
+        addresses => Err(ClusterSettingsError::AddressesInStore(addresses.to_owned())),
     })
 }
 
-fn settings(args: ClusterArgs, bounds: StoreBounds) -> Result<Settings, ClusterError> {
-    let key = key(args.cluster_key, args.cluster_key_file.as_deref())?;
+fn node_settings(args: ClusterArgs, bounds: StoreBounds) -> Result<Settings, ClusterSettingsError> {
+    let key = read_key(args.cluster_key, args.cluster_key_file.as_deref())?;
     if key.is_none() && !args.cluster_listen.ip().is_loopback() {
-        return Err(ClusterError::NoKey(StartError::NoKey(args.cluster_listen)));
+        return Err(ClusterSettingsError::MissingKey(StartError::NoKey(args.cluster_listen)));
     }
     Ok(Settings {
         listen: args.cluster_listen,
@@ -67,14 +68,18 @@ fn settings(args: ClusterArgs, bounds: StoreBounds) -> Result<Settings, ClusterE
     })
 }
 
-fn key(text: Option<KeyText>, file: Option<&Path>) -> Result<Option<String>, ClusterError> {
+fn read_key(
+    text: Option<ClusterKeyArg>,
+    file: Option<&Path>,
+) -> Result<Option<String>, ClusterSettingsError> {
     let (key, flag) = match (text, file) {
-        (Some(_), Some(_)) => return Err(ClusterError::TwoKeys),
-        (Some(KeyText(key)), None) => (key, "--cluster-key (SLIDEGATE_CLUSTER_KEY)"),
+        (Some(_), Some(_)) => return Err(ClusterSettingsError::ConflictingKeys),
+        (Some(ClusterKeyArg(key)), None) => (key, "--cluster-key (SLIDEGATE_CLUSTER_KEY)"),
         (None, Some(file)) => {
             let text = fs::read_to_string(file);
-            let text = text.map_err(|error| ClusterError::KeyFile(file.to_owned(), error))?;
-            // Editors and `echo` end a file so.
+            let text = text
+                .map_err(|error| ClusterSettingsError::UnreadableKeyFile(file.to_owned(), error))?;
+            // Editors and `echo` end a file with a line break.
             let key = text.strip_suffix('\n').unwrap_or(&text);
             let key = key.strip_suffix('\r').unwrap_or(key).to_owned();
             (key, "--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE)")
@@ -82,7 +87,7 @@ fn key(text: Option<KeyText>, file: Option<&Path>) -> Result<Option<String>, Clu
         (None, None) => return Ok(None),
     };
     match key.len() {
-        ..LEAST_KEY => Err(ClusterError::ShortKey(flag, key.len())),
+        ..MIN_KEY_BYTES => Err(ClusterSettingsError::ShortKey(flag, key.len())),
         _ => Ok(Some(key)),
     }
 }
@@ -93,33 +98,34 @@ mod tests {
 
     use super::*;
 
-    fn read(store: &str, words: &[&str]) -> Option<Result<Settings, String>> {
-        let line = [&["serve"], words].concat();
-        let matches = ClusterArgs::augment_args(Command::new("serve")).get_matches_from(line);
+    /// Returns the settings from the flags of `slidegate serve`, with errors as text.
+    fn from_flags(store: &str, flags: &[&str]) -> Option<Result<Settings, String>> {
+        let arguments = [&["serve"], flags].concat();
+        let matches = ClusterArgs::augment_args(Command::new("serve")).get_matches_from(arguments);
         let args = ClusterArgs::from_arg_matches(&matches).unwrap();
-        let read = super::read(store, args, StoreBounds { max_keys: 7, max_memory: 9 })?;
-        Some(read.map_err(|error| error.to_string()))
+        let settings = from_args(store, args, StoreBounds { max_keys: 7, max_memory: 9 })?;
+        Some(settings.map_err(|error| error.to_string()))
     }
 
     #[test]
-    fn other_stores_are_no_cluster_and_nothing_is_said_of_their_flags() {
+    fn other_stores_ignore_cluster_flags() {
         for store in ["memory", "redis://h", "cluster", "cluster:", "redis+cluster://h"] {
-            assert!(read(store, &["--cluster-key", "short"]).is_none(), "{store}");
+            assert!(from_flags(store, &["--cluster-key", "short"]).is_none(), "{store}");
         }
     }
 
     #[test]
-    fn nodes_are_no_part_of_the_address() {
-        let error = read("cluster://a:1,b:1", &[]).unwrap().unwrap_err();
+    fn addresses_in_cluster_url_are_rejected() {
+        let error = from_flags("cluster://a:1,b:1", &[]).unwrap().unwrap_err();
         assert!(
-            error.ends_with("give `a:1,b:1` by --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"),
+            error.ends_with("set `a:1,b:1` as --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"),
             "{error}"
         );
     }
 
     #[test]
-    fn alone_it_is_a_node_of_this_machine() {
-        let node = read("cluster://", &[]).unwrap().unwrap();
+    fn default_node_listens_on_loopback_without_key() {
+        let node = from_flags("cluster://", &[]).unwrap().unwrap();
         assert_eq!(node.listen, "127.0.0.1:7946".parse().unwrap());
         assert!(
             node.seeds.is_empty()
@@ -129,28 +135,29 @@ mod tests {
     }
 
     #[test]
-    fn where_others_hear_it_a_node_needs_a_key() {
+    fn public_listen_address_requires_key() {
         for listen in ["0.0.0.0:1", "192.0.2.7:1", "[::]:1"] {
-            let error = read("cluster://", &["--cluster-listen", listen]).unwrap().unwrap_err();
+            let error =
+                from_flags("cluster://", &["--cluster-listen", listen]).unwrap().unwrap_err();
             assert!(error.starts_with(&format!(
                 "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): to listen on {listen}"
             )));
             let key = ["--cluster-listen", listen, "--cluster-key", "sixteen letters."];
-            assert!(read("cluster://", &key).unwrap().is_ok());
+            assert!(from_flags("cluster://", &key).unwrap().is_ok());
         }
-        assert!(read("cluster://", &["--cluster-listen", "[::1]:1"]).unwrap().is_ok());
+        assert!(from_flags("cluster://", &["--cluster-listen", "[::1]:1"]).unwrap().is_ok());
     }
 
     #[test]
-    fn a_wrong_key_is_not_quoted() {
+    fn invalid_key_is_not_quoted() {
         for short in ["", "fifteen letters"] {
-            let error = read("cluster://", &["--cluster-key", short]).unwrap().unwrap_err();
-            assert!(error.starts_with("--cluster-key (SLIDEGATE_CLUSTER_KEY): a key has 16"));
-            assert!(error.contains(&format!("this has {}", short.len())));
+            let error = from_flags("cluster://", &["--cluster-key", short]).unwrap().unwrap_err();
+            assert!(error.starts_with("--cluster-key (SLIDEGATE_CLUSTER_KEY): the key has"));
+            assert!(error.contains(&format!("has {} bytes and needs 16 bytes", short.len())));
             assert!(!error.contains("letters"), "{error}");
         }
-        let two = ["--cluster-key", "sixteen letters.", "--cluster-key-file", "f"];
-        let error = read("cluster://", &two).unwrap().unwrap_err();
-        assert!(error.contains("give only one of them") && !error.contains("letters"), "{error}");
+        let both = ["--cluster-key", "sixteen letters.", "--cluster-key-file", "f"];
+        let error = from_flags("cluster://", &both).unwrap().unwrap_err();
+        assert!(error.contains("set only one of them") && !error.contains("letters"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use tokio::signal::unix::Signal;
 use tracing::{error, info};
 
 use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
-use crate::reload::FileWatch;
+use crate::reload::FileWatcher;
 
 /// Pause between two reads. The files are used if both reads are equal.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ enum ReloadTrigger {
 struct CertificateReloader {
     tls: Arc<Tls>,
     triggers: Receiver<ReloadTrigger>,
-    watches: Vec<FileWatch>,
+    watches: Vec<FileWatcher>,
     /// The result of the last read, if it could not be used.
     last_rejected: Option<Result<TlsFileContents, TlsError>>,
 }
@@ -45,7 +45,7 @@ impl Tls {
         let watch = |path| {
             let sender = sender.clone();
             // The receiver is dropped only when the process ends.
-            FileWatch::new(path, move |event| drop(sender.send(ReloadTrigger::File(event))))
+            FileWatcher::new(path, move |event| drop(sender.send(ReloadTrigger::File(event))))
         };
         let watches = self.files.paths().map(watch).collect::<io::Result<_>>()?;
         // The files may have changed before the watches were set up.
@@ -87,9 +87,10 @@ impl CertificateReloader {
     fn affects_files(&mut self, trigger: ReloadTrigger) -> bool {
         match trigger {
             ReloadTrigger::Hangup => true,
-            ReloadTrigger::File(event) => {
-                self.watches.iter_mut().fold(false, |changed, watch| watch.sees(&event) | changed)
-            }
+            ReloadTrigger::File(event) => self
+                .watches
+                .iter_mut()
+                .fold(false, |changed, watch| watch.on_event(&event) | changed),
         }
     }
 
@@ -133,7 +134,7 @@ impl CertificateReloader {
             thread::sleep(SETTLE_INTERVAL);
             self.drain_triggers();
             let now = self.tls.files.read_contents();
-            if now == previous && !self.watches.iter().any(FileWatch::is_being_written) {
+            if now == previous && !self.watches.iter().any(FileWatcher::is_being_written) {
                 return now;
             }
             previous = now;

@@ -1,4 +1,4 @@
-//! `/v1/explain`, and the command that asks it.
+//! `/v1/explain` and the `explain` command.
 
 use std::time::Duration;
 
@@ -18,29 +18,31 @@ rules:
   - { name: off, limits: [1/h], mode: off }
 ";
 
-fn ask(attributes: Value, cost: u64) -> Value {
+/// Returns the body of a check.
+fn check_body(attributes: Value, cost: u64) -> Value {
     json!({ "attributes": attributes, "cost": cost })
 }
 
-fn explain(server: &Server, ask: &Value) -> Value {
-    let answer = Client::at(server.admin()).post("/v1/explain", ask.to_string());
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.json()
+/// Sends a request to `/v1/explain`, and returns the response body.
+fn explain(server: &Server, request: &Value) -> Value {
+    let response = Client::with_address(server.admin()).post("/v1/explain", request.to_string());
+    assert_eq!(response.status, 200, "{}", response.body);
+    response.json()
 }
 
-/// What the command says of the same.
-fn told(server: &Server, arguments: &[&str]) -> (String, String) {
+/// Runs the `explain` command against a server, and returns its stdout and stderr.
+fn run_explain(server: &Server, arguments: &[&str]) -> (String, String) {
     let url = format!("http://{}", server.admin());
     let output = slidegate().args(["explain", "--server", &url]).args(arguments).output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
-fn every_rule_says_why_it_applies_what_it_has_counted_and_what_it_would_take() {
+fn explain_reports_matches_counts_and_missing_units() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let acme = ask(json!({ "tenant": "acme", "path": "/users/7" }), 1);
+    let acme = check_body(json!({ "tenant": "acme", "path": "/users/7" }), 1);
     for _ in 0..3 {
-        assert_eq!(Client::of(&server).check(&acme).status, 200);
+        assert_eq!(Client::new(&server).check(&acme).status, 200);
     }
     let explained = explain(&server, &acme);
     assert_eq!(
@@ -70,23 +72,23 @@ fn every_rule_says_why_it_applies_what_it_has_counted_and_what_it_would_take() {
 }
 
 #[test]
-fn it_charges_nothing_and_counts_nothing() {
+fn explain_charges_and_counts_nothing() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let acme = ask(json!({ "tenant": "acme" }), 1);
+    let acme = check_body(json!({ "tenant": "acme" }), 1);
     for _ in 0..10 {
         assert_eq!(explain(&server, &acme)["rules"][0]["limits"][0]["now"]["used"], 0);
     }
-    let samples = crate::samples::Samples::of(&server);
+    let samples = crate::samples::Samples::scrape(&server);
     assert_eq!(samples.sum("slidegate_decisions_total", "per-tenant"), 0.0);
     assert_eq!(samples.sum("slidegate_requests_total", ""), 0.0);
 }
 
-/// A promise is tested by coming back then.
+/// Repeats the request exactly when the response says.
 #[test]
-fn whoever_comes_back_when_it_says_so_passes() {
+fn explained_retry_after_is_exact() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let pro = ask(json!({ "tenant": "acme", "plan": "pro" }), 3);
-    let client = Client::of(&server);
+    let pro = check_body(json!({ "tenant": "acme", "plan": "pro" }), 3);
+    let client = Client::new(&server);
     assert_eq!(client.check(&pro).status, 200);
     let explained = explain(&server, &pro);
     assert_eq!(explained["rules"][0]["override"], "override `pro`");
@@ -96,8 +98,8 @@ fn whoever_comes_back_when_it_says_so_passes() {
     let clock = SystemClock::new();
     let wait = Duration::from_millis(explained["retry_after_ms"].as_u64().unwrap());
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(2));
-    let then = clock.now().after(wait);
-    while clock.now() < then {
+    let retry_at = clock.now().after(wait);
+    while clock.now() < retry_at {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(explain(&server, &pro)["allowed"], true);
@@ -105,9 +107,9 @@ fn whoever_comes_back_when_it_says_so_passes() {
 }
 
 #[test]
-fn what_never_passes_says_so() {
+fn explained_cost_above_max_has_no_retry_after() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let costly = explain(&server, &ask(json!({ "tenant": "acme" }), 4));
+    let costly = explain(&server, &check_body(json!({ "tenant": "acme" }), 4));
     let limit = &costly["rules"][0]["limits"][0];
     assert_eq!(limit["to_pass"], "never allowed at this cost: at most 3 fit");
     assert_eq!(
@@ -117,11 +119,11 @@ fn what_never_passes_says_so() {
 }
 
 #[test]
-fn the_command_tells_what_the_server_says() {
+fn explain_command_prints_server_response() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let acme = ask(json!({ "tenant": "acme" }), 1);
-    (0..2).for_each(|_| drop(Client::of(&server).check(&acme)));
-    let (text, errors) = told(&server, &["tenant=acme", "path=/nowhere"]);
+    let acme = check_body(json!({ "tenant": "acme" }), 1);
+    (0..2).for_each(|_| drop(Client::new(&server).check(&acme)));
+    let (text, errors) = run_explain(&server, &["tenant=acme", "path=/nowhere"]);
     assert_eq!(errors, "");
     let expected = "\
 path matches none of `routes`
@@ -138,9 +140,9 @@ watched: applies
     assert!(text.ends_with("allowed: per-tenant.1h is closest to its limit\n"), "{text}");
 }
 
-/// The names are not sorted, and a rule applies to one order only.
+/// The attributes are not sorted, and a rule matches one order only.
 #[test]
-fn descriptors_keep_their_number_and_their_order() {
+fn explain_numbers_descriptors_and_keeps_order() {
     let policy = "
 rules:
   - { name: of-plan, descriptor: [user, plan], per: [user, plan], limits: [3/h] }
@@ -148,7 +150,7 @@ rules:
 ";
     let server = Server::start_with_admin(policy, &[]);
     let arguments = ["--descriptors", "user=ann", "plan=free", "+", "user=ann"];
-    let (text, errors) = told(&server, &arguments);
+    let (text, errors) = run_explain(&server, &arguments);
     assert_eq!(errors, "");
     let expected = "\
 descriptor 1:
@@ -163,57 +165,61 @@ of-user: applies
     counted as default:of-user:1h:{user=ann}
 allowed: of-plan is closest to its limit
 ";
-    let shown = |text: &str| {
+    let without_reasons = |text: &str| {
         let line = |line: &str| match line.split_once("does not apply: ") {
             Some((rule, _)) => format!("{rule}does not apply: […]\n"),
             None => format!("{line}\n"),
         };
         text.lines().map(line).collect::<String>()
     };
-    assert_eq!(shown(&text), expected);
+    assert_eq!(without_reasons(&text), expected);
     let file = TempFile::new(".yaml", policy);
-    let command = |arguments: &[&str]| {
+    let run_with_policy = |arguments: &[&str]| {
         let mut command = slidegate();
         command.args(["explain", "--policy"]).arg(file.path()).args(arguments);
         let output = command.output().unwrap();
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    assert_eq!(command(&arguments), (text, String::new()));
-    for (wrong, why) in [
-        (&["user=ann", "+", "user=bob"][..], "give `--descriptors`, too"),
+    assert_eq!(run_with_policy(&arguments), (text, String::new()));
+    for (invalid, reason) in [
+        (&["user=ann", "+", "user=bob"][..], "add `--descriptors`"),
         (&["--descriptors", "user=ann", "+"], "a descriptor without attributes"),
-        (&["--descriptors", "user=ann", "user=bob"], "the second is `user#2`"),
+        (&["--descriptors", "user=ann", "user=bob"], "name the second one `user#2`"),
     ] {
-        let (_, error) = command(wrong);
-        assert!(error.contains(why), "{error}");
+        let (_, error) = run_with_policy(invalid);
+        assert!(error.contains(reason), "{error}");
     }
-    for wrong in [r#"{}"#, r#"{"descriptors":[]}"#, r#"{"attributes":{},"descriptors":[{}]}"#] {
-        let answer = Client::at(server.admin()).post("/v1/explain", wrong);
-        assert_eq!(answer.status, 400, "{wrong}: {}", answer.body);
+    for invalid in [r#"{}"#, r#"{"descriptors":[]}"#, r#"{"attributes":{},"descriptors":[{}]}"#] {
+        let response = Client::with_address(server.admin()).post("/v1/explain", invalid);
+        assert_eq!(response.status, 400, "{invalid}: {}", response.body);
     }
 }
 
 #[test]
-fn what_cannot_be_asked_says_why() {
+fn invalid_explain_requests_report_reason() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let error = |url: &str, more: &[&str]| {
-        let output = slidegate().args(["explain", "--server", url]).args(more).output().unwrap();
+    let error = |url: &str, arguments: &[&str]| {
+        let output =
+            slidegate().args(["explain", "--server", url]).args(arguments).output().unwrap();
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(error("https://127.0.0.1:1", &["a=b"]).contains("over plain HTTP, such as http://"));
-    assert!(error("http://127.0.0.1:1", &["a=b"]).contains("does not answer: "));
-    let face = format!("http://{}", server.address());
-    assert!(error(&face, &["a=b"]).contains("says 404: path `/v1/explain` does not exist"));
-    let answer = Client::at(server.admin()).post("/v1/explain", "[]");
+    assert!(error("http://127.0.0.1:1", &["a=b"]).contains("is unreachable: "));
+    let http_url = format!("http://{}", server.address());
+    assert!(
+        error(&http_url, &["a=b"])
+            .contains("returned status 404: path `/v1/explain` does not exist")
+    );
+    let response = Client::with_address(server.admin()).post("/v1/explain", "[]");
     assert_eq!(
-        (answer.status, answer.header("content-type")),
+        (response.status, response.header("content-type")),
         (400, Some("application/problem+json"))
     );
 }
 
 #[test]
-fn without_its_store_it_says_what_each_rule_then_does() {
+fn explain_without_store_reports_rule_fallbacks() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];
@@ -225,11 +231,11 @@ rules:
 ";
     let server = Server::start_with_admin(policy, &flags);
     redis.pause();
-    let explained = explain(&server, &ask(json!({ "tenant": "acme" }), 1));
+    let explained = explain(&server, &check_body(json!({ "tenant": "acme" }), 1));
     assert_eq!((&explained["allowed"], &explained["degraded"]), (&json!(true), &json!(true)));
     assert_eq!(explained["rules"][0]["limits"][0]["now"]["used"], 0);
     assert_eq!(explained["rules"][1]["limits"][0]["now"], Value::Null);
-    let (text, _) = told(&server, &["--domain", "shut"]);
+    let (text, _) = run_explain(&server, &["--domain", "shut"]);
     assert!(text.contains("not read: the store is unavailable"), "{text}");
     assert!(
         text.ends_with("denied: the store is unavailable, and a rule denies requests without it\n")

@@ -1,20 +1,20 @@
-//! `/healthz`, `/readyz`, and how the server ends.
+//! `/healthz`, `/readyz`, and the stop of the server.
 
 use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::client::{Client, Raw};
+use crate::client::{Client, RawConnection};
 use crate::common::Server;
 use crate::server::{Redis, wait_until};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }, { name: b, limits: [9/s] }]";
 
 #[test]
-fn a_server_is_ready_on_both_addresses_and_says_by_what() {
+fn readyz_reports_details_on_both_listeners() {
     let server = Server::start_with_admin(POLICY, &[]);
-    for client in [Client::of(&server), Client::at(server.admin())] {
+    for client in [Client::new(&server), Client::with_address(server.admin())] {
         assert_eq!(client.call("GET", "/healthz").body, "ok");
         let ready = client.call("GET", "/readyz");
         assert_eq!(ready.status, 200);
@@ -28,93 +28,98 @@ fn a_server_is_ready_on_both_addresses_and_says_by_what() {
     }
 }
 
-/// While it finishes what runs, operators can still ask; and it ends with 0 within the grace.
+/// The admin listener still responds while requests finish, and the server exits with 0 within the grace period.
 #[test]
-fn a_server_that_stops_is_not_ready_finishes_what_runs_and_cuts_what_does_not_end() {
+fn stopping_server_finishes_requests_and_cuts_stuck_ones() {
     let server = Server::start_with_admin(POLICY, &["--shutdown-grace", "1s"]);
-    let mut stuck = Raw::connect(server.address());
+    let mut stuck = RawConnection::connect(server.address());
     stuck.write("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{");
-    let mut runs = Raw::connect(server.address());
-    runs.write(
+    let mut in_flight = RawConnection::connect(server.address());
+    in_flight.write(
         "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 17\r\n\r\n",
     );
-    assert_eq!(runs.response().0, 100);
+    assert_eq!(in_flight.read_status_and_body().0, 100);
     server.signal("TERM");
     server.wait_for_log("SIGTERM: stopping");
-    let ready = Client::at(server.admin()).call("GET", "/readyz");
+    let ready = Client::with_address(server.admin()).call("GET", "/readyz");
     assert_eq!((ready.status, &ready.json()["draining"]), (503, &json!(true)));
-    assert_eq!(Client::at(server.admin()).call("GET", "/healthz").status, 200);
+    assert_eq!(Client::with_address(server.admin()).call("GET", "/healthz").status, 200);
     while TcpStream::connect(server.address()).is_ok() {}
-    runs.write(r#"{"attributes":{}}"#);
-    assert_eq!(runs.response().0, 200);
+    in_flight.write(r#"{"attributes":{}}"#);
+    assert_eq!(in_flight.read_status_and_body().0, 200);
     server.wait_for_log("cutting connections");
     server.wait_for_log("stopped");
     assert_eq!(server.exit_code(), Some(0));
 }
 
 #[test]
-fn who_asks_once_more_while_it_stops_is_answered_and_told_that_this_was_the_last() {
+fn request_during_stop_gets_connection_close() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let mut asks = Raw::connect(server.address());
+    let mut connection = RawConnection::connect(server.address());
     let check =
         "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n{\"attributes\":{}}";
-    asks.write(check);
-    let answer = asks.answer();
-    assert_eq!((answer.status, answer.header("connection")), (200, None));
+    connection.write(check);
+    let response = connection.read_response();
+    assert_eq!((response.status, response.header("connection")), (200, None));
     server.signal("TERM");
     server.wait_for_log("SIGTERM: stopping");
-    asks.write(check);
-    let answer = asks.answer();
-    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
-    // It was the only connection: nobody else has to be waited for.
+    connection.write(check);
+    let response = connection.read_response();
+    assert_eq!((response.status, response.header("connection")), (200, Some("close")));
+    // It was the only connection, so the server need not wait.
     assert!(server.next_log(Duration::from_secs(10)).unwrap().contains("stopped"));
     assert_eq!(server.exit_code(), Some(0));
 }
 
 fn wait_until_ready(server: &Server) {
-    let client = Client::of(server);
-    wait_until("it is ready", || client.call("GET", "/readyz").status == 200);
+    let client = Client::new(server);
+    wait_until("the server is ready", || client.call("GET", "/readyz").status == 200);
 }
 
-/// Nothing listens at the address of the store.
+/// There is no listener at the address of the store.
 #[test]
-fn a_store_that_was_never_reached_does_not_answer_and_the_log_says_so() {
+fn unreachable_store_is_logged_and_not_reachable() {
     let mut redis = Redis::start();
     let address = redis.address();
     redis.kill();
-    let without = Server::start_with_admin(POLICY, &["--store", &address]);
-    let needs = Server::start_with_admin(POLICY, &["--store", &address, "--ready-needs-store"]);
-    for (server, status) in [(&without, 200), (&needs, 503)] {
-        let ready = Client::of(server).call("GET", "/readyz");
+    let default_server = Server::start_with_admin(POLICY, &["--store", &address]);
+    let strict_server =
+        Server::start_with_admin(POLICY, &["--store", &address, "--ready-needs-store"]);
+    for (server, status) in [(&default_server, 200), (&strict_server, 503)] {
+        let ready = Client::new(server).call("GET", "/readyz");
         assert_eq!((ready.status, &ready.json()["store"]["reachable"]), (status, &json!(false)));
-        if !server.starting().concat().contains("Redis has not been reachable so far") {
+        if !server.startup_log().concat().contains("Redis has not been reachable so far") {
             server.wait_for_log("Redis has not been reachable so far");
         }
     }
     redis.restart();
-    wait_until_ready(&needs);
-    needs.wait_for_log("connected to Redis for the first time");
-    assert_eq!(Client::of(&needs).call("GET", "/readyz").json()["store"]["reachable"], true);
+    wait_until_ready(&strict_server);
+    strict_server.wait_for_log("connected to Redis for the first time");
+    assert_eq!(
+        Client::new(&strict_server).call("GET", "/readyz").json()["store"]["reachable"],
+        true
+    );
 }
 
 #[test]
-fn a_lost_store_is_told_and_keeps_from_being_ready_only_who_needs_it() {
+fn lost_store_fails_readiness_only_if_needed() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];
-    let without = Server::start_with_admin(POLICY, &flags);
-    let needs = Server::start_with_admin(POLICY, &[&flags[..], &["--ready-needs-store"]].concat());
-    wait_until_ready(&needs);
+    let default_server = Server::start_with_admin(POLICY, &flags);
+    let strict_server =
+        Server::start_with_admin(POLICY, &[&flags[..], &["--ready-needs-store"]].concat());
+    wait_until_ready(&strict_server);
     redis.pause();
-    for (server, status) in [(&without, 200), (&needs, 503)] {
-        let client = Client::of(server);
-        let lost = || {
+    for (server, status) in [(&default_server, 200), (&strict_server, 503)] {
+        let client = Client::new(server);
+        let unreachable_response = || {
             Some(client.call("GET", "/readyz"))
-                .filter(|one| one.json()["store"]["reachable"] == false)
+                .filter(|response| response.json()["store"]["reachable"] == false)
         };
         let ready = loop {
             client.post("/v1/check", r#"{"attributes":{}}"#);
-            if let Some(ready) = lost() {
+            if let Some(ready) = unreachable_response() {
                 break ready;
             }
         };
@@ -122,10 +127,10 @@ fn a_lost_store_is_told_and_keeps_from_being_ready_only_who_needs_it() {
         server.wait_for_log("circuit breaker opened");
     }
     redis.resume();
-    // Without any request: a server that is not ready gets none.
-    wait_until_ready(&needs);
-    let client = Client::of(&needs);
-    wait_until("it is asked again", || {
+    // Without any request, because a server that is not ready receives none.
+    wait_until_ready(&strict_server);
+    let client = Client::new(&strict_server);
+    wait_until("the store is called again", || {
         client.post("/v1/check", r#"{"attributes":{}}"#).json()["degraded"] == false
     });
 }

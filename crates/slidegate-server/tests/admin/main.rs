@@ -1,9 +1,9 @@
-//! The server as those see it who run it: what the admin address tells, real processes, real sockets.
+//! Tests of the admin listener: real server processes and real sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "../http/client.rs"]
-#[allow(dead_code, reason = "the tests of HTTP use all of it")]
+#[allow(dead_code, reason = "only the HTTP tests use all of it")]
 mod client;
 #[path = "../common/mod.rs"]
 mod common;
@@ -11,7 +11,7 @@ mod common;
 mod documented;
 mod explain;
 #[path = "../grpc/client.rs"]
-#[allow(dead_code, unused_imports, reason = "the tests of gRPC use all of it")]
+#[allow(dead_code, unused_imports, reason = "only the gRPC tests use all of it")]
 mod grpc;
 mod health;
 mod metrics;
@@ -19,8 +19,8 @@ mod observe;
 mod probes;
 #[path = "../common/prometheus.rs"]
 mod prometheus;
+mod prometheus_scrape;
 mod samples;
-mod scraped;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod server;
 mod top;

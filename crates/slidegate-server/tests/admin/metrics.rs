@@ -1,4 +1,4 @@
-//! `/metrics`.
+//! `/metrics`: values and formats.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -21,33 +21,39 @@ rules:
   - { name: one, limits: [2/h], algorithm: sliding_log }
 "#;
 
-const OTHER: &str = r#"a "b" \c"#;
+/// The domain of the first two rules. Its name must be escaped in labels.
+const ESCAPED_DOMAIN: &str = r#"a "b" \c"#;
 
+/// Sends this number of checks, and returns their statuses.
 fn check(client: &Client, domain: &str, times: usize) -> Vec<u16> {
-    let ask = json!({ "domain": domain, "attributes": { "tenant": "acme" } });
-    (0..times).map(|_| client.check(&ask).status).collect()
+    let request = json!({ "domain": domain, "attributes": { "tenant": "acme" } });
+    (0..times).map(|_| client.check(&request).status).collect()
 }
 
 #[test]
-fn every_limit_tells_its_own_verdicts() {
+fn decisions_are_counted_per_limit() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let client = Client::of(&server);
-    assert_eq!(check(&client, OTHER, 13), [&[200; 10][..], &[429; 3]].concat());
+    let client = Client::new(&server);
+    assert_eq!(check(&client, ESCAPED_DOMAIN, 13), [&[200; 10][..], &[429; 3]].concat());
     assert_eq!(check(&client, "default", 6), [200, 200, 429, 429, 429, 429]);
-    let samples = Samples::of(&server);
-    let verdicts = |domain: &str, rule: &str, limit: &str| {
+    let samples = Samples::scrape(&server);
+    let outcomes = |domain: &str, rule: &str, limit: &str| {
         ["allowed", "denied", "observed"].map(|outcome| {
             samples.get(&format!(
                 r#"slidegate_decisions_total{{domain="{domain}",rule="{rule}",limit="{limit}",outcome="{outcome}"}}"#
             ))
         })
     };
-    let other = r#"a \"b\" \\c"#;
-    assert_eq!(verdicts(other, "per-tenant", "1h"), [10.0, 3.0, 0.0]);
-    assert_eq!(verdicts(other, "per-tenant", "1d"), [10.0, 0.0, 0.0], "not where another denied");
-    assert_eq!(verdicts(other, "watched", "1h"), [3.0, 0.0, 10.0]);
-    assert_eq!(verdicts("default", "all", "1h"), [2.0, 0.0, 0.0]);
-    assert_eq!(verdicts("default", "one", "1h"), [2.0, 4.0, 0.0]);
+    let label = r#"a \"b\" \\c"#;
+    assert_eq!(outcomes(label, "per-tenant", "1h"), [10.0, 3.0, 0.0]);
+    assert_eq!(
+        outcomes(label, "per-tenant", "1d"),
+        [10.0, 0.0, 0.0],
+        "not counted if another limit denied"
+    );
+    assert_eq!(outcomes(label, "watched", "1h"), [3.0, 0.0, 10.0]);
+    assert_eq!(outcomes("default", "all", "1h"), [2.0, 0.0, 0.0]);
+    assert_eq!(outcomes("default", "one", "1h"), [2.0, 4.0, 0.0]);
     let near = |rule: &str| samples.sum("slidegate_near_limit_total", &format!(r#"rule="{rule}""#));
     assert_eq!(
         [near("per-tenant"), near("watched"), near("all"), near("one")],
@@ -64,17 +70,18 @@ rules:
   - { name: mail, domain: mail, limits: [1000/h] }
 ";
     let server = Server::start_with_admin(policy, &["--grpc", "127.0.0.1:0"]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let unmatched = |samples: &Samples, domain: &str| {
         samples.get(&format!(r#"slidegate_unmatched_requests_total{{domain="{domain}"}}"#))
     };
     let unknown = "slidegate_unknown_domain_requests_total";
-    let samples = Samples::of(&server);
+    let samples = Samples::scrape(&server);
     let at_start = [unmatched(&samples, "shop"), unmatched(&samples, "mail"), samples.get(unknown)];
-    assert_eq!(at_start, [0.0; 3], "there before the first request");
+    assert_eq!(at_start, [0.0; 3], "present before the first request");
 
-    let grpc = grpc::Client::of(&server).await;
-    let ask = |domain: &str, path: &str| {
+    let grpc = grpc::Client::connect(&server).await;
+    // Sends the request by HTTP in every way, and returns it for gRPC.
+    let send_by_http = |domain: &str, path: &str| {
         let attributes = json!({ "path": path });
         let check = json!({ "domain": domain, "attributes": attributes });
         assert_eq!(client.check(&check).status, 200);
@@ -89,18 +96,18 @@ rules:
         grpc::RateLimitRequest { domain: domain.into(), ..request }
     };
     for (domain, path) in [("shop", "/"), ("shop", "/login"), ("shop", "/free"), ("made-up", "/")] {
-        grpc.ask(ask(domain, path)).await;
+        grpc.check(send_by_http(domain, path)).await;
     }
-    let samples = Samples::of(&server);
-    assert_eq!(unmatched(&samples, "shop"), 4.0, "once each, and no peek");
+    let samples = Samples::scrape(&server);
+    assert_eq!(unmatched(&samples, "shop"), 4.0, "once per listener and endpoint, except peek");
     assert_eq!((unmatched(&samples, "mail"), samples.get(unknown)), (0.0, 4.0));
     assert_eq!(samples.sum("slidegate_unmatched_requests_total", ""), 4.0, "no other domain");
 }
 
 #[test]
-fn requests_are_counted_by_their_answer_also_those_that_make_no_sense() {
+fn requests_are_counted_by_result() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     check(&client, "default", 3);
     client.post("/v1/peek", r#"{"attributes":{}}"#);
     client.post("/v1/check", "{");
@@ -108,23 +115,23 @@ fn requests_are_counted_by_their_answer_also_those_that_make_no_sense() {
     client.call("GET", "/v1/check");
     client.call("GET", "/healthz");
     client.call("GET", "/nowhere");
-    let samples = Samples::of(&server);
+    let samples = Samples::scrape(&server);
     let requests = |result: &str| {
         samples.get(&format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#))
     };
     let results = ["allowed", "denied", "store_unavailable", "invalid", "error"].map(requests);
     assert_eq!(results, [2.0, 2.0, 0.0, 3.0, 0.0]);
-    let took = r#"slidegate_request_seconds_count{protocol="http"}"#;
-    assert_eq!(samples.get(took), 5.0, "every question that came whole");
+    let request_seconds = r#"slidegate_request_seconds_count{protocol="http"}"#;
+    assert_eq!(samples.get(request_seconds), 5.0, "every complete request");
     let decided = samples.sum("slidegate_decisions_total", r#"rule="one""#);
-    assert_eq!(decided, 3.0, "who only peeks is not decided");
+    assert_eq!(decided, 3.0, "peeks are not counted");
 }
 
 #[test]
-fn a_scraper_gets_the_format_that_it_asks_for() {
+fn metrics_format_follows_accept_header() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let admin = Client::at(server.admin());
-    check(&Client::of(&server), "default", 3);
+    let admin = Client::with_address(server.admin());
+    check(&Client::new(&server), "default", 3);
     let scrape = |accept: &str| {
         admin.send(Request::get("/metrics").header("accept", accept).body(Vec::new()).unwrap())
     };
@@ -146,63 +153,63 @@ fn a_scraper_gets_the_format_that_it_asks_for() {
 }
 
 #[test]
-fn prometheus_own_linter_has_nothing_against_them() {
+fn metrics_pass_promtool_lint() {
     let server = Server::start_with_admin(POLICY, &[]);
-    check(&Client::of(&server), "default", 3);
-    let text = Client::at(server.admin()).call("GET", "/metrics").body;
+    check(&Client::new(&server), "default", 3);
+    let text = Client::with_address(server.admin()).call("GET", "/metrics").body;
     let mut promtool = program("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut linter = promtool.stderr(Stdio::piped()).spawn().unwrap();
     linter.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = linter.wait_with_output().unwrap();
-    let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert!(output.status.success() && told.is_empty(), "{told}\n{text}");
+    let lint_output = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success() && lint_output.is_empty(), "{lint_output}\n{text}");
 }
 
 #[test]
-fn the_store_tells_how_it_fares() {
+fn store_outage_is_visible_in_metrics() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "200ms"];
     let server = Server::start_with_admin(POLICY, &flags);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let denied = check(&client, "default", 6);
     assert_eq!(denied, [200, 200, 429, 429, 429, 429]);
-    let samples = Samples::of(&server);
-    let asked = samples.get(r#"slidegate_store_seconds_count{store="redis"}"#);
-    assert_eq!((asked, samples.get("slidegate_deny_cache_hits_total")), (6.0, 4.0));
+    let samples = Samples::scrape(&server);
+    let store_calls = samples.get(r#"slidegate_store_seconds_count{store="redis"}"#);
+    assert_eq!((store_calls, samples.get("slidegate_deny_cache_hits_total")), (6.0, 4.0));
     assert_eq!(samples.get(r#"slidegate_breaker_open{store="redis"}"#), 0.0);
     assert_eq!(samples.get("slidegate_keys"), 0.0);
     redis.pause();
-    // Another tenant of another rule: no denial of it is known.
-    let ask = json!({ "domain": OTHER, "attributes": { "tenant": "bob" } });
+    // Another tenant of another rule, without an entry in the denial cache.
+    let request = json!({ "domain": ESCAPED_DOMAIN, "attributes": { "tenant": "bob" } });
     let mut degraded = 0.0;
-    while Samples::of(&server).get(r#"slidegate_breaker_open{store="redis"}"#) == 0.0 {
-        assert_eq!(client.check(&ask).json()["degraded"], true);
+    while Samples::scrape(&server).get(r#"slidegate_breaker_open{store="redis"}"#) == 0.0 {
+        assert_eq!(client.check(&request).json()["degraded"], true);
         degraded += 1.0;
         assert!(degraded < 20.0, "the breaker opens");
     }
-    assert_eq!(client.check(&ask).json()["degraded"], true);
-    let samples = Samples::of(&server);
+    assert_eq!(client.check(&request).json()["degraded"], true);
+    let samples = Samples::scrape(&server);
     assert_eq!(samples.get("slidegate_degraded_decisions_total"), degraded + 1.0);
     let errors = |kind: &str| {
         samples.get(&format!(r#"slidegate_store_errors_total{{store="redis",kind="{kind}"}}"#))
     };
     assert_eq!(errors("timed_out") + errors("breaker_open"), degraded + 1.0);
     assert!(errors("timed_out") >= 5.0 && errors("breaker_open") >= 1.0);
-    assert_eq!(samples.get("slidegate_keys"), 3.0, "what is counted here meanwhile");
+    assert_eq!(samples.get("slidegate_keys"), 3.0, "local counters during the outage");
     redis.resume();
 }
 
 #[test]
-fn keys_that_had_to_go_are_counted() {
+fn evicted_keys_are_counted() {
     let policy = "rules: [{ name: a, per: [id], limits: [100/h] }]";
     let server = Server::start_with_admin(policy, &["--max-keys", "10"]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for id in 0..30 {
         client.check(&json!({ "attributes": { "id": id.to_string() } }));
     }
-    let samples = Samples::of(&server);
+    let samples = Samples::scrape(&server);
     assert_eq!(samples.get("slidegate_keys"), 10.0);
     assert_eq!(samples.get("slidegate_evicted_keys_total"), 20.0);
     let memory = samples.get("slidegate_store_memory_bytes");
@@ -210,9 +217,9 @@ fn keys_that_had_to_go_are_counted() {
 }
 
 #[test]
-fn what_is_for_operators_is_on_their_address_only_and_nowhere_without_one() {
+fn admin_endpoints_exist_only_on_admin_listener() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let (client, admin) = (Client::of(&server), Client::at(server.admin()));
+    let (client, admin) = (Client::new(&server), Client::with_address(server.admin()));
     for path in ["/metrics", "/v1/explain", "/v1/top"] {
         assert_eq!(client.call("GET", path).status, 404, "{path}");
     }

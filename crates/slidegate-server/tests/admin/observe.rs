@@ -1,4 +1,4 @@
-//! `--observe`: watched before it is enforced.
+//! `--observe`: a policy that is evaluated and not enforced.
 
 use serde_json::json;
 
@@ -14,29 +14,31 @@ rules:
 ";
 
 #[test]
-fn nothing_is_denied_and_what_would_have_been_is_counted_apart() {
+fn observe_mode_allows_all_and_counts_denials() {
     let server = Server::start_with_admin(POLICY, &["--observe"]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for (domain, tenant, times) in
         [("default", "acme", 5), ("default", "evil", 3), ("strict", "x", 2)]
     {
-        let ask = json!({ "domain": domain, "attributes": { "tenant": tenant } });
+        let request = json!({ "domain": domain, "attributes": { "tenant": tenant } });
         for _ in 0..times {
-            let answer = client.check(&ask);
-            assert_eq!(answer.status, 200, "{}", answer.body);
-            assert_eq!(answer.header("ratelimit"), None, "what only watches binds nobody");
-            let limits = answer.json()["limits"].clone();
+            let response = client.check(&request);
+            assert_eq!(response.status, 200, "{}", response.body);
+            assert_eq!(response.header("ratelimit"), None, "an observed limit is never binding");
+            let limits = response.json()["limits"].clone();
             assert!(limits.as_array().unwrap().iter().all(|limit| limit["observed"] == true));
         }
     }
-    let samples = Samples::of(&server);
+    let samples = Samples::scrape(&server);
     let count = |rule: &str, outcome: &str| {
-        let labels = format!(r#"rule="{rule}","#);
-        let of = format!(r#"outcome="{outcome}""#);
+        let rule_label = format!(r#"rule="{rule}","#);
+        let outcome_label = format!(r#"outcome="{outcome}""#);
         ["1h", "denied", "missing"]
             .map(|limit| {
-                samples
-                    .sum("slidegate_decisions_total", &format!(r#"{labels}limit="{limit}",{of}"#))
+                samples.sum(
+                    "slidegate_decisions_total",
+                    &format!(r#"{rule_label}limit="{limit}",{outcome_label}"#),
+                )
             })
             .iter()
             .sum::<f64>()
@@ -50,7 +52,7 @@ fn nothing_is_denied_and_what_would_have_been_is_counted_apart() {
 }
 
 #[test]
-fn whoever_starts_it_is_told_that_it_denies_nothing() {
+fn observe_mode_logs_warning_at_start() {
     let mut command = crate::common::slidegate();
     let policy = crate::common::TempFile::new(".yaml", POLICY);
     command.arg("serve").arg("--policy").arg(policy.path());
@@ -61,5 +63,5 @@ fn whoever_starts_it_is_told_that_it_denies_nothing() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stderr), &mut line).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.contains("WARN") && line.contains("denies nothing"), "{line}");
+    assert!(line.contains("WARN") && line.contains("no request is denied"), "{line}");
 }

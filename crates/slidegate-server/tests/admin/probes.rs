@@ -1,4 +1,4 @@
-//! Probes and scrapes while clients hold every connection that they can get.
+//! Probes and scrapes while clients hold the maximum number of connections.
 
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
@@ -6,34 +6,34 @@ use std::time::Duration;
 
 use ureq::Agent;
 
-use crate::client::Raw;
-use crate::common::{Server, TempFile, slidegate, with_open_files};
+use crate::client::RawConnection;
+use crate::common::{Server, TempFile, slidegate, with_open_file_limit};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 
-/// `timeoutSeconds` of the probes in `deploy/kubernetes/deployment.yaml`.
+/// The `timeoutSeconds` of the probes in `deploy/kubernetes/deployment.yaml`.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts of requests that leave the server waiting for more, over HTTP/1.1.
-const HTTP: [&str; 3] =
+/// Incomplete HTTP/1.1 requests: the server waits for the rest.
+const HTTP_STARTS: [&str; 3] =
     ["", "GET /heal", "POST /v1/explain HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"];
 
-/// The same over HTTP/2, where anything else ends the connection.
-const GRPC: [&str; 1] = [""];
+/// Incomplete HTTP/2 requests. Any bytes other than the preface would close the connection.
+const GRPC_STARTS: [&str; 1] = [""];
 
-/// Connections on which the server waits for a request.
-fn idle(address: SocketAddr, starts: &[&str], count: usize) -> Vec<Raw> {
+/// Opens connections on which the server waits for a request.
+fn open_idle_connections(address: SocketAddr, starts: &[&str], count: usize) -> Vec<RawConnection> {
     let connections = starts.iter().cycle().take(count).map(|start| {
-        let mut connection = Raw::connect(address);
+        let mut connection = RawConnection::connect(address);
         connection.write(start);
         connection
     });
     connections.collect()
 }
 
-/// Holds every path that is probed or scraped to the time that a probe has.
+/// Asserts that every path for probes and scrapes responds within the timeout of a probe.
 #[track_caller]
-fn assert_answers(server: &Server) {
+fn assert_probes_succeed(server: &Server) {
     let agent: Agent = Agent::config_builder().timeout_global(Some(PROBE_TIMEOUT)).build().into();
     for path in ["/healthz", "/readyz", "/metrics"] {
         let url = format!("http://{}{path}", server.admin());
@@ -46,51 +46,57 @@ fn assert_answers(server: &Server) {
 fn idle_clients_do_not_delay_probes() {
     let flags = ["--grpc", "127.0.0.1:0", "--max-connections", "2"];
     let server = Server::start_with_admin(POLICY, &flags);
-    let clients = (idle(server.address(), &HTTP, 9), idle(server.grpc(), &GRPC, 9));
-    assert_answers(&server);
+    let clients = (
+        open_idle_connections(server.address(), &HTTP_STARTS, 9),
+        open_idle_connections(server.grpc(), &GRPC_STARTS, 9),
+    );
+    assert_probes_succeed(&server);
     drop(clients);
 }
 
 #[test]
 fn idle_admin_connections_do_not_delay_probes() {
     let server = Server::start_with_admin(POLICY, &[]);
-    // More than 64, and few enough that those beyond fit into the system's queue.
-    let mut idle = idle(server.admin(), &HTTP, 150);
-    assert_answers(&server);
-    // No more than 64 are left: the oldest were evicted.
+    // More than the maximum of 64, and few enough that the others fit into the listen queue.
+    let mut idle = open_idle_connections(server.admin(), &HTTP_STARTS, 150);
+    assert_probes_succeed(&server);
+    // At most 64 are left: the server has closed the oldest.
     for connection in &mut idle[..150 - 64] {
         let end = connection.stream().read(&mut [0]);
-        // With bytes that the server had not read yet, an end is a reset.
+        // If the server has not read all bytes, closing resets the connection.
         let reset = end.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
         assert!(reset || matches!(end, Ok(0)), "{end:?}");
     }
-    assert!(!idle[149].says_something_within(Duration::from_millis(100)));
+    assert!(!idle[149].is_readable_within(Duration::from_millis(100)));
 }
 
 #[test]
-fn admin_connection_ends_with_its_response() {
+fn admin_connection_closes_after_response() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let mut connection = Raw::connect(server.admin());
+    let mut connection = RawConnection::connect(server.admin());
     connection.write("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
-    let response = connection.answer();
+    let response = connection.read_response();
     assert_eq!((response.status, response.header("connection")), (200, Some("close")));
-    connection.assert_ends();
+    connection.assert_closes();
 }
 
 #[test]
-fn clients_leave_open_files_to_probes() {
+fn client_connections_leave_file_descriptors_for_probes() {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path());
     for listener in ["--http", "--grpc", "--admin"] {
         command.args([listener, "127.0.0.1:0"]);
     }
-    let server = Server::spawn(&mut with_open_files(300, &command));
-    // More than there are files, and few enough that those beyond fit into the system's queues.
-    let clients = (idle(server.address(), &HTTP, 180), idle(server.grpc(), &GRPC, 180));
-    assert_answers(&server);
+    let server = Server::spawn(&mut with_open_file_limit(300, &command));
+    // More than the open file limit, and few enough that the others fit into the listen queues.
+    let clients = (
+        open_idle_connections(server.address(), &HTTP_STARTS, 180),
+        open_idle_connections(server.grpc(), &GRPC_STARTS, 180),
+    );
+    assert_probes_succeed(&server);
     drop(clients);
-    let told = server.starting().join("\n");
-    assert!(told.contains("open file limit is 300; 20128 needed"), "{told}");
-    assert!(told.contains("serving at most 86 connections on each"), "{told}");
+    let startup_log = server.startup_log().join("\n");
+    assert!(startup_log.contains("open file limit is 300; 20128 needed"), "{startup_log}");
+    assert!(startup_log.contains("serving at most 86 connections on each"), "{startup_log}");
 }

@@ -1,23 +1,23 @@
-//! Metrics as a scraper reads them.
+//! The metrics of a server, as a scraper reads them.
 
 use std::collections::BTreeMap;
 
 use crate::client::Client;
 use crate::common::Server;
 
-/// Samples by name and labels, as they are written.
+/// Values by name and labels, in the syntax of the response.
 pub struct Samples(BTreeMap<String, f64>);
 
 impl Samples {
-    /// What a server tells now.
-    pub fn of(server: &Server) -> Self {
-        let answer = Client::at(server.admin()).call("GET", "/metrics");
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        Self::read(&answer.body)
+    /// Scrapes a server.
+    pub fn scrape(server: &Server) -> Self {
+        let response = Client::with_address(server.admin()).call("GET", "/metrics");
+        assert_eq!(response.status, 200, "{}", response.body);
+        Self::parse(&response.body)
     }
 
-    /// What a text tells.
-    pub fn read(text: &str) -> Self {
+    /// Parses the text format.
+    pub fn parse(text: &str) -> Self {
         let samples = text.lines().filter(|line| !line.starts_with('#'));
         Self(
             samples
@@ -29,19 +29,19 @@ impl Samples {
         )
     }
 
-    /// A sample, which must be there.
+    /// Returns the value of a sample. Panics if it is missing.
     #[track_caller]
     pub fn get(&self, name: &str) -> f64 {
         let sample = self.0.get(name);
         *sample.unwrap_or_else(|| panic!("no sample {name} in {:#?}", self.0.keys()))
     }
 
-    /// The sum of all samples of a metric whose labels have this in them.
+    /// Returns the sum of all samples of a metric whose labels contain `labels`.
     pub fn sum(&self, metric: &str, labels: &str) -> f64 {
-        let of = |name: &str| {
+        let matches = |name: &str| {
             name.strip_prefix(metric)
                 .is_some_and(|rest| rest.starts_with('{') && rest.contains(labels))
         };
-        self.0.iter().filter(|(name, _)| of(name)).map(|(_, value)| value).sum()
+        self.0.iter().filter(|(name, _)| matches(name)).map(|(_, value)| value).sum()
     }
 }

@@ -1,12 +1,12 @@
-//! What is wrong with the flags of a node is told before anything starts.
+//! Invalid cluster flags are reported before the server starts anything.
 
 use std::process::Output;
 
 use crate::common::{Server, TempFile, slidegate};
-use crate::node::{address, rule};
+use crate::node::{policy_with_max, unused_address};
 
 fn serve(flags: &[&str]) -> Output {
-    let policy = TempFile::new(".yaml", rule(9, 1));
+    let policy = TempFile::new(".yaml", policy_with_max(9, 1));
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     command.args(flags).output().unwrap()
@@ -16,22 +16,23 @@ fn stderr(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-const FREE: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
+/// The flags of a node that listens on any free port.
+const FREE_PORT: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 
 #[test]
-fn what_does_not_fit_together_is_told_in_a_line() {
+fn inconsistent_flags_fail_with_one_line() {
     let short = TempFile::new(".key", "fifteen letters\n");
     let short = short.path().to_str().unwrap();
-    let taken = Server::start_with(
-        &rule(9, 1),
-        &["--store", "cluster://", "--cluster-listen", &address().to_string()],
+    let occupant = Server::start_with(
+        &policy_with_max(9, 1),
+        &["--store", "cluster://", "--cluster-listen", &unused_address().to_string()],
     );
-    let place = format!("127.0.0.1:{}", taken.address().port());
-    for (flags, flag, told) in [
+    let occupied = format!("127.0.0.1:{}", occupant.address().port());
+    for (flags, flag, expected) in [
         (
             &["--store", "cluster://a:1"][..],
             "--store (SLIDEGATE_STORE)",
-            "give `a:1` by --cluster-seeds",
+            "set `a:1` as --cluster-seeds",
         ),
         (
             &["--cluster-listen", "0.0.0.0:0"],
@@ -44,7 +45,7 @@ fn what_does_not_fit_together_is_told_in_a_line() {
             "--cluster-key-file",
         ),
         (
-            &["--cluster-listen", &place],
+            &["--cluster-listen", &occupied],
             "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN)",
             "cannot listen on",
         ),
@@ -56,7 +57,7 @@ fn what_does_not_fit_together_is_told_in_a_line() {
         (
             &["--cluster-key-file", short],
             "--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE)",
-            "this has 15",
+            "has 15 bytes",
         ),
         (
             &["--cluster-key-file", "/nowhere/key"],
@@ -69,56 +70,56 @@ fn what_does_not_fit_together_is_told_in_a_line() {
             "cannot reach this node at",
         ),
     ] {
-        // The last of two counts.
-        let given = |flag: &&str| !flags.contains(flag);
-        let usual = FREE.chunks(2).filter(|pair| given(&pair[0])).flatten();
-        let all: Vec<&str> = usual.chain(flags).copied().collect();
+        // A default flag is left out if `flags` sets it.
+        let is_default = |flag: &&str| !flags.contains(flag);
+        let defaults = FREE_PORT.chunks(2).filter(|pair| is_default(&pair[0])).flatten();
+        let all: Vec<&str> = defaults.chain(flags).copied().collect();
         let output = serve(&all);
         assert_eq!(output.status.code(), Some(1), "{all:?}: {}", stderr(&output));
         let line = stderr(&output);
-        assert!(line.starts_with(flag) && line.contains(told), "{all:?}: {line}");
+        assert!(line.starts_with(flag) && line.contains(expected), "{all:?}: {line}");
         assert_eq!(line.lines().count(), 1, "{line}");
         assert!(!line.contains("letters"), "{line}");
     }
 }
 
 #[test]
-fn wrong_flags_are_told_with_what_would_be_right() {
-    for (flag, wrong, told) in [
+fn invalid_flags_are_reported_with_the_remedy() {
+    for (flag, value, expected) in [
         ("--cluster-listen", "localhost:1", "invalid socket address"),
         ("--cluster-seeds", "a", "slidegate-nodes:7946"),
-        ("--cluster-seeds", "a:1,,b:1", "with commas between"),
+        ("--cluster-seeds", "a:1,,b:1", "separated by commas"),
         ("--cluster-node-name", "two words", "printable ASCII"),
         ("--cluster-sync-interval", "9ms", "from 10ms to 10s"),
         ("--cluster-sync-wait", "2s", "from 0ms to 1s"),
         ("--cluster-max-clock-skew", "2m", "from 0s to 60s"),
     ] {
-        let output = serve(&[flag, wrong]);
-        assert_eq!(output.status.code(), Some(2), "{flag} {wrong}");
-        assert!(stderr(&output).contains(told), "{flag} {wrong}: {}", stderr(&output));
+        let output = serve(&[flag, value]);
+        assert_eq!(output.status.code(), Some(2), "{flag} {value}");
+        assert!(stderr(&output).contains(expected), "{flag} {value}: {}", stderr(&output));
     }
 }
 
 #[test]
-fn other_stores_do_not_look_at_what_is_for_nodes() {
+fn other_stores_ignore_cluster_flags() {
     let flags =
         ["--cluster-listen", "0.0.0.0:0", "--cluster-key", "short", "--cluster-seeds", "a:1"];
-    drop(Server::start_with(&rule(9, 1), &flags));
+    drop(Server::start_with(&policy_with_max(9, 1), &flags));
 }
 
 #[test]
-fn the_key_is_shown_nowhere() {
+fn cluster_key_is_never_printed() {
     let secret = "as secret as it gets";
     let help = slidegate().args(["serve", "--help"]).env("SLIDEGATE_CLUSTER_KEY", secret).output();
     assert!(!String::from_utf8(help.unwrap().stdout).unwrap().contains(secret));
     let key = TempFile::new(".key", format!("{secret}\r\n"));
     let key = key.path().to_str().unwrap();
-    for given in [["--cluster-key", secret], ["--cluster-key-file", key]] {
+    for key_flag in [["--cluster-key", secret], ["--cluster-key-file", key]] {
         let server = Server::start_with(
-            &rule(9, 1),
-            &[&FREE[..], &given, &["--log-level", "trace"]].concat(),
+            &policy_with_max(9, 1),
+            &[&FREE_PORT[..], &key_flag, &["--log-level", "trace"]].concat(),
         );
-        let told = server.starting().concat();
-        assert!(!told.contains(secret), "{told}");
+        let log = server.startup_log().concat();
+        assert!(!log.contains(secret), "{log}");
     }
 }

@@ -1,8 +1,11 @@
-//! Servers that tell each other what they count: real processes, real sockets, and each on a loopback address of its
-//! own, so that they start again where they were.
+//! Clusters of server processes over real sockets, with crashed, paused, restarted and partitioned nodes.
+//!
+//! Each process has its own loopback address, so that a restarted node listens on its previous address. After each
+//! failure the documented bound must hold, and all nodes must agree on the remaining units.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod authentication;
 #[path = "../http/client.rs"]
 #[allow(dead_code, reason = "the tests of HTTP use all of it")]
 mod client;
@@ -10,10 +13,9 @@ mod client;
 mod common;
 mod crash;
 mod flags;
-mod leaving;
-mod meeting;
+mod joining;
 mod node;
 mod partition;
 mod policies;
 mod relay;
-mod strangers;
+mod shutdown;

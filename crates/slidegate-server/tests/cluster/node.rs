@@ -1,4 +1,4 @@
-//! Nodes: how they are started, what they are asked, and what to wait for.
+//! Cluster nodes as server processes: their configuration, requests to them, and waiting for their state.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,26 +14,27 @@ use slidegate_cluster::bound::max_units_in_window;
 use crate::client::Client;
 use crate::common::Server;
 
-/// What nodes of a test have in common, and nobody else.
+/// The cluster key of all nodes in a test.
 pub const KEY: &str = "a key that only the nodes of tests know";
 
-/// Between two looks at what is waited for, and how often to look: 40 seconds, far more than anything takes.
-const PAUSE: Duration = Duration::from_millis(20);
-const MAX_LOOKS: usize = 2_000;
+/// Pause between two polls of a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Number of polls before a wait fails: 40 seconds, far longer than any wait takes.
+const MAX_POLLS: usize = 2_000;
 
-/// A loopback address that no other test has, and no other process of tests.
-pub fn address() -> SocketAddr {
+/// Returns a loopback address that no other test uses, also in other test processes.
+pub fn unused_address() -> SocketAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-    assert!(nth > 0, "so many addresses are not there");
+    assert!(nth > 0, "no unused address is left");
     let process = std::process::id();
     let [second, third] = [process >> 8, process].map(|part| u8::try_from(part % 254 + 1).unwrap());
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, second, third, nth)), 7946)
 }
 
-/// What a node is told to be, each time that it starts.
+/// The configuration of a node, which can be started several times.
 #[derive(Clone)]
-pub struct Plan {
+pub struct NodeConfig {
     pub name: String,
     pub listen: SocketAddr,
     pub advertise: Option<SocketAddr>,
@@ -44,31 +45,31 @@ pub struct Plan {
     pub sync_interval: &'static str,
 }
 
-/// So many nodes, `a` and so on, all of which are seeds.
-pub fn plans<const N: usize>(policy: &str) -> [Plan; N] {
-    let mut plans = [(); N].map(|()| Plan {
+/// Returns the configurations of `N` nodes, named `a`, `b` and so on, all of which are seeds.
+pub fn node_configs<const N: usize>(policy: &str) -> [NodeConfig; N] {
+    let mut configs = [(); N].map(|()| NodeConfig {
         name: String::new(),
-        listen: address(),
+        listen: unused_address(),
         advertise: None,
         seeds: String::new(),
         key: KEY,
         policy: policy.to_owned(),
-        // Others than these processes want the cores, too.
+        // Longer than the default, since other processes compete for the cores.
         sync_wait: "500ms",
         sync_interval: "50ms",
     });
-    let seeds = plans.each_ref().map(|plan| plan.listen.to_string()).join(",");
-    for (plan, name) in plans.iter_mut().zip('a'..) {
-        (plan.name, plan.seeds) = (name.to_string(), seeds.clone());
+    let seeds = configs.each_ref().map(|config| config.listen.to_string()).join(",");
+    for (config, name) in configs.iter_mut().zip('a'..) {
+        (config.name, config.seeds) = (name.to_string(), seeds.clone());
     }
-    plans
+    configs
 }
 
-impl Plan {
-    /// Starts it, and waits until it is asked.
+impl NodeConfig {
+    /// Starts the node and waits until it accepts requests.
     pub fn start(&self) -> Node {
         let (listen, advertise) =
-            (self.listen.to_string(), self.advertise.map(|at| at.to_string()));
+            (self.listen.to_string(), self.advertise.map(|address| address.to_string()));
         let mut flags = vec![
             "--store",
             "cluster://",
@@ -85,38 +86,39 @@ impl Plan {
         if let Some(advertise) = &advertise {
             flags.extend(["--cluster-advertise", advertise]);
         }
-        Node::of(Server::start_with_admin(&self.policy, &flags))
+        Node::new(Server::start_with_admin(&self.policy, &flags))
     }
 }
 
-/// Starts them, and waits until they know each other. The first has itself for a seed, so that it knows to be the first,
-/// and nobody waits for it to find that out.
-pub fn start<const N: usize>(plans: &[Plan; N]) -> [Node; N] {
-    let own = plans[0].advertise.unwrap_or(plans[0].listen).to_string();
-    let mut first = Some(Plan { seeds: own, ..plans[0].clone() }.start());
-    let nodes = plans.each_ref().map(|plan| first.take().unwrap_or_else(|| plan.start()));
-    know_each_other(&nodes.each_ref());
+/// Starts the nodes and waits until they are connected.
+///
+/// The first node has only itself as a seed, so it forms the cluster at once instead of searching for others.
+pub fn start_nodes<const N: usize>(configs: &[NodeConfig; N]) -> [Node; N] {
+    let own = configs[0].advertise.unwrap_or(configs[0].listen).to_string();
+    let mut first = Some(NodeConfig { seeds: own, ..configs[0].clone() }.start());
+    let nodes = configs.each_ref().map(|config| first.take().unwrap_or_else(|| config.start()));
+    wait_until_connected(&nodes.each_ref());
     nodes
 }
 
-/// A server that is a node. It is killed when dropped.
+/// A server process that is a cluster node. It is killed when dropped.
 pub struct Node {
-    // Its log has one reader.
+    // The log of a server has a single reader, so `Server` is not `Sync`.
     server: Mutex<Server>,
     client: Client,
     admin: Client,
 }
 
-/// What became of a request.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct CheckOutcome {
     pub allowed: bool,
     pub remaining: u64,
 }
 
 impl Node {
-    pub fn of(server: Server) -> Self {
-        let (client, admin) = (Client::of(&server), Client::at(server.admin()));
+    pub fn new(server: Server) -> Self {
+        let (client, admin) = (Client::new(&server), Client::with_address(server.admin()));
         Self { server: Mutex::new(server), client, admin }
     }
 
@@ -125,76 +127,80 @@ impl Node {
         self.server.lock().unwrap().signal(name);
     }
 
-    /// One that decides for a domain, in which one rule applies.
-    pub fn check(&self, domain: &str) -> Said {
-        self.ask("/v1/check", domain)
+    /// Checks a request in a domain with one rule.
+    pub fn check(&self, domain: &str) -> CheckOutcome {
+        self.send("/v1/check", domain)
     }
 
-    /// What is left there, as far as this node knows.
+    /// Returns the units that remain in a domain, as far as this node knows.
     pub fn remaining(&self, domain: &str) -> u64 {
-        self.ask("/v1/peek", domain).remaining
+        self.send("/v1/peek", domain).remaining
     }
 
-    fn ask(&self, path: &str, domain: &str) -> Said {
-        let ask = json!({ "domain": domain, "attributes": { "client": "alice" } });
-        let answer = self.client.post(path, ask.to_string()).json();
-        assert_eq!(answer["degraded"], false, "{answer}");
-        let remaining = answer["limits"][0]["remaining"].as_u64().unwrap();
-        Said { allowed: answer["allowed"] == true, remaining }
+    fn send(&self, path: &str, domain: &str) -> CheckOutcome {
+        let request = json!({ "domain": domain, "attributes": { "client": "alice" } });
+        let response = self.client.post(path, request.to_string()).json();
+        assert_eq!(response["degraded"], false, "{response}");
+        let remaining = response["limits"][0]["remaining"].as_u64().unwrap();
+        CheckOutcome { allowed: response["allowed"] == true, remaining }
     }
 
-    /// How often it allows until it denies, or so often.
-    pub fn allows(&self, domain: &str, most: u64) -> u64 {
-        (0..most).take_while(|_| self.check(domain).allowed).count() as u64
+    /// Sends requests until one is denied, at most `max_requests`, and returns the number of allowed requests.
+    pub fn count_allowed(&self, domain: &str, max_requests: u64) -> u64 {
+        (0..max_requests).take_while(|_| self.check(domain).allowed).count() as u64
     }
 
-    /// `/v1/cluster`.
+    /// Returns the response of `/v1/cluster`.
     pub fn status(&self) -> Value {
-        let answer = self.admin.call("GET", "/v1/cluster");
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        answer.json()
+        let response = self.admin.call("GET", "/v1/cluster");
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.json()
     }
 
-    /// The names of the others that stand so.
-    pub fn others(&self, state: &str) -> Vec<String> {
+    /// Returns the names of the peers in a state, such as `alive`.
+    pub fn members_in_state(&self, state: &str) -> Vec<String> {
         let status = self.status();
         let members = status["members"].as_array().unwrap();
-        let such = members.iter().filter(|member| member["state"] == state);
-        such.map(|member| member["name"].as_str().unwrap().to_owned()).collect()
+        let matching = members.iter().filter(|member| member["state"] == state);
+        matching.map(|member| member["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The sum of a metric's series that have this in their labels.
+    /// Returns the sum of the series of a metric whose labels contain `label`.
     pub fn metric(&self, name: &str, label: &str) -> f64 {
         let text = self.admin.call("GET", "/metrics").body;
         let series = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
         series.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
     }
 
-    /// Has it stop as it is meant to be stopped.
+    /// Stops the node gracefully.
     pub fn stop(self) {
         self.signal("TERM");
         assert_eq!(self.server.into_inner().unwrap().exit_code(), Some(0));
     }
 }
 
-/// Waits until this holds; what is shown if it never does.
+/// Polls a value until a condition holds. Fails with the description and the last value if it never does.
 #[track_caller]
-pub fn wait_until<T: Debug>(what: &str, look: impl Fn() -> T, holds: impl Fn(&T) -> bool) -> T {
-    for _ in 0..MAX_LOOKS {
-        let seen = look();
-        if holds(&seen) {
-            return seen;
+pub fn wait_until<T: Debug>(
+    description: &str,
+    poll: impl Fn() -> T,
+    condition: impl Fn(&T) -> bool,
+) -> T {
+    for _ in 0..MAX_POLLS {
+        let value = poll();
+        if condition(&value) {
+            return value;
         }
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
     }
-    panic!("waited in vain: {what}; it is {:#?}", look());
+    panic!("timed out waiting until {description}; last value: {:#?}", poll());
 }
 
-/// Waits until each of them hears all others, and no others are waited for.
+/// Waits until every node sees all other nodes alive, and no further members.
 #[track_caller]
-pub fn know_each_other(nodes: &[&Node]) {
+pub fn wait_until_connected(nodes: &[&Node]) {
     let statuses = || nodes.iter().map(|node| node.status()).collect::<Vec<_>>();
-    wait_until("they know each other", statuses, |statuses| {
+    wait_until("the nodes are connected", statuses, |statuses| {
         statuses.iter().all(|status| {
             let members = status["members"].as_array().unwrap();
             status["joining"] == false
@@ -205,25 +211,25 @@ pub fn know_each_other(nodes: &[&Node]) {
     });
 }
 
-/// Waits until all say that so many units are left.
+/// Waits until all nodes report the same remaining units.
 #[track_caller]
-pub fn agree_on(nodes: &[&Node], domain: &str, remaining: u64) {
-    let left = || nodes.iter().map(|node| node.remaining(domain)).collect::<Vec<_>>();
-    wait_until(&format!("all say {remaining}"), left, |left| {
-        left.iter().all(|left| *left == remaining)
+pub fn wait_for_remaining(nodes: &[&Node], domain: &str, remaining: u64) {
+    let values = || nodes.iter().map(|node| node.remaining(domain)).collect::<Vec<_>>();
+    wait_until(&format!("all nodes report {remaining} units"), values, |values| {
+        values.iter().all(|value| *value == remaining)
     });
 }
 
-/// The most that so many incarnations may let pass within a window, by the documented bound.
-pub fn bound(max: u64, incarnations: u64, max_unsynced: u64) -> u64 {
+/// Returns the documented bound on the units that all incarnations together allow within a window.
+pub fn max_allowed_in_window(max: u64, incarnations: u64, max_unsynced: u64) -> u64 {
     let buckets = Algorithm::SlidingBuckets { precision: None };
     let limit = Limit::new(format!("{max}/h").parse().unwrap(), buckets).unwrap();
     max_units_in_window(&limit, incarnations, max_unsynced, 1)
 }
 
-/// A rule that never lets more than max pass in an hour, but for what nodes do not know of each other: of those that
-/// wait for silent nodes.
-pub fn rule(max: u64, max_unsynced: u64) -> String {
+/// Returns a policy of one rule: at most `max` units in any hour, plus the units that nodes have not replicated to each
+/// other yet. Nodes wait for silent nodes.
+pub fn policy_with_max(max: u64, max_unsynced: u64) -> String {
     format!(
         "rules: [{{ name: shared, per: [client], algorithm: sliding_buckets, limits: [{max}/h], cluster: {{ max_unsynced: {max_unsynced} }} }}]"
     )

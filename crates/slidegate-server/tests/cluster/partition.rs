@@ -1,8 +1,12 @@
-//! Links that are cut.
+//! Network partitions between nodes.
 
-use crate::node::{Node, agree_on, bound, know_each_other, plans, start, wait_until};
-use crate::relay::Network;
+use crate::node::{
+    Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,
+    wait_until_connected,
+};
+use crate::relay::RelayNetwork;
 
+/// `bounded` waits for silent nodes, `available` does not, and `soon` has a window shorter than the partition.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:
@@ -11,83 +15,90 @@ rules:
   - { name: soon, domain: soon, per: [client], limits: [1000/s], cluster: { max_unsynced: 1 } }
 ";
 
-fn wait_for_silence(node: &Node, of: &[&str]) {
-    wait_until("they are silent", || node.others("silent"), |silent| *silent == of);
+fn wait_for_silence(node: &Node, silent_nodes: &[&str]) {
+    let members = || node.members_in_state("silent");
+    wait_until("the nodes are silent", members, |silent| *silent == silent_nodes);
 }
 
 #[test]
-fn parts_of_a_cluster_stay_within_the_bound_and_agree_when_they_meet_again() {
-    let mut plans = plans::<3>(POLICY);
-    let network = Network::between(&mut plans);
-    let [a, b, c] = start(&plans);
+fn partitioned_nodes_stay_bounded_and_converge() {
+    let mut configs = node_configs::<3>(POLICY);
+    let network = RelayNetwork::between(&mut configs);
+    let [a, b, c] = start_nodes(&configs);
     for domain in ["bounded", "available"] {
-        assert_eq!(b.allows(domain, 30), 30);
-        agree_on(&[&a, &b, &c], domain, 60);
+        assert_eq!(b.count_allowed(domain, 30), 30);
+        wait_for_remaining(&[&a, &b, &c], domain, 60);
     }
-    network.cut(&[&plans[0]], &[&plans[1], &plans[2]]);
+    network.cut(&[&configs[0]], &[&configs[1], &configs[2]]);
     wait_for_silence(&a, &["b", "c"]);
     wait_for_silence(&b, &["a"]);
     wait_for_silence(&c, &["a"]);
     assert_eq!((&a.status()["majority"], &b.status()["majority"]), (&false.into(), &true.into()));
 
-    // Each is ahead of the others by what it may be, and no more.
-    let bounded = [&a, &b, &c].map(|node| node.allows("bounded", 20));
+    // Each node allows max_unsynced units and no more.
+    let bounded = [&a, &b, &c].map(|node| node.count_allowed("bounded", 20));
     assert_eq!(bounded, [5, 5, 5]);
-    // Each part enforces all of it, by what it knew.
-    let apart =
-        [a.allows("available", 100), b.allows("available", 30) + c.allows("available", 100)];
-    assert_eq!(apart[0], 60);
-    assert!((60..=bound(60, 2, 5)).contains(&apart[1]), "{apart:?}");
-    // What the lost node may have counted has left its window: most go on without it, and it does not.
-    let many = || [&b, &c].map(|node| node.allows("soon", 30));
-    wait_until("most go on", many, |many| many == &[30, 30]);
-    assert!(a.allows("soon", 30) < 10, "who is left waits for the others");
+    // Each side of the partition enforces the whole limit, starting from the counters before the partition.
+    let by_side = [
+        a.count_allowed("available", 100),
+        b.count_allowed("available", 30) + c.count_allowed("available", 100),
+    ];
+    assert_eq!(by_side[0], 60);
+    assert!((60..=max_allowed_in_window(60, 2, 5)).contains(&by_side[1]), "{by_side:?}");
+    // Possible charges of the lost node have left the window: the majority no longer waits for it, the minority does.
+    let majority = || [&b, &c].map(|node| node.count_allowed("soon", 30));
+    wait_until("the majority continues", majority, |allowed| allowed == &[30, 30]);
+    assert!(a.count_allowed("soon", 30) < 10, "the minority waits for the majority");
 
     network.heal();
-    know_each_other(&[&a, &b, &c]);
+    wait_until_connected(&[&a, &b, &c]);
     let nodes = [&a, &b, &c];
-    agree_on(&nodes, "bounded", 90 - 30 - 15);
-    agree_on(&nodes, "available", 0);
-    let more: u64 = nodes.iter().map(|node| node.allows("bounded", 100)).sum();
-    assert!((90..=bound(90, 3, 5)).contains(&(45 + more)), "{more}");
-    agree_on(&nodes, "bounded", 0);
+    wait_for_remaining(&nodes, "bounded", 90 - 30 - 15);
+    wait_for_remaining(&nodes, "available", 0);
+    let more: u64 = nodes.iter().map(|node| node.count_allowed("bounded", 100)).sum();
+    assert!((90..=max_allowed_in_window(90, 3, 5)).contains(&(45 + more)), "{more}");
+    wait_for_remaining(&nodes, "bounded", 0);
 }
 
 #[test]
-fn a_link_that_was_cut_for_a_moment_is_no_matter() {
-    let mut plans = plans::<2>(POLICY);
-    let network = Network::between(&mut plans);
-    let [a, b] = start(&plans);
-    network.cut(&[&plans[0]], &[&plans[1]]);
-    assert_eq!(a.allows("bounded", 20), 5);
+fn short_link_failure_is_harmless() {
+    let mut configs = node_configs::<2>(POLICY);
+    let network = RelayNetwork::between(&mut configs);
+    let [a, b] = start_nodes(&configs);
+    network.cut(&[&configs[0]], &[&configs[1]]);
+    assert_eq!(a.count_allowed("bounded", 20), 5);
     network.heal();
-    agree_on(&[&a, &b], "bounded", 85);
-    assert_eq!(a.allows("bounded", 20), 20);
-    agree_on(&[&a, &b], "bounded", 65);
+    wait_for_remaining(&[&a, &b], "bounded", 85);
+    assert_eq!(a.count_allowed("bounded", 20), 20);
+    wait_for_remaining(&[&a, &b], "bounded", 65);
 }
 
 #[test]
-fn what_slipped_through_is_told() {
-    let rule = "{ max: 20, window: 4s, precision: 1s }";
+fn partition_overshoot_is_reported() {
+    let limit = "{ max: 20, window: 4s, precision: 1s }";
     let policy = format!(
-        "rules: [{{ name: a, per: [client], algorithm: sliding_buckets, limits: [{rule}], cluster: {{ max_unsynced: 20 }} }}]"
+        "rules: [{{ name: a, per: [client], algorithm: sliding_buckets, limits: [{limit}], cluster: {{ max_unsynced: 20 }} }}]"
     );
-    let mut plans = plans::<2>(&policy);
-    let network = Network::between(&mut plans);
-    let [a, b] = start(&plans);
-    network.cut(&[&plans[0]], &[&plans[1]]);
-    assert_eq!([&a, &b].map(|node| node.allows("default", 30)), [20, 20]);
+    let mut configs = node_configs::<2>(&policy);
+    let network = RelayNetwork::between(&mut configs);
+    let [a, b] = start_nodes(&configs);
+    network.cut(&[&configs[0]], &[&configs[1]]);
+    assert_eq!([&a, &b].map(|node| node.count_allowed("default", 30)), [20, 20]);
     network.heal();
-    // When that is over, and the next is told.
-    let seen = || {
+    // The overshoot is reported when its window is over and the next update arrives.
+    let reports = || {
         a.check("default");
         b.remaining("default");
         b.metric("slidegate_cluster_overshoot_ratio_count", "")
     };
-    wait_until("it was seen", seen, |seen| *seen > 0.0);
-    assert_eq!(b.metric("slidegate_cluster_overshoot_ratio_sum", ""), 1.0, "as much as max");
+    wait_until("the overshoot is reported", reports, |reports| *reports > 0.0);
+    assert_eq!(
+        b.metric("slidegate_cluster_overshoot_ratio_sum", ""),
+        1.0,
+        "the overshoot equals max"
+    );
     let overshoot = b.status()["overshoot"].clone();
-    let beyond = &overshoot[8];
-    assert!(beyond["le"].is_null() && beyond["count"] == 1, "{overshoot}");
-    assert_eq!(bound(20, 2, 20), 40, "it is the bound");
+    let last_bucket = &overshoot[8];
+    assert!(last_bucket["le"].is_null() && last_bucket["count"] == 1, "{overshoot}");
+    assert_eq!(max_allowed_in_window(20, 2, 20), 40, "both nodes together reached the bound");
 }

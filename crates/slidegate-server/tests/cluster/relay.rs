@@ -1,5 +1,7 @@
-//! Links that can be cut: what nodes say to each other goes through relays, each at the address that a node advertises.
-//! A cut link is one that nothing comes out of, as with a cable: connections stay, and wait.
+//! Relays between nodes, whose links can be cut.
+//!
+//! Each node advertises the address of a relay, so all traffic to the node passes through it. A cut link delivers
+//! nothing, like an unplugged cable: its connections stay open and wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
@@ -7,135 +9,139 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use crate::node::{Plan, address};
+use crate::node::{NodeConfig, unused_address};
 
-/// The largest datagram.
-const DATAGRAM: usize = 65_536;
+/// Buffer size in bytes, enough for the largest datagram.
+const BUFFER_BYTES: usize = 65_536;
 
-/// The links between nodes, which know each other by relays.
+/// A network of relays between nodes.
 #[derive(Clone, Default)]
-pub struct Network(Arc<Links>);
+pub struct RelayNetwork(Arc<LinkState>);
 
 #[derive(Default)]
-struct Links {
-    /// Pairs that hear nothing of each other.
+struct LinkState {
+    /// Pairs of nodes that cannot reach each other.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
 }
 
-/// From one node to another, and back.
+/// The link between two nodes, in both directions.
 #[derive(Clone)]
-struct Link {
-    links: Arc<Links>,
+struct RelayLink {
+    state: Arc<LinkState>,
     ends: [IpAddr; 2],
 }
 
-impl Network {
-    /// Puts a relay before each of these nodes.
-    pub fn between(plans: &mut [Plan]) -> Self {
+impl RelayNetwork {
+    /// Creates a relay for each node, and makes the nodes advertise and use the relays.
+    pub fn between(configs: &mut [NodeConfig]) -> Self {
         let network = Self::default();
-        for plan in &mut *plans {
-            let relay = address();
-            network.relay_streams(relay, plan.listen);
-            network.relay_datagrams(relay, plan.listen);
-            plan.advertise = Some(relay);
+        for config in &mut *configs {
+            let relay = unused_address();
+            network.relay_streams(relay, config.listen);
+            network.relay_datagrams(relay, config.listen);
+            config.advertise = Some(relay);
         }
-        let seeds = plans.iter().filter_map(|plan| plan.advertise.map(|relay| relay.to_string()));
+        let seeds =
+            configs.iter().filter_map(|config| config.advertise.map(|relay| relay.to_string()));
         let seeds = seeds.collect::<Vec<_>>().join(",");
-        plans.iter_mut().for_each(|plan| plan.seeds.clone_from(&seeds));
+        configs.iter_mut().for_each(|config| config.seeds.clone_from(&seeds));
         network
     }
 
-    /// Cuts these nodes from all others.
-    pub fn cut(&self, part: &[&Plan], others: &[&Plan]) {
+    /// Cuts all links between two sets of nodes.
+    pub fn cut(&self, side: &[&NodeConfig], other_side: &[&NodeConfig]) {
         let mut cut = self.0.cut.lock().unwrap();
-        for one in part {
-            cut.extend(others.iter().map(|other| ends(one.listen.ip(), other.listen.ip())));
+        for node in side {
+            let pairs =
+                other_side.iter().map(|other| node_pair(node.listen.ip(), other.listen.ip()));
+            cut.extend(pairs);
         }
     }
 
-    /// Mends every link.
+    /// Restores all links.
     pub fn heal(&self) {
         self.0.cut.lock().unwrap().clear();
         self.0.changed.notify_all();
     }
 
-    fn link(&self, from: SocketAddr, to: SocketAddr) -> Link {
-        Link { links: self.0.clone(), ends: ends(from.ip(), to.ip()) }
+    fn link(&self, from: SocketAddr, to: SocketAddr) -> RelayLink {
+        RelayLink { state: self.0.clone(), ends: node_pair(from.ip(), to.ip()) }
     }
 
-    fn relay_streams(&self, at: SocketAddr, to: SocketAddr) {
-        let (listener, network) = (TcpListener::bind(at).unwrap(), self.clone());
+    fn relay_streams(&self, relay: SocketAddr, to: SocketAddr) {
+        let (listener, network) = (TcpListener::bind(relay).unwrap(), self.clone());
         thread::spawn(move || {
             while let Ok((stream, from)) = listener.accept() {
                 let link = network.link(from, to);
-                thread::spawn(move || link.carry(stream, to));
+                thread::spawn(move || link.relay_connection(stream, to));
             }
         });
     }
 
-    fn relay_datagrams(&self, at: SocketAddr, to: SocketAddr) {
-        let (socket, network) = (Arc::new(UdpSocket::bind(at).unwrap()), self.clone());
+    fn relay_datagrams(&self, relay: SocketAddr, to: SocketAddr) {
+        let (socket, network) = (Arc::new(UdpSocket::bind(relay).unwrap()), self.clone());
         thread::spawn(move || {
-            let (mut onwards, mut datagram) = (HashMap::new(), vec![0; DATAGRAM]);
+            let (mut forwarders, mut datagram) = (HashMap::new(), vec![0; BUFFER_BYTES]);
             while let Ok((bytes, from)) = socket.recv_from(&mut datagram) {
                 let link = network.link(from, to);
-                let onward = onwards.entry(from).or_insert_with(|| {
-                    let onward = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
-                    let (socket, onward_back, link) =
-                        (socket.clone(), onward.clone(), link.clone());
-                    thread::spawn(move || link.carry_back(&onward_back, &socket, from));
-                    onward
+                let forwarder = forwarders.entry(from).or_insert_with(|| {
+                    let forwarder = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+                    let (socket, receiver, link) =
+                        (socket.clone(), forwarder.clone(), link.clone());
+                    thread::spawn(move || link.relay_replies(&receiver, &socket, from));
+                    forwarder
                 });
                 if !link.is_cut() {
-                    // Nobody listens, perhaps: it is lost.
-                    let _ = onward.send_to(&datagram[..bytes], to);
+                    // The datagram is lost if the node is not listening.
+                    let _ = forwarder.send_to(&datagram[..bytes], to);
                 }
             }
         });
     }
 }
 
-impl Link {
+impl RelayLink {
     fn is_cut(&self) -> bool {
-        self.links.cut.lock().unwrap().contains(&self.ends)
+        self.state.cut.lock().unwrap().contains(&self.ends)
     }
 
-    /// Waits as long as it is cut.
-    fn wait(&self) {
-        let cut = self.links.cut.lock().unwrap();
-        drop(self.links.changed.wait_while(cut, |cut| cut.contains(&self.ends)));
+    /// Waits while the link is cut.
+    fn wait_while_cut(&self) {
+        let cut = self.state.cut.lock().unwrap();
+        drop(self.state.changed.wait_while(cut, |cut| cut.contains(&self.ends)));
     }
 
-    fn carry(self, near: TcpStream, to: SocketAddr) {
-        self.wait();
+    fn relay_connection(self, near: TcpStream, to: SocketAddr) {
+        self.wait_while_cut();
         let Ok(far) = TcpStream::connect(to) else { return };
         for (from, to) in [(&near, &far), (&far, &near)] {
             let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
             to.set_nodelay(true).unwrap();
             let link = self.clone();
-            thread::spawn(move || link.pump(from, to));
+            thread::spawn(move || link.copy_bytes(from, to));
         }
     }
 
-    fn pump(&self, mut from: TcpStream, mut to: TcpStream) {
-        let mut bytes = vec![0; DATAGRAM];
-        while let Ok(some @ 1..) = from.read(&mut bytes) {
-            self.wait();
-            if to.write_all(&bytes[..some]).is_err() {
+    /// Copies bytes in one direction until either side closes.
+    fn copy_bytes(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut bytes = vec![0; BUFFER_BYTES];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            self.wait_while_cut();
+            if to.write_all(&bytes[..count]).is_err() {
                 break;
             }
         }
-        self.wait();
-        // The other side may have gone before.
+        self.wait_while_cut();
+        // Either side may have closed its connection already.
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 
-    fn carry_back(&self, onward: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
-        let mut datagram = vec![0; DATAGRAM];
+    fn relay_replies(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
+        let mut datagram = vec![0; BUFFER_BYTES];
         loop {
-            // While nobody listens there, the system says so here.
-            let Ok((bytes, _)) = onward.recv_from(&mut datagram) else { continue };
+            // The system reports an error here while the node is not listening.
+            let Ok((bytes, _)) = receiver.recv_from(&mut datagram) else { continue };
             if !self.is_cut() {
                 let _ = socket.send_to(&datagram[..bytes], to);
             }
@@ -143,6 +149,7 @@ impl Link {
     }
 }
 
-fn ends(one: IpAddr, other: IpAddr) -> [IpAddr; 2] {
-    [one.min(other), one.max(other)]
+/// Returns both addresses in order, so that each pair has one key.
+fn node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
+    [first.min(second), first.max(second)]
 }

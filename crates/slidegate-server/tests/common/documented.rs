@@ -1,11 +1,11 @@
-//! The metrics as docs/OPERATIONS.md tells of them.
+//! Reads the table of metrics in docs/OPERATIONS.md, with which tests compare the metrics of the program.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs;
 use std::path::Path;
 
-/// A row of the table.
+/// A row of the table of metrics.
 #[derive(Debug)]
 pub struct Metric {
     pub name: String,
@@ -14,54 +14,56 @@ pub struct Metric {
     pub labels: Vec<Label>,
 }
 
+/// A label of a metric.
 #[derive(Debug)]
 pub struct Label {
     pub name: String,
-    /// All that it may be; none if that depends on the policy or the program.
+    /// All possible values. Empty if they depend on the policy or the program.
     pub values: Vec<String>,
 }
 
 impl Metric {
-    /// The names of its series.
+    /// Returns the names of its series.
     pub fn series(&self) -> Vec<String> {
-        let endings: &[&str] = match self.kind.as_str() {
+        let suffixes: &[&str] = match self.kind.as_str() {
             "histogram" => &["_bucket", "_sum", "_count"],
             _ => &[""],
         };
-        endings.iter().map(|ending| format!("{}{ending}", self.name)).collect()
+        suffixes.iter().map(|suffix| format!("{}{suffix}", self.name)).collect()
     }
 }
 
-/// The table below the heading `Metrics`, in its order.
+/// Returns the rows of the table in section `Metrics`, in the order of the document.
 pub fn metrics() -> Vec<Metric> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
     let document = fs::read_to_string(path).unwrap();
     let (_, section) = document.split_once("\n## Metrics\n").expect("a section `Metrics`");
     let section = section.split("\n## ").next().unwrap();
     let metrics: Vec<Metric> =
-        section.lines().filter(|line| line.starts_with("| `")).map(metric).collect();
+        section.lines().filter(|line| line.starts_with("| `")).map(parse_metric).collect();
     assert!(metrics.len() > 10, "{metrics:?}");
     metrics
 }
 
-fn metric(row: &str) -> Metric {
+/// Parses a row of the table.
+fn parse_metric(row: &str) -> Metric {
     let cells: Vec<&str> = row.trim().trim_matches('|').split('|').map(str::trim).collect();
     let [name, kind, labels, meaning] = cells[..] else { panic!("four cells: {row}") };
     assert!(["counter", "gauge", "histogram"].contains(&kind), "{row}");
     assert_eq!(name.ends_with("_total`"), kind == "counter", "{row}");
     assert!(!meaning.is_empty(), "{row}");
-    let labels = labels.split(';').filter(|label| !label.is_empty()).map(label).collect();
-    Metric { name: quoted(name).remove(0), kind: kind.to_owned(), labels }
+    let labels = labels.split(';').filter(|label| !label.is_empty()).map(parse_label).collect();
+    Metric { name: words_in_backticks(name).remove(0), kind: kind.to_owned(), labels }
 }
 
-/// `name`, or `name`: `value`, `value`.
-fn label(text: &str) -> Label {
-    let mut words = quoted(text);
+/// Parses a label: `name`, or `name`: `value`, `value`.
+fn parse_label(text: &str) -> Label {
+    let mut words = words_in_backticks(text);
     let name = words.remove(0);
     Label { name, values: words }
 }
 
-/// What stands between backticks.
-fn quoted(text: &str) -> Vec<String> {
+/// Returns the words in backticks.
+fn words_in_backticks(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

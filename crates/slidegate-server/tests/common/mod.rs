@@ -1,4 +1,4 @@
-//! What the tests of the binary share: the program as a process, and policies as files.
+//! Shared by the tests of the binary: the program as a child process, and policies as temporary files.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -11,10 +11,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-/// How long to wait for a line of the log; far more than any takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum wait for a line of the log. Much longer than any test needs.
+const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The program, without what the tester's own environment would add to it.
+/// Returns a command that runs the program, without `SLIDEGATE_` variables of the test's environment.
 pub fn slidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slidegate"));
     for (name, _) in env::vars_os() {
@@ -22,15 +22,15 @@ pub fn slidegate() -> Command {
             command.env_remove(name);
         }
     }
-    // Servers of many tests run at once, and the default addresses are one each.
+    // The servers of many tests run at the same time, but only one can listen on a default address.
     command.env("SLIDEGATE_ADMIN", "none").env("SLIDEGATE_GRPC", "none");
     command
 }
 
-/// The same command in a process that may open so many files.
-pub fn with_open_files(count: u32, command: &Command) -> Command {
+/// Returns the same command with an open file limit of `limit`.
+pub fn with_open_file_limit(limit: u32, command: &Command) -> Command {
     let mut limited = Command::new("sh");
-    limited.arg("-c").arg(format!(r#"ulimit -n {count} && exec "$0" "$@""#));
+    limited.arg("-c").arg(format!(r#"ulimit -n {limit} && exec "$0" "$@""#));
     limited.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
@@ -41,15 +41,15 @@ pub fn with_open_files(count: u32, command: &Command) -> Command {
     limited
 }
 
-/// A file that goes when it is dropped.
+/// A file that is removed when the value is dropped.
 pub struct TempFile(PathBuf);
 
 impl TempFile {
-    /// Writes a file whose name ends so.
-    pub fn new(ending: &str, content: impl AsRef<[u8]>) -> Self {
+    /// Writes a file whose name ends with `suffix`.
+    pub fn new(suffix: &str, content: impl AsRef<[u8]>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}-{nth}{ending}", std::process::id());
+        let name = format!("{}-{nth}{suffix}", std::process::id());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::write(&path, content).unwrap();
         Self(path)
@@ -66,18 +66,18 @@ impl Drop for TempFile {
     }
 }
 
-/// A server process on a port of its own. It is killed when dropped.
+/// A server process on a free port. It is killed when the value is dropped.
 pub struct Server {
     child: Child,
     address: SocketAddr,
     admin: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
-    /// The line of the log that says so.
-    listening: String,
-    /// The lines before that.
-    starting: Vec<String>,
+    /// The log line that reports the address of `--http`.
+    listening_log: String,
+    /// The log lines before `listening_log`.
+    startup_log: Vec<String>,
     log: Receiver<String>,
-    /// It is there as long as the server: a policy that goes is told in the log.
+    /// Lives as long as the server, because the server logs the removal of its policy file.
     policy: Option<TempFile>,
 }
 
@@ -97,101 +97,102 @@ impl Server {
         server
     }
 
-    /// Starts a server with this policy and these flags that operators can ask, too.
+    /// Starts a server with this policy, these flags, and an admin listener.
     pub fn start_with_admin(policy: &str, flags: &[&str]) -> Self {
         Self::start_with(policy, &[&["--admin", "127.0.0.1:0"], flags].concat())
     }
 
-    /// Starts a server with this policy and these flags that is asked by gRPC, too.
+    /// Starts a server with this policy, these flags, and a gRPC listener.
     pub fn start_with_grpc(policy: &str, flags: &[&str]) -> Self {
         Self::start_with(policy, &[&["--grpc", "127.0.0.1:0"], flags].concat())
     }
 
-    /// Starts a server by this command, and waits until it listens.
+    /// Starts a server with this command, and waits until it listens.
     pub fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, log) = mpsc::channel();
         thread::spawn(move || {
-            // The channel ends when the process does.
+            // The channel closes when the process exits.
             stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        let (listening, address) = (String::new(), SocketAddr::from(([0; 4], 0)));
-        let starting = Vec::new();
+        let (listening_log, address) = (String::new(), SocketAddr::from(([0; 4], 0)));
+        let startup_log = Vec::new();
         let mut server = Self {
             child,
             address,
             admin: None,
             grpc: None,
-            listening,
-            starting,
+            listening_log,
+            startup_log,
             log,
             policy: None,
         };
         loop {
-            let line = server.next_log(PATIENCE).unwrap();
+            let line = server.next_log(LOG_TIMEOUT).unwrap();
             if let Some((_, address)) = line.split_once("gRPC listening on ") {
                 server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
             }
-            let told = ["http://", "https://"].iter().find_map(|scheme| line.split(scheme).nth(1));
-            let Some(told) = told else {
-                server.starting.push(line);
-                continue;
-            };
-            // In JSON a quote stands behind it.
-            let address = told.split([' ', '"']).next().unwrap().parse().unwrap();
-            if line.contains("operators ask at") {
-                server.admin = Some(address);
+            if let Some((_, address)) = line.split_once("admin listening on ") {
+                server.admin = address.split('"').next().map(|address| address.parse().unwrap());
                 continue;
             }
-            (server.address, server.listening) = (address, line);
+            let url = ["http://", "https://"].iter().find_map(|scheme| line.split(scheme).nth(1));
+            let Some(url) = url else {
+                server.startup_log.push(line);
+                continue;
+            };
+            // In JSON a quote follows the address.
+            let address = url.split([' ', '"']).next().unwrap().parse().unwrap();
+            (server.address, server.listening_log) = (address, line);
             return server;
         }
     }
 
-    /// The file of its policy, of a server that was started with one's text.
+    /// Returns the path of the policy file. Panics if [`Server::spawn`] started the server.
     pub fn policy(&self) -> &Path {
         self.policy.as_ref().unwrap().path()
     }
 
-    /// Whether operators can ask it: it says where, before it says that it listens.
+    /// Returns `true` if the server logged an admin address, which it does before `listening_log`.
     pub fn has_admin(&self) -> bool {
         self.admin.is_some()
     }
 
-    /// Where operators ask, if the flags say so.
+    /// Returns the address of the admin listener. Panics if there is none.
     pub fn admin(&self) -> SocketAddr {
         self.admin.unwrap()
     }
 
-    /// The number of its process.
+    /// Returns the process ID.
     pub fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where gRPC is asked, if the flags say so.
+    /// Returns the address of the gRPC listener. Panics if there is none.
     pub fn grpc(&self) -> SocketAddr {
         self.grpc.unwrap()
     }
 
+    /// Returns the address of the HTTP listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The line of the log that tells where it listens.
-    pub fn listening(&self) -> &str {
-        &self.listening
+    /// Returns the log line that reports the HTTP address.
+    pub fn listening_log(&self) -> &str {
+        &self.listening_log
     }
 
-    /// What it logged before.
-    pub fn starting(&self) -> &[String] {
-        &self.starting
+    /// Returns the log lines before `listening_log`.
+    pub fn startup_log(&self) -> &[String] {
+        &self.startup_log
     }
 
-    /// Waits for a line of the log that has this in it.
+    /// Waits for a log line that contains `part`, and returns it.
     pub fn wait_for_log(&self, part: &str) -> String {
         loop {
-            match self.log.recv_timeout(PATIENCE) {
+            match self.log.recv_timeout(LOG_TIMEOUT) {
                 Ok(line) if line.contains(part) => return line,
                 Ok(_) => {}
                 Err(error) => panic!("no line with `{part}` in the log: {error}"),
@@ -199,19 +200,19 @@ impl Server {
         }
     }
 
-    /// The next line of the log, if it comes within this time.
-    pub fn next_log(&self, within: Duration) -> Option<String> {
-        self.log.recv_timeout(within).ok()
+    /// Returns the next line of the log, or `None` after `timeout`.
+    pub fn next_log(&self, timeout: Duration) -> Option<String> {
+        self.log.recv_timeout(timeout).ok()
     }
 
-    /// Sends a signal, such as `TERM`.
+    /// Sends a signal to the process, for example `TERM`.
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status().unwrap();
         assert!(sent.success());
     }
 
-    /// Waits for the end of the process.
+    /// Waits until the process exits, and returns its exit code.
     pub fn exit_code(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -219,7 +220,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A real Prometheus, set up as `deploy/prometheus` says, but that it looks several times a second.
+//! A real Prometheus with the configuration of `deploy/prometheus`, except that it scrapes several times per second.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -13,15 +13,15 @@ use std::{env, fs, thread};
 
 use serde_json::Value;
 
-/// How often it scrapes, and evaluates its rules. A rate over a second then has several samples.
-const INTERVAL: &str = "200ms";
+/// Interval of scrapes and of rule evaluations. Short enough that a rate over one second has several samples.
+const SCRAPE_INTERVAL: &str = "200ms";
 
-/// How often to look for what comes in a moment: far more often than any takes. New targets take the longest,
-/// the five seconds for which it gathers them.
-const LOOKS: u32 = 1_500;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// Maximum number of polls for a condition. Much more than any test needs: new targets take longest, because
+/// Prometheus collects them for five seconds.
+const MAX_POLLS: u32 = 1_500;
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A process on a port of its own, with a folder of its own. It is killed when dropped.
+/// A Prometheus process with its own port and folder. It is killed when the value is dropped.
 pub struct Prometheus {
     child: Child,
     address: SocketAddr,
@@ -29,7 +29,7 @@ pub struct Prometheus {
     targets: usize,
 }
 
-/// One series of an answer: its labels and its value.
+/// One series of a query result: its labels and its value.
 #[derive(Debug)]
 pub struct Sample {
     pub labels: BTreeMap<String, String>,
@@ -37,17 +37,17 @@ pub struct Sample {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these addresses under the shipped rules, and waits until it has, three times.
-    pub fn scraping(targets: &[SocketAddr]) -> Self {
+    /// Starts a Prometheus with these targets and the rules of `deploy/`, and waits for three scrapes of each target.
+    pub fn start(targets: &[SocketAddr]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("prometheus-{}-{nth}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("prometheus.yml"), config(targets)).unwrap();
-        let rules = shipped().join("slidegate.rules.yml");
+        fs::write(folder.join("prometheus.yml"), scrape_config(targets)).unwrap();
+        let rules = deploy_folder().join("slidegate.rules.yml");
         fs::copy(rules, folder.join("slidegate.rules.yml")).unwrap();
-        let (child, address) = start(&folder);
+        let (child, address) = spawn(&folder);
         let prometheus = Self { child, address, folder, targets: targets.len() };
         prometheus.wait_for_scrapes(3);
         prometheus
@@ -57,17 +57,21 @@ impl Prometheus {
         self.address
     }
 
-    /// The values of an expression, now. `Err` has what Prometheus has against it.
+    /// Returns the current values of an expression.
+    ///
+    /// # Errors
+    ///
+    /// If the expression is invalid: the message of Prometheus.
     pub fn query(&self, expression: &str) -> Result<Vec<Sample>, String> {
-        let answer = self.ask("query", &[("query", expression)])?;
-        let result = &answer["data"]["result"];
-        Ok(match answer["data"]["resultType"].as_str() {
-            Some("scalar") => vec![Sample { labels: BTreeMap::new(), value: value(result) }],
-            _ => result.as_array().unwrap().iter().map(sample).collect(),
+        let response = self.call_api("query", &[("query", expression)])?;
+        let result = &response["data"]["result"];
+        Ok(match response["data"]["resultType"].as_str() {
+            Some("scalar") => vec![Sample { labels: BTreeMap::new(), value: parse_value(result) }],
+            _ => result.as_array().unwrap().iter().map(parse_sample).collect(),
         })
     }
 
-    /// The values of an expression, once there are any.
+    /// Waits until an expression has values, and returns them.
     pub fn wait_for(&self, expression: &str) -> Vec<Sample> {
         let mut samples = Vec::new();
         self.wait_until(expression, || {
@@ -78,26 +82,26 @@ impl Prometheus {
         samples
     }
 
-    /// The value of an expression that has one.
+    /// Returns the value of an expression that has exactly one.
     pub fn value(&self, expression: &str) -> f64 {
         match &self.query(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))[..] {
-            [one] => one.value,
+            [sample] => sample.value,
             other => panic!("{expression}: {other:?}"),
         }
     }
 
-    /// The series that match a selector, by their labels.
+    /// Returns the labels of the series that match a selector.
     pub fn series(&self, selector: &str) -> Result<Vec<Value>, String> {
-        let answer = self.ask("series", &[("match[]", selector)])?;
-        Ok(answer["data"].as_array().unwrap().clone())
+        let response = self.call_api("series", &[("match[]", selector)])?;
+        Ok(response["data"].as_array().unwrap().clone())
     }
 
-    /// Every rule as it stands, with its health, once each has been evaluated.
+    /// Waits until every rule has been evaluated, and returns the rules with their state and health.
     pub fn rules(&self) -> Vec<Value> {
         let mut rules = Vec::new();
         self.wait_until("every rule is evaluated", || {
-            let answer = self.ask("rules", &[]).unwrap();
-            let groups = answer["data"]["groups"].as_array().unwrap();
+            let response = self.call_api("rules", &[]).unwrap();
+            let groups = response["data"]["groups"].as_array().unwrap();
             rules = groups
                 .iter()
                 .flat_map(|group| group["rules"].as_array().unwrap().clone())
@@ -107,38 +111,38 @@ impl Prometheus {
         rules
     }
 
-    /// Waits until every target has been scraped as often as this, from now on.
+    /// Waits until every target has been scraped `count` more times.
     pub fn wait_for_scrapes(&self, count: u32) {
-        let begun = self.value("time()");
+        let started = self.value("time()");
         self.wait_until("every target is scraped", || {
-            // What was under way bears the time at which it began, so it does not count.
-            let since = ((self.value("time()") - begun) * 1000.0).max(1.0) as u64;
-            let scrapes = self.query(&format!("sum_over_time(up[{since}ms])")).unwrap();
+            // A scrape has the time at which it began, so one that is in progress now does not count.
+            let elapsed_ms = ((self.value("time()") - started) * 1000.0).max(1.0) as u64;
+            let scrapes = self.query(&format!("sum_over_time(up[{elapsed_ms}ms])")).unwrap();
             scrapes.iter().filter(|scrapes| scrapes.value >= count.into()).count() == self.targets
         });
     }
 
-    fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        for _ in 0..LOOKS {
-            if holds() {
+    fn wait_until(&self, condition: &str, mut is_met: impl FnMut() -> bool) {
+        for _ in 0..MAX_POLLS {
+            if is_met() {
                 return;
             }
-            thread::sleep(BETWEEN_LOOKS);
+            thread::sleep(POLL_INTERVAL);
         }
-        panic!("Prometheus: waited in vain for: {what}");
+        panic!("timeout while waiting for Prometheus: {condition}");
     }
 
-    fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
+    fn call_api(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
         let mut request = ureq::get(format!("http://{}/api/v1/{path}", self.address));
         for (name, value) in parameters {
             request = request.query(name, value);
         }
-        // A mistake in an expression is a 400 that says so.
-        let answer = request.config().http_status_as_error(false).build().call().unwrap();
-        let answer: Value = answer.into_body().read_json().unwrap();
-        match answer["status"].as_str() {
-            Some("success") => Ok(answer),
-            _ => Err(answer["error"].as_str().unwrap_or_default().to_owned()),
+        // The response to an invalid expression is a 400 with the reason.
+        let response = request.config().http_status_as_error(false).build().call().unwrap();
+        let response: Value = response.into_body().read_json().unwrap();
+        match response["status"].as_str() {
+            Some("success") => Ok(response),
+            _ => Err(response["error"].as_str().unwrap_or_default().to_owned()),
         }
     }
 }
@@ -151,7 +155,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// A program of Prometheus, which `make test` unpacks.
+/// Returns a command for a program of Prometheus, which `make test` unpacks.
 pub fn program(name: &str) -> Command {
     let path =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join("../deploy/prometheus/usr/bin").join(name);
@@ -162,30 +166,30 @@ pub fn program(name: &str) -> Command {
     Command::new(path)
 }
 
-fn shipped() -> PathBuf {
+fn deploy_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus")
 }
 
-/// The shipped configuration, for these targets and for somebody in a hurry.
-fn config(targets: &[SocketAddr]) -> String {
-    let config = fs::read_to_string(shipped().join("prometheus.yml")).unwrap();
+/// Returns the configuration of `deploy/` with these targets and short intervals.
+fn scrape_config(targets: &[SocketAddr]) -> String {
+    let config = fs::read_to_string(deploy_folder().join("prometheus.yml")).unwrap();
     let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
     let changes = [
         (
             "scrape_interval: 15s",
-            format!("scrape_interval: {INTERVAL}\n  scrape_timeout: {INTERVAL}"),
+            format!("scrape_interval: {SCRAPE_INTERVAL}\n  scrape_timeout: {SCRAPE_INTERVAL}"),
         ),
-        ("evaluation_interval: 15s", format!("evaluation_interval: {INTERVAL}")),
+        ("evaluation_interval: 15s", format!("evaluation_interval: {SCRAPE_INTERVAL}")),
         ("[\"localhost:6070\"]", format!("[{}]", targets.join(", "))),
     ];
-    changes.iter().fold(config, |config, (shipped, here)| {
-        assert!(config.contains(shipped), "prometheus.yml has no `{shipped}` any more");
-        config.replace(shipped, here)
+    changes.iter().fold(config, |config, (original, replacement)| {
+        assert!(config.contains(original), "prometheus.yml no longer has `{original}`");
+        config.replace(original, replacement)
     })
 }
 
-/// Starts it on a free port, and waits until it says which.
-fn start(folder: &Path) -> (Child, SocketAddr) {
+/// Starts Prometheus on a free port, and waits until it is ready.
+fn spawn(folder: &Path) -> (Child, SocketAddr) {
     let mut child = program("prometheus")
         .current_dir(folder)
         .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
@@ -196,32 +200,32 @@ fn start(folder: &Path) -> (Child, SocketAddr) {
         .spawn()
         .unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap());
-    let (mut address, mut told) = (None, String::new());
+    let (mut address, mut output) = (None, String::new());
     loop {
-        let start = told.len();
-        let read = log.read_line(&mut told).unwrap();
-        assert!(read > 0, "Prometheus has ended:\n{told}");
-        let line = &told[start..];
+        let start = output.len();
+        let read = log.read_line(&mut output).unwrap();
+        assert!(read > 0, "Prometheus has exited:\n{output}");
+        let line = &output[start..];
         if line.contains("\"Listening on\"") {
-            let (_, behind) = line.split_once("address=").unwrap();
-            address = Some(behind.trim().parse().unwrap());
+            let (_, rest) = line.split_once("address=").unwrap();
+            address = Some(rest.trim().parse().unwrap());
         }
         if line.contains("ready to receive web requests") {
             break;
         }
     }
-    // Nobody reads on, and a full pipe would stop it.
+    // Prometheus would block on a full pipe.
     thread::spawn(move || log.read_to_end(&mut Vec::new()));
-    (child, address.expect("it says where it listens before it is ready"))
+    (child, address.expect("Prometheus logs its address before it is ready"))
 }
 
-fn sample(series: &Value) -> Sample {
+fn parse_sample(series: &Value) -> Sample {
     let labels = series["metric"].as_object().unwrap().iter();
     let labels = labels.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()));
-    Sample { labels: labels.collect(), value: value(&series["value"]) }
+    Sample { labels: labels.collect(), value: parse_value(&series["value"]) }
 }
 
-/// The number in `[time, "number"]`.
-fn value(pair: &Value) -> f64 {
+/// Parses the number in `[time, "number"]`.
+fn parse_value(pair: &Value) -> f64 {
     pair[1].as_str().unwrap().parse().unwrap()
 }

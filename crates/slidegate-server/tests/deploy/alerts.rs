@@ -1,4 +1,4 @@
-//! Alerts and recording rules.
+//! Alerts and recording rules of Prometheus.
 
 use std::collections::BTreeSet;
 
@@ -6,102 +6,106 @@ use serde_json::Value;
 
 use crate::documented::metrics;
 use crate::prometheus::{Prometheus, program};
-use crate::{exporter, expression, list, project, read, run, text, yaml};
+use crate::{elements, exporter, expression, project, read, read_yaml, run_command, string};
 
 const RULES: &str = "deploy/prometheus/slidegate.rules.yml";
 const TESTS: &str = "deploy/prometheus/slidegate.tests.yml";
 
-/// Every rule of the file.
+/// Returns all alerts and recording rules of the file.
 fn rules() -> Vec<Value> {
-    let file = yaml(RULES);
-    list(&file["groups"]).iter().flat_map(|group| list(&group["rules"]).to_vec()).collect()
+    let file = read_yaml(RULES);
+    elements(&file["groups"]).iter().flat_map(|group| elements(&group["rules"]).to_vec()).collect()
 }
 
-/// The names under which rules record.
-pub fn recorded() -> BTreeSet<String> {
+/// Returns the names of the recorded series.
+pub fn recorded_names() -> BTreeSet<String> {
     rules().iter().filter_map(|rule| Some(rule["record"].as_str()?.to_owned())).collect()
 }
 
-/// The names of the alerts.
-pub fn alerts() -> BTreeSet<String> {
+/// Returns the names of the alerts.
+pub fn alert_names() -> BTreeSet<String> {
     rules().iter().filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect()
 }
 
 #[test]
-fn promtool_accepts_the_configuration_and_the_rules() {
-    run(program("promtool")
-        .args(["check", "config"])
-        .arg(project("deploy/prometheus/prometheus.yml")));
-    run(program("promtool").args(["check", "rules", "--lint-fatal"]).arg(project(RULES)));
+fn promtool_accepts_configuration_and_rules() {
+    run_command(
+        program("promtool")
+            .args(["check", "config"])
+            .arg(project("deploy/prometheus/prometheus.yml")),
+    );
+    run_command(program("promtool").args(["check", "rules", "--lint-fatal"]).arg(project(RULES)));
 }
 
 #[test]
-fn every_alert_fires_when_it_should() {
-    run(program("promtool").args(["test", "rules"]).arg(project(TESTS)));
+fn alerts_fire_as_their_tests_expect() {
+    run_command(program("promtool").args(["test", "rules"]).arg(project(TESTS)));
 }
 
 #[test]
-fn every_alert_is_tried_when_it_fires_and_when_it_does_not() {
-    let file = yaml(TESTS);
-    let tests: Vec<&Value> =
-        list(&file["tests"]).iter().flat_map(|test| list(&test["alert_rule_test"])).collect();
-    for alert in alerts() {
-        let tried = tests.iter().filter(|test| test["alertname"] == *alert);
+fn every_alert_has_firing_and_silent_tests() {
+    let file = read_yaml(TESTS);
+    let tests: Vec<&Value> = elements(&file["tests"])
+        .iter()
+        .flat_map(|test| elements(&test["alert_rule_test"]))
+        .collect();
+    for alert in alert_names() {
+        let own_tests = tests.iter().filter(|test| test["alertname"] == *alert);
         let (silent, fires) =
-            tried.partition::<Vec<&Value>, _>(|test| list(&test["exp_alerts"]).is_empty());
+            own_tests.partition::<Vec<&Value>, _>(|test| elements(&test["exp_alerts"]).is_empty());
         assert!(!silent.is_empty() && !fires.is_empty(), "{alert}");
     }
 }
 
 #[test]
-fn every_alert_says_what_is_and_what_to_do() {
+fn every_alert_has_summary_description_and_severity() {
     for rule in rules() {
         let Some(alert) = rule["alert"].as_str() else { continue };
-        let told = |what: &str| rule["annotations"][what].as_str().unwrap_or_default().trim();
-        assert!(told("summary").len() > 20 && told("summary").len() < 100, "{alert}");
-        assert!(told("description").len() > told("summary").len(), "{alert}");
-        let severity = text(&rule["labels"]["severity"]);
+        let annotation = |name: &str| rule["annotations"][name].as_str().unwrap_or_default().trim();
+        assert!(annotation("summary").len() > 20 && annotation("summary").len() < 100, "{alert}");
+        assert!(annotation("description").len() > annotation("summary").len(), "{alert}");
+        let severity = string(&rule["labels"]["severity"]);
         assert!(["critical", "warning"].contains(&severity), "{alert}: {severity}");
     }
 }
 
 #[test]
-fn the_document_has_every_alert() {
+fn documentation_lists_every_alert() {
     let document = read("docs/OPERATIONS.md");
     let rows = document.lines().filter(|line| line.starts_with("| `Slidegate"));
     let cell = |row: &str, nth: usize| row.split('|').nth(nth).unwrap().trim().replace('`', "");
-    let told: BTreeSet<_> = rows.map(|row| (cell(row, 1), cell(row, 3))).collect();
-    let of = |rule: &Value| {
-        Some((rule["alert"].as_str()?.to_owned(), text(&rule["labels"]["severity"]).to_owned()))
+    let documented: BTreeSet<_> = rows.map(|row| (cell(row, 1), cell(row, 3))).collect();
+    let name_and_severity = |rule: &Value| {
+        Some((rule["alert"].as_str()?.to_owned(), string(&rule["labels"]["severity"]).to_owned()))
     };
-    assert_eq!(told, rules().iter().filter_map(of).collect());
+    assert_eq!(documented, rules().iter().filter_map(name_and_severity).collect());
 }
 
 #[test]
-fn alerts_and_their_tests_name_only_documented_metrics() {
-    let (metrics, recorded) = (metrics(), recorded());
-    let tests = yaml(TESTS);
-    let series = list(&tests["tests"]).iter().flat_map(|test| list(&test["input_series"]));
-    let series = series.map(|series| text(&series["series"]).to_owned());
-    let expressions = rules().into_iter().map(|rule| text(&rule["expr"]).to_owned());
-    let mut tried = 0;
+fn alerts_use_only_documented_metrics() {
+    let (metrics, recorded) = (metrics(), recorded_names());
+    let tests = read_yaml(TESTS);
+    let series = elements(&tests["tests"]).iter().flat_map(|test| elements(&test["input_series"]));
+    let series = series.map(|series| string(&series["series"]).to_owned());
+    let expressions = rules().into_iter().map(|rule| string(&rule["expr"]).to_owned());
+    let mut checked = 0;
     for expression in expressions.chain(series) {
-        let wrong = expression::unknown(&expression, &metrics, &recorded);
-        assert!(wrong.is_empty(), "{expression}: {wrong:?}");
-        tried += 1;
+        let errors = expression::find_errors(&expression, &metrics, &recorded);
+        assert!(errors.is_empty(), "{expression}: {errors:?}");
+        checked += 1;
     }
-    assert!(tried > 50, "{tried}");
+    assert!(checked > 50, "{checked}");
 }
 
 #[test]
 fn prometheus_evaluates_every_rule() {
-    let prometheus = Prometheus::scraping(&[exporter::start()]);
+    let prometheus = Prometheus::start(&[exporter::start()]);
     let evaluated = prometheus.rules();
     assert_eq!(evaluated.len(), rules().len());
     for rule in &evaluated {
         assert_eq!(rule["health"], "ok", "{rule}");
     }
-    for name in recorded() {
+    for name in recorded_names() {
         prometheus.wait_for(&name);
     }
 }

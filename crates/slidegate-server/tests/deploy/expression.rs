@@ -1,37 +1,38 @@
-//! What a PromQL expression asks for: as much of the language as needs no parser. Whether it is right
-//! altogether, Prometheus says.
+//! Metrics, labels and values that a PromQL expression selects.
+//!
+//! This scans expressions without a full parser. Prometheus itself checks their syntax.
 
 use std::collections::BTreeSet;
 
 use crate::documented::Metric;
 
-/// Labels that Prometheus adds, or that make a histogram.
-const GIVEN: [&str; 3] = ["job", "instance", "le"];
+/// Labels that Prometheus adds, and the label of histogram buckets.
+const IMPLICIT_LABELS: [&str; 3] = ["job", "instance", "le"];
 
-/// A metric of slidegate in an expression, with what its labels must be.
+/// A metric of slidegate in an expression, with its label matchers.
 #[derive(Debug, PartialEq)]
 pub struct Selector {
     pub name: String,
-    /// Name and values; several if it is an alternative.
+    /// Name and values of each label; several values if the matcher is an alternative.
     pub labels: Vec<(String, Vec<String>)>,
 }
 
-/// Every metric of slidegate in an expression, or among series of an exporter.
+/// Finds the metrics of slidegate in an expression, or in a list of series.
 pub fn selectors(expression: &str) -> Vec<Selector> {
-    let of_name = |char: char| char.is_ascii_alphanumeric() || char == '_' || char == ':';
+    let is_name_char = |char: char| char.is_ascii_alphanumeric() || char == '_' || char == ':';
     let mut found = Vec::new();
     let mut rest = expression;
-    while let Some(start) = rest.find(|char| of_name(char) || char == '"') {
+    while let Some(start) = rest.find(|char| is_name_char(char) || char == '"') {
         rest = &rest[start..];
         if let Some(quoted) = rest.strip_prefix('"') {
-            rest = quoted.split_once('"').expect("a quote ends").1;
+            rest = quoted.split_once('"').expect("a closing quote").1;
             continue;
         }
-        let end = rest.find(|char| !of_name(char)).unwrap_or(rest.len());
-        let (name, behind) = rest.split_at(end);
-        rest = behind;
+        let end = rest.find(|char| !is_name_char(char)).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        rest = after;
         if name.contains("slidegate") {
-            let labels = behind.strip_prefix('{').map(|inner| inner.split_once('}').unwrap().0);
+            let labels = after.strip_prefix('{').map(|inner| inner.split_once('}').unwrap().0);
             let labels = labels.map(matchers).unwrap_or_default();
             found.push(Selector { name: name.to_owned(), labels });
         }
@@ -39,71 +40,78 @@ pub fn selectors(expression: &str) -> Vec<Selector> {
     found
 }
 
-/// `a="x", b=~"y|z"`. No value of ours has a comma.
+/// Parses the matchers `a="x", b=~"y|z"`. No label value of slidegate contains a comma.
 fn matchers(inner: &str) -> Vec<(String, Vec<String>)> {
-    let one = |matcher: &str| {
+    let parse = |matcher: &str| {
         let (name, value) = matcher.split_once(['=', '!']).unwrap();
         let value = value.split('"').nth(1).unwrap();
         (name.trim().to_owned(), value.split('|').map(str::to_owned).collect())
     };
-    inner.split(',').filter(|matcher| !matcher.trim().is_empty()).map(one).collect()
+    inner.split(',').filter(|matcher| !matcher.trim().is_empty()).map(parse).collect()
 }
 
-/// What an expression asks for that no document tells of. `recorded` are names that rules make.
-pub fn unknown(expression: &str, metrics: &[Metric], recorded: &BTreeSet<String>) -> Vec<String> {
+/// Returns an error for each undocumented metric, label or value in an expression, except for the series of recording
+/// rules (`recorded`).
+pub fn find_errors(
+    expression: &str,
+    metrics: &[Metric],
+    recorded: &BTreeSet<String>,
+) -> Vec<String> {
     let selectors = selectors(expression);
-    let asked = selectors.into_iter().filter(|selector| !recorded.contains(&selector.name));
-    asked.filter_map(|selector| mistake(&selector, metrics)).collect()
+    let own_metrics = selectors.into_iter().filter(|selector| !recorded.contains(&selector.name));
+    own_metrics.filter_map(|selector| selector_error(&selector, metrics)).collect()
 }
 
-fn mistake(selector: &Selector, metrics: &[Metric]) -> Option<String> {
+fn selector_error(selector: &Selector, metrics: &[Metric]) -> Option<String> {
     let name = &selector.name;
     let Some(metric) = metrics.iter().find(|metric| metric.series().contains(name)) else {
         return Some(format!("no metric `{name}`"));
     };
     selector.labels.iter().find_map(|(label, values)| {
-        if GIVEN.contains(&label.as_str()) {
+        if IMPLICIT_LABELS.contains(&label.as_str()) {
             return None;
         }
         let Some(label) = metric.labels.iter().find(|known| known.name == *label) else {
             return Some(format!("`{name}` has no label `{label}`"));
         };
-        let free = label.values.is_empty();
-        let wrong = values.iter().find(|value| !free && !label.values.contains(value))?;
-        Some(format!("`{}` of `{name}` is never `{wrong}`", label.name))
+        let has_free_values = label.values.is_empty();
+        let unknown =
+            values.iter().find(|value| !has_free_values && !label.values.contains(value))?;
+        Some(format!("`{}` of `{name}` is never `{unknown}`", label.name))
     })
 }
 
 #[test]
-fn selectors_are_found_with_their_labels() {
+fn selectors_are_parsed_with_their_labels() {
     let expression = "sum by (slide) (rate(slidegate_a_total{job=~\"x\",kind!=\"p|q\"}[5m])) / x:slidegate_b:y > on() f(\"slidegate_c{\")";
-    let of = |name: &str, labels: &[(&str, &[&str])]| {
-        let one = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();
-        let labels = labels.iter().map(|&(name, values)| (name.to_owned(), one(values))).collect();
+    let selector = |name: &str, labels: &[(&str, &[&str])]| {
+        let owned = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();
+        let labels =
+            labels.iter().map(|&(name, values)| (name.to_owned(), owned(values))).collect();
         Selector { name: name.to_owned(), labels }
     };
-    let wanted = [
-        of("slidegate_a_total", &[("job", &["x"]), ("kind", &["p", "q"])]),
-        of("x:slidegate_b:y", &[]),
+    let expected = [
+        selector("slidegate_a_total", &[("job", &["x"]), ("kind", &["p", "q"])]),
+        selector("x:slidegate_b:y", &[]),
     ];
-    assert_eq!(selectors(expression), wanted);
+    assert_eq!(selectors(expression), expected);
 }
 
 #[test]
-fn a_name_a_label_or_a_value_may_be_wrong() {
+fn unknown_names_labels_and_values_are_reported() {
     let metrics = crate::documented::metrics();
-    let wrong = |expression: &str| {
-        unknown(expression, &metrics, &BTreeSet::from(["r:slidegate:x".to_owned()]))
+    let errors = |expression: &str| {
+        find_errors(expression, &metrics, &BTreeSet::from(["r:slidegate:x".to_owned()]))
     };
-    for right in [
+    for valid in [
         "slidegate_keys{job=\"a\",instance=\"b\"}",
         "slidegate_request_seconds_bucket{le=\"1\"}",
         "slidegate_decisions_total{outcome=~\"allowed|denied\",rule=\"any\"}",
         "r:slidegate:x{any=\"thing\"}",
     ] {
-        assert!(wrong(right).is_empty(), "{right}: {:?}", wrong(right));
+        assert!(errors(valid).is_empty(), "{valid}: {:?}", errors(valid));
     }
-    for mistaken in [
+    for invalid in [
         "slidegate_key",
         "slidegate_request_seconds",
         "slidegate_keys_count",
@@ -111,6 +119,6 @@ fn a_name_a_label_or_a_value_may_be_wrong() {
         "slidegate_decisions_total{outcome=\"deny\"}",
         "slidegate_decisions_total{outcome=~\"allowed|deny\"}",
     ] {
-        assert_eq!(wrong(mistaken).len(), 1, "{mistaken}");
+        assert_eq!(errors(invalid).len(), 1, "{invalid}");
     }
 }

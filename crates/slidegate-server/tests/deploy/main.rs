@@ -1,5 +1,8 @@
-//! What stands in `deploy/` is right, by those who will read it: Prometheus, systemd, a linter of Dockerfiles,
-//! Kubernetes' schemas, and slidegate itself. `make test` installs them; without one, its test fails.
+//! Checks the files in `deploy/` with the programs that use them: Prometheus, systemd, a linter for Dockerfiles,
+//! the schemas of Kubernetes, and slidegate itself.
+//!
+//! Prometheus evaluates every rule and every query of the dashboard against a fake server that exports exactly the
+//! documented metrics. `make test` installs these programs. A test fails if its program is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod alerts;
@@ -24,7 +27,7 @@ use std::{env, fs};
 
 use serde_json::Value;
 
-/// A file or a folder of the project.
+/// Returns the absolute path of a file or folder of the project.
 fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
 }
@@ -33,12 +36,12 @@ fn read(path: &str) -> String {
     fs::read_to_string(project(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-fn yaml(path: &str) -> Value {
+fn read_yaml(path: &str) -> Value {
     serde_saphyr::from_str(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A program that `make test` installs in a venv.
-fn installed(program: &str) -> Command {
+/// Returns a command for a program that `make test` installs in a Python virtual environment.
+fn venv_program(program: &str) -> Command {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../deploy/venv/bin").join(program);
     assert!(
         path.exists(),
@@ -47,8 +50,8 @@ fn installed(program: &str) -> Command {
     Command::new(path)
 }
 
-/// Runs a command that must succeed. All that it prints.
-fn run(command: &mut Command) -> String {
+/// Runs a command that must succeed, and returns its standard output and standard error.
+fn run_command(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let printed = [output.stdout, output.stderr].concat();
     let printed = String::from_utf8_lossy(&printed).into_owned();
@@ -56,11 +59,11 @@ fn run(command: &mut Command) -> String {
     printed
 }
 
-/// The elements of an array; none, if it is absent.
-fn list(value: &Value) -> &[Value] {
+/// Returns the elements of an array, or none if the value is not an array.
+fn elements(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("no text: {value}"))
+fn string(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("not a string: {value}"))
 }

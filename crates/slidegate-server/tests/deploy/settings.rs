@@ -1,40 +1,40 @@
-//! Settings of slidegate that stand in `deploy/`: the program has them, and they fit.
+//! Flags and environment variables of slidegate in `deploy/`, checked against the help of the program.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::slidegate;
-use crate::{kubernetes, project, run, systemd};
+use crate::{kubernetes, project, run_command, systemd};
 
-/// What the program says of its settings.
+/// Returns the help of `slidegate serve`.
 fn help() -> String {
-    run(slidegate().args(["serve", "--help"]))
+    run_command(slidegate().args(["serve", "--help"]))
 }
 
-/// Every file below a folder.
+/// Returns all files below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let below = entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
     below.collect()
 }
 
-/// The words of a text that begin so.
-fn words(text: &str, begin: &str) -> BTreeSet<String> {
-    let of_word = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
-    let words = text.split(|char| !of_word(char));
-    let ours = words.filter(|word| word.len() > begin.len() && word.starts_with(begin));
-    ours.map(str::to_owned).collect()
+/// Returns the words of a text that begin with a prefix.
+fn words(text: &str, prefix: &str) -> BTreeSet<String> {
+    let is_word_char = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
+    let words = text.split(|char| !is_word_char(char));
+    let matching = words.filter(|word| word.len() > prefix.len() && word.starts_with(prefix));
+    matching.map(str::to_owned).collect()
 }
 
 #[test]
-fn every_setting_is_one_of_the_program() {
+fn deployed_settings_exist_in_the_program() {
     let help = help();
     let (flags, variables) = (words(&help, "--"), words(&help, "SLIDEGATE_"));
     let mut seen = 0;
     for file in files(&project("deploy")) {
         let text = fs::read_to_string(&file).unwrap();
-        // Comments tell of variables that are none of ours, and a Dockerfile has flags of others.
+        // Comments mention variables of other programs, and the Dockerfile has flags of other programs.
         let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
         let used = words(&lines.collect::<Vec<_>>().join("\n"), "SLIDEGATE_");
         let unknown: Vec<_> = used.difference(&variables).collect();
@@ -51,13 +51,13 @@ fn every_setting_is_one_of_the_program() {
 }
 
 #[test]
-fn nobody_kills_it_before_its_grace_is_over() {
+fn supervisors_wait_longer_than_shutdown_grace() {
     let help = help();
-    let (_, behind) = help.split_once("--shutdown-grace ").expect("the flag");
-    let (_, behind) = behind.split_once("[default: ").unwrap();
-    let grace: u64 = behind.split_once("s]").unwrap().0.parse().unwrap();
-    let of_systemd: u64 = systemd::setting("TimeoutStopSec").parse().unwrap();
-    assert!(of_systemd > grace, "{of_systemd} s of systemd, {grace} s of slidegate");
-    let of_kubernetes = kubernetes::seconds_to_end();
-    assert!(of_kubernetes > grace, "{of_kubernetes} s of Kubernetes, {grace} s of slidegate");
+    let (_, rest) = help.split_once("--shutdown-grace ").expect("the flag");
+    let (_, rest) = rest.split_once("[default: ").unwrap();
+    let grace: u64 = rest.split_once("s]").unwrap().0.parse().unwrap();
+    let systemd_timeout: u64 = systemd::setting("TimeoutStopSec").parse().unwrap();
+    assert!(systemd_timeout > grace, "systemd: {systemd_timeout} s, slidegate: {grace} s");
+    let kubernetes_timeout = kubernetes::shutdown_seconds();
+    assert!(kubernetes_timeout > grace, "Kubernetes: {kubernetes_timeout} s, slidegate: {grace} s");
 }

@@ -1,15 +1,14 @@
-"""The five algorithms, as docs/ALGORITHMS.md describes them, written anew and by brute force.
+"""Brute-force implementations of the five algorithms, written from docs/ALGORITHMS.md without code of slidegate.
 
-Every counter keeps all charges of the last three windows and looks at all of them. A charge that is later than the moment
-that is asked about counts as made at that moment. Times are whole microseconds since the Unix epoch. No code of slidegate
-was used.
+Each counter keeps all charges of the last three windows and scans all of them. A charge later than the evaluated moment
+counts as made at that moment. Times are integer microseconds since the Unix epoch.
 """
 
 FNV_OFFSET, FNV_PRIME, MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 
 def fnv1a(text):
-    """FNV-1a, 64 bits."""
+    """Returns the 64-bit FNV-1a hash of a text."""
     value = FNV_OFFSET
     for byte in text.encode():
         value = ((value ^ byte) * FNV_PRIME) & MASK
@@ -20,8 +19,8 @@ def ceil_div(numerator, denominator):
     return -(-numerator // denominator)
 
 
-def kept(charges, now, window):
-    """Charges that may count at any moment near to now."""
+def recent(charges, now, window):
+    """Returns the charges that can still count at a moment near `now`."""
     return [(at, cost) for at, cost in charges if at > now - 3 * window]
 
 
@@ -33,7 +32,7 @@ class SlidingLog:
         return sum(cost for at, cost in self.charges if at > now - self.window)
 
     def charge(self, now, cost, limit):
-        self.charges = kept(self.charges, now, self.window) + [(now, cost)]
+        self.charges = recent(self.charges, now, self.window) + [(now, cost)]
 
     def fits_at(self, cost, now, limit):
         moments = [now] + sorted(at + self.window for at, _ in self.charges)
@@ -45,7 +44,7 @@ class SlidingLog:
 
 
 class SlidingBuckets:
-    """A tenth of the window is a bucket; the running bucket and ten before it count in full."""
+    """Buckets of a tenth of the window. The current bucket and the ten buckets before it count in full."""
 
     def __init__(self, window, key):
         self.precision, self.charges = window // 10, []
@@ -54,41 +53,42 @@ class SlidingBuckets:
         first = now // self.precision - 10
         return sum(cost for at, cost in self.charges if at // self.precision >= first)
 
-    def leaves(self, at):
+    def expires_at(self, at):
         return (at // self.precision + 11) * self.precision
 
     def charge(self, now, cost, limit):
-        self.charges = kept(self.charges, now, self.precision * 10) + [(now, cost)]
+        self.charges = recent(self.charges, now, self.precision * 10) + [(now, cost)]
 
     def fits_at(self, cost, now, limit):
-        moments = [now] + sorted(self.leaves(at) for at, _ in self.charges)
+        moments = [now] + sorted(self.expires_at(at) for at, _ in self.charges)
         return first_fit(self, moments, cost, now, limit)
 
     def reset_at(self, now, limit):
-        return max([self.leaves(at) for at, _ in self.charges if self.leaves(at) > now], default=now)
+        return max([self.expires_at(at) for at, _ in self.charges if self.expires_at(at) > now], default=now)
 
 
 class SlidingWindow:
-    """The running window in full, and the one before it by what is left of it. Only for windows of up to 16 s, in which
-    a tick is a microsecond."""
+    """The current window in full, plus the previous window weighted by its remaining overlap.
+
+    Only for windows of up to 16 s, in which a tick is a microsecond."""
 
     def __init__(self, window, key):
         self.window, self.charges = window, []
 
-    def counts(self, now):
+    def window_counts(self, now):
         running = now // self.window
         previous = sum(cost for at, cost in self.charges if at // self.window == running - 1)
         return previous, sum(cost for at, cost in self.charges if at // self.window >= running)
 
     def used(self, now, limit):
-        previous, running = self.counts(now)
+        previous, running = self.window_counts(now)
         return running + ceil_div(previous * (self.window - now % self.window), self.window)
 
     def charge(self, now, cost, limit):
-        self.charges = kept(self.charges, now, self.window) + [(now, cost)]
+        self.charges = recent(self.charges, now, self.window) + [(now, cost)]
 
     def fits_at(self, cost, now, limit):
-        # The weight only falls until the end of the next window, so the moment is found by halving.
+        # Usage never grows until the end of the next window, so a binary search finds the moment.
         last = max([now] + [at for at, _ in self.charges])
         low, high = now, (last // self.window + 2) * self.window
         while low < high:
@@ -97,41 +97,41 @@ class SlidingWindow:
         return low
 
     def reset_at(self, now, limit):
-        previous, running = self.counts(now)
+        previous, running = self.window_counts(now)
         windows = 2 if running else 1 if previous else 0
         return (now // self.window + windows) * self.window if windows else now
 
 
 class FixedWindow:
-    """Windows begin at a phase of the key's own."""
+    """Windows whose start is shifted by a hash of the key."""
 
     def __init__(self, window, key):
         self.window, self.phase, self.charges = window, fnv1a(key) % window, []
 
-    def nth(self, at):
+    def window_index(self, at):
         return (at + self.phase) // self.window
 
     def used(self, now, limit):
-        return sum(cost for at, cost in self.charges if self.nth(at) >= self.nth(now))
+        return sum(cost for at, cost in self.charges if self.window_index(at) >= self.window_index(now))
 
-    def end(self, now):
-        return (self.nth(now) + 1) * self.window - self.phase
+    def window_end(self, now):
+        return (self.window_index(now) + 1) * self.window - self.phase
 
     def charge(self, now, cost, limit):
-        self.charges = kept(self.charges, now, self.window) + [(now, cost)]
+        self.charges = recent(self.charges, now, self.window) + [(now, cost)]
 
     def fits_at(self, cost, now, limit):
         at = now
         while self.used(at, limit) + cost > limit:
-            at = self.end(at)
+            at = self.window_end(at)
         return at
 
     def reset_at(self, now, limit):
-        return self.end(now) if self.used(now, limit) else now
+        return self.window_end(now) if self.used(now, limit) else now
 
 
 class TokenBucket:
-    """A level that leaks `limit` units in a window. It is kept in units times the window, so it is a whole number."""
+    """A level that drains by `limit` units per window. It is stored in units times the window, so it is an integer."""
 
     def __init__(self, window, key):
         self.window, self.level, self.at = window, 0, 0
@@ -146,8 +146,8 @@ class TokenBucket:
         self.level, self.at = self.level_at(now, limit) + cost * self.window, now
 
     def fits_at(self, cost, now, limit):
-        over = self.level_at(now, limit) + (cost - limit) * self.window
-        return now + max(0, ceil_div(over, limit))
+        excess = self.level_at(now, limit) + (cost - limit) * self.window
+        return now + max(0, ceil_div(excess, limit))
 
     def reset_at(self, now, limit):
         return now + ceil_div(self.level_at(now, limit), limit)
@@ -167,8 +167,10 @@ def first_fit(counter, moments, cost, now, limit):
 
 
 class Bracket:
-    """A counter whose charges were made between two moments each, since nobody knows when exactly: one counter charges at
-    the first of them and another at the last. A later charge leaves no sooner, so what is true lies between the two."""
+    """A counter with uncertain charge times, as a pair of counters.
+
+    The exact moment of each charge is unknown, but lies between `first` and `last`. One counter charges at `first`, the
+    other at `last`. A later charge never expires earlier, so the true usage lies between the two."""
 
     def __init__(self, algorithm, window, key):
         self.early = ALGORITHMS[algorithm](window, key)
@@ -179,11 +181,11 @@ class Bracket:
         self.late.charge(last, cost, limit)
 
     def used(self, first, last, limit):
-        """The least and the most that can be used at a moment between these."""
+        """Returns the minimum and maximum usage at any moment between `first` and `last`."""
         return self.early.used(last, limit), self.late.used(first, limit)
 
     def wait(self, cost, first, last, limit):
-        """The least and the longest wait until a cost fits; None if it never does."""
+        """Returns the shortest and longest possible wait until a cost fits, or None if it never fits."""
         if cost > limit:
             return None
         early = self.early.fits_at(cost, first, limit) - last

@@ -1,4 +1,4 @@
-//! What stands in `examples/`.
+//! Checks of the files in `examples/`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,94 +6,98 @@ use std::process::Command;
 
 use crate::{policies, root};
 
-/// The examples of this kind, in order.
-fn examples(ending: &str) -> Vec<PathBuf> {
+/// Returns the example files with an extension, sorted.
+fn example_files(extension: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(root().join("examples")).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|e| e == ending)).collect();
+        files.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
     files.sort();
     files
 }
 
 #[test]
-fn every_example_policy_is_right_and_says_how_to_start_it() {
-    let policies = examples("yaml");
+fn every_example_policy_is_valid_and_runnable() {
+    let policies = example_files("yaml");
     assert!(policies.len() >= 4, "{policies:?}");
     for path in policies {
         let (yaml, name) = (fs::read_to_string(&path).unwrap(), path.file_name().unwrap());
-        policies::is_right(&yaml).unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
+        policies::check_valid(&yaml)
+            .unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
         let start = format!("#   slidegate serve --policy examples/{}\n", name.display());
-        assert!(yaml.contains(&start), "{} should say{start}", path.display());
+        assert!(yaml.contains(&start), "{}: missing line{start}", path.display());
     }
 }
 
 #[test]
 fn shipped_policies_have_no_warnings() {
-    let mut policies = examples("yaml");
+    let mut policies = example_files("yaml");
     policies.push(root().join("deploy/envoy/policy.yaml"));
     for path in policies {
         let yaml = fs::read_to_string(&path).unwrap();
-        policies::has_no_warning(&yaml).unwrap_or_else(|told| panic!("{}: {told}", path.display()));
+        policies::check_no_warnings(&yaml)
+            .unwrap_or_else(|warnings| panic!("{}: {warnings}", path.display()));
     }
     let map = fs::read_to_string(root().join("deploy/kubernetes/policy.yaml")).unwrap();
     let map: serde_json::Value = serde_saphyr::from_str(&map).unwrap();
-    policies::has_no_warning(map["data"]["policy.yaml"].as_str().unwrap()).unwrap();
+    policies::check_no_warnings(map["data"]["policy.yaml"].as_str().unwrap()).unwrap();
 }
 
 #[test]
-fn policies_in_rust_count_by_nothing_invented() {
+fn policies_in_rust_use_no_client_chosen_attributes() {
     let tower = root().join("crates/slidegate-tower/src/layer.rs");
     let gate = root().join("crates/slidegate/src/gate.rs");
-    for path in examples("rs").into_iter().chain([tower, gate]) {
+    for path in example_files("rs").into_iter().chain([tower, gate]) {
         let source = fs::read_to_string(&path).unwrap();
-        policies::check_in_rust(&source)
-            .unwrap_or_else(|told| panic!("{}: {told}", path.display()));
+        policies::check_rust_source(&source)
+            .unwrap_or_else(|warnings| panic!("{}: {warnings}", path.display()));
     }
 }
 
-/// What an example program says at its end that it prints; none if it serves, or asks others.
-fn promised(source: &str) -> Option<&str> {
-    source.split_once("\n// It prints:\n//\n").map(|(_, promised)| promised)
+/// Returns the output that an example program documents at its end.
+///
+/// Programs that serve or send requests have none.
+fn documented_output(source: &str) -> Option<&str> {
+    source.split_once("\n// It prints:\n//\n").map(|(_, output)| output)
 }
 
 #[test]
-fn every_example_program_prints_what_it_promises() {
-    let mut held = 0;
-    for path in examples("rs") {
+fn example_programs_print_their_documented_output() {
+    let mut checked = 0;
+    for path in example_files("rs") {
         let source = fs::read_to_string(&path).unwrap();
-        let Some(promised) = promised(&source) else { continue };
-        assert!(source.lines().count() < 60, "{}: a newcomer reads it", path.display());
-        let promised: String = promised
+        let Some(comment) = documented_output(&source) else { continue };
+        assert!(source.lines().count() < 60, "{}: too long for an example", path.display());
+        let expected: String = comment
             .lines()
             .map(|line| line.trim_start_matches("//").trim_start().to_owned() + "\n")
             .collect();
         let name = path.file_stem().unwrap().to_str().unwrap();
-        assert_eq!(printed(name), promised, "{}", path.display());
-        held += 1;
+        assert_eq!(run_example(name), expected, "{}", path.display());
+        checked += 1;
     }
-    assert!(held >= 2, "{held} programs");
+    assert!(checked >= 2, "{checked} programs");
 }
 
-/// Those of slidegate-tower, whose own tests hold what they do.
+/// Covers the examples of slidegate-tower, whose behaviour is tested in that crate.
 #[test]
-fn every_other_example_program_is_short_and_says_how_to_start_it() {
-    for path in examples("rs") {
+fn other_examples_are_short_and_runnable() {
+    for path in example_files("rs") {
         let source = fs::read_to_string(&path).unwrap();
-        if promised(&source).is_none() {
-            assert!(source.lines().count() < 80, "{}: a newcomer reads it", path.display());
+        if documented_output(&source).is_none() {
+            assert!(source.lines().count() < 80, "{}: too long for an example", path.display());
             let name = path.file_stem().unwrap().to_str().unwrap();
             let mut lines = source.lines();
-            let start = |line: &str| {
+            let is_start_command = |line: &str| {
                 line.starts_with("//! cargo run -p slidegate-tower --features ")
                     && line.contains(&format!(" --example {name}"))
             };
-            assert!(lines.any(start), "{} should say how to start it", path.display());
+            assert!(lines.any(is_start_command), "{}: missing start command", path.display());
         }
     }
 }
 
-/// What an example program prints. It is built as tests are, since most of that stands there.
-fn printed(name: &str) -> String {
+/// Builds and runs an example, and returns its output. The test profile reuses dependencies that are already built.
+fn run_example(name: &str) -> String {
     let output = Command::new(env!("CARGO"))
         .current_dir(root())
         .args(["run", "--quiet", "--profile", "test", "-p", "slidegate", "--example", name])

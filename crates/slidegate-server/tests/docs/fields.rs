@@ -1,4 +1,4 @@
-//! `docs/POLICY.md` names every field of a policy, what holds without it, and every bound.
+//! Checks that `docs/POLICY.md` documents every field of a policy, its default, and every bound.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
 use crate::read;
 
-/// The heading of a table, and the schema's name of what it is a table of.
+/// The heading of each table, and the schema definition whose fields it lists.
 const TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsSpec"),
@@ -25,7 +25,7 @@ const TABLES: [(&str, &str); 10] = [
     ("Of a condition", "ConditionMap"),
 ];
 
-/// The rows of the table below a heading: field, what holds without it, what it takes.
+/// Returns the rows of the table below a heading: field, default, and accepted values.
 fn rows(heading: &str) -> Vec<[String; 3]> {
     let document = read("docs/POLICY.md");
     let (_, section) = document
@@ -33,79 +33,81 @@ fn rows(heading: &str) -> Vec<[String; 3]> {
         .unwrap_or_else(|| panic!("no heading `{heading}`"));
     let section = section.split("\n#").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| `"));
-    let cells = |row: &str| row.trim_matches('|').split(" | ").map(cell).collect::<Vec<_>>();
+    let cells = |row: &str| row.trim_matches('|').split(" | ").map(trimmed).collect::<Vec<_>>();
     let rows =
         rows.map(|row| cells(row).try_into().unwrap_or_else(|_| panic!("three cells: {row}")));
     rows.collect()
 }
 
-fn cell(text: &str) -> String {
+fn trimmed(text: &str) -> String {
     text.trim().to_owned()
 }
 
+/// Returns the content of a cell in backticks, or `None` if the cell is not quoted.
 fn unquoted(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }
 
 #[test]
-fn the_tables_have_the_fields_of_the_schema_and_no_others() {
+fn tables_list_exactly_the_schema_fields() {
     let schema = serde_json::to_value(schema()).unwrap();
     let definitions = schema["$defs"].as_object().unwrap();
-    let told: BTreeSet<&str> = TABLES.iter().map(|(_, name)| *name).collect();
+    let documented: BTreeSet<&str> = TABLES.iter().map(|(_, name)| *name).collect();
     for (name, definition) in definitions {
         let has_fields = definition.get("properties").is_some();
-        assert!(!has_fields || told.contains(name.as_str()), "no table of {name}");
+        assert!(!has_fields || documented.contains(name.as_str()), "no table for {name}");
     }
     for (heading, name) in TABLES {
         let definition = if name.is_empty() { &schema } else { &definitions[name] };
         let fields: BTreeSet<&str> =
             definition["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         let rows = rows(heading);
-        let told: BTreeSet<&str> = rows.iter().map(|[name, ..]| unquoted(name).unwrap()).collect();
-        assert_eq!(told, fields, "in the table `{heading}`");
+        let documented: BTreeSet<&str> =
+            rows.iter().map(|[name, ..]| unquoted(name).unwrap()).collect();
+        assert_eq!(documented, fields, "in the table `{heading}`");
     }
 }
 
 #[test]
-fn every_word_that_a_field_takes_is_told() {
-    fn words<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
+fn every_keyword_is_documented() {
+    fn collect_keywords<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
         match schema {
             Value::Object(map) => {
-                let of = |name: &str| map.get(name).into_iter();
-                let listed = of("enum").filter_map(Value::as_array).flatten();
-                found.extend(listed.chain(of("const")).filter_map(Value::as_str));
-                map.values().for_each(|value| words(value, found));
+                let values = |name: &str| map.get(name).into_iter();
+                let listed = values("enum").filter_map(Value::as_array).flatten();
+                found.extend(listed.chain(values("const")).filter_map(Value::as_str));
+                map.values().for_each(|value| collect_keywords(value, found));
             }
-            Value::Array(list) => list.iter().for_each(|value| words(value, found)),
+            Value::Array(list) => list.iter().for_each(|value| collect_keywords(value, found)),
             _ => {}
         }
     }
     let schema = serde_json::to_value(schema()).unwrap();
     let (document, mut all) = (read("docs/POLICY.md"), Vec::new());
-    words(&schema, &mut all);
+    collect_keywords(&schema, &mut all);
     assert!(
         all.contains(&"observe") && all.contains(&"sliding_log") && all.contains(&"clock"),
         "{all:?}"
     );
-    for word in all {
-        assert!(document.contains(&format!("`{word}`")), "`{word}` is not told");
+    for keyword in all {
+        assert!(document.contains(&format!("`{keyword}`")), "`{keyword}` is not documented");
     }
 }
 
 #[test]
-fn without_a_field_holds_what_the_tables_say() {
-    // How a policy is understood where a field is absent, and where it says what the table says.
-    let understood = |yaml: &str| format!("{:?}", Policy::from_yaml(yaml).expect(yaml).rules());
-    let mut held = 0;
-    for (heading, before, behind) in [
+fn documented_defaults_match_the_parser() {
+    // A field that is absent must have the same effect as the field with its documented default.
+    let parsed_rules = |yaml: &str| format!("{:?}", Policy::from_yaml(yaml).expect(yaml).rules());
+    let mut checked = 0;
+    for (heading, before, after) in [
         ("Of the policy", "", "\nrules: [{ name: a, per: [ip], limits: [100/min] }]"),
         ("Of `defaults`", "rules: [{ name: a, per: [ip], limits: [100/min] }]\ndefaults: { ", " }"),
         ("Of a rule", "rules: [{ name: a, per: [ip], limits: [100/min], ", " }]"),
         ("Of a limit", "rules: [{ name: a, per: [ip], limits: [{ max: 9, window: 1m, ", " }] }]"),
         ("Of `cluster`", "rules: [{ name: a, limits: [9/s], cluster: { max_unsynced: 9, ", " } }]"),
     ] {
-        for [field, absent, _] in rows(heading) {
-            let (Some(field), Some(value)) = (unquoted(&field), unquoted(&absent)) else {
+        for [field, default, _] in rows(heading) {
+            let (Some(field), Some(value)) = (unquoted(&field), unquoted(&default)) else {
                 continue;
             };
             let algorithm = match field {
@@ -114,13 +116,13 @@ fn without_a_field_holds_what_the_tables_say() {
                 "align" => "algorithm: fixed_window, ",
                 _ => "",
             };
-            let with = understood(&format!("{before}{algorithm}{field}: {value}{behind}"));
-            let without = understood(&format!("{before}{algorithm}{behind}"));
-            assert_eq!(with, without, "{heading}: {field}: {value}");
-            held += 1;
+            let with_default = parsed_rules(&format!("{before}{algorithm}{field}: {value}{after}"));
+            let without_field = parsed_rules(&format!("{before}{algorithm}{after}"));
+            assert_eq!(with_default, without_field, "{heading}: {field}: {value}");
+            checked += 1;
         }
     }
-    assert!(held >= 15, "{held} fields");
+    assert!(checked >= 15, "{checked} fields");
 }
 
 #[test]
@@ -136,8 +138,8 @@ fn client_chosen_attributes_are_documented() {
 }
 
 #[test]
-fn the_bounds_are_those_of_the_program() {
-    let thousands = |number: u64| {
+fn documented_bounds_match_the_program() {
+    let with_thousands_separators = |number: u64| {
         let digits = number.to_string();
         let groups: Vec<&str> = digits
             .as_bytes()
@@ -150,7 +152,7 @@ fn the_bounds_are_those_of_the_program() {
     let document = read("docs/POLICY.md");
     let (_, section) = document.split_once("\n### Bounds\n").unwrap();
     let section = section.split("\n#").next().unwrap();
-    for (what, most) in [
+    for (bound, value) in [
         ("rules", MAX_RULES as u64),
         ("limits of a rule", MAX_LIMITS as u64),
         ("overrides of a rule", MAX_OVERRIDES as u64),
@@ -162,8 +164,8 @@ fn the_bounds_are_those_of_the_program() {
         ("`max` of `sliding_log`", slidegate::algorithm::sliding_log::MAX_ENTRIES),
         ("buckets", slidegate::algorithm::sliding_buckets::MAX_BUCKETS),
     ] {
-        let row = format!("\n| {what} | {} |", thousands(most));
-        assert!(section.contains(&row), "should have{row}");
+        let row = format!("\n| {bound} | {} |", with_thousands_separators(value));
+        assert!(section.contains(&row), "missing row:{row}");
     }
     assert!(section.contains(&format!("\n| size of the file | {} MiB |", MAX_POLICY_BYTES >> 20)));
 }

@@ -1,4 +1,4 @@
-//! Flags and environment variables: the documents name those of the program, all of them and no others.
+//! Checks that the documents name exactly the flags of the program, and no unknown environment variables.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use crate::markdown::blocks;
 use crate::shell::Shell;
 use crate::{documents, read};
 
-/// Flags of other programs, which documents name too.
-const OF_OTHERS: [&str; 6] =
+/// Flags of other programs that documents mention.
+const FOREIGN_FLAGS: [&str; 6] =
     ["--release", "--example", "--path", "--quick", "--port", "--from-literal"];
 
-/// The help of the program and of each of its commands.
-fn helps() -> String {
+/// Returns the help texts of the program and of each of its commands, concatenated.
+fn all_help_texts() -> String {
     let help = |arguments: &[&str]| {
         let output = slidegate().args(arguments).arg("--help").output().unwrap();
         assert!(output.status.success());
@@ -23,19 +23,20 @@ fn helps() -> String {
     let commands = commands.lines().take_while(|line| line.starts_with("  "));
     let names: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
     assert!(names.contains(&"serve") && names.contains(&"replay"), "{names:?}");
-    names.iter().fold(all.clone(), |helps, name| helps + &help(&[name]))
+    names.iter().fold(all.clone(), |texts, name| texts + &help(&[name]))
 }
 
-/// The words that begin so and go on with any of these characters.
-fn words(text: &str, begin: &str, of: impl Fn(char) -> bool) -> BTreeSet<String> {
-    let starts = text.match_indices(begin).filter_map(|(at, _)| {
+/// Finds words that begin with a prefix and continue with accepted characters.
+fn words(text: &str, prefix: &str, is_word_char: impl Fn(char) -> bool) -> BTreeSet<String> {
+    let starts = text.match_indices(prefix).filter_map(|(at, _)| {
         let before = text[..at].chars().next_back();
-        let alone = before.is_none_or(|char| !char.is_alphanumeric() && char != '-' && char != '_');
-        let rest = &text[at + begin.len()..];
-        let end = rest.find(|char| !of(char)).unwrap_or(rest.len());
+        let is_word_start =
+            before.is_none_or(|char| !char.is_alphanumeric() && char != '-' && char != '_');
+        let rest = &text[at + prefix.len()..];
+        let end = rest.find(|char| !is_word_char(char)).unwrap_or(rest.len());
         let word = rest[..end].trim_end_matches('-');
-        (alone && word.starts_with(|char: char| char.is_alphabetic()))
-            .then(|| format!("{begin}{word}"))
+        (is_word_start && word.starts_with(|char: char| char.is_alphabetic()))
+            .then(|| format!("{prefix}{word}"))
     });
     starts.collect()
 }
@@ -49,42 +50,44 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_documents_name_every_flag_and_no_other() {
+fn documents_name_exactly_the_existing_flags() {
     let documents: String = documents().iter().map(|document| read(document)).collect();
-    let (mut named, helps) = (flags(&documents), helps());
-    named.retain(|flag| !OF_OTHERS.contains(&flag.as_str()));
-    assert_eq!(named, flags(&helps));
+    let (mut named, all_help_texts) = (flags(&documents), all_help_texts());
+    named.retain(|flag| !FOREIGN_FLAGS.contains(&flag.as_str()));
+    assert_eq!(named, flags(&all_help_texts));
     let variables = variables(&documents);
-    let unknown: Vec<_> = variables.difference(&self::variables(&helps)).cloned().collect();
+    let unknown: Vec<_> =
+        variables.difference(&self::variables(&all_help_texts)).cloned().collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]
-fn every_flag_of_serve_has_the_variable_that_the_documents_promise() {
+fn every_serve_flag_has_an_environment_variable() {
     let output = slidegate().args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
-    let own = flags(&help).into_iter().filter(|flag| flag != "--help");
-    let promised =
-        own.map(|flag| flag.replace("--", "SLIDEGATE_").replace('-', "_").to_uppercase());
-    assert_eq!(promised.collect::<BTreeSet<_>>(), variables(&help));
+    let own_flags = flags(&help).into_iter().filter(|flag| flag != "--help");
+    let expected =
+        own_flags.map(|flag| flag.replace("--", "SLIDEGATE_").replace('-', "_").to_uppercase());
+    assert_eq!(expected.collect::<BTreeSet<_>>(), variables(&help));
 }
 
 #[test]
-fn what_the_help_tells_to_ask_is_answered() {
+fn help_example_request_is_allowed() {
     let output = slidegate().arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let quoted: Vec<&str> = help.split('`').filter(|part| part.starts_with("curl ")).collect();
     assert!(!quoted.is_empty());
-    let asks: String = quoted.iter().map(|ask| ask.replace('\n', " ") + "\n").collect();
+    let commands: String = quoted.iter().map(|command| command.replace('\n', " ") + "\n").collect();
     let serve = "slidegate serve --policy examples/quickstart.yaml";
-    let document = format!("```sh\n{serve}\n{asks}```\n\n```text\n{{\"allowed\":true,[…]\n```\n");
-    let mut shell = Shell::in_a_folder_of("help");
-    let [ask, answer] = &blocks(&document)[..] else { panic!("two blocks") };
-    shell.run(ask).and_then(|()| shell.printed(answer)).unwrap();
+    let document =
+        format!("```sh\n{serve}\n{commands}```\n\n```text\n{{\"allowed\":true,[…]\n```\n");
+    let mut shell = Shell::new("help");
+    let [command_block, output_block] = &blocks(&document)[..] else { panic!("two blocks") };
+    shell.run(command_block).and_then(|()| shell.check_output(output_block)).unwrap();
 }
 
 #[test]
-fn flags_and_variables_are_found_where_they_stand() {
+fn flags_and_variables_are_extracted() {
     let text = "| `--max-keys` (SLIDEGATE_MAX_KEYS) |---|--- --x=5 <!-- a--b --not-- SLIDEGATE_…";
     assert_eq!(flags(text).into_iter().collect::<Vec<_>>(), ["--max-keys", "--not", "--x"]);
     assert_eq!(variables(text).into_iter().collect::<Vec<_>>(), ["SLIDEGATE_MAX_KEYS"]);

@@ -1,20 +1,20 @@
-//! The documents and the examples agree with the program: what they show is run, what they name exists.
+//! Checks the documentation and the examples against the program: code is run, and named things must exist.
 //!
-//! What a document may show, each as a fenced code block:
+//! These fenced code blocks are supported:
 //!
-//! | block | |
+//! | block | content |
 //! |---|---|
 //! | `yaml` | a policy; or, without `rules:`, fields of one rule (see `policies`) |
 //! | `yaml ratelimit` | a file of the reference server, which an `sh` block below reads |
-//! | `yaml warned` | a valid policy with warnings, as an example of these; no other policy has any |
-//! | `yaml wrong` | a policy with mistakes; an `sh` block below shows what is told of them |
-//! | `requests` | what becomes of requests under the policy above it (see `requests`) |
-//! | `sh`, `sh fails` | commands, which are run (see `shell`) |
-//! | `http`, `text`, or `json` below `sh` | what the last command prints (see `output`) |
+//! | `yaml warned` | a valid policy with warnings; other policies must not have any |
+//! | `yaml wrong` | an invalid policy; an `sh` block below shows its errors |
+//! | `requests` | requests and their outcomes under the policy above (see `requests`) |
+//! | `sh`, `sh fails` | commands, which are executed (see `shell`) |
+//! | `http`, `text`, or `json` below `sh` | the output of the commands above (see `output`) |
 //! | `json` elsewhere | JSON |
 //! | `rust` | run by `cargo test --doc`: a library includes the document |
-//! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | what stands so in that file, which other tests run or build |
-//! | no language | a drawing |
+//! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of that file, which other tests run or build |
+//! | no language | a diagram, which is not checked |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 #[path = "../common/mod.rs"]
@@ -35,15 +35,15 @@ mod shell;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use markdown::Block;
+use markdown::FencedBlock;
 use shell::Shell;
 
-/// The root of the project.
+/// Returns the root folder of the project.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// README.md and all of `docs/`, by their names within the project.
+/// Returns the paths of README.md and of all documents in `docs/`, relative to the root.
 fn documents() -> Vec<String> {
     let files = fs::read_dir(root().join("docs")).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -59,83 +59,85 @@ fn read(document: &str) -> String {
 }
 
 #[test]
-fn every_block_of_every_document_holds() {
+fn every_block_of_every_document_passes() {
     let documents = documents();
-    for needed in ["README.md", "docs/POLICY.md", "docs/ALGORITHMS.md"] {
-        assert!(documents.iter().any(|document| document == needed), "{needed} is missing");
+    for required in ["README.md", "docs/POLICY.md", "docs/ALGORITHMS.md"] {
+        assert!(documents.iter().any(|document| document == required), "{required} is missing");
     }
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     for document in documents {
-        wrong.extend(mistakes(&document, &markdown::blocks(&read(&document))));
+        errors.extend(find_errors(&document, &markdown::blocks(&read(&document))));
     }
-    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n\n"));
+    assert!(errors.is_empty(), "\n{}\n", errors.join("\n\n"));
 }
 
-/// What does not hold in a document.
-fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
-    let mut shell = Shell::in_a_folder_of(document);
-    let mut policy: Option<&Block> = None;
-    let mut wrong = Vec::new();
+/// Checks every block of a document and returns the errors.
+fn find_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
+    let mut shell = Shell::new(document);
+    let mut policy: Option<&FencedBlock> = None;
+    let mut errors = Vec::new();
     for block in blocks {
-        let held = match (block.language(), block.mark()) {
-            (_, file) if file.starts_with("deploy/") => stands_in(file, block),
+        let result = match (block.language(), block.modifier()) {
+            (_, file) if file.starts_with("deploy/") => check_excerpt(file, block),
             ("rust" | "rust,ignore", file) if file.starts_with("examples/") => {
-                stands_in(file, block)
+                check_excerpt(file, block)
             }
-            ("yaml", "ratelimit") => shell.keep_file(block),
-            ("yaml", mark) => {
+            ("yaml", "ratelimit") => shell.save_file(block),
+            ("yaml", modifier) => {
                 policy = Some(block);
-                shell.keep_file(block).and(match mark {
+                shell.save_file(block).and(match modifier {
                     "" => policies::check(block),
                     "warned" => policies::check_warned(block),
-                    "wrong" => policies::check_wrong(block),
-                    other => Err(format!("`yaml {other}` is not known")),
+                    "wrong" => policies::check_invalid(block),
+                    other => Err(format!("unknown block `yaml {other}`")),
                 })
             }
             ("requests", "") => match policy {
                 Some(policy) => requests::check(policy, block),
-                None => Err("no policy stands above these requests".to_owned()),
+                None => Err("no policy above these requests".to_owned()),
             },
             ("sh", _) => shell.run(block),
-            ("http" | "text", "") => shell.printed(block),
-            ("json", "") if shell.has_output() => shell.printed(block),
-            ("json", "") => policies::json(block),
-            ("rust", "") => is_run_by_a_library(document).and(policies::check_in_rust(&block.text)),
+            ("http" | "text", "") => shell.check_output(block),
+            ("json", "") if shell.has_output() => shell.check_output(block),
+            ("json", "") => policies::check_json(block),
+            ("rust", "") => {
+                check_is_doctested(document).and(policies::check_rust_source(&block.text))
+            }
             ("", "") => Ok(()),
-            (language, mark) => Err(format!("`{language} {mark}` is not known here")),
+            (language, modifier) => Err(format!("unknown block `{language} {modifier}`")),
         };
-        if let Err(message) = held {
-            wrong.push(format!("{document}:{}: {message}", block.line));
+        if let Err(message) = result {
+            errors.push(format!("{document}:{}: {message}", block.line));
         }
     }
-    wrong
+    errors
 }
 
-/// Whether the documentation tests of a library run a document.
-fn is_run_by_a_library(document: &str) -> Result<(), String> {
+/// Checks that a library includes a document, so that its documentation tests run it.
+fn check_is_doctested(document: &str) -> Result<(), String> {
     let include = format!("#[doc = include_str!(\"../../../{document}\")]");
     let mut crates = fs::read_dir(root().join("crates")).unwrap();
-    let runs = crates.any(|folder| {
+    let is_included = crates.any(|folder| {
         let library = fs::read_to_string(folder.unwrap().path().join("src/lib.rs"));
         library.is_ok_and(|library| library.contains(&include))
     });
-    runs.then_some(()).ok_or_else(|| format!("no library has {include}"))
+    is_included.then_some(()).ok_or_else(|| format!("no library has {include}"))
 }
 
-/// Holds a block against the file that it is of.
-fn stands_in(file: &str, block: &Block) -> Result<(), String> {
-    let whole =
+/// Checks that a file contains the text of a block.
+fn check_excerpt(file: &str, block: &FencedBlock) -> Result<(), String> {
+    let content =
         fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))?;
-    whole
+    content
         .contains(&block.text)
         .then_some(())
-        .ok_or_else(|| format!("this does not stand in {file}"))
+        .ok_or_else(|| format!("{file} does not contain this text"))
 }
 
 #[test]
-fn every_recipe_shows_what_becomes_of_requests() {
+fn every_recipe_shows_request_outcomes() {
     let blocks = markdown::blocks(&read("docs/POLICY.md"));
-    let recipes: Vec<&Block> = blocks
+    let recipes: Vec<&FencedBlock> = blocks
         .iter()
         .filter(|block| block.headings.get(1).is_some_and(|h| h == "Recipes"))
         .collect();

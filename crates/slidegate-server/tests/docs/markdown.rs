@@ -1,37 +1,37 @@
-//! The fenced code blocks of a document.
+//! Parses the fenced code blocks of a document.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Parser, Tag, TagEnd};
 
 /// A fenced code block.
 #[derive(Debug)]
-pub struct Block {
-    /// What stands behind the fence: `yaml wrong`.
+pub struct FencedBlock {
+    /// The text after the fence, such as `yaml wrong`.
     info: String,
     pub text: String,
-    /// The line of the fence in the document.
+    /// Line number of the fence in the document.
     pub line: usize,
-    /// The headings that it stands under, from the title down.
+    /// The headings above the block, from the title down.
     pub headings: Vec<String>,
 }
 
-impl Block {
-    /// The first word behind the fence.
+impl FencedBlock {
+    /// Returns the first word after the fence.
     pub fn language(&self) -> &str {
         self.info.split_whitespace().next().unwrap_or_default()
     }
 
-    /// What stands behind the language.
-    pub fn mark(&self) -> &str {
+    /// Returns the words after the language.
+    pub fn modifier(&self) -> &str {
         self.info.strip_prefix(self.language()).unwrap_or_default().trim()
     }
 }
 
-/// The blocks of a document, in its order.
-pub fn blocks(document: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+/// Returns the blocks of a document, in order.
+pub fn blocks(document: &str) -> Vec<FencedBlock> {
+    let mut blocks: Vec<FencedBlock> = Vec::new();
     let mut headings: Vec<String> = Vec::new();
     let (mut in_heading, mut in_block) = (false, false);
-    for (event, place) in Parser::new(document).into_offset_iter() {
+    for (event, range) in Parser::new(document).into_offset_iter() {
         match event {
             Event::Start(Tag::Heading { level, .. }) => {
                 headings.truncate(level as usize - HeadingLevel::H1 as usize);
@@ -44,9 +44,14 @@ pub fn blocks(document: &str) -> Vec<Block> {
             }
             Event::Start(Tag::CodeBlock(kind)) => {
                 let CodeBlockKind::Fenced(info) = kind else { continue };
-                let line = document[..place.start].matches('\n').count() + 1;
+                let line = document[..range.start].matches('\n').count() + 1;
                 let headings = headings.clone();
-                blocks.push(Block { info: info.to_string(), text: String::new(), line, headings });
+                blocks.push(FencedBlock {
+                    info: info.to_string(),
+                    text: String::new(),
+                    line,
+                    headings,
+                });
                 in_block = true;
             }
             Event::End(TagEnd::CodeBlock) => in_block = false,
@@ -58,14 +63,14 @@ pub fn blocks(document: &str) -> Vec<Block> {
 }
 
 #[test]
-fn finds_blocks_with_their_lines_and_headings() {
+fn blocks_have_their_line_and_headings() {
     let document = "# A\n\n```sh x\none\n\ntwo\n```\n\n## `B` c\n\n- item\n\n  ```yaml\n  a: b\n  ```\n\n## D\n\n```\n=\n```\n";
     let found = blocks(document);
-    let of = |nth: usize| {
-        let Block { text, line, headings, .. } = &found[nth];
-        (found[nth].language(), found[nth].mark(), text.as_str(), *line, headings.join("/"))
+    let block = |nth: usize| {
+        let FencedBlock { text, line, headings, .. } = &found[nth];
+        (found[nth].language(), found[nth].modifier(), text.as_str(), *line, headings.join("/"))
     };
-    assert_eq!(of(0), ("sh", "x", "one\n\ntwo\n", 3, "A".to_owned()));
-    assert_eq!(of(1), ("yaml", "", "a: b\n", 13, "A/B c".to_owned()));
-    assert_eq!(of(2), ("", "", "=\n", 19, "A/D".to_owned()));
+    assert_eq!(block(0), ("sh", "x", "one\n\ntwo\n", 3, "A".to_owned()));
+    assert_eq!(block(1), ("yaml", "", "a: b\n", 13, "A/B c".to_owned()));
+    assert_eq!(block(2), ("", "", "=\n", 19, "A/D".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! Nodes of a cluster that documents start.
+//! Cluster nodes that documents start.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,65 +9,65 @@ use serde_json::Value;
 
 use crate::common::Server;
 
-/// Where a node listens that does not say where.
-const USUAL: &str = "127.0.0.1:7946";
+/// The default of `--cluster-listen`.
+const DEFAULT_LISTEN: &str = "127.0.0.1:7946";
 
-/// Between two looks, and how many: half a minute, far more than it takes.
-const PAUSE: Duration = Duration::from_millis(20);
-const MAX_LOOKS: usize = 1_500;
+/// Pause between two polls, and number of polls: 30 seconds, far longer than nodes take to connect.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_POLLS: usize = 1_500;
 
-/// The nodes of a document, on a loopback address that nobody else has.
-pub struct Nodes {
+/// The nodes of a document, on a loopback address that no other document uses.
+pub struct NodeGroup {
     address: String,
-    /// Where they are asked.
-    started: Vec<SocketAddr>,
-    /// Whether the server that starts now is one.
-    starts: bool,
+    /// Admin addresses of the started nodes.
+    admin_addresses: Vec<SocketAddr>,
+    /// Whether the server that is being started is a node.
+    is_node_starting: bool,
 }
 
-impl Default for Nodes {
+impl Default for NodeGroup {
     fn default() -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(128);
         let (process, nth) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let address = format!("127.{}.{}.{nth}", (process >> 8) % 254 + 1, process % 254 + 1);
-        Self { address, started: Vec::new(), starts: false }
+        Self { address, admin_addresses: Vec::new(), is_node_starting: false }
     }
 }
 
-impl Nodes {
-    /// Has a server that is a node listen there, and look for others there.
-    pub fn at_own_address(&mut self, flags: &mut Vec<String>) {
-        self.starts = flags.iter().any(|flag| flag == "cluster://");
-        if !self.starts {
+impl NodeGroup {
+    /// Replaces 127.0.0.1 in the cluster flags of a node with the address of this group.
+    pub fn use_own_address(&mut self, flags: &mut Vec<String>) {
+        self.is_node_starting = flags.iter().any(|flag| flag == "cluster://");
+        if !self.is_node_starting {
             return;
         }
         if !flags.iter().any(|flag| flag == "--cluster-listen") {
-            flags.extend(["--cluster-listen".to_owned(), USUAL.to_owned()]);
+            flags.extend(["--cluster-listen".to_owned(), DEFAULT_LISTEN.to_owned()]);
         }
-        for at in 1..flags.len() {
-            if ["--cluster-listen", "--cluster-seeds"].contains(&flags[at - 1].as_str()) {
-                flags[at] = flags[at].replace("127.0.0.1", &self.address);
+        for index in 1..flags.len() {
+            if ["--cluster-listen", "--cluster-seeds"].contains(&flags[index - 1].as_str()) {
+                flags[index] = flags[index].replace("127.0.0.1", &self.address);
             }
         }
     }
 
-    /// Waits until a node that has just started and all that did before know each other.
-    pub fn wait_for_others(&mut self, server: &Server) {
-        if !self.starts {
+    /// Waits until a new node and all earlier nodes are connected.
+    pub fn wait_until_connected(&mut self, server: &Server) {
+        if !self.is_node_starting {
             return;
         }
-        self.started.push(server.admin());
-        let others = self.started.len() - 1;
-        let knows = |status: &Value| {
+        self.admin_addresses.push(server.admin());
+        let others = self.admin_addresses.len() - 1;
+        let is_connected = |status: &Value| {
             status["members"].as_array().map_or(0, Vec::len) == others && status["joining"] == false
         };
-        for _ in 0..MAX_LOOKS {
-            if self.started.iter().all(|node| knows(&status(*node))) {
+        for _ in 0..MAX_POLLS {
+            if self.admin_addresses.iter().all(|admin| is_connected(&status(*admin))) {
                 return;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
-        panic!("a node finds no others: {}", status(server.admin()));
+        panic!("the nodes did not connect: {}", status(server.admin()));
     }
 }
 

@@ -1,58 +1,63 @@
-//! What a document says that a command prints, and what it prints.
+//! Compares the documented output of a command with its actual output.
 //!
-//! - `[…]` stands for anything.
-//! - Times that pass while the test runs are not compared: of `retry-after: 10`, `t=10`,
-//!   `x-ratelimit-reset: 10` and JSON's `…_after_ms":9995` only that a number stands there.
-//! - The headers `content-length` and `date` are left out.
+//! - `[…]` matches any text.
+//! - Numbers that depend on time only have to be numbers: those in `retry-after: 10`, `t=10`, `x-ratelimit-reset: 10`
+//!   and `…_after_ms":9995`.
+//! - The headers `content-length` and `date` are ignored.
 
-/// What stands before a number that depends on time.
-const BEFORE_TIMES: [&str; 4] = ["_after_ms\":", ";t=", "retry-after: ", "ratelimit-reset: "];
+/// The texts that precede a number that depends on time.
+const TIME_PREFIXES: [&str; 4] = ["_after_ms\":", ";t=", "retry-after: ", "ratelimit-reset: "];
 
-pub fn compare(document: &str, found: &str) -> Result<(), String> {
-    let (wanted, plain) = (without_times(document), without_times(&without_headers(found)));
-    match matches(wanted.trim_end(), plain.trim_end()) {
+pub fn compare(documented: &str, actual: &str) -> Result<(), String> {
+    let (pattern, output) = (without_times(documented), without_times(&without_headers(actual)));
+    match matches(pattern.trim_end(), output.trim_end()) {
         true => Ok(()),
-        false => Err(format!("should be\n{document}but is\n{found}")),
+        false => Err(format!("documented:\n{documented}actual:\n{actual}")),
     }
 }
 
+/// Removes the ignored headers, and trailing spaces of each line.
 fn without_headers(text: &str) -> String {
-    let told = |line: &&str| !line.starts_with("content-length: ") && !line.starts_with("date: ");
-    text.lines().filter(told).map(|line| format!("{}\n", line.trim_end())).collect()
+    let is_compared =
+        |line: &&str| !line.starts_with("content-length: ") && !line.starts_with("date: ");
+    text.lines().filter(is_compared).map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
+/// Replaces numbers that depend on time with `N`.
 fn without_times(text: &str) -> String {
-    let one = |text: String, before: &str| {
-        let mut parts = text.split(before);
-        let mut plain = parts.next().unwrap_or_default().to_owned();
+    let replace = |text: String, prefix: &str| {
+        let mut parts = text.split(prefix);
+        let mut replaced = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let behind = part.trim_start_matches(|char: char| char.is_ascii_digit());
-            let number = if behind.len() < part.len() { "N" } else { "" };
-            plain = format!("{plain}{before}{number}{behind}");
+            let rest = part.trim_start_matches(|char: char| char.is_ascii_digit());
+            let number = if rest.len() < part.len() { "N" } else { "" };
+            replaced = format!("{replaced}{prefix}{number}{rest}");
         }
-        plain
+        replaced
     };
-    BEFORE_TIMES.into_iter().fold(text.to_owned(), one)
+    TIME_PREFIXES.into_iter().fold(text.to_owned(), replace)
 }
 
-/// Takes each part between `[…]` at its first place, and the last at the end.
-fn matches(wanted: &str, found: &str) -> bool {
-    let mut parts: Vec<&str> = wanted.split("[…]").collect();
+/// Returns whether a text matches a pattern.
+///
+/// Each part between two `[…]` matches at its first occurrence, the last part at the end.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts: Vec<&str> = pattern.split("[…]").collect();
     let last = parts.pop().unwrap_or_default();
-    let Some((first, between)) = parts.split_first() else { return last == found };
-    let Some(mut rest) = found.strip_prefix(first) else { return false };
-    for part in between {
-        let Some((_, behind)) = rest.split_once(part) else { return false };
-        rest = behind;
+    let Some((first, middle)) = parts.split_first() else { return last == text };
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    for part in middle {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
     }
     rest.ends_with(last)
 }
 
 #[test]
-fn only_times_headers_and_what_is_left_out_may_differ() {
-    let found = "HTTP/1.1 429 Too\r\nratelimit: \"a\";r=0;t=10\r\nretry-after: 9\r\ndate: now\r\ncontent-length: 5\r\n\r\n{\"a\":[1,2],\"retry_after_ms\":8}";
+fn only_times_dates_and_ellipses_may_differ() {
+    let output = "HTTP/1.1 429 Too\r\nratelimit: \"a\";r=0;t=10\r\nretry-after: 9\r\ndate: now\r\ncontent-length: 5\r\n\r\n{\"a\":[1,2],\"retry_after_ms\":8}";
     let head = "HTTP/1.1 429 Too\nratelimit: \"a\";r=0;t=7\nretry-after: 10\n\n";
-    for (wanted, right) in [
+    for (documented, is_match) in [
         (format!("{head}{{\"a\":[…],\"retry_after_ms\":99}}\n"), true),
         ("[…]\n\n{\"a\":[1,2],\"retry_after_ms\":99}\n".to_owned(), true),
         (format!("{head}{{\"a\":[1,2],\"retry_after_ms\":null}}\n"), false),
@@ -61,6 +66,6 @@ fn only_times_headers_and_what_is_left_out_may_differ() {
         (head.replace("r=0", "r=1") + "[…]", false),
         (head.replace("retry-after: 10\n", "") + "[…]", false),
     ] {
-        assert_eq!(compare(&wanted, found).is_ok(), right, "{wanted}");
+        assert_eq!(compare(&documented, output).is_ok(), is_match, "{documented}");
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of requests under a policy: the blocks `requests`.
+//! Blocks `requests`: requests and their outcomes under a policy.
 //!
 //! ```text
 //! # A comment.
@@ -9,18 +9,18 @@
 //! report user=ann cost.tokens=1800 -> reported: per-user 200 left
 //! ```
 //!
-//! A line is a request, or time that passes. A request is attributes, and perhaps how many alike (`5x`),
-//! its `cost`, named costs (`cost.tokens=1800`) and its `domain`. After `report` it is the report of a cost. What becomes
-//! of it is one of
+//! A line is a request or a step in time. A request consists of attributes, and optionally a repeat count (`5x`), a
+//! `cost`, named costs (`cost.tokens=1800`) and a `domain`. `report` makes it the report of a cost. Its outcome is one
+//! of
 //!
-//! - `allowed`; `allowed, 3 left` also tells what the limit that is nearest to its end still has
-//! - `not counted`: allowed, no limit was asked
-//! - `denied by RULE, retry after 12s`: whole seconds, rounded up as in Retry-After, in the units of a
-//!   policy (60 seconds are `1m`)
-//! - `denied by RULE, for good`: no wait helps
-//! - `reported: LIMIT 200 left`, with every limit that was charged, or `reported: nothing`
+//! - `allowed`, or `allowed, 3 left` with the remaining units of the binding limit
+//! - `not counted`: allowed, and no limit applied
+//! - `denied by RULE, retry after 12s`: in whole seconds, rounded up as in Retry-After, in the units of a policy (60
+//!   seconds are `1m`)
+//! - `denied by RULE, for good`: a retry can never succeed
+//! - `reported: LIMIT 200 left`, with every charged limit, or `reported: nothing`
 //!
-//! Each block has a clock and counts of its own. They begin on a Monday at midnight (UTC).
+//! Each block has its own clock and counters. The clock starts on a Monday at midnight (UTC).
 
 use std::time::Duration;
 
@@ -28,79 +28,84 @@ use slidegate::{
     Descriptor, Gate, ManualClock, MemoryStore, Policy, Quota, Request, Ruling, Timestamp,
 };
 
-use crate::markdown::Block;
+use crate::markdown::FencedBlock;
 use crate::policies;
 
 /// 2026-01-05, a Monday.
 const START: Timestamp = Timestamp::from_secs(1_767_571_200);
 
-/// One line.
+/// A line of a block.
 #[derive(Debug, PartialEq)]
-enum Line<'a> {
-    Pass(Duration),
-    Ask(Ask<'a>),
+enum ScriptLine<'a> {
+    Advance(Duration),
+    Request(ExpectedRequest<'a>),
 }
 
+/// A request with its documented outcome.
 #[derive(Debug, PartialEq)]
-struct Ask<'a> {
-    times: u32,
+struct ExpectedRequest<'a> {
+    repeat_count: u32,
     is_report: bool,
     domain: &'a str,
     cost: Option<u64>,
     named_costs: Vec<(&'a str, u64)>,
     attributes: Vec<(&'a str, &'a str)>,
-    /// As it is written.
+    /// The documented outcome.
     outcome: &'a str,
 }
 
-/// Runs a block of requests under the policy of another.
-pub fn check(policy: &Block, requests: &Block) -> Result<(), String> {
-    let policy =
-        Policy::from_yaml(&policies::whole(policy)).map_err(|errors| errors.to_string())?;
+/// Runs a block of requests under the policy of another block.
+pub fn check(policy: &FencedBlock, requests: &FencedBlock) -> Result<(), String> {
+    let policy = Policy::from_yaml(&policies::complete_policy(policy))
+        .map_err(|errors| errors.to_string())?;
     let clock = ManualClock::at(START);
     let gate = Gate::new(policy, MemoryStore::with_clock(clock.clone(), 1_000));
-    let mut asked = 0;
+    let mut request_count = 0;
     for text in requests.text.lines().map(str::trim) {
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        match line(text)? {
-            Line::Pass(span) => clock.advance(span),
-            Line::Ask(ask) => {
-                asked += 1;
-                becomes(&gate, &ask).map_err(|found| format!("{text}\nfound: {found}"))?;
+        match parse_line(text)? {
+            ScriptLine::Advance(duration) => clock.advance(duration),
+            ScriptLine::Request(expected) => {
+                request_count += 1;
+                check_outcome(&gate, &expected)
+                    .map_err(|found| format!("{text}\nfound: {found}"))?;
             }
         }
     }
-    if asked == 0 { Err("no request stands here".to_owned()) } else { Ok(()) }
+    if request_count == 0 { Err("this block has no requests".to_owned()) } else { Ok(()) }
 }
 
-/// Asks, every time; what was found instead of what was written.
-fn becomes(gate: &Gate<MemoryStore<ManualClock>>, ask: &Ask<'_>) -> Result<(), String> {
-    for nth in 1..=ask.times {
-        let mut descriptor = Descriptor::new(ask.attributes.iter().copied());
-        if let Some(cost) = ask.cost {
+/// Sends the request as often as documented. The error is the actual outcome.
+fn check_outcome(
+    gate: &Gate<MemoryStore<ManualClock>>,
+    expected: &ExpectedRequest<'_>,
+) -> Result<(), String> {
+    for nth in 1..=expected.repeat_count {
+        let mut descriptor = Descriptor::new(expected.attributes.iter().copied());
+        if let Some(cost) = expected.cost {
             descriptor = descriptor.cost(cost);
         }
-        for (name, units) in &ask.named_costs {
+        for (name, units) in &expected.named_costs {
             descriptor = descriptor.with_cost(name, *units);
         }
-        let request = Request::new(ask.domain, descriptor);
-        let found = match ask.is_report {
-            true => reported(&gate.report_now(&request)),
-            false => told(&gate.check_now(&request)),
+        let request = Request::new(expected.domain, descriptor);
+        let found = match expected.is_report {
+            true => describe_report(&gate.report_now(&request)),
+            false => describe_decision(&gate.check_now(&request)),
         };
-        // What is left need not be told; which rule denies, and until when, has to be.
-        let untold = ask.outcome == "allowed" && found.starts_with("allowed, ");
-        if !untold && found != ask.outcome {
+        // The remaining units are optional. The denying rule and the wait are required.
+        let omits_remaining = expected.outcome == "allowed" && found.starts_with("allowed, ");
+        if !omits_remaining && found != expected.outcome {
             return Err(format!("{found}, at request {nth}"));
         }
     }
     Ok(())
 }
 
-/// What became of a request, as one writes it.
-fn told(ruling: &Ruling) -> String {
+/// Returns the outcome of a request, as documents write it.
+fn describe_decision(ruling: &Ruling) -> String {
     let decision = ruling.decision();
     match (decision.is_allowed(), ruling.binding()) {
         (true, Some(_)) => format!("allowed, {} left", decision.remaining()),
@@ -120,11 +125,11 @@ fn told(ruling: &Ruling) -> String {
     }
 }
 
-/// The result of a report, as it is written.
-fn reported(ruling: &Ruling) -> String {
+/// Returns the result of a report, as documents write it.
+fn describe_report(ruling: &Ruling) -> String {
     let limits = ruling.limits();
     let limits: Vec<String> = limits
-        .map(|one| format!("{} {} left", one.policy_name(), one.outcome.remaining()))
+        .map(|limit| format!("{} {} left", limit.policy_name(), limit.outcome.remaining()))
         .collect();
     format!(
         "reported: {}",
@@ -132,15 +137,15 @@ fn reported(ruling: &Ruling) -> String {
     )
 }
 
-fn line(text: &str) -> Result<Line<'_>, String> {
-    let wrong = |what: &str| format!("`{text}`: {what}");
+fn parse_line(text: &str) -> Result<ScriptLine<'_>, String> {
+    let error = |problem: &str| format!("`{text}`: {problem}");
     if let Some(span) = text.strip_prefix('+') {
-        let span: Quota = format!("1/{span}").parse().map_err(|_| wrong("not a time"))?;
-        return Ok(Line::Pass(span.window()));
+        let quota: Quota = format!("1/{span}").parse().map_err(|_| error("not a time"))?;
+        return Ok(ScriptLine::Advance(quota.window()));
     }
-    let (request, outcome) = text.split_once("->").ok_or_else(|| wrong("no `->`"))?;
-    let mut ask = Ask {
-        times: 1,
+    let (request, outcome) = text.split_once("->").ok_or_else(|| error("no `->`"))?;
+    let mut expected = ExpectedRequest {
+        repeat_count: 1,
         is_report: false,
         domain: "default",
         cost: None,
@@ -150,35 +155,40 @@ fn line(text: &str) -> Result<Line<'_>, String> {
     };
     let mut words = request.split_whitespace().peekable();
     if let Some(times) = words.peek().and_then(|word| word.strip_suffix('x')) {
-        ask.times = times.parse().ok().filter(|times| *times > 0).ok_or_else(|| wrong("times"))?;
+        expected.repeat_count = times
+            .parse()
+            .ok()
+            .filter(|times| *times > 0)
+            .ok_or_else(|| error("not a repeat count"))?;
         words.next();
     }
-    ask.is_report = words.next_if_eq(&"report").is_some();
+    expected.is_report = words.next_if_eq(&"report").is_some();
     for word in words {
-        match word.split_once('=').ok_or_else(|| wrong("an attribute is name=value"))? {
-            ("cost", cost) => ask.cost = Some(cost.parse().map_err(|_| wrong("not a cost"))?),
+        match word.split_once('=').ok_or_else(|| error("an attribute is name=value"))? {
+            ("cost", cost) => expected.cost = Some(cost.parse().map_err(|_| error("not a cost"))?),
             (name, cost) if name.starts_with("cost.") => {
-                let units = cost.parse().map_err(|_| wrong("not a cost"))?;
-                ask.named_costs.push((&name["cost.".len()..], units));
+                let units = cost.parse().map_err(|_| error("not a cost"))?;
+                expected.named_costs.push((&name["cost.".len()..], units));
             }
-            ("domain", domain) => ask.domain = domain,
-            attribute => ask.attributes.push(attribute),
+            ("domain", domain) => expected.domain = domain,
+            attribute => expected.attributes.push(attribute),
         }
     }
-    Ok(Line::Ask(ask))
+    Ok(ScriptLine::Request(expected))
 }
 
 #[test]
-fn reads_times_costs_domains_and_attributes() {
-    assert_eq!(line("+90s").unwrap(), Line::Pass(Duration::from_secs(90)));
-    let Line::Ask(ask) = line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good").unwrap()
+fn request_lines_are_parsed() {
+    assert_eq!(parse_line("+90s").unwrap(), ScriptLine::Advance(Duration::from_secs(90)));
+    let ScriptLine::Request(expected) =
+        parse_line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good").unwrap()
     else {
         panic!("a request");
     };
-    assert_eq!((ask.times, ask.cost, ask.domain), (3, Some(0), "api"));
-    assert_eq!(ask.attributes, [("a", "b"), ("c", "d=e")]);
-    assert_eq!(ask.outcome, "denied by x, for good");
-    for wrong in [
+    assert_eq!((expected.repeat_count, expected.cost, expected.domain), (3, Some(0), "api"));
+    assert_eq!(expected.attributes, [("a", "b"), ("c", "d=e")]);
+    assert_eq!(expected.outcome, "denied by x, for good");
+    for invalid in [
         "+soon",
         "a=b",
         "x a=b -> allowed",
@@ -186,17 +196,17 @@ fn reads_times_costs_domains_and_attributes() {
         "a -> allowed",
         "cost=a -> allowed",
     ] {
-        assert!(line(wrong).is_err(), "{wrong}");
+        assert!(parse_line(invalid).is_err(), "{invalid}");
     }
 }
 
 #[test]
-fn what_is_not_so_is_found() {
+fn wrong_request_outcomes_are_errors() {
     let block = |language: &str, text: &str| {
         crate::markdown::blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
     };
     let policy = block("yaml", "rules:\n  - { name: a, per: [u], limits: [2/min] }");
-    for (text, right) in [
+    for (text, is_ok) in [
         (
             "2x u=1 -> allowed\nu=1 -> denied by a, retry after 90s\n+90s\nu=1 -> allowed, 0 left",
             true,
@@ -214,7 +224,7 @@ fn what_is_not_so_is_found() {
         ("u=1 -> welcome", false),
         ("# nothing", false),
     ] {
-        let held = check(&policy, &block("requests", text));
-        assert_eq!(held.is_ok(), right, "{text}: {held:?}");
+        let result = check(&policy, &block("requests", text));
+        assert_eq!(result.is_ok(), is_ok, "{text}: {result:?}");
     }
 }

@@ -1,12 +1,14 @@
-//! Commands in documents: the blocks `sh`, and `sh fails`, whose commands have to fail.
+//! Runs the commands in documents: the blocks `sh`, and `sh fails`, whose commands must fail.
 //!
-//! They run in a folder of the document's own, which has `examples/`, `access.log.gz` and every `yaml` block
-//! that begins with its name, such as `# policy.yaml`. There are no programs but `slidegate`, `curl`, `redis-cli`, and
-//! `cargo run` of the first and of examples. `slidegate serve` goes on in the background, on a free port
-//! instead of its own; what is asked of its own (`localhost:8080`, and `localhost:6070` of operators) then goes there, until another server is
-//! started on that. So does `redis-server --port 6379`, which `localhost:6379` and `redis-cli` mean; servers wait for
-//! it as long as they must. Nodes of a cluster listen on a loopback address of the document's own instead of 127.0.0.1, and
-//! know each other before anything else happens. `make` and `git` are not run, but what is made has to be in the Makefile.
+//! The commands of a document run in its own folder, which contains `examples/`, `access.log.gz` and every `yaml` block
+//! that begins with a file name, such as `# policy.yaml`. The only programs are `slidegate`, `curl`, `redis-cli`, and
+//! `cargo run` for slidegate and the examples.
+//!
+//! `slidegate serve` runs in the background on a free port. Requests to its documented addresses (`localhost:8080`, and
+//! `localhost:6070` for the admin listener) are redirected to it until another server starts on that address.
+//! `redis-server --port 6379` is redirected in the same way, for `localhost:6379` and `redis-cli`; servers use a long
+//! Redis timeout. Cluster nodes use a loopback address of their document instead of 127.0.0.1, and are connected before
+//! the next command runs. `make` and `git` are not executed, but a target of `make` must exist in the Makefile.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -20,32 +22,32 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::common::{Server, slidegate};
-use crate::markdown::Block;
-use crate::nodes::Nodes;
+use crate::markdown::FencedBlock;
+use crate::nodes::NodeGroup;
 use crate::redis_server::Redis;
 use crate::{output, root};
 
-/// Where servers listen that do not say where, and where operators ask them.
-const USUAL: &str = "localhost:8080";
-const USUAL_ADMIN: &str = "localhost:6070";
-const USUAL_GRPC: &str = "localhost:8081";
+/// The default addresses of the server, as written in documents.
+const DEFAULT_HTTP: &str = "localhost:8080";
+const DEFAULT_ADMIN: &str = "localhost:6070";
+const DEFAULT_GRPC: &str = "localhost:8081";
 
-/// Where Redis listens, by the documents.
-const REDIS: &str = "localhost:6379";
+/// The address of Redis in documents.
+const REDIS_ADDRESS: &str = "localhost:6379";
 
-/// A document's commands, and what has come of them.
+/// Runs the commands of a document, and keeps the processes that they started.
 pub struct Shell {
     folder: PathBuf,
-    /// By the addresses that they have in the document; and where operators ask them there.
+    /// Servers by their documented HTTP address, with their documented admin and gRPC addresses.
     servers: BTreeMap<String, (Server, [String; 2])>,
     redis: Option<Redis>,
-    nodes: Nodes,
-    /// What the last commands have printed, until it is told.
+    nodes: NodeGroup,
+    /// Output of the last commands, until a block is compared with it.
     output: Option<String>,
 }
 
 impl Shell {
-    pub fn in_a_folder_of(document: &str) -> Self {
+    pub fn new(document: &str) -> Self {
         let name = format!("docs-{}-{}", document.replace('/', "-"), std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let programs = folder.join("bin");
@@ -53,16 +55,16 @@ impl Shell {
         symlink(root().join("examples"), folder.join("examples")).unwrap();
         fs::write(folder.join("access.log.gz"), gzip(&access_log())).unwrap();
         symlink(env!("CARGO_BIN_EXE_slidegate"), programs.join("slidegate")).unwrap();
-        let curl = which("curl").expect("`make` installs curl, which the documents use");
-        // It shows its progress wherever it writes to no terminal.
-        program(&programs.join("curl"), &format!("exec '{curl}' --no-progress-meter \"$@\""));
-        program(&programs.join("cargo"), &cargo());
-        let nodes = Nodes::default();
+        let curl = find_program("curl").expect("`make` installs curl, which the documents use");
+        // curl shows its progress if its output is not a terminal.
+        write_script(&programs.join("curl"), &format!("exec '{curl}' --no-progress-meter \"$@\""));
+        write_script(&programs.join("cargo"), &cargo_script());
+        let nodes = NodeGroup::default();
         Self { folder, servers: BTreeMap::new(), redis: None, nodes, output: None }
     }
 
-    /// Writes a block that begins with the name of a file.
-    pub fn keep_file(&mut self, block: &Block) -> Result<(), String> {
+    /// Saves a block as a file if it begins with a file name.
+    pub fn save_file(&mut self, block: &FencedBlock) -> Result<(), String> {
         self.output = None;
         let first = block.text.lines().next().and_then(|line| line.strip_prefix("# "));
         let plain = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
@@ -74,12 +76,12 @@ impl Shell {
     }
 
     /// Runs the commands of a block.
-    pub fn run(&mut self, block: &Block) -> Result<(), String> {
+    pub fn run(&mut self, block: &FencedBlock) -> Result<(), String> {
         self.output = None;
-        let fails = match block.mark() {
+        let must_fail = match block.modifier() {
             "" => false,
             "fails" => true,
-            other => return Err(format!("`sh {other}` is not known")),
+            other => return Err(format!("unknown block `sh {other}`")),
         };
         let text = block.text.replace("\\\n", " ");
         let mut script = String::new();
@@ -87,7 +89,7 @@ impl Shell {
             let words: Vec<&str> =
                 line.split_whitespace().take_while(|word| *word != "#").collect();
             match &words[..] {
-                ["make", target, ..] => is_made(target)?,
+                ["make", target, ..] => check_make_target(target)?,
                 ["make", ..] | [] => {}
                 ["git" | "cd", ..] => {}
                 ["redis-server", "--port", "6379"] => self.start_redis(),
@@ -97,27 +99,28 @@ impl Shell {
             }
         }
         if !script.is_empty() {
-            self.output = Some(self.script(&script, fails)?);
+            self.output = Some(self.run_script(&script, must_fail)?);
         }
         Ok(())
     }
 
     fn serve(&mut self, flags: &[&str]) -> Result<(), String> {
         if flags.iter().any(|flag| flag.contains(['\'', '"', '$', '|', '>'])) {
-            return Err(format!("serve {}: too much of a shell's language", flags.join(" ")));
+            return Err(format!("serve {}: shell syntax is not supported", flags.join(" ")));
         }
-        let mut flags: Vec<String> = flags.iter().map(|flag| self.at_real_ports(flag)).collect();
-        self.nodes.at_own_address(&mut flags);
-        let mut documented = |name: &str, usual: &str| {
-            let Some(at) = flags.iter().position(|flag| flag == name) else {
-                return usual.to_owned();
+        let mut flags: Vec<String> =
+            flags.iter().map(|flag| self.with_real_addresses(flag)).collect();
+        self.nodes.use_own_address(&mut flags);
+        let mut take_address = |name: &str, default: &str| {
+            let Some(index) = flags.iter().position(|flag| flag == name) else {
+                return default.to_owned();
             };
-            flags.remove(at);
-            flags.remove(at).replace("127.0.0.1", "localhost")
+            flags.remove(index);
+            flags.remove(index).replace("127.0.0.1", "localhost")
         };
-        let http = documented("--http", USUAL);
-        let admin = documented("--admin", USUAL_ADMIN);
-        let grpc = documented("--grpc", USUAL_GRPC);
+        let http = take_address("--http", DEFAULT_HTTP);
+        let admin = take_address("--admin", DEFAULT_ADMIN);
+        let grpc = take_address("--grpc", DEFAULT_GRPC);
         let mut command = slidegate();
         command.current_dir(&self.folder).arg("serve").args(flags);
         command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
@@ -127,61 +130,66 @@ impl Shell {
             return Err(format!("two servers cannot both listen on {admin}, or on {grpc}"));
         }
         let server = Server::spawn(&mut command);
-        self.nodes.wait_for_others(&server);
+        self.nodes.wait_until_connected(&server);
         self.servers.insert(http, (server, [admin, grpc]));
         Ok(())
     }
 
     fn start_redis(&mut self) {
         let redis = Redis::start();
-        let cli = which("redis-cli").expect("`make` installs redis, which the documents use");
+        let cli =
+            find_program("redis-cli").expect("`make` installs redis, which the documents use");
         let cli = format!("exec '{cli}' -p {} \"$@\"", redis.port());
-        program(&self.folder.join("bin/redis-cli"), &cli);
+        write_script(&self.folder.join("bin/redis-cli"), &cli);
         self.redis = Some(redis);
     }
 
-    /// With the ports at which servers listen here instead of those of the document.
-    fn at_real_ports(&self, text: &str) -> String {
-        let redis = self.redis.iter().map(|redis| (REDIS, format!("localhost:{}", redis.port())));
+    /// Replaces documented addresses with the actual addresses of the running servers.
+    fn with_real_addresses(&self, text: &str) -> String {
+        let redis =
+            self.redis.iter().map(|redis| (REDIS_ADDRESS, format!("localhost:{}", redis.port())));
         let servers = self.servers.iter().flat_map(|(http, (server, [admin, _]))| {
             [(&**http, server.address()), (&**admin, server.admin())]
         });
-        let servers = servers.map(|(at, real)| (at, real.to_string()));
-        redis.chain(servers).fold(text.to_owned(), |text, (at, real)| text.replace(at, &real))
+        let servers = servers.map(|(documented, actual)| (documented, actual.to_string()));
+        redis
+            .chain(servers)
+            .fold(text.to_owned(), |text, (documented, actual)| text.replace(documented, &actual))
     }
 
-    fn script(&self, script: &str, fails: bool) -> Result<String, String> {
-        if self.servers.is_empty() && script.contains(USUAL) {
+    fn run_script(&self, script: &str, must_fail: bool) -> Result<String, String> {
+        if self.servers.is_empty() && script.contains(DEFAULT_HTTP) {
             return Err("no server was started".to_owned());
         }
-        let script = self.at_real_ports(script);
-        let ran = Command::new("/bin/sh")
+        let script = self.with_real_addresses(script);
+        let completed = Command::new("/bin/sh")
             .args(["-e", "-c", &format!("exec 2>&1\n{script}")])
             .current_dir(&self.folder)
             .env_clear()
-            // Without them rustup may choose, or even install, another toolchain.
+            // Without these variables rustup may choose, or even install, another toolchain.
             .envs(env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RUSTUP_")))
             .env("PATH", self.folder.join("bin"))
             .output()
             .unwrap();
-        let output = String::from_utf8(ran.stdout).unwrap();
-        // 127: no such program; 2: a usage that is no usage.
-        let as_expected = if fails { ran.status.code() == Some(1) } else { ran.status.success() };
+        let output = String::from_utf8(completed.stdout).unwrap();
+        // A documented failure exits with 1. 127 means an unknown program, 2 a usage error.
+        let as_expected =
+            if must_fail { completed.status.code() == Some(1) } else { completed.status.success() };
         match as_expected {
             true => Ok(output),
-            false => Err(format!("{script}ended with {}:\n{output}", ran.status)),
+            false => Err(format!("{script}ended with {}:\n{output}", completed.status)),
         }
     }
 
-    /// Whether commands have printed something that no block has told yet.
+    /// Returns whether the last commands have output that no block has been compared with yet.
     pub fn has_output(&self) -> bool {
         self.output.is_some()
     }
 
-    /// Whether a block shows what the last commands have printed.
-    pub fn printed(&mut self, block: &Block) -> Result<(), String> {
-        let found = self.output.take().ok_or("no command stands above what this block shows")?;
-        output::compare(&block.text, &found)
+    /// Compares a block with the output of the last commands.
+    pub fn check_output(&mut self, block: &FencedBlock) -> Result<(), String> {
+        let output = self.output.take().ok_or("no command above this output")?;
+        output::compare(&block.text, &output)
     }
 }
 
@@ -191,8 +199,9 @@ impl Drop for Shell {
     }
 }
 
-/// `cargo`, as far as documents use it. Examples are built as tests are, since most of that stands there.
-fn cargo() -> String {
+/// Returns a shell script that implements `cargo run` for documents. Examples use the test profile, whose
+/// dependencies are already built.
+fn cargo_script() -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     let path = std::env::var("PATH").unwrap();
     format!(
@@ -200,23 +209,25 @@ fn cargo() -> String {
          'run --release --') shift 3; exec slidegate \"$@\";;\n\
          'run -p slidegate') shift; cd '{root}'; HOME='{home}' PATH='{path}' exec '{cargo}' run -q --profile test \"$@\";;\n\
          esac\n\
-         echo \"cargo $*: no document should say that\"; exit 2",
+         echo \"cargo $*: not supported in documents\"; exit 2",
         root = root().display(),
         cargo = env!("CARGO"),
     )
 }
 
-/// Half an hour of three clients: one asks every 10 seconds, one every 7, one 10 times within 10
-/// seconds and again 35 seconds later, where windows of a minute that are weighted err most.
+/// Generates an access log of three clients over 30 minutes.
+///
+/// One client sends a request every 10 seconds, one every 7 seconds. The third sends 10 requests in 10 seconds, and
+/// again 35 seconds later, every 127 seconds. A sliding window of one minute is least accurate for this pattern.
 fn access_log() -> String {
     let mut log = String::new();
     for second in 0..1_800 {
-        for (ip, asks) in [
+        for (ip, is_active) in [
             ("192.0.2.1", second % 10 == 0),
             ("192.0.2.2", second % 7 == 0),
             ("192.0.2.3", second % 127 < 10 || (45..55).contains(&(second % 127))),
         ] {
-            if asks {
+            if is_active {
                 let (minute, second) = (second / 60, second % 60);
                 let time = format!("17/May/2026:10:{minute:02}:{second:02} +0000");
                 log += &format!("{ip} - - [{time}] \"GET /items HTTP/1.1\" 200 512\n");
@@ -232,28 +243,28 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn program(path: &Path, script: &str) {
+fn write_script(path: &Path, script: &str) {
     fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn which(program: &str) -> Option<String> {
+fn find_program(name: &str) -> Option<String> {
     let path = std::env::var_os("PATH")?;
-    let mut found = std::env::split_paths(&path).map(|folder| folder.join(program));
+    let mut found = std::env::split_paths(&path).map(|folder| folder.join(name));
     found.find(|path| path.is_file())?.to_str().map(str::to_owned)
 }
 
-fn is_made(target: &str) -> Result<(), String> {
+fn check_make_target(target: &str) -> Result<(), String> {
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
     let rule = format!("{target}:");
-    let made = makefile.lines().any(|line| line.starts_with(&rule));
-    if made { Ok(()) } else { Err(format!("the Makefile has no `{target}`")) }
+    let has_target = makefile.lines().any(|line| line.starts_with(&rule));
+    if has_target { Ok(()) } else { Err(format!("the Makefile has no target `{target}`")) }
 }
 
 #[test]
-fn what_is_not_understood_or_fails_is_a_mistake() {
-    let mut shell = Shell::in_a_folder_of("what-fails");
-    for (block, right) in [
+fn unknown_or_failing_commands_are_errors() {
+    let mut shell = Shell::new("failing-commands");
+    for (block, is_ok) in [
         ("sh\nslidegate --version", true),
         ("sh\ncargo run --release -- --version", true),
         ("sh\nmake test", true),
@@ -269,7 +280,7 @@ fn what_is_not_understood_or_fails_is_a_mistake() {
         ("sh slowly\nslidegate --version", false),
     ] {
         let block = crate::markdown::blocks(&format!("```{block}\n```\n")).remove(0);
-        let ran = shell.run(&block);
-        assert_eq!(ran.is_ok(), right, "{block:?}: {ran:?}");
+        let result = shell.run(&block);
+        assert_eq!(result.is_ok(), is_ok, "{block:?}: {result:?}");
     }
 }

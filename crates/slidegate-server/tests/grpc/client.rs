@@ -1,4 +1,4 @@
-//! A client: tonic's own, with messages made of the same files.
+//! A tonic client, with message types generated from the server's `.proto` files.
 
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
@@ -15,40 +15,46 @@ pub use self::messages::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 pub use self::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
-/// The types of the messages, made from `proto/`.
+/// Message types, generated from `proto/`.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 mod messages {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
 
+/// The path of `ShouldRateLimit`.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// A connection for any client.
+/// Connects to the gRPC listener of a server.
 pub async fn channel(server: &Server) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap();
     endpoint.connect().await.unwrap()
 }
 
-/// A connection.
+/// A client with its own connection.
 #[derive(Clone)]
 pub struct Client(Grpc<Channel>);
 
 impl Client {
-    pub async fn of(server: &Server) -> Self {
+    /// Connects to the gRPC listener of a server.
+    pub async fn connect(server: &Server) -> Self {
         Self(Grpc::new(channel(server).await))
     }
 
-    /// Asks, and is answered.
-    pub async fn ask(&self, message: RateLimitRequest) -> RateLimitResponse {
+    /// Sends a request to `ShouldRateLimit`, and returns the response.
+    pub async fn check(&self, message: RateLimitRequest) -> RateLimitResponse {
         self.call(PATH, Request::new(message)).await.unwrap()
     }
 
-    /// Asks what makes no sense.
-    pub async fn refused(&self, message: RateLimitRequest) -> Status {
+    /// Sends an invalid request to `ShouldRateLimit`, and returns the error.
+    pub async fn check_error(&self, message: RateLimitRequest) -> Status {
         self.call::<_, RateLimitResponse>(PATH, Request::new(message)).await.unwrap_err()
     }
 
     /// Calls any method with any message.
+    ///
+    /// # Errors
+    ///
+    /// If the status of the call is not OK.
     pub async fn call<M, R>(&self, path: &'static str, message: Request<M>) -> Result<R, Status>
     where
         M: prost::Message + 'static,
@@ -61,7 +67,7 @@ impl Client {
     }
 }
 
-/// A request of these descriptors.
+/// Returns a request with these descriptors in domain `api`.
 pub fn request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest {
         domain: "api".into(),
@@ -70,13 +76,13 @@ pub fn request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> Ra
     }
 }
 
-/// A descriptor of these entries.
+/// Returns a descriptor with these entries.
 pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
-/// The value of a header for the client.
+/// Returns the value of a header that the response adds for the end client.
 pub fn header<'r>(response: &'r RateLimitResponse, name: &str) -> Option<&'r str> {
     let headers = &response.response_headers_to_add;
     headers.iter().find(|header| header.key == name).map(|header| header.value.as_str())

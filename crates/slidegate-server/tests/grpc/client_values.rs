@@ -1,8 +1,8 @@
-//! Values that end clients choose. Envoy lets a request pass if its call fails, so none of them may make one fail.
+//! Hostile values chosen by end clients. Envoy allows a request if its call fails, so no value may cause a failure.
 
 use crate::client::{Client, Code, RateLimitDescriptor, RateLimitRequest, descriptor, request};
 use crate::common::Server;
-use crate::raw::Raw;
+use crate::raw::RawGrpcConnection;
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }
@@ -12,7 +12,7 @@ rules:
   - { name: requested, domain: other, limits: requested }
 ";
 
-/// A descriptor of one entry.
+/// Returns a descriptor with one entry.
 fn entry(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RateLimitDescriptor {
     let mut descriptor = descriptor(&[("", "")]);
     descriptor.entries[0].key = key.into();
@@ -20,15 +20,16 @@ fn entry(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RateLimitDescrip
     descriptor
 }
 
+/// Returns a request with this value of `user`.
 fn user(value: impl Into<Vec<u8>>) -> RateLimitRequest {
     request([entry("user", value)])
 }
 
 #[tokio::test]
-async fn long_or_non_utf8_values_have_counts_of_their_own() {
+async fn long_or_non_utf8_values_have_own_counters() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = Raw::connect(server.grpc()).await;
-    let ask = async |value: &[u8]| client.ask(&user(value)).await.overall_code();
+    let client = RawGrpcConnection::connect(server.grpc()).await;
+    let check = async |value: &[u8]| client.check(&user(value)).await.overall_code();
     let long = |end: u8| [&[b'x'; 1024][..], &[end]].concat();
     let values = [
         long(b'a'),
@@ -45,28 +46,28 @@ async fn long_or_non_utf8_values_have_counts_of_their_own() {
         b"".into(),
     ];
     for value in &values {
-        assert_eq!(ask(value).await, Code::Ok, "{:?}", &value[..value.len().min(20)]);
+        assert_eq!(check(value).await, Code::Ok, "{:?}", &value[..value.len().min(20)]);
     }
     for value in &values {
-        assert_eq!(ask(value).await, Code::OverLimit, "{:?}", &value[..value.len().min(20)]);
+        assert_eq!(check(value).await, Code::OverLimit, "{:?}", &value[..value.len().min(20)]);
     }
 }
 
 #[tokio::test]
 async fn hostile_value_does_not_hide_other_descriptors() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = Raw::connect(server.grpc()).await;
-    assert_eq!(client.ask(&user("ann")).await.overall_code(), Code::Ok);
+    let client = RawGrpcConnection::connect(server.grpc()).await;
+    assert_eq!(client.check(&user("ann")).await.overall_code(), Code::Ok);
     for value in [vec![b'x'; 1025], b"\xff".to_vec(), vec![b'z'; 500_000]] {
         let both = request([entry("other", value), entry("user", "ann")]);
-        assert_eq!(client.ask(&both).await.overall_code(), Code::OverLimit);
+        assert_eq!(client.check(&both).await.overall_code(), Code::OverLimit);
     }
 }
 
 #[tokio::test]
 async fn padding_does_not_evade_ban() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = Raw::connect(server.grpc()).await;
+    let client = RawGrpcConnection::connect(server.grpc()).await;
     let padding = "x".repeat(100_000);
     for agent in [
         format!("evil{padding}").into_bytes(),
@@ -74,16 +75,16 @@ async fn padding_does_not_evade_ban() {
         b"evil\xff".to_vec(),
         b"\xffworse".to_vec(),
     ] {
-        let told = client.ask(&request([entry("agent", agent)])).await;
-        assert_eq!(told.overall_code(), Code::OverLimit);
+        let response = client.check(&request([entry("agent", agent)])).await;
+        assert_eq!(response.overall_code(), Code::OverLimit);
     }
-    assert_eq!(client.ask(&request([entry("agent", "good")])).await.overall_code(), Code::Ok);
+    assert_eq!(client.check(&request([entry("agent", "good")])).await.overall_code(), Code::Ok);
 }
 
 #[tokio::test]
-async fn no_key_domain_or_number_of_entries_fails_call() {
+async fn unusual_keys_domains_and_sizes_never_fail() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = Raw::connect(server.grpc()).await;
+    let client = RawGrpcConnection::connect(server.grpc()).await;
     let in_domain = |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..user("ann") };
     let requests = [
         request([entry(vec![b'k'; 1025], "v")]),
@@ -99,14 +100,14 @@ async fn no_key_domain_or_number_of_entries_fails_call() {
         in_domain(&vec![b'd'; 900_000]),
     ];
     for message in requests {
-        assert_eq!(client.ask(&message).await.overall_code(), Code::Ok);
+        assert_eq!(client.check(&message).await.overall_code(), Code::Ok);
     }
 }
 
 #[tokio::test]
 async fn requested_limit_counts_hostile_names_and_values() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = Client::of(&server).await;
+    let client = Client::connect(&server).await;
     for (key, value) in [
         (vec![b'k'; 2_000], vec![b'v'; 2_000]),
         (b"k\xff".to_vec(), b"v\xff".to_vec()),
@@ -117,12 +118,12 @@ async fn requested_limit_counts_hostile_names_and_values() {
             unit: 3,
             unit_multiplier: None,
         };
-        let ask = || {
-            let mut own = entry(key.clone(), value.clone());
-            own.limit = Some(limit);
-            RateLimitRequest { domain: "other".into(), ..request([own]) }
+        let check = || {
+            let mut with_limit = entry(key.clone(), value.clone());
+            with_limit.limit = Some(limit);
+            RateLimitRequest { domain: "other".into(), ..request([with_limit]) }
         };
-        assert_eq!(client.ask(ask()).await.overall_code(), Code::Ok);
-        assert_eq!(client.ask(ask()).await.overall_code(), Code::OverLimit);
+        assert_eq!(client.check(check()).await.overall_code(), Code::Ok);
+        assert_eq!(client.check(check()).await.overall_code(), Code::OverLimit);
     }
 }

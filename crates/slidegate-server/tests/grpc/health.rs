@@ -1,4 +1,4 @@
-//! Whether the server should be asked, what it can be asked, and how it stops.
+//! Health checks, reflection, and calls during the stop of the server.
 
 use std::time::Duration;
 
@@ -14,27 +14,28 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use crate::client::{Client, PATH, channel, descriptor, request};
 use crate::common::Server;
-use crate::raw::{Raw, framed};
+use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// Far more than anything takes: a test should fail, not hang.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum wait. Much longer than any test needs, so that a broken test fails instead of hanging.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-fn of(service: &str) -> Request<HealthCheckRequest> {
+/// Returns a health check request for a service.
+fn health_request(service: &str) -> Request<HealthCheckRequest> {
     Request::new(HealthCheckRequest { service: service.into() })
 }
 
 #[tokio::test]
-async fn health_is_of_the_server_and_of_the_service() {
+async fn health_check_covers_server_and_service() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = Client::of(&server).await;
+    let client = Client::connect(&server).await;
     let check = async |service| {
         client
-            .call::<_, HealthCheckResponse>("/grpc.health.v1.Health/Check", of(service))
+            .call::<_, HealthCheckResponse>("/grpc.health.v1.Health/Check", health_request(service))
             .await
-            .map(|answer| answer.status())
+            .map(|response| response.status())
     };
     assert_eq!(check("").await.unwrap(), ServingStatus::Serving);
     assert_eq!(check(SERVICE).await.unwrap(), ServingStatus::Serving);
@@ -42,54 +43,54 @@ async fn health_is_of_the_server_and_of_the_service() {
 }
 
 #[tokio::test]
-async fn who_watches_is_told_that_the_server_stops_and_keeps_it_from_nothing() {
+async fn health_watch_reports_shutdown_without_delaying_it() {
     let server = Server::start_with_grpc(POLICY, &["--shutdown-grace", "20s"]);
     let mut watching = HealthClient::new(channel(&server).await);
-    let mut watched = watching.watch(of("")).await.unwrap().into_inner();
+    let mut watched = watching.watch(health_request("")).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.signal("TERM");
-    let last = timeout(PATIENCE, watched.message()).await.unwrap().unwrap().unwrap();
+    let last = timeout(TIMEOUT, watched.message()).await.unwrap().unwrap().unwrap();
     assert_eq!(last.status(), ServingStatus::NotServing);
-    assert!(timeout(PATIENCE, watched.message()).await.unwrap().unwrap().is_none());
+    assert!(timeout(TIMEOUT, watched.message()).await.unwrap().unwrap().is_none());
     server.wait_for_log("stopped");
     assert_eq!(server.exit_code(), Some(0));
 }
 
 #[tokio::test]
-async fn a_call_under_way_is_answered_while_the_server_stops() {
+async fn call_in_flight_completes_during_shutdown() {
     let server = Server::start_with_grpc(POLICY, &["--shutdown-grace", "20s"]);
-    let client = Raw::connect(server.grpc()).await;
-    let mut call = client.begin(PATH).await.unwrap();
-    // So that the call is known to be there.
-    client.ask(&request([descriptor(&[("user", "ann")])])).await;
+    let client = RawGrpcConnection::connect(server.grpc()).await;
+    let mut call = client.start_call(PATH).await.unwrap();
+    // After this response, the server has received the call as well.
+    client.check(&request([descriptor(&[("user", "ann")])])).await;
     server.signal("TERM");
     server.wait_for_log("stopping");
     let message = prost::Message::encode_to_vec(&request([descriptor(&[("user", "ann")])]));
-    call.body.send_data(framed(&message).into(), true).unwrap();
-    let ended = timeout(PATIENCE, call.end()).await.unwrap().unwrap();
-    assert_eq!(ended.code, "0", "{ended:?}");
+    call.body.send_data(frame_message(&message).into(), true).unwrap();
+    let outcome = timeout(TIMEOUT, call.finish()).await.unwrap().unwrap();
+    assert_eq!(outcome.code, "0", "{outcome:?}");
     server.wait_for_log("stopped");
     assert_eq!(server.exit_code(), Some(0));
 }
 
 #[tokio::test]
-async fn reflection_tells_of_the_service_and_its_messages() {
+async fn reflection_lists_service_and_messages() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let mut client = ServerReflectionClient::new(channel(&server).await);
-    let mut ask = async |question| {
+    let mut reflect = async |message| {
         let request =
-            ServerReflectionRequest { host: String::new(), message_request: Some(question) };
-        let asked = tokio_stream::once(request);
-        let mut answers = client.server_reflection_info(asked).await.unwrap().into_inner();
-        answers.message().await.unwrap().unwrap().message_response.unwrap()
+            ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+        let requests = tokio_stream::once(request);
+        let mut responses = client.server_reflection_info(requests).await.unwrap().into_inner();
+        responses.message().await.unwrap().unwrap().message_response.unwrap()
     };
     let MessageResponse::ListServicesResponse(listed) =
-        ask(MessageRequest::ListServices(String::new())).await
+        reflect(MessageRequest::ListServices(String::new())).await
     else {
         panic!("no services")
     };
     let names: Vec<&str> = listed.service.iter().map(|service| service.name.as_str()).collect();
     assert!(names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
-    let found = ask(MessageRequest::FileContainingSymbol(SERVICE.into())).await;
+    let found = reflect(MessageRequest::FileContainingSymbol(SERVICE.into())).await;
     assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{found:?}");
 }

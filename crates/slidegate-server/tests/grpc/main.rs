@@ -1,4 +1,4 @@
-//! The gRPC face as its clients see it: a real process, and a client that is not ours.
+//! Tests of the gRPC listener: a real server process, and tonic or h2 as client.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -6,9 +6,9 @@ mod client;
 mod client_values;
 #[path = "../common/mod.rs"]
 mod common;
-mod consumed;
-mod deciding;
+mod costs;
 mod health;
 mod hostile;
 mod raw;
+mod responses;
 mod tls;

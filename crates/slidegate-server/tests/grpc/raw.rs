@@ -1,4 +1,4 @@
-//! A client that may send anything: HTTP/2, and gRPC by hand.
+//! A client that can send any bytes: gRPC written directly to HTTP/2.
 
 use std::net::SocketAddr;
 
@@ -12,32 +12,33 @@ use tokio::net::TcpStream;
 
 use crate::client::{PATH, RateLimitRequest, RateLimitResponse};
 
-/// A connection.
+/// An HTTP/2 connection.
 #[derive(Clone)]
-pub struct Raw(SendRequest<Bytes>);
+pub struct RawGrpcConnection(SendRequest<Bytes>);
 
-/// A call that has begun.
+/// A call in progress.
 pub struct Call {
     pub body: SendStream<Bytes>,
     response: h2::client::ResponseFuture,
 }
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CallOutcome {
     pub code: String,
     pub message: String,
-    /// The bytes of the body.
+    /// The bytes of the response body.
     pub body: Vec<u8>,
 }
 
-impl Raw {
+impl RawGrpcConnection {
+    /// Connects to an address without TLS.
     pub async fn connect(address: SocketAddr) -> Self {
-        Self::over(TcpStream::connect(address).await.unwrap()).await.unwrap()
+        Self::with_io(TcpStream::connect(address).await.unwrap()).await.unwrap()
     }
 
-    /// Over any bytes.
-    pub async fn over(
+    /// Starts HTTP/2 on any byte stream.
+    pub async fn with_io(
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Self, h2::Error> {
         let (requests, connection) = handshake(io).await?;
@@ -45,8 +46,8 @@ impl Raw {
         Ok(Self(requests.ready().await?))
     }
 
-    /// Begins a call.
-    pub async fn begin(&self, path: &str) -> Result<Call, h2::Error> {
+    /// Starts a call without a body.
+    pub async fn start_call(&self, path: &str) -> Result<Call, h2::Error> {
         let head = Request::post(format!("http://slidegate{path}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
@@ -55,43 +56,45 @@ impl Raw {
         Ok(Call { body, response })
     }
 
-    /// Makes a call with this body, whatever it is.
-    pub async fn call(&self, path: &str, body: impl Into<Bytes>) -> Ended {
-        let mut call = self.begin(path).await.unwrap();
-        // The server may have answered before it has read everything.
+    /// Makes a call with this body, which may be invalid.
+    pub async fn call(&self, path: &str, body: impl Into<Bytes>) -> CallOutcome {
+        let mut call = self.start_call(path).await.unwrap();
+        // The server may respond before it has read the whole body.
         let _ = call.body.send_data(body.into(), true);
-        call.end().await.unwrap()
+        call.finish().await.unwrap()
     }
 
-    /// Asks as a client should.
-    pub async fn ask(&self, message: &RateLimitRequest) -> RateLimitResponse {
-        let ended = self.call(PATH, framed(&message.encode_to_vec())).await;
-        assert_eq!(ended.code, "0", "{ended:?}");
-        RateLimitResponse::decode(&ended.body[5..]).unwrap()
+    /// Sends a valid request to `ShouldRateLimit`, and returns the response.
+    pub async fn check(&self, message: &RateLimitRequest) -> RateLimitResponse {
+        let outcome = self.call(PATH, frame_message(&message.encode_to_vec())).await;
+        assert_eq!(outcome.code, "0", "{outcome:?}");
+        RateLimitResponse::decode(&outcome.body[5..]).unwrap()
     }
 }
 
 impl Call {
-    /// Waits for the end.
-    pub async fn end(self) -> Result<Ended, h2::Error> {
+    /// Waits for the response and its trailers.
+    pub async fn finish(self) -> Result<CallOutcome, h2::Error> {
         let (head, mut body): (_, RecvStream) = Response::into_parts(self.response.await?);
         let mut bytes = Vec::new();
-        while let Some(part) = body.data().await {
-            let part = part?;
-            body.flow_control().release_capacity(part.len())?;
-            bytes.extend_from_slice(&part);
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk?;
+            body.flow_control().release_capacity(chunk.len())?;
+            bytes.extend_from_slice(&chunk);
         }
         let trailers = body.trailers().await?.unwrap_or(head.headers);
-        let (code, message) = (value(&trailers, "grpc-status"), value(&trailers, "grpc-message"));
-        Ok(Ended { code, message, body: bytes })
+        let (code, message) =
+            (header_value(&trailers, "grpc-status"), header_value(&trailers, "grpc-message"));
+        Ok(CallOutcome { code, message, body: bytes })
     }
 }
 
-fn value(headers: &HeaderMap, name: &str) -> String {
+/// Returns the value of a header, or an empty string.
+fn header_value(headers: &HeaderMap, name: &str) -> String {
     headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
 }
 
-/// A message as it goes over the wire.
-pub fn framed(message: &[u8]) -> Vec<u8> {
+/// Adds the gRPC frame header to a message.
+pub fn frame_message(message: &[u8]) -> Vec<u8> {
     [&[0], &(message.len() as u32).to_be_bytes()[..], message].concat()
 }

@@ -1,4 +1,4 @@
-//! TLS: who is believed, and certificates that change.
+//! TLS: certificate verification in both directions, and reload of certificates.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,20 +18,20 @@ use tokio_rustls::client::TlsStream;
 
 use crate::client::{PATH, descriptor, request};
 use crate::common::{Server, TempFile, slidegate};
-use crate::raw::{Raw, framed};
+use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
 
-/// Who signs.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+/// A certificate authority.
+struct CertAuthority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key, in PEM.
-struct Pair {
+/// A certificate and its private key, in PEM.
+struct CertAndKey {
     cert: String,
     key: String,
 }
 
-impl Authority {
+impl CertAuthority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -42,11 +42,12 @@ impl Authority {
         self.0.pem()
     }
 
-    fn issue(&self) -> Pair {
+    /// Issues a certificate for `localhost`.
+    fn issue(&self) -> CertAndKey {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let cert = params.signed_by(&key, &self.0).unwrap();
-        Pair { cert: cert.pem(), key: key.serialize_pem() }
+        CertAndKey { cert: cert.pem(), key: key.serialize_pem() }
     }
 }
 
@@ -54,11 +55,11 @@ fn certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-/// Who believes this authority, and shows this certificate.
+/// Opens a TLS connection that trusts this authority and presents this client certificate.
 async fn connect(
     address: SocketAddr,
-    authority: &Authority,
-    own: Option<&Pair>,
+    authority: &CertAuthority,
+    client_cert: Option<&CertAndKey>,
     protocol: &[u8],
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
@@ -67,9 +68,9 @@ async fn connect(
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
-    let mut config = match own {
+    let mut config = match client_cert {
         None => config.with_no_client_auth(),
-        Some(Pair { cert, key }) => {
+        Some(CertAndKey { cert, key }) => {
             let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
             config.with_client_auth_cert(vec![certificate(cert)], key).unwrap()
         }
@@ -80,118 +81,122 @@ async fn connect(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// A decision over TLS, and the certificate that the server showed. With a certificate that is not believed the
-/// end may come after the handshake.
-async fn ask(server: &Server, authority: &Authority, own: Option<&Pair>) -> Option<Vec<u8>> {
-    let stream = connect(server.grpc(), authority, own, b"h2").await.ok()?;
-    let shown = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
-    let client = Raw::over(stream).await.ok()?;
-    let mut call = client.begin(PATH).await.ok()?;
+/// Makes a call over TLS. Returns the certificate of the server, or `None` if the handshake or the call fails: the
+/// server may reject a client certificate after the handshake.
+async fn check(
+    server: &Server,
+    authority: &CertAuthority,
+    client_cert: Option<&CertAndKey>,
+) -> Option<Vec<u8>> {
+    let stream = connect(server.grpc(), authority, client_cert, b"h2").await.ok()?;
+    let server_cert = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
+    let client = RawGrpcConnection::with_io(stream).await.ok()?;
+    let mut call = client.start_call(PATH).await.ok()?;
     let message = request([descriptor(&[("user", "ann")])]);
-    let message = framed(&message.encode_to_vec());
+    let message = frame_message(&message.encode_to_vec());
     call.body.send_data(message.into(), true).ok()?;
-    let ended = call.end().await.ok()?;
-    (ended.code == "0").then_some(shown)
+    let outcome = call.finish().await.ok()?;
+    (outcome.code == "0").then_some(server_cert)
 }
 
-/// Files of a server, in one place.
-struct Files {
+/// The certificate and key files of a server.
+struct CertFiles {
     cert: TempFile,
     key: TempFile,
 }
 
-impl Files {
-    fn of(pair: &Pair) -> Self {
+impl CertFiles {
+    fn new(pair: &CertAndKey) -> Self {
         Self { cert: TempFile::new(".pem", &pair.cert), key: TempFile::new(".pem", &pair.key) }
     }
 
     fn flags(&self) -> [&str; 4] {
-        ["--tls-cert", text(self.cert.path()), "--tls-key", text(self.key.path())]
+        ["--tls-cert", path_str(self.cert.path()), "--tls-key", path_str(self.key.path())]
     }
 }
 
-fn text(path: &Path) -> &str {
+fn path_str(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 #[tokio::test]
-async fn grpc_and_http_are_served_by_tls_and_not_without() {
-    let authority = Authority::new();
+async fn grpc_and_http_require_tls() {
+    let authority = CertAuthority::new();
     let pair = authority.issue();
-    let files = Files::of(&pair);
+    let files = CertFiles::new(&pair);
     let server = Server::start_with_grpc(POLICY, &files.flags());
-    assert_eq!(ask(&server, &authority, None).await, Some(certificate(&pair.cert).to_vec()));
-    assert_eq!(ask(&server, &Authority::new(), None).await, None, "who would believe that?");
-    assert!(server.listening().contains("listening on https://"));
+    assert_eq!(check(&server, &authority, None).await, Some(certificate(&pair.cert).to_vec()));
+    assert_eq!(check(&server, &CertAuthority::new(), None).await, None, "unknown authority");
+    assert!(server.listening_log().contains("listening on https://"));
 
     let mut http = connect(server.address(), &authority, None, b"http/1.1").await.unwrap();
     http.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut told = Vec::new();
-    let _ = http.read_to_end(&mut told).await;
-    assert!(told.starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&told));
+    let mut received = Vec::new();
+    let _ = http.read_to_end(&mut received).await;
+    assert!(received.starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&received));
 
     let mut plain = TcpStream::connect(server.address()).await.unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    let mut told = Vec::new();
-    let _ = plain.read_to_end(&mut told).await;
-    assert!(!told.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&told));
+    let mut received = Vec::new();
+    let _ = plain.read_to_end(&mut received).await;
+    assert!(!received.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&received));
 }
 
 #[tokio::test]
-async fn with_an_authority_for_clients_only_those_are_served_that_it_signed() {
-    let (authority, clients) = (Authority::new(), Authority::new());
-    let files = Files::of(&authority.issue());
-    let ca = TempFile::new(".pem", clients.pem());
-    let flags = [&files.flags()[..], &["--tls-client-ca", text(ca.path())]].concat();
+async fn client_ca_rejects_other_client_certificates() {
+    let (authority, client_authority) = (CertAuthority::new(), CertAuthority::new());
+    let files = CertFiles::new(&authority.issue());
+    let ca = TempFile::new(".pem", client_authority.pem());
+    let flags = [&files.flags()[..], &["--tls-client-ca", path_str(ca.path())]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
-    assert_eq!(ask(&server, &authority, None).await, None);
-    assert_eq!(ask(&server, &authority, Some(&authority.issue())).await, None);
-    assert!(ask(&server, &authority, Some(&clients.issue())).await.is_some());
+    assert_eq!(check(&server, &authority, None).await, None);
+    assert_eq!(check(&server, &authority, Some(&authority.issue())).await, None);
+    assert!(check(&server, &authority, Some(&client_authority.issue())).await.is_some());
 }
 
 #[tokio::test]
-async fn certificates_follow_their_files_and_broken_ones_change_nothing() {
-    let authority = Authority::new();
+async fn certificates_reload_and_invalid_files_are_ignored() {
+    let authority = CertAuthority::new();
     let [first, second] = [authority.issue(), authority.issue()];
-    let files = Files::of(&first);
+    let files = CertFiles::new(&first);
     let server = Server::start_with_grpc(POLICY, &files.flags());
-    let shown = async || ask(&server, &authority, None).await.unwrap();
-    assert_eq!(shown().await, certificate(&first.cert).to_vec());
+    let server_cert = async || check(&server, &authority, None).await.unwrap();
+    assert_eq!(server_cert().await, certificate(&first.cert).to_vec());
 
     fs::write(files.cert.path(), "-----BEGIN CERTIFICATE-----\nno\n").unwrap();
-    let told = server.wait_for_log("--tls-cert (SLIDEGATE_TLS_CERT)");
-    assert!(told.contains(text(files.cert.path())), "{told}");
+    let error = server.wait_for_log("--tls-cert (SLIDEGATE_TLS_CERT)");
+    assert!(error.contains(path_str(files.cert.path())), "{error}");
     server.wait_for_log("TLS certificate reload failed; keeping the current certificates");
-    assert_eq!(shown().await, certificate(&first.cert).to_vec());
+    assert_eq!(server_cert().await, certificate(&first.cert).to_vec());
 
-    // The key of another certificate, until that is there, too.
+    // Until the certificate is replaced as well, the key belongs to another certificate.
     fs::write(files.key.path(), &second.key).unwrap();
     fs::write(files.cert.path(), &second.cert).unwrap();
     server.wait_for_log("TLS certificates reloaded");
-    assert_eq!(shown().await, certificate(&second.cert).to_vec());
+    assert_eq!(server_cert().await, certificate(&second.cert).to_vec());
 }
 
 #[test]
-fn what_is_wrong_with_files_is_told_with_flag_and_file_before_anything_starts() {
-    let authority = Authority::new();
-    let (one, other) = (Files::of(&authority.issue()), Files::of(&authority.issue()));
+fn invalid_tls_files_are_named_before_start() {
+    let authority = CertAuthority::new();
+    let (first, second) = (CertFiles::new(&authority.issue()), CertFiles::new(&authority.issue()));
     let policy = TempFile::new(".yaml", POLICY);
     let nonsense = TempFile::new(".pem", "nonsense");
     let missing = Path::new("/nowhere/cert.pem");
     let cases = [
-        (missing, one.key.path(), missing, "--tls-cert (SLIDEGATE_TLS_CERT)", "cannot be read"),
+        (missing, first.key.path(), missing, "--tls-cert (SLIDEGATE_TLS_CERT)", "cannot be read"),
         (
-            one.cert.path(),
+            first.cert.path(),
             nonsense.path(),
             nonsense.path(),
             "--tls-key (SLIDEGATE_TLS_KEY)",
             "no private key",
         ),
-        (nonsense.path(), one.key.path(), nonsense.path(), "--tls-cert", "no certificate in PEM"),
+        (nonsense.path(), first.key.path(), nonsense.path(), "--tls-cert", "no certificate in PEM"),
         (
-            one.cert.path(),
-            other.key.path(),
-            one.cert.path(),
+            first.cert.path(),
+            second.key.path(),
+            first.cert.path(),
             "--tls-cert",
             "cannot be used with --tls-key",
         ),
@@ -201,18 +206,18 @@ fn what_is_wrong_with_files_is_told_with_flag_and_file_before_anything_starts() 
         command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
         command.arg("--tls-cert").arg(cert).arg("--tls-key").arg(key);
         let output = command.output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{told}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(
-            told.contains(flag) && told.contains(text(wrong)) && told.contains(problem),
-            "{told}"
+            stderr.contains(flag) && stderr.contains(path_str(wrong)) && stderr.contains(problem),
+            "{stderr}"
         );
     }
 }
 
 #[tokio::test]
-async fn who_does_not_shake_hands_is_let_go() {
-    let files = Files::of(&Authority::new().issue());
+async fn missing_tls_handshake_times_out() {
+    let files = CertFiles::new(&CertAuthority::new().issue());
     let flags = [&files.flags()[..], &["--client-timeout", "1"]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
     for address in [server.address(), server.grpc()] {

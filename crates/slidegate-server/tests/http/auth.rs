@@ -1,9 +1,9 @@
-//! `/v1/auth`: asked by a proxy, told in headers.
+//! `/v1/auth`: requests of a proxy, and the headers of the responses.
 
 use serde_json::{Value, json};
 use ureq::http::Request;
 
-use crate::client::{Answer, Client};
+use crate::client::{Client, HttpResponse};
 use crate::common::{Server, slidegate};
 
 const PER_IP: &str = "
@@ -14,32 +14,37 @@ rules:
   - { name: shop, domain: shop, per: [header.x-api-key], limits: [1/h], algorithm: sliding_log }
 ";
 
-/// Asks as a proxy does.
-fn ask(client: &Client, method: &str, query: &str, headers: &[(&str, &str)]) -> Answer {
+/// Sends a request to `/v1/auth`, as a proxy does.
+fn forward_auth(
+    client: &Client,
+    method: &str,
+    query: &str,
+    headers: &[(&str, &str)],
+) -> HttpResponse {
     let request = Request::builder().method(method).uri(format!("/v1/auth{query}"));
     let request =
         headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     client.send(request.body(Vec::new()).unwrap())
 }
 
-/// The status for a client that is told so.
-fn of_client(client: &Client, forwarded_for: &str) -> u16 {
-    ask(client, "GET", "", &[("x-forwarded-for", forwarded_for)]).status
+/// Returns the status for a client with this `X-Forwarded-For`.
+fn status_for_client(client: &Client, forwarded_for: &str) -> u16 {
+    forward_auth(client, "GET", "", &[("x-forwarded-for", forwarded_for)]).status
 }
 
 #[test]
-fn both_answers_have_the_headers_and_only_a_denial_a_body() {
+fn responses_have_headers_and_only_denials_have_body() {
     let server = Server::start(PER_IP);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let from = [("x-forwarded-for", "192.0.2.7")];
-    let allowed = ask(&client, "GET", "", &from);
+    let allowed = forward_auth(&client, "GET", "", &from);
     assert_eq!((allowed.status, &*allowed.body), (200, ""));
     assert_eq!(allowed.header("ratelimit-policy"), Some(r#""per-ip";q=2;w=3600"#));
     assert!(allowed.header("ratelimit").unwrap().starts_with(r#""per-ip";r=1;t="#));
     assert_eq!(allowed.header("retry-after"), None);
 
-    assert_eq!(of_client(&client, "192.0.2.7"), 200);
-    let denied = ask(&client, "GET", "", &from);
+    assert_eq!(status_for_client(&client, "192.0.2.7"), 200);
+    let denied = forward_auth(&client, "GET", "", &from);
     assert_eq!(
         (denied.status, denied.header("content-type")),
         (429, Some("application/problem+json"))
@@ -60,7 +65,7 @@ fn both_answers_have_the_headers_and_only_a_denial_a_body() {
 
 /// The rule of the binding limit determines the reason and the status. `deny_status` in the query takes precedence.
 #[test]
-fn a_denial_has_a_reason_and_the_status_of_its_rule() {
+fn denial_has_reason_and_status_of_rule() {
     let policy = "
 rules:
   - { name: banned, when: { ip: 192.0.2.0/24 }, limits: denied, deny_status: 403 }
@@ -68,10 +73,10 @@ rules:
   - { name: small, limits: [2/h] }
 ";
     let server = Server::start(policy);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let auth = |query, from, uri| {
         let headers = [("x-forwarded-for", from), ("x-forwarded-uri", uri)];
-        let denied = ask(&client, "GET", query, &headers);
+        let denied = forward_auth(&client, "GET", query, &headers);
         assert_eq!(denied.json()["status"], denied.status);
         (denied.status, denied.json()["reason"].as_str().unwrap().to_owned())
     };
@@ -80,8 +85,8 @@ rules:
     assert_eq!(auth("", "198.51.100.7", "/keyed"), (401, "missing_attribute".to_owned()));
     let check = |attributes: Value, cost: u64| {
         let body = json!({ "attributes": attributes, "cost": cost }).to_string();
-        let answer = client.post("/v1/check", body);
-        (answer.status, answer.json()["reason"].clone())
+        let response = client.post("/v1/check", body);
+        (response.status, response.json()["reason"].clone())
     };
     assert_eq!(check(json!({ "ip": "192.0.2.7" }), 1), (403, json!("banned")));
     assert_eq!(check(json!({ "path": "/keyed" }), 1), (401, json!("missing_attribute")));
@@ -91,28 +96,28 @@ rules:
 }
 
 #[test]
-fn every_method_is_taken_and_charges_one() {
+fn every_method_charges_one_unit() {
     let server = Server::start("rules: [{ name: all, limits: [7/h], algorithm: sliding_log }]");
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
-        assert_eq!(ask(&client, method, "", &[]).status, 200, "{method}");
+        assert_eq!(forward_auth(&client, method, "", &[]).status, 200, "{method}");
     }
-    let allowed = ask(&client, "HEAD", "", &[]);
+    let allowed = forward_auth(&client, "HEAD", "", &[]);
     assert_eq!((allowed.status, &*allowed.body), (200, ""));
     assert!(allowed.header("ratelimit").unwrap().starts_with(r#""all";r=0"#));
-    let denied = ask(&client, "HEAD", "", &[]);
+    let denied = forward_auth(&client, "HEAD", "", &[]);
     assert_eq!((denied.status, &*denied.body), (429, ""));
     assert!(denied.header("retry-after").is_some());
 }
 
 #[test]
-fn what_was_forwarded_is_what_rules_see() {
+fn rules_match_forwarded_method_and_uri() {
     let server = Server::start(PER_IP);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let login = |from, method, uri| {
         let headers =
             [("x-forwarded-for", from), ("x-forwarded-method", method), ("x-forwarded-uri", uri)];
-        ask(&client, "GET", "", &headers).status
+        forward_auth(&client, "GET", "", &headers).status
     };
     assert_eq!(login("192.0.2.1", "POST", "/login?next=/"), 200);
     assert_eq!(login("192.0.2.2", "POST", "/login"), 429);
@@ -122,7 +127,7 @@ fn what_was_forwarded_is_what_rules_see() {
 }
 
 #[test]
-fn forwarded_host_counts_once_however_spelt() {
+fn forwarded_host_spellings_share_counter() {
     let server = Server::start(
         "
 rules:
@@ -130,25 +135,25 @@ rules:
   - { name: per-host, per: [header.host], limits: [9/h], algorithm: sliding_log }
 ",
     );
-    let client = Client::of(&server);
-    let status = |host| ask(&client, "GET", "", &[("x-forwarded-host", host)]).status;
+    let client = Client::new(&server);
+    let status = |host| forward_auth(&client, "GET", "", &[("x-forwarded-host", host)]).status;
     let spellings = ["API.example.com", "api.example.com:443", "api.example.com."];
     assert_eq!(spellings.map(status), [200; 3]);
     assert_eq!((status("api.example.com"), status("other.example")), (429, 200));
-    let denied = ask(&client, "GET", "", &[("x-forwarded-host", "Api.example.com.:80")]);
+    let denied = forward_auth(&client, "GET", "", &[("x-forwarded-host", "Api.example.com.:80")]);
     assert_eq!(denied.json()["violated-policies"], json!(["api"]));
-    // The header of this request itself.
-    let of_header = |host| ask(&client, "GET", "", &[("host", host)]);
-    let left = |host| of_header(host).header("ratelimit").unwrap().to_owned();
-    assert!(left("shop.example").starts_with(r#""per-host";r=8"#));
-    assert!(left("SHOP.example.:8080").starts_with(r#""per-host";r=7"#));
+    // The `Host` header of the request itself.
+    let response_for_host = |host| forward_auth(&client, "GET", "", &[("host", host)]);
+    let rate_limit_header = |host| response_for_host(host).header("ratelimit").unwrap().to_owned();
+    assert!(rate_limit_header("shop.example").starts_with(r#""per-host";r=8"#));
+    assert!(rate_limit_header("SHOP.example.:8080").starts_with(r#""per-host";r=7"#));
 }
 
 #[test]
-fn the_query_chooses_the_domain_and_the_status_of_a_denial() {
+fn query_sets_domain_and_denial_status() {
     let server = Server::start(PER_IP);
-    let client = Client::of(&server);
-    let shop = |query: &str, key| ask(&client, "GET", query, &[("X-Api-Key", key)]);
+    let client = Client::new(&server);
+    let shop = |query: &str, key| forward_auth(&client, "GET", query, &[("X-Api-Key", key)]);
     assert_eq!(shop("?domain=shop", "k1").status, 200);
     assert_eq!(shop("?domain=%73hop", "k1").status, 429);
     let denied = shop("?domain=shop&deny_status=403", "k1");
@@ -159,10 +164,10 @@ fn the_query_chooses_the_domain_and_the_status_of_a_denial() {
 }
 
 #[test]
-fn a_query_that_makes_no_sense_is_told_so() {
+fn invalid_query_is_400() {
     let server = Server::start(PER_IP);
-    let client = Client::of(&server);
-    for (query, told) in [
+    let client = Client::new(&server);
+    for (query, error) in [
         ("?deny_status=399", "a status from 400 to 599"),
         ("?deny_status=600", "a status from 400 to 599"),
         ("?deny_status=+429", "a status from 400 to 599"),
@@ -170,14 +175,14 @@ fn a_query_that_makes_no_sense_is_told_so() {
         ("?deny=403", "unknown field `deny`, expected `domain` or `deny_status`"),
         ("?domain=a&domain=b", "duplicate field `domain`"),
     ] {
-        let answer = ask(&client, "GET", query, &[]);
+        let response = forward_auth(&client, "GET", query, &[]);
         assert_eq!(
-            (answer.status, answer.header("content-type")),
+            (response.status, response.header("content-type")),
             (400, Some("application/problem+json"))
         );
-        let problem = answer.json();
+        let problem = response.json();
         let detail = problem["detail"].as_str().unwrap();
-        assert!(detail.starts_with("the query: ") && detail.contains(told), "{query}: {detail}");
+        assert!(detail.starts_with("the query: ") && detail.contains(error), "{query}: {detail}");
     }
 }
 
@@ -188,19 +193,20 @@ rules:
   - { name: banned, when: { header.user-agent: 'evil*' }, limits: denied }
 ";
 
-fn of_key(client: &Client, key: &[u8]) -> u16 {
+/// Returns the status for this value of `X-Api-Key`.
+fn status_for_key(client: &Client, key: &[u8]) -> u16 {
     let request = Request::get("/v1/auth").header("x-api-key", key);
     client.send(request.body(Vec::new()).unwrap()).status
 }
 
 #[test]
-fn long_or_non_utf8_headers_have_counts_of_their_own() {
+fn long_or_non_utf8_headers_have_own_counters() {
     let server = Server::start(PER_KEY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let long = |end: &str| [&[b'*'; 15_000], end.as_bytes()].concat();
     for status in [200, 429] {
         for key in [long("a"), long("b"), b"k\xff".to_vec(), b"k\xfe".to_vec()] {
-            assert_eq!(of_key(&client, &key), status);
+            assert_eq!(status_for_key(&client, &key), status);
         }
     }
 }
@@ -208,131 +214,145 @@ fn long_or_non_utf8_headers_have_counts_of_their_own() {
 #[test]
 fn empty_header_is_missing() {
     let server = Server::start(PER_KEY);
-    let client = Client::of(&server);
-    assert_eq!([(); 2].map(|()| of_key(&client, b"")), [429; 2], "`when_missing: deny` denies it");
-    let skips = Server::start("rules: [{ name: a, per: [header.x-api-key], limits: [1/h] }]");
-    let client = Client::of(&skips);
-    assert_eq!([(); 3].map(|()| of_key(&client, b"")), [200; 3], "they do not share a count");
+    let client = Client::new(&server);
+    assert_eq!(
+        [(); 2].map(|()| status_for_key(&client, b"")),
+        [429; 2],
+        "`when_missing: deny` denies it"
+    );
+    let skipping_server =
+        Server::start("rules: [{ name: a, per: [header.x-api-key], limits: [1/h] }]");
+    let client = Client::new(&skipping_server);
+    assert_eq!([(); 3].map(|()| status_for_key(&client, b"")), [200; 3], "they share no counter");
 }
 
 #[test]
-fn many_or_long_other_headers_change_nothing() {
+fn unrelated_headers_within_bounds_change_nothing() {
     let server = Server::start(PER_KEY);
-    let client = Client::of(&server);
-    let headers = |count: usize, bytes: usize| {
+    let client = Client::new(&server);
+    let status_with_headers = |count: usize, bytes: usize| {
         let request = Request::get("/v1/auth").header("x-api-key", format!("{count}-{bytes}"));
         let request = (0..count)
             .fold(request, |request, nth| request.header(format!("x-{nth}"), "v".repeat(bytes)));
         client.send(request.body(Vec::new()).unwrap()).status
     };
     for (count, bytes) in [(110, 1), (490, 1), (1, 60_000), (7, 9_000)] {
-        assert_eq!([(); 2].map(|()| headers(count, bytes)), [200, 429], "{count} of {bytes}");
+        assert_eq!(
+            [(); 2].map(|()| status_with_headers(count, bytes)),
+            [200, 429],
+            "{count} of {bytes}"
+        );
     }
-    assert_eq!(headers(501, 1), 431);
-    assert_eq!(headers(1, 66_000), 431);
+    assert_eq!(status_with_headers(501, 1), 431);
+    assert_eq!(status_with_headers(1, 66_000), 431);
 }
 
 #[test]
 fn header_padding_does_not_evade_ban() {
     let server = Server::start(PER_KEY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let evil = [&b"evil"[..], &[b'x'; 5_000], b"\xff"].concat();
     let request = Request::get("/v1/auth").header("x-api-key", "k").header("user-agent", evil);
     assert_eq!(client.send(request.body(Vec::new()).unwrap()).status, 429);
 }
 
 #[test]
-fn conflicting_headers_count_as_flag_says() {
+fn repeated_headers_follow_flag() {
     let keys = [("x-api-key", "a"), ("x-api-key", "b")];
-    let first = Server::start(PER_KEY);
-    let client = Client::of(&first);
-    assert_eq!([(); 2].map(|()| ask(&client, "GET", "", &keys).status), [200, 429]);
-    assert_eq!(ask(&client, "GET", "", &keys[1..]).status, 200, "the first value counted");
-    let strict = Server::start_with(PER_KEY, &["--repeated-headers", "absent"]);
-    let client = Client::of(&strict);
-    assert_eq!(ask(&client, "GET", "", &keys).status, 429);
-    assert_eq!(ask(&client, "GET", "", &keys[..1]).status, 200, "nothing was charged");
+    let first_value_server = Server::start(PER_KEY);
+    let client = Client::new(&first_value_server);
+    assert_eq!([(); 2].map(|()| forward_auth(&client, "GET", "", &keys).status), [200, 429]);
+    assert_eq!(forward_auth(&client, "GET", "", &keys[1..]).status, 200, "the first value counted");
+    let absent_server = Server::start_with(PER_KEY, &["--repeated-headers", "absent"]);
+    let client = Client::new(&absent_server);
+    assert_eq!(forward_auth(&client, "GET", "", &keys).status, 429);
+    assert_eq!(forward_auth(&client, "GET", "", &keys[..1]).status, 200, "nothing was charged");
 }
 
 #[test]
-fn who_is_counted_is_not_for_the_client_to_say() {
+fn client_cannot_forge_its_address() {
     let server = Server::start(PER_IP);
-    let client = Client::of(&server);
-    // The proxy writes the last: it is who really asked.
+    let client = Client::new(&server);
+    // The proxy appends the last entry: the address of its client.
     let statuses =
         ["198.51.100.1, 192.0.2.7", "198.51.100.2, 192.0.2.7", "127.0.0.1, 192.0.2.7:5678"]
-            .map(|forwarded_for| of_client(&client, forwarded_for));
+            .map(|forwarded_for| status_for_client(&client, forwarded_for));
     assert_eq!(statuses, [200, 200, 429]);
 }
 
 #[test]
-fn proxies_behind_each_other_are_skipped_if_all_are_trusted() {
+fn trusted_proxy_chain_is_skipped() {
     let server = Server::start_with(PER_IP, &["--trusted-proxies", "127.0.0.1, 10.0.0.0/8"]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let statuses = ["192.0.2.7, 10.0.0.1", "192.0.2.7, 10.0.0.2", "192.0.2.7"]
-        .map(|forwarded_for| of_client(&client, forwarded_for));
+        .map(|forwarded_for| status_for_client(&client, forwarded_for));
     assert_eq!(statuses, [200, 200, 429]);
 }
 
 #[test]
-fn addresses_of_one_64_share_a_count_also_here() {
+fn forwarded_ipv6_addresses_share_slash_64_counter() {
     let server = Server::start(PER_IP);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let statuses = ["2001:db8::1", "[2001:db8:0:0:ffff::2]:443", "2001:db8::3", "2001:db8:0:1::1"]
-        .map(|forwarded_for| of_client(&client, forwarded_for));
+        .map(|forwarded_for| status_for_client(&client, forwarded_for));
     assert_eq!(statuses, [200, 200, 429, 200]);
 }
 
 #[test]
-fn a_proxy_that_is_not_trusted_is_told_so_and_the_log_says_it_once() {
+fn untrusted_proxy_is_400_and_logged_once() {
     let server = Server::start_with(PER_IP, &["--trusted-proxies", "10.0.0.0/8"]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for _ in 0..3 {
-        let answer = ask(&client, "GET", "", &[("x-forwarded-for", "10.0.0.1")]);
-        assert_eq!(answer.status, 400);
-        let problem = answer.json();
+        let response = forward_auth(&client, "GET", "", &[("x-forwarded-for", "10.0.0.1")]);
+        assert_eq!(response.status, 400);
+        let problem = response.json();
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.starts_with("127.0.0.1 is not one of --trusted-proxies (10.0.0.0/8)"));
     }
-    let told = server.wait_for_log("turned away");
-    assert!(told.contains("127.0.0.1 is not one of --trusted-proxies"), "{told}");
-    // What is asked elsewhere needs no trust.
+    let warning = server.wait_for_log("rejected forward-auth request");
+    assert!(warning.contains("127.0.0.1 is not one of --trusted-proxies"), "{warning}");
+    // Other endpoints need no trust.
     assert_eq!(client.check(&json!({"attributes": {"ip": "192.0.2.7"}})).status, 200);
     server.signal("TERM");
     let mut rest = std::iter::from_fn(|| server.next_log(std::time::Duration::from_secs(30)));
-    assert!(!rest.any(|line| line.contains("turned away")));
+    assert!(!rest.any(|line| line.contains("rejected forward-auth request")));
 }
 
 #[test]
-fn networks_that_are_none_stop_the_start() {
+fn invalid_trusted_network_prevents_start() {
     let output = slidegate()
         .args(["serve", "--policy", "p.yaml", "--trusted-proxies", "127.0.0.1,10.0.0.0/33"])
         .output()
         .unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && told.contains("`10.0.0.0/33` is not a network"), "{told}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && stderr.contains("`10.0.0.0/33` is not a network"),
+        "{stderr}"
+    );
 }
 
 #[test]
-fn a_denial_counts_as_denied_whatever_its_status() {
+fn denial_metric_ignores_deny_status() {
     let server = Server::start_with_admin(PER_IP, &[]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let from = [("x-forwarded-for", "192.0.2.7")];
-    let asked = ["", "", "", "?deny_status=403", "?deny_status=500", "?deny_status=1"];
-    let statuses = asked.map(|query| ask(&client, "GET", query, &from).status);
+    let queries = ["", "", "", "?deny_status=403", "?deny_status=500", "?deny_status=1"];
+    let statuses = queries.map(|query| forward_auth(&client, "GET", query, &from).status);
     assert_eq!(statuses, [200, 200, 429, 403, 500, 400]);
-    let metrics = Client::at(server.admin()).call("GET", "/metrics").body;
+    let metrics = Client::with_address(server.admin()).call("GET", "/metrics").body;
     for (result, count) in [("allowed", 2), ("denied", 3), ("invalid", 1), ("error", 0)] {
-        let line = format!("slidegate_requests_total{{face=\"http\",result=\"{result}\"}} {count}");
+        let line =
+            format!("slidegate_requests_total{{protocol=\"http\",result=\"{result}\"}} {count}");
         assert!(metrics.contains(&line), "{line}\n{metrics}");
     }
 }
 
 #[test]
-fn what_lets_a_client_in_does_not_stand_in_the_log() {
+fn credentials_are_not_logged() {
     let policy = "rules: [{ name: a, per: [header.authorization], limits: [0/h] }]";
     let server = Server::start(policy);
-    let denied = ask(&Client::of(&server), "GET", "", &[("Authorization", "Bearer s3cret")]);
+    let denied =
+        forward_auth(&Client::new(&server), "GET", "", &[("Authorization", "Bearer s3cret")]);
     assert_eq!(denied.status, 429);
     let line = server.wait_for_log("denied");
     assert!(line.contains("header.authorization=") && !line.contains("s3cret"), "{line}");

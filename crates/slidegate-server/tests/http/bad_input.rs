@@ -1,64 +1,65 @@
-//! Whatever comes over the network, the answer says what is wrong with it.
+//! Invalid requests: the response describes the error.
 
 use serde_json::json;
 use ureq::http::Request;
 
-use crate::client::{Answer, Client};
+use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 
-const ONE_RULE: &str = "rules: [{ name: all, domain: api, limits: [2/h] }]";
+const POLICY: &str = "rules: [{ name: all, domain: api, limits: [2/h] }]";
 
+/// Asserts that a response is a problem with this status and title, whose detail contains `detail`.
 #[track_caller]
-pub fn assert_problem(answer: &Answer, status: u16, title: &str, detail: &str) {
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-    let problem = answer.json();
+pub fn assert_problem(response: &HttpResponse, status: u16, title: &str, detail: &str) {
+    assert_eq!(response.header("content-type"), Some("application/problem+json"));
+    let problem = response.json();
     let expected = json!({
         "type": "about:blank", "title": title, "status": status, "detail": problem["detail"]
     });
-    assert_eq!((answer.status, &problem), (status, &expected));
+    assert_eq!((response.status, &problem), (status, &expected));
     let found = problem["detail"].as_str().unwrap();
-    assert!(found.contains(detail), "`{found}` does not say `{detail}`");
+    assert!(found.contains(detail), "`{found}` does not contain `{detail}`");
 }
 
-fn of_attributes(count: usize) -> String {
+fn body_with_attributes(count: usize) -> String {
     let attributes = (0..count).map(|nth| (format!("name-{nth}"), "value".into()));
     json!({"attributes": serde_json::Map::from_iter(attributes)}).to_string()
 }
 
-fn of_name(bytes: usize) -> String {
+fn body_with_name(bytes: usize) -> String {
     json!({"attributes": {"n".repeat(bytes): "value"}}).to_string()
 }
 
-fn of_value(bytes: usize) -> String {
+fn body_with_value(bytes: usize) -> String {
     json!({"attributes": {"name": "v".repeat(bytes)}}).to_string()
 }
 
-fn of_domain(bytes: usize) -> String {
+fn body_with_domain(bytes: usize) -> String {
     json!({"domain": "d".repeat(bytes), "attributes": {}}).to_string()
 }
 
-fn of_cost(cost: &str) -> String {
+fn body_with_cost(cost: &str) -> String {
     format!(r#"{{"attributes":{{}},"cost":{cost}}}"#)
 }
 
-/// A good body of so many bytes, most of them blanks.
-fn padded(bytes: usize) -> String {
+/// Returns a valid body of `bytes` bytes, most of them spaces.
+fn padded_body(bytes: usize) -> String {
     let body = r#"{"attributes":{}}"#;
     body.to_owned() + &" ".repeat(bytes - body.len())
 }
 
 #[test]
-fn a_body_that_makes_no_sense_is_400_and_says_where() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
+fn invalid_body_is_400_with_location() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
     let text = |text: &str| text.to_owned();
-    let an_object = "the body must be a JSON object";
-    let a_cost = "expected a whole number of units, 0 or more";
+    let object_expected = "the body must be a JSON object";
+    let cost_expected = "expected a whole number of units, 0 or more";
     let cases = [
-        (text(""), an_object),
-        (text("[\"api\",{},1]"), an_object),
-        (text("null"), an_object),
-        (text("tenant=acme"), an_object),
+        (text(""), object_expected),
+        (text("[\"api\",{},1]"), object_expected),
+        (text("null"), object_expected),
+        (text("tenant=acme"), object_expected),
         (text("{\"attributes\":{}"), "EOF while parsing an object at line 1 column 16"),
         (text("{\"attributes\":{}}}"), "trailing characters at line 1 column 18"),
         (text("{\n \"attributes\":{\n \"a\":}}"), "expected value at line 3 column 6"),
@@ -72,12 +73,12 @@ fn a_body_that_makes_no_sense_is_400_and_says_where() {
         (text("{\"attributes\":{\"a\":{}}}"), "map, expected a string"),
         (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "duplicate attribute `a`"),
         (text("{\"domain\":7,\"attributes\":{}}"), "integer `7`, expected a string"),
-        (of_attributes(65).replace("name-64", "name-63"), "duplicate attribute `name-63`"),
-        (of_cost("-1"), a_cost),
-        (of_cost("1.5"), a_cost),
-        (of_cost("-1.0"), a_cost),
-        (of_cost("\"1\""), a_cost),
-        (of_cost("null"), a_cost),
+        (body_with_attributes(65).replace("name-64", "name-63"), "duplicate attribute `name-63`"),
+        (body_with_cost("-1"), cost_expected),
+        (body_with_cost("1.5"), cost_expected),
+        (body_with_cost("-1.0"), cost_expected),
+        (body_with_cost("\"1\""), cost_expected),
+        (body_with_cost("null"), cost_expected),
     ];
     for (body, detail) in cases {
         for path in ["/v1/check", "/v1/peek"] {
@@ -87,29 +88,39 @@ fn a_body_that_makes_no_sense_is_400_and_says_where() {
 }
 
 #[test]
-fn long_and_many_attributes_are_decided() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
-    for body in [of_attributes(10_000), of_name(100_000), of_value(1_000_000), of_domain(100_000)] {
+fn long_or_many_attributes_are_accepted() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    for body in [
+        body_with_attributes(10_000),
+        body_with_name(100_000),
+        body_with_value(1_000_000),
+        body_with_domain(100_000),
+    ] {
         assert_eq!(client.post("/v1/check", &body).status, 200, "{}", &body[..40]);
     }
-    assert_eq!(client.post("/v1/check", padded(1 << 20)).status, 200);
+    assert_eq!(client.post("/v1/check", padded_body(1 << 20)).status, 200);
 }
 
 #[test]
 fn body_over_1_mib_is_413() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
     for path in ["/v1/check", "/v1/peek", "/json"] {
         let detail = "the body is over 1048576 bytes";
-        assert_problem(&client.post(path, padded((1 << 20) + 1)), 413, "Payload Too Large", detail);
+        assert_problem(
+            &client.post(path, padded_body((1 << 20) + 1)),
+            413,
+            "Payload Too Large",
+            detail,
+        );
     }
 }
 
 #[test]
 fn deep_nesting_is_400() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
     for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
         let nested = open.repeat(10_000) + "1" + &close.repeat(10_000);
         for body in [nested.clone(), format!(r#"{{"attributes":{{"a":{nested}}}}}"#)] {
@@ -119,20 +130,20 @@ fn deep_nesting_is_400() {
 }
 
 #[test]
-fn a_whole_number_may_be_written_with_a_point() {
+fn integer_cost_in_decimal_notation_is_accepted() {
     let server = Server::start("rules: [{ name: all, limits: [5/h], algorithm: sliding_log }]");
-    let client = Client::of(&server);
-    let left = ["2.0", "0.0", "20e-1"].map(|cost| {
-        let answer = client.post("/v1/check", of_cost(cost));
-        (answer.status, answer.json()["remaining"].clone())
+    let client = Client::new(&server);
+    let results = ["2.0", "0.0", "20e-1"].map(|cost| {
+        let response = client.post("/v1/check", body_with_cost(cost));
+        (response.status, response.json()["remaining"].clone())
     });
-    assert_eq!(left, [(200, json!(3)), (200, json!(3)), (200, json!(1))]);
+    assert_eq!(results, [(200, json!(3)), (200, json!(3)), (200, json!(1))]);
 }
 
 #[test]
 fn bad_input_charges_nothing() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
     for _ in 0..3 {
         let body = r#"{"domain":"api","attributes":{},"cost":1,"extra":0}"#;
         assert_eq!(client.post("/v1/check", body).status, 400);
@@ -142,20 +153,20 @@ fn bad_input_charges_nothing() {
 }
 
 #[test]
-fn the_content_type_does_not_matter() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
+fn content_type_is_ignored() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
     for content_type in ["application/x-www-form-urlencoded", "application/json", "nonsense"] {
         let request = Request::post("/v1/check").header("content-type", content_type);
-        let answer = client.send(request.body(br#"{"attributes":{}}"#.to_vec()).unwrap());
-        assert_eq!(answer.status, 200, "{content_type}");
+        let response = client.send(request.body(br#"{"attributes":{}}"#.to_vec()).unwrap());
+        assert_eq!(response.status, 200, "{content_type}");
     }
 }
 
 #[test]
-fn a_path_that_leads_nowhere_is_404() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
+fn unknown_path_is_404() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
     for path in ["/", "/v1", "/v1/check/", "/v2/check"] {
         let detail = format!("path `{path}` does not exist");
         assert_problem(&client.call("GET", path), 404, "Not Found", &detail);
@@ -163,9 +174,9 @@ fn a_path_that_leads_nowhere_is_404() {
 }
 
 #[test]
-fn another_method_is_405_and_says_which_is_right() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
+fn wrong_method_is_405_with_allow_header() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
     let cases = [
         ("GET", "/v1/check", "POST"),
         ("PUT", "/v1/check", "POST"),
@@ -175,29 +186,29 @@ fn another_method_is_405_and_says_which_is_right() {
         ("PUT", "/v1/openapi.json", "GET,HEAD"),
     ];
     for (method, path, right) in cases {
-        let answer = client.call(method, path);
+        let response = client.call(method, path);
         let detail = format!("`{path}` does not accept {method}");
-        assert_problem(&answer, 405, "Method Not Allowed", &detail);
-        assert_eq!(answer.header("allow"), Some(right));
+        assert_problem(&response, 405, "Method Not Allowed", &detail);
+        assert_eq!(response.header("allow"), Some(right));
     }
 }
 
 #[test]
-fn head_is_told_what_get_is_without_the_body() {
-    let server = Server::start(ONE_RULE);
-    let client = Client::of(&server);
+fn head_response_is_get_response_without_body() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
     for (path, status) in [("/healthz", 200), ("/v1/openapi.json", 200), ("/nowhere", 404)] {
-        let answers = ["GET", "HEAD"].map(|method| client.call(method, path));
-        let lengths = answers.each_ref().map(|answer| answer.header("content-length"));
-        assert_eq!(answers.each_ref().map(|answer| answer.status), [status; 2]);
-        assert_eq!((lengths[0], &*answers[1].body), (lengths[1], ""));
+        let responses = ["GET", "HEAD"].map(|method| client.call(method, path));
+        let lengths = responses.each_ref().map(|response| response.header("content-length"));
+        assert_eq!(responses.each_ref().map(|response| response.status), [status; 2]);
+        assert_eq!((lengths[0], &*responses[1].body), (lengths[1], ""));
     }
     assert_eq!(client.call("HEAD", "/v1/check").status, 405);
 }
 
 #[test]
-fn healthz_says_ok() {
-    let server = Server::start(ONE_RULE);
-    let answer = Client::of(&server).call("GET", "/healthz");
-    assert_eq!((answer.status, &*answer.body), (200, "ok"));
+fn healthz_returns_ok() {
+    let server = Server::start(POLICY);
+    let response = Client::new(&server).call("GET", "/healthz");
+    assert_eq!((response.status, &*response.body), (200, "ok"));
 }

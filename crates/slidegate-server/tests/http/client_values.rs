@@ -1,4 +1,5 @@
-//! Values that end clients choose. Many callers let a request pass if its check fails, so none of them may make one fail.
+//! Hostile values chosen by end clients. Many callers allow a request if its check fails, so no value may cause a
+//! failure.
 
 use serde_json::json;
 
@@ -12,18 +13,19 @@ rules:
   - { name: per-user, per: [user], limits: [1/h] }
 ";
 
-/// A body with this text for a user, as it is.
-fn check_of(user: &[u8]) -> Vec<u8> {
+/// Returns a body for `/v1/check` with this text as `user`, without escaping.
+fn check_body(user: &[u8]) -> Vec<u8> {
     [br#"{"attributes":{"user":""#, user, br#""}}"#].concat()
 }
 
-fn json_of(user: &[u8]) -> Vec<u8> {
+/// Returns a body for `/json` with this text as `user`, without escaping.
+fn rls_body(user: &[u8]) -> Vec<u8> {
     let front = br#"{"domain":"default","descriptors":[{"entries":[{"key":"user","value":""#;
     [front, user, br#""}]}]}"#].concat()
 }
 
-/// Texts as they are written in JSON: long, not UTF-8, halves of surrogate pairs.
-fn hostile() -> Vec<Vec<u8>> {
+/// Returns hostile JSON strings: long, not UTF-8, lone surrogates, control characters.
+fn hostile_texts() -> Vec<Vec<u8>> {
     vec![
         vec![b'x'; 1025],
         [vec![b'x'; 1025], b"y".to_vec()].concat(),
@@ -38,35 +40,35 @@ fn hostile() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn hostile_values_have_counts_of_their_own() {
+fn hostile_values_have_own_counters() {
     let server = Server::start(POLICY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for status in [200, 429] {
-        for text in hostile() {
+        for text in hostile_texts() {
             let shown = String::from_utf8_lossy(&text[..text.len().min(20)]).into_owned();
             // A peek charges nothing.
-            assert_eq!(client.post("/v1/peek", check_of(&text)).status, status, "{shown}");
-            assert_eq!(client.post("/v1/check", check_of(&text)).status, status, "{shown}");
+            assert_eq!(client.post("/v1/peek", check_body(&text)).status, status, "{shown}");
+            assert_eq!(client.post("/v1/check", check_body(&text)).status, status, "{shown}");
         }
     }
 }
 
 #[test]
-fn json_counts_hostile_values_as_check_does() {
+fn json_and_check_share_counters_of_hostile_values() {
     let server = Server::start(POLICY);
-    let client = Client::of(&server);
-    for text in hostile() {
+    let client = Client::new(&server);
+    for text in hostile_texts() {
         let shown = String::from_utf8_lossy(&text[..text.len().min(20)]).into_owned();
-        assert_eq!(client.post("/json", json_of(&text)).status, 200, "{shown}");
-        assert_eq!(client.post("/json", json_of(&text)).status, 429, "{shown}");
-        assert_eq!(client.post("/v1/check", check_of(&text)).status, 429, "{shown}");
+        assert_eq!(client.post("/json", rls_body(&text)).status, 200, "{shown}");
+        assert_eq!(client.post("/json", rls_body(&text)).status, 429, "{shown}");
+        assert_eq!(client.post("/v1/check", check_body(&text)).status, 429, "{shown}");
     }
 }
 
 #[test]
 fn padding_does_not_evade_ban() {
     let server = Server::start(POLICY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let agent = |agent: &[u8]| [br#"{"attributes":{"agent":""#, agent, br#""}}"#].concat();
     for evil in [[b"evil", &[b'x'; 2000][..]].concat(), b"evil\xff".to_vec()] {
         assert_eq!(client.post("/v1/check", agent(&evil)).status, 429);
@@ -74,9 +76,9 @@ fn padding_does_not_evade_ban() {
 }
 
 #[test]
-fn name_not_utf8_changes_nothing() {
+fn non_utf8_names_do_not_affect_counting() {
     let server = Server::start(POLICY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let body = b"{\"attributes\":{\"\xff\":\"a\",\"\xfe\":\"b\",\"user\":\"ann\"}}";
     assert_eq!([(); 2].map(|()| client.post("/v1/check", body).status), [200, 429]);
 }
@@ -84,12 +86,12 @@ fn name_not_utf8_changes_nothing() {
 #[test]
 fn cost_above_every_limit_is_denied() {
     let server = Server::start(POLICY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for cost in ["2", "536870913", "18446744073709551615", "18446744073709551616", "1e300"] {
         let body = format!(r#"{{"attributes":{{"user":"ann"}},"cost":{cost}}}"#);
-        let answer = client.post("/v1/check", body);
+        let response = client.post("/v1/check", body);
         assert_eq!(
-            (answer.status, &answer.json()["retry_after_ms"]),
+            (response.status, &response.json()["retry_after_ms"]),
             (429, &json!(null)),
             "{cost}"
         );

@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Start and stop of the server.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -6,22 +6,23 @@ use std::process::Output;
 use std::thread;
 use std::time::Duration;
 
-use crate::client::Raw;
+use crate::client::RawConnection;
 use crate::common::{Server, TempFile, slidegate};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 
-/// A check whose body the server waits for: it has said so.
-fn half_a_check(server: &Server) -> Raw {
-    let mut connection = Raw::connect(server.address());
+/// Sends the head and a part of the body of a check, after the server has sent 100 Continue.
+fn start_check(server: &Server) -> RawConnection {
+    let mut connection = RawConnection::connect(server.address());
     connection.write(
         "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 17\r\n\r\n",
     );
-    assert_eq!(connection.response().0, 100);
+    assert_eq!(connection.read_status_and_body().0, 100);
     connection.write(r#"{"attrib"#);
     connection
 }
 
+/// Runs `serve` until it exits, and returns its output.
 fn serve(policy: &Path, http: &str) -> Output {
     slidegate().arg("serve").arg("--policy").arg(policy).args(["--http", http]).output().unwrap()
 }
@@ -31,27 +32,27 @@ fn stderr(output: &Output) -> &str {
 }
 
 #[test]
-fn sigterm_finishes_the_request_in_flight_and_takes_no_other() {
+fn sigterm_finishes_requests_and_accepts_no_more() {
     let server = Server::start(POLICY);
-    let mut in_flight = half_a_check(&server);
+    let mut in_flight = start_check(&server);
     server.signal("TERM");
     server.wait_for_log("SIGTERM: stopping");
     while TcpStream::connect(server.address()).is_ok() {
         thread::yield_now();
     }
     in_flight.write(r#"utes":{}}"#);
-    assert_eq!(in_flight.response().0, 200);
+    assert_eq!(in_flight.read_status_and_body().0, 200);
     server.wait_for_log("stopped");
     assert_eq!(server.exit_code(), Some(0));
 }
 
 #[test]
-fn sigint_stops_too_and_waits_a_second_at_most_for_idle_connections() {
+fn sigint_closes_idle_connections_promptly() {
     let server = Server::start(POLICY);
-    let _silent = Raw::connect(server.address());
-    let mut idle = Raw::connect(server.address());
+    let _silent = RawConnection::connect(server.address());
+    let mut idle = RawConnection::connect(server.address());
     idle.write("GET /healthz HTTP/1.1\r\n\r\n");
-    assert_eq!(idle.response().0, 200);
+    assert_eq!(idle.read_status_and_body().0, 200);
     server.signal("INT");
     server.wait_for_log("SIGINT: stopping");
     assert!(server.next_log(Duration::from_secs(3)).unwrap().contains("stopped"));
@@ -59,9 +60,9 @@ fn sigint_stops_too_and_waits_a_second_at_most_for_idle_connections() {
 }
 
 #[test]
-fn a_client_that_never_ends_its_request_delays_the_stop_by_the_grace_only() {
+fn stuck_request_delays_stop_by_grace_only() {
     let server = Server::start_with(POLICY, &["--shutdown-grace", "300ms"]);
-    let _stuck = half_a_check(&server);
+    let _stuck = start_check(&server);
     server.signal("TERM");
     server.wait_for_log("stopping");
     assert!(server.next_log(Duration::from_secs(9)).unwrap().contains("cutting connections"));
@@ -70,7 +71,7 @@ fn a_client_that_never_ends_its_request_delays_the_stop_by_the_grace_only() {
 }
 
 #[test]
-fn the_environment_serves_as_well_as_flags() {
+fn environment_variables_replace_flags() {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate();
     command
@@ -82,20 +83,20 @@ fn the_environment_serves_as_well_as_flags() {
 }
 
 #[test]
-fn with_the_log_off_only_the_error_that_ends_it_is_told() {
+fn log_level_off_prints_only_fatal_error() {
     let policy = TempFile::new(".yaml", "rules: []");
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path());
-    command.args(["--log-level", "off", "--http", &taken.local_addr().unwrap().to_string()]);
+    command.args(["--log-level", "off", "--http", &listener.local_addr().unwrap().to_string()]);
     let output = command.output().unwrap();
     assert_eq!(stderr(&output).lines().count(), 1);
 }
 
 #[test]
-fn a_port_that_is_taken_is_named_and_exits_1() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+fn used_port_is_named_and_exits_1() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     let policy = TempFile::new(".yaml", POLICY);
     let output = serve(policy.path(), &address);
     let expected =
@@ -105,7 +106,7 @@ fn a_port_that_is_taken_is_named_and_exits_1() {
 }
 
 #[test]
-fn every_mistake_of_a_policy_is_told_and_shown_and_exits_1() {
+fn invalid_policy_reports_every_error_and_exits_1() {
     let policy = TempFile::new(
         ".yaml",
         "rules:\n  - { name: a, limits: [10/fortnight] }\n  - { name: A, limits: [] }\n",
@@ -123,16 +124,16 @@ fn every_mistake_of_a_policy_is_told_and_shown_and_exits_1() {
 }
 
 #[test]
-fn a_policy_that_is_no_yaml_is_told_with_its_place_and_exits_1() {
+fn invalid_yaml_reports_location_and_exits_1() {
     let policy = TempFile::new(".yaml", "rules:\n  - { name: a, limits: [10/s }\n");
     let output = serve(policy.path(), "127.0.0.1:0");
-    let place = format!("{}:2:", policy.path().display());
-    assert!(stderr(&output).starts_with(&place), "{}", stderr(&output));
+    let location = format!("{}:2:", policy.path().display());
+    assert!(stderr(&output).starts_with(&location), "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
-fn a_policy_that_is_not_there_is_named_and_exits_1() {
+fn missing_policy_is_named_and_exits_1() {
     let output = serve(Path::new("/nowhere/policy.yaml"), "127.0.0.1:0");
     let expected = "/nowhere/policy.yaml: cannot be read: No such file or directory";
     assert!(stderr(&output).starts_with(expected), "{}", stderr(&output));

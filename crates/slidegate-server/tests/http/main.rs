@@ -1,4 +1,4 @@
-//! The server as its clients see it: a real process, real sockets.
+//! Tests of the HTTP listener: a real server process and real sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -10,10 +10,10 @@ mod client_values;
 mod common;
 mod connection;
 mod counting;
-mod exchange;
 mod headers;
 mod lifecycle;
 mod malformed;
 mod openapi;
 mod report;
-mod slow;
+mod responses;
+mod slow_clients;

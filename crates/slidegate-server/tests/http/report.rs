@@ -13,23 +13,23 @@ rules:
   - { name: bytes, per: [client], limits: [5000/h], algorithm: sliding_log }
 ";
 
-/// The rules of an answer with their remaining units.
-fn left(answer: &Value) -> Vec<(&str, u64)> {
-    let limits = answer["limits"].as_array().unwrap();
-    let one = |limit: &'_ Value| limit["remaining"].as_u64().unwrap();
-    limits.iter().map(|limit| (limit["rule"].as_str().unwrap(), one(limit))).collect()
+/// Returns the rules of a response with their remaining units.
+fn remaining_by_rule(response: &Value) -> Vec<(&str, u64)> {
+    let limits = response["limits"].as_array().unwrap();
+    let remaining = |limit: &'_ Value| limit["remaining"].as_u64().unwrap();
+    limits.iter().map(|limit| (limit["rule"].as_str().unwrap(), remaining(limit))).collect()
 }
 
 #[test]
 fn check_charges_each_rule_its_cost() {
     let server = Server::start(POLICY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let attributes = json!({"client": "ann"});
     let plain = client.check(&json!({"attributes": attributes})).json();
-    assert_eq!(left(&plain), [("rate", 9), ("tokens", 1000), ("bytes", 4999)]);
+    assert_eq!(remaining_by_rule(&plain), [("rate", 9), ("tokens", 1000), ("bytes", 4999)]);
     let costs = json!({"tokens": 700, "unknown": 3});
     let all = client.check(&json!({"attributes": attributes, "cost": 99, "costs": costs})).json();
-    assert_eq!(left(&all), [("rate", 8), ("tokens", 300), ("bytes", 4900)]);
+    assert_eq!(remaining_by_rule(&all), [("rate", 8), ("tokens", 300), ("bytes", 4900)]);
     let denied = client.check(&json!({"attributes": attributes, "costs": {"tokens": 301}}));
     assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("tokens")));
 }
@@ -37,26 +37,26 @@ fn check_charges_each_rule_its_cost() {
 #[test]
 fn report_charges_above_max_and_never_denies() {
     let server = Server::start(POLICY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let report = |body: Value| client.post("/v1/report", body.to_string());
     let attributes = json!({"client": "ann"});
     let reported = report(json!({"attributes": attributes, "costs": {"tokens": 1800}}));
     assert_eq!(reported.status, 200);
     let json = reported.json();
     assert_eq!((&json["allowed"], &json["degraded"]), (&json!(true), &json!(false)));
-    assert_eq!(left(&json), [("tokens", 0)]);
+    assert_eq!(remaining_by_rule(&json), [("tokens", 0)]);
     let denied = client.check(&json!({"attributes": attributes}));
     assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("tokens")));
     let other = report(json!({"attributes": attributes, "cost": 4000})).json();
-    assert_eq!(left(&other), [("bytes", 1000)]);
+    assert_eq!(remaining_by_rule(&other), [("bytes", 1000)]);
     let nothing = report(json!({"attributes": attributes, "costs": {"unknown": 1}})).json();
-    assert_eq!(left(&nothing), []);
+    assert_eq!(remaining_by_rule(&nothing), []);
 }
 
 #[test]
 fn malformed_costs_are_bad_requests() {
     let server = Server::start(POLICY);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let many: serde_json::Map<String, Value> =
         (0..65).map(|nth| (format!("cost-{nth}"), json!(1))).collect();
     for (path, body, detail) in [

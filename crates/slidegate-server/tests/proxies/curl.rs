@@ -1,27 +1,27 @@
-//! A client at an address of its own.
+//! Requests by curl from a chosen client address.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
-/// An answer as curl shows it.
+/// A response in the output of curl.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CurlResponse {
     pub status: u16,
     headers: Vec<(String, String)>,
     pub body: String,
 }
 
-/// Asks `at` for a path, from 127.0.0.`from`.
-pub fn curl(at: SocketAddr, from: u8, path: &str, arguments: &[&str]) -> Answer {
+/// Sends a request for a path to `address`, from client address 127.0.0.`from`.
+pub fn curl(address: SocketAddr, from: u8, path: &str, arguments: &[&str]) -> CurlResponse {
     let mut command = Command::new("curl");
     command.args(["-sS", "-i", "--max-time", "30", "--interface", &format!("127.0.0.{from}")]);
-    let output = command.args(arguments).arg(format!("http://{at}{path}")).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {told}");
-    Answer::read(&String::from_utf8(output.stdout).unwrap())
+    let output = command.args(arguments).arg(format!("http://{address}{path}")).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    CurlResponse::read(&String::from_utf8(output.stdout).unwrap())
 }
 
-impl Answer {
+impl CurlResponse {
     fn read(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let mut lines = head.lines();
@@ -33,11 +33,11 @@ impl Answer {
         Self { status, headers: lines.map(header).collect(), body: body.to_owned() }
     }
 
-    /// The value of a header that stands there at most once.
+    /// Returns the value of a header. Panics if the response has it more than once.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let mut values = self.headers.iter().filter(|(own, _)| own == name);
+        let mut values = self.headers.iter().filter(|(key, _)| key == name);
         let value = values.next().map(|(_, value)| &**value);
-        assert!(values.next().is_none(), "{name} stands there twice: {self:?}");
+        assert!(values.next().is_none(), "{name} occurs twice: {self:?}");
         value
     }
 }

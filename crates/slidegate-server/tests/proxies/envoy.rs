@@ -1,4 +1,4 @@
-//! Envoy asks by its rate limit service: with the very file of `deploy/`, and with one that has every case.
+//! Envoy with its rate limit filter: with the files of `deploy/`, and with a configuration for all other cases.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use slidegate::Algorithm;
 
 use crate::common::{Server, TempFile, slidegate};
-use crate::curl::{Answer, curl};
+use crate::curl::{CurlResponse, curl};
 use crate::process::{Proxy, free_address};
 use crate::servers::{Folder, wait_until};
 use crate::upstream::Upstream;
-use crate::{installed, project};
+use crate::{installed_program, project_path};
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }
@@ -26,44 +26,46 @@ rules:
   - { name: cost, domain: edge, per: [cost], limits: [10/h] }
 ";
 
-/// Envoy before a service, asking slidegate.
-struct Rig {
+/// Envoy in front of a service, with slidegate as rate limit service.
+struct EnvoySetup {
     envoy: Proxy,
     upstream: Upstream,
-    /// None once it is stopped.
+    /// `None` after slidegate has been stopped.
     slidegate: Option<Server>,
 }
 
-impl Rig {
-    /// With this configuration, in which something stands instead of something else.
-    fn start(policy: &str, config: &Path, places: &[(&str, &str)]) -> Self {
+impl EnvoySetup {
+    /// Starts all three with this policy, and Envoy with this file and these replacements.
+    fn start(policy: &str, config: &Path, replacements: &[(&str, &str)]) -> Self {
         let slidegate = Server::start_with_grpc(policy, &[]);
         let upstream = Upstream::start();
-        let envoy = start(config, slidegate.grpc(), upstream.address(), places);
+        let envoy = start(config, slidegate.grpc(), upstream.address(), replacements);
         Self { envoy, upstream, slidegate: Some(slidegate) }
     }
 
-    fn cases(places: &[(&str, &str)]) -> Self {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
-        Self::start(POLICY, &here, places)
+    /// Starts all three with `POLICY`, and Envoy with `cases.yaml` and these replacements.
+    fn with_cases(replacements: &[(&str, &str)]) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
+        Self::start(POLICY, &path, replacements)
     }
 
-    fn ask(&self, path: &str, arguments: &[&str]) -> Answer {
+    /// Sends a request through Envoy.
+    fn get(&self, path: &str, arguments: &[&str]) -> CurlResponse {
         curl(self.envoy.address, 2, path, arguments)
     }
 
-    /// Asks for somebody.
-    fn ask_as(&self, path: &str, who: &str) -> Answer {
-        self.ask(path, &["-H", &format!("x-who: {who}")])
+    /// Sends a request as this user.
+    fn get_as(&self, path: &str, user: &str) -> CurlResponse {
+        self.get(path, &["-H", &format!("x-user: {user}")])
     }
 }
 
-/// Starts Envoy with this file, in which other text replaces some.
+/// Starts Envoy with this file, these addresses and these replacements.
 pub fn start(
     config: &Path,
     slidegate: SocketAddr,
     service: SocketAddr,
-    places: &[(&str, &str)],
+    replacements: &[(&str, &str)],
 ) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     let mut text = fs::read_to_string(config).unwrap();
@@ -73,14 +75,14 @@ pub fn start(
         (port(8081), port(slidegate.port())),
         (port(9000), port(service.port())),
     ];
-    let ports = ports.iter().map(|(place, real)| (&**place, &**real));
-    for (place, real) in ports.chain(places.iter().copied()) {
-        assert!(text.contains(place), "{place} does not stand in {}", config.display());
-        text = text.replace(place, real);
+    let ports = ports.iter().map(|(original, replacement)| (&**original, &**replacement));
+    for (original, replacement) in ports.chain(replacements.iter().copied()) {
+        assert!(text.contains(original), "{} does not contain {original}", config.display());
+        text = text.replace(original, replacement);
     }
     let path = folder.path().join("envoy.yaml");
     fs::write(&path, text).unwrap();
-    let mut command = Command::new(installed("envoy/bin/envoy"));
+    let mut command = Command::new(installed_program("envoy/bin/envoy"));
     command.arg("-c").arg(path).args([
         "--concurrency",
         "1",
@@ -92,40 +94,48 @@ pub fn start(
 }
 
 #[test]
-fn the_file_of_deploy_counts_requests_and_what_they_cost_in_the_end() {
-    let policy = fs::read_to_string(project("deploy/envoy/policy.yaml")).unwrap();
-    let rig = Rig::start(&policy, &project("deploy/envoy/envoy.yaml"), &[]);
-    let passes = rig.ask("/", &["-H", "x-api-key: k"]);
-    assert_eq!(passes.status, 200, "{passes:?}");
-    let told = passes.header("ratelimit-policy").unwrap();
-    assert_eq!(told, r#""per-key.1s";q=10;w=1, "per-key.1m";q=300;w=60, "per-address";q=20;w=1"#);
+fn deployed_config_counts_requests_and_final_costs() {
+    let policy = fs::read_to_string(project_path("deploy/envoy/policy.yaml")).unwrap();
+    let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/envoy.yaml"), &[]);
+    let allowed = setup.get("/", &["-H", "x-api-key: k"]);
+    assert_eq!(allowed.status, 200, "{allowed:?}");
+    let policy_header = allowed.header("ratelimit-policy").unwrap();
+    assert_eq!(
+        policy_header,
+        r#""per-key.1s";q=10;w=1, "per-key.1m";q=300;w=60, "per-address";q=20;w=1"#
+    );
     let chat = |tokens: &str| {
-        rig.ask("/v1/chat", &["-H", "x-api-key: t", "-H", &format!("x-tokens-used: {tokens}")])
+        setup.get("/v1/chat", &["-H", "x-api-key: t", "-H", &format!("x-tokens-used: {tokens}")])
     };
     assert_eq!(chat("1500").status, 200);
-    // It is charged when the answer has gone, so a little later. Asking too often is denied by another rule.
-    let by_tokens = |denied: &Answer| denied.body.contains(r#""tokens""#);
-    wait_until("the tokens are charged", || by_tokens(&chat("0")));
-    let asked = rig.upstream.asked();
+    // Envoy reports the tokens after its response, so they are charged later. Requests at a high rate are denied by
+    // another rule.
+    let is_denied_by_tokens = |denied: &CurlResponse| denied.body.contains(r#""tokens""#);
+    wait_until("the tokens are charged", || is_denied_by_tokens(&chat("0")));
+    let forwarded_before = setup.upstream.request_count();
     let denied = chat("0");
-    assert_eq!(rig.upstream.asked(), asked, "what is denied does not reach the service");
-    assert!(denied.status == 429 && by_tokens(&denied), "{denied:?}");
-    // Until a third of 1,500 has left: at the soonest 20 s into the next minute of the key.
+    assert_eq!(
+        setup.upstream.request_count(),
+        forwarded_before,
+        "a denied request reached the service"
+    );
+    assert!(denied.status == 429 && is_denied_by_tokens(&denied), "{denied:?}");
+    // A third of the 1,500 tokens must leave the window: at the earliest 20 s into the next minute of the key.
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((15..=81).contains(&wait), "{wait}");
 }
 
 #[test]
-fn envoy_takes_the_filter_that_istio_is_given() {
+fn envoy_accepts_istio_filter() {
     let yaml = |path: &str| -> Value {
-        serde_saphyr::from_str(&fs::read_to_string(project(path)).unwrap()).unwrap()
+        serde_saphyr::from_str(&fs::read_to_string(project_path(path)).unwrap()).unwrap()
     };
     let mut filter =
         yaml("deploy/istio/envoyfilter.yaml")["spec"]["configPatches"][0]["patch"]["value"].take();
-    let asks =
+    let cluster_name =
         filter.pointer_mut("/typed_config/rate_limit_service/grpc_service/envoy_grpc/cluster_name");
-    let asks = std::mem::replace(asks.unwrap(), "slidegate".into());
-    assert_eq!(asks, "outbound|8081||slidegate.default.svc.cluster.local");
+    let cluster_name = std::mem::replace(cluster_name.unwrap(), "slidegate".into());
+    assert_eq!(cluster_name, "outbound|8081||slidegate.default.svc.cluster.local");
     let service = yaml("deploy/kubernetes/service.yaml");
     assert_eq!(service["metadata"]["name"], "slidegate");
     assert!(service["spec"]["ports"].as_array().unwrap().iter().any(|port| port["port"] == 8081));
@@ -137,22 +147,24 @@ fn envoy_takes_the_filter_that_istio_is_given() {
     let folder = Folder::new();
     let path = folder.path().join("envoy.json");
     fs::write(&path, config.to_string()).unwrap();
-    let mut envoy = Command::new(installed("envoy/bin/envoy"));
+    let mut envoy = Command::new(installed_program("envoy/bin/envoy"));
     let output = envoy.args(["--mode", "validate", "-l", "warn", "-c"]).arg(path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn what_is_denied_is_told_by_both_kinds_of_headers_and_a_problem() {
-    let rig = Rig::cases(&[]);
-    for left in ["1", "0"] {
-        let passes = rig.ask_as("/one", "a");
-        assert_eq!(passes.status, 200, "{passes:?}");
-        assert_eq!(passes.header("x-ratelimit-limit"), Some(r#"2, 2;w=3600;name="one""#));
-        assert_eq!(passes.header("x-ratelimit-remaining"), Some(left));
-        assert!(passes.header("ratelimit").unwrap().starts_with(&format!(r#""one";r={left};t="#)));
+fn denial_has_both_header_styles_and_problem() {
+    let setup = EnvoySetup::with_cases(&[]);
+    for remaining in ["1", "0"] {
+        let allowed = setup.get_as("/one", "a");
+        assert_eq!(allowed.status, 200, "{allowed:?}");
+        assert_eq!(allowed.header("x-ratelimit-limit"), Some(r#"2, 2;w=3600;name="one""#));
+        assert_eq!(allowed.header("x-ratelimit-remaining"), Some(remaining));
+        assert!(
+            allowed.header("ratelimit").unwrap().starts_with(&format!(r#""one";r={remaining};t="#))
+        );
     }
-    let denied = rig.ask_as("/one", "a");
+    let denied = setup.get_as("/one", "a");
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
@@ -161,77 +173,80 @@ fn what_is_denied_is_told_by_both_kinds_of_headers_and_a_problem() {
     assert_eq!(denied.header("x-ratelimit-reset"), denied.header("retry-after"));
     let problem: Value = serde_json::from_str(&denied.body).unwrap();
     assert_eq!(problem["violated-policies"][0], "one");
-    assert_eq!(rig.ask_as("/one", "b").status, 200, "others are counted apart");
+    assert_eq!(setup.get_as("/one", "b").status, 200, "other users have their own counter");
 }
 
 #[test]
-fn http_2_and_grpc_are_denied_in_their_own_ways() {
-    let rig = Rig::cases(&[]);
-    let ask = |arguments: &[&str]| {
-        let http2 = ["--http2-prior-knowledge", "-H", "x-who: h2"];
-        rig.ask("/one", &[&http2, arguments].concat())
+fn http_2_and_grpc_get_native_denials() {
+    let setup = EnvoySetup::with_cases(&[]);
+    let get = |arguments: &[&str]| {
+        let http2 = ["--http2-prior-knowledge", "-H", "x-user: h2"];
+        setup.get("/one", &[&http2, arguments].concat())
     };
-    assert_eq!([ask(&[]).status, ask(&[]).status, ask(&[]).status], [200, 200, 429]);
-    let grpc = ask(&["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", ""]);
-    // RESOURCE_EXHAUSTED, as gRPC tells it: in a header of an answer that is otherwise fine.
+    assert_eq!([get(&[]).status, get(&[]).status, get(&[]).status], [200, 200, 429]);
+    let grpc = get(&["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", ""]);
+    // RESOURCE_EXHAUSTED, in a header of a response with status 200, as gRPC requires.
     assert_eq!((grpc.status, grpc.header("grpc-status")), (200, Some("8")), "{grpc:?}");
 }
 
 #[test]
-fn a_rule_that_watches_lets_pass_what_it_would_deny() {
-    let rig = Rig::cases(&[]);
+fn observing_rule_allows_excess_requests() {
+    let setup = EnvoySetup::with_cases(&[]);
     for _ in 0..3 {
-        assert_eq!(rig.ask_as("/watched", "a").status, 200);
+        assert_eq!(setup.get_as("/watched", "a").status, 200);
     }
-    // Envoy tells of it all the same.
-    assert_eq!(rig.ask_as("/watched", "a").header("x-ratelimit-remaining"), Some("0"));
+    // Envoy still reports the status of the rule.
+    assert_eq!(setup.get_as("/watched", "a").header("x-ratelimit-remaining"), Some("0"));
 }
 
 #[test]
-fn one_descriptor_that_denies_leaves_the_others_uncharged() {
-    let rig = Rig::cases(&[]);
+fn denied_descriptor_leaves_others_uncharged() {
+    let setup = EnvoySetup::with_cases(&[]);
     let several = |first: &str, second: &str| {
         let [first, second] = [format!("x-first: {first}"), format!("x-second: {second}")];
-        rig.ask("/several", &["-H", &first, "-H", &second]).status
+        setup.get("/several", &["-H", &first, "-H", &second]).status
     };
     assert_eq!(several("f", "s"), 200);
     for _ in 0..5 {
         assert_eq!(several("f", "s"), 429);
     }
-    let left = rig.ask("/first", &["-H", "x-first: f"]);
-    assert_eq!(left.header("x-ratelimit-remaining"), Some("1"), "one of three was charged");
+    let first = setup.get("/first", &["-H", "x-first: f"]);
+    assert_eq!(first.header("x-ratelimit-remaining"), Some("1"), "one of three units was charged");
 }
 
 #[test]
-fn own_hits_are_charged_always_and_refunded() {
-    let rig = Rig::cases(&[]);
-    let left = |path: &str| {
-        let answer = rig.ask_as(path, "a");
-        (answer.status, answer.header("x-ratelimit-remaining").unwrap().to_owned())
+fn descriptor_hits_are_charged_and_refunded() {
+    let setup = EnvoySetup::with_cases(&[]);
+    let status_and_remaining = |path: &str| {
+        let response = setup.get_as(path, "a");
+        (response.status, response.header("x-ratelimit-remaining").unwrap().to_owned())
     };
-    let is = |status: u16, left: &str| (status, left.to_owned());
-    assert_eq!(left("/costly"), is(200, "6"));
-    assert_eq!(left("/costly"), is(200, "2"));
-    assert_eq!(left("/costly"), is(429, "0"), "12 of 10 are used");
-    for more in ["2", "6", "10", "10"] {
-        assert_eq!(left("/back"), is(200, more));
+    let expected = |status: u16, remaining: &str| (status, remaining.to_owned());
+    assert_eq!(status_and_remaining("/costly"), expected(200, "6"));
+    assert_eq!(status_and_remaining("/costly"), expected(200, "2"));
+    assert_eq!(status_and_remaining("/costly"), expected(429, "0"), "12 of 10 units are used");
+    for remaining in ["2", "6", "10", "10"] {
+        assert_eq!(status_and_remaining("/back"), expected(200, remaining));
     }
 }
 
 #[test]
-fn override_of_envoy_replaces_the_limit() {
-    let rig = Rig::cases(&[]);
-    for left in ["2", "1", "0"] {
-        let answer = rig.ask_as("/override", "a");
-        assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (200, Some(left)));
+fn envoy_override_replaces_limit() {
+    let setup = EnvoySetup::with_cases(&[]);
+    for remaining in ["2", "1", "0"] {
+        let response = setup.get_as("/override", "a");
+        assert_eq!(
+            (response.status, response.header("x-ratelimit-remaining")),
+            (200, Some(remaining))
+        );
     }
-    assert_eq!(rig.ask_as("/override", "a").status, 429);
+    assert_eq!(setup.get_as("/override", "a").status, 429);
 }
 
-/// The statuses of requests under a budget, whose responses use so many tokens each. Each is sent when the one before has
-/// been charged, which happens after its response.
-fn statuses_of_tokens(rig: &Rig, budget: u64, tokens: &[u64]) -> Vec<u16> {
-    let slidegate = rig.slidegate.as_ref().unwrap().address();
+/// Sends one request per entry of `tokens`, the tokens that its response uses, and returns the statuses. Waits for each
+/// charge before the next request, because Envoy charges after the response.
+fn send_token_requests(setup: &EnvoySetup, budget: u64, tokens: &[u64]) -> Vec<u16> {
+    let slidegate = setup.slidegate.as_ref().unwrap().address();
     let remaining = || {
         let peek = r#"{"domain":"edge","attributes":{"tokens":"a"}}"#;
         let peeked = curl(slidegate, 2, "/v1/peek", &["-d", peek]);
@@ -240,7 +255,7 @@ fn statuses_of_tokens(rig: &Rig, budget: u64, tokens: &[u64]) -> Vec<u16> {
     let mut used = 0;
     let status = |tokens: &u64| {
         let tokens_used = format!("x-tokens-used: {tokens}");
-        let status = rig.ask("/tokens", &["-H", "x-who: a", "-H", &tokens_used]).status;
+        let status = setup.get("/tokens", &["-H", "x-user: a", "-H", &tokens_used]).status;
         used += if status == 200 { *tokens } else { 0 };
         wait_until("the tokens are charged", || remaining() == budget.saturating_sub(used));
         status
@@ -249,26 +264,26 @@ fn statuses_of_tokens(rig: &Rig, budget: u64, tokens: &[u64]) -> Vec<u16> {
 }
 
 #[test]
-fn tokens_above_the_budget_deny_later_requests() {
+fn tokens_above_budget_deny_later_requests() {
     for algorithm in Algorithm::ALL {
         let policy = format!(
             "rules: [{{ name: tokens, domain: edge, per: [tokens], limits: [10/h], algorithm: {algorithm}, cost: tokens }}]"
         );
         let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
-        let rig = Rig::start(&policy, &cases, &[]);
-        let statuses = statuses_of_tokens(&rig, 10, &[10_000, 1, 1, 1, 1]);
+        let setup = EnvoySetup::start(&policy, &cases, &[]);
+        let statuses = send_token_requests(&setup, 10, &[10_000, 1, 1, 1, 1]);
         assert_eq!(statuses, [200, 429, 429, 429, 429], "{algorithm}");
     }
 }
 
 #[test]
-fn recipe_for_tokens_serves_envoy_and_http_with_one_policy() {
-    let policy = fs::read_to_string(project("examples/llm-tokens.yaml")).unwrap();
-    let rig = Rig::start(&policy, &project("deploy/envoy/llm-tokens.yaml"), &[]);
-    let slidegate = rig.slidegate.as_ref().unwrap().address();
+fn token_recipe_serves_envoy_and_http() {
+    let policy = fs::read_to_string(project_path("examples/llm-tokens.yaml")).unwrap();
+    let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/llm-tokens.yaml"), &[]);
+    let slidegate = setup.slidegate.as_ref().unwrap().address();
     let post = |path: &str, body: &str| -> Value {
-        let answer = curl(slidegate, 2, path, &["-d", body]);
-        serde_json::from_str(&answer.body).unwrap()
+        let response = curl(slidegate, 2, path, &["-d", body]);
+        serde_json::from_str(&response.body).unwrap()
     };
     let remaining = |rule: &str| {
         let peek = r#"{"attributes":{"org":"acme","user":"ann","model":"large"}}"#;
@@ -277,14 +292,14 @@ fn recipe_for_tokens_serves_envoy_and_http_with_one_policy() {
         let limit = limits.iter().find(|limit| limit["rule"] == rule).unwrap();
         limit["remaining"].as_u64().unwrap()
     };
-    let ask = |tokens: &str| {
+    let get = |tokens: &str| {
         let headers = ["x-org: acme", "x-user: ann", "x-model: large"];
         let used = format!("x-tokens-used: {tokens}");
         let arguments: Vec<&str> =
             headers.iter().copied().chain([&*used]).flat_map(|header| ["-H", header]).collect();
-        rig.ask("/v1/chat", &arguments)
+        setup.get("/v1/chat", &arguments)
     };
-    assert_eq!(ask("1834").status, 200);
+    assert_eq!(get("1834").status, 200);
     wait_until("Envoy's tokens are charged", || remaining("tokens") == 98_166);
     let check = r#"{"attributes":{"org":"acme","user":"bob","model":"large"}}"#;
     assert_eq!(post("/v1/check", check)["allowed"], true);
@@ -295,7 +310,7 @@ fn recipe_for_tokens_serves_envoy_and_http_with_one_policy() {
         (&reported["allowed"], reported["limits"].as_array().unwrap().len()),
         (&true.into(), 2)
     );
-    let denied = ask("1");
+    let denied = get("1");
     assert!(denied.status == 429 && denied.body.contains("tokens"), "{denied:?}");
     let denied = post("/v1/check", check);
     assert_eq!((&denied["rule"], &denied["reason"]), (&"tokens".into(), &"limit_exceeded".into()));
@@ -316,11 +331,11 @@ descriptors:
     assert!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr));
     let policy = String::from_utf8(converted.stdout).unwrap();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
-    let rig = Rig::start(&policy, &cases, &[]);
-    assert_eq!(statuses_of_tokens(&rig, 1_000, &[700, 700, 700, 700]), [200, 200, 429, 429]);
-    // At max, and not above it.
-    let rig = Rig::start(&policy, &cases, &[]);
-    assert_eq!(statuses_of_tokens(&rig, 1_000, &[1000, 1, 1]), [200, 200, 429]);
+    let setup = EnvoySetup::start(&policy, &cases, &[]);
+    assert_eq!(send_token_requests(&setup, 1_000, &[700, 700, 700, 700]), [200, 200, 429, 429]);
+    // Exactly at max, not above it.
+    let setup = EnvoySetup::start(&policy, &cases, &[]);
+    assert_eq!(send_token_requests(&setup, 1_000, &[1000, 1, 1]), [200, 200, 429]);
 }
 
 #[test]
@@ -331,33 +346,33 @@ rules:
   - { name: shared, domain: edge, per: [shared], limits: [2/h], mode: jointly }
 ";
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
-    let rig = Rig::start(policy, &cases, &[]);
-    let ask = |own: &str, shared: &str| {
+    let setup = EnvoySetup::start(policy, &cases, &[]);
+    let get = |own: &str, shared: &str| {
         let [own, shared] = [format!("x-first: {own}"), format!("x-second: {shared}")];
-        rig.ask("/quota", &["-H", &own, "-H", &shared]).status
+        setup.get("/quota", &["-H", &own, "-H", &shared]).status
     };
-    assert_eq!([ask("a", "t"), ask("a", "t"), ask("a", "t")], [200, 200, 429]);
-    assert_eq!(ask("b", "t"), 200, "b's own quota is unused");
+    assert_eq!([get("a", "t"), get("a", "t"), get("a", "t")], [200, 200, 429]);
+    assert_eq!(get("b", "t"), 200, "b's own quota is unused");
 }
 
 #[test]
-fn without_slidegate_envoy_does_as_it_is_told() {
+fn failure_mode_deny_decides_without_slidegate() {
     for (deny, status) in [("false", 200), ("true", 503)] {
         let place = [("failure_mode_deny: false", &*format!("failure_mode_deny: {deny}"))];
-        let mut rig = Rig::cases(&place);
-        assert_eq!(rig.ask_as("/one", "a").status, 200);
-        rig.slidegate = None;
-        assert_eq!(rig.ask_as("/one", "a").status, status);
+        let mut setup = EnvoySetup::with_cases(&place);
+        assert_eq!(setup.get_as("/one", "a").status, 200);
+        setup.slidegate = None;
+        assert_eq!(setup.get_as("/one", "a").status, status);
     }
 }
 
 #[test]
-fn a_reload_under_load_fails_no_request() {
-    let rig = Rig::cases(&[("failure_mode_deny: false", "failure_mode_deny: true")]);
-    let slidegate = rig.slidegate.as_ref().unwrap();
+fn reload_under_load_fails_no_request() {
+    let setup = EnvoySetup::with_cases(&[("failure_mode_deny: false", "failure_mode_deny: true")]);
+    let slidegate = setup.slidegate.as_ref().unwrap();
     let mut load = Command::new("curl");
-    load.args(["-sS", "-o", "/dev/null", "-w", "%{http_code}\n", "-H", "x-who: a"]);
-    load.arg(format!("http://{}/one?[1-2000]", rig.envoy.address));
+    load.args(["-sS", "-o", "/dev/null", "-w", "%{http_code}\n", "-H", "x-user: a"]);
+    load.arg(format!("http://{}/one?[1-2000]", setup.envoy.address));
     let load = load.stdout(Stdio::piped()).spawn().unwrap();
     for nth in 1..=10 {
         let wider = POLICY.replace("[2/h]", &format!("[{}/h]", 100_000 + nth));
@@ -368,7 +383,7 @@ fn a_reload_under_load_fails_no_request() {
     let codes = String::from_utf8(output.stdout).unwrap();
     let passed = codes.lines().filter(|code| *code == "200").count();
     let denied = codes.lines().filter(|code| *code == "429").count();
-    // Until the first reload all but two were denied.
-    assert_eq!(passed + denied, 2_000, "some failed");
-    assert!(passed > 2, "no reload reached them");
+    // Before the first reload, only two requests were allowed.
+    assert_eq!(passed + denied, 2_000, "some requests failed");
+    assert!(passed > 2, "no request saw a reload");
 }

@@ -1,10 +1,10 @@
-//! Proxies that ask `/v1/auth`.
+//! Proxies that call `/v1/auth`.
 
 use serde_json::{Value, json};
 
 use crate::common::Server;
-use crate::curl::{Answer, curl};
-use crate::launch::{Behind, caddy, haproxy, nginx, traefik};
+use crate::curl::{CurlResponse, curl};
+use crate::launch::{Backends, caddy, haproxy, nginx, traefik};
 use crate::process::Proxy;
 use crate::servers::wait_until;
 use crate::upstream::Upstream;
@@ -19,18 +19,18 @@ rules:
   - { name: gone, when: { header.x-api-key: gone }, limits: denied, deny_status: 410 }
 ";
 
-/// What a proxy can do.
-struct Can {
-    /// Its client gets the headers of what passes; else only the service does.
-    tells_client: bool,
-    /// Its client gets the body of a denial as slidegate wrote it.
-    hands_on_body: bool,
-    /// The status without slidegate: 200, if everything passes then.
-    without: u16,
+/// The features of a proxy's integration.
+struct ProxyFeatures {
+    /// Whether the client receives the rate-limit headers of allowed requests. Otherwise only the service does.
+    sends_headers_to_client: bool,
+    /// Whether the client receives slidegate's body of a denial.
+    forwards_denial_body: bool,
+    /// The status of all requests while slidegate is down: 200 if the proxy fails open.
+    status_without_slidegate: u16,
 }
 
-/// Asks as a client of this address; its forged header shall not change a thing.
-fn ask(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) -> Answer {
+/// Sends a request from this address, with forged headers that must not have an effect.
+fn send_request(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) -> CurlResponse {
     let forged = [
         ["-H", "X-Forwarded-For: 198.51.100.1"],
         ["-H", "X-Forwarded-Method: HEAD"],
@@ -44,53 +44,57 @@ fn ask(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) -> Answer {
     curl(proxy.address, from, path, &[&forged.concat(), arguments].concat())
 }
 
-/// What every proxy does, as far as it can.
-fn hold(start: fn(&Behind) -> Proxy, can: &Can) {
+/// Checks a proxy with its features.
+fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     let upstream = Upstream::start();
     let server = Server::start(POLICY);
-    let behind = Behind { slidegate: server.address(), service: upstream.address(), edits: &[] };
-    let proxy = start(&behind);
-    wait_until("the proxy asks slidegate", || tells(&proxy, can));
+    let backends =
+        Backends { slidegate: server.address(), service: upstream.address(), edits: &[] };
+    let proxy = start(&backends);
+    wait_until("the proxy calls slidegate", || is_limiting(&proxy, features));
 
-    passes_then_is_denied(&proxy, &upstream, can);
-    sees_what_was_asked(&proxy);
-    denies_by_every_status(&proxy, &upstream);
-    goes_on_without_slidegate(&proxy, server, can);
+    check_limit_and_denial(&proxy, &upstream, features);
+    check_forwarded_attributes(&proxy);
+    check_denial_statuses(&proxy, &upstream);
+    check_without_slidegate(&proxy, server, features);
 }
 
-/// Whether slidegate is asked: Traefik reads its files while it listens, and HAProxy has to find out who is there.
-fn tells(proxy: &Proxy, can: &Can) -> bool {
-    let answer = ask(proxy, 99, "/", &[]);
-    answer.status == 429
-        || answer.status == 200 && (!can.tells_client || answer.header("ratelimit").is_some())
+/// Returns `true` once the proxy calls slidegate. Traefik reads its files after it listens, and HAProxy checks the
+/// health of its servers first.
+fn is_limiting(proxy: &Proxy, features: &ProxyFeatures) -> bool {
+    let response = send_request(proxy, 99, "/", &[]);
+    response.status == 429
+        || response.status == 200
+            && (!features.sends_headers_to_client || response.header("ratelimit").is_some())
 }
 
-fn passes_then_is_denied(proxy: &Proxy, upstream: &Upstream, can: &Can) {
-    for left in [2, 1, 0] {
-        let answer = ask(proxy, 2, "/a?domain=other&deny_status=418", &["-d", "abc"]);
-        assert_eq!(answer.status, 200, "{answer:?}");
-        assert!(answer.body.starts_with("POST /a?domain=other&deny_status=418 abc\n"));
+/// Checks that the limit is enforced and the headers are correct.
+fn check_limit_and_denial(proxy: &Proxy, upstream: &Upstream, features: &ProxyFeatures) {
+    for remaining in [2, 1, 0] {
+        let response = send_request(proxy, 2, "/a?domain=other&deny_status=418", &["-d", "abc"]);
+        assert_eq!(response.status, 200, "{response:?}");
+        assert!(response.body.starts_with("POST /a?domain=other&deny_status=418 abc\n"));
         let policy = r#""per-ip";q=3;w=3600"#;
-        let limit = format!(r#""per-ip";r={left};t="#);
-        if can.tells_client {
-            assert_eq!(answer.header("ratelimit-policy"), Some(policy));
-            assert!(answer.header("ratelimit").unwrap().starts_with(&limit), "{answer:?}");
+        let limit = format!(r#""per-ip";r={remaining};t="#);
+        if features.sends_headers_to_client {
+            assert_eq!(response.header("ratelimit-policy"), Some(policy));
+            assert!(response.header("ratelimit").unwrap().starts_with(&limit), "{response:?}");
         } else {
-            assert!(answer.body.contains(&format!("\nratelimit-policy: {policy}\n")));
-            assert!(answer.body.contains(&format!("\nratelimit: {limit}")), "{answer:?}");
+            assert!(response.body.contains(&format!("\nratelimit-policy: {policy}\n")));
+            assert!(response.body.contains(&format!("\nratelimit: {limit}")), "{response:?}");
         }
-        assert_eq!(answer.header("retry-after"), None);
+        assert_eq!(response.header("retry-after"), None);
     }
-    let asked = upstream.asked();
-    let denied = ask(proxy, 2, "/a?deny_status=418", &["-d", "abc"]);
-    assert_eq!(upstream.asked(), asked, "what is denied does not reach the service");
-    assert_denied(&denied, can);
-    // A client that is counted apart is served.
-    assert_eq!(ask(proxy, 3, "/", &[]).status, 200);
-    assert_eq!(ask(proxy, 2, "/", &["--head"]).status, 429);
+    let forwarded_before = upstream.request_count();
+    let denied = send_request(proxy, 2, "/a?deny_status=418", &["-d", "abc"]);
+    assert_eq!(upstream.request_count(), forwarded_before, "a denied request reached the service");
+    assert_denied(&denied, features);
+    // A client with another counter is served.
+    assert_eq!(send_request(proxy, 3, "/", &[]).status, 200);
+    assert_eq!(send_request(proxy, 2, "/", &["--head"]).status, 429);
 }
 
-fn assert_denied(denied: &Answer, can: &Can) {
+fn assert_denied(denied: &CurlResponse, features: &ProxyFeatures) {
     assert_eq!(
         (denied.status, denied.header("content-type")),
         (429, Some("application/problem+json"))
@@ -105,59 +109,92 @@ fn assert_denied(denied: &Answer, can: &Can) {
         "title": "Quota exceeded",
         "status": 429
     });
-    if can.hands_on_body {
+    if features.forwards_denial_body {
         expected["reason"] = json!("limit_exceeded");
         expected["violated-policies"] = json!(["per-ip"]);
     }
     assert_eq!(serde_json::from_str::<Value>(&denied.body).unwrap(), expected);
 }
 
-/// Method, path, host and headers come to slidegate.
-fn sees_what_was_asked(proxy: &Proxy) {
-    assert_eq!(ask(proxy, 10, "/login?a", &["-d", "abc"]).status, 200);
-    assert_eq!(ask(proxy, 11, "/login?b", &["-d", "abc"]).status, 429);
-    assert_eq!(ask(proxy, 11, "/%6Cogin", &["-d", "abc"]).status, 429);
-    assert_eq!(ask(proxy, 11, "/login", &[]).status, 200);
-    let with_key = |from| ask(proxy, from, "/", &["-H", "X-Api-Key: k1"]).status;
+/// Checks that rules match the method, path, host and headers of the request.
+fn check_forwarded_attributes(proxy: &Proxy) {
+    assert_eq!(send_request(proxy, 10, "/login?a", &["-d", "abc"]).status, 200);
+    assert_eq!(send_request(proxy, 11, "/login?b", &["-d", "abc"]).status, 429);
+    assert_eq!(send_request(proxy, 11, "/%6Cogin", &["-d", "abc"]).status, 429);
+    assert_eq!(send_request(proxy, 11, "/login", &[]).status, 200);
+    let with_key = |from| send_request(proxy, from, "/", &["-H", "X-Api-Key: k1"]).status;
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
 }
 
-/// Some proxies pass certain statuses only, so the client may get another one than that of the rule.
-fn denies_by_every_status(proxy: &Proxy, upstream: &Upstream) {
+/// Checks that rules with other statuses deny as well. Some proxies replace the status by another.
+fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
-        let asked = upstream.asked();
-        let denied = ask(proxy, 14, "/", &["-H", key]);
+        let forwarded_before = upstream.request_count();
+        let denied = send_request(proxy, 14, "/", &["-H", key]);
         assert!((400..500).contains(&denied.status), "{key}: {denied:?}");
-        assert_eq!(upstream.asked(), asked, "{key}: it does not reach the service");
+        assert_eq!(
+            upstream.request_count(),
+            forwarded_before,
+            "{key}: a denied request reached the service"
+        );
     }
 }
 
-fn goes_on_without_slidegate(proxy: &Proxy, server: Server, can: &Can) {
+/// Checks the status of requests while slidegate is down, and that forged headers do not reach the client.
+fn check_without_slidegate(proxy: &Proxy, server: Server, features: &ProxyFeatures) {
     drop(server);
-    let answer = ask(proxy, 2, "/without", &["-d", "abc"]);
-    assert_eq!(answer.status, can.without, "{answer:?}");
-    if can.without == 200 {
-        assert_eq!(answer.body, "POST /without abc\nratelimit: forged\n");
-        assert_eq!(answer.header("ratelimit"), None);
+    let response = send_request(proxy, 2, "/without", &["-d", "abc"]);
+    assert_eq!(response.status, features.status_without_slidegate, "{response:?}");
+    if features.status_without_slidegate == 200 {
+        assert_eq!(response.body, "POST /without abc\nratelimit: forged\n");
+        assert_eq!(response.header("ratelimit"), None);
     }
 }
 
 #[test]
-fn nginx_asks_and_tells() {
-    hold(nginx, &Can { tells_client: true, hands_on_body: false, without: 200 });
+fn nginx_enforces_limits_and_sends_headers() {
+    check_proxy(
+        nginx,
+        &ProxyFeatures {
+            sends_headers_to_client: true,
+            forwards_denial_body: false,
+            status_without_slidegate: 200,
+        },
+    );
 }
 
 #[test]
-fn caddy_asks_and_tells() {
-    hold(caddy, &Can { tells_client: true, hands_on_body: true, without: 200 });
+fn caddy_enforces_limits_and_sends_headers() {
+    check_proxy(
+        caddy,
+        &ProxyFeatures {
+            sends_headers_to_client: true,
+            forwards_denial_body: true,
+            status_without_slidegate: 200,
+        },
+    );
 }
 
 #[test]
-fn traefik_asks_and_tells() {
-    hold(traefik, &Can { tells_client: false, hands_on_body: true, without: 500 });
+fn traefik_enforces_limits_and_sends_headers() {
+    check_proxy(
+        traefik,
+        &ProxyFeatures {
+            sends_headers_to_client: false,
+            forwards_denial_body: true,
+            status_without_slidegate: 500,
+        },
+    );
 }
 
 #[test]
-fn haproxy_asks_and_tells() {
-    hold(haproxy, &Can { tells_client: true, hands_on_body: true, without: 200 });
+fn haproxy_enforces_limits_and_sends_headers() {
+    check_proxy(
+        haproxy,
+        &ProxyFeatures {
+            sends_headers_to_client: true,
+            forwards_denial_body: true,
+            status_without_slidegate: 200,
+        },
+    );
 }

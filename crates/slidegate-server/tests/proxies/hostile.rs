@@ -1,4 +1,4 @@
-//! Hostile requests: once a limit is exhausted, none of them reaches the service behind any proxy.
+//! Hostile requests: after a limit is exhausted, none of them reaches the service behind any proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,14 +8,14 @@ use std::thread;
 
 use crate::common::Server;
 use crate::envoy;
-use crate::launch::{Behind, caddy, haproxy, nginx, traefik};
+use crate::launch::{Backends, caddy, haproxy, nginx, traefik};
 use crate::process::Proxy;
-use crate::project;
-use crate::raw::send;
+use crate::project_path;
+use crate::raw_client::send;
 use crate::servers::wait_until;
 use crate::upstream::Upstream;
 
-/// Counts by address, and by key if there is one, for `/v1/auth` and for Envoy.
+/// A policy that counts by address, and by key if present, for `/v1/auth` and for Envoy.
 const BY_ADDRESS: &str = "
 rules:
   - { name: address, per: [ip], limits: [3/h] }
@@ -24,121 +24,147 @@ rules:
   - { name: envoy-key, domain: edge, per: [api_key], limits: [100000/h] }
 ";
 
-/// Counts by key only.
+/// A policy that counts by key only.
 const BY_KEY: &str = "
 rules:
   - { name: key, per: [header.x-api-key], limits: [1/h] }
   - { name: envoy-key, domain: edge, per: [api_key], limits: [1/h] }
 ";
 
-/// The last byte of the address that has exhausted its limit, and one of another client.
+/// The last byte of the client address that has exhausted its limit.
 const EXHAUSTED: u8 = 2;
+
+/// The last byte of the address of another client.
 const OTHER: u8 = 99;
 
-/// A request that tries to pass a limit.
-struct Hostile {
+/// A request that tries to evade a limit.
+struct HostileRequest {
     name: String,
     bytes: Vec<u8>,
-    /// Whether every proxy serves it to a client that is within its limit.
+    /// Whether every proxy serves the request if the client is within its limit.
     is_valid: bool,
 }
 
-/// A table of requests.
+/// A list of requests with names.
 #[derive(Default)]
-struct Table(Vec<Hostile>);
+struct RequestTable(Vec<HostileRequest>);
 
-impl Table {
+impl RequestTable {
     /// Adds a request that every proxy serves to a client within its limit.
     fn valid(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
-        self.0.push(Hostile { name: name.into(), bytes: bytes.as_ref().to_vec(), is_valid: true });
+        self.0.push(HostileRequest {
+            name: name.into(),
+            bytes: bytes.as_ref().to_vec(),
+            is_valid: true,
+        });
     }
 
     /// Adds a request that some proxies reject.
     fn odd(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
-        self.0.push(Hostile { name: name.into(), bytes: bytes.as_ref().to_vec(), is_valid: false });
+        self.0.push(HostileRequest {
+            name: name.into(),
+            bytes: bytes.as_ref().to_vec(),
+            is_valid: false,
+        });
     }
 }
 
-/// A request for `/` with these lines of headers.
+/// Returns a request for `/` with these header lines.
 fn get(headers: impl AsRef<[u8]>) -> Vec<u8> {
     request("GET / HTTP/1.1", [b"host: shop.example\r\n", headers.as_ref()].concat())
 }
 
+/// Returns a request with this request line and these header lines.
 fn request(line: impl AsRef<[u8]>, headers: impl AsRef<[u8]>) -> Vec<u8> {
     [line.as_ref(), b"\r\n", headers.as_ref(), b"\r\n"].concat()
 }
 
-/// A request without a body, for this path.
+/// Returns a request for this path, without a body.
 fn path(path: impl AsRef<[u8]>) -> Vec<u8> {
     request([b"GET ", path.as_ref(), b" HTTP/1.1"].concat(), "host: shop.example\r\n")
 }
 
-/// A request with this method.
+/// Returns a request with this method.
 fn method(method: &str) -> Vec<u8> {
     request(format!("{method} / HTTP/1.1"), "host: shop.example\r\n")
 }
 
-/// Returns `count` lines of headers with values of `length` bytes.
-fn many(count: usize, length: usize) -> String {
+/// Returns `count` header lines with values of `length` bytes.
+fn header_lines(count: usize, length: usize) -> String {
     let value = "v".repeat(length);
     (0..count).map(|nth| format!("x-many-{nth}: {value}\r\n")).collect()
 }
 
-fn long(length: usize) -> String {
+/// Returns a value of `length` bytes.
+fn long_value(length: usize) -> String {
     "a".repeat(length)
 }
 
-fn hostile_requests() -> Vec<Hostile> {
-    let mut table = Table::default();
-    long_and_many(&mut table);
-    odd_values(&mut table);
-    identities(&mut table);
-    paths_and_hosts(&mut table);
-    methods_and_bodies(&mut table);
+/// Returns all hostile requests.
+fn hostile_requests() -> Vec<HostileRequest> {
+    let mut table = RequestTable::default();
+    add_long_and_many_values(&mut table);
+    add_odd_values(&mut table);
+    add_forged_identities(&mut table);
+    add_paths_and_hosts(&mut table);
+    add_methods_and_bodies(&mut table);
     table.0
 }
 
-fn long_and_many(table: &mut Table) {
-    table.valid("counted header of 1,025 bytes", get(format!("x-api-key: {}\r\n", long(1_025))));
-    table.valid("counted header of 7,000 bytes", get(format!("x-api-key: {}\r\n", long(7_000))));
-    table.odd("counted header of 9,000 bytes", get(format!("x-api-key: {}\r\n", long(9_000))));
-    table.odd("counted header of 14,900 bytes", get(format!("x-api-key: {}\r\n", long(14_900))));
-    table.odd("counted header of 50 KB", get(format!("x-api-key: {}\r\n", long(50_000))));
-    table.valid("plan of 1,025 bytes", get(format!("x-plan: {}\r\nx-api-key: k\r\n", long(1_025))));
-    let key = long(50_000);
+fn add_long_and_many_values(table: &mut RequestTable) {
+    table.valid(
+        "counted header of 1,025 bytes",
+        get(format!("x-api-key: {}\r\n", long_value(1_025))),
+    );
+    table.valid(
+        "counted header of 7,000 bytes",
+        get(format!("x-api-key: {}\r\n", long_value(7_000))),
+    );
+    table
+        .odd("counted header of 9,000 bytes", get(format!("x-api-key: {}\r\n", long_value(9_000))));
+    table.odd(
+        "counted header of 14,900 bytes",
+        get(format!("x-api-key: {}\r\n", long_value(14_900))),
+    );
+    table.odd("counted header of 50 KB", get(format!("x-api-key: {}\r\n", long_value(50_000))));
+    table.valid(
+        "plan of 1,025 bytes",
+        get(format!("x-plan: {}\r\nx-api-key: k\r\n", long_value(1_025))),
+    );
+    let key = long_value(50_000);
     table.odd("key of 50 KB and a plan", get(format!("x-plan: p\r\nx-api-key: {key}\r\n")));
     let chat = format!("host: a\r\nx-plan: p\r\nx-api-key: {key}\r\n");
     table.odd("key of 50 KB in a chat", request("GET /v1/chat HTTP/1.1", chat));
     for count in [94, 110, 200, 600] {
-        let bytes = get(many(count, 1));
+        let bytes = get(header_lines(count, 1));
         if count < 100 {
             table.valid(format!("{count} headers"), bytes);
         } else {
             table.odd(format!("{count} headers"), bytes);
         }
     }
-    table.odd("21 KB of headers", get(many(21, 1_000)));
-    // The buffer of HAProxy, where a question that is a little longer than the request does not fit.
+    table.odd("21 KB of headers", get(header_lines(21, 1_000)));
+    // Sizes near the buffer of HAProxy: a request fits, but the longer subrequest to slidegate may not.
     for length in (14_000..=16_600).step_by(200) {
-        let bytes = get([many(1, 7_000), many(1, length - 7_000)].concat());
+        let bytes = get([header_lines(1, 7_000), header_lines(1, length - 7_000)].concat());
         table.odd(format!("headers of {length} bytes"), bytes);
     }
-    table.valid("cookie of 7 KB", get(format!("cookie: a={}\r\n", long(7_000))));
-    table.odd("cookie of 60 KB", get(format!("cookie: a={}\r\n", long(60_000))));
-    table.odd("cookie of 900 KB", get(format!("cookie: a={}\r\n", long(900_000))));
-    table.odd("header name of 9,000 bytes", get(format!("{}: v\r\n", long(9_000))));
+    table.valid("cookie of 7 KB", get(format!("cookie: a={}\r\n", long_value(7_000))));
+    table.odd("cookie of 60 KB", get(format!("cookie: a={}\r\n", long_value(60_000))));
+    table.odd("cookie of 900 KB", get(format!("cookie: a={}\r\n", long_value(900_000))));
+    table.odd("header name of 9,000 bytes", get(format!("{}: v\r\n", long_value(9_000))));
     table.odd("method of 3,000 bytes", method(&"M".repeat(3_000)));
     table.odd(
         "host of 7,000 bytes",
-        request("GET / HTTP/1.1", format!("host: {}\r\n", long(7_000))),
+        request("GET / HTTP/1.1", format!("host: {}\r\n", long_value(7_000))),
     );
 }
 
-fn odd_values(table: &mut Table) {
+fn add_odd_values(table: &mut RequestTable) {
     for name in ["x-api-key", "x-unrelated", "x-forwarded-for", "cookie", "user-agent", "x-plan"] {
-        for (what, value) in [("0xff", b"k\xff"), ("0x01", b"k\x01"), ("0x7f", b"k\x7f")] {
+        for (byte, value) in [("0xff", b"k\xff"), ("0x01", b"k\x01"), ("0x7f", b"k\x7f")] {
             let bytes = get([name.as_bytes(), b": ", value, b"\r\n"].concat());
-            table.odd(format!("{what} in {name}"), bytes);
+            table.odd(format!("{byte} in {name}"), bytes);
         }
     }
     table.odd("0x00 in x-api-key", get(b"x-api-key: k\0\r\n"));
@@ -159,7 +185,7 @@ fn odd_values(table: &mut Table) {
     table.valid("conditional request", get(kept));
 }
 
-fn identities(table: &mut Table) {
+fn add_forged_identities(table: &mut RequestTable) {
     table.odd("counted header twice", get("x-api-key: a\r\nx-api-key: b\r\n"));
     table.odd("counted header 80 times", get("x-api-key: a\r\n".repeat(80)));
     table.odd("counted header with comma", get("x-api-key: a, b\r\n"));
@@ -185,16 +211,16 @@ fn identities(table: &mut Table) {
     table.odd("connection names what is forwarded", get([every, forged].concat()));
 }
 
-fn paths_and_hosts(table: &mut Table) {
-    table.valid("path of 7 KB", path(format!("/{}", long(7_000))));
-    table.odd("path of 60 KB", path(format!("/{}", long(60_000))));
-    table.odd("path of 900 KB", path(format!("/{}", long(900_000))));
+fn add_paths_and_hosts(table: &mut RequestTable) {
+    table.valid("path of 7 KB", path(format!("/{}", long_value(7_000))));
+    table.odd("path of 60 KB", path(format!("/{}", long_value(60_000))));
+    table.odd("path of 900 KB", path(format!("/{}", long_value(900_000))));
     for length in (14_000..=16_600).step_by(200) {
-        table.odd(format!("path of {length} bytes"), path(format!("/{}", long(length))));
+        table.odd(format!("path of {length} bytes"), path(format!("/{}", long_value(length))));
     }
-    table.valid("query of 7 KB", path(format!("/?{}", long(7_000))));
-    table.odd("query of 60 KB", path(format!("/?{}", long(60_000))));
-    table.odd("query of 900 KB", path(format!("/?{}", long(900_000))));
+    table.valid("query of 7 KB", path(format!("/?{}", long_value(7_000))));
+    table.odd("query of 60 KB", path(format!("/?{}", long_value(60_000))));
+    table.odd("query of 900 KB", path(format!("/?{}", long_value(900_000))));
     table.valid("query for slidegate", path("/?domain=other&deny_status=200"));
     let odd: [&[u8]; 16] = [
         b"/%ff%00",
@@ -238,7 +264,7 @@ fn paths_and_hosts(table: &mut Table) {
     table.odd("HTTP/2.0", request("GET / HTTP/2.0", "host: shop.example\r\n"));
 }
 
-fn methods_and_bodies(table: &mut Table) {
+fn add_methods_and_bodies(table: &mut RequestTable) {
     for name in ["HEAD", "OPTIONS", "DELETE"] {
         table.valid(name, method(name));
     }
@@ -263,8 +289,8 @@ fn methods_and_bodies(table: &mut Table) {
     table.odd("two lengths", post("content-length: 3\r\ncontent-length: 4\r\n", "abcd"));
     table.odd("negative length", post("content-length: -3\r\n", "abc"));
     table.odd("huge length", post("content-length: 99999999999999999999\r\n", "abc"));
-    table.odd("body of 30 KB", post("content-length: 30000\r\n", &long(30_000)));
-    table.odd("body of 2 MB", post("content-length: 2000000\r\n", &long(2_000_000)));
+    table.odd("body of 30 KB", post("content-length: 30000\r\n", &long_value(30_000)));
+    table.odd("body of 2 MB", post("content-length: 2000000\r\n", &long_value(2_000_000)));
     let get_body =
         request("GET /v1/auth? HTTP/1.1", "host: shop.example\r\ntransfer-encoding: chunked\r\n");
     table.odd("GET with chunks for /v1/auth", [&get_body, chunks.as_bytes()].concat());
@@ -280,9 +306,9 @@ fn methods_and_bodies(table: &mut Table) {
     table.odd("pipelined", get("").repeat(5));
 }
 
-/// Requests that carry the key `k`, which is exhausted, in ways that shall not make another of it.
-fn spellings_of_key() -> Vec<Hostile> {
-    let mut table = Table::default();
+/// Returns requests with the exhausted key `k` in different spellings, none of which may count as another key.
+fn spellings_of_key() -> Vec<HostileRequest> {
+    let mut table = RequestTable::default();
     table.valid("plain", get("x-api-key: k\r\n"));
     table.valid("upper case", get("X-API-KEY: k\r\n"));
     table.valid("padded", get("x-api-key: \t  k \t \r\n"));
@@ -297,8 +323,8 @@ fn spellings_of_key() -> Vec<Hostile> {
     table.odd("folded", get("x-api-key:\r\n k\r\n"));
     table.odd("HTTP/1.0", request("GET / HTTP/1.0", "x-api-key: k\r\n"));
     table.odd("absolute URI", request("GET http://a/ HTTP/1.1", "host: a\r\nx-api-key: k\r\n"));
-    table.valid("many headers", get(format!("{}x-api-key: k\r\n", many(90, 1))));
-    table.valid("long headers", get(format!("{}x-api-key: k\r\n", many(7, 900))));
+    table.valid("many headers", get(format!("{}x-api-key: k\r\n", header_lines(90, 1))));
+    table.valid("long headers", get(format!("{}x-api-key: k\r\n", header_lines(7, 900))));
     table.odd("control byte elsewhere", get("x-unrelated: \x01\r\nx-api-key: k\r\n"));
     table.odd("0xff elsewhere", get(b"x-unrelated: \xff\r\nx-api-key: k\r\n"));
     let trailer = "transfer-encoding: chunked\r\n\r\n0\r\nx-api-key: other\r\n";
@@ -306,17 +332,18 @@ fn spellings_of_key() -> Vec<Hostile> {
     table.0
 }
 
-/// Starts a proxy before slidegate and a service.
-type Start = fn(&Server, &Upstream) -> Proxy;
+/// A function that starts a proxy for slidegate and a service.
+type StartProxy = fn(&Server, &Upstream) -> Proxy;
 
-struct Rig {
+/// A proxy with slidegate and a service.
+struct ProxySetup {
     proxy: Proxy,
     upstream: Upstream,
     _slidegate: Server,
 }
 
-impl Rig {
-    fn start(start: Start, policy: &str) -> Self {
+impl ProxySetup {
+    fn start(start: StartProxy, policy: &str) -> Self {
         let slidegate = Server::start_with_grpc(policy, &[]);
         let upstream = Upstream::start();
         let proxy = start(&slidegate, &upstream);
@@ -327,89 +354,90 @@ impl Rig {
         send(self.proxy.address, from, bytes)
     }
 
-    /// Sends this request until it is denied.
+    /// Repeats a request until it is denied.
     fn exhaust(&self, from: u8, bytes: &[u8]) {
         wait_until("the limit is exhausted", || self.send(from, bytes) == Some(429));
     }
 }
 
-/// Sends every request of the table from an address that has exhausted its limit.
-fn none_passes_exhausted_address(start: Start) {
-    let rig = Rig::start(start, BY_ADDRESS);
-    rig.exhaust(EXHAUSTED, &get(""));
-    let asked = rig.upstream.asked();
+/// Asserts that no hostile request passes from an address that has exhausted its limit.
+fn assert_exhausted_address_never_passes(start: StartProxy) {
+    let setup = ProxySetup::start(start, BY_ADDRESS);
+    setup.exhaust(EXHAUSTED, &get(""));
+    let forwarded_before = setup.upstream.request_count();
     let mut passed = Vec::new();
     for hostile in hostile_requests() {
-        let before = rig.upstream.asked();
-        let status = rig.send(EXHAUSTED, &hostile.bytes);
-        if rig.upstream.asked() > before {
+        let before = setup.upstream.request_count();
+        let status = setup.send(EXHAUSTED, &hostile.bytes);
+        if setup.upstream.request_count() > before {
             passed.push(format!("{}: {status:?}", hostile.name));
         }
     }
-    assert_eq!(rig.send(EXHAUSTED, &get("")), Some(429), "it is still exhausted");
+    assert_eq!(setup.send(EXHAUSTED, &get("")), Some(429), "the limit is no longer exhausted");
     assert!(passed.is_empty(), "{} requests passed: {passed:#?}", passed.len());
-    assert_eq!(rig.upstream.asked(), asked, "nothing passes later");
+    assert_eq!(setup.upstream.request_count(), forwarded_before, "a request passed later");
 
-    // Else a proxy that serves nobody would do.
-    assert_eq!(rig.send(OTHER, &get("")), Some(200));
+    // Valid requests of other clients pass, which excludes a proxy that rejects everything.
+    assert_eq!(setup.send(OTHER, &get("")), Some(200));
     let valid = hostile_requests().into_iter().filter(|hostile| hostile.is_valid);
     let mut failed = Vec::new();
     for (hostile, from) in valid.zip(100..) {
-        let before = rig.upstream.asked();
-        let status = rig.send(from, &hostile.bytes);
-        if rig.upstream.asked() != before + 1 {
+        let before = setup.upstream.request_count();
+        let status = setup.send(from, &hostile.bytes);
+        if setup.upstream.request_count() != before + 1 {
             failed.push(format!("{}: {status:?}", hostile.name));
         }
     }
     assert!(failed.is_empty(), "valid requests of other clients failed: {failed:#?}");
 }
 
-/// Sends the exhausted key in every spelling of the table. What reaches the service must not have it.
-fn none_passes_exhausted_key(start: Start) {
-    let rig = Rig::start(start, BY_KEY);
-    rig.exhaust(EXHAUSTED, &get("x-api-key: k\r\n"));
+/// Asserts that the exhausted key does not reach the service in any spelling.
+fn assert_exhausted_key_never_passes(start: StartProxy) {
+    let setup = ProxySetup::start(start, BY_KEY);
+    setup.exhaust(EXHAUSTED, &get("x-api-key: k\r\n"));
     let mut passed = Vec::new();
     for hostile in spellings_of_key() {
-        let before = rig.upstream.asked();
-        let status = rig.send(EXHAUSTED, &hostile.bytes);
-        let heads = rig.upstream.heads_after(before);
+        let before = setup.upstream.request_count();
+        let status = setup.send(EXHAUSTED, &hostile.bytes);
+        let heads = setup.upstream.heads_after(before);
         let has_key = |line: &String| line.to_ascii_lowercase().starts_with("x-api-key:");
         if hostile.is_valid && status != Some(429) || heads.iter().flatten().any(has_key) {
             passed.push(format!("{}: {status:?}", hostile.name));
         }
     }
     assert!(passed.is_empty(), "{} requests passed: {passed:#?}", passed.len());
-    assert_eq!(rig.send(EXHAUSTED, &get("x-api-key: other\r\n")), Some(200));
+    assert_eq!(setup.send(EXHAUSTED, &get("x-api-key: other\r\n")), Some(200));
 }
 
-/// A server in the place of slidegate. Its health check succeeds.
-struct StandIn {
+/// A server in place of slidegate with a fixed response. Its health check succeeds.
+struct FakeSlidegate {
     address: SocketAddr,
-    asked: Arc<AtomicUsize>,
+    request_count: Arc<AtomicUsize>,
 }
 
-impl StandIn {
-    /// Gives every request this response. An empty one closes the connection; none at all lets it wait.
+impl FakeSlidegate {
+    /// Starts the server. An empty `response` closes the connection of each request, and `None` never responds.
     fn start(response: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&asked);
+        let request_count = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&request_count);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let counted = Arc::clone(&counted);
+                let counter = Arc::clone(&counter);
                 // A proxy may close the connection first.
-                thread::spawn(move || respond(&stream, response, &counted));
+                thread::spawn(move || respond(&stream, response, &counter));
             }
         });
-        Self { address, asked }
+        Self { address, request_count }
     }
 }
 
+/// Reads a request, counts it unless it is a health check, and writes the response.
 fn respond(
     mut stream: &TcpStream,
     response: Option<&str>,
-    asked: &AtomicUsize,
+    request_count: &AtomicUsize,
 ) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next().unwrap_or(Ok(String::new()))?;
@@ -417,7 +445,7 @@ fn respond(
     if first.starts_with("GET /readyz") {
         return stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
     }
-    asked.fetch_add(1, Ordering::SeqCst);
+    request_count.fetch_add(1, Ordering::SeqCst);
     match response {
         Some("") => Ok(()),
         Some(status) => {
@@ -429,7 +457,7 @@ fn respond(
     }
 }
 
-/// Statuses that deny a request, also where failures pass.
+/// Statuses that deny a request, also if the proxy fails open.
 const REJECTIONS: [&str; 8] = [
     "302 Found",
     "400 Bad Request",
@@ -445,163 +473,174 @@ const REJECTIONS: [&str; 8] = [
 const FAILURES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 
-/// Asserts that rejections deny, and that failures pass if `is_breaker_open`, with these edits of the proxy's file.
-fn only_chosen_failures_pass(
-    start: fn(&Behind) -> Proxy,
+/// Asserts that rejections deny, and that failures pass only if `fails_open`, with these edits of the proxy's file.
+fn assert_only_configured_failures_pass(
+    start: fn(&Backends) -> Proxy,
     edits: &'static [(&'static str, &'static str)],
-    is_breaker_open: bool,
+    fails_open: bool,
 ) {
-    let ask = |response| {
-        let (upstream, slidegate) = (Upstream::start(), StandIn::start(response));
-        let behind = Behind { slidegate: slidegate.address, service: upstream.address(), edits };
-        let proxy = start(&behind);
-        // Traefik reads its files while it listens, and HAProxy has to find out who is there.
-        wait_until("the proxy asks", || {
+    let send_with_response = |response| {
+        let (upstream, slidegate) = (Upstream::start(), FakeSlidegate::start(response));
+        let backends =
+            Backends { slidegate: slidegate.address, service: upstream.address(), edits };
+        let proxy = start(&backends);
+        // Traefik reads its files after it listens, and HAProxy checks the health of its servers first.
+        wait_until("the proxy calls slidegate", || {
             send(proxy.address, EXHAUSTED, &get(""));
-            slidegate.asked.load(Ordering::SeqCst) > 0
+            slidegate.request_count.load(Ordering::SeqCst) > 0
         });
-        let before = upstream.asked();
-        (send(proxy.address, EXHAUSTED, &get("")), upstream.asked() > before)
+        let before = upstream.request_count();
+        (send(proxy.address, EXHAUSTED, &get("")), upstream.request_count() > before)
     };
     for rejection in REJECTIONS {
-        let (status, has_passed) = ask(Some(rejection));
+        let (status, has_passed) = send_with_response(Some(rejection));
         assert!(!has_passed && status != Some(200), "{rejection}: {status:?}");
         if rejection.starts_with('4') {
             assert!(status.is_some_and(|status| (400..500).contains(&status)), "{status:?}");
         }
     }
     for failure in FAILURES {
-        let (status, has_passed) = ask(failure);
+        let (status, has_passed) = send_with_response(failure);
         assert_eq!(
             (has_passed, status == Some(200)),
-            (is_breaker_open, is_breaker_open),
+            (fails_open, fails_open),
             "{failure:?}: {status:?}"
         );
     }
 }
 
-/// A rule denies with this status while its store is down: a decision, and not a failure of slidegate.
-fn denial_without_store_is_no_failure(start: fn(&Behind) -> Proxy) {
+/// Asserts that a 503 with a problem denies. A rule denies this way while its store is down, which is a decision and
+/// not a failure of slidegate.
+fn assert_denial_without_store_is_no_failure(start: fn(&Backends) -> Proxy) {
     let slidegate =
-        StandIn::start(Some("503 Unavailable\r\ncontent-type: application/problem+json"));
+        FakeSlidegate::start(Some("503 Unavailable\r\ncontent-type: application/problem+json"));
     let upstream = Upstream::start();
     let proxy =
-        start(&Behind { slidegate: slidegate.address, service: upstream.address(), edits: &[] });
-    wait_until("it is denied", || send(proxy.address, EXHAUSTED, &get("")) == Some(503));
-    let before = upstream.asked();
+        start(&Backends { slidegate: slidegate.address, service: upstream.address(), edits: &[] });
+    wait_until("the request is denied", || send(proxy.address, EXHAUSTED, &get("")) == Some(503));
+    let before = upstream.request_count();
     assert_eq!(send(proxy.address, EXHAUSTED, &get("")), Some(503));
-    assert_eq!(upstream.asked(), before);
+    assert_eq!(upstream.request_count(), before);
 }
 
-fn before(server: &Server, upstream: &Upstream) -> Behind {
-    Behind { slidegate: server.address(), service: upstream.address(), edits: &[] }
+/// Returns the addresses of the servers behind a proxy.
+fn backends(server: &Server, upstream: &Upstream) -> Backends {
+    Backends { slidegate: server.address(), service: upstream.address(), edits: &[] }
 }
 
-/// Envoy with the file of `deploy/`. Its timeout is longer, so that a busy machine does not make it fail open.
+/// Starts Envoy with its file in `deploy/` and a longer timeout, so that it does not fail open on a busy machine.
 fn envoy(server: &Server, upstream: &Upstream) -> Proxy {
-    let places = [("timeout: 0.25s", "timeout: 10s")];
-    let file = project("deploy/envoy/envoy.yaml");
-    envoy::start(&file, server.grpc(), upstream.address(), &places)
+    let replacements = [("timeout: 0.25s", "timeout: 10s")];
+    let file = project_path("deploy/envoy/envoy.yaml");
+    envoy::start(&file, server.grpc(), upstream.address(), &replacements)
 }
 
 #[test]
 fn nginx_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(|server, upstream| nginx(&before(server, upstream)));
+    assert_exhausted_address_never_passes(|server, upstream| nginx(&backends(server, upstream)));
 }
 
 #[test]
 fn caddy_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(|server, upstream| caddy(&before(server, upstream)));
+    assert_exhausted_address_never_passes(|server, upstream| caddy(&backends(server, upstream)));
 }
 
 #[test]
 fn traefik_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(|server, upstream| traefik(&before(server, upstream)));
+    assert_exhausted_address_never_passes(|server, upstream| traefik(&backends(server, upstream)));
 }
 
 #[test]
 fn haproxy_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(|server, upstream| haproxy(&before(server, upstream)));
+    assert_exhausted_address_never_passes(|server, upstream| haproxy(&backends(server, upstream)));
 }
 
 #[test]
 fn envoy_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(envoy);
+    assert_exhausted_address_never_passes(envoy);
 }
 
 #[test]
 fn nginx_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(|server, upstream| nginx(&before(server, upstream)));
+    assert_exhausted_key_never_passes(|server, upstream| nginx(&backends(server, upstream)));
 }
 
 #[test]
 fn caddy_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(|server, upstream| caddy(&before(server, upstream)));
+    assert_exhausted_key_never_passes(|server, upstream| caddy(&backends(server, upstream)));
 }
 
 #[test]
 fn traefik_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(|server, upstream| traefik(&before(server, upstream)));
+    assert_exhausted_key_never_passes(|server, upstream| traefik(&backends(server, upstream)));
 }
 
 #[test]
 fn haproxy_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(|server, upstream| haproxy(&before(server, upstream)));
+    assert_exhausted_key_never_passes(|server, upstream| haproxy(&backends(server, upstream)));
 }
 
 #[test]
 fn envoy_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(envoy);
+    assert_exhausted_key_never_passes(envoy);
 }
 
 #[test]
-fn nginx_failures_pass_only_if_chosen() {
-    only_chosen_failures_pass(nginx, &[], true);
-    only_chosen_failures_pass(nginx, &[(r#""~5\d\d$" @open;"#, r#""~5\d\d$" @closed;"#)], false);
+fn nginx_failures_pass_only_if_configured() {
+    assert_only_configured_failures_pass(nginx, &[], true);
+    assert_only_configured_failures_pass(
+        nginx,
+        &[(r#""~5\d\d$" @open;"#, r#""~5\d\d$" @closed;"#)],
+        false,
+    );
 }
 
 #[test]
 fn caddy_denial_without_store_is_no_failure() {
-    denial_without_store_is_no_failure(caddy);
+    assert_denial_without_store_is_no_failure(caddy);
 }
 
 #[test]
 fn haproxy_denial_without_store_is_no_failure() {
-    denial_without_store_is_no_failure(haproxy);
+    assert_denial_without_store_is_no_failure(haproxy);
 }
 
 #[test]
-fn caddy_failures_pass_only_if_chosen() {
-    only_chosen_failures_pass(caddy, &[], true);
+fn caddy_failures_pass_only_if_configured() {
+    assert_only_configured_failures_pass(caddy, &[], true);
     const CLOSED: (&str, &str) = ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
-    only_chosen_failures_pass(caddy, &[CLOSED], false);
+    assert_only_configured_failures_pass(caddy, &[CLOSED], false);
 }
 
 #[test]
 fn traefik_failures_never_pass() {
-    only_chosen_failures_pass(traefik, &[], false);
+    assert_only_configured_failures_pass(traefik, &[], false);
 }
 
 #[test]
-fn haproxy_failures_pass_only_if_chosen() {
-    only_chosen_failures_pass(haproxy, &[], true);
-    only_chosen_failures_pass(haproxy, &[("-m str allowed failed }", "-m str allowed }")], false);
+fn haproxy_failures_pass_only_if_configured() {
+    assert_only_configured_failures_pass(haproxy, &[], true);
+    assert_only_configured_failures_pass(
+        haproxy,
+        &[("-m str allowed failed }", "-m str allowed }")],
+        false,
+    );
 }
 
-/// The route of the tokens is that of the file in `deploy/`.
+/// The route for tokens is defined in the file in `deploy/`.
 #[test]
 fn envoy_exhausted_tokens_pass_in_no_spelling_of_path() {
     const TOKENS: &str = "
 rules:
   - { name: t, domain: edge, when: { meter: tokens }, per: [api_key], limits: [9/h], charge: always }
 ";
-    let rig = Rig::start(envoy, TOKENS);
+    let setup = ProxySetup::start(envoy, TOKENS);
     let chat = |path: &str| {
         let headers = "host: shop.example\r\nx-api-key: k\r\nx-tokens-used: 10\r\n";
         request(format!("GET {path} HTTP/1.1"), headers)
     };
-    rig.exhaust(EXHAUSTED, &chat("/v1/chat"));
-    let asked = rig.upstream.asked();
+    setup.exhaust(EXHAUSTED, &chat("/v1/chat"));
+    let forwarded_before = setup.upstream.request_count();
     for path in [
         "/v1/%63hat",
         "/v1//chat",
@@ -614,8 +653,8 @@ rules:
         "/v1\\chat",
         "/v1%5cchat",
     ] {
-        let status = rig.send(EXHAUSTED, &chat(path));
-        assert_eq!(rig.upstream.asked(), asked, "{path}: {status:?}");
+        let status = setup.send(EXHAUSTED, &chat(path));
+        assert_eq!(setup.upstream.request_count(), forwarded_before, "{path}: {status:?}");
     }
-    assert_eq!(rig.send(EXHAUSTED, &chat("/v1")), Some(200));
+    assert_eq!(setup.send(EXHAUSTED, &chat("/v1")), Some(200));
 }

@@ -1,9 +1,10 @@
-//! Real proxies ask a real slidegate, configured by the very files of `deploy/`: nginx, Caddy, Traefik, HAProxy
-//! and Envoy.
-//! `proxies.sh` installs them; without one, its test fails.
+//! Tests of slidegate with real proxies, configured by the files of `deploy/`: nginx, Caddy, Traefik, HAProxy and
+//! Envoy.
 //!
-//! Clients are at 127.0.0.2 and above, which are not trusted, as 127.0.0.1 is.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+//! `proxies.sh` installs the proxies; the tests of a missing proxy fail. Clients use the addresses from 127.0.0.2
+//! upwards, which are not trusted, unlike 127.0.0.1.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -11,24 +12,24 @@ mod curl;
 mod envoy;
 mod forward_auth;
 mod hostile;
-mod independent;
 mod launch;
 mod process;
 mod protocol;
-mod raw;
+mod published_protocol;
+mod raw_client;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod servers;
 mod upstream;
 
 use std::path::{Path, PathBuf};
 
-/// A file or a folder of the project.
-fn project(path: &str) -> PathBuf {
+/// Returns the path of a file or folder of the project.
+fn project_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
 }
 
-/// A program that `make test` installs.
-fn installed(program: &str) -> PathBuf {
+/// Returns the path of a program that `make test` installs.
+fn installed_program(program: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../proxies").join(program);
     assert!(
         path.exists(),

@@ -1,42 +1,43 @@
-//! A proxy as a process, and its configuration of `deploy/` with other places in it.
+//! Proxy processes, and their configuration from `deploy/` with replaced addresses and folders.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::project;
+use crate::project_path;
 use crate::servers::{Folder, free_port, wait_until};
 
-/// Writes a file of `deploy/` into a folder, with other places in it: each has to stand there.
-pub fn deploy(folder: &Folder, file: &str, places: &[(&str, &str)]) -> String {
-    let mut text = fs::read_to_string(project("deploy").join(file)).unwrap();
-    for (place, real) in places {
-        assert!(text.contains(place), "{place} does not stand in deploy/{file}");
-        text = text.replace(place, real);
+/// Writes a file of `deploy/` into a folder with these replacements, and returns its path. Panics if the file does not
+/// contain a replaced text.
+pub fn deploy(folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> String {
+    let mut text = fs::read_to_string(project_path("deploy").join(file)).unwrap();
+    for (original, replacement) in replacements {
+        assert!(text.contains(original), "deploy/{file} does not contain {original}");
+        text = text.replace(original, replacement);
     }
     let path = folder.path().join(Path::new(file).file_name().unwrap());
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// A running proxy. It is killed when dropped.
+/// A proxy process. It is killed when the value is dropped.
 pub struct Proxy {
     child: Child,
     pub address: SocketAddr,
     _folder: Folder,
 }
 
-/// An address where nobody listens.
+/// Returns an address without a listener.
 pub fn free_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
 impl Proxy {
-    /// Starts a proxy, and waits until it listens there.
+    /// Starts a proxy, and waits until it listens on `address`.
     pub fn start(command: &mut Command, address: SocketAddr, folder: Folder) -> Self {
-        let told = folder.path().join("told");
-        let log = fs::File::create(&told).unwrap();
+        let log_path = folder.path().join("log");
+        let log = fs::File::create(&log_path).unwrap();
         let child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -44,10 +45,10 @@ impl Proxy {
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut proxy = Self { child, address, _folder: folder };
-        wait_until("a proxy listens", || {
-            let ended = proxy.child.try_wait().unwrap();
-            let told = || fs::read_to_string(&told).unwrap();
-            assert!(ended.is_none(), "{command:?} has ended:\n{}", told());
+        wait_until("the proxy listens", || {
+            let exit = proxy.child.try_wait().unwrap();
+            let log = || fs::read_to_string(&log_path).unwrap();
+            assert!(exit.is_none(), "{command:?} has exited:\n{}", log());
             TcpStream::connect(address).is_ok()
         });
         proxy

@@ -1,4 +1,4 @@
-//! Our messages beside the descriptors in the Envoy that the tests install, so that a new field is noticed.
+//! Compares the messages in `proto/` with the descriptors in the installed Envoy, to detect new fields.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-use crate::installed;
+use crate::installed_program;
 
-/// Our descriptors, with the types of the published protocol.
-const OURS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+/// Serialized descriptors of `proto/`.
+const OWN_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The files whose messages are compared.
 const FILES: [&str; 2] = [
@@ -19,26 +19,27 @@ const FILES: [&str; 2] = [
 
 /// Messages and fields of Envoy that slidegate does not have.
 const NOT_SUPPORTED: [(&str, &str); 4] = [
-    // Quotas that Envoy caches: its filter does not read them.
+    // Quotas for a cache in Envoy. Its rate limit filter does not read them.
     ("RateLimitResponse.DescriptorStatus.quota", "message"),
     ("RateLimitResponse.Quota", "all"),
     ("RateLimitResponse.quota", "message"),
-    // Of the local rate limit filter.
+    // Used only by the local rate limit filter.
     ("LocalRateLimitDescriptor", "all"),
 ];
 
-/// Returns the descriptor of a file in a program of C++, which contains it serialized.
-fn embedded(program: &[u8], file: &str) -> FileDescriptorProto {
-    let mut begin = vec![0x0a, u8::try_from(file.len()).unwrap()];
-    begin.extend(file.as_bytes());
-    let at = memchr::memmem::find(program, &begin).unwrap_or_else(|| panic!("no {file} in Envoy"));
-    let bytes = &program[at..];
-    FileDescriptorProto::decode(&bytes[..serialized_bytes(bytes)]).unwrap()
+/// Finds the serialized descriptor of a `.proto` file in a C++ program.
+fn find_descriptor(program: &[u8], file: &str) -> FileDescriptorProto {
+    let mut prefix = vec![0x0a, u8::try_from(file.len()).unwrap()];
+    prefix.extend(file.as_bytes());
+    let start =
+        memchr::memmem::find(program, &prefix).unwrap_or_else(|| panic!("no {file} in Envoy"));
+    let bytes = &program[start..];
+    FileDescriptorProto::decode(&bytes[..serialized_length(bytes)]).unwrap()
 }
 
-/// Returns the length of the serialized file descriptor at the beginning of some bytes. Its fields have the numbers 1 to
-/// 14; what follows it begins with no such field.
-fn serialized_bytes(bytes: &[u8]) -> usize {
+/// Returns the length of the serialized file descriptor at the start of `bytes`. Its fields have numbers from 1 to 14,
+/// and the bytes after it do not start with such a field.
+fn serialized_length(bytes: &[u8]) -> usize {
     let mut end = 0;
     loop {
         let mut rest = &bytes[end..];
@@ -66,7 +67,7 @@ fn serialized_bytes(bytes: &[u8]) -> usize {
     }
 }
 
-/// Lists the fields of messages: name, number and type.
+/// Returns the fields of messages: name, number, label and type.
 fn fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
     let mut all = Vec::new();
     for message in messages {
@@ -84,13 +85,14 @@ fn fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
     all
 }
 
-/// Returns the path of Envoy itself; `bin/envoy` is a script that starts it.
-fn envoy() -> PathBuf {
-    let versions = fs::read_dir(installed("envoy/lib")).unwrap().flatten();
+/// Returns the path of the Envoy binary; `bin/envoy` is a script that starts it.
+fn envoy_binary() -> PathBuf {
+    let versions = fs::read_dir(installed_program("envoy/lib")).unwrap().flatten();
     let programs = versions.map(|python| python.path().join("site-packages/envoy/_bin/envoy"));
     programs.into_iter().find(|program| program.exists()).unwrap()
 }
 
+/// Returns `false` for fields in `NOT_SUPPORTED`.
 fn is_supported(field: &str) -> bool {
     !NOT_SUPPORTED.iter().any(|(name, _)| {
         field.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('.'))
@@ -99,18 +101,22 @@ fn is_supported(field: &str) -> bool {
 
 #[test]
 fn protos_have_the_fields_of_the_installed_envoy() {
-    let program = fs::read(envoy()).unwrap();
-    let ours = FileDescriptorSet::decode(OURS).unwrap();
+    let program = fs::read(envoy_binary()).unwrap();
+    let ours = FileDescriptorSet::decode(OWN_DESCRIPTORS).unwrap();
     for file in FILES {
-        let envoys = fields("", &embedded(&program, file).message_type);
-        assert!(envoys.iter().any(|field| field.contains("unit_multiplier = ")), "{envoys:#?}");
-        let own = ours.file.iter().find(|own| own.name() == file).unwrap();
-        let own = fields("", &own.message_type);
-        let missing: Vec<&String> =
-            (envoys.iter()).filter(|field| is_supported(field) && !own.contains(field)).collect();
+        let envoy_fields = fields("", &find_descriptor(&program, file).message_type);
+        assert!(
+            envoy_fields.iter().any(|field| field.contains("unit_multiplier = ")),
+            "{envoy_fields:#?}"
+        );
+        let descriptor = ours.file.iter().find(|descriptor| descriptor.name() == file).unwrap();
+        let own_fields = fields("", &descriptor.message_type);
+        let missing: Vec<&String> = (envoy_fields.iter())
+            .filter(|field| is_supported(field) && !own_fields.contains(field))
+            .collect();
         assert!(
             missing.is_empty(),
-            "{file} has new fields, or ours differ: {missing:#?}, {own:#?}"
+            "{file} has new fields, or ours differ: {missing:#?}, {own_fields:#?}"
         );
     }
 }

@@ -1,34 +1,35 @@
-//! The service behind a proxy: it tells what it was asked.
+//! The service behind a proxy, which records its requests and echoes them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::{io, thread};
 
-/// What an answer cost: so much as the request says.
+/// Header of requests and responses: the tokens of a response. The service copies the value of the request.
 const TOKENS: &str = "x-tokens-used";
 
-/// The first line and the headers of each request so far.
+/// The request line and header lines of each received request.
 type Heads = Arc<Mutex<Vec<Vec<String>>>>;
 
-/// A service that answers `POST /path abc`, and then each of its request's rate-limit headers in a line.
+/// A service. Its response body is the method, path and body of the request, such as `POST /path abc`, and then a line
+/// for each rate-limit header of the request.
 pub struct Upstream {
     address: SocketAddr,
     heads: Heads,
 }
 
 impl Upstream {
-    /// It goes on until the tests end.
+    /// Starts the service. It runs until the test process exits.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let heads = Heads::default();
-        let seen = Arc::clone(&heads);
+        let recorded = Arc::clone(&heads);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let seen = Arc::clone(&seen);
-                // A proxy may connect and then not ask.
-                thread::spawn(move || answer(&stream, &seen));
+                let recorded = Arc::clone(&recorded);
+                // A proxy may connect without sending a request.
+                thread::spawn(move || respond(&stream, &recorded));
             }
         });
         Self { address, heads }
@@ -38,45 +39,47 @@ impl Upstream {
         self.address
     }
 
-    /// How many requests have come.
-    pub fn asked(&self) -> usize {
+    /// Returns the number of received requests.
+    pub fn request_count(&self) -> usize {
         self.heads.lock().unwrap().len()
     }
 
-    /// Returns the heads of all requests but the first so many.
+    /// Returns the heads of all requests after the first `skipped`.
     pub fn heads_after(&self, skipped: usize) -> Vec<Vec<String>> {
         self.heads.lock().unwrap()[skipped..].to_vec()
     }
 }
 
-fn answer(mut stream: &TcpStream, seen: &Mutex<Vec<Vec<String>>>) -> io::Result<()> {
+/// Records a request, and writes the response.
+fn respond(mut stream: &TcpStream, recorded: &Mutex<Vec<Vec<String>>>) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
-    let lines: Vec<String> = head(&mut reader)?;
+    let lines: Vec<String> = read_head(&mut reader)?;
     let Some(first) = lines.first() else { return Ok(()) };
-    seen.lock().unwrap().push(lines.clone());
+    recorded.lock().unwrap().push(lines.clone());
     let headers = || lines[1..].iter().filter_map(|line| line.split_once(": "));
     let length = headers().find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let length = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
     let mut body = String::new();
     reader.take(length).read_to_string(&mut body)?;
-    let asked_for = first.rsplit_once(' ').map_or("", |(asked_for, _)| asked_for);
-    let mut told = format!("{asked_for} {body}\n");
+    let method_and_path = first.rsplit_once(' ').map_or("", |(method_and_path, _)| method_and_path);
+    let mut echo = format!("{method_and_path} {body}\n");
     for (name, value) in headers().filter(|(name, _)| name.to_lowercase().starts_with("ratelimit"))
     {
-        told += &format!("{}: {value}\n", name.to_lowercase());
+        echo += &format!("{}: {value}\n", name.to_lowercase());
     }
-    let mut answered = String::new();
+    let mut token_headers = String::new();
     for (_, tokens) in headers().filter(|(name, _)| name.eq_ignore_ascii_case(TOKENS)) {
-        answered += &format!("{TOKENS}: {tokens}\r\n");
+        token_headers += &format!("{TOKENS}: {tokens}\r\n");
     }
-    let (length, told) = (told.len(), if first.starts_with("HEAD") { "" } else { &told });
+    let (length, echo) = (echo.len(), if first.starts_with("HEAD") { "" } else { &echo });
     write!(
         stream,
-        "HTTP/1.1 200 OK\r\n{answered}connection: close\r\ncontent-length: {length}\r\n\r\n{told}"
+        "HTTP/1.1 200 OK\r\n{token_headers}connection: close\r\ncontent-length: {length}\r\n\r\n{echo}"
     )
 }
 
-fn head(reader: &mut impl BufRead) -> io::Result<Vec<String>> {
+/// Reads lines up to the empty line.
+fn read_head(reader: &mut impl BufRead) -> io::Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {
         let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! What is wrong with the flags of a store is told before anything starts.
+//! Invalid store flags are reported before the server starts anything.
 
 use std::process::Output;
 
@@ -19,13 +19,13 @@ fn stderr(output: &Output) -> &str {
 }
 
 #[test]
-fn a_wrong_address_is_told_with_what_would_be_right() {
-    for (wrong, told) in [
+fn invalid_address_is_reported_with_the_remedy() {
+    for (address, expected) in [
         (
             "",
             "unknown scheme; write redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://",
         ),
-        ("Memory", "neither `memory` nor `cluster://` nor an address of a Redis"),
+        ("Memory", "is not `memory`, `cluster://` or a Redis address"),
         ("localhost:6379", "unknown scheme"),
         ("http://localhost", "unknown scheme"),
         ("redis://", "redis://user:password@host:6379/0"),
@@ -47,17 +47,17 @@ fn a_wrong_address_is_told_with_what_would_be_right() {
         ),
         ("redis+sentinels://a/service", "unknown scheme"),
     ] {
-        let output = serve(&["--store", wrong]);
-        assert_eq!(output.status.code(), Some(1), "{wrong}: {}", stderr(&output));
+        let output = serve(&["--store", address]);
+        assert_eq!(output.status.code(), Some(1), "{address}: {}", stderr(&output));
         let line = stderr(&output);
-        assert!(line.starts_with("--store (SLIDEGATE_STORE)") && line.contains(told), "{line}");
+        assert!(line.starts_with("--store (SLIDEGATE_STORE)") && line.contains(expected), "{line}");
         assert_eq!(line.lines().count(), 1, "{line}");
     }
 }
 
 #[test]
-fn wrong_flags_are_told_with_what_would_be_right() {
-    for (flag, wrong, told) in [
+fn invalid_flags_are_reported_with_the_remedy() {
+    for (flag, value, expected) in [
         ("--redis-timeout", "0ms", "write it as 15ms or 1s, from 1ms to 60s"),
         ("--redis-timeout", "15", "write it as 15ms or 1s, from 1ms to 60s"),
         ("--redis-clock", "sun", "[possible values: server, client]"),
@@ -65,28 +65,28 @@ fn wrong_flags_are_told_with_what_would_be_right() {
         ("--redis-prefix", "", "for example `slidegate:eu:`"),
         ("--expected-instances", "0", "number would be zero"),
     ] {
-        let output = serve(&[flag, wrong]);
-        assert_eq!(output.status.code(), Some(2), "{flag} {wrong}");
-        assert!(stderr(&output).contains(told), "{}", stderr(&output));
+        let output = serve(&[flag, value]);
+        assert_eq!(output.status.code(), Some(2), "{flag} {value}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
     }
 }
 
 #[test]
-fn a_file_of_certificates_that_is_none_is_named() {
+fn missing_certificate_file_is_named() {
     let flags = ["--store", "rediss://localhost", "--redis-ca-file", "/nowhere/ca.pem"];
     let output = serve(&flags);
     assert_eq!(output.status.code(), Some(1));
-    let told = "cannot trust the certificates in `/nowhere/ca.pem`: No such file";
-    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    let expected = "cannot trust the certificates in `/nowhere/ca.pem`: No such file";
+    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
 }
 
 #[test]
-fn the_log_tells_where_counts_live() {
+fn log_names_the_store() {
     let redis = Redis::start();
-    for (store, told) in
+    for (store, expected) in
         [("memory", "store=memory".to_owned()), (&redis.address(), format!("{}0", redis.address()))]
     {
         let server = Server::start_with(POLICY, &["--store", store]);
-        assert!(server.listening().ends_with(&told), "{}", server.listening());
+        assert!(server.listening_log().ends_with(&expected), "{}", server.listening_log());
     }
 }

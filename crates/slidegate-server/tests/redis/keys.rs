@@ -1,4 +1,4 @@
-//! Keys in Redis have a bounded length, whatever clients send.
+//! Keys in Redis have a bounded length for all client input.
 
 use std::iter;
 
@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::common::Server;
 use crate::server::Redis;
 
-/// A counter's key at its longest, in bytes: prefix, domain, rule, twice 4,096 bytes of names and values, limit.
+/// Upper bound of a key in bytes: prefix, domain, rule, twice 4,096 bytes of names and values, and limit.
 const MAX_KEY_BYTES: usize = 9_000;
 
 const POLICY: &str = "
@@ -22,17 +22,17 @@ rules:
 ";
 
 #[test]
-fn hostile_headers_make_no_long_keys() {
+fn long_headers_make_no_long_keys() {
     let redis = Redis::start();
     let flags = ["--store", &redis.address(), "--redis-timeout", "30s"];
     let server = Server::start_with(POLICY, &flags);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for value in [vec![b'*'; 15_000], vec![b'*'; 1_024], vec![0xff; 1_024], vec![b'a'; 1_025]] {
         let headers = iter::zip(["a", "b", "c"], iter::repeat(&*value));
         let request =
             headers.fold(Request::get("/v1/auth"), |all, (name, value)| all.header(name, value));
-        let answer = client.send(request.body(Vec::new()).unwrap());
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let response = client.send(request.body(Vec::new()).unwrap());
+        assert_eq!(response.status, 200, "{}", response.body);
     }
     let keys = redis.keys();
     assert_eq!(keys.len(), 12, "three for each value");

@@ -1,4 +1,4 @@
-//! The server over a Redis: real processes, real sockets.
+//! The server with Redis as its store, tested with real processes and sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -14,5 +14,5 @@ mod outage;
 mod passwords;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod server;
-mod several;
-mod sharing;
+mod shared_counters;
+mod topologies;

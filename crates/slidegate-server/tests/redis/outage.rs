@@ -1,4 +1,4 @@
-//! While Redis does not answer, each rule's `on_store_error` holds.
+//! Redis outages: while Redis does not respond, `on_store_error` of each rule decides.
 
 use std::time::Duration;
 
@@ -19,78 +19,85 @@ rules:
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What a busy machine adds to a time-out.
-const BUSY: Duration = Duration::from_secs(2);
+/// Allowed delay beyond the timeout on a busy machine.
+const MAX_SCHEDULING_DELAY: Duration = Duration::from_secs(2);
 
-/// How long a breaker waits at most, and then the first request that asks.
-const RECOVERY: Duration = Duration::from_secs(12);
+/// Maximum time until the circuit breaker closes, including the first request after that.
+const MAX_RECOVERY_TIME: Duration = Duration::from_secs(12);
 
 fn start(redis: &Redis) -> (Server, Client) {
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "200ms", "--expected-instances", "4"];
-    // A denial that is known needs no Redis.
+    // The denial cache is off, since it decides without Redis.
     let flags = [&flags[..], &["--deny-cache-ttl", "0s", "--log-denials", "0"]].concat();
     let server = Server::start_with(POLICY, &flags);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     (server, client)
 }
 
-/// Status and answer, which must have come in time.
-fn ask(client: &Client, domain: &str, id: &str) -> (u16, Value) {
+/// Checks a request, which must complete within the timeout, and returns the status and body of the response.
+fn check(client: &Client, domain: &str, id: &str) -> (u16, Value) {
     let clock = SystemClock::new();
-    let began = clock.now();
-    let answer = client.check(&json!({"domain": domain, "attributes": {"id": id}}));
-    let took = Duration::from_micros(clock.now().as_micros() - began.as_micros());
-    assert!(took < TIMEOUT + BUSY, "{domain}: {took:?}");
-    (answer.status, answer.json())
+    let start = clock.now();
+    let response = client.check(&json!({"domain": domain, "attributes": {"id": id}}));
+    let elapsed = Duration::from_micros(clock.now().as_micros() - start.as_micros());
+    assert!(elapsed < TIMEOUT + MAX_SCHEDULING_DELAY, "{domain}: {elapsed:?}");
+    (response.status, response.json())
 }
 
-/// As every rule wants it without a store; each id once.
+/// Asserts that every rule applies its `on_store_error`. Each id can be used once.
 #[track_caller]
 fn assert_degraded(client: &Client, id: &str) {
     for _ in 0..20 {
-        let (status, answer) = ask(client, "open", id);
-        assert_eq!((status, &answer["degraded"]), (200, &json!(true)), "{answer}");
+        let (status, response) = check(client, "open", id);
+        assert_eq!((status, &response["degraded"]), (200, &json!(true)), "{response}");
     }
     for _ in 0..3 {
-        let (status, answer) = ask(client, "shut", id);
-        assert_eq!((status, &answer["degraded"]), (503, &json!(true)), "{answer}");
-        assert_eq!(answer["allowed"], false);
+        let (status, response) = check(client, "shut", id);
+        assert_eq!((status, &response["degraded"]), (503, &json!(true)), "{response}");
+        assert_eq!(response["allowed"], false);
     }
-    // A quarter of 10.
+    // Each of the 4 expected instances allows a quarter of max 10, rounded down.
     for (expected, remaining) in [(200, 1), (200, 0), (429, 0)] {
-        let (status, answer) = ask(client, "own", id);
-        assert_eq!((status, &answer["degraded"]), (expected, &json!(true)), "{answer}");
-        assert_eq!((&answer["limit"]["max"], &answer["remaining"]), (&json!(2), &json!(remaining)));
+        let (status, response) = check(client, "own", id);
+        assert_eq!((status, &response["degraded"]), (expected, &json!(true)), "{response}");
+        assert_eq!(
+            (&response["limit"]["max"], &response["remaining"]),
+            (&json!(2), &json!(remaining))
+        );
     }
-    assert_eq!(ask(client, "own", "banned").0, 429);
+    assert_eq!(check(client, "own", "banned").0, 429);
 }
 
-/// Asks until Redis is heard again.
-fn await_recovery(client: &Client) {
+/// Sends requests until Redis decides them again.
+fn wait_for_recovery(client: &Client) {
     let clock = SystemClock::new();
-    let end = clock.now().after(RECOVERY);
-    while ask(client, "open", "anybody").1["degraded"] == true {
-        assert!(clock.now() < end, "not within {RECOVERY:?}");
+    let end = clock.now().after(MAX_RECOVERY_TIME);
+    while check(client, "open", "anybody").1["degraded"] == true {
+        assert!(clock.now() < end, "not within {MAX_RECOVERY_TIME:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// As the rules say, on counts that are new.
+/// Asserts that the rules apply normally, starting from new counters.
 #[track_caller]
 fn assert_counted_in_redis(client: &Client, id: &str) {
     for domain in ["open", "shut", "own"] {
         for left in (0..10).rev() {
-            let (status, answer) = ask(client, domain, id);
-            assert_eq!((status, &answer["remaining"]), (200, &json!(left)), "{domain}: {answer}");
-            assert_eq!(answer["degraded"], false);
+            let (status, response) = check(client, domain, id);
+            assert_eq!(
+                (status, &response["remaining"]),
+                (200, &json!(left)),
+                "{domain}: {response}"
+            );
+            assert_eq!(response["degraded"], false);
         }
-        assert_eq!(ask(client, domain, id).0, 429);
+        assert_eq!(check(client, domain, id).0, 429);
     }
 }
 
 #[test]
-fn redis_is_killed_and_comes_back() {
+fn redis_crash_degrades_and_recovers() {
     let mut redis = Redis::start();
     let (server, client) = start(&redis);
     assert_counted_in_redis(&client, "ann");
@@ -98,20 +105,20 @@ fn redis_is_killed_and_comes_back() {
     assert_degraded(&client, "ann");
     server.wait_for_log("circuit breaker opened");
     redis.restart();
-    await_recovery(&client);
-    // One line for the outage, and one for its end.
-    let told = server.next_log(Duration::from_secs(10)).unwrap();
-    assert!(told.contains("circuit breaker closed"), "{told}");
-    // Redis has lost its counts with its life, and what was counted meanwhile is dropped.
+    wait_for_recovery(&client);
+    // The log has one line for the outage, and one for its end.
+    let line = server.next_log(Duration::from_secs(10)).unwrap();
+    assert!(line.contains("circuit breaker closed"), "{line}");
+    // Redis has lost its counters in the crash, and the local counters of the outage are dropped.
     assert_counted_in_redis(&client, "ann");
     assert_eq!(server.next_log(Duration::from_millis(100)), None);
     redis.kill();
-    // Local counts outlast a short recovery: another outage so soon would find those of ann.
+    // Local counters survive a short recovery: in another outage so soon, those for `ann` would still count.
     assert_degraded(&client, "bob");
 }
 
 #[test]
-fn redis_hangs_and_goes_on() {
+fn redis_hang_degrades_and_recovers() {
     let redis = Redis::start();
     let (server, client) = start(&redis);
     assert_counted_in_redis(&client, "ann");
@@ -119,20 +126,20 @@ fn redis_hangs_and_goes_on() {
     assert_degraded(&client, "ann");
     server.wait_for_log("circuit breaker opened");
     redis.resume();
-    await_recovery(&client);
+    wait_for_recovery(&client);
     server.wait_for_log("circuit breaker closed");
-    // What Redis had counted still counts.
-    assert_eq!(ask(&client, "own", "ann").0, 429);
+    // Redis has kept its counters.
+    assert_eq!(check(&client, "own", "ann").0, 429);
     assert_counted_in_redis(&client, "bob");
 }
 
 #[test]
-fn the_server_starts_before_redis() {
+fn server_started_before_redis_recovers() {
     let mut redis = Redis::start();
     redis.kill();
     let (_server, client) = start(&redis);
     assert_degraded(&client, "ann");
     redis.restart();
-    await_recovery(&client);
+    wait_for_recovery(&client);
     assert_counted_in_redis(&client, "ann");
 }

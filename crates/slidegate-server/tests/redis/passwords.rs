@@ -1,4 +1,4 @@
-//! A password is used, and never told.
+//! Redis passwords are used for authentication, and never printed.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,50 +11,51 @@ use crate::server::Redis;
 
 const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 
-/// A Redis that asks for a password: this one of `ann`, and of whoever gives no name.
+/// The password of the Redis user `ann` and of the default user.
 const PASSWORD: &str = "sesame-unlocks";
-const GUARDED: [&str; 8] =
+/// Redis options that set the password.
+const PASSWORD_CONFIG: [&str; 8] =
     ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-unlocks", "~*", "+@all"];
 
-/// What is left of an outcome once the server has answered twice: whether Redis was heard, and all that it
-/// has told at its most talkative.
-pub fn heard_and_told(store: &str) -> (bool, String) {
+/// Runs a server with log level `trace` and sends six requests. Returns whether Redis decided the first request, and
+/// all output of the server: its log and its responses.
+pub fn run_and_collect_output(store: &str) -> (bool, String) {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     command.args(["--log-level", "trace", "--redis-timeout", "2s"]).env("SLIDEGATE_STORE", store);
     let server = Server::spawn(command.stdout(Stdio::null()));
-    let client = Client::of(&server);
-    let answers = [(); 6].map(|()| client.check(&json!({"attributes": {}})));
-    let mut told = server.listening().to_owned();
-    answers.iter().for_each(|answer| told += &answer.body);
+    let client = Client::new(&server);
+    let responses = [(); 6].map(|()| client.check(&json!({"attributes": {}})));
+    let mut output = server.listening_log().to_owned();
+    responses.iter().for_each(|response| output += &response.body);
     server.signal("TERM");
     while let Some(line) = server.next_log(Duration::from_secs(10)) {
-        told += &line;
+        output += &line;
     }
-    assert!(told.contains("stopped"), "{told}");
-    (answers[0].json()["degraded"] == false, told)
+    assert!(output.contains("stopped"), "{output}");
+    (responses[0].json()["degraded"] == false, output)
 }
 
 #[test]
-fn no_log_has_a_password_that_is_right_or_wrong() {
-    let redis = Redis::with_args(&GUARDED);
-    let at = format!("127.0.0.1:{}", redis.port());
-    for (store, is_right) in [
-        (format!("redis://:{PASSWORD}@{at}"), true),
-        (format!("redis://ann:{PASSWORD}@{at}/3"), true),
-        (format!("redis://bob:{PASSWORD}@{at}"), false),
-        (format!("redis://:{PASSWORD}-not@{at}"), false),
+fn valid_and_invalid_passwords_are_never_logged() {
+    let redis = Redis::with_args(&PASSWORD_CONFIG);
+    let host = format!("127.0.0.1:{}", redis.port());
+    for (store, is_valid) in [
+        (format!("redis://:{PASSWORD}@{host}"), true),
+        (format!("redis://ann:{PASSWORD}@{host}/3"), true),
+        (format!("redis://bob:{PASSWORD}@{host}"), false),
+        (format!("redis://:{PASSWORD}-not@{host}"), false),
     ] {
-        let (is_heard, told) = heard_and_told(&store);
-        assert_eq!(is_heard, is_right, "{store}: {told}");
-        assert!(!told.contains("sesame") && !told.contains("unlocks"), "{told}");
-        assert!(told.contains(&format!("store=redis://{at}/")), "{told}");
+        let (is_connected, output) = run_and_collect_output(&store);
+        assert_eq!(is_connected, is_valid, "{store}: {output}");
+        assert!(!output.contains("sesame") && !output.contains("unlocks"), "{output}");
+        assert!(output.contains(&format!("store=redis://{host}/")), "{output}");
     }
 }
 
 #[test]
-fn no_error_has_a_password() {
+fn address_errors_never_contain_passwords() {
     let policy = TempFile::new(".yaml", POLICY);
     for store in [
         "redis:/:sesame@h",
@@ -77,21 +78,27 @@ fn no_error_has_a_password() {
         let mut command = slidegate();
         command.arg("serve").arg("--policy").arg(policy.path()).env("SLIDEGATE_STORE", store);
         let output = command.output().unwrap();
-        let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{store}: {told}");
-        assert!(told.contains("SLIDEGATE_STORE") && !told.contains("ses"), "{store}: {told}");
+        let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{store}: {printed}");
+        assert!(
+            printed.contains("SLIDEGATE_STORE") && !printed.contains("ses"),
+            "{store}: {printed}"
+        );
     }
 }
 
 #[test]
-fn the_help_does_not_show_the_environment_and_says_where_passwords_belong() {
+fn help_hides_environment_values() {
     for help in ["-h", "--help"] {
         let mut command = slidegate();
         let store = "redis://ann:sesame@h";
         let output = command.args(["serve", help]).env("SLIDEGATE_STORE", store).output().unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
-        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(told.contains("If the address has a password, give it by the environment"));
-        assert!(told.contains("SLIDEGATE_STORE") && !told.contains("sesame"), "{told}");
+        let help_text = String::from_utf8(output.stdout).unwrap();
+        let help_text = help_text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help_text.contains("If the address has a password, give it by the environment"));
+        assert!(
+            help_text.contains("SLIDEGATE_STORE") && !help_text.contains("sesame"),
+            "{help_text}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A folder with a policy, and a server that follows it.
+//! A folder with a policy file, and a server that reloads the policy when it changes.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::common::{Server, slidegate};
 
-/// A folder that goes when it is dropped.
-pub struct Folder(PathBuf);
+/// A temporary folder with a policy. It is removed when dropped.
+pub struct PolicyFolder(PathBuf);
 
-impl Folder {
+impl PolicyFolder {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -24,8 +24,8 @@ impl Folder {
         Self(path)
     }
 
-    /// A folder with this as its `policy.yaml`.
-    pub fn with(policy: &str) -> Self {
+    /// Creates a folder with a `policy.yaml`.
+    pub fn with_policy(policy: &str) -> Self {
         let folder = Self::new();
         folder.write(policy);
         folder
@@ -44,23 +44,23 @@ impl Folder {
         fs::write(self.policy(), text).unwrap();
     }
 
-    /// Begins to write the policy in place.
-    pub fn begin(&self, text: &str) -> File {
+    /// Writes the beginning of the policy in place, and returns the open file.
+    pub fn begin_write(&self, text: &str) -> File {
         let mut file = File::create(self.policy()).unwrap();
         file.write_all(text.as_bytes()).unwrap();
         file
     }
 
-    /// Puts a file in the place of the policy, in one step.
-    pub fn put(&self, text: &str) {
+    /// Replaces the policy atomically by a new file.
+    pub fn replace_file(&self, text: &str) {
         let new = self.path(".policy.yaml.new");
         fs::write(&new, text).unwrap();
         fs::rename(new, self.policy()).unwrap();
     }
 
-    /// Mounts the policy as the kubelet does a ConfigMap: all of it in a new folder, then one link is swapped,
-    /// then the old folder goes.
-    pub fn mount(&self, version: &str, text: &str) {
+    /// Updates the policy as the kubelet updates a ConfigMap: it writes a new folder, swaps a link to the folder, and
+    /// removes the old folder.
+    pub fn mount_config_map(&self, version: &str, text: &str) {
         let (folder, data) = (format!("..2026_{version}"), self.path("..data"));
         let old = fs::read_link(&data);
         fs::create_dir(self.path(&folder)).unwrap();
@@ -73,51 +73,52 @@ impl Folder {
         }
     }
 
-    /// A server with this policy.
-    pub fn serve(&self, flags: &[&str]) -> Followed {
+    /// Starts a server with the policy of this folder.
+    pub fn serve(&self, flags: &[&str]) -> ReloadingServer {
         self.serve_path(&self.policy(), flags)
     }
 
-    /// A server with the policy at a path.
-    pub fn serve_path(&self, path: &Path, flags: &[&str]) -> Followed {
+    /// Starts a server with the policy at a path.
+    pub fn serve_path(&self, path: &Path, flags: &[&str]) -> ReloadingServer {
         let mut command = slidegate();
         command.arg("serve").arg("--policy").arg(path).args(["--http", "127.0.0.1:0"]);
-        Followed::by(Server::spawn(command.args(["--admin", "127.0.0.1:0"]).args(flags)))
+        ReloadingServer::new(Server::spawn(command.args(["--admin", "127.0.0.1:0"]).args(flags)))
     }
 }
 
-impl Drop for Folder {
+impl Drop for PolicyFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A server whose policy changes.
-pub struct Followed {
-    pub server: Server,
+/// A running server whose policy changes.
+pub struct ReloadingServer {
+    pub process: Server,
     pub client: Client,
     admin: Client,
 }
 
-impl Followed {
-    pub fn by(server: Server) -> Self {
-        let (client, admin) = (Client::of(&server), Client::at(server.admin()));
-        Self { server, client, admin }
+impl ReloadingServer {
+    pub fn new(process: Server) -> Self {
+        let (client, admin) = (Client::new(&process), Client::with_address(process.admin()));
+        Self { process, client, admin }
     }
 
-    /// Units that a check of `acme` leaves of the limit that it hangs on; none if no rule applies.
-    pub fn left(&self) -> Option<u64> {
-        let answer = self.client.check(&json!({"attributes": {"tenant": "acme"}}));
-        assert!([200, 429].contains(&answer.status), "{}", answer.body);
-        answer.json()["remaining"].as_u64()
+    /// Checks a request of the tenant `acme`, and returns the remaining units of the binding limit, or `None` if no
+    /// rule applies.
+    pub fn check_remaining(&self) -> Option<u64> {
+        let response = self.client.check(&json!({"attributes": {"tenant": "acme"}}));
+        assert!([200, 429].contains(&response.status), "{}", response.body);
+        response.json()["remaining"].as_u64()
     }
 
-    /// A sum of metrics whose lines begin so.
-    pub fn metric(&self, begin: &str) -> u64 {
+    /// Returns the sum of the series whose lines begin with a prefix.
+    pub fn metric(&self, prefix: &str) -> u64 {
         let metrics = self.admin.call("GET", "/metrics").body;
         let values = metrics
             .lines()
-            .filter_map(|line| line.strip_prefix(begin)?.rsplit(' ').next()?.parse::<f64>().ok());
+            .filter_map(|line| line.strip_prefix(prefix)?.rsplit(' ').next()?.parse::<f64>().ok());
         values.sum::<f64>() as u64
     }
 
@@ -125,26 +126,26 @@ impl Followed {
         self.metric(&format!("slidegate_policy_reloads_total{{result=\"{result}\"}}"))
     }
 
-    /// What `/readyz` says of the policy. It is ready whatever that is.
-    pub fn policy(&self) -> Value {
-        let answer = self.admin.call("GET", "/readyz");
-        assert_eq!((answer.status, &answer.json()["ready"]), (200, &json!(true)));
-        answer.json()["policy"].clone()
+    /// Returns the policy status of `/readyz`. The server must be ready in any case.
+    pub fn policy_status(&self) -> Value {
+        let response = self.admin.call("GET", "/readyz");
+        assert_eq!((response.status, &response.json()["ready"]), (200, &json!(true)));
+        response.json()["policy"].clone()
     }
 
-    /// Waits until another policy holds.
+    /// Waits until a changed policy is active.
     #[track_caller]
-    pub fn await_change(&self) {
-        self.server.wait_for_log("the policy has changed");
-        assert_eq!(self.policy()["problem"], Value::Null);
+    pub fn wait_for_reload(&self) {
+        self.process.wait_for_log("the policy has changed");
+        assert_eq!(self.policy_status()["problem"], Value::Null);
         assert_eq!(self.metric("slidegate_policy_stale"), 0);
     }
 
-    /// Waits until a file was refused: the problem, which is in the log, too.
+    /// Waits until a file is rejected, and returns the problem that `/readyz` reports.
     #[track_caller]
-    pub fn await_refusal(&self) -> String {
-        self.server.wait_for_log("policy reload failed");
+    pub fn wait_for_rejection(&self) -> String {
+        self.process.wait_for_log("policy reload failed");
         assert_eq!(self.metric("slidegate_policy_stale"), 1);
-        self.policy()["problem"].as_str().unwrap().to_owned()
+        self.policy_status()["problem"].as_str().unwrap().to_owned()
     }
 }

@@ -1,15 +1,15 @@
-//! The policy changes while the server runs: real processes, real files, real signals.
+//! Policy reloads of a running server, tested with real processes, files and signals.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod bad_files;
-mod changes;
 #[path = "../http/client.rs"]
 #[allow(dead_code, reason = "the tests of HTTP use all of it")]
 mod client;
 #[path = "../common/mod.rs"]
 mod common;
+mod file_changes;
 mod folder;
+mod invalid_files;
+mod policy_diff;
 mod ratelimit;
-mod storm;
-mod ways;
+mod under_load;

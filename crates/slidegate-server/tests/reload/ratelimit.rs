@@ -1,82 +1,84 @@
-//! Files of the reference server: a folder of them is followed, whichever of them changes.
+//! Folders with files of the reference server: a change of any file reloads the policy.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::common::{Server, slidegate};
-use crate::folder::{Folder, Followed};
+use crate::folder::{PolicyFolder, ReloadingServer};
 
-/// A file of a domain, which gives each tenant so many an hour.
+/// Returns a file of a domain with `max` requests per hour for each tenant.
 fn file(domain: &str, max: u32) -> String {
     format!(
         "domain: {domain}\ndescriptors: [{{ key: tenant, rate_limit: {{ unit: hour, requests_per_unit: {max} }} }}]\n"
     )
 }
 
-/// A server by these files.
-fn serve(path: &Path) -> Followed {
+/// Starts a server with the files of a folder.
+fn serve(path: &Path) -> ReloadingServer {
     let mut command = slidegate();
     command.arg("serve").arg("--ratelimit-config").arg(path);
     command.args(["--ratelimit-algorithm", "sliding_log"]);
     let addresses = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    Followed::by(Server::spawn(command.args(addresses)))
+    ReloadingServer::new(Server::spawn(command.args(addresses)))
 }
 
-/// A folder, in which the domain of those who name none has five an hour; and a server that has let one pass.
-fn one_of_five() -> (Folder, Followed) {
-    let folder = Folder::new();
+/// Creates a folder whose domain `default` allows five requests per hour, and starts a server that has allowed one.
+fn start_with_one_charge() -> (PolicyFolder, ReloadingServer) {
+    let folder = PolicyFolder::new();
     fs::write(folder.path("a.yaml"), file("default", 5)).unwrap();
     fs::write(folder.path("b.yml"), file("other", 1)).unwrap();
     fs::write(folder.path("notes.txt"), "not read").unwrap();
-    let followed = serve(&folder.path("."));
-    assert_eq!(followed.left(), Some(4));
-    (folder, followed)
+    let server = serve(&folder.path("."));
+    assert_eq!(server.check_remaining(), Some(4));
+    (folder, server)
 }
 
 #[test]
-fn a_file_of_the_folder_that_changes_comes_or_goes_is_seen_and_counts_go_on() {
-    let (folder, followed) = one_of_five();
+fn added_changed_and_removed_files_reload() {
+    let (folder, server) = start_with_one_charge();
     fs::write(folder.path("a.yaml"), file("default", 7)).unwrap();
-    followed.await_change();
-    assert_eq!(followed.left(), Some(5));
+    server.wait_for_reload();
+    assert_eq!(server.check_remaining(), Some(5));
     fs::write(folder.path("new"), file("another", 1)).unwrap();
     fs::rename(folder.path("new"), folder.path("c.yaml")).unwrap();
-    followed.await_change();
+    server.wait_for_reload();
     fs::remove_file(folder.path("a.yaml")).unwrap();
-    followed.await_change();
-    assert_eq!(followed.left(), None);
+    server.wait_for_reload();
+    assert_eq!(server.check_remaining(), None);
     fs::write(folder.path("d.yaml"), file("default", 9)).unwrap();
-    followed.await_change();
-    assert_eq!(followed.left(), Some(6));
-    assert_eq!((followed.reloads("failed"), followed.reloads("changed")), (0, 4));
+    server.wait_for_reload();
+    assert_eq!(server.check_remaining(), Some(6));
+    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 4));
 }
 
 #[test]
-fn a_broken_file_of_the_folder_changes_nothing_and_is_told() {
-    let (folder, followed) = one_of_five();
+fn invalid_file_keeps_the_current_policy() {
+    let (folder, server) = start_with_one_charge();
     fs::write(folder.path("b.yml"), "domain: other\ndescriptors: [{ kee: a }]").unwrap();
-    let problem = followed.await_refusal();
+    let problem = server.wait_for_rejection();
     assert!(problem.contains("b.yml:2:15: a descriptor needs a `key`"), "{problem}");
     assert!(problem.ends_with("(and 1 more)"), "{problem}");
-    assert_eq!(followed.left(), Some(3));
+    assert_eq!(server.check_remaining(), Some(3));
     fs::write(folder.path("b.yml"), file("default", 7)).unwrap();
-    assert!(followed.await_refusal().contains("b.yml:1:9: the domain `default` stands in "));
+    assert!(
+        server.wait_for_rejection().contains("b.yml:1:9: domain `default` is already defined in ")
+    );
     fs::remove_file(folder.path("b.yml")).unwrap();
-    followed.await_change();
-    assert_eq!(followed.left(), Some(2));
+    server.wait_for_reload();
+    assert_eq!(server.check_remaining(), Some(2));
     fs::remove_file(folder.path("a.yaml")).unwrap();
-    assert!(followed.await_refusal().contains("there is no *.yaml or *.yml in this folder"));
-    assert_eq!(followed.left(), Some(1));
+    assert!(server.wait_for_rejection().contains("there is no *.yaml or *.yml in this folder"));
+    assert_eq!(server.check_remaining(), Some(1));
     fs::write(folder.path("a.yaml"), file("default", 6)).unwrap();
-    followed.await_change();
-    assert_eq!(followed.left(), Some(1));
+    server.wait_for_reload();
+    assert_eq!(server.check_remaining(), Some(1));
 }
 
 #[test]
-fn a_config_map_of_such_files_is_read_each_time_that_it_swaps_its_link() {
-    let folder = Folder::new();
-    let version = |version: &str, files: &[(&str, String)]| {
+fn config_map_of_ratelimit_files_reloads() {
+    let folder = PolicyFolder::new();
+    let publish = |version: &str, files: &[(&str, String)]| {
         let name = format!("..2026_{version}");
         fs::create_dir(folder.path(&name)).unwrap();
         for (file, text) in files {
@@ -85,29 +87,29 @@ fn a_config_map_of_such_files_is_read_each_time_that_it_swaps_its_link() {
         symlink(&name, folder.path("..data_tmp")).unwrap();
         fs::rename(folder.path("..data_tmp"), folder.path("..data")).unwrap();
     };
-    version("1", &[("a.yaml", file("default", 5))]);
+    publish("1", &[("a.yaml", file("default", 5))]);
     symlink("..data/a.yaml", folder.path("a.yaml")).unwrap();
-    let followed = serve(&folder.path(""));
-    assert_eq!(followed.left(), Some(4));
-    version("2", &[("a.yaml", file("default", 7)), ("b.yaml", file("other", 1))]);
-    followed.await_change();
-    assert_eq!(followed.left(), Some(5));
+    let server = serve(&folder.path(""));
+    assert_eq!(server.check_remaining(), Some(4));
+    publish("2", &[("a.yaml", file("default", 7)), ("b.yaml", file("other", 1))]);
+    server.wait_for_reload();
+    assert_eq!(server.check_remaining(), Some(5));
     symlink("..data/b.yaml", folder.path("b.yaml")).unwrap();
-    followed.await_change();
-    version("3", &[("a.yaml", file("default", 9)), ("b.yaml", file("other", 2))]);
-    followed.await_change();
-    assert_eq!(followed.left(), Some(6));
-    assert_eq!((followed.reloads("failed"), followed.reloads("changed")), (0, 3));
+    server.wait_for_reload();
+    publish("3", &[("a.yaml", file("default", 9)), ("b.yaml", file("other", 2))]);
+    server.wait_for_reload();
+    assert_eq!(server.check_remaining(), Some(6));
+    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 3));
 }
 
 #[test]
-fn sighup_reads_the_folder_again_and_notes_are_told() {
-    let (folder, followed) = one_of_five();
-    followed.server.signal("HUP");
-    followed.server.wait_for_log("the policy is as it was");
-    let noted = file("default", 7).replace("key: tenant", "key: tenant, detailed_metric: true");
-    fs::write(folder.path("a.yaml"), noted).unwrap();
-    let note = followed.server.wait_for_log("`detailed_metric` is accepted and has no effect");
+fn sighup_reloads_folder_and_logs_notes() {
+    let (folder, server) = start_with_one_charge();
+    server.process.signal("HUP");
+    server.process.wait_for_log("policy unchanged");
+    let with_note = file("default", 7).replace("key: tenant", "key: tenant, detailed_metric: true");
+    fs::write(folder.path("a.yaml"), with_note).unwrap();
+    let note = server.process.wait_for_log("`detailed_metric` is accepted and has no effect");
     assert!(note.contains("a.yaml:2:"), "{note}");
-    assert_eq!(followed.left(), Some(5));
+    assert_eq!(server.check_remaining(), Some(5));
 }

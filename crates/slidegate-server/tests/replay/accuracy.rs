@@ -1,8 +1,8 @@
-//! What a limit does beside an exact log.
+//! Comparison of each limit with an exact log of requests.
 
 use super::*;
 
-/// The table of the text report, as the JSON has its numbers.
+/// Renders the comparison table of the text report from the JSON report.
 pub fn table(report: &Value) -> String {
     let mut table = "against an exact log false allows false denies worst window\n".to_owned();
     for rule in report["rules"].as_array().unwrap() {
@@ -28,25 +28,33 @@ pub fn table(report: &Value) -> String {
     table
 }
 
-/// The report on a log under one limit per ip.
-fn report_of(test: &str, limit: &str, requests: &[Asked]) -> Value {
-    let files = Files::of(test);
+/// Replays a log under one limit per ip, and returns the report of its rule.
+fn rule_report(test: &str, limit: &str, requests: &[LogRequest]) -> Value {
+    let files = ReplayFiles::new(test);
     files.write("policy.yaml", format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]"));
-    files.write("access.log", log_of(requests));
+    files.write("access.log", log_text(requests));
     files.json(&["access.log"])["rules"][0].clone()
 }
 
-/// So many requests of one client in one second.
-fn burst(seconds: i64, number: usize) -> Vec<Asked> {
-    burst_of("::1", seconds, number)
+/// Returns `number` requests of one client in one second.
+fn burst(seconds: i64, number: usize) -> Vec<LogRequest> {
+    burst_from("::1", seconds, number)
 }
 
-fn burst_of(ip: &str, seconds: i64, number: usize) -> Vec<Asked> {
-    let asked = Asked { at: START + seconds, ip: ip.into(), method: "GET", path: "/".into() };
-    vec![asked; number]
+fn burst_from(ip: &str, seconds: i64, number: usize) -> Vec<LogRequest> {
+    let request =
+        LogRequest { at: START + seconds, ip: ip.into(), method: "GET", path: "/".into() };
+    vec![request; number]
 }
 
-fn exact(false_allows: u64, false_denies: u64, units: u64, percent: u64, over: u64) -> Value {
+/// Returns the expected comparison of a limit with max 10.
+fn expected_comparison(
+    false_allows: u64,
+    false_denies: u64,
+    units: u64,
+    percent: u64,
+    over: u64,
+) -> Value {
     json!({
         "false_allows": false_allows,
         "false_denies": false_denies,
@@ -55,9 +63,9 @@ fn exact(false_allows: u64, false_denies: u64, units: u64, percent: u64, over: u
 }
 
 #[test]
-fn a_sliding_log_never_differs() {
-    let files = Files::of("exact-log");
-    files.write("access.log", log_of(&requests()));
+fn sliding_log_never_differs() {
+    let files = ReplayFiles::new("exact-log");
+    files.write("access.log", log_text(&requests()));
     let report = files.json(&["access.log"]);
     for rule in report["rules"].as_array().unwrap() {
         assert_eq!(rule["exact"], json!({ "false_allows": 0, "false_denies": 0 }));
@@ -72,67 +80,71 @@ fn a_sliding_log_never_differs() {
 }
 
 #[test]
-fn a_fixed_window_is_found_to_let_twice_its_max_pass() {
-    // Of most keys an edge lies between the bursts: windows begin at a key's own phase.
+fn fixed_window_boundary_burst_is_detected() {
+    // For most keys a window boundary lies between the bursts, since each key shifts its windows by its own phase.
     let clients = 0..20;
-    let at = |second| move |client| burst_of(&format!("10.0.0.{client}"), second, 10);
+    let bursts_at = |second| move |client| burst_from(&format!("10.0.0.{client}"), second, 10);
     let requests: Vec<_> =
-        clients.clone().flat_map(at(0)).chain(clients.flat_map(at(59))).collect();
+        clients.clone().flat_map(bursts_at(0)).chain(clients.flat_map(bursts_at(59))).collect();
     let limit = "{ max: 10, window: 1m, algorithm: fixed_window }";
-    let report = report_of("twice", limit, &requests);
+    let report = rule_report("twice", limit, &requests);
     let (allowed, denied) =
         (report["allowed"].as_u64().unwrap(), report["denied"].as_u64().unwrap());
     assert_eq!((allowed + denied, report["asked"].as_u64()), (400, Some(400)));
     assert!(allowed > 200, "{report}");
-    // Whatever passed of the second bursts should not have.
-    assert_eq!(report["limits"][0]["exact"], exact(allowed - 200, 0, 20, 200, 10));
+    // Every allowed request of the second bursts is a false allow.
+    assert_eq!(report["limits"][0]["exact"], expected_comparison(allowed - 200, 0, 20, 200, 10));
 }
 
 #[test]
-fn a_sliding_window_is_found_to_allow_what_came_late_in_a_window() {
-    // Half a window later, ten that came in its last second weigh as five.
+fn sliding_window_false_allows_are_detected() {
+    // Ten requests in the last second of a window count as five half a window later.
     let requests = [burst(59, 10), burst(90, 10)].concat();
-    let report = report_of("late-burst", "10/min", &requests);
-    assert_eq!(report["limits"][0]["exact"], exact(5, 0, 15, 150, 5));
+    let report = rule_report("late-burst", "10/min", &requests);
+    assert_eq!(report["limits"][0]["exact"], expected_comparison(5, 0, 15, 150, 5));
     assert_eq!(report["exact"], json!({ "false_allows": 5, "false_denies": 0 }));
 }
 
 #[test]
-fn a_sliding_window_is_found_to_deny_what_came_early_in_a_window() {
-    // A window later ten still weigh as ten, and after another half as five.
+fn sliding_window_false_denials_are_detected() {
+    // Ten requests still count as ten one window later, and as five after another half window.
     let requests = [burst(0, 10), burst(60, 10), burst(90, 10)].concat();
-    let report = report_of("early-burst", "10/min", &requests);
-    assert_eq!(report["limits"][0]["exact"], exact(0, 15, 10, 100, 0));
+    let report = rule_report("early-burst", "10/min", &requests);
+    assert_eq!(report["limits"][0]["exact"], expected_comparison(0, 15, 10, 100, 0));
 }
 
 #[test]
-fn a_burst_shows_against_max() {
+fn burst_counts_as_excess_over_max() {
     let limit = "{ max: 10, window: 1m, burst: 15, algorithm: token_bucket }";
-    let report = report_of("burst", limit, &burst(0, 20));
-    assert_eq!(report["limits"][0]["exact"], exact(5, 0, 15, 150, 5));
+    let report = rule_report("burst", limit, &burst(0, 20));
+    assert_eq!(report["limits"][0]["exact"], expected_comparison(5, 0, 15, 150, 5));
 
-    let files = Files::of("burst-text");
+    let files = ReplayFiles::new("burst-text");
     files.write("policy.yaml", format!("rules: [ {{ name: all, limits: [{limit}] }} ]"));
-    files.write("access.log", log_of(&burst(0, 20)));
-    assert!(files.text(&["access.log"]).contains("gives its burst on top of max"));
+    files.write("access.log", log_text(&burst(0, 20)));
+    assert!(
+        files
+            .text(&["access.log"])
+            .contains("burst of a token_bucket is allowed in addition to max")
+    );
 }
 
 #[test]
-fn what_another_limit_denied_is_not_in_the_exact_log() {
-    let files = Files::of("vetoed");
+fn exact_log_excludes_denials_by_other_limits() {
+    let files = ReplayFiles::new("vetoed");
     files.write(
         "policy.yaml",
         "rules: [ { name: all, per: [ip], algorithm: sliding_log, limits: [3/s, 10/min] } ]",
     );
-    files.write("access.log", log_of(&[burst(0, 9), burst(1, 9), burst(2, 9)].concat()));
+    files.write("access.log", log_text(&[burst(0, 9), burst(1, 9), burst(2, 9)].concat()));
     let limits = &files.json(&["access.log"])["rules"][0]["limits"];
-    assert_eq!(limits[1]["exact"], exact(0, 0, 9, 90, 0));
+    assert_eq!(limits[1]["exact"], expected_comparison(0, 0, 9, 90, 0));
 }
 
 #[test]
-fn keys_that_are_not_compared_are_told() {
-    let files = Files::of("cut");
-    files.write("access.log", log_of(&requests()));
+fn uncompared_keys_are_reported() {
+    let files = ReplayFiles::new("cut");
+    files.write("access.log", log_text(&requests()));
     let report = files.json(&["--max-keys", "64", "access.log"]);
     assert_ne!(report["forgotten_counts"], 0);
     let text = files.text(&["--max-keys", "64", "access.log"]);
@@ -142,8 +154,8 @@ fn keys_that_are_not_compared_are_told() {
 }
 
 #[test]
-fn a_limit_of_nothing_has_no_percentage() {
-    let report = report_of("nothing", "0/min", &burst(0, 3));
+fn zero_limit_has_no_percentage() {
+    let report = rule_report("nothing", "0/min", &burst(0, 3));
     let worst = json!({ "units": 0, "max": 0, "percent": null, "over": 0 });
     assert_eq!(report["limits"][0]["exact"]["worst_window"], worst);
 }

@@ -1,4 +1,4 @@
-//! `slidegate replay`, held against a brute-force oracle.
+//! `slidegate replay`, compared with a brute-force oracle.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod accuracy;
@@ -29,11 +29,11 @@ rules:
 /// 2026-01-02T03:04:00Z
 const START: i64 = 1_767_323_040;
 
-/// A directory of one test's files, gone at its end.
-struct Files(PathBuf);
+/// The temporary directory of a test, with a `policy.yaml`. It is removed when dropped.
+struct ReplayFiles(PathBuf);
 
-impl Files {
-    fn of(test: &str) -> Self {
+impl ReplayFiles {
+    fn new(test: &str) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("replay-{test}-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
@@ -46,12 +46,12 @@ impl Files {
         self.0.to_str().unwrap()
     }
 
-    /// Runs `slidegate replay` beside the files, with their policy.
+    /// Runs `slidegate replay` in the directory, with its policy.
     fn replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         self.run(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
     }
 
-    /// Runs `slidegate replay` beside the files.
+    /// Runs `slidegate replay` in the directory.
     fn run(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
             .arg("replay")
@@ -62,27 +62,29 @@ impl Files {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Nobody reads it if the command fails early.
+        // The write fails if the command ends before it reads its input.
         let _ = child.stdin.take().unwrap().write_all(stdin);
         child.wait_with_output().unwrap()
     }
 
+    /// Returns the text report of a successful run.
     fn text(&self, arguments: &[&str]) -> String {
-        succeeded(self.replay(arguments, b""))
+        successful_stdout(self.replay(arguments, b""))
     }
 
+    /// Returns the JSON report of a successful run.
     fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.text(&[&["--json"], arguments].concat())).unwrap()
     }
 }
 
-impl Drop for Files {
+impl Drop for ReplayFiles {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-fn succeeded(output: Output) -> String {
+fn successful_stdout(output: Output) -> String {
     assert!(output.status.success(), "{}", stderr(&output));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -91,8 +93,8 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What `slidegate` said on its way to exit code 1, with nothing on standard output.
-fn failure(output: Output) -> String {
+/// Returns the standard error of a run that must fail with exit code 1 and without standard output.
+fn failure_message(output: Output) -> String {
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     stderr(&output)
 }
@@ -103,16 +105,18 @@ fn gzip(content: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// One request of a made-up log.
+/// A request in a generated access log.
 #[derive(Clone, Debug, PartialEq)]
-struct Asked {
+struct LogRequest {
+    /// Unix time in seconds.
     at: i64,
     ip: String,
     method: &'static str,
     path: String,
 }
 
-impl Asked {
+impl LogRequest {
+    /// Returns the line of this request in the combined log format.
     fn line(&self) -> String {
         let time = Timestamp::from_second(self.at).unwrap().strftime("%d/%b/%Y:%H:%M:%S +0000");
         let Self { ip, method, path, .. } = self;
@@ -120,15 +124,16 @@ impl Asked {
     }
 }
 
-fn log_of(requests: &[Asked]) -> String {
-    requests.iter().map(Asked::line).collect()
+fn log_text(requests: &[LogRequest]) -> String {
+    requests.iter().map(LogRequest::line).collect()
 }
 
-/// A small generator of numbers (xorshift64), the same in every run.
-struct Numbers(u64);
+/// A pseudo-random number generator (xorshift64) with the same sequence in every run.
+struct XorShift(u64);
 
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
+impl XorShift {
+    /// Returns a number from 0 to `bound - 1`.
+    fn next_below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -136,9 +141,9 @@ impl Numbers {
     }
 }
 
-/// A few hundred clients over half an hour: bursts at and around the edges of windows, sorted by time.
-fn requests() -> Vec<Asked> {
-    let mut numbers = Numbers(7);
+/// Generates requests of 300 clients over 30 minutes, sorted by time, with bursts at and around window boundaries.
+fn requests() -> Vec<LogRequest> {
+    let mut rng = XorShift(7);
     let mut requests = Vec::new();
     for client in 0..300 {
         let ip = if client % 7 == 0 {
@@ -146,17 +151,17 @@ fn requests() -> Vec<Asked> {
         } else {
             format!("10.0.{}.{}", client / 200, client % 200)
         };
-        for _ in 0..numbers.below(8) {
-            // On a whole minute, or a second beside it: a window after another burst, to the second.
-            let at = START + 60 * numbers.below(30) as i64 + numbers.below(3) as i64 - 1;
-            for _ in 0..numbers.below(25) {
-                let method = if numbers.below(3) == 0 { "POST" } else { "GET" };
+        for _ in 0..rng.next_below(8) {
+            // Within a second of a full minute, so that bursts are about a whole number of windows apart.
+            let at = START + 60 * rng.next_below(30) as i64 + rng.next_below(3) as i64 - 1;
+            for _ in 0..rng.next_below(25) {
+                let method = if rng.next_below(3) == 0 { "POST" } else { "GET" };
                 let path = format!(
                     "/{}/{}",
-                    ["api", "static"][numbers.below(2) as usize],
-                    numbers.below(2)
+                    ["api", "static"][rng.next_below(2) as usize],
+                    rng.next_below(2)
                 );
-                requests.push(Asked { at, ip: ip.clone(), method, path });
+                requests.push(LogRequest { at, ip: ip.clone(), method, path });
             }
         }
     }
@@ -164,68 +169,69 @@ fn requests() -> Vec<Asked> {
     requests
 }
 
-/// Whom an address counts for: of IPv6 it is the network of 64 bits.
-fn whose(ip: &str) -> String {
+/// Returns the client key of an address: the /64 network of an IPv6 address, or the IPv4 address itself.
+fn client_network(ip: &str) -> String {
     ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
 
-/// What the oracle keeps of one counter or one rule.
+/// Number of requests to one limit, rule or key, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    asked: u64,
+struct RequestCounts {
+    requests: u64,
     allowed: u64,
     denied: u64,
 }
 
-impl Counts {
+impl RequestCounts {
     fn count(&mut self, allowed: bool, fits: bool) {
-        self.asked += 1;
+        self.requests += 1;
         self.allowed += u64::from(allowed);
         self.denied += u64::from(!fits);
     }
 
-    fn of(value: &Value) -> Self {
+    fn from_json(value: &Value) -> Self {
         let number = |name: &str| value[name].as_u64().unwrap();
-        Self { asked: number("asked"), allowed: number("allowed"), denied: number("denied") }
+        Self { requests: number("asked"), allowed: number("allowed"), denied: number("denied") }
     }
 }
 
-/// A rule or a limit of a rule, by name; and a key of a rule.
-type Name = (&'static str, &'static str);
-type Key = (&'static str, Vec<(&'static str, String)>);
+/// The names of a rule and its limit. The name of the limit is empty for the rule itself.
+type LimitName = (&'static str, &'static str);
+/// The name of a rule, and the values of its `per` attributes.
+type RuleKey = (&'static str, Vec<(&'static str, String)>);
 
-/// Remembers every admitted request of every key, and looks through all of them each time.
+/// A brute-force implementation of [`POLICY`]. It keeps all allowed requests per key, and scans them at each check.
 #[derive(Default)]
-struct Oracle {
-    admitted: BTreeMap<(Name, Key), Vec<i64>>,
-    total: Counts,
-    counts: BTreeMap<Name, Counts>,
-    keys: BTreeMap<Key, Counts>,
+struct ReplayOracle {
+    admitted: BTreeMap<(LimitName, RuleKey), Vec<i64>>,
+    total: RequestCounts,
+    counts: BTreeMap<LimitName, RequestCounts>,
+    keys: BTreeMap<RuleKey, RequestCounts>,
 }
 
-impl Oracle {
-    fn of(requests: &[Asked]) -> Self {
+impl ReplayOracle {
+    fn from_requests(requests: &[LogRequest]) -> Self {
         let mut oracle = Self::default();
         requests.iter().for_each(|request| oracle.check(request));
         oracle
     }
 
-    /// The limits of [`POLICY`] that apply: name, max, window, key.
-    fn applying(request: &Asked) -> Vec<(Name, usize, i64, Key)> {
-        let ip = ("ip", whose(&request.ip));
-        let of_ip = ("per-ip", vec![ip.clone()]);
-        let mut applying =
-            vec![(("per-ip", "1m"), 20, 60, of_ip.clone()), (("per-ip", "5m"), 45, 300, of_ip)];
+    /// Returns the limits of [`POLICY`] that apply to a request: name, max, window in seconds, and key.
+    fn matching_limits(request: &LogRequest) -> Vec<(LimitName, usize, i64, RuleKey)> {
+        let ip = ("ip", client_network(&request.ip));
+        let ip_key = ("per-ip", vec![ip.clone()]);
+        let mut matching_limits =
+            vec![(("per-ip", "1m"), 20, 60, ip_key.clone()), (("per-ip", "5m"), 45, 300, ip_key)];
         if request.method == "POST" && request.path.starts_with("/api/") {
             let key = ("writes", vec![ip, ("path", request.path.clone())]);
-            applying.push((("writes", "burst"), 4, 10, key));
+            matching_limits.push((("writes", "burst"), 4, 10, key));
         }
-        applying
+        matching_limits
     }
 
-    fn check(&mut self, request: &Asked) {
-        let applying = Self::applying(request);
-        let fits = applying.iter().map(|(name, max, window, key)| {
+    fn check(&mut self, request: &LogRequest) {
+        let matching_limits = Self::matching_limits(request);
+        let fits = matching_limits.iter().map(|(name, max, window, key)| {
             let admitted = self.admitted.get(&(*name, key.clone()));
             // The window is (now - W, now].
             let inside = admitted.into_iter().flatten().filter(|&&at| at > request.at - window);
@@ -234,8 +240,8 @@ impl Oracle {
         let fits: Vec<bool> = fits.collect();
         let allowed = fits.iter().all(|fits| *fits);
         self.total.count(allowed, allowed);
-        let mut rules: BTreeMap<Key, bool> = BTreeMap::new();
-        for ((name, _, _, key), fits) in applying.into_iter().zip(fits) {
+        let mut rules: BTreeMap<RuleKey, bool> = BTreeMap::new();
+        for ((name, _, _, key), fits) in matching_limits.into_iter().zip(fits) {
             self.counts.entry(name).or_default().count(allowed, fits);
             *rules.entry(key.clone()).or_insert(true) &= fits;
             if allowed {
@@ -248,74 +254,79 @@ impl Oracle {
         }
     }
 
-    /// The keys that were denied, as the report tells them, in its order.
+    /// Returns the denied keys in the format and order of the report.
     fn denied_keys(&self) -> Vec<Value> {
         let mut denied: Vec<_> = self.keys.iter().filter(|(_, counts)| counts.denied > 0).collect();
-        denied
-            .sort_by_key(|(key, counts)| (u64::MAX - counts.denied, u64::MAX - counts.asked, *key));
-        let told = denied.into_iter().map(|((rule, pairs), counts)| {
-            let key: BTreeMap<_, _> = pairs.iter().cloned().collect();
-            json!({ "rule": rule, "key": key, "asked": counts.asked, "denied": counts.denied })
+        denied.sort_by_key(|(key, counts)| {
+            (u64::MAX - counts.denied, u64::MAX - counts.requests, *key)
         });
-        told.collect()
+        let entries = denied.into_iter().map(|((rule, pairs), counts)| {
+            let key: BTreeMap<_, _> = pairs.iter().cloned().collect();
+            json!({ "rule": rule, "key": key, "asked": counts.requests, "denied": counts.denied })
+        });
+        entries.collect()
     }
 }
 
 #[test]
-fn every_number_is_that_of_the_oracle() {
-    let files = Files::of("oracle");
+fn report_matches_brute_force_oracle() {
+    let files = ReplayFiles::new("oracle");
     let requests = requests();
-    files.write("access.log", log_of(&requests));
+    files.write("access.log", log_text(&requests));
     let report = files.json(&["--top", "100000", "access.log"]);
-    let oracle = Oracle::of(&requests);
+    let oracle = ReplayOracle::from_requests(&requests);
 
     assert!(oracle.counts.values().all(|counts| counts.denied > 20), "{:?}", oracle.counts);
     let total = ["requests", "allowed", "denied"].map(|name| report[name].as_u64().unwrap());
-    assert_eq!(total, [oracle.total.asked, oracle.total.allowed, oracle.total.denied]);
-    let mut told = Vec::new();
+    assert_eq!(total, [oracle.total.requests, oracle.total.allowed, oracle.total.denied]);
+    let mut reported = Vec::new();
     for rule in report["rules"].as_array().unwrap() {
         let name = rule["rule"].as_str().unwrap();
-        told.push((name, "", Counts::of(rule)));
+        reported.push((name, "", RequestCounts::from_json(rule)));
         for limit in rule["limits"].as_array().unwrap() {
-            told.push((name, limit["limit"]["name"].as_str().unwrap(), Counts::of(limit)));
+            reported.push((
+                name,
+                limit["limit"]["name"].as_str().unwrap(),
+                RequestCounts::from_json(limit),
+            ));
         }
     }
-    // By name is also the order of the policy.
+    // The rules and limits of the policy are sorted by name.
     let expected = oracle.counts.iter().map(|(&(rule, limit), &counts)| (rule, limit, counts));
-    assert_eq!(told, expected.collect::<Vec<_>>());
+    assert_eq!(reported, expected.collect::<Vec<_>>());
     assert_eq!(report["top_denied"], Value::from(oracle.denied_keys()));
 }
 
 #[test]
-fn a_log_is_read_alike_plain_compressed_and_from_standard_input() {
-    let files = Files::of("alike");
-    let log = log_of(&requests());
+fn compression_and_stdin_give_equal_reports() {
+    let files = ReplayFiles::new("alike");
+    let log = log_text(&requests());
     files.write("access.log", &log);
-    // The name does not say that it is compressed; and logs are rotated into several members.
+    // The file name has no `.gz`, and the file consists of two gzip members, as rotated logs may.
     let half = log.len() / 2;
     files.write("compressed", [gzip(&log[..half]), gzip(&log[half..])].concat());
     let plain = files.text(&["access.log"]);
     assert_eq!(files.text(&["compressed"]), plain);
-    assert_eq!(succeeded(files.replay(&["-"], log.as_bytes())), plain);
-    assert_eq!(succeeded(files.replay(&["-"], &gzip(&log))), plain);
+    assert_eq!(successful_stdout(files.replay(&["-"], log.as_bytes())), plain);
+    assert_eq!(successful_stdout(files.replay(&["-"], &gzip(&log))), plain);
 }
 
 #[test]
-fn several_logs_are_read_in_the_order_given() {
-    let files = Files::of("several");
+fn logs_are_read_in_given_order() {
+    let files = ReplayFiles::new("several");
     let requests = requests();
     let (early, late) = requests.split_at(requests.len() / 2);
-    files.write("all", log_of(&requests));
-    files.write("early", log_of(early));
-    files.write("late", log_of(late));
+    files.write("all", log_text(&requests));
+    files.write("early", log_text(early));
+    files.write("late", log_text(late));
     assert_eq!(files.text(&["early", "late"]), files.text(&["all"]));
     assert_ne!(files.json(&["late", "early"])["out_of_order"], 0);
 }
 
 #[test]
-fn text_and_json_tell_the_same() {
-    let files = Files::of("text");
-    files.write("access.log", log_of(&requests()));
+fn text_and_json_reports_agree() {
+    let files = ReplayFiles::new("text");
+    files.write("access.log", log_text(&requests()));
     let text = files.text(&["--top", "3", "access.log"]);
     let json = files.json(&["--top", "3", "access.log"]);
 
@@ -331,18 +342,20 @@ fn text_and_json_tell_the_same() {
         json["out_of_order"]
     );
     for rule in json["rules"].as_array().unwrap() {
-        let Counts { asked, allowed, denied } = Counts::of(rule);
-        expected += &format!("{} {asked} {allowed} {denied}\n", rule["rule"].as_str().unwrap());
+        let RequestCounts { requests, allowed, denied } = RequestCounts::from_json(rule);
+        expected += &format!("{} {requests} {allowed} {denied}\n", rule["rule"].as_str().unwrap());
         for limit in rule["limits"].as_array().unwrap() {
-            let Counts { asked, allowed, denied } = Counts::of(limit);
+            let RequestCounts { requests, allowed, denied } = RequestCounts::from_json(limit);
             let (name, algorithm) =
                 (limit["limit"]["name"].as_str().unwrap(), limit["algorithm"].as_str().unwrap());
             let max = &limit["limit"]["max"];
             let window = if name == "burst" { "10s" } else { name };
-            expected += &format!("{name}: {max}/{window} {algorithm} {asked} {allowed} {denied}\n");
+            expected +=
+                &format!("{name}: {max}/{window} {algorithm} {requests} {allowed} {denied}\n");
         }
     }
-    expected += "(What a limit neither allowed nor denied, another limit denied.)\n\n";
+    expected +=
+        "(Requests that a limit neither allowed nor denied were denied by another limit.)\n\n";
     expected += &accuracy::table(&json);
     expected += "\nmost denied keys denied asked\n";
     for top in json["top_denied"].as_array().unwrap() {
@@ -356,18 +369,19 @@ fn text_and_json_tell_the_same() {
             top["asked"]
         );
     }
-    // What explains the tables stands in brackets; that of the first is in `expected`.
-    let (before, explained) = text.split_once("(A false allow").unwrap();
-    let text = before.to_owned() + &explained[explained.find("\n\n").unwrap() + 1..];
+    // The tables are followed by explanations in parentheses. `expected` has only the explanation of the first table.
+    let (before, explanation) = text.split_once("(A false allow").unwrap();
+    let text = before.to_owned() + &explanation[explanation.find("\n\n").unwrap() + 1..];
     assert_eq!(rows(&text), rows(&expected));
     assert_eq!(json["top_denied"].as_array().unwrap().len(), 3);
 }
 
 #[test]
-fn a_report_is_written_in_aligned_columns() {
-    let files = Files::of("columns");
-    let asked = Asked { at: START, ip: "192.0.2.7".into(), method: "POST", path: "/api/a".into() };
-    files.write("access.log", log_of(&[&asked; 25].map(Asked::clone)));
+fn report_columns_are_aligned() {
+    let files = ReplayFiles::new("columns");
+    let request =
+        LogRequest { at: START, ip: "192.0.2.7".into(), method: "POST", path: "/api/a".into() };
+    files.write("access.log", log_text(&[&request; 25].map(LogRequest::clone)));
     assert_eq!(
         files.text(&["access.log"]),
         "\
@@ -385,7 +399,7 @@ per-ip                         25        4       0
   5m: 45/5m sliding_log        25        4       0
 writes                         25        4      21
   burst: 4/10s sliding_log     25        4      21
-(What a limit neither allowed nor denied, another limit denied.)
+(Requests that a limit neither allowed nor denied were denied by another limit.)
 
 against an exact log        false allows  false denies    worst window
 per-ip                                 0             0
@@ -393,9 +407,9 @@ per-ip                                 0             0
   5m: 45/5m sliding_log                0             0   4 of 45 (9 %)
 writes                                 0             0
   burst: 4/10s sliding_log             0             0  4 of 4 (100 %)
-(A false allow: the limit let a request pass though its window was full. A false deny: it said
-no though there was room. The worst window is the most that any one key was given within a time
-as long as the limit's window, and how much that is of max.)
+(A false allow: the limit allowed a request although its window was full. A false deny: it denied a
+request although there was capacity. The worst window: the most units that one key received within
+any period of the length of the limit's window, and its share of max.)
 
 most denied keys                 denied  asked
 writes ip=192.0.2.7 path=/api/a      21     25
@@ -404,40 +418,43 @@ writes ip=192.0.2.7 path=/api/a      21     25
 }
 
 #[test]
-fn unparsable_lines_are_counted_and_the_first_few_shown() {
-    let files = Files::of("unparsable");
-    let asked = Asked { at: START, ip: "::1".into(), method: "GET", path: "/".into() }.line();
-    let mut log = asked.clone().into_bytes();
-    log.extend(asked.replace("curl", "c\\xe9\u{e9}").bytes());
-    // Not UTF-8, but a request all the same.
-    log.extend(asked.as_bytes().iter().map(|&byte| if byte == b'c' { 0xe9 } else { byte }));
-    log.extend(asked.replace("GET /?n=1 HTTP/1.1", "-").bytes());
+fn unparsable_lines_are_counted_and_first_shown() {
+    let files = ReplayFiles::new("unparsable");
+    let line = LogRequest { at: START, ip: "::1".into(), method: "GET", path: "/".into() }.line();
+    let mut log = line.clone().into_bytes();
+    log.extend(line.replace("curl", "c\\xe9\u{e9}").bytes());
+    // Not UTF-8, but still a valid request.
+    log.extend(line.as_bytes().iter().map(|&byte| if byte == b'c' { 0xe9 } else { byte }));
+    log.extend(line.replace("GET /?n=1 HTTP/1.1", "-").bytes());
     log.extend("x".repeat(70_000).bytes());
     log.extend(b"\nyesterday\x1b[31m\n\n\n\n\n");
     files.write("access.log", &log);
     let output = files.replay(&["--json", "access.log"], b"");
-    let told = stderr(&output);
-    let report: Value = serde_json::from_str(&succeeded(output)).unwrap();
+    let messages = stderr(&output);
+    let report: Value = serde_json::from_str(&successful_stdout(output)).unwrap();
     assert_eq!((&report["requests"], &report["unparsable"]), (&json!(3), &json!(7)));
-    let shown: Vec<&str> = told.lines().collect();
-    assert_eq!(shown.len(), 5, "{told}");
-    assert!(shown[0].starts_with("access.log:4: its request is not such as"), "{told}");
-    assert_eq!(shown[1], "access.log:5: is over 64 KiB");
-    assert!(shown[2].starts_with("access.log:6: ") && !told.contains('\x1b'), "{told}");
+    let shown: Vec<&str> = messages.lines().collect();
+    assert_eq!(shown.len(), 5, "{messages}");
+    assert!(
+        shown[0].starts_with("access.log:4: invalid request; expected a request such as"),
+        "{messages}"
+    );
+    assert_eq!(shown[1], "access.log:5: longer than 64 KiB");
+    assert!(shown[2].starts_with("access.log:6: ") && !messages.contains('\x1b'), "{messages}");
 }
 
 #[test]
-fn lines_that_are_a_little_late_are_put_in_order() {
-    let files = Files::of("late");
+fn slightly_late_lines_are_reordered() {
+    let files = ReplayFiles::new("late");
     let requests = requests();
-    files.write("sorted.log", log_of(&requests));
-    // Half minutes backwards; of one time, the order stays.
+    files.write("sorted.log", log_text(&requests));
+    // Reverses the order within each half minute, but not of requests at the same time.
     let mut shuffled = requests.clone();
-    for half_minute in shuffled.chunk_by_mut(|one, other| one.at / 30 == other.at / 30) {
-        half_minute.sort_by_key(|asked| std::cmp::Reverse(asked.at));
+    for half_minute in shuffled.chunk_by_mut(|first, second| first.at / 30 == second.at / 30) {
+        half_minute.sort_by_key(|request| std::cmp::Reverse(request.at));
     }
     assert!(shuffled != requests);
-    files.write("shuffled.log", log_of(&shuffled));
+    files.write("shuffled.log", log_text(&shuffled));
     let (sorted, shuffled) = (files.json(&["sorted.log"]), files.json(&["shuffled.log"]));
     assert_eq!(shuffled["allowed"], sorted["allowed"]);
     assert_eq!(shuffled["out_of_order"], 0);
@@ -446,9 +463,9 @@ fn lines_that_are_a_little_late_are_put_in_order() {
 
 #[test]
 fn out_of_order_lines_are_counted() {
-    let files = Files::of("order");
-    let at = |at| Asked { at: START + at, ip: "::1".into(), method: "GET", path: "/".into() };
-    files.write("access.log", log_of(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
+    let files = ReplayFiles::new("order");
+    let at = |at| LogRequest { at: START + at, ip: "::1".into(), method: "GET", path: "/".into() };
+    files.write("access.log", log_text(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
     let report = files.json(&["--reorder", "0", "access.log"]);
     assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
     assert_eq!(report["first"], "2026-01-02T03:04:00Z");
@@ -456,8 +473,8 @@ fn out_of_order_lines_are_counted() {
 }
 
 #[test]
-fn a_rule_counts_by_any_attribute_of_a_line() {
-    let files = Files::of("attributes");
+fn rule_counts_by_any_line_attribute() {
+    let files = ReplayFiles::new("attributes");
     let names = ["method", "path", "host", "ip", "header.referer", "header.user-agent", "user"];
     let policy =
         format!("rules: [ {{ name: all, per: [{}], limits: [0/min] }} ]", names.join(", "));
@@ -470,9 +487,9 @@ fn a_rule_counts_by_any_attribute_of_a_line() {
 }
 
 #[test]
-fn only_rules_of_the_domain_are_tried() {
-    let files = Files::of("domain");
-    files.write("access.log", log_of(&requests()));
+fn only_rules_of_given_domain_are_replayed() {
+    let files = ReplayFiles::new("domain");
+    files.write("access.log", log_text(&requests()));
     let report = files.json(&["--domain", "other", "access.log"]);
     let rules: Vec<_> =
         report["rules"].as_array().unwrap().iter().map(|rule| &rule["rule"]).collect();
@@ -480,22 +497,22 @@ fn only_rules_of_the_domain_are_tried() {
     assert_ne!(report["denied"], 0);
 
     let output = files.replay(&["--domain", "nowhere", "access.log"], b"");
-    assert!(stderr(&output).contains("no rule is of domain `nowhere`"));
-    assert!(succeeded(output).contains("\ndenied        0\n"));
+    assert!(stderr(&output).contains("no rule has domain `nowhere`"));
+    assert!(successful_stdout(output).contains("\ndenied        0\n"));
 }
 
 #[test]
-fn keys_beyond_the_bound_are_told() {
-    let files = Files::of("bound");
-    files.write("access.log", log_of(&requests()));
+fn keys_beyond_max_keys_are_reported() {
+    let files = ReplayFiles::new("bound");
+    files.write("access.log", log_text(&requests()));
     let report = files.json(&["--max-keys", "64", "access.log"]);
     assert!(report["uncounted_by_key"].as_u64().unwrap() > 1000);
     assert!(files.text(&["--max-keys", "64", "access.log"]).contains("beyond --max-keys"));
 }
 
 #[test]
-fn an_empty_log_is_a_log() {
-    let files = Files::of("empty");
+fn empty_log_is_accepted() {
+    let files = ReplayFiles::new("empty");
     files.write("access.log", "");
     let report = files.json(&["access.log"]);
     assert_eq!((&report["requests"], &report["first"]), (&json!(0), &Value::Null));
@@ -503,39 +520,39 @@ fn an_empty_log_is_a_log() {
 }
 
 #[test]
-fn a_file_in_another_format_is_refused_with_a_hint() {
-    let files = Files::of("format");
+fn unknown_log_format_fails_with_hint() {
+    let files = ReplayFiles::new("format");
     files.write("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
-    let told = failure(files.replay(&["access.log"], b""));
+    let error = failure_message(files.replay(&["access.log"], b""));
     assert!(
-        told.contains("none of 9 lines is of an access log in the common or combined format"),
-        "{told}"
+        error.contains("none of 9 lines is an access log line in the common or combined format"),
+        "{error}"
     );
 }
 
 #[test]
-fn a_log_that_cannot_be_read_is_named() {
-    let files = Files::of("unreadable");
-    let compressed = gzip(&log_of(&requests()));
+fn unreadable_log_is_named() {
+    let files = ReplayFiles::new("unreadable");
+    let compressed = gzip(&log_text(&requests()));
     files.write("cut.gz", &compressed[..compressed.len() / 2]);
     let mut broken = compressed;
     let half = broken.len() / 2;
     broken[half..half + 64].fill(0xff);
     files.write("broken.gz", broken);
     for log in ["missing.log", "cut.gz", "broken.gz", "."] {
-        let told = failure(files.replay(&[log], b""));
+        let error = failure_message(files.replay(&[log], b""));
         assert!(
-            told.lines().any(|line| line.starts_with(&format!("{log}: cannot be read: "))),
-            "{told}"
+            error.lines().any(|line| line.starts_with(&format!("{log}: cannot be read: "))),
+            "{error}"
         );
     }
 }
 
 #[test]
-fn a_bad_policy_is_told_with_its_place() {
-    let files = Files::of("policy");
+fn invalid_policy_is_reported_with_location() {
+    let files = ReplayFiles::new("policy");
     files.write("access.log", "");
     files.write("policy.yaml", "rules:\n  - { name: a, limits: [10/fortnight] }\n");
-    let told = failure(files.replay(&["access.log"], b""));
-    assert!(told.starts_with("policy.yaml:2:") && told.contains("`fortnight`"), "{told}");
+    let error = failure_message(files.replay(&["access.log"], b""));
+    assert!(error.starts_with("policy.yaml:2:") && error.contains("`fortnight`"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Limits that a log suggests.
+//! Limits suggested from a log.
 
 use slidegate::Policy;
 
@@ -7,8 +7,12 @@ use super::*;
 const WINDOWS: [(&str, i64); 5] =
     [("1s", 1), ("10s", 10), ("1m", 60), ("1h", 3_600), ("1d", 86_400)];
 
-/// The most requests of each client in any window of so many seconds.
-fn peaks(requests: &[Asked], client: impl Fn(&Asked) -> String, window: i64) -> Vec<usize> {
+/// Returns the maximum number of requests of each client in any window of `window` seconds.
+fn peaks(
+    requests: &[LogRequest],
+    client: impl Fn(&LogRequest) -> String,
+    window: i64,
+) -> Vec<usize> {
     let mut clients: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for request in requests {
         clients.entry(client(request)).or_default().push(request.at);
@@ -24,11 +28,11 @@ fn number(value: &Value) -> usize {
 }
 
 #[test]
-fn a_suggested_max_is_the_smallest_that_denies_so_few() {
-    let files = Files::of("smallest");
+fn suggested_max_is_minimal() {
+    let files = ReplayFiles::new("smallest");
     let requests = requests();
-    files.write("access.log", log_of(&requests));
-    let report: Value = serde_json::from_str(&succeeded(
+    files.write("access.log", log_text(&requests));
+    let report: Value = serde_json::from_str(&successful_stdout(
         files.run(&["--suggest", "--json", "--headroom", "50%", "access.log"], b""),
     ))
     .unwrap();
@@ -36,14 +40,14 @@ fn a_suggested_max_is_the_smallest_that_denies_so_few() {
     let rule = &report["suggestions"]["rules"][0];
     assert_eq!((&rule["rule"], &rule["per"]), (&json!("per-ip"), &json!(["ip"])));
     let windows = rule["windows"].as_array().unwrap();
-    // The log is half an hour long.
+    // The log covers 30 minutes, so the windows of an hour and a day are omitted.
     assert_eq!(windows.len(), 3);
-    for (told, (name, window)) in windows.iter().zip(WINDOWS) {
-        assert_eq!(told["window"], name);
+    for (suggestion, (name, window)) in windows.iter().zip(WINDOWS) {
+        assert_eq!(suggestion["window"], name);
         let peaks = peaks(&requests, |request| request.ip.clone(), window);
         assert_eq!(number(&rule["clients"]), peaks.len());
         let denied = |max: usize| peaks.iter().filter(|&&peak| peak > max).count();
-        let choices = told["choices"].as_array().unwrap();
+        let choices = suggestion["choices"].as_array().unwrap();
         for (choice, per_mille) in choices.iter().zip([1, 10, 50]) {
             let smallest =
                 (0..).find(|&max| denied(max) * 1000 <= peaks.len() * per_mille).unwrap();
@@ -58,10 +62,10 @@ fn a_suggested_max_is_the_smallest_that_denies_so_few() {
 }
 
 #[test]
-fn suggestions_are_for_the_requests_that_a_rule_applies_to() {
-    let files = Files::of("applies");
+fn suggestions_use_only_matching_requests() {
+    let files = ReplayFiles::new("applies");
     let requests = requests();
-    files.write("access.log", log_of(&requests));
+    files.write("access.log", log_text(&requests));
     let report = files.json(&["--suggest", "access.log"]);
     let rules = report["suggestions"]["rules"].as_array().unwrap();
     let named: Vec<_> = rules.iter().map(|rule| (&rule["rule"], &rule["per"])).collect();
@@ -69,47 +73,51 @@ fn suggestions_are_for_the_requests_that_a_rule_applies_to() {
         named,
         [(&json!("per-ip"), &json!(["ip"])), (&json!("writes"), &json!(["ip", "path"]))]
     );
-    let writes: Vec<Asked> = requests
+    let writes: Vec<LogRequest> = requests
         .into_iter()
         .filter(|request| request.method == "POST" && request.path.starts_with("/api/"))
         .collect();
-    let client = |request: &Asked| format!("{} {}", request.ip, request.path);
-    let most = peaks(&writes, client, 10).into_iter().max().unwrap();
-    assert_eq!(rules[1]["windows"][1]["choices"][0]["max"], most);
-    // Denied requests are asked for all the same.
+    let client = |request: &LogRequest| format!("{} {}", request.ip, request.path);
+    let max = peaks(&writes, client, 10).into_iter().max().unwrap();
+    assert_eq!(rules[1]["windows"][1]["choices"][0]["max"], max);
+    // Denied requests are included in the suggestions.
     assert_ne!(report["denied"], 0);
 }
 
 #[test]
-fn the_suggested_policy_is_one_and_denies_no_more_than_told() {
-    let files = Files::of("paste");
-    files.write("access.log", log_of(&requests()));
-    let text = succeeded(files.run(&["--suggest", "--headroom", "0", "access.log"], b""));
+fn suggested_policy_is_valid_and_accurate() {
+    let files = ReplayFiles::new("paste");
+    files.write("access.log", log_text(&requests()));
+    let text = successful_stdout(files.run(&["--suggest", "--headroom", "0", "access.log"], b""));
     let yaml = &text[text.find("# Suggested by").unwrap()..];
     let policy = Policy::from_yaml(yaml).unwrap();
     assert_eq!((policy.rules().len(), policy.rules()[0].name()), (1, "per-ip"));
-    // 0.1 % of 300 clients is nobody.
+    // 0.1 % of 300 clients is less than one client, so no client is denied.
     files.write("policy.yaml", yaml);
     let report = files.json(&["access.log"]);
     assert_eq!(report["denied"], 0);
-    // The 5 % that stand beside it deny some, and no more of each limit than that.
-    let five = yaml.lines().find_map(|line| line.trim().strip_prefix("# 5 % instead of 0.1 %: "));
+    // The alternative of 5 %, which is in a comment, denies some clients, but at most 5 % per limit.
+    let limits = yaml.lines().find_map(|line| line.trim().strip_prefix("# 5 % instead of 0.1 %: "));
     let rule = "name: per-ip, per: [ip], algorithm: sliding_log";
-    files.write("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", five.unwrap()));
+    files.write("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", limits.unwrap()));
     let report = files.json(&["--top", "1000", "access.log"]);
     let clients = report["top_denied"].as_array().unwrap().len();
     assert!((1..=3 * 15).contains(&clients), "{clients}");
 }
 
 #[test]
-fn few_clients_are_told_honestly() {
-    let files = Files::of("few");
-    let request =
-        |ip: i64| Asked { at: START, ip: format!("10.0.0.{ip}"), method: "GET", path: "/".into() };
+fn few_clients_share_one_suggestion() {
+    let files = ReplayFiles::new("few");
+    let request = |ip: i64| LogRequest {
+        at: START,
+        ip: format!("10.0.0.{ip}"),
+        method: "GET",
+        path: "/".into(),
+    };
     let requests: Vec<_> = (1..=10).flat_map(|ip| vec![request(ip); ip as usize]).collect();
-    files.write("access.log", log_of(&requests));
+    files.write("access.log", log_text(&requests));
     assert_eq!(
-        succeeded(files.run(&["--suggest", "access.log"], b"")),
+        successful_stdout(files.run(&["--suggest", "access.log"], b"")),
         "\
 requests      55
 first         2026-01-02T03:04:00Z
@@ -120,14 +128,14 @@ unparsable    0
 out of order  0
 
 limits for per-ip, of 10 clients  max  clients denied  with 20 % headroom  clients denied
-1s: denying nobody                 10               0                  12               0
-(0.1 % or 1 % or 5 % of 10 clients is less than one, so max is the most that any client did.)
+1s: denying no client              10               0                  12               0
+(0.1 % or 1 % or 5 % of 10 clients is less than one client, so max is the highest demand of any client.)
 
-(max is the smallest limit by which no more clients would have been denied, once or more often,
-counted exactly. Headroom is for days that are busier than this log; the sum is rounded up.)
-(Windows that are longer than the log are left out.)
+(max is the smallest exact limit that would have denied no more clients, once or more. Headroom is
+for days busier than this log; the sum is rounded up.)
+(Windows longer than the log are omitted.)
 
-As a policy; replay the log with it to see what it would have denied:
+Suggested policy; replay the log with it to see which requests it would have denied:
 
 # Suggested by `slidegate replay --suggest`: at most 0.1 % of clients denied, 20 % headroom.
 version: 1
@@ -135,17 +143,18 @@ rules:
   - name: per-ip
     per: [ip]
     limits: [12/1s]
-    algorithm: sliding_log   # exact, as the figures are
+    algorithm: sliding_log   # exact, like the suggestions
 "
     );
 }
 
 #[test]
-fn clients_are_told_apart_by_any_attributes() {
-    let files = Files::of("per");
-    files.write("access.log", log_of(&requests()));
+fn clients_are_identified_by_any_attributes() {
+    let files = ReplayFiles::new("per");
+    files.write("access.log", log_text(&requests()));
     let arguments = ["--suggest", "--json", "--per", "ip,header.user-agent", "access.log"];
-    let report: Value = serde_json::from_str(&succeeded(files.run(&arguments, b""))).unwrap();
+    let report: Value =
+        serde_json::from_str(&successful_stdout(files.run(&arguments, b""))).unwrap();
     let rule = &report["suggestions"]["rules"][0];
     assert_eq!(rule["rule"], "per-ip-header.user-agent");
     assert_eq!(rule["per"], json!(["ip", "header.user-agent"]));
@@ -153,36 +162,36 @@ fn clients_are_told_apart_by_any_attributes() {
 }
 
 #[test]
-fn attributes_that_cannot_be_are_told_as_they_were_given() {
-    let files = Files::of("per-wrong");
+fn invalid_per_is_quoted_as_given() {
+    let files = ReplayFiles::new("per-wrong");
     files.write("access.log", "");
-    let told = failure(files.run(&["--suggest", "--per", "ip,ip", "access.log"], b""));
-    assert!(told.starts_with("--per ip,ip: `ip` stands"), "{told}");
+    let error = failure_message(files.run(&["--suggest", "--per", "ip,ip", "access.log"], b""));
+    assert!(error.starts_with("--per ip,ip: `ip` stands"), "{error}");
 }
 
 #[test]
-fn a_log_of_nobody_suggests_nothing() {
-    let files = Files::of("nobody");
+fn log_without_clients_suggests_nothing() {
+    let files = ReplayFiles::new("nobody");
     files.write("access.log", "");
-    let text = succeeded(files.run(&["--suggest", "access.log"], b""));
+    let text = successful_stdout(files.run(&["--suggest", "access.log"], b""));
     assert!(text.ends_with("so no limit is suggested.)\n"), "{text}");
-    let json = succeeded(files.run(&["--suggest", "--json", "access.log"], b""));
+    let json = successful_stdout(files.run(&["--suggest", "--json", "access.log"], b""));
     let json: Value = serde_json::from_str(&json).unwrap();
     assert!(Policy::from_yaml(json["suggestions"]["policy"].as_str().unwrap()).is_ok());
 }
 
 #[test]
-fn clients_beyond_the_bound_are_told() {
-    let files = Files::of("suggest-bound");
-    files.write("access.log", log_of(&requests()));
-    let text = succeeded(files.run(&["--suggest", "--max-keys", "64", "access.log"], b""));
+fn clients_beyond_max_keys_are_reported() {
+    let files = ReplayFiles::new("suggest-bound");
+    files.write("access.log", log_text(&requests()));
+    let text = successful_stdout(files.run(&["--suggest", "--max-keys", "64", "access.log"], b""));
     assert!(text.contains("limits for per-ip, of 64 clients"), "{text}");
-    assert!(text.contains("of keys beyond --max-keys are left out"), "{text}");
+    assert!(text.contains("of keys beyond --max-keys are omitted"), "{text}");
 }
 
 #[test]
-fn a_command_line_without_sense_is_refused() {
-    let files = Files::of("sense");
+fn contradictory_arguments_are_rejected() {
+    let files = ReplayFiles::new("sense");
     files.write("access.log", "");
     for arguments in [
         &["access.log"][..],

@@ -1,4 +1,4 @@
-//! `slidegate validate`, `explain` and `schema`, as a user runs them.
+//! The commands `slidegate validate`, `explain` and `schema`.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -45,36 +45,36 @@ fn run(arguments: &[&str]) -> Output {
     slidegate().args(arguments).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> &str {
+fn utf8(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-/// What the program prints when it succeeds.
-fn told(arguments: &[&str]) -> String {
+/// Runs the program, which must succeed, and returns its standard output.
+fn run_successfully(arguments: &[&str]) -> String {
     let output = run(arguments);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    text(&output.stdout).to_owned()
+    assert!(output.status.success(), "{}", utf8(&output.stderr));
+    utf8(&output.stdout).to_owned()
 }
 
-/// What the program prints when it fails.
-fn error(arguments: &[&str], code: i32) -> String {
+/// Runs the program, which must fail with an exit code, and returns its standard error.
+fn run_with_failure(arguments: &[&str], code: i32) -> String {
     let output = run(arguments);
-    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stdout));
-    text(&output.stderr).to_owned()
+    assert_eq!(output.status.code(), Some(code), "{}", utf8(&output.stdout));
+    utf8(&output.stderr).to_owned()
 }
 
-/// The files of a folder that end so, in order.
-fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+/// Returns the files of a folder with an extension, sorted.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
-        entries.filter(|path| path.extension().is_some_and(|own| own == ending)).collect();
+        entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
     files.sort();
     files
 }
 
-/// Each file has the messages beside it, in a file of its name with `.txt`.
+/// The expected messages of each `.yaml` file are in the `.txt` file of the same name.
 #[test]
-fn every_broken_policy_is_told_what_to_change() {
+fn broken_policies_have_the_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files(&folder, "yaml");
     assert_eq!(broken.len(), 18);
@@ -83,14 +83,14 @@ fn every_broken_policy_is_told_what_to_change() {
         let output = slidegate().current_dir(&folder).args(["validate", name]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{name}");
         let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
-        assert_eq!(text(&output.stderr), expected, "{name}");
-        assert_eq!(text(&output.stdout), "", "{name}");
+        assert_eq!(utf8(&output.stderr), expected, "{name}");
+        assert_eq!(utf8(&output.stdout), "", "{name}");
     }
 }
 
-/// Each file has the warnings beside it, in a file of its name with `.txt`.
+/// The expected warnings of each `.yaml` file are in the `.txt` file of the same name.
 #[test]
-fn warned_policies_are_valid_and_told_the_remedy() {
+fn warned_policies_are_valid_with_expected_warnings() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/warned");
     let warned = files(&folder, "yaml");
     assert_eq!(warned.len(), 4);
@@ -99,13 +99,13 @@ fn warned_policies_are_valid_and_told_the_remedy() {
         let output = slidegate().current_dir(&folder).args(["validate", name]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{name}");
         let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
-        assert_eq!(text(&output.stderr), expected, "{name}");
-        assert!(text(&output.stdout).starts_with(&format!("{name}: fine, ")), "{name}");
+        assert_eq!(utf8(&output.stderr), expected, "{name}");
+        assert!(utf8(&output.stdout).starts_with(&format!("{name}: fine, ")), "{name}");
     }
 }
 
 #[test]
-fn warnings_of_one_policy_stand_beside_errors_of_another() {
+fn warnings_are_printed_with_errors_of_others() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate");
     let output = slidegate()
         .current_dir(&folder)
@@ -113,13 +113,13 @@ fn warnings_of_one_policy_stand_beside_errors_of_another() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let told = text(&output.stderr);
-    assert!(told.starts_with("warned/02-routes.yaml:2:5: warning: `:id`"), "{told}");
-    assert!(told.contains("\nbroken/12-routes.yaml:1:10: a route begins with `/`"), "{told}");
+    let stderr = utf8(&output.stderr);
+    assert!(stderr.starts_with("warned/02-routes.yaml:2:5: warning: `:id`"), "{stderr}");
+    assert!(stderr.contains("\nbroken/12-routes.yaml:1:10: a route begins with `/`"), "{stderr}");
 }
 
 #[test]
-fn a_policy_that_is_fine_is_told_in_words() {
+fn valid_policy_is_described() {
     let file = TempFile::new(".yaml", POLICY);
     let path = file.path().to_str().unwrap();
     let expected = "\
@@ -131,9 +131,9 @@ domain `default`
     counted per api_key, or else ip; without it the rule does not apply
     never more than 10 in any 1s (10/1s sliding_log)
     never more than 600 in any 1m (600/1m sliding_log)
-    only watches: what does not fit passes all the same
-    in Redis: the hash slot is that of api_key|ip; one request in 2 is counted, at 2 times its cost
-    in a cluster: a node lets at most 50 of each count pass that not all others know of; nodes that are silent are not waited for
+    only observes: never denies
+    in Redis: hash slot by api_key|ip; one request in 2 is counted, at 2 times its cost
+    in a cluster: a node allows at most 50 units per counter that are not yet replicated to all nodes; a node does not wait for silent nodes
     override `live`, if key_type is `live`: everything passes
     override 2, if tenant is `evil`: nothing passes
     at most 5.6 kB for each key in memory
@@ -142,35 +142,35 @@ domain `llm`
   tokens
     counted per user; without it nothing passes; IPv6 by /56
     never more than 1000 in any 1d (1000/1d sliding_buckets)
-    5 in each 1m of the clock, twice as many around its edge (5/1m fixed_window)
+    5 in each 1m of the clock, up to twice that around its edge (5/1m fixed_window)
     8 at once, then 5 per 1s at a steady rate (5/1s token_bucket)
     denied requests are charged too, above max
-    while the store does not answer, none pass
-    in Redis: each count is split into 4, by model and route
+    while the store is unavailable, no request passes
+    in Redis: each counter is split into 4, by model and route
     at most 414 B for each key in memory
 ";
-    assert_eq!(told(&["validate", path]), format!("{path}{expected}"));
-    assert_eq!(text(&run(&["validate", path]).stderr), "", "no warning");
+    assert_eq!(run_successfully(&["validate", path]), format!("{path}{expected}"));
+    assert_eq!(utf8(&run(&["validate", path]).stderr), "", "no warning");
 }
 
 #[test]
-fn of_several_policies_each_is_told_of() {
-    let (fine, wrong) = (TempFile::new(".yaml", POLICY), TempFile::new(".yaml", "rules: 5\n"));
-    let (fine, wrong) = (fine.path().to_str().unwrap(), wrong.path().to_str().unwrap());
-    let output = run(&["validate", wrong, fine, "/nowhere.yaml"]);
+fn each_of_several_policies_is_reported() {
+    let (valid, invalid) = (TempFile::new(".yaml", POLICY), TempFile::new(".yaml", "rules: 5\n"));
+    let (valid, invalid) = (valid.path().to_str().unwrap(), invalid.path().to_str().unwrap());
+    let output = run(&["validate", invalid, valid, "/nowhere.yaml"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stdout).starts_with(&format!("{fine}: fine, 2 rules")));
-    let wrong_lines = text(&output.stderr);
-    assert!(wrong_lines.starts_with(&format!("{wrong}:1:8: found `5` where a list")));
-    assert!(wrong_lines.contains("/nowhere.yaml: cannot be read: "), "{wrong_lines}");
+    assert!(utf8(&output.stdout).starts_with(&format!("{valid}: fine, 2 rules")));
+    let stderr = utf8(&output.stderr);
+    assert!(stderr.starts_with(&format!("{invalid}:1:8: found `5` where a list")));
+    assert!(stderr.contains("/nowhere.yaml: cannot be read: "), "{stderr}");
 }
 
 #[test]
-fn a_request_is_explained_rule_by_rule() {
+fn explain_reports_every_rule() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str]| {
         let policy = ["explain", "--policy", file.path().to_str().unwrap()];
-        told(&[&policy, arguments].concat())
+        run_successfully(&[&policy, arguments].concat())
     };
     assert_eq!(
         explain(&["path=/v1/search?q=a=b", "method=POST", "ip=2001:db8::1"]),
@@ -198,13 +198,13 @@ denied by search, permanently
         explain(&["route=/v1/search", "method=POST", "key_type=live"]),
         "search: applies, by override `live`: everything passes\nallowed: no enforced limit applies\n"
     );
-    for (attributes, why) in [
+    for (attributes, reason) in [
         (["path=/x", "method=GET"], "method is `GET`, and must be `POST`"),
         (["path=/x", "a=b"], "method is missing, and must be `POST`"),
         (["route=/v1/search", "method=POST"], "api_key or ip, listed in `per`, is missing"),
     ] {
-        let told = explain(&attributes);
-        assert!(told.contains(&format!("search: does not apply: {why}\n")), "{told}");
+        let output = explain(&attributes);
+        assert!(output.contains(&format!("search: does not apply: {reason}\n")), "{output}");
     }
     let inside = explain(&["route=/v1/search", "method=POST", "ip=10.1.2.3"]);
     assert!(inside.contains("ip is `10.1.2.3`, and must not be `10.0.0.0/8`"), "{inside}");
@@ -217,42 +217,45 @@ denied by search, permanently
 }
 
 #[test]
-fn what_cannot_be_explained_says_why() {
+fn explain_errors_name_the_cause() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str], code: i32| {
-        error(&[&["explain", "--policy", file.path().to_str().unwrap()], arguments].concat(), code)
+        run_with_failure(
+            &[&["explain", "--policy", file.path().to_str().unwrap()], arguments].concat(),
+            code,
+        )
     };
     assert!(explain(&["ip"], 2).contains("an attribute is NAME=VALUE, such as ip=192.0.2.7"));
     assert!(explain(&["ip=a", "ip=b"], 1).starts_with("`ip` is given twice"));
     let unknown = explain(&["--domain", "api", "ip=a"], 1);
     assert_eq!(
         unknown,
-        "no rule is of domain `api`, so everything passes: the policy has `default`, `llm`\n"
+        "no rule has domain `api`, so everything passes; the policy has `default`, `llm`\n"
     );
     assert!(explain(&["--cost", "many"], 2).contains("invalid value 'many'"));
 }
 
-/// A policy as JSON, as an editor sees it.
-fn json(yaml: &str) -> Value {
+/// Parses a policy into JSON without validation, as an editor does.
+fn parse_yaml(yaml: &str) -> Value {
     serde_saphyr::from_str(yaml).unwrap()
 }
 
 #[test]
-fn the_schema_takes_what_the_parser_takes_and_refuses_wrong_forms() {
-    let schema: Value = serde_json::from_str(&told(&["schema"])).unwrap();
+fn schema_accepts_valid_and_rejects_invalid_policies() {
+    let schema: Value = serde_json::from_str(&run_successfully(&["schema"])).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     let schema = jsonschema::draft202012::new(&schema).unwrap();
-    let fine = |yaml: &str| {
+    let assert_valid = |yaml: &str| {
         let errors: Vec<String> =
-            schema.iter_errors(&json(yaml)).map(|error| error.to_string()).collect();
+            schema.iter_errors(&parse_yaml(yaml)).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{errors:?}");
     };
-    fine(POLICY);
+    assert_valid(POLICY);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     for example in files(&root, "yaml") {
-        fine(&fs::read_to_string(example).unwrap());
+        assert_valid(&fs::read_to_string(example).unwrap());
     }
-    for wrong in [
+    for invalid in [
         "rule: []",
         "{}",
         "rules: [{ name: a }]",
@@ -277,6 +280,6 @@ fn the_schema_takes_what_the_parser_takes_and_refuses_wrong_forms() {
         "rules: [{ name: a, limits: [10/s], cluster: { on_partition: availabel } }]",
         "{ version: 2, rules: [] }",
     ] {
-        assert!(!schema.is_valid(&json(wrong)), "{wrong}");
+        assert!(!schema.is_valid(&parse_yaml(invalid)), "{invalid}");
     }
 }

@@ -10,7 +10,7 @@ use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, OvershootHisto
 
 use crate::http::problem::{Problem, not_found_with_hint};
 use crate::service::Service;
-use crate::wire::Node;
+use crate::store::ClusterNode;
 
 /// The state of the cluster from the view of this node.
 #[derive(Serialize)]
@@ -40,14 +40,14 @@ pub async fn cluster(
     let policy = service.active_policy();
     let store = policy.store();
     store
-        .node()
+        .cluster_node()
         .and_then(ClusterStatusBody::from_node)
         .map(Json)
         .ok_or_else(|| not_clustered(&uri, store.kind()))
 }
 
 impl ClusterStatusBody {
-    fn from_node(node: &Node) -> Option<Self> {
+    fn from_node(node: &ClusterNode) -> Option<Self> {
         let status = ClusterStatus::clone(&*node.status()?);
         let overshoot = overshoot_buckets(node.counters().overshoot());
         Some(Self { status, capped: node.unsynced_denials(), overshoot })

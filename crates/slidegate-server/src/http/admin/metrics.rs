@@ -9,7 +9,7 @@ use headers_accept::Accept;
 
 use crate::http::problem::Problem;
 use crate::service::Service;
-use crate::watch::metrics::Format;
+use crate::telemetry::metrics::Format;
 
 /// Returns all metrics as text.
 pub async fn metrics(
@@ -18,9 +18,9 @@ pub async fn metrics(
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
     let format = negotiate_format(&headers);
     let policy = service.active_policy();
-    let (store, cluster) = (policy.store_figures(), policy.store().cluster_figures());
+    let (store, cluster) = (policy.store_stats(), policy.store().cluster_stats());
     // This path exists only on the admin listener, and with that listener metrics are always collected.
-    let text = service.watch().metrics().map(|metrics| metrics.write(format, store, cluster));
+    let text = service.telemetry().metrics().map(|metrics| metrics.encode(format, store, cluster));
     let text = text.transpose().map_err(Problem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }

@@ -7,7 +7,7 @@ use axum::extract::{RawQuery, State};
 
 use crate::http::problem::Problem;
 use crate::service::Service;
-use crate::watch::top::Report;
+use crate::telemetry::top::TopReport;
 
 /// Default and maximum number of keys reported for each rule.
 const DEFAULT_KEYS: usize = 10;
@@ -17,10 +17,10 @@ const MAX_KEYS: usize = 64;
 pub async fn top(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Option<Report>>, Problem> {
+) -> Result<Json<Option<TopReport>>, Problem> {
     let keys = parse_keys(query.as_deref().unwrap_or_default())?;
     // A report on many rules takes milliseconds and would block other tasks of this thread.
-    let report = tokio::task::spawn_blocking(move || service.watch().top(keys));
+    let report = tokio::task::spawn_blocking(move || service.telemetry().top_keys(keys));
     report.await.map(Json).map_err(Problem::internal)
 }
 

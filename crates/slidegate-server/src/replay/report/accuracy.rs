@@ -1,28 +1,28 @@
-//! How the limits did against an exact log.
+//! The comparison of limits with exact logs.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::{Report, table};
-use crate::replay::accuracy::{Accuracy, Deviation, Peak};
+use super::{ReplayReport, table};
+use crate::replay::accuracy::{Deviation, LimitAccuracy, WindowPeak};
 
-/// A limit against an exact log of each of its keys.
+/// A limit compared with an exact log of each of its keys.
 #[derive(Debug, Serialize)]
-pub struct ExactReport {
+pub struct AccuracyReport {
     #[serde(flatten)]
     pub deviation: DeviationReport,
     worst_window: WorstWindow,
 }
 
-/// Decisions that an exact log would have made otherwise.
+/// Number of decisions that an exact log would have made differently.
 #[derive(Debug, Serialize)]
 pub struct DeviationReport {
     false_allows: u64,
     false_denies: u64,
 }
 
-/// The most that a key was given in any time as long as the limit's window.
+/// The most units that a key received within any window.
 #[derive(Debug, Serialize)]
 struct WorstWindow {
     units: u64,
@@ -31,19 +31,19 @@ struct WorstWindow {
     over: u64,
 }
 
-impl ExactReport {
-    /// Of a limit of this max.
-    pub fn new(accuracy: &Accuracy, max: u64) -> Self {
+impl AccuracyReport {
+    /// Creates the report of a limit with the given max.
+    pub fn new(accuracy: &LimitAccuracy, max: u64) -> Self {
         let worst = accuracy.worst;
-        // A limit that nobody has passed has seen no max.
-        let worst = if worst.units == 0 { Peak { units: 0, max } } else { worst };
+        // A limit that allowed no requests has recorded no max.
+        let worst = if worst.units == 0 { WindowPeak { units: 0, max } } else { worst };
         Self {
             deviation: DeviationReport::new(accuracy.deviation),
             worst_window: WorstWindow {
                 units: worst.units,
                 max: worst.max,
                 percent: worst.percent(),
-                over: worst.over(),
+                over: worst.units_over_max(),
             },
         }
     }
@@ -62,8 +62,8 @@ impl fmt::Display for WorstWindow {
     }
 }
 
-/// The table of all rules, and what it means.
-pub fn write(f: &mut fmt::Formatter<'_>, report: &Report<'_>) -> fmt::Result {
+/// Writes the table of all rules with an explanation.
+pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
     let row = |name: &str, deviation: &DeviationReport, worst: String| {
         let counts = [deviation.false_allows, deviation.false_denies].map(|n| n.to_string());
         let [allows, denies] = counts;
@@ -80,27 +80,28 @@ pub fn write(f: &mut fmt::Formatter<'_>, report: &Report<'_>) -> fmt::Result {
     let head = ["false allows", "false denies", "worst window"];
     table::write(f, "against an exact log", head, &rows)?;
     f.write_str(
-        "(A false allow: the limit let a request pass though its window was full. A false deny: it said\n\
-         no though there was room. The worst window is the most that any one key was given within a time\n\
-         as long as the limit's window, and how much that is of max.)\n",
+        "(A false allow: the limit allowed a request although its window was full. A false deny: it denied a\n\
+         request although there was capacity. The worst window: the most units that one key received within\n\
+         any period of the length of the limit's window, and its share of max.)\n",
     )?;
     if report.rules.iter().any(|rule| rule.limits.iter().any(|limit| limit.has_burst)) {
-        writeln!(f, "(A token_bucket gives its burst on top of max: that shows here too.)")?;
-    }
-    write_cuts(f, report)
-}
-
-fn write_cuts(f: &mut fmt::Formatter<'_>, report: &Report<'_>) -> fmt::Result {
-    if report.uncounted_by_key > 0 {
-        let left_out = report.uncounted_by_key;
-        writeln!(f, "({left_out} requests of keys beyond --max-keys are not compared.)")?;
-    }
-    if report.forgotten_counts > 0 {
-        let forgotten = report.forgotten_counts;
         writeln!(
             f,
-            "(The limits had to forget {forgotten} counts for want of room: see --max-keys.)"
+            "(The burst of a token_bucket is allowed in addition to max, and is included here.)"
         )?;
+    }
+    write_omissions(f, report)
+}
+
+/// Writes the numbers of requests and counters that are missing in the comparison.
+fn write_omissions(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
+    if report.uncounted_by_key > 0 {
+        let omitted = report.uncounted_by_key;
+        writeln!(f, "({omitted} requests of keys beyond --max-keys are not compared.)")?;
+    }
+    if report.forgotten_counts > 0 {
+        let evicted = report.forgotten_counts;
+        writeln!(f, "({evicted} counters were evicted because there were more than --max-keys.)")?;
     }
     Ok(())
 }

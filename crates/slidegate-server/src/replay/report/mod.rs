@@ -1,4 +1,4 @@
-//! What `slidegate replay` tells: for people as text, for programs as JSON.
+//! The report of `slidegate replay`, as text or as JSON.
 
 mod accuracy;
 mod snippet;
@@ -6,21 +6,21 @@ mod suggestions;
 mod table;
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use slidegate::{Algorithm, Policy, Timestamp};
 
-use self::accuracy::{DeviationReport, ExactReport};
+use self::accuracy::{AccuracyReport, DeviationReport};
 use self::suggestions::Suggestions;
-use self::table::harmless;
-use super::keys::{Count, Key};
+use self::table::escape_control;
+use super::key_counts::{KeyCount, RuleKey};
+use super::stats::{LimitStats, ReplayStats, RequestCounts};
 use super::suggest::Headroom;
-use super::tally::{Counts, LimitTally, Tally};
+use crate::durations::ceil_millis;
 
-/// What a policy would have done to the requests of the logs. Its fields are those of `--json`.
+/// The effect of a policy on the requests of the logs. Serialized as the JSON report.
 #[derive(Debug, Serialize)]
-pub struct Report<'a> {
+pub struct ReplayReport<'a> {
     requests: u64,
     allowed: u64,
     denied: u64,
@@ -30,37 +30,40 @@ pub struct Report<'a> {
     last: Option<String>,
     rules: Vec<RuleReport<'a>>,
     top_denied: Vec<DeniedKey<'a>>,
-    /// Requests of keys beyond `--max-keys`, which `top_denied`, `exact` and `suggestions` leave out.
+    /// Number of requests of keys beyond `--max-keys`. They are not included in `top_denied`, `exact` and
+    /// `suggestions`.
     uncounted_by_key: u64,
-    /// Counts that the limits had to forget, because there were more than `--max-keys`.
+    /// Number of counters that the limits evicted because there were more than `--max-keys`.
     forgotten_counts: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     suggestions: Option<Suggestions<'a>>,
 }
 
+/// The results of one rule.
 #[derive(Debug, Serialize)]
 struct RuleReport<'a> {
     rule: &'a str,
     #[serde(flatten)]
-    counts: Counts,
+    counts: RequestCounts,
     exact: DeviationReport,
     limits: Vec<LimitReport<'a>>,
 }
 
+/// The results of one limit.
 #[derive(Debug, Serialize)]
 struct LimitReport<'a> {
     limit: LimitName<'a>,
     algorithm: &'static str,
     #[serde(flatten)]
-    counts: Counts,
-    exact: ExactReport,
+    counts: RequestCounts,
+    exact: AccuracyReport,
     #[serde(skip)]
     text: String,
     #[serde(skip)]
     has_burst: bool,
 }
 
-/// As `/v1/check` names a limit.
+/// The name and quota of a limit, as in `/v1/check`.
 #[derive(Debug, Serialize)]
 struct LimitName<'a> {
     name: &'a str,
@@ -68,59 +71,60 @@ struct LimitName<'a> {
     window_ms: u64,
 }
 
+/// A key with its numbers of requests and denials.
 #[derive(Debug, Serialize)]
 struct DeniedKey<'a> {
     rule: &'a str,
     #[serde(serialize_with = "as_map")]
     key: Vec<(&'a str, &'a str)>,
     #[serde(flatten)]
-    count: Count,
+    count: KeyCount,
 }
 
-impl<'a> Report<'a> {
-    /// Tells of the rules of one domain, and of at most `top` denied keys.
-    pub fn new(policy: &'a Policy, domain: &str, tally: &'a Tally, top: usize) -> Self {
-        let rules = policy.rules().iter().zip(&tally.rules);
+impl<'a> ReplayReport<'a> {
+    /// Creates the report of the rules of one domain, with at most `top` denied keys.
+    pub fn new(policy: &'a Policy, domain: &str, stats: &'a ReplayStats, top: usize) -> Self {
+        let rules = policy.rules().iter().zip(&stats.rules);
         let rules =
-            rules.filter(|(rule, _)| rule.domain() == domain).map(|(rule, tally)| RuleReport {
+            rules.filter(|(rule, _)| rule.domain() == domain).map(|(rule, stats)| RuleReport {
                 rule: rule.name(),
-                counts: tally.counts,
-                exact: DeviationReport::new(tally.deviation),
-                limits: tally.limits.iter().map(LimitReport::new).collect(),
+                counts: stats.counts,
+                exact: DeviationReport::new(stats.deviation),
+                limits: stats.limits.iter().map(LimitReport::new).collect(),
             });
         Self {
-            requests: tally.counts.asked,
-            allowed: tally.counts.allowed,
-            denied: tally.counts.denied,
-            unparsable: tally.unparsable,
-            out_of_order: tally.out_of_order,
-            first: tally.span.map(|(first, _)| moment(first)),
-            last: tally.span.map(|(_, last)| moment(last)),
+            requests: stats.counts.requests,
+            allowed: stats.counts.allowed,
+            denied: stats.counts.denied,
+            unparsable: stats.unparsable,
+            out_of_order: stats.out_of_order,
+            first: stats.span.map(|(first, _)| format_timestamp(first)),
+            last: stats.span.map(|(_, last)| format_timestamp(last)),
             rules: rules.collect(),
-            top_denied: tally
+            top_denied: stats
                 .keys
-                .top(top)
+                .most_denied(top)
                 .into_iter()
-                .map(|top| DeniedKey::new(policy, top))
+                .map(|key| DeniedKey::new(policy, key))
                 .collect(),
-            uncounted_by_key: tally.keys.uncounted(),
-            forgotten_counts: tally.forgotten,
+            uncounted_by_key: stats.keys.uncounted(),
+            forgotten_counts: stats.evicted_counters,
             suggestions: None,
         }
     }
 
-    /// The same, suggesting limits for the rules.
-    pub fn suggesting(
+    /// Adds suggested limits for the rules.
+    pub fn with_suggestions(
         self,
         policy: &'a Policy,
         domain: &str,
-        tally: &Tally,
+        stats: &ReplayStats,
         headroom: Headroom,
     ) -> Self {
-        Self { suggestions: Some(Suggestions::new(policy, domain, tally, headroom)), ..self }
+        Self { suggestions: Some(Suggestions::new(policy, domain, stats, headroom)), ..self }
     }
 
-    /// The same, where the user has no policy: its rules tell nothing.
+    /// Removes the rules, for users without a policy.
     pub fn without_policy(self) -> Self {
         let suggestions = self.suggestions.map(Suggestions::without_policy);
         Self { rules: Vec::new(), suggestions, ..self }
@@ -128,43 +132,40 @@ impl<'a> Report<'a> {
 }
 
 impl<'a> LimitReport<'a> {
-    fn new(LimitTally { limit: own, counts, accuracy }: &'a LimitTally) -> Self {
-        let (limit, quota) = (own.limit(), own.limit().quota());
+    fn new(LimitStats { limit: rule_limit, counts, accuracy }: &'a LimitStats) -> Self {
+        let (limit, quota) = (rule_limit.limit(), rule_limit.limit().quota());
         Self {
             limit: LimitName {
-                name: own.id(),
+                name: rule_limit.id(),
                 max: quota.max(),
-                window_ms: millis_up(quota.window()),
+                window_ms: ceil_millis(quota.window()),
             },
             algorithm: limit.algorithm().name(),
             counts: *counts,
-            exact: ExactReport::new(accuracy, quota.max()),
+            exact: AccuracyReport::new(accuracy, quota.max()),
             has_burst: matches!(limit.algorithm(), Algorithm::TokenBucket { .. }),
-            text: format!("  {}: {limit}", own.id()),
+            text: format!("  {}: {limit}", rule_limit.id()),
         }
     }
 }
 
 impl<'a> DeniedKey<'a> {
-    fn new(policy: &'a Policy, (Key { rule, values }, count): (&'a Key, Count)) -> Self {
+    fn new(policy: &'a Policy, (RuleKey { rule, values }, count): (&'a RuleKey, KeyCount)) -> Self {
         let rule = &policy.rules()[*rule];
         let key = values.iter().map(|(name, value)| (&**name, &**value)).collect();
         Self { rule: rule.name(), key, count }
     }
 
-    /// `per-ip ip=192.0.2.7`
-    fn text(&self) -> String {
-        let pairs = self.key.iter().map(|(name, value)| format!(" {name}={}", harmless(value)));
+    /// Formats a key such as `per-ip ip=192.0.2.7`.
+    fn to_text(&self) -> String {
+        let pairs =
+            self.key.iter().map(|(name, value)| format!(" {name}={}", escape_control(value)));
         pairs.fold(self.rule.to_owned(), |text, pair| text + &pair)
     }
 }
 
-fn millis_up(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// A moment in UTC, such as `2015-05-17T10:05:03Z`.
-fn moment(time: Timestamp) -> String {
+/// Formats a time in UTC, such as `2015-05-17T10:05:03Z`.
+fn format_timestamp(time: Timestamp) -> String {
     let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
@@ -173,7 +174,7 @@ fn as_map<S: Serializer>(pairs: &[(&str, &str)], serializer: S) -> Result<S::Ok,
     serializer.collect_map(pairs.iter().copied())
 }
 
-impl fmt::Display for Report<'_> {
+impl fmt::Display for ReplayReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_summary(f)?;
         if !self.rules.is_empty() {
@@ -187,7 +188,7 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-impl Report<'_> {
+impl ReplayReport<'_> {
     fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none = || "-".to_owned();
         let rows = [
@@ -203,7 +204,7 @@ impl Report<'_> {
     }
 
     fn write_rules(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows: Vec<(String, &Counts)> = Vec::new();
+        let mut rows: Vec<(String, &RequestCounts)> = Vec::new();
         for rule in &self.rules {
             rows.push((rule.rule.to_owned(), &rule.counts));
             rows.extend(rule.limits.iter().map(|limit| (limit.text.clone(), &limit.counts)));
@@ -211,34 +212,37 @@ impl Report<'_> {
         let title = "rule and its limits";
         if rows.iter().all(|(_, counts)| counts.observed == 0) {
             let rows = rows.into_iter().map(|(name, counts)| {
-                (name, [counts.asked, counts.allowed, counts.denied].map(|n| n.to_string()))
+                (name, [counts.requests, counts.allowed, counts.denied].map(|n| n.to_string()))
             });
             table::write(f, title, ["asked", "allowed", "denied"], &rows.collect::<Vec<_>>())?;
         } else {
             let rows = rows.into_iter().map(|(name, counts)| {
-                let Counts { asked, allowed, denied, observed } = *counts;
-                (name, [asked, allowed, denied, observed].map(|n| n.to_string()))
+                let RequestCounts { requests, allowed, denied, observed } = *counts;
+                (name, [requests, allowed, denied, observed].map(|n| n.to_string()))
             });
             let head = ["asked", "allowed", "denied", "observed"];
             table::write(f, title, head, &rows.collect::<Vec<_>>())?;
             writeln!(
                 f,
-                "(Observed: did not fit, but was not denied, since the rule only watches.)"
+                "(Observed: requests that exceeded the limit but were not denied, because the rule only observes.)"
             )?;
         }
-        writeln!(f, "(What a limit neither allowed nor denied, another limit denied.)")
+        writeln!(
+            f,
+            "(Requests that a limit neither allowed nor denied were denied by another limit.)"
+        )
     }
 
     fn write_denied_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = |key: &DeniedKey<'_>| {
-            (key.text(), [key.count.denied, key.count.asked].map(|n| n.to_string()))
+            (key.to_text(), [key.count.denied, key.count.requests].map(|n| n.to_string()))
         };
         let rows: Vec<_> = self.top_denied.iter().map(row).collect();
         table::write(f, "most denied keys", ["denied", "asked"], &rows)?;
         match self.uncounted_by_key {
             0 => Ok(()),
-            some => {
-                writeln!(f, "({some} requests of keys beyond --max-keys are not in this list.)")
+            omitted => {
+                writeln!(f, "({omitted} requests of keys beyond --max-keys are not in this list.)")
             }
         }
     }

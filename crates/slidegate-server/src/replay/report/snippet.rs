@@ -1,4 +1,4 @@
-//! Suggested limits as a policy.
+//! Suggested limits as the YAML of a policy.
 
 use std::time::Duration;
 
@@ -7,85 +7,93 @@ use slidegate::{Algorithm, Limit, Quota};
 use super::suggestions::RuleSuggestions;
 use crate::replay::suggest::{Headroom, PER_MILLE};
 
-/// A policy of the limits that deny the fewest; the others stand beside them as comments.
+/// Returns a policy with the limits that deny the fewest clients. The other choices are added as comments.
 pub fn policy(rules: &[RuleSuggestions<'_>], Headroom(headroom): Headroom) -> String {
     if rules.is_empty() {
         return "version: 1\nrules: []\n".to_owned();
     }
     let shares = PER_MILLE.map(|per_mille| per_mille as f64 / 10.0);
-    let begin = format!(
+    let header = format!(
         "# Suggested by `slidegate replay --suggest`: at most {} % of clients denied, {headroom} % headroom.\n\
          version: 1\nrules:\n",
         shares[0]
     );
-    rules.iter().fold(begin, |text, each| text + &rule(each, &shares))
+    rules.iter().fold(header, |text, suggestions| text + &rule_yaml(suggestions, &shares))
 }
 
-fn rule(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
-    let mut text = format!("  - name: {}\n", plain(suggested.rule));
+fn rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
+    let mut text = format!("  - name: {}\n", yaml_scalar(suggested.rule));
     if suggested.domain != slidegate::DEFAULT_DOMAIN {
-        text += &format!("    domain: {}\n", plain(suggested.domain));
+        text += &format!("    domain: {}\n", yaml_scalar(suggested.domain));
     }
     if !suggested.per.is_empty() {
-        let per: Vec<_> = suggested.per.iter().map(|name| plain(name)).collect();
+        let per: Vec<_> = suggested.per.iter().map(|name| yaml_scalar(name)).collect();
         text += &format!("    per: [{}]\n", per.join(", "));
     }
     let [first, others @ ..] = shares else { return text };
-    let least = limits(suggested, 0);
-    text += &format!("    limits: {}\n", written(&least));
-    let fits_log = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
-    if least.iter().all(fits_log) {
-        text += "    algorithm: sliding_log   # exact, as the figures are\n";
+    let lowest = necessary_limits(suggested, 0);
+    text += &format!("    limits: {}\n", format_quotas(&lowest));
+    let is_loggable = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
+    if lowest.iter().all(is_loggable) {
+        text += "    algorithm: sliding_log   # exact, like the suggestions\n";
     }
-    for (nth, share) in (1..).zip(others) {
-        let limits = limits(suggested, nth);
-        if limits != least {
-            text += &format!("    # {share} % instead of {first} %: {}\n", written(&limits));
+    for (index, share) in (1..).zip(others) {
+        let limits = necessary_limits(suggested, index);
+        if limits != lowest {
+            text += &format!("    # {share} % instead of {first} %: {}\n", format_quotas(&limits));
         }
     }
     text
 }
 
-/// `[10/1s, 20/1m]`
-fn written(limits: &[Quota]) -> String {
+/// Formats quotas as `[10/1s, 20/1m]`.
+fn format_quotas(limits: &[Quota]) -> String {
     let limits: Vec<_> = limits.iter().map(Quota::to_string).collect();
     format!("[{}]", limits.join(", "))
 }
 
-/// The limits of one share. Those are left out that others imply: of a minute, if as few may come in an
-/// hour, and of an hour, if sixty times what may come in a minute is no more.
-fn limits(suggested: &RuleSuggestions<'_>, nth: usize) -> Vec<Quota> {
-    let all = suggested.windows.iter();
-    let all: Vec<_> = all
-        .filter_map(|window| Quota::new(window.choices[nth].suggested_max, window.window).ok())
+/// Returns the limits of the choice at an index, without limits that another limit implies.
+fn necessary_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
+    let quotas: Vec<_> = suggested
+        .windows
+        .iter()
+        .filter_map(|window| {
+            Quota::new(window.choices[choice_index].suggested_max, window.window).ok()
+        })
         .collect();
-    all.iter().filter(|quota| !all.iter().any(|other| implies(other, quota))).copied().collect()
+    quotas
+        .iter()
+        .filter(|quota| !quotas.iter().any(|other| implies(other, quota)))
+        .copied()
+        .collect()
 }
 
-/// Whether whoever keeps to one quota keeps to another, in any case.
-fn implies(one: &Quota, other: &Quota) -> bool {
-    let (short, long) = (one.window().as_micros(), other.window().as_micros());
-    match short.cmp(&long) {
-        std::cmp::Ordering::Greater => one.max() <= other.max(),
+/// Returns whether every client that keeps to `quota` also keeps to `other`: a longer window with at most the same max,
+/// or a shorter window whose max, multiplied by the number of such windows in the longer one, does not exceed the max
+/// of `other`.
+fn implies(quota: &Quota, other: &Quota) -> bool {
+    let (length, other_length) = (quota.window().as_micros(), other.window().as_micros());
+    match length.cmp(&other_length) {
+        std::cmp::Ordering::Greater => quota.max() <= other.max(),
         std::cmp::Ordering::Less => {
-            u128::from(one.max()) * long.div_ceil(short) <= other.max().into()
+            u128::from(quota.max()) * other_length.div_ceil(length) <= other.max().into()
         }
         std::cmp::Ordering::Equal => false,
     }
 }
 
-/// The window as one writes it.
+/// Formats a window as in a policy.
 pub fn window_name(window: Duration) -> String {
     Quota::new(0, window).map_or_else(|_| format!("{window:?}"), |quota| quota.window_text())
 }
 
-/// A name in YAML, in quotes if it could be taken for anything else.
-fn plain(name: &str) -> String {
+/// Formats a name for YAML, quoted if YAML could read it as another type.
+fn yaml_scalar(name: &str) -> String {
     const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_plain = name.starts_with(|char: char| char.is_ascii_alphabetic())
         && name.chars().all(|char| char.is_ascii_alphanumeric() || "._-|".contains(char))
         && !WORDS.contains(&&*name.to_ascii_lowercase());
-    // A string of JSON is one of YAML.
+    // Every JSON string is a valid YAML string.
     if is_plain { name.to_owned() } else { serde_json::Value::from(name).to_string() }
 }
 
@@ -98,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_implies_those_that_nobody_reaches_who_keeps_to_it() {
+    fn stricter_quota_implies_weaker_quota() {
         assert!(implies(&quota("10/h"), &quota("10/min")));
         assert!(!implies(&quota("11/h"), &quota("10/min")));
         assert!(implies(&quota("10/min"), &quota("600/h")));
@@ -107,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn what_yaml_might_misread_is_quoted() {
+    fn ambiguous_yaml_name_is_quoted() {
         for name in ["ip", "header.user-agent", "api_key|ip"] {
-            assert_eq!(plain(name), name);
+            assert_eq!(yaml_scalar(name), name);
         }
         for name in ["", "1", "1.0", "no", "NULL", "a: b", "é", "a\"b", "-", "[a]", "a#"] {
-            assert_eq!(plain(name), serde_json::to_string(name).unwrap());
+            assert_eq!(yaml_scalar(name), serde_json::to_string(name).unwrap());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The limits that the traffic suggests.
+//! The suggested limits, as text and JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,28 +6,29 @@ use std::time::Duration;
 use serde::Serialize;
 use slidegate::Policy;
 
-use super::{millis_up, snippet, table};
-use crate::replay::suggest::{self, Choice, Headroom, Suggestion};
-use crate::replay::tally::Tally;
+use super::{snippet, table};
+use crate::durations::ceil_millis;
+use crate::replay::stats::ReplayStats;
+use crate::replay::suggest::{self, Headroom, LimitChoice, Suggestion};
 
-/// What is suggested for the rules of a policy.
+/// Suggested limits for the rules of a policy.
 #[derive(Debug, Serialize)]
 pub struct Suggestions<'a> {
     headroom_percent: u64,
     pub rules: Vec<RuleSuggestions<'a>>,
-    /// The choice that denies the fewest, as YAML.
+    /// The choice that denies the fewest clients, as a YAML policy.
     policy: String,
     #[serde(skip)]
     uncounted: u64,
-    /// Whether the rules are the user's own.
+    /// Whether the user has provided a policy.
     #[serde(skip)]
-    of_policy: bool,
+    has_policy: bool,
     /// Whether the log is too short for some windows.
     #[serde(skip)]
     is_short: bool,
 }
 
-/// What is suggested for one rule.
+/// Suggested limits for one rule.
 #[derive(Debug, Serialize)]
 pub struct RuleSuggestions<'a> {
     pub rule: &'a str,
@@ -38,7 +39,7 @@ pub struct RuleSuggestions<'a> {
     pub windows: Vec<WindowSuggestion>,
 }
 
-/// What is suggested for one window of a rule.
+/// Suggested limits for one window of a rule.
 #[derive(Debug, Serialize)]
 pub struct WindowSuggestion {
     #[serde(rename = "window")]
@@ -49,6 +50,7 @@ pub struct WindowSuggestion {
     pub choices: Vec<ChoiceReport>,
 }
 
+/// A suggested limit for one share of clients.
 #[derive(Debug, Serialize)]
 pub struct ChoiceReport {
     may_deny_percent: f64,
@@ -60,13 +62,13 @@ pub struct ChoiceReport {
 }
 
 impl<'a> Suggestions<'a> {
-    /// What the keys of the rules of one domain asked for, made into limits.
-    pub fn new(policy: &'a Policy, domain: &str, tally: &Tally, headroom: Headroom) -> Self {
-        let length = suggest::length(tally.span);
-        let rules = policy.rules().iter().zip(&tally.rules);
+    /// Creates suggestions for the rules of one domain from the demand of their keys.
+    pub fn new(policy: &'a Policy, domain: &str, stats: &ReplayStats, headroom: Headroom) -> Self {
+        let log_length = suggest::log_length(stats.span);
+        let rules = policy.rules().iter().zip(&stats.rules);
         let rules =
-            rules.filter(|(rule, _)| rule.domain() == domain).filter_map(|(rule, tally)| {
-                let windows = Suggestion::of_demand(tally.demand.as_ref()?, length, headroom);
+            rules.filter(|(rule, _)| rule.domain() == domain).filter_map(|(rule, stats)| {
+                let windows = Suggestion::from_demand(stats.demand.as_ref()?, log_length, headroom);
                 Some(RuleSuggestions {
                     rule: rule.name(),
                     domain: rule.domain(),
@@ -80,17 +82,17 @@ impl<'a> Suggestions<'a> {
             headroom_percent: headroom.0,
             policy: snippet::policy(&rules, headroom),
             rules,
-            uncounted: tally.keys.uncounted(),
-            of_policy: true,
-            is_short: suggest::is_too_short(length),
+            uncounted: stats.keys.uncounted(),
+            has_policy: true,
+            is_short: suggest::is_too_short(log_length),
         }
     }
 }
 
 impl Suggestions<'_> {
-    /// The same, where the user has no policy.
+    /// Marks that the user has not provided a policy.
     pub fn without_policy(self) -> Self {
-        Self { of_policy: false, ..self }
+        Self { has_policy: false, ..self }
     }
 }
 
@@ -98,7 +100,7 @@ impl WindowSuggestion {
     fn new(Suggestion { window, choices, .. }: &Suggestion) -> Self {
         Self {
             name: snippet::window_name(*window),
-            window_ms: millis_up(*window),
+            window_ms: ceil_millis(*window),
             window: *window,
             choices: choices.iter().map(ChoiceReport::new).collect(),
         }
@@ -106,10 +108,10 @@ impl WindowSuggestion {
 }
 
 impl ChoiceReport {
-    fn new(choice: &Choice) -> Self {
+    fn new(choice: &LimitChoice) -> Self {
         Self {
             may_deny_percent: choice.per_mille as f64 / 10.0,
-            may_deny_clients: choice.may_deny,
+            may_deny_clients: choice.max_denied,
             max: choice.max,
             denied_clients: choice.denied,
             suggested_max: choice.suggested,
@@ -121,22 +123,28 @@ impl ChoiceReport {
 impl fmt::Display for Suggestions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.rules.is_empty() {
-            return writeln!(f, "\n(No request is counted by any rule, so no limit is suggested.)");
+            return writeln!(f, "\n(No rule counts any request, so no limit is suggested.)");
         }
         self.rules.iter().try_for_each(|rule| self.write_rule(f, rule))?;
         f.write_str(
-            "\n(max is the smallest limit by which no more clients would have been denied, once or more often,\n\
-             counted exactly. Headroom is for days that are busier than this log; the sum is rounded up.)\n",
+            "\n(max is the smallest exact limit that would have denied no more clients, once or more. Headroom is\n\
+             for days busier than this log; the sum is rounded up.)\n",
         )?;
         if self.is_short {
-            writeln!(f, "(Windows that are longer than the log are left out.)")?;
+            writeln!(f, "(Windows longer than the log are omitted.)")?;
         }
         if self.uncounted > 0 {
-            writeln!(f, "({} requests of keys beyond --max-keys are left out.)", self.uncounted)?;
+            writeln!(f, "({} requests of keys beyond --max-keys are omitted.)", self.uncounted)?;
         }
-        writeln!(f, "\nAs a policy; replay the log with it to see what it would have denied:")?;
-        if self.of_policy {
-            writeln!(f, "(A rule's `when` is not repeated: put its limits where they are now.)")?;
+        writeln!(
+            f,
+            "\nSuggested policy; replay the log with it to see which requests it would have denied:"
+        )?;
+        if self.has_policy {
+            writeln!(
+                f,
+                "(The `when` of a rule is not repeated: replace only the limits in your policy.)"
+            )?;
         }
         writeln!(f)?;
         f.write_str(&self.policy)
@@ -145,53 +153,57 @@ impl fmt::Display for Suggestions<'_> {
 
 impl Suggestions<'_> {
     fn write_rule(&self, f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
-        let title = format!("limits for {}, of {}", rule.rule, clients(rule.clients));
+        let title = format!("limits for {}, of {}", rule.rule, format_clients(rule.clients));
         let with_headroom = format!("with {} % headroom", self.headroom_percent);
         let head = ["max", "clients denied", &with_headroom, "clients denied"];
         let rows = rule.windows.iter().flat_map(|window| {
-            let choices = window.different_choices();
-            choices.map(|choice| (format!("{}: {}", window.name, choice.name()), choice.numbers()))
+            let choices = window.distinct_choices();
+            choices.map(|choice| (format!("{}: {}", window.name, choice.name()), choice.cells()))
         });
         table::write(f, &title, head, &rows.collect::<Vec<_>>())?;
-        write_few(f, rule)
+        write_small_shares(f, rule)
     }
 }
 
 impl WindowSuggestion {
-    /// Shares that are less than one client are all the same.
-    fn different_choices(&self) -> impl Iterator<Item = &ChoiceReport> {
-        let denies_nobody = |choice: &ChoiceReport| choice.may_deny_clients == 0;
-        let nobody = self.choices.iter().find(|choice| denies_nobody(choice));
-        nobody.into_iter().chain(self.choices.iter().filter(move |choice| !denies_nobody(choice)))
+    /// Returns the choices without duplicates: all shares below one client are the same choice.
+    fn distinct_choices(&self) -> impl Iterator<Item = &ChoiceReport> {
+        let denies_none = |choice: &ChoiceReport| choice.may_deny_clients == 0;
+        let no_denials = self.choices.iter().find(|choice| denies_none(choice));
+        no_denials.into_iter().chain(self.choices.iter().filter(move |choice| !denies_none(choice)))
     }
 }
 
 impl ChoiceReport {
     fn name(&self) -> String {
         match self.may_deny_clients {
-            0 => "denying nobody".to_owned(),
+            0 => "denying no client".to_owned(),
             _ => format!("denying at most {} %", self.may_deny_percent),
         }
     }
 
-    fn numbers(&self) -> [String; 4] {
+    fn cells(&self) -> [String; 4] {
         let Self { max, denied_clients, suggested_max, still_denied_clients, .. } = self;
         [max, denied_clients, suggested_max, still_denied_clients].map(u64::to_string)
     }
 }
 
-/// Says so where a share of the clients is nobody.
-fn write_few(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
+/// Writes a note if some shares of the clients are less than one client.
+fn write_small_shares(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
     let choices = rule.windows.first().map_or(&[][..], |window| &window.choices);
-    let few = choices.iter().filter(|choice| choice.may_deny_clients == 0);
-    let few: Vec<_> = few.map(|choice| format!("{} %", choice.may_deny_percent)).collect();
-    if few.is_empty() {
+    let small_shares = choices.iter().filter(|choice| choice.may_deny_clients == 0);
+    let small_shares: Vec<_> =
+        small_shares.map(|choice| format!("{} %", choice.may_deny_percent)).collect();
+    if small_shares.is_empty() {
         return Ok(());
     }
-    let (few, clients) = (few.join(" or "), clients(rule.clients));
-    writeln!(f, "({few} of {clients} is less than one, so max is the most that any client did.)")
+    let (shares, clients) = (small_shares.join(" or "), format_clients(rule.clients));
+    writeln!(
+        f,
+        "({shares} of {clients} is less than one client, so max is the highest demand of any client.)"
+    )
 }
 
-fn clients(number: u64) -> String {
+fn format_clients(number: u64) -> String {
     format!("{number} client{}", if number == 1 { "" } else { "s" })
 }

@@ -1,8 +1,8 @@
-//! Tables for people.
+//! Aligned text tables.
 
 use std::fmt;
 
-/// Names to the left, numbers to the right.
+/// Writes a table with left-aligned names and right-aligned numbers.
 pub fn write<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     title: &str,
@@ -11,23 +11,23 @@ pub fn write<const N: usize>(
 ) -> fmt::Result {
     let head = (title.to_owned(), head.map(str::to_owned));
     let rows = || std::iter::once(&head).chain(rows);
-    let wide = rows().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-    let widths: [usize; N] = std::array::from_fn(|nth| {
-        rows().map(|(_, numbers)| numbers[nth].len()).max().unwrap_or_default()
+    let name_width = rows().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    let widths: [usize; N] = std::array::from_fn(|index| {
+        rows().map(|(_, cells)| cells[index].len()).max().unwrap_or_default()
     });
     writeln!(f)?;
-    for (name, numbers) in rows() {
-        let mut line = format!("{name:<wide$}");
-        for (number, wide) in numbers.iter().zip(widths) {
-            line += &format!("  {number:>wide$}");
+    for (name, cells) in rows() {
+        let mut line = format!("{name:<name_width$}");
+        for (cell, width) in cells.iter().zip(widths) {
+            line += &format!("  {cell:>width$}");
         }
         writeln!(f, "{}", line.trim_end())?;
     }
     Ok(())
 }
 
-/// A client chooses its values, and a terminal obeys control characters.
-pub fn harmless(value: &str) -> String {
+/// Escapes control characters: clients choose the values, and a terminal would interpret them.
+pub fn escape_control(value: &str) -> String {
     let escaped = |char: char| match char.is_control() {
         true => char.escape_default().to_string(),
         false => char.to_string(),

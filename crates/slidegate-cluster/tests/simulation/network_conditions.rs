@@ -1,0 +1,94 @@
+//! Conditions of the simulated network between hosts.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+/// Faults that affect the frames and gossip messages sent from now on.
+#[derive(Clone, Debug)]
+pub struct NetworkConditions {
+    /// Probability that a message is lost, in percent.
+    loss_percent: u32,
+    /// Probability that a message is sent twice, in percent.
+    duplication_percent: u32,
+    /// Maximum delay of a message.
+    max_delay: Duration,
+    /// Minimum size of a slow frame. Acknowledgements are shorter, so they can overtake updates.
+    slow_frame_bytes: usize,
+    /// Maximum additional delay of a slow frame.
+    slow_frame_delay: Duration,
+    /// The partition of each host. Messages between partitions are lost.
+    partition_of: Vec<usize>,
+    /// Links, as pairs of sender and receiver, that carry gossip but no frames.
+    blocked_links: Vec<(usize, usize)>,
+}
+
+impl NetworkConditions {
+    /// Returns a network that delivers every message immediately.
+    pub fn without_faults(hosts: usize) -> Self {
+        Self {
+            loss_percent: 0,
+            duplication_percent: 0,
+            max_delay: Duration::ZERO,
+            slow_frame_bytes: usize::MAX,
+            slow_frame_delay: Duration::ZERO,
+            partition_of: vec![0; hosts],
+            blocked_links: Vec::new(),
+        }
+    }
+
+    /// Draws new conditions. After a partition, half of the time the network only delays long frames, so that
+    /// acknowledgements overtake updates between the former partitions.
+    pub fn randomize(&mut self, rng: &mut Rng, can_partition: bool, can_lose_frames: bool) {
+        let hosts = self.partition_of.len();
+        let has_slow_frames_after_heal = self.is_partitioned() && rng.bool();
+        *self = Self::without_faults(hosts);
+        if has_slow_frames_after_heal {
+            self.slow_frame_bytes = 50;
+            self.slow_frame_delay = Duration::from_secs(3);
+            return;
+        }
+        self.max_delay = Duration::from_millis([0, 2, 20, 150, 600][rng.usize(..5)]);
+        if can_lose_frames {
+            self.loss_percent = [0, 5, 30][rng.usize(..3)];
+            self.duplication_percent = [0, 20][rng.usize(..2)];
+        }
+        if rng.u32(..4) == 0 {
+            self.slow_frame_bytes = [1, 20, 50][rng.usize(..3)];
+            self.slow_frame_delay = Duration::from_millis([100, 1_000, 3_000][rng.usize(..3)]);
+        }
+        if can_partition && rng.u32(..3) > 0 {
+            let partitions = rng.usize(1..=3);
+            self.partition_of = (0..hosts).map(|_| rng.usize(..partitions)).collect();
+        }
+        if can_partition && rng.u32(..4) == 0 {
+            let link = |_| (rng.usize(..hosts), rng.usize(..hosts));
+            self.blocked_links = (0..3).map(link).collect();
+        }
+    }
+
+    /// Returns whether hosts are in different partitions.
+    pub fn is_partitioned(&self) -> bool {
+        self.partition_of.iter().any(|partition| *partition != self.partition_of[0])
+    }
+
+    /// Draws the delays of one message: one entry per copy that arrives, none if the message is lost.
+    pub fn draw_delays(&self, bytes: usize, rng: &mut Rng) -> Vec<Duration> {
+        let copies = if rng.u32(..100) < self.duplication_percent { 2 } else { 1 };
+        let extra_delay =
+            if bytes >= self.slow_frame_bytes { self.slow_frame_delay } else { Duration::ZERO };
+        let max_delay_us = (self.max_delay + extra_delay).as_micros() as u64;
+        let arriving = (0..copies).filter(|_| rng.u32(..100) >= self.loss_percent).count();
+        (0..arriving).map(|_| Duration::from_micros(rng.u64(0..=max_delay_us))).collect()
+    }
+
+    /// Returns whether gossip from one host reaches another.
+    pub fn can_carry_gossip(&self, from: usize, to: usize) -> bool {
+        self.partition_of[from] == self.partition_of[to]
+    }
+
+    /// Returns whether frames from one host reach another.
+    pub fn can_carry_frames(&self, from: usize, to: usize) -> bool {
+        self.can_carry_gossip(from, to) && !self.blocked_links.contains(&(from, to))
+    }
+}

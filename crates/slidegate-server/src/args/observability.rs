@@ -1,0 +1,99 @@
+//! The flags of the log and of tracing.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use thiserror::Error;
+
+/// The flags of the log and of tracing.
+#[derive(Debug, clap::Args)]
+pub struct ObservabilityArgs {
+    /// Format of the log on standard error: text, or json with one object per line
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "SLIDEGATE_LOG_FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub log_format: LogFormat,
+
+    /// Maximum number of denials in the log per second, from 0 to 1000; a later line has the number of omitted
+    /// denials, and 0 logs none
+    #[arg(
+        long,
+        value_name = "N",
+        env = "SLIDEGATE_LOG_DENIALS",
+        default_value = "1",
+        value_parser = clap::value_parser!(u16).range(0..=1000)
+    )]
+    pub log_denials: u16,
+
+    /// Show hashes in place of key values in the log and in the top keys; equal values have equal hashes until the
+    /// server stops
+    #[arg(long, env = "SLIDEGATE_REDACT_KEYS")]
+    pub redact_keys: bool,
+
+    // The URL may contain a password, and the help would print the value of the variable.
+    /// OTLP/HTTP collector for traces of decisions, such as http://127.0.0.1:4318; without it nothing is traced
+    #[arg(long, value_name = "URL", env = "SLIDEGATE_OTLP_ENDPOINT", hide_env_values = true)]
+    pub otlp_endpoint: Option<String>,
+
+    /// Share of decisions that are traced if the request has no traceparent header; 0% traces only requests with a
+    /// sampled traceparent
+    #[arg(long, value_name = "PERCENT", env = "SLIDEGATE_TRACE_SAMPLE", default_value = "1%")]
+    pub trace_sample: SampleRatio,
+
+    /// Trust the traceparent header of requests at /v1/auth. Only for proxies that replace the client's header;
+    /// without this flag, --trace-sample applies there
+    #[arg(long, env = "SLIDEGATE_TRUST_TRACEPARENT")]
+    pub trust_traceparent: bool,
+}
+
+/// The format of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text for people.
+    Text,
+    /// JSON for programs.
+    Json,
+}
+
+/// The share of decisions that are traced, from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleRatio(pub f64);
+
+/// The error for a text that is not a percentage.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("write a percentage from 0% to 100%, for example 1% or 0.1%")]
+pub struct SampleRatioError;
+
+impl FromStr for SampleRatio {
+    type Err = SampleRatioError;
+
+    fn from_str(text: &str) -> Result<Self, SampleRatioError> {
+        let number = text.strip_suffix('%').ok_or(SampleRatioError)?;
+        // `f64` would also accept a sign, an exponent and infinity.
+        if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+            return Err(SampleRatioError);
+        }
+        let percent: f64 = number.parse().map_err(|_| SampleRatioError)?;
+        if percent > 100.0 { Err(SampleRatioError) } else { Ok(Self(percent / 100.0)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sample_ratio_accepts_fractional_percentage() {
+        for (text, share) in [("0%", 0.0), ("1%", 0.01), ("0.5%", 0.005), ("100%", 1.0)] {
+            assert_eq!(text.parse(), Ok(SampleRatio(share)), "{text}");
+        }
+        for invalid in ["", "%", "1", "0.01", "101%", "100.1%", "-1%", "+1%", "1e1%", "inf%", "1 %"]
+        {
+            assert_eq!(invalid.parse::<SampleRatio>(), Err(SampleRatioError), "{invalid}");
+        }
+    }
+}

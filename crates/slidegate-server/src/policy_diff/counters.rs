@@ -1,0 +1,119 @@
+//! Describes which counters of a rule survive a change of the policy.
+//!
+//! A counter belongs to the rule, the attributes of its key, and the name and shape of the limit: algorithm, window,
+//! and the subdivision of the window. It does not depend on max or burst.
+
+use slidegate::policy::{Override, Rule, RuleLimit, RuleSettings};
+
+use super::override_key;
+
+/// Describes the effect of a rule change on its counters. Returns `None` if all limits are unchanged.
+pub fn describe(old: &Rule, new: &Rule) -> Option<String> {
+    let (before, after) = (key_attributes(old), key_attributes(new));
+    if !after.iter().any(|names| before.contains(names)) {
+        return Some("counters reset".into());
+    }
+    let mut effects = Vec::new();
+    let is_new = |names: &&String| !before.contains(names);
+    let reset: Vec<&str> = after.iter().filter(is_new).map(String::as_str).collect();
+    if !reset.is_empty() {
+        effects.push(format!("counters per {} reset", reset.join(" and per ")));
+    }
+    effects.extend(describe_limits(old, new));
+    if !new.per().entries().is_empty() && old.per().ipv6_prefix() != new.per().ipv6_prefix() {
+        effects.push("counters of IPv6 addresses reset".into());
+    }
+    if redis_placement(old) != redis_placement(new) {
+        effects.push("counters in Redis reset".into());
+    }
+    (!effects.is_empty()).then(|| effects.join(", "))
+}
+
+/// Returns the limits of a rule with the shapes of their counters.
+pub fn counter_shapes(rule: &Rule) -> Vec<String> {
+    let settings =
+        [rule.settings()].into_iter().chain(rule.overrides().iter().map(Override::settings));
+    let limits = settings.flat_map(RuleSettings::limits);
+    limits.map(|limit| format!("`{}` counted as {}", limit.id(), counter_shape(limit))).collect()
+}
+
+fn counter_shape(limit: &RuleLimit) -> String {
+    limit.limit().shape_text()
+}
+
+/// Returns the attribute names of the key of a rule, one entry for each combination of alternatives.
+fn key_attributes(rule: &Rule) -> Vec<String> {
+    rule.per().entries().iter().fold(vec![String::new()], |before, entry| {
+        let append_names = |before: &String| {
+            let comma = if before.is_empty() { "" } else { ", " };
+            let before = format!("{before}{comma}");
+            entry.names().map(move |name| format!("{before}{name}"))
+        };
+        before.iter().flat_map(append_names).collect()
+    })
+}
+
+/// Returns the settings that determine the Redis key besides the key attributes.
+fn redis_placement(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
+    let Some(redis) = rule.redis() else { return Default::default() };
+    let split_by = redis.split_by().map(ToOwned::to_owned).collect();
+    (redis.slot_by().to_vec(), redis.split_into().map(Into::into), split_by)
+}
+
+fn describe_limits(old: &Rule, new: &Rule) -> Option<String> {
+    let mut changes = LimitCounterChanges::default();
+    changes.add_settings(old.settings(), new.settings());
+    for new_override in new.overrides() {
+        // Requests that match a new override used the settings of the rule before.
+        let before = old
+            .overrides()
+            .iter()
+            .find(|before| override_key(before) == override_key(new_override));
+        changes.add_settings(
+            before.map_or(old.settings(), Override::settings),
+            new_override.settings(),
+        );
+    }
+    changes.describe()
+}
+
+/// The limits whose counters are kept or reset, each name once.
+#[derive(Default)]
+struct LimitCounterChanges {
+    kept: Vec<String>,
+    reset: Vec<String>,
+    has_unchanged: bool,
+}
+
+impl LimitCounterChanges {
+    fn add_settings(&mut self, old: &RuleSettings, new: &RuleSettings) {
+        for limit in new.limits().iter().filter(|limit| limit.limit().capacity() > 0) {
+            let has_same_counter = |before: &&RuleLimit| {
+                (before.id(), counter_shape(before)) == (limit.id(), counter_shape(limit))
+            };
+            let names = match old.limits().iter().find(has_same_counter) {
+                Some(before) if before.limit() == limit.limit() => {
+                    self.has_unchanged = true;
+                    continue;
+                }
+                Some(_) => &mut self.kept,
+                None => &mut self.reset,
+            };
+            let name = format!("`{}`", limit.id());
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+
+    fn describe(self) -> Option<String> {
+        let (kept, reset) = (self.kept.join(", "), self.reset.join(", "));
+        match (kept.is_empty(), reset.is_empty()) {
+            (true, true) => None,
+            (false, true) => Some("counters kept".into()),
+            (true, false) if !self.has_unchanged => Some("counters reset".into()),
+            (true, false) => Some(format!("counters of {reset} reset")),
+            (false, false) => Some(format!("counters of {kept} kept, of {reset} reset")),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+use super::*;
+
+fn lines_of(old: &str, new: &str) -> Vec<String> {
+    let policy = |text: &str| Policy::from_yaml(text).unwrap();
+    diff(&policy(old), &policy(new)).lines
+}
+
+/// Asserts the description of a change of one rule.
+#[track_caller]
+fn assert_description(old: &str, new: &str, description: &str) {
+    let policy = |rule: &str| format!("rules: [{{ name: a, {rule} }}]");
+    let expected = match description {
+        "" => Vec::new(),
+        description => vec![format!("rule `a` has changed: {description}")],
+    };
+    assert_eq!(lines_of(&policy(old), &policy(new)), expected);
+}
+
+#[test]
+fn each_changed_rule_has_one_line() {
+    let old = "
+routes: [/a, /b]
+rules:
+  - { name: same, limits: [1/s] }
+  - { name: other, domain: api, limits: [1/s] }
+  - { name: old, limits: [1/s] }
+";
+    let new = "
+routes: [/b, '/c/{id}']
+rules:
+  - { name: new, domain: api, limits: [5/min], algorithm: sliding_log, per: [ip] }
+  - { name: other, domain: api, limits: [2/s] }
+  - { name: same, limits: [1/s] }
+";
+    let (old, new) = (Policy::from_yaml(old).unwrap(), Policy::from_yaml(new).unwrap());
+    let changes = diff(&old, &new);
+    assert_eq!(
+        changes.lines,
+        [
+            "rule `new` of domain `api` is new: counted per ip; without it the rule does not apply; never more than 5 in any 1m (5/1m sliding_log)",
+            "rule `other` of domain `api` has changed: was [about 1 in any 1s (1/1s sliding_window)], is [about 2 in any 1s (2/1s sliding_window)]; counters kept",
+            "rule `old` was removed",
+            "routes have changed: new: /c/{id}; removed: /a",
+        ]
+    );
+    assert_eq!(changes.summary(), "rules: 1 new, 1 changed, 1 removed");
+    assert_eq!(diff(&new, &new), PolicyDiff::default());
+}
+
+#[test]
+fn equivalent_policy_has_no_diff() {
+    let old = "
+routes: [/a, /b]
+rules:
+  - { name: a, limits: [60/min], per: [tenant] }
+  - { name: b, limits: [1/s] }
+";
+    let new = "
+# The same.
+defaults: { algorithm: sliding_window }
+routes: [/b, /a]
+rules:
+  - { name: b, limits: [{ max: 1, window: 1s }] }
+  - { name: a, domain: default, limits: [60/1m], per: [tenant] }
+";
+    assert!(lines_of(old, new).is_empty());
+    assert!(diff(&Policy::from_yaml(old).unwrap(), &Policy::from_yaml(new).unwrap()).is_empty());
+}
+
+#[test]
+fn counters_survive_max_but_not_shape_change() {
+    assert_description(
+        "limits: [10/min]",
+        "limits: [10/h]",
+        "was [about 10 in any 1m (10/1m sliding_window)], is [about 10 in any 1h (10/1h sliding_window)]; counters reset",
+    );
+    assert_description(
+        "limits: [10/min]",
+        "limits: [10/min], algorithm: sliding_log",
+        "was [about 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1m (10/1m sliding_log)]; counters reset",
+    );
+    assert_description(
+        "limits: [10/min, 5/s, 9/h]",
+        "limits: [20/min, 5/s, 9/d]",
+        "was [about 10 in any 1m (10/1m sliding_window); about 9 in any 1h (9/1h sliding_window)], is [about 20 in any 1m (20/1m sliding_window); about 9 in any 1d (9/1d sliding_window)]; counters of `1m` kept, of `1d` reset",
+    );
+    assert_description(
+        "limits: [10/min]",
+        "limits: [10/min, 5/s]",
+        "is also [about 5 in any 1s (5/1s sliding_window)]; counters of `1s` reset",
+    );
+    assert_description(
+        "limits: [10/min, 5/s]",
+        "limits: [10/min]",
+        "was also [about 5 in any 1s (5/1s sliding_window)]",
+    );
+    let bucket = |burst| {
+        format!("limits: [{{ max: 9, window: 1s, algorithm: token_bucket, burst: {burst} }}]")
+    };
+    assert_description(
+        &bucket(5),
+        &bucket(6),
+        "was [5 at once, then 9 per 1s at a steady rate (9/1s token_bucket)], is [6 at once, then 9 per 1s at a steady rate (9/1s token_bucket)]; counters kept",
+    );
+}
+
+#[test]
+fn limit_name_and_precision_changes_are_described() {
+    assert_description(
+        "limits: [{ max: 9, window: 1s }]",
+        "limits: [{ max: 9, window: 1s, name: few }]",
+        "was [`1s` counted as sliding_window:1s], is [`few` counted as sliding_window:1s]; counters reset",
+    );
+    assert_description(
+        "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets }]",
+        "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets, precision: 1m }]",
+        "was [`1h` counted as sliding_buckets:1h:6m], is [`1h` counted as sliding_buckets:1h:1m]; counters reset",
+    );
+}
+
+#[test]
+fn key_attribute_change_resets_counters() {
+    let missing = "without it the rule does not apply";
+    assert_description(
+        "limits: [9/s], per: [tenant]",
+        "limits: [9/s], per: [user]",
+        &format!(
+            "was [counted per tenant; {missing}], is [counted per user; {missing}]; counters reset"
+        ),
+    );
+    assert_description(
+        "limits: [9/s], per: [key]",
+        "limits: [9/s], per: [key|ip]",
+        &format!(
+            "was [counted per key; {missing}], is [counted per key, or else ip; {missing}]; counters per ip reset"
+        ),
+    );
+    assert_description(
+        "limits: [9/s], per: [ip]",
+        "limits: [9/s], per: [ip], ipv6_prefix: 48",
+        &format!(
+            "was [counted per ip; {missing}], is [counted per ip; {missing}; IPv6 by /48]; counters of IPv6 addresses reset"
+        ),
+    );
+    assert_description(
+        "limits: [9/s], per: [ip]",
+        "limits: [9/s], per: [ip], redis: { split: { by: [user], into: 4 } }",
+        "is also [in Redis: each counter is split into 4, by user]; counters in Redis reset",
+    );
+}
+
+#[test]
+fn condition_and_mode_changes_are_described() {
+    assert_description(
+        "limits: [9/s], when: { method: GET }",
+        "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, charge: always, on_store_error: deny",
+        "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only observes: never denies; denied requests are charged too, above max; while the store is unavailable, no request passes]",
+    );
+    assert_description(
+        "limits: [9/s], cluster: { max_unsynced: 4 }",
+        "limits: [9/s], cluster: { on_partition: bounded }",
+        "was also [in a cluster: a node allows at most 4 units per counter that are not yet replicated to all nodes]",
+    );
+}
+
+#[test]
+fn override_order_change_is_described() {
+    let pro = "{ name: pro, when: { plan: pro }, limits: [90/s] }";
+    let live = "{ when: { key: live }, limits: unlimited }";
+    assert_description(
+        &format!("limits: [9/s], overrides: [{pro}, {live}]"),
+        &format!("limits: [9/s], overrides: [{live}, {pro}]"),
+        "overrides are tried in a different order: [key is `live`], `pro`",
+    );
+    assert_description(
+        &format!("limits: [9/s], overrides: [{pro}]"),
+        &format!("limits: [9/s], overrides: [{live}, {pro}]"),
+        "is also [an override, if key is `live`: everything passes]",
+    );
+    assert_description(
+        "limits: [9/s]",
+        &format!("limits: [9/s], overrides: [{pro}]"),
+        "is also [override `pro`, if plan is `pro`: about 90 in any 1s (90/1s sliding_window)]; counters kept",
+    );
+}
+
+#[test]
+fn description_is_single_bounded_line() {
+    let many: Vec<String> = (0..500).map(|nth| format!("'10.0.{}.0/24'", nth % 250)).collect();
+    let new = format!(
+        "rules: [{{ name: a, limits: [1/s], when: {{ ip: [{}], key: \"a\\nb\" }} }}]",
+        many.join(", ")
+    );
+    let lines = lines_of("rules: []", &new);
+    assert!(lines[0].ends_with('…') && lines[0].chars().count() < 500, "{lines:?}");
+    let lines =
+        lines_of("rules: []", "rules: [{ name: a, limits: [1/s], when: { key: \"a\\nb\" } }]");
+    assert!(lines[0].contains("key is `a\\nb`"), "{lines:?}");
+}

@@ -1,0 +1,355 @@
+//! Parses the YAML tree of a file to descriptors with limits. Rejects everything that the reference server rejects.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+use super::field_names::{
+    self, DESCRIPTOR_FIELDS, FILE_FIELDS, RATE_LIMIT_FIELDS, REPLACED_LIMIT_FIELDS,
+};
+use super::finding::{Findings, SourcePosition};
+use super::scalar::Scalar;
+use super::time_unit::TimeUnit;
+use super::yaml_node::{FILE_START, YamlNode, YamlValue};
+
+/// The maximum length of a domain's name in bytes.
+const MAX_DOMAIN_BYTES: usize = 128;
+
+/// A domain in a file.
+#[derive(Debug)]
+pub struct ConfigDomain {
+    pub position: SourcePosition,
+    pub name: String,
+    pub descriptors: Vec<ConfigDescriptor>,
+}
+
+/// A descriptor: a key, an optional value, and the limit for both.
+#[derive(Debug)]
+pub struct ConfigDescriptor {
+    pub position: SourcePosition,
+    pub key: String,
+    /// The value, which may contain `*`. Empty matches every value.
+    pub value: String,
+    pub value_position: SourcePosition,
+    pub limit: Option<ConfigLimit>,
+    /// `shadow_mode`: whether the limit only observes.
+    pub is_shadow: bool,
+    /// The position of `quota_mode: true`.
+    pub quota_mode_position: Option<SourcePosition>,
+    /// `share_threshold`: whether all values of a wildcard share one counter.
+    pub is_shared: bool,
+    pub descriptors: Vec<ConfigDescriptor>,
+}
+
+/// The limit of a descriptor.
+#[derive(Debug)]
+pub struct ConfigLimit {
+    /// The name, or empty.
+    pub name: String,
+    /// The quota, or `None` for `unlimited`.
+    pub quota: Option<ConfigQuota>,
+    /// The names of replaced limits, with their positions.
+    pub replaces: Vec<(SourcePosition, String)>,
+}
+
+/// At most `max` requests in each time unit.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigQuota {
+    pub position: SourcePosition,
+    pub max: u32,
+    pub unit: &'static TimeUnit,
+}
+
+/// Parses the text of a file. Returns `None` only if an error was added to `findings`.
+pub fn parse_file(path: &Path, text: &str, findings: &mut Findings) -> Option<ConfigDomain> {
+    let node = YamlNode::parse(path, text, findings)?;
+    field_names::check_fields(path, &node, findings);
+    Parser { path, findings }.parse_domain(&node)
+}
+
+/// Returns whether a text has the fields of a reference server file at its top level, even if it has errors.
+pub fn looks_like_domain(path: &Path, text: &str) -> bool {
+    let node = YamlNode::parse(path, text, &mut Findings::default());
+    let Some(YamlNode { value: YamlValue::Map(entries), .. }) = node else { return false };
+    FILE_FIELDS.iter().all(|field| entries.iter().any(|(_, name, _)| **name == **field))
+}
+
+/// Parses YAML nodes to descriptors, and collects errors and notes.
+struct Parser<'f> {
+    path: &'f Path,
+    findings: &'f mut Findings,
+}
+
+/// The fields of a YAML map.
+struct MapFields<'n> {
+    position: SourcePosition,
+    entries: Vec<(&'n str, SourcePosition, &'n YamlNode)>,
+}
+
+impl<'n> MapFields<'n> {
+    fn get(&self, field: &str) -> Option<&'n YamlNode> {
+        self.entries.iter().find(|(name, ..)| *name == field).map(|(_, _, node)| *node)
+    }
+
+    /// Returns the position of a field's value, or the position of the map if the field is missing.
+    fn position_of(&self, field: &str) -> SourcePosition {
+        self.get(field).map_or(self.position, |node| node.position)
+    }
+}
+
+impl Parser<'_> {
+    fn push_error(&mut self, position: SourcePosition, message: impl fmt::Display) {
+        self.findings.push_error(self.path, position, message);
+    }
+
+    fn push_note(&mut self, position: SourcePosition, message: impl fmt::Display) {
+        self.findings.push_note(self.path, position, message);
+    }
+
+    fn parse_domain(&mut self, node: &YamlNode) -> Option<ConfigDomain> {
+        let fields = if node.is_null() {
+            MapFields { position: FILE_START, entries: Vec::new() }
+        } else {
+            self.map_fields(node, FILE_FIELDS, "a file with a domain and its descriptors")?
+        };
+        let name = self.text_field(&fields, "domain");
+        let position = fields.position_of("domain");
+        if name.is_empty() {
+            self.push_error(position, "a file needs a `domain` with a name");
+        }
+        if name.len() > MAX_DOMAIN_BYTES {
+            self.push_error(
+                position,
+                format_args!(
+                    "cannot be expressed: the name of a domain has at most {MAX_DOMAIN_BYTES} bytes"
+                ),
+            );
+        }
+        let descriptors = self.parse_descriptors(&fields);
+        Some(ConfigDomain { position, name, descriptors })
+    }
+
+    fn parse_descriptors(&mut self, fields: &MapFields<'_>) -> Vec<ConfigDescriptor> {
+        let mut first_positions: HashMap<String, SourcePosition> = HashMap::new();
+        let mut descriptors = Vec::new();
+        for node in self.list_of_maps(fields, "descriptors") {
+            let Some(descriptor) = self.parse_descriptor(node) else { continue };
+            let ConfigDescriptor { position, key, value, .. } = &descriptor;
+            // The reference server joins key and value: key `a` with value `b_c` equals key `a_b` with value `c`.
+            let joined = match &**value {
+                "" => key.clone(),
+                value => format!("{key}_{value}"),
+            };
+            match first_positions.get(&joined) {
+                Some(SourcePosition { line, .. }) if !key.is_empty() => {
+                    let message = format_args!(
+                        "duplicate descriptor `{joined}`, first in line {line} (the reference server joins key and value with `_`)"
+                    );
+                    self.push_error(*position, message);
+                }
+                _ => drop(first_positions.insert(joined, *position)),
+            }
+            descriptors.push(descriptor);
+        }
+        descriptors
+    }
+
+    fn parse_descriptor(&mut self, node: &YamlNode) -> Option<ConfigDescriptor> {
+        let fields = self.map_fields(node, DESCRIPTOR_FIELDS, "a descriptor: a map with `key`")?;
+        let (key, value) = (self.text_field(&fields, "key"), self.text_field(&fields, "value"));
+        if key.is_empty() {
+            self.push_error(fields.position_of("key"), "a descriptor needs a `key`");
+        }
+        let is_shadow = self.flag_field(&fields, "shadow_mode");
+        let quota_mode_position =
+            self.flag_field(&fields, "quota_mode").then(|| fields.position_of("quota_mode"));
+        let is_shared = self.flag_field(&fields, "share_threshold");
+        if is_shared && !value.contains('*') && !key.contains('*') {
+            let message = "`share_threshold` needs a `value` with `*`";
+            self.push_error(fields.position_of("share_threshold"), message);
+        }
+        self.note_ineffective_fields(&fields);
+        let limit = self.parse_limit(&fields);
+        for (field, is_set) in
+            [("shadow_mode", is_shadow), ("quota_mode", quota_mode_position.is_some())]
+        {
+            if is_set && limit.is_none() && fields.get("rate_limit").is_none_or(YamlNode::is_null) {
+                let message = format_args!(
+                    "`{field}` has no effect without a `rate_limit` in the same descriptor"
+                );
+                self.push_note(fields.position_of(field), message);
+            }
+        }
+        Some(ConfigDescriptor {
+            position: fields.position,
+            key,
+            value,
+            value_position: fields.position_of("value"),
+            limit,
+            is_shadow,
+            quota_mode_position,
+            is_shared,
+            descriptors: self.parse_descriptors(&fields),
+        })
+    }
+
+    /// Notes fields about metrics and metadata, which have no effect.
+    fn note_ineffective_fields(&mut self, fields: &MapFields<'_>) {
+        for field in ["detailed_metric", "value_to_metric"] {
+            if self.flag_field(fields, field) {
+                let message = format_args!(
+                    "`{field}` is accepted and has no effect: metrics are labelled by rules, never by values"
+                );
+                self.push_note(fields.position_of(field), message);
+            }
+        }
+        let Some(metadata) = fields.get("metadata").filter(|node| !node.is_null()) else { return };
+        match metadata.value {
+            YamlValue::Map(_) => {
+                let message = "`metadata` is accepted and has no effect";
+                self.push_note(metadata.position, message);
+            }
+            _ => self.push_error(metadata.position, "`metadata` must be a map"),
+        }
+    }
+
+    fn parse_limit(&mut self, fields: &MapFields<'_>) -> Option<ConfigLimit> {
+        let node = fields.get("rate_limit").filter(|node| !node.is_null())?;
+        let fields = self.map_fields(
+            node,
+            RATE_LIMIT_FIELDS,
+            "a limit: a map with `unit` and `requests_per_unit`",
+        )?;
+        let name = self.text_field(&fields, "name");
+        let replaces = self.parse_replaces(&fields, &name);
+        let is_unlimited = self.flag_field(&fields, "unlimited");
+        let unit = self.text_field(&fields, "unit");
+        let max = self.number_field(&fields, "requests_per_unit");
+        let position = fields.position_of("unit");
+        let unit = match TimeUnit::from_name(&unit) {
+            Some(_) if is_unlimited => {
+                self.push_error(
+                    position,
+                    "`unlimited` and `unit` exclude each other; remove one of them",
+                );
+                return None;
+            }
+            None if !is_unlimited => {
+                let message = format_args!(
+                    "`{unit}` is not a unit of time; use one of {}",
+                    TimeUnit::list_names()
+                );
+                self.push_error(position, message);
+                return None;
+            }
+            unit => unit,
+        };
+        let position = fields.position_of("requests_per_unit");
+        let quota = unit.map(|unit| ConfigQuota { position, max: max.unwrap_or_default(), unit });
+        if quota.is_some() && fields.get("requests_per_unit").is_none_or(YamlNode::is_null) {
+            let message = "without `requests_per_unit` a limit is 0: nothing passes";
+            self.push_note(fields.position, message);
+        }
+        Some(ConfigLimit { name, quota, replaces })
+    }
+
+    fn parse_replaces(
+        &mut self,
+        fields: &MapFields<'_>,
+        own_name: &str,
+    ) -> Vec<(SourcePosition, String)> {
+        let mut replaces = Vec::new();
+        for node in self.list_of_maps(fields, "replaces") {
+            let Some(fields) =
+                self.map_fields(node, REPLACED_LIMIT_FIELDS, "a map with the `name` of a limit")
+            else {
+                continue;
+            };
+            let (position, name) = (fields.position_of("name"), self.text_field(&fields, "name"));
+            if name.is_empty() {
+                self.push_error(position, "an entry of `replaces` needs the `name` of a limit");
+            } else if name == own_name {
+                self.push_error(position, "a limit cannot replace limits with its own name");
+            }
+            replaces.push((position, name));
+        }
+        replaces
+    }
+
+    /// Returns the fields of a map, and notes those without effect at this position. `check_fields` has already
+    /// reported unknown fields.
+    fn map_fields<'n>(
+        &mut self,
+        node: &'n YamlNode,
+        known_fields: &[&str],
+        expected: &str,
+    ) -> Option<MapFields<'n>> {
+        let YamlValue::Map(entries) = &node.value else {
+            self.push_error(node.position, format_args!("expected {expected}"));
+            return None;
+        };
+        let mut fields = Vec::new();
+        for (position, name, value) in entries {
+            if !known_fields.contains(&&**name) {
+                self.push_note(*position, format_args!("`{name}` has no effect here"));
+            }
+            fields.push((&**name, *position, value));
+        }
+        Some(MapFields { position: node.position, entries: fields })
+    }
+
+    /// Returns the maps of a list. `check_fields` has already reported other items.
+    fn list_of_maps<'n>(
+        &mut self,
+        fields: &MapFields<'n>,
+        field: &str,
+    ) -> impl Iterator<Item = &'n YamlNode> + use<'n> {
+        let items = match fields.get(field) {
+            Some(YamlNode { value: YamlValue::List(items), .. }) => &items[..],
+            Some(node) if !node.is_null() => {
+                self.push_error(node.position, format_args!("`{field}` must be a list"));
+                &[]
+            }
+            _ => &[],
+        };
+        items.iter().filter(|item| matches!(item.value, YamlValue::Map(_)))
+    }
+
+    fn text_field(&mut self, fields: &MapFields<'_>, field: &str) -> String {
+        match fields.get(field).map(|node| (&node.value, node.position)) {
+            None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => String::new(),
+            Some((YamlValue::Scalar(_, text), _)) => text.to_string(),
+            Some((_, position)) => {
+                self.push_error(position, format_args!("`{field}` must be text"));
+                String::new()
+            }
+        }
+    }
+
+    fn flag_field(&mut self, fields: &MapFields<'_>, field: &str) -> bool {
+        match fields.get(field).map(|node| (&node.value, node.position)) {
+            None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => false,
+            Some((YamlValue::Scalar(Scalar::Bool(flag), _), _)) => *flag,
+            Some((_, position)) => {
+                self.push_error(position, format_args!("`{field}` must be `true` or `false`"));
+                false
+            }
+        }
+    }
+
+    fn number_field(&mut self, fields: &MapFields<'_>, field: &str) -> Option<u32> {
+        let node = fields.get(field).filter(|node| !node.is_null())?;
+        let number = match &node.value {
+            YamlValue::Scalar(Scalar::Int(number), _) => u32::try_from(*number).ok(),
+            // `check_fields` has already reported it.
+            YamlValue::Scalar(Scalar::OtherNumber, _) => return None,
+            _ => None,
+        };
+        if number.is_none() {
+            let message =
+                format_args!("`{field}` must be an integer from 0 to {}, without quotes", u32::MAX);
+            self.push_error(node.position, message);
+        }
+        number
+    }
+}

@@ -1,0 +1,161 @@
+//! Detects changes of a file or of the files of a folder, and whether they are still being written.
+//!
+//! Directories are watched instead of files. If a file is replaced by a rename, or a symbolic link on its path is
+//! switched as Kubernetes does, the previous file receives no event.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf, absolute};
+
+use notify::event::{AccessKind, AccessMode, Event, EventKind, ModifyKind};
+use notify::{EventHandler, RecommendedWatcher, RecursiveMode, Watcher};
+use tracing::warn;
+
+use super::watched_paths::WatchedPaths;
+
+/// Whether the system reports when a written file is closed.
+const HAS_CLOSE_EVENTS: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
+/// Maximum number of attempts to resolve a path that keeps changing.
+const MAX_RESOLVE_ATTEMPTS: usize = 10;
+
+/// Watches a file or a folder of files.
+pub struct FileWatcher {
+    path: PathBuf,
+    watched_paths: WatchedPaths,
+    /// `None` if the system has no watchers left.
+    watcher: Option<RecommendedWatcher>,
+    watched_directories: BTreeSet<PathBuf>,
+    /// Directories that cannot be watched and have been logged.
+    failed_directories: BTreeSet<PathBuf>,
+    /// Files that have been written to and not closed yet.
+    files_being_written: BTreeSet<PathBuf>,
+}
+
+impl FileWatcher {
+    /// Starts to watch a path. `events` also receives events of other files in the same directories.
+    pub fn new(path: &Path, events: impl EventHandler) -> io::Result<Self> {
+        let watcher = notify::recommended_watcher(events);
+        let mut file_watcher = Self {
+            path: absolute(path)?,
+            watched_paths: WatchedPaths::default(),
+            watcher: watcher.map_err(|error| log_watch_failure(path, &error)).ok(),
+            watched_directories: BTreeSet::new(),
+            failed_directories: BTreeSet::new(),
+            files_being_written: BTreeSet::new(),
+        };
+        file_watcher.update_watches();
+        Ok(file_watcher)
+    }
+
+    /// Returns whether a file has been written to and not closed yet.
+    pub fn is_being_written(&self) -> bool {
+        !self.files_being_written.is_empty()
+    }
+
+    /// Updates the watches after an event. Returns whether the file may have changed and is complete.
+    pub fn on_event(&mut self, event: &notify::Result<Event>) -> bool {
+        // Events were lost: anything may have changed.
+        let Some(event) = event.as_ref().ok().filter(|event| !event.need_rescan()) else {
+            self.files_being_written.clear();
+            self.update_watches();
+            return true;
+        };
+        let has_changed = event.paths.iter().fold(false, |any_changed, path| {
+            self.remove_lost_directory(path, event.kind)
+                | self.update_entry(path, event.kind)
+                | any_changed
+        });
+        if has_changed {
+            self.update_watches();
+        }
+        has_changed
+    }
+
+    /// Stops watching a directory that was removed or renamed, because another directory may have its path now. Returns
+    /// whether it was watched.
+    fn remove_lost_directory(&mut self, path: &Path, kind: EventKind) -> bool {
+        let is_removed =
+            matches!(kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
+        let was_watched = is_removed && self.watched_directories.remove(path);
+        if let Some(watcher) = self.watcher.as_mut().filter(|_| was_watched) {
+            // The system may have removed the watch already.
+            let _ = watcher.unwatch(path);
+        }
+        was_watched
+    }
+
+    /// Updates the set of files being written. Returns whether a watched file has changed and is complete.
+    fn update_entry(&mut self, path: &Path, kind: EventKind) -> bool {
+        if !self.watched_paths.contains(path) {
+            return false;
+        }
+        let is_being_written = match kind {
+            EventKind::Modify(ModifyKind::Data(_)) => HAS_CLOSE_EVENTS,
+            // A new file is usually written next, but a symbolic or hard link is complete immediately.
+            EventKind::Create(_) => HAS_CLOSE_EVENTS && is_empty_file(path),
+            EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Modify(ModifyKind::Name(_))
+            | EventKind::Remove(_) => false,
+            _ => return false,
+        };
+        match is_being_written {
+            true => drop(self.files_being_written.insert(path.to_owned())),
+            false => drop(self.files_being_written.remove(path)),
+        }
+        !is_being_written
+    }
+
+    /// Resolves the path, and watches all directories on it, until it no longer changes.
+    fn update_watches(&mut self) {
+        for _ in 0..MAX_RESOLVE_ATTEMPTS {
+            let watched_paths = WatchedPaths::from_path(&self.path);
+            self.watch_directories(&watched_paths);
+            // The path may have changed before it was watched.
+            if self.watched_paths == watched_paths {
+                return;
+            }
+            // No close event arrives for files that are no longer on the path.
+            self.files_being_written.retain(|path| watched_paths.contains(path));
+            self.watched_paths = watched_paths;
+        }
+    }
+
+    fn watch_directories(&mut self, watched_paths: &WatchedPaths) {
+        let Some(watcher) = &mut self.watcher else { return };
+        let directories = watched_paths.directories();
+        for &directory in &directories {
+            // Directories that are already watched are added again, because another directory may have the same path
+            // now.
+            match watcher.watch(directory, RecursiveMode::NonRecursive) {
+                Ok(()) => {
+                    self.watched_directories.insert(directory.to_owned());
+                    self.failed_directories.remove(directory);
+                }
+                Err(error) => {
+                    // If the directory has just been removed, the next attempt resolves another path.
+                    if directory.exists() && self.failed_directories.insert(directory.to_owned()) {
+                        log_watch_failure(directory, &error);
+                    }
+                }
+            }
+        }
+        self.watched_directories.retain(|directory| {
+            let is_needed = directories.contains(&**directory);
+            if !is_needed {
+                // The system may have removed the watch already.
+                let _ = watcher.unwatch(directory);
+            }
+            is_needed
+        });
+    }
+}
+
+fn log_watch_failure(path: &Path, error: &notify::Error) {
+    let path = path.display();
+    warn!("{path}: cannot be watched: {error}; it is reloaded on SIGHUP only");
+}
+
+fn is_empty_file(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == 0)
+}

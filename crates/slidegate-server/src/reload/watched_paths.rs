@@ -1,0 +1,161 @@
+//! The directory entries that determine which file a path leads to, including symbolic links.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use crate::ratelimit_config::folder;
+
+/// Maximum number of symbolic links to follow, the same as in Linux.
+const MAX_LINKS: usize = 40;
+
+/// The directory entries that a path depends on: the symbolic links on it, and the final file, or the first missing
+/// entry. The directories of the entries contain no symbolic links.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchedPaths {
+    entries: Vec<PathBuf>,
+    /// The resolved folder, if the path is a folder. Its policy files count, including new ones.
+    folder: Option<PathBuf>,
+}
+
+impl WatchedPaths {
+    /// Resolves an absolute path, and if it is a folder, each of its files.
+    pub fn from_path(path: &Path) -> Self {
+        let mut watched_paths = Self::from_file(path);
+        if path.is_dir() {
+            watched_paths.folder = path.canonicalize().ok();
+            // A folder that cannot be listed is treated as empty.
+            for file in folder::files(path).unwrap_or_default() {
+                watched_paths.entries.extend(Self::from_file(&file).entries);
+            }
+        }
+        watched_paths
+    }
+
+    /// Resolves an absolute path to a single file.
+    pub fn from_file(path: &Path) -> Self {
+        let (mut entries, mut resolved, mut remaining) =
+            (Vec::new(), PathBuf::new(), path.to_owned());
+        while entries.len() <= MAX_LINKS {
+            let mut components = remaining.components();
+            let Some(next) = components.next() else { break };
+            let rest = components.as_path().to_owned();
+            match next {
+                Component::Prefix(_) | Component::RootDir => resolved.push(next),
+                Component::CurDir => {}
+                // `resolved` contains no links, so its parent is the parent that the system uses.
+                Component::ParentDir => drop(resolved.pop()),
+                Component::Normal(name) => {
+                    let entry = resolved.join(name);
+                    match fs::read_link(&entry) {
+                        Ok(target) => {
+                            entries.push(entry);
+                            remaining = target.join(rest);
+                            continue;
+                        }
+                        Err(_) if rest.as_os_str().is_empty() || !entry.is_dir() => {
+                            entries.push(entry);
+                            break;
+                        }
+                        Err(_) => resolved = entry,
+                    }
+                }
+            }
+            remaining = rest;
+        }
+        Self { entries, folder: None }
+    }
+
+    /// Returns whether an entry is one of the watched paths.
+    pub fn contains(&self, entry: &Path) -> bool {
+        let is_in_folder = || {
+            entry.parent() == self.folder.as_deref()
+                && entry.file_name().is_some_and(folder::is_config_file)
+        };
+        self.entries.iter().any(|own| own == entry) || (self.folder.is_some() && is_in_folder())
+    }
+
+    /// Returns the directories that contain the entries.
+    pub fn directories(&self) -> BTreeSet<&Path> {
+        let parents = self.entries.iter().filter_map(|entry| entry.parent());
+        parents.chain(self.folder.as_deref()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Creates an empty directory, and returns its path without links.
+    fn empty_directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path.canonicalize().unwrap()
+    }
+
+    #[track_caller]
+    fn assert_entries(path: &Path, entries: &[PathBuf]) {
+        assert_eq!(WatchedPaths::from_file(path).entries, entries);
+    }
+
+    #[test]
+    fn links_and_their_targets_are_watched() {
+        let root = empty_directory("trail");
+        let (mounted, first) = (root.join("mounted"), root.join("mounted/..2026_1"));
+        fs::create_dir_all(&first).unwrap();
+        fs::write(first.join("policy.yaml"), "").unwrap();
+        symlink("..2026_1", mounted.join("..data")).unwrap();
+        symlink("..data/policy.yaml", mounted.join("policy.yaml")).unwrap();
+        symlink(&mounted, root.join("elsewhere")).unwrap();
+        let in_mounted =
+            [mounted.join("policy.yaml"), mounted.join("..data"), first.join("policy.yaml")];
+        assert_entries(&mounted.join("policy.yaml"), &in_mounted);
+        let over_link = [&[root.join("elsewhere")], &in_mounted[..]].concat();
+        assert_entries(&root.join("./elsewhere/policy.yaml"), &over_link);
+        assert_entries(
+            &root.join("elsewhere/../mounted/..data/policy.yaml"),
+            &[&over_link[..1], &in_mounted[1..]].concat(),
+        );
+        let watched_paths = WatchedPaths::from_file(&mounted.join("policy.yaml"));
+        assert_eq!(watched_paths.directories(), BTreeSet::from([&*mounted, &*first]));
+        assert!(watched_paths.contains(&mounted.join("..data")) && !watched_paths.contains(&first));
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn folder_contains_current_and_new_files() {
+        let root = empty_directory("trail-of-folder");
+        let (mounted, data) = (root.join("mounted"), root.join("mounted/..2026_1"));
+        fs::create_dir_all(&data).unwrap();
+        fs::write(data.join("a.yaml"), "").unwrap();
+        symlink("..2026_1", mounted.join("..data")).unwrap();
+        symlink("..data/a.yaml", mounted.join("a.yaml")).unwrap();
+        symlink(&mounted, root.join("config")).unwrap();
+        let path = root.join("config");
+        let watched_paths = WatchedPaths::from_path(&path);
+        assert_eq!(watched_paths.directories(), BTreeSet::from([&*root, &*mounted, &*data]));
+        for entry in ["config", "mounted/a.yaml", "mounted/..data", "mounted/new.yml"] {
+            assert!(watched_paths.contains(&root.join(entry)), "{entry}");
+        }
+        for entry in ["mounted/..2026_1/b.yaml", "mounted/.hidden.yaml", "mounted/notes.txt"] {
+            assert!(!watched_paths.contains(&root.join(entry)), "{entry}");
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn missing_entry_ends_resolution() {
+        let root = empty_directory("no-trail");
+        assert_entries(&root.join("a/b/c"), &[root.join("a")]);
+        symlink("a/b", root.join("link")).unwrap();
+        assert_entries(&root.join("link/c"), &[root.join("link"), root.join("a")]);
+        fs::write(root.join("file"), "").unwrap();
+        assert_entries(&root.join("file/c"), &[root.join("file")]);
+        symlink("circle", root.join("circle")).unwrap();
+        assert_eq!(WatchedPaths::from_file(&root.join("circle")).entries.len(), MAX_LINKS + 1);
+        fs::remove_dir_all(root).unwrap();
+    }
+}

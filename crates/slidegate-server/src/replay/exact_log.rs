@@ -1,0 +1,162 @@
+//! An exact log of the units of one key within the last windows.
+//!
+//! Access logs have a resolution of one second, so units of the same time share one entry of 16 bytes.
+
+use std::collections::VecDeque;
+
+/// Counts the units of one key over `N` windows at once. Each window is the interval `(now - length, now]`.
+#[derive(Debug)]
+pub struct ExactLog<const N: usize> {
+    /// Entries in order of time, oldest first.
+    entries: VecDeque<TimedUnits>,
+    windows: [WindowCursor; N],
+}
+
+/// The units of one point in time.
+#[derive(Debug)]
+struct TimedUnits {
+    at_us: u64,
+    units: u32,
+}
+
+/// The entries within one window: all entries from index `first` on.
+#[derive(Clone, Copy, Debug, Default)]
+struct WindowCursor {
+    first: u32,
+    units: u32,
+}
+
+impl<const N: usize> Default for ExactLog<N> {
+    fn default() -> Self {
+        Self { entries: VecDeque::new(), windows: [WindowCursor::default(); N] }
+    }
+}
+
+impl<const N: usize> ExactLog<N> {
+    /// Returns the units in each window that ends now. Like in the store, the time of a key never goes back behind its
+    /// newest entry: an earlier `now` is replaced by that time.
+    pub fn units_in_windows(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
+        let now_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
+        for (window, length_us) in self.windows.iter_mut().zip(lengths_us) {
+            window.move_to(now_us, *length_us, &self.entries);
+        }
+        self.windows.map(|window| window.units)
+    }
+
+    /// Adds units, and returns the units in each window.
+    pub fn add(&mut self, now_us: u64, units: u32, lengths_us: &[u64; N]) -> [u32; N] {
+        let at_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
+        self.units_in_windows(at_us, lengths_us);
+        // From here on the time cannot go back any more.
+        self.remove_expired();
+        match self.entries.back_mut() {
+            Some(newest) if newest.at_us == at_us => {
+                newest.units = newest.units.saturating_add(units)
+            }
+            _ => self.entries.push_back(TimedUnits { at_us, units }),
+        }
+        for window in &mut self.windows {
+            window.units = window.units.saturating_add(units);
+        }
+        self.windows.map(|window| window.units)
+    }
+
+    /// Releases the memory of expired entries. Returns whether any entries remain.
+    pub fn release_memory(&mut self, now_us: u64, lengths_us: &[u64; N]) -> bool {
+        self.units_in_windows(now_us, lengths_us);
+        self.remove_expired();
+        // Some spare capacity is kept, because an active key soon needs it again.
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+        !self.entries.is_empty()
+    }
+
+    /// Returns the number of entries.
+    #[cfg(test)]
+    pub fn entry_count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Removes the entries that are in no window.
+    fn remove_expired(&mut self) {
+        let expired = self.windows.iter().map(|window| window.first).min().unwrap_or_default();
+        if expired > 0 {
+            self.entries.drain(..expired as usize);
+            self.windows.iter_mut().for_each(|window| window.first -= expired);
+        }
+    }
+}
+
+impl WindowCursor {
+    /// Moves the end of the window to `now_us`. Late log lines move it slightly backward.
+    fn move_to(&mut self, now_us: u64, length_us: u64, entries: &VecDeque<TimedUnits>) {
+        let is_in_window = |entry: &&TimedUnits| entry.at_us.saturating_add(length_us) > now_us;
+        while let Some(before) = self.first.checked_sub(1)
+            && let Some(entry) = entries.get(before as usize).filter(is_in_window)
+        {
+            self.units += entry.units;
+            self.first = before;
+        }
+        while let Some(entry) = entries.get(self.first as usize)
+            && !is_in_window(&entry)
+        {
+            self.units -= entry.units;
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LENGTHS: [u64; 3] = [1, 5, 30];
+
+    proptest! {
+        /// Includes times that go backward.
+        #[test]
+        fn window_units_match_direct_computation(
+            steps in proptest::collection::vec((-9..12i64, any::<bool>()), 0..200),
+        ) {
+            let mut log = ExactLog::<3>::default();
+            let (mut now, mut added) = (50, Vec::<u64>::new());
+            let expected = |added: &[u64], now: u64| {
+                let now = added.last().map_or(now, |&newest| newest.max(now));
+                LENGTHS.map(|length| added.iter().filter(|&&at| at + length > now).count() as u32)
+            };
+            for (step, adds) in steps {
+                // Most steps are small, so that windows fill up.
+                now = u64::saturating_add_signed(now, if step % 2 == 0 { step / 4 } else { step });
+                prop_assert_eq!(log.units_in_windows(now, &LENGTHS), expected(&added, now));
+                if adds {
+                    added.push(added.last().map_or(now, |&newest| newest.max(now)));
+                    prop_assert_eq!(log.add(now, 1, &LENGTHS), expected(&added, now));
+                }
+            }
+            let newest = added.last().copied().unwrap_or_default();
+            prop_assert_eq!(log.release_memory(newest + 29, &LENGTHS), !added.is_empty());
+            prop_assert!(!log.release_memory(newest + 30, &LENGTHS));
+        }
+    }
+
+    #[test]
+    fn units_of_same_time_share_entry() {
+        let mut log = ExactLog::<1>::default();
+        for _ in 0..1000 {
+            log.add(5, 1, &[1]);
+        }
+        assert_eq!((log.entry_count(), log.units_in_windows(5, &[1])), (1, [1000]));
+    }
+
+    #[test]
+    fn entries_outside_all_windows_are_removed() {
+        let mut log = ExactLog::<2>::default();
+        for at in 0..1000 {
+            log.add(at, 1, &[5, 30]);
+        }
+        assert_eq!(log.entry_count(), 30);
+    }
+}

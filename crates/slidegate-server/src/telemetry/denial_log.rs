@@ -1,0 +1,175 @@
+//! Logs a sample of the denials, with the rule, the limit, the key and the retry time.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use slidegate::policy::{Match, MatchedRules};
+use slidegate::{Clock, LimitStatus, Ruling, SystemClock};
+use tracing::info;
+
+use super::limit_result::LimitResult;
+use super::log_throttle::LogThrottle;
+use super::redact::{RedactedValue, Redactor};
+use crate::durations::ceil_millis;
+
+/// Maximum number of bytes of a value in the log. Longer values are cut.
+const MAX_VALUE_BYTES: usize = 128;
+
+/// Logs a limited number of denials per second.
+pub struct DenialLog {
+    log_throttle: LogThrottle,
+    redactor: Redactor,
+    clock: SystemClock,
+}
+
+impl DenialLog {
+    /// Creates a log of at most `per_second` denials per second. Returns `None` if `per_second` is zero.
+    pub fn new(per_second: u16, redactor: Redactor) -> Option<Self> {
+        let log_throttle = LogThrottle::new(per_second, Duration::from_secs(1));
+        (per_second > 0).then(|| Self { log_throttle, redactor, clock: SystemClock::new() })
+    }
+
+    /// Logs the decision if it denies the request, and each limit of an observing rule that would have denied it.
+    pub fn record(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
+        let decision = ruling.decision();
+        if !decision.is_allowed() {
+            self.log_denied(matched_rules, ruling);
+        }
+        for status in ruling.limits().filter(LimitStatus::is_observed) {
+            if LimitResult::from_status(&status, decision.is_allowed())
+                == Some(LimitResult::Observed)
+            {
+                self.log_observed(&status, matched_rules, decision.is_degraded());
+            }
+        }
+    }
+
+    fn log_denied(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
+        let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) else { return };
+        let degraded = ruling.decision().is_degraded();
+        match ruling.binding() {
+            Some(status) => self.log_limit(&status, matched_rules, degraded, unlogged),
+            None => {
+                let domain = matched_rules.matches().next().map(|first| first.rule().domain());
+                let reason =
+                    ruling.decision().is_store_unavailable().then_some("the store is unavailable");
+                info!(domain, because = reason, degraded, unlogged, "denied");
+            }
+        }
+    }
+
+    fn log_observed(
+        &self,
+        status: &LimitStatus<'_>,
+        matched_rules: &MatchedRules<'_>,
+        degraded: bool,
+    ) {
+        if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
+            self.log_limit(status, matched_rules, degraded, unlogged);
+        }
+    }
+
+    fn log_limit(
+        &self,
+        status: &LimitStatus<'_>,
+        matched_rules: &MatchedRules<'_>,
+        degraded: bool,
+        unlogged: u64,
+    ) {
+        let rule_match = status.find_match(matched_rules);
+        let key =
+            rule_match.map(|it| self.format_key(it).to_string()).filter(|key| !key.is_empty());
+        let cost = rule_match.and_then(|it| it.hits().next()).map(|hit| hit.cost);
+        let is_observed = status.is_observed();
+        info!(
+            domain = status.rule.domain(),
+            rule = status.rule.name(),
+            limit = status.limit.id(),
+            key,
+            cost,
+            retry_after_ms = status.outcome.retry_after().map(ceil_millis),
+            reset_after_ms = ceil_millis(status.outcome.reset_after()),
+            observed = is_observed,
+            degraded,
+            unlogged,
+            "{}",
+            if is_observed { "would have been denied" } else { "denied" }
+        );
+    }
+
+    /// Formats the key of a rule match for the log: `tenant=acme,ip=192.0.2.7`.
+    fn format_key(&self, rule_match: &Match<'_>) -> impl fmt::Display {
+        fmt::from_fn(move |f| {
+            for (index, (name, value)) in rule_match.identity().enumerate() {
+                write!(f, "{}{name}=", if index > 0 { "," } else { "" })?;
+                match self.redactor.redact(name, value) {
+                    RedactedValue::Plain(value) => write_escaped(f, &value.to_string())?,
+                    hash @ RedactedValue::Hash(_) => write!(f, "{hash}")?,
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Writes a value, cut to [`MAX_VALUE_BYTES`]. Commas and percent signs are percent-encoded, so that a value cannot
+/// look like two attributes.
+fn write_escaped(f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
+    let shown = &value[..value.floor_char_boundary(MAX_VALUE_BYTES)];
+    for char in shown.chars() {
+        match char {
+            ',' => f.write_str("%2C")?,
+            '%' => f.write_str("%25")?,
+            _ => f.write_char(char)?,
+        }
+    }
+    if shown.len() < value.len() { f.write_char('…') } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::{Descriptor, Policy, Request};
+
+    use super::*;
+
+    fn formatted_key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
+        let policy = Policy::from_yaml("rules: [{ name: a, per: [tenant, ip], limits: [1/s] }]");
+        let policy = policy.unwrap();
+        let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
+        let matched_rules = policy.apply(&request);
+        DenialLog::new(1, redactor.clone())
+            .unwrap()
+            .format_key(matched_rules.matches().next().unwrap())
+            .to_string()
+    }
+
+    #[test]
+    fn key_format_escapes_separators() {
+        assert_eq!(
+            formatted_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
+            "tenant=ac me=ö\n,ip=192.0.2.7"
+        );
+        assert_eq!(formatted_key(&Redactor::default(), "a,ip=1%", "2"), "tenant=a%2Cip=1%25,ip=2");
+        let long = format!("{}ä", "x".repeat(127));
+        assert_eq!(
+            formatted_key(&Redactor::default(), &long, "2"),
+            format!("tenant={}…,ip=2", "x".repeat(127))
+        );
+    }
+
+    #[test]
+    fn redacted_key_hashes_whole_values() {
+        let redactor = Redactor::new(true);
+        let key = |tenant: &str| formatted_key(&redactor, tenant, "same");
+        let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
+        assert_eq!(
+            key(&one),
+            format!(
+                "tenant={},ip={}",
+                redactor.redact("tenant", (&*one).into()),
+                redactor.redact("ip", "same".into())
+            )
+        );
+        assert_ne!(key(&one), key(&other));
+    }
+}

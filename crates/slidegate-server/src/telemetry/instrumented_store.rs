@@ -1,0 +1,74 @@
+//! A wrapper around a store that measures and traces its calls.
+
+use std::future::Future;
+
+use quanta::Instant;
+use slidegate::store::Outcomes;
+use slidegate::{ChargeResult, Hit, Receipt, Store, StoreError};
+
+use super::metrics::StoreMetrics;
+use super::traces::StoreTracer;
+
+/// A store with timed and traced calls, and counted errors.
+pub struct InstrumentedStore<S> {
+    store: S,
+    metrics: Option<StoreMetrics>,
+    tracer: Option<StoreTracer>,
+}
+
+impl<S> InstrumentedStore<S> {
+    /// Wraps a store. `None` disables the metrics or the traces.
+    pub fn new(store: S, metrics: Option<StoreMetrics>, tracer: Option<StoreTracer>) -> Self {
+        Self { store, metrics, tracer }
+    }
+
+    /// Returns the wrapped store.
+    pub fn inner(&self) -> &S {
+        &self.store
+    }
+
+    async fn instrument<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let span = self.tracer.as_ref().map(StoreTracer::begin);
+        let timed = self.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
+        let result = call.await;
+        let error = result.as_ref().err();
+        if let Some((metrics, started)) = timed {
+            metrics.record_call(started.elapsed(), error);
+        }
+        if let Some(span) = span {
+            span.finish(error);
+        }
+        result
+    }
+}
+
+impl<S: Store> Store for InstrumentedStore<S> {
+    type Kind = slidegate::Asynchronous;
+
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        self.instrument(self.store.take(hits)).await
+    }
+
+    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        self.instrument(self.store.take_many(batches)).await
+    }
+
+    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.instrument(self.store.peek(hits)).await
+    }
+
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.instrument(self.store.revert(receipt)).await
+    }
+
+    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.instrument(self.store.refund(hits)).await
+    }
+
+    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
+        self.instrument(self.store.reset(hits)).await
+    }
+}

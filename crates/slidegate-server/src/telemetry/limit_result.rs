@@ -1,0 +1,111 @@
+//! The result of one limit for a request.
+
+use slidegate::{LimitStatus, Veto};
+
+/// The result of a single limit, which may differ from the decision about the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitResult {
+    /// The limit has sufficient capacity, and the request was allowed.
+    Allowed,
+    /// Like `Allowed`, but more than 80 % of the limit is used.
+    Near,
+    /// The limit has insufficient capacity, and the request was denied.
+    Denied,
+    /// The limit has insufficient capacity, but does not deny the request: the rule observes, or another joint limit
+    /// has capacity.
+    Observed,
+}
+
+impl LimitResult {
+    /// Returns the result of a limit. Returns `None` for refunds, and if the limit has sufficient capacity but another
+    /// limit denied the request.
+    pub fn from_status(status: &LimitStatus<'_>, is_allowed: bool) -> Option<Self> {
+        if status.is_refund() {
+            return None;
+        }
+        let fits = status.outcome.fits();
+        match status.veto {
+            Veto::Alone if !fits => Some(Self::Denied),
+            // Another joint limit has capacity.
+            Veto::Jointly if !fits && is_allowed => Some(Self::Observed),
+            Veto::Jointly if !fits => Some(Self::Denied),
+            Veto::Never if !fits => Some(Self::Observed),
+            _ if !is_allowed => None,
+            _ if is_near(status) => Some(Self::Near),
+            _ => Some(Self::Allowed),
+        }
+    }
+}
+
+fn is_near(status: &LimitStatus<'_>) -> bool {
+    status.outcome.remaining().saturating_mul(5) < status.limit.limit().capacity()
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
+
+    use super::*;
+
+    const POLICY: &str = "
+rules:
+  - { name: narrow, limits: [10/h], algorithm: sliding_log }
+  - { name: watched, limits: [3/h], algorithm: sliding_log, mode: observe }
+";
+
+    #[test]
+    fn limits_have_separate_results() {
+        let policy = Policy::from_yaml(POLICY).unwrap();
+        let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
+        let next = || {
+            let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
+            let allowed = ruling.decision().is_allowed();
+            let results = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
+            <[_; 2]>::try_from(results.collect::<Vec<_>>()).unwrap()
+        };
+        use LimitResult::{Allowed, Denied, Near, Observed};
+        assert_eq!(next(), [Some(Allowed), Some(Allowed)]);
+        assert_eq!(next(), [Some(Allowed), Some(Allowed)]);
+        assert_eq!(next(), [Some(Allowed), Some(Near)]);
+        assert_eq!(next(), [Some(Allowed), Some(Observed)]);
+        for _ in 4..8 {
+            assert_eq!(next()[0], Some(Allowed), "80 % are not above 80 %");
+        }
+        assert_eq!(next()[0], Some(Near));
+        assert_eq!(next()[0], Some(Near));
+        assert_eq!(next(), [Some(Denied), Some(Observed)]);
+    }
+
+    #[test]
+    fn joint_limits_deny_only_together() {
+        let rule = |name, max| {
+            format!("{{ name: {name}, limits: [{max}/h], mode: jointly, algorithm: sliding_log }}")
+        };
+        let policy = format!("rules: [{}, {}]", rule("small", 1), rule("large", 2));
+        let policy = Policy::from_yaml(&policy).unwrap();
+        let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
+        let next = || {
+            let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
+            let allowed = ruling.decision().is_allowed();
+            let results = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
+            results.collect::<Vec<_>>()
+        };
+        assert_eq!(next(), [Some(LimitResult::Near), Some(LimitResult::Allowed)]);
+        assert_eq!(next(), [Some(LimitResult::Observed), Some(LimitResult::Near)]);
+        assert_eq!(next(), [Some(LimitResult::Denied), Some(LimitResult::Denied)]);
+    }
+
+    #[test]
+    fn refund_has_no_limit_result() {
+        let policy = Policy::from_yaml(POLICY).unwrap();
+        let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
+        for cost in [3, 10] {
+            let refund = Descriptor::new([]).cost(cost).as_refund();
+            let ruling = gate.check_now(&Request::new("default", refund));
+            assert_eq!(ruling.limits().count(), 2);
+            assert!(
+                ruling.limits().all(|status| LimitResult::from_status(&status, true).is_none())
+            );
+        }
+    }
+}

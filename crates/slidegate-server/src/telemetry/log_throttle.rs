@@ -1,0 +1,114 @@
+//! Limits the rate of log messages about one cause.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use slidegate::Timestamp;
+
+use crate::durations::saturating_micros;
+
+/// Lets at most `max_events` events pass in each interval, and counts the suppressed events. Lock-free.
+pub struct LogThrottle {
+    max_events: u16,
+    interval_us: u64,
+    /// The current interval in the upper bits, and the number of events that passed in it in the lowest [`COUNT_BITS`].
+    state: AtomicU64,
+    suppressed: AtomicU64,
+}
+
+/// Bits of the state that hold the number of passed events: `max_events` is a `u16`.
+const COUNT_BITS: u32 = 16;
+
+impl LogThrottle {
+    /// Creates a throttle of at most `max_events` events per interval. Intervals are aligned to the Unix epoch.
+    pub fn new(max_events: u16, interval: Duration) -> Self {
+        let interval_us = saturating_micros(interval).max(1);
+        Self { max_events, interval_us, state: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
+    }
+
+    /// Returns the number of events suppressed since the last event that passed, or `None` if this event is suppressed.
+    pub fn try_acquire(&self, now: Timestamp) -> Option<u64> {
+        let current_interval = now.as_micros() / self.interval_us;
+        let next_state = |state: u64| {
+            let (interval, passed) = (state >> COUNT_BITS, state & ((1 << COUNT_BITS) - 1));
+            match (current_interval > interval, passed < u64::from(self.max_events)) {
+                (true, _) if self.max_events > 0 => Some(current_interval << COUNT_BITS | 1),
+                (false, true) => Some(state + 1),
+                _ => None,
+            }
+        };
+        if self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next_state).is_ok() {
+            return Some(self.suppressed.swap(0, Ordering::Relaxed));
+        }
+        self.suppressed.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use slidegate::{Clock, ManualClock};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn throttle_bounds_events_and_reports_suppressed() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
+        let throttle = LogThrottle::new(2, SECOND);
+        let advance_and_acquire = |millis| {
+            clock.advance(Duration::from_millis(millis));
+            throttle.try_acquire(clock.now())
+        };
+        assert_eq!(
+            [
+                advance_and_acquire(0),
+                advance_and_acquire(0),
+                advance_and_acquire(1),
+                advance_and_acquire(998)
+            ],
+            [Some(0), Some(0), None, None]
+        );
+        assert_eq!(
+            [advance_and_acquire(1), advance_and_acquire(0), advance_and_acquire(0)],
+            [Some(2), Some(0), None]
+        );
+        assert_eq!([advance_and_acquire(5_000), advance_and_acquire(0)], [Some(1), Some(0)]);
+    }
+
+    #[test]
+    fn backward_clock_opens_no_new_interval() {
+        let throttle = LogThrottle::new(1, SECOND);
+        assert_eq!(throttle.try_acquire(Timestamp::from_secs(9)), Some(0));
+        assert_eq!(throttle.try_acquire(Timestamp::from_secs(8)), None);
+        assert_eq!(throttle.try_acquire(Timestamp::from_secs(10)), Some(1));
+    }
+
+    #[test]
+    fn zero_max_suppresses_all_events() {
+        let throttle = LogThrottle::new(0, SECOND);
+        assert_eq!([1, 2, 3].map(|at| throttle.try_acquire(Timestamp::from_secs(at))), [None; 3]);
+    }
+
+    #[test]
+    fn concurrent_events_are_all_accounted_for() {
+        let throttle = LogThrottle::new(3, SECOND);
+        let now = Timestamp::from_secs(1);
+        let flood = || {
+            (0..5_000).filter_map(|_| throttle.try_acquire(now)).map(|suppressed| (1, suppressed))
+        };
+        let count = || flood().fold((0, 0), |sum, item| (sum.0 + item.0, sum.1 + item.1));
+        let (passed, reported) = thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(count));
+            threads
+                .map(|thread| thread.join().unwrap())
+                .into_iter()
+                .fold(count(), |sum, item| (sum.0 + item.0, sum.1 + item.1))
+        });
+        assert_eq!(passed, 3);
+        assert_eq!(throttle.try_acquire(Timestamp::from_secs(2)), Some(4 * 5_000 - 3 - reported));
+    }
+}

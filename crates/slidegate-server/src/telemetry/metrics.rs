@@ -1,0 +1,444 @@
+//! The Prometheus metrics. Their names are public interface: `docs/OPERATIONS.md` lists them.
+//!
+//! No label contains a value of a client, so the number of time series is bounded by the policy. Keys are reported by
+//! `telemetry::top` instead.
+
+mod cluster;
+mod exposition;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use slidegate::StoreError;
+use slidegate::policy::{Rule, RuleLimit};
+
+use super::duration_histogram::DurationHistogram;
+use super::limit_result::LimitResult;
+use super::stripes::Stripes;
+
+use self::cluster::ClusterGauges;
+pub use self::cluster::{ClusterStats, OvershootBuckets};
+pub use self::exposition::Format;
+
+/// A counter for frequent increments from several threads.
+type StripedCounter = Counter<u64, Stripes<AtomicU64>>;
+
+/// Counts the requests of one domain to which no rule applies.
+pub type UnmatchedCounter = StripedCounter;
+
+/// All metrics of a server.
+pub struct Metrics {
+    registry: Registry,
+    decisions: Family<DecisionLabels, StripedCounter>,
+    near_limit: Family<LimitLabels, StripedCounter>,
+    unmatched: Family<DomainLabels, StripedCounter>,
+    pub unknown_domain_requests: Counter,
+    requests: Family<RequestLabels, StripedCounter>,
+    request_seconds: Family<ListenerLabels, DurationHistogram>,
+    pub degraded_decisions: Counter,
+    reloads: Family<ReloadLabels, Counter>,
+    pub policy_stale: Gauge,
+    store: StoreMetrics,
+    store_stats: StoreGauges,
+    cluster: ClusterGauges,
+}
+
+/// The counters of one limit.
+pub struct LimitCounters {
+    allowed: StripedCounter,
+    denied: StripedCounter,
+    observed: StripedCounter,
+    near: StripedCounter,
+}
+
+/// The metrics of one listener.
+#[derive(Clone)]
+pub struct ListenerMetrics {
+    results: [StripedCounter; RequestResult::ALL.len()],
+    durations: DurationHistogram,
+}
+
+/// Latency and errors of the calls to the store.
+#[derive(Clone)]
+pub struct StoreMetrics {
+    durations: DurationHistogram,
+    unavailable: Counter,
+    timed_out: Counter,
+    breaker_open: Counter,
+    unsupported: Counter,
+}
+
+/// The state of a store at the time of a scrape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Number of keys in the memory of this process.
+    pub keys: usize,
+    /// Bytes of memory that these keys occupy.
+    pub memory_bytes: usize,
+    /// Number of keys that were evicted before they expired.
+    pub evicted_keys: u64,
+    /// Whether the circuit breaker is open.
+    pub is_breaker_open: bool,
+    /// Number of denials that were decided from the denial cache.
+    pub deny_cache_hits: u64,
+}
+
+/// Gauges and counters that are copied from [`StoreStats`] for each scrape.
+struct StoreGauges {
+    keys: Gauge,
+    memory_bytes: Gauge,
+    evicted_keys: Counter,
+    breaker_open: Gauge,
+    deny_cache_hits: Counter,
+}
+
+/// The result of a request, for metrics and traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestResult {
+    Allowed,
+    Denied,
+    /// The store is unavailable, and a rule denies requests in that case.
+    StoreUnavailable,
+    /// The request is invalid.
+    Invalid,
+    /// An error in the server.
+    Error,
+}
+
+/// The result of a policy reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadResult {
+    Changed,
+    Unchanged,
+    Failed,
+}
+
+/// The protocol of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerKind {
+    Http,
+    Grpc,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DecisionLabels {
+    domain: String,
+    rule: String,
+    limit: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabels {
+    domain: String,
+    rule: String,
+    limit: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DomainLabels {
+    domain: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    protocol: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ListenerLabels {
+    protocol: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreLabels {
+    store: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreErrorLabels {
+    store: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    result: &'static str,
+}
+
+impl RequestResult {
+    /// All results, in the order of the variants.
+    pub const ALL: [Self; 5] =
+        [Self::Allowed, Self::Denied, Self::StoreUnavailable, Self::Invalid, Self::Error];
+
+    /// Returns the value of the label `result`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::Invalid => "invalid",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl ReloadResult {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl ListenerKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+        }
+    }
+}
+
+impl Metrics {
+    /// Creates the metrics, all zero. `store` is the kind of the store.
+    pub fn new(store: &'static str) -> Self {
+        let mut registry = Registry::with_prefix("slidegate");
+        let decisions = Family::default();
+        registry.register(
+            "decisions",
+            "Results of each limit; not counted for a limit with sufficient capacity if another limit denied the request",
+            decisions.clone(),
+        );
+        let near_limit = Family::default();
+        registry.register(
+            "near_limit",
+            "Allowed requests that left less than 20 % of the limit",
+            near_limit.clone(),
+        );
+        let unmatched = Family::default();
+        registry.register(
+            "unmatched_requests",
+            "Requests to which no rule applied, by domain of the policy",
+            unmatched.clone(),
+        );
+        let unknown_domain_requests = Counter::default();
+        registry.register(
+            "unknown_domain_requests",
+            "Requests of domains that are not in the policy",
+            unknown_domain_requests.clone(),
+        );
+        let requests = Family::default();
+        registry.register("requests", "Requests, by protocol and result", requests.clone());
+        let request_seconds = Family::default();
+        registry.register(
+            "request_seconds",
+            "Time from the complete request to the response",
+            request_seconds.clone(),
+        );
+        let degraded_decisions = Counter::default();
+        registry.register(
+            "degraded_decisions",
+            "Decisions made without the store because it was unavailable",
+            degraded_decisions.clone(),
+        );
+        let reloads = Family::default();
+        for result in [ReloadResult::Changed, ReloadResult::Unchanged, ReloadResult::Failed] {
+            drop(reloads.get_or_create(&ReloadLabels { result: result.name() }));
+        }
+        registry.register("policy_reloads", "Policy reloads, by result", reloads.clone());
+        let policy_stale = Gauge::default();
+        registry.register(
+            "policy_stale",
+            "1 if the last reload of the policy file failed, so that an older policy is active",
+            policy_stale.clone(),
+        );
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "Version of slidegate", build);
+        Self {
+            store: StoreMetrics::register(&mut registry, store),
+            store_stats: StoreGauges::register(&mut registry, store),
+            cluster: ClusterGauges::register(&mut registry),
+            registry,
+            decisions,
+            near_limit,
+            unmatched,
+            unknown_domain_requests,
+            requests,
+            request_seconds,
+            degraded_decisions,
+            reloads,
+            policy_stale,
+        }
+    }
+
+    /// Returns the counters of a limit. Limits with the same domain, rule and id share their counters, also across
+    /// policies.
+    pub fn limit_counters(&self, rule: &Rule, limit: &RuleLimit) -> LimitCounters {
+        let (domain, rule, limit) =
+            (rule.domain().to_owned(), rule.name().to_owned(), limit.id().to_owned());
+        let decisions = |outcome| {
+            let (domain, rule, limit) = (domain.clone(), rule.clone(), limit.clone());
+            self.decisions.get_or_create(&DecisionLabels { domain, rule, limit, outcome }).clone()
+        };
+        let (allowed, denied, observed) =
+            (decisions("allowed"), decisions("denied"), decisions("observed"));
+        let near = self.near_limit.get_or_create(&LimitLabels { domain, rule, limit }).clone();
+        LimitCounters { allowed, denied, observed, near }
+    }
+
+    /// Returns the counter of unmatched requests of a domain. All policies share it.
+    pub fn unmatched_counter(&self, domain: &str) -> UnmatchedCounter {
+        self.unmatched.get_or_create(&DomainLabels { domain: domain.to_owned() }).clone()
+    }
+
+    /// Returns the metrics of a listener.
+    pub fn listener(&self, kind: ListenerKind) -> ListenerMetrics {
+        let protocol = kind.name();
+        let result = |result: RequestResult| {
+            self.requests.get_or_create(&RequestLabels { protocol, result: result.name() }).clone()
+        };
+        ListenerMetrics {
+            results: RequestResult::ALL.map(result),
+            durations: self.request_seconds.get_or_create(&ListenerLabels { protocol }).clone(),
+        }
+    }
+
+    /// Returns the metrics of the store.
+    pub fn store(&self) -> &StoreMetrics {
+        &self.store
+    }
+
+    /// Counts a policy reload, and sets `policy_stale` if it failed.
+    pub fn record_reload(&self, result: ReloadResult) {
+        self.reloads.get_or_create(&ReloadLabels { result: result.name() }).inc();
+        self.policy_stale.set(i64::from(result == ReloadResult::Failed));
+    }
+
+    /// Encodes all metrics as text, with the current state of the store, and of the cluster if there is one.
+    pub fn encode(
+        &self,
+        format: Format,
+        store: StoreStats,
+        cluster: Option<ClusterStats>,
+    ) -> Result<String, std::fmt::Error> {
+        self.store_stats.set(store);
+        if let Some(cluster) = cluster {
+            self.cluster.set(cluster);
+        }
+        exposition::encode_registry(&self.registry, format)
+    }
+}
+
+impl LimitCounters {
+    /// Counts the result of the limit for one request.
+    pub fn count(&self, limit_result: LimitResult) {
+        match limit_result {
+            LimitResult::Near => {
+                self.near.inc();
+                self.allowed.inc()
+            }
+            LimitResult::Allowed => self.allowed.inc(),
+            LimitResult::Denied => self.denied.inc(),
+            LimitResult::Observed => self.observed.inc(),
+        };
+    }
+}
+
+impl ListenerMetrics {
+    /// Counts a response.
+    pub fn count_result(&self, result: RequestResult) {
+        self.results[result as usize].inc();
+    }
+
+    /// Records the duration of a request.
+    pub fn observe_duration(&self, time: Duration) {
+        self.durations.observe(time);
+    }
+}
+
+impl StoreMetrics {
+    fn register(registry: &mut Registry, store: &'static str) -> Self {
+        let durations: Family<StoreLabels, DurationHistogram> = Family::default();
+        registry.register("store_seconds", "Duration of calls to the store", durations.clone());
+        let errors: Family<StoreErrorLabels, Counter> = Family::default();
+        registry.register(
+            "store_errors",
+            "Failed calls to the store, by kind of error",
+            errors.clone(),
+        );
+        let counter = |kind| errors.get_or_create(&StoreErrorLabels { store, kind }).clone();
+        Self {
+            durations: durations.get_or_create(&StoreLabels { store }).clone(),
+            unavailable: counter("unavailable"),
+            timed_out: counter("timed_out"),
+            breaker_open: counter("breaker_open"),
+            unsupported: counter("unsupported"),
+        }
+    }
+
+    /// Records the duration of a call, and its error if it failed.
+    pub fn record_call(&self, duration: Duration, error: Option<&StoreError>) {
+        self.durations.observe(duration);
+        let counter = match error {
+            None => return,
+            Some(StoreError::TimedOut(_)) => &self.timed_out,
+            Some(StoreError::BreakerOpen) => &self.breaker_open,
+            Some(StoreError::Unsupported(_)) => &self.unsupported,
+            Some(_) => &self.unavailable,
+        };
+        counter.inc();
+    }
+}
+
+impl StoreGauges {
+    fn register(registry: &mut Registry, store: &'static str) -> Self {
+        let keys = Gauge::default();
+        registry.register("keys", "Keys in the memory of this process", keys.clone());
+        let memory_bytes = Gauge::default();
+        registry.register(
+            "store_memory_bytes",
+            "Bytes of memory of these keys, at most --max-memory",
+            memory_bytes.clone(),
+        );
+        let evicted_keys = Counter::default();
+        registry.register(
+            "evicted_keys",
+            "Keys evicted before they expired, because --max-keys or --max-memory was reached",
+            evicted_keys.clone(),
+        );
+        let breaker_open: Family<StoreLabels, Gauge> = Family::default();
+        registry.register(
+            "breaker_open",
+            "1 while the circuit breaker is open after repeated store failures",
+            breaker_open.clone(),
+        );
+        let deny_cache_hits = Counter::default();
+        registry.register(
+            "deny_cache_hits",
+            "Denials decided from the denial cache, without a call to the store",
+            deny_cache_hits.clone(),
+        );
+        let breaker_open = breaker_open.get_or_create(&StoreLabels { store }).clone();
+        Self { keys, memory_bytes, evicted_keys, breaker_open, deny_cache_hits }
+    }
+
+    fn set(&self, store: StoreStats) {
+        let StoreStats { keys, memory_bytes, evicted_keys, is_breaker_open, deny_cache_hits } =
+            store;
+        self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
+        self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
+        self.evicted_keys.inner().fetch_max(evicted_keys, Ordering::Relaxed);
+        self.breaker_open.set(i64::from(is_breaker_open));
+        self.deny_cache_hits.inner().fetch_max(deny_cache_hits, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,240 @@
+//! Metrics of a cluster. The cluster counts them itself; they are copied into the registry for each scrape.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::Registry;
+use slidegate_cluster::seal::RejectReason;
+use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE};
+
+/// The state of a cluster at the time of a scrape. All zero without a cluster.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterStats {
+    /// Number of nodes that send messages, including this node.
+    pub alive: u64,
+    /// Number of nodes that have stopped sending messages, but whose counters still apply.
+    pub silent: u64,
+    /// Age of the oldest update of this node that another node has not acknowledged.
+    pub lag: Duration,
+    /// Bytes sent to other nodes.
+    pub sent_bytes: u64,
+    /// Bytes received from other nodes.
+    pub received_bytes: u64,
+    /// Number of rejected frames, by the name of the reason.
+    pub rejected: Vec<(&'static str, u64)>,
+    /// Requests denied because too many units were not acknowledged yet.
+    pub unsynced_denials: u64,
+    /// Overshoot of counters beyond max, as a share of max.
+    pub overshoot: OvershootBuckets,
+}
+
+impl ClusterStats {
+    /// Creates the state from the status of a node and its overshoot counters.
+    pub fn from_status(
+        status: &ClusterStatus,
+        unsynced_denials: u64,
+        overshoot: OvershootBuckets,
+    ) -> Self {
+        let silent = status.members.iter().filter(|member| member.silent_for_ms.is_some()).count();
+        let lag_ms = status.members.iter().map(|member| member.lag_ms).max();
+        Self {
+            alive: (status.members.len() - silent + 1) as u64,
+            silent: silent as u64,
+            lag: Duration::from_millis(lag_ms.unwrap_or(0)),
+            sent_bytes: status.sent_bytes,
+            received_bytes: status.received_bytes,
+            rejected: status.refused.iter().map(|(reason, count)| (*reason, *count)).collect(),
+            unsynced_denials,
+            overshoot,
+        }
+    }
+}
+
+/// A histogram of overshoots as a share of max. The bounds of the buckets are [`OVERSHOOT_BOUNDS_PERMILLE`], plus one unbounded bucket.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OvershootBuckets {
+    pub counts: Vec<u64>,
+    /// Sum of all recorded overshoots, as a share of max.
+    pub sum: f64,
+}
+
+/// Gauges and counters that are copied from [`ClusterStats`] for each scrape.
+pub(super) struct ClusterGauges {
+    alive: Gauge,
+    silent: Gauge,
+    lag: Gauge<f64, AtomicU64>,
+    sent_bytes: Counter,
+    received_bytes: Counter,
+    rejected: Family<RejectionLabels, Counter>,
+    unsynced_denials: Counter,
+    overshoot: OvershootMetric,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MemberLabels {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RejectionLabels {
+    reason: &'static str,
+}
+
+/// The overshoot histogram of the last scrape, as a metric.
+#[derive(Clone, Debug, Default)]
+struct OvershootMetric(Arc<Mutex<OvershootBuckets>>);
+
+impl ClusterGauges {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let members: Family<MemberLabels, Gauge> = Family::default();
+        registry.register(
+            "cluster_members",
+            "Nodes of the cluster, by state: alive nodes send messages, silent nodes have stopped",
+            members.clone(),
+        );
+        let gauge = |state| members.get_or_create(&MemberLabels { state }).clone();
+        let lag = Gauge::default();
+        registry.register(
+            "cluster_lag_seconds",
+            "Age of the oldest update of this node that another node has not acknowledged",
+            lag.clone(),
+        );
+        let rejected: Family<RejectionLabels, Counter> = Family::default();
+        for reason in RejectReason::ALL.map(RejectReason::name) {
+            drop(rejected.get_or_create(&RejectionLabels { reason }));
+        }
+        registry.register(
+            "cluster_rejected_frames",
+            "Frames rejected as unauthenticated, replayed or malformed, by reason",
+            rejected.clone(),
+        );
+        let overshoot = OvershootMetric::default();
+        registry.register(
+            "cluster_overshoot_ratio",
+            "Overshoot of counters beyond max, as a share of max",
+            overshoot.clone(),
+        );
+        let counter = |registry: &mut Registry, name, help| {
+            let counter = Counter::default();
+            registry.register(name, help, counter.clone());
+            counter
+        };
+        Self {
+            alive: gauge("alive"),
+            silent: gauge("silent"),
+            lag,
+            sent_bytes: counter(registry, "cluster_sent_bytes", "Bytes sent to other nodes"),
+            received_bytes: counter(
+                registry,
+                "cluster_received_bytes",
+                "Bytes received from other nodes",
+            ),
+            unsynced_denials: counter(
+                registry,
+                "cluster_unsynced_denials",
+                "Requests denied because too many units were not acknowledged by other nodes",
+            ),
+            rejected,
+            overshoot,
+        }
+    }
+
+    pub(super) fn set(&self, stats: ClusterStats) {
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let raise = |counter: &Counter, value| counter.inner().fetch_max(value, Ordering::Relaxed);
+        self.alive.set(gauge(stats.alive));
+        self.silent.set(gauge(stats.silent));
+        self.lag.set(stats.lag.as_secs_f64());
+        raise(&self.sent_bytes, stats.sent_bytes);
+        raise(&self.received_bytes, stats.received_bytes);
+        raise(&self.unsynced_denials, stats.unsynced_denials);
+        for (reason, count) in stats.rejected {
+            raise(&self.rejected.get_or_create(&RejectionLabels { reason }), count);
+        }
+        *self.overshoot.0.lock() = stats.overshoot;
+    }
+}
+
+impl TypedMetric for OvershootMetric {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for OvershootMetric {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        let OvershootBuckets { counts, sum } = self.0.lock().clone();
+        let bounds = OVERSHOOT_BOUNDS_PERMILLE
+            .iter()
+            .map(|share| *share as f64 / 1e3)
+            .chain([f64::INFINITY]);
+        let counts = counts.into_iter().chain(std::iter::repeat(0));
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    fn encode_stats(stats: Option<ClusterStats>) -> String {
+        let mut registry = Registry::default();
+        let gauges = ClusterGauges::register(&mut registry);
+        if let Some(stats) = stats {
+            gauges.set(stats);
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    fn assert_has_line(text: &str, line: &str) {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+
+    #[test]
+    fn metrics_without_cluster_are_zero() {
+        let text = encode_stats(None);
+        assert_has_line(&text, r#"cluster_members{state="silent"} 0"#);
+        assert_has_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 0"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 0"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 0"#);
+        assert_has_line(&text, "cluster_overshoot_ratio_count 0");
+    }
+
+    #[test]
+    fn cluster_stats_are_encoded() {
+        let text = encode_stats(Some(ClusterStats {
+            alive: 2,
+            silent: 1,
+            lag: Duration::from_millis(1_250),
+            sent_bytes: 7,
+            rejected: vec![("wrong_mac", 3)],
+            overshoot: OvershootBuckets { counts: vec![4, 0, 0, 0, 0, 0, 0, 0, 1], sum: 0.75 },
+            ..ClusterStats::default()
+        }));
+        assert_has_line(&text, r#"cluster_members{state="alive"} 2"#);
+        assert_has_line(&text, r#"cluster_members{state="silent"} 1"#);
+        assert_has_line(&text, "cluster_lag_seconds 1.25");
+        assert_has_line(&text, "cluster_sent_bytes_total 7");
+        assert_has_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 3"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 4"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.5"} 4"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 5"#);
+        assert_has_line(&text, "cluster_overshoot_ratio_sum 0.75");
+    }
+}

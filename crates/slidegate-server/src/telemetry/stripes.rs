@@ -1,0 +1,72 @@
+//! Per-thread parts of a counter, so that threads that increment it do not contend for a cache line.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use prometheus_client::metrics::counter;
+
+/// Number of stripes: about the number of threads that decide concurrently on most machines.
+const STRIPE_COUNT: usize = 8;
+
+/// Values on separate cache lines, each used by some of the threads.
+#[derive(Debug, Default)]
+pub struct Stripes<T>([Stripe<T>; STRIPE_COUNT]);
+
+/// One value, aligned to a cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe<T>(T);
+
+thread_local! {
+    static STRIPE_INDEX: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % STRIPE_COUNT
+    };
+}
+
+impl<T> Stripes<T> {
+    /// Returns the value of the current thread.
+    pub fn for_current_thread(&self) -> &T {
+        // A thread that is being destroyed has no index any more; any stripe is correct.
+        &self.0[STRIPE_INDEX.try_with(|stripe| *stripe).unwrap_or_default()].0
+    }
+
+    /// Returns all values.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|stripe| &stripe.0)
+    }
+}
+
+/// `inc` and `inc_by` return the previous value of the current stripe only, not of the whole counter.
+impl counter::Atomic<u64> for Stripes<AtomicU64> {
+    fn inc(&self) -> u64 {
+        self.inc_by(1)
+    }
+
+    fn inc_by(&self, by: u64) -> u64 {
+        self.for_current_thread().fetch_add(by, Ordering::Relaxed)
+    }
+
+    fn get(&self) -> u64 {
+        self.iter().map(|stripe| stripe.load(Ordering::Relaxed)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use prometheus_client::metrics::counter::Atomic;
+
+    use super::*;
+
+    #[test]
+    fn concurrent_increments_are_all_counted() {
+        let total = Stripes::<AtomicU64>::default();
+        thread::scope(|scope| {
+            for _ in 0..3 * STRIPE_COUNT {
+                scope.spawn(|| (0..1_000).for_each(|_| _ = total.inc_by(2)));
+            }
+        });
+        assert_eq!(total.get(), 3 * STRIPE_COUNT as u64 * 2_000);
+    }
+}

@@ -1,0 +1,100 @@
+//! A budget of keys that all summaries share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Maximum number of keys in memory, over all rules, lists and minutes.
+pub const MAX_KEYS: usize = 65_536;
+
+/// The last half of the budget is reserved for summaries with fewer keys than this. Otherwise floods of some rules
+/// would hide the denials of others.
+const MIN_KEYS_PER_SUMMARY: usize = 4;
+
+/// A number of keys that summaries may hold together. Clones share the budget.
+#[derive(Clone, Debug)]
+pub struct KeyBudget {
+    keys: usize,
+    remaining: Arc<AtomicUsize>,
+}
+
+/// The keys that one summary has taken from the budget. They are returned when the guard is dropped.
+#[derive(Debug)]
+pub struct BudgetGuard {
+    budget: KeyBudget,
+    keys: usize,
+}
+
+impl KeyBudget {
+    /// Creates a budget of `keys` keys.
+    pub fn new(keys: usize) -> Self {
+        Self { keys, remaining: Arc::new(AtomicUsize::new(keys)) }
+    }
+
+    /// Creates a guard that has taken no keys.
+    pub fn guard(&self) -> BudgetGuard {
+        BudgetGuard { budget: self.clone(), keys: 0 }
+    }
+
+    /// Takes one key, for a summary that already holds `held_keys` keys. Returns whether the budget allows it.
+    fn try_take_key(&self, held_keys: usize) -> bool {
+        let reserved = if held_keys < MIN_KEYS_PER_SUMMARY { 0 } else { self.keys / 2 };
+        let decrement = |remaining: usize| (remaining > reserved).then(|| remaining - 1);
+        self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_ok()
+    }
+
+    /// Returns the number of keys that can still be taken.
+    #[cfg(test)]
+    pub fn remaining(&self) -> usize {
+        self.remaining.load(Ordering::Relaxed)
+    }
+}
+
+impl BudgetGuard {
+    /// Takes one more key from the budget. Returns whether the budget allows it.
+    pub fn try_take(&mut self) -> bool {
+        let is_taken = self.budget.try_take_key(self.keys);
+        self.keys += usize::from(is_taken);
+        is_taken
+    }
+}
+
+impl Drop for BudgetGuard {
+    fn drop(&mut self) {
+        self.budget.remaining.fetch_add(self.keys, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(guard: &mut BudgetGuard, max_keys: usize) {
+        while guard.keys < max_keys && guard.try_take() {}
+    }
+
+    #[test]
+    fn dropped_guard_returns_its_keys() {
+        let key_budget = KeyBudget::new(1_000);
+        let mut guard = key_budget.guard();
+        fill(&mut guard, 10);
+        assert_eq!(key_budget.remaining(), 990);
+        drop(guard);
+        assert_eq!(key_budget.remaining(), 1_000);
+    }
+
+    #[test]
+    fn budget_reserves_few_keys_for_later_rules() {
+        let key_budget = KeyBudget::new(MAX_KEYS);
+        // Two lists, five minutes, 64 keys each.
+        let mut guards: Vec<BudgetGuard> = (0..860 * 10).map(|_| key_budget.guard()).collect();
+        guards.iter_mut().for_each(|guard| fill(guard, 64));
+        let min_keys =
+            |guards: &[BudgetGuard]| guards.iter().map(|guard| guard.keys).min().unwrap();
+        assert_eq!(
+            (min_keys(&guards[..500]), min_keys(&guards[500..])),
+            (64, MIN_KEYS_PER_SUMMARY)
+        );
+        let taken_keys: usize = guards.iter().map(|guard| guard.keys).sum();
+        assert_eq!(taken_keys + key_budget.remaining(), MAX_KEYS);
+    }
+}

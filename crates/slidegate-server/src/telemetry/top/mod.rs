@@ -1,0 +1,181 @@
+//! The keys of each rule with the most denials, near misses and observed denials in the last five minutes.
+//!
+//! Each [`TopList`] of a rule has one [`summary`] per minute, so that a whole minute expires at once. A report merges
+//! the summaries of the last five minutes. To record a key takes a shared lock on the shard of the rule and the lock of
+//! one list.
+//!
+//! # Memory
+//!
+//! Each summary holds at most `capacity` keys. All summaries share a budget of 65,536 keys ([`key_budget`]), and there
+//! are at most 16,384 rules. Memory is allocated as keys arrive: about 15 MB when the budget is used up, 50 MB if all
+//! values are long, because a key keeps at most 256 bytes of names and values.
+
+mod key_budget;
+mod label;
+mod minutes;
+mod report;
+mod summary;
+
+#[cfg(test)]
+mod properties;
+
+use std::array;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use slidegate::policy::Rule;
+use slidegate::{Timestamp, Value};
+
+use super::redact::Redactor;
+use key_budget::KeyBudget;
+use minutes::{MinuteSummaries, unix_minute};
+
+pub use report::TopReport;
+
+/// Number of shards, each with its own lock.
+const SHARDS: usize = 64;
+/// Maximum number of rules per shard. All shards together hold more than the 10,000 rules of a policy, because rules
+/// that a reload removed stay until their keys expire.
+const MAX_RULES_PER_SHARD: usize = 256;
+
+/// A list in which a key is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopList {
+    /// Keys of denied requests.
+    Denied,
+    /// Keys of allowed requests that left little of a limit.
+    Near,
+    /// Keys of requests that an observing rule would have denied.
+    Observed,
+}
+
+impl TopList {
+    const ALL: [Self; 3] = [Self::Denied, Self::Near, Self::Observed];
+}
+
+/// Counts the most frequent keys of every rule.
+#[derive(Debug)]
+pub struct TopKeys {
+    capacity: usize,
+    redactor: Redactor,
+    started: Timestamp,
+    /// Secret of the hashes of rules and keys, so that clients cannot choose colliding values.
+    secret: foldhash::quality::RandomState,
+    shards: [RwLock<Shard>; SHARDS],
+    key_budget: KeyBudget,
+    /// The next shard to clean up, as `unix_minute * SHARDS + shard`.
+    cleanup_position: AtomicU64,
+}
+
+/// Rules by the hash of their domain and name, because a reload may change their positions in the policy.
+type Shard = HashMap<u64, RuleLists, foldhash::fast::RandomState>;
+
+/// The top lists of one rule.
+#[derive(Debug)]
+struct RuleLists {
+    domain: Box<str>,
+    rule: Box<str>,
+    lists: [Mutex<MinuteSummaries>; TopList::ALL.len()],
+}
+
+impl TopKeys {
+    /// Creates empty lists of at most `capacity` keys per rule and minute. Attribute values are stored as `redactor`
+    /// displays them.
+    pub fn new(capacity: usize, redactor: Redactor, now: Timestamp) -> Self {
+        Self::with_key_budget(capacity, redactor, now, KeyBudget::new(key_budget::MAX_KEYS))
+    }
+
+    fn with_key_budget(
+        capacity: usize,
+        redactor: Redactor,
+        started: Timestamp,
+        key_budget: KeyBudget,
+    ) -> Self {
+        Self {
+            capacity,
+            redactor,
+            started,
+            secret: foldhash::quality::RandomState::default(),
+            shards: array::from_fn(|_| RwLock::default()),
+            key_budget,
+            cleanup_position: AtomicU64::new((unix_minute(started) + 1) * SHARDS as u64),
+        }
+    }
+
+    /// Adds `amount` to the count of a key in a list of a rule. `attributes` returns the names and values of the key.
+    pub fn record<'v, I>(
+        &self,
+        list: TopList,
+        rule: &Rule,
+        attributes: impl Fn() -> I,
+        amount: u64,
+        now: Timestamp,
+    ) where
+        I: Iterator<Item = (&'v str, Value<'v>)>,
+    {
+        if amount == 0 {
+            return;
+        }
+        let mut hasher = self.secret.build_hasher();
+        attributes().for_each(|pair| pair.hash(&mut hasher));
+        let key = hasher.finish();
+        let write_label = |label: &mut label::KeyLabel| label.write(attributes(), &self.redactor);
+        self.with_rule(rule, |rule_lists| {
+            let mut minutes = rule_lists.lists[list as usize].lock();
+            minutes.record(now, (key, amount), (self.capacity, &self.key_budget), write_label);
+        });
+        self.clean_up_next_shard(now);
+    }
+
+    /// Calls `record` with the lists of a rule, and creates them if necessary. Does nothing if the shard has
+    /// [`MAX_RULES_PER_SHARD`] other rules.
+    fn with_rule(&self, rule: &Rule, record: impl FnOnce(&RuleLists)) {
+        let hash = self.secret.hash_one((rule.domain(), rule.name()));
+        let shard = &self.shards[hash as usize % SHARDS];
+        if let Some(rule_lists) = shard.read().get(&hash) {
+            return record(rule_lists);
+        }
+        let mut shard = shard.write();
+        if shard.len() < MAX_RULES_PER_SHARD || shard.contains_key(&hash) {
+            record(shard.entry(hash).or_insert_with(|| RuleLists::new(rule)));
+        }
+    }
+
+    /// Removes expired minutes from the next shard, if it has not been cleaned up in the current minute. Each call
+    /// cleans up at most one shard, so that no call takes long.
+    fn clean_up_next_shard(&self, now: Timestamp) {
+        let (minute, shards) = (unix_minute(now), SHARDS as u64);
+        let cleanup_position = self.cleanup_position.load(Ordering::Relaxed);
+        let next = cleanup_position.max(minute * shards);
+        let try_claim = || {
+            self.cleanup_position.compare_exchange(
+                cleanup_position,
+                next + 1,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+        };
+        if next < (minute + 1) * shards && try_claim().is_ok() {
+            remove_expired_minutes(&self.shards[(next % shards) as usize], minute);
+        }
+    }
+}
+
+fn remove_expired_minutes(shard: &RwLock<Shard>, minute: u64) {
+    let remove_minutes = |rule_lists: &RuleLists| {
+        rule_lists.lists.iter().for_each(|minutes| minutes.lock().remove_expired(minute));
+    };
+    shard.read().values().for_each(remove_minutes);
+    // The exclusive lock is held only for the check of empty lists, which is fast.
+    shard.write().retain(|_, rule_lists| {
+        rule_lists.lists.iter_mut().any(|minutes| !minutes.get_mut().is_empty())
+    });
+}
+
+impl RuleLists {
+    fn new(rule: &Rule) -> Self {
+        Self { domain: rule.domain().into(), rule: rule.name().into(), lists: Default::default() }
+    }
+}

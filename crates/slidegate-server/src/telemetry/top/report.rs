@@ -1,0 +1,113 @@
+//! The report of the top limited keys, which `/v1/top` returns.
+
+use std::cmp::Reverse;
+
+use serde::{Serialize, Serializer};
+use slidegate::Timestamp;
+
+use super::label::KeyLabel;
+use super::minutes::{SECONDS_PER_MINUTE, WINDOW_MINUTES};
+use super::summary::TopEntry;
+use super::{RuleLists, TopKeys, TopList};
+
+/// The top keys of all rules. The rule with the most denials comes first.
+#[derive(Clone, Debug, Serialize)]
+pub struct TopReport {
+    /// Number of seconds that the report covers.
+    pub since_seconds: u64,
+    /// The rules with at least one counted key.
+    pub rules: Vec<RuleTopKeys>,
+}
+
+/// The top keys of one rule.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleTopKeys {
+    /// The domain of the rule.
+    pub domain: Box<str>,
+    /// The name of the rule.
+    pub rule: Box<str>,
+    /// The keys with the most denials.
+    pub denied: Vec<TopKey>,
+    /// The keys with the most allowed requests that left little of a limit.
+    pub near: Vec<TopKey>,
+    /// The keys with the most requests that an observing rule would have denied.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub observed: Vec<TopKey>,
+    /// Exact totals of denials, observed denials and near misses. Rules are sorted by them.
+    #[serde(skip)]
+    totals: [u64; 3],
+}
+
+/// A key with its approximate count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopKey {
+    /// The names and values of the key, in the order of the rule.
+    #[serde(serialize_with = "as_map")]
+    pub key: Vec<(String, String)>,
+    /// Upper bound of the true count.
+    pub count: u64,
+    /// Maximum difference between `count` and the true count.
+    pub max_overcount: u64,
+}
+
+fn as_map<S: Serializer>(pairs: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
+}
+
+impl TopKeys {
+    /// Returns the report of the last minutes, with at most `max_keys` keys per list.
+    pub fn report(&self, max_keys: usize, now: Timestamp) -> TopReport {
+        let report_rule = |rule_lists: &RuleLists| self.rule_report(rule_lists, max_keys, now);
+        let shards = self.shards.iter();
+        let mut rules: Vec<RuleTopKeys> = shards
+            .flat_map(|shard| shard.read().values().filter_map(report_rule).collect::<Vec<_>>())
+            .collect();
+        rules.sort_unstable_by(|left, right| left.sort_key().cmp(&right.sort_key()));
+        TopReport { since_seconds: self.covered_seconds(now), rules }
+    }
+
+    /// Returns the number of seconds since the start of the oldest minute in the report, or since the start of the
+    /// process.
+    fn covered_seconds(&self, now: Timestamp) -> u64 {
+        let now = now.as_micros();
+        let uptime_us = now.saturating_sub(self.started.as_micros());
+        let window_us = (WINDOW_MINUTES - 1) * SECONDS_PER_MINUTE * 1_000_000
+            + now % (SECONDS_PER_MINUTE * 1_000_000);
+        uptime_us.min(window_us).div_ceil(1_000_000)
+    }
+
+    /// Returns the top keys of a rule, or `None` if nothing was counted.
+    fn rule_report(
+        &self,
+        rule_lists: &RuleLists,
+        max_keys: usize,
+        now: Timestamp,
+    ) -> Option<RuleTopKeys> {
+        let report_list = |list: TopList| {
+            let minutes = rule_lists.lists[list as usize].lock();
+            let merged = minutes.merged(now, self.capacity);
+            let keys = merged.top_entries().into_iter().take(max_keys).map(TopKey::from);
+            (keys.collect::<Vec<_>>(), merged.total())
+        };
+        let [(denied, denials), (near, nears), (observed, observations)] =
+            TopList::ALL.map(report_list);
+        let totals = [denials, observations, nears];
+        totals.iter().any(|total| *total > 0).then(|| {
+            let (domain, rule) = (rule_lists.domain.clone(), rule_lists.rule.clone());
+            RuleTopKeys { domain, rule, denied, near, observed, totals }
+        })
+    }
+}
+
+impl RuleTopKeys {
+    fn sort_key(&self) -> impl Ord {
+        (Reverse(self.totals), &self.domain, &self.rule)
+    }
+}
+
+impl From<TopEntry<&KeyLabel>> for TopKey {
+    fn from(entry: TopEntry<&KeyLabel>) -> Self {
+        let key = entry.label.pairs().map(|(name, value)| (name.into(), value.into()));
+        Self { key: key.collect(), count: entry.count, max_overcount: entry.max_overcount }
+    }
+}

@@ -1,0 +1,235 @@
+//! Approximate counts of the most frequent keys in bounded memory, by the Space-Saving algorithm. Pure data structure
+//! without time, locks or key names.
+//!
+//! Metwally, Agrawal and El Abbadi, "Efficient computation of frequent and top-k elements in data streams", ICDT 2005:
+//! a summary holds `k` keys. A key that is not held replaces the key with the smallest count and continues from that
+//! count, which is recorded as the *maximum overcount* of the new key. Merging follows Agarwal, Cormode, Huang,
+//! Phillips, Wei and Yi, "Mergeable summaries", PODS 2012.
+//!
+//! For every order of keys and of merges, if N is the total of all counts:
+//!
+//! - `count - max_overcount <= true count <= count` for every key that is held,
+//! - `max_overcount <= N / k`,
+//! - every key with a true count above `N / k` is held.
+//!
+//! No existing crate is suitable. `topk` allocates its whole capacity in advance, six kilobytes per rule and minute,
+//! and clones every key that it counts. `datasketches` has one error bound for all keys, so that one flood makes every
+//! count uncertain.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// A map by the hashes of keys.
+type MapByKey<T> = HashMap<u64, T, foldhash::fast::RandomState>;
+
+/// The most frequent keys, identified by their hashes. Each has a label of type `L`.
+#[derive(Debug)]
+pub struct Summary<L> {
+    /// Entries in no particular order. An entry never moves.
+    entries: Vec<Entry<L>>,
+    indices: MapByKey<u32>,
+    /// The index of each entry with a possibly outdated count, smallest first. Counts are refreshed only when the
+    /// smallest entry is needed, so that an increment of a known key is cheap.
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Upper bound of the true count of a key that is not held: the count of the key that was replaced last.
+    untracked_max: u64,
+    total: u64,
+}
+
+/// A key that the summary holds.
+#[derive(Debug)]
+struct Entry<L> {
+    key: u64,
+    count: u64,
+    max_overcount: u64,
+    label: L,
+}
+
+/// A key with its approximate count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopEntry<L> {
+    pub label: L,
+    /// Upper bound of the true count.
+    pub count: u64,
+    /// `count - max_overcount` is a lower bound of the true count.
+    pub max_overcount: u64,
+}
+
+impl<L> Default for Summary<L> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            indices: MapByKey::default(),
+            heap: BinaryHeap::new(),
+            untracked_max: 0,
+            total: 0,
+        }
+    }
+}
+
+impl<L: Default> Summary<L> {
+    /// Adds `amount` to the count of a key. `can_grow` returns whether the summary may hold one more key than the
+    /// number that it receives; after the first replacement it is not called again. `write_label` is called only for a
+    /// new key, to overwrite the label of the replaced key.
+    pub fn add(
+        &mut self,
+        key: u64,
+        amount: u64,
+        can_grow: impl FnOnce(usize) -> bool,
+        write_label: impl FnOnce(&mut L),
+    ) {
+        self.total = self.total.saturating_add(amount);
+        if let Some(&index) = self.indices.get(&key) {
+            self.entries[index as usize].add(amount);
+        } else if self.untracked_max == 0 && can_grow(self.entries.len()) {
+            self.push(key, amount, write_label);
+        } else {
+            self.replace_smallest(key, amount, write_label);
+        }
+    }
+
+    fn push(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
+        let index = self.entries.len() as u32;
+        let mut entry = Entry { key, count: amount, max_overcount: 0, label: L::default() };
+        write_label(&mut entry.label);
+        self.entries.push(entry);
+        self.indices.insert(key, index);
+        self.heap.push(Reverse((amount, index)));
+    }
+
+    fn replace_smallest(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
+        while let Some(mut smallest) = self.heap.peek_mut() {
+            let Reverse((queued_count, index)) = &mut *smallest;
+            let entry = &mut self.entries[*index as usize];
+            if *queued_count == entry.count {
+                self.indices.remove(&entry.key);
+                self.indices.insert(key, *index);
+                self.untracked_max = entry.count;
+                (entry.key, entry.max_overcount) = (key, entry.count);
+                entry.add(amount);
+                write_label(&mut entry.label);
+                *queued_count = entry.count;
+                return;
+            }
+            *queued_count = entry.count;
+        }
+    }
+}
+
+impl<L> Entry<L> {
+    fn add(&mut self, amount: u64) {
+        self.count = self.count.saturating_add(amount);
+    }
+}
+
+/// The combination of several summaries.
+#[derive(Debug)]
+pub struct Merged<L> {
+    entries: MapByKey<MergedEntry<L>>,
+    /// Upper bound of the true count of a key that is not held.
+    untracked_max: u64,
+    total: u64,
+}
+
+/// A key in a combination of summaries.
+#[derive(Clone, Copy, Debug)]
+struct MergedEntry<L> {
+    label: L,
+    /// The count minus `untracked_max`, summed over the summaries. Decides which keys are kept. It never exceeds the
+    /// true count, and `excess + untracked_max` is never less than the true count.
+    excess: u64,
+    /// Lower bound of the true count.
+    min_count: u64,
+    /// Upper bound of the true count.
+    max_count: u64,
+}
+
+impl<L> Default for Merged<L> {
+    fn default() -> Self {
+        Self { entries: MapByKey::default(), untracked_max: 0, total: 0 }
+    }
+}
+
+impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
+    fn from(summary: &'s Summary<L>) -> Self {
+        let entries = summary.entries.iter().map(|Entry { key, count, max_overcount, label }| {
+            let excess = count.saturating_sub(summary.untracked_max);
+            (
+                *key,
+                MergedEntry {
+                    label,
+                    excess,
+                    min_count: count.saturating_sub(*max_overcount),
+                    max_count: *count,
+                },
+            )
+        });
+        Self {
+            entries: entries.collect(),
+            untracked_max: summary.untracked_max,
+            total: summary.total,
+        }
+    }
+}
+
+impl<L: Copy> Merged<L> {
+    /// Combines two results, and keeps at most `capacity` keys. The guarantees of this module hold for every order of
+    /// merges.
+    pub fn merge(mut self, other: Self, capacity: usize) -> Self {
+        let (self_max, other_max) = (self.untracked_max, other.untracked_max);
+        for (key, entry) in &mut self.entries {
+            if !other.entries.contains_key(key) {
+                entry.max_count = entry.max_count.saturating_add(other_max);
+            }
+        }
+        for (key, other_entry) in other.entries {
+            let absent = MergedEntry {
+                label: other_entry.label,
+                excess: 0,
+                min_count: 0,
+                max_count: self_max,
+            };
+            let entry = self.entries.entry(key).or_insert(absent);
+            entry.excess = entry.excess.saturating_add(other_entry.excess);
+            entry.min_count = entry.min_count.saturating_add(other_entry.min_count);
+            entry.max_count = entry.max_count.saturating_add(other_entry.max_count);
+        }
+        self.untracked_max = self_max.saturating_add(other_max);
+        self.total = self.total.saturating_add(other.total);
+        self.truncate(capacity);
+        self
+    }
+
+    /// Keeps the keys with the largest excess. The largest excess among the removed keys is subtracted from each
+    /// remaining key and added to `untracked_max`. The equal subtraction from all keys keeps the error within the bound
+    /// after a merge.
+    fn truncate(&mut self, capacity: usize) {
+        if self.entries.len() <= capacity {
+            return;
+        }
+        let mut entries: Vec<(u64, MergedEntry<L>)> = self.entries.drain().collect();
+        entries.sort_unstable_by_key(|(_, entry)| Reverse((entry.excess, entry.max_count)));
+        let cutoff = entries[capacity].1.excess;
+        entries.truncate(capacity);
+        entries.iter_mut().for_each(|(_, entry)| entry.excess -= cutoff);
+        self.untracked_max = self.untracked_max.saturating_add(cutoff);
+        self.entries.extend(entries);
+    }
+
+    /// Returns the exact total of all counts.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns the keys with their counts, largest count first. Among equal counts, the key with the smaller error
+    /// comes first.
+    pub fn top_entries(&self) -> Vec<TopEntry<L>> {
+        let top_entry = |&MergedEntry { label, min_count, max_count, .. }: &MergedEntry<L>| {
+            let max_overcount = max_count.saturating_sub(min_count);
+            TopEntry { label, count: max_count, max_overcount }
+        };
+        let mut top_entries: Vec<TopEntry<L>> = self.entries.values().map(top_entry).collect();
+        top_entries.sort_unstable_by_key(|entry| (Reverse(entry.count), entry.max_overcount));
+        top_entries
+    }
+}

@@ -1,0 +1,215 @@
+//! The HTTP client that sends spans to an OTLP collector.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::http::uri::Scheme;
+use axum::http::{StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use slidegate::{Clock, SystemClock};
+use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::telemetry::log_throttle::LogThrottle;
+
+/// Maximum duration of the export of one batch.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum number of bytes of a response of the collector.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+
+/// Minimum interval between log messages about failed exports.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The URL of a collector, always with the path `/v1/traces`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollectorUrl(Uri);
+
+/// Reason for which a text is not a collector URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum CollectorUrlError {
+    #[error("write http://HOST:4318 or https://HOST:4318, with or without the path /v1/traces")]
+    Malformed,
+    #[error(
+        "contains a user name or password; pass credentials in OTEL_EXPORTER_OTLP_HEADERS=name=value"
+    )]
+    Credentials,
+    #[error("contains a query or fragment, which collectors do not support")]
+    Query,
+}
+
+impl FromStr for CollectorUrl {
+    type Err = CollectorUrlError;
+
+    fn from_str(text: &str) -> Result<Self, CollectorUrlError> {
+        let url: Uri = text.parse().map_err(|_| CollectorUrlError::Malformed)?;
+        let (Some(scheme), Some(authority)) = (url.scheme(), url.authority()) else {
+            return Err(CollectorUrlError::Malformed);
+        };
+        if authority.as_str().contains('@') {
+            return Err(CollectorUrlError::Credentials);
+        }
+        if text.contains(['?', '#']) {
+            return Err(CollectorUrlError::Query);
+        }
+        if ![Scheme::HTTP, Scheme::HTTPS].contains(scheme) || authority.host().is_empty() {
+            return Err(CollectorUrlError::Malformed);
+        }
+        let path = url.path().trim_end_matches('/');
+        let path = path.strip_suffix("/v1/traces").unwrap_or(path);
+        let full_url = format!("{scheme}://{authority}{path}/v1/traces");
+        full_url.parse().map(Self).map_err(|_| CollectorUrlError::Malformed)
+    }
+}
+
+impl fmt::Display for CollectorUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Sends spans to a collector, and logs failed exports at a limited rate.
+pub struct CollectorClient {
+    connection: Connection,
+    /// The runtime of the connections. The exporter calls from its own thread, which has no runtime.
+    runtime: Handle,
+    log_throttle: LogThrottle,
+    clock: SystemClock,
+}
+
+/// An HTTP client with or without TLS.
+#[derive(Clone)]
+enum Connection {
+    Plain(Client<HttpConnector, Full<Bytes>>),
+    Tls(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+}
+
+impl CollectorClient {
+    /// Creates a client. Must be called within a runtime. Does not connect yet.
+    pub fn new(url: &CollectorUrl) -> io::Result<Self> {
+        let client = Client::builder(TokioExecutor::new());
+        let connection = match url.0.scheme() == Some(&Scheme::HTTPS) {
+            true => {
+                let tls = HttpsConnectorBuilder::new().with_native_roots()?;
+                Connection::Tls(client.build(tls.https_only().enable_http1().build()))
+            }
+            false => Connection::Plain(client.build_http()),
+        };
+        let log_throttle = LogThrottle::new(1, LOG_INTERVAL);
+        Ok(Self { connection, runtime: Handle::current(), log_throttle, clock: SystemClock::new() })
+    }
+
+    fn log_failure(&self, problem: &dyn fmt::Display) {
+        if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
+            warn!(
+                unlogged = suppressed,
+                "traces lost: the collector did not accept them: {problem}"
+            );
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for CollectorClient {
+    /// Sends a batch. A failed batch is logged and lost. It is not reported as an error to the exporter, which would
+    /// retry and log each attempt, and so delay a shutdown.
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let sent = send_with_timeout(self.connection.clone(), request);
+        match self.runtime.spawn(sent).await {
+            Ok(Ok(status)) if status.is_success() => {}
+            Ok(Ok(status)) => self.log_failure(&format_args!("it responded with {status}")),
+            Ok(Err(problem)) => self.log_failure(&problem),
+            // The runtime has shut down; `flush` has already logged the loss.
+            Err(_) => {}
+        }
+        Ok(Response::new(Bytes::new()))
+    }
+}
+
+/// The trait of the exporter requires `Debug`. The connections are not shown because they may contain secrets.
+impl fmt::Debug for CollectorClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Collector")
+    }
+}
+
+/// Sends a request, and returns the status or a description of the failure.
+async fn send_with_timeout(
+    connection: Connection,
+    request: Request<Bytes>,
+) -> Result<StatusCode, String> {
+    match timeout(EXPORT_TIMEOUT, connection.send(request)).await {
+        Ok(response) => response.map_err(|error| root_cause(&*error).to_string()),
+        Err(_) => Err(format!("no response within {EXPORT_TIMEOUT:?}")),
+    }
+}
+
+impl Connection {
+    async fn send(&self, request: Request<Bytes>) -> Result<StatusCode, HttpError> {
+        let request = request.map(Full::new);
+        let response = match self {
+            Self::Plain(client) => client.request(request).await?,
+            Self::Tls(client) => client.request(request).await?,
+        };
+        let (head, body) = response.into_parts();
+        // The body is read to its end, so that the connection can be reused.
+        Limited::new(body, MAX_RESPONSE_BYTES).collect().await?;
+        Ok(head.status)
+    }
+}
+
+/// Returns the innermost error: the outer errors do not state a cause.
+fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collector_url_ends_in_traces_path() {
+        for (text, url) in [
+            ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
+            ("https://otel.example/", "https://otel.example/v1/traces"),
+            ("http://[::1]:4318/otlp/", "http://[::1]:4318/otlp/v1/traces"),
+            ("http://c/v1/traces", "http://c/v1/traces"),
+        ] {
+            assert_eq!(text.parse::<CollectorUrl>().unwrap().to_string(), url);
+        }
+    }
+
+    #[test]
+    fn invalid_collector_url_is_rejected() {
+        use CollectorUrlError::{Credentials, Malformed, Query};
+        for (text, error) in [
+            ("", Malformed),
+            ("127.0.0.1:4318", Malformed),
+            ("localhost", Malformed),
+            ("/v1/traces", Malformed),
+            ("grpc://c:4317", Malformed),
+            ("http://", Malformed),
+            ("http://a b", Malformed),
+            ("http://me:secret@c:4318", Credentials),
+            ("http://c/?token=secret", Query),
+            ("http://c/#a", Query),
+        ] {
+            assert_eq!(text.parse::<CollectorUrl>(), Err(error), "{text}");
+        }
+    }
+}

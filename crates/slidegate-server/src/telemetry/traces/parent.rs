@@ -1,0 +1,156 @@
+//! The span of the caller, from the headers of W3C Trace Context.
+
+use std::str::FromStr;
+
+use opentelemetry::Context;
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
+
+/// Maximum number of bytes of a `tracestate`; a longer one is ignored. The standard requires at least this many.
+const MAX_TRACESTATE_BYTES: usize = 512;
+
+/// The relation of a decision span to the span of its caller: child or link.
+pub struct TraceParent {
+    /// The parent of the decision's span; without a span in it, the decision starts a trace.
+    pub(super) context: Context,
+    /// The ids of a span that is only linked.
+    link: Option<(TraceId, SpanId)>,
+}
+
+impl TraceParent {
+    /// Returns the caller's span as the parent: its sampled flag decides whether the decision is traced. Malformed
+    /// headers, or a second `traceparent`, count as none.
+    pub fn trusted<'h>(
+        traceparent: impl Iterator<Item = &'h str>,
+        tracestate: impl Iterator<Item = &'h str>,
+    ) -> Self {
+        let context = Context::new();
+        let context = match span_context(traceparent) {
+            Some((trace, span, flags)) => {
+                let state = trace_state(tracestate);
+                context.with_remote_span_context(SpanContext::new(trace, span, flags, true, state))
+            }
+            None => context,
+        };
+        Self { context, link: None }
+    }
+
+    /// Returns the caller's span as a link from a trace that the decision starts. As the parent it would decide
+    /// sampling: by its flag, or by a trace id chosen for the sampler. `tracestate` is left out: it is arbitrary text.
+    pub fn untrusted<'h>(traceparent: impl Iterator<Item = &'h str>) -> Self {
+        let link = span_context(traceparent).map(|(trace, span, _)| (trace, span));
+        Self { context: Context::new(), link }
+    }
+
+    /// Returns the span to link to, if there is one.
+    pub(super) fn link(&self) -> Option<SpanContext> {
+        let (trace, span) = self.link?;
+        Some(SpanContext::new(trace, span, TraceFlags::NOT_SAMPLED, true, TraceState::NONE))
+    }
+}
+
+/// Parses `00-<32 digits>-<16 digits>-<2 digits>`. Later versions may append further fields.
+fn span_context<'h>(
+    mut traceparent: impl Iterator<Item = &'h str>,
+) -> Option<(TraceId, SpanId, TraceFlags)> {
+    let (Some(text), None) = (traceparent.next(), traceparent.next()) else { return None };
+    let mut fields = text.trim_matches([' ', '\t']).splitn(5, '-');
+    let [version, trace, span, flags] = [2, 32, 16, 2].map(|digits| {
+        let field = fields.next()?;
+        let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        (field.len() == digits && field.bytes().all(hex)).then_some(field)
+    });
+    let version = version?;
+    if version == "ff" || (version == "00" && fields.next().is_some()) {
+        return None;
+    }
+    let trace = TraceId::from_hex(trace?).ok().filter(|id| *id != TraceId::INVALID)?;
+    let span = SpanId::from_hex(span?).ok().filter(|id| *id != SpanId::INVALID)?;
+    let flags = u8::from_str_radix(flags?, 16).ok()?;
+    Some((trace, span, TraceFlags::new(flags) & TraceFlags::SAMPLED))
+}
+
+/// Joins the `tracestate` headers. Returns an empty state if they are malformed or too long.
+fn trace_state<'h>(headers: impl Iterator<Item = &'h str>) -> TraceState {
+    let mut joined = String::new();
+    for header in headers {
+        if joined.len() + header.len() >= MAX_TRACESTATE_BYTES {
+            return TraceState::default();
+        }
+        if !joined.is_empty() {
+            joined.push(',');
+        }
+        joined.push_str(header);
+    }
+    TraceState::from_str(&joined).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::{empty, once};
+
+    use super::*;
+
+    const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn read(traceparent: &[&str], tracestate: &[&str]) -> Option<SpanContext> {
+        let parent = TraceParent::trusted(traceparent.iter().copied(), tracestate.iter().copied());
+        let context = parent.context;
+        context.has_active_span().then(|| context.span().span_context().clone())
+    }
+
+    #[test]
+    fn trusted_headers_set_parent_span() {
+        let caller = read(&[CALLER], &["a=1", "b=2"]).unwrap();
+        assert_eq!(caller.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(caller.span_id().to_string(), "b7ad6b7169203331");
+        assert!(caller.is_sampled() && caller.is_remote());
+        assert_eq!(caller.trace_state().header(), "a=1,b=2");
+        assert!(!read(&[&CALLER.replace("-01", "-00")], &[]).unwrap().is_sampled());
+        let later = CALLER.replace("00-", "01-") + "-more";
+        assert_eq!(read(&[&later], &[]).unwrap().trace_id(), caller.trace_id());
+    }
+
+    #[test]
+    fn untrusted_caller_is_linked_by_ids_only() {
+        let untrusted = TraceParent::untrusted(once(CALLER));
+        assert!(!untrusted.context.has_active_span());
+        let link = untrusted.link().unwrap();
+        assert_eq!(link.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(link.span_id().to_string(), "b7ad6b7169203331");
+        assert!(!link.is_sampled() && link.is_remote());
+        assert_eq!(TraceParent::untrusted(once("nonsense")).link, None);
+        assert_eq!(TraceParent::untrusted([CALLER, CALLER].into_iter()).link, None);
+    }
+
+    #[test]
+    fn malformed_traceparent_is_ignored() {
+        let longer = format!("{CALLER}-more");
+        for wrong in [
+            "",
+            "00",
+            &CALLER[..54],
+            &format!("{CALLER}-"),
+            &longer,
+            &format!("ff{}", &CALLER[2..]),
+            &CALLER.to_uppercase(),
+            &CALLER.replace("-01", "-+1"),
+            &CALLER.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)),
+            &CALLER.replace("b7ad6b7169203331", &"0".repeat(16)),
+            &CALLER.replace("0af7", "äa7"),
+        ] {
+            assert_eq!(read(&[wrong], &[]), None, "{wrong}");
+        }
+        assert_eq!(read(&[], &["a=1"]), None);
+        assert_eq!(read(&[CALLER, CALLER], &[]), None, "two headers are ambiguous");
+    }
+
+    #[test]
+    fn malformed_or_long_tracestate_is_ignored() {
+        let long = format!("a={}", "x".repeat(600));
+        for state in ["nonsense", "a=1,b", &long] {
+            let caller = TraceParent::trusted(once(CALLER), once(state)).context;
+            assert_eq!(caller.span().span_context().trace_state().header(), "", "{state}");
+        }
+        assert!(TraceParent::trusted(once(CALLER), empty()).context.has_active_span());
+    }
+}

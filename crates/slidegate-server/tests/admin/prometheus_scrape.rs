@@ -1,0 +1,148 @@
+//! A real Prometheus scrapes a server under load. Its final counts must match the responses that the callers received.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, HttpResponse};
+use crate::common::Server;
+use crate::documented::metrics;
+use crate::prometheus::{Prometheus, Sample};
+
+const POLICY: &str = "
+rules:
+  - { name: per-tenant, domain: api, per: [tenant], limits: [400/s, 2000/10s], overrides: [{ name: pro, when: { plan: pro }, limits: [1000/s] }] }
+  - { name: watched, domain: api, per: [tenant], limits: [100/s], mode: observe }
+  - { name: canary, domain: api, per: [ip], limits: [50/s], mode: { enforce: 50% } }
+  - { name: global, domain: api, limits: [5000/s] }
+  - { name: spent, domain: api, per: [tenant], limits: [90000/d], charge: always }
+";
+
+/// Number of concurrent callers. Few enough that they do not overload the machine.
+const CALLERS: usize = 4;
+
+/// Numbers of request results and limit outcomes, by labels.
+type Counts = BTreeMap<String, u64>;
+
+/// Returns the path and body of a caller's `nth` request.
+fn request(nth: usize, caller: usize) -> (&'static str, Value) {
+    let tenant = format!("t{}", nth % 3);
+    let plan = if nth.is_multiple_of(3) { "pro" } else { "free" };
+    let attributes =
+        json!({ "tenant": tenant, "ip": format!("192.0.2.{}", nth % 7), "plan": plan });
+    let cost = if nth.is_multiple_of(10) { 1 + caller } else { 1 };
+    let path = if nth % 50 == 7 { "/v1/peek" } else { "/v1/check" };
+    (path, json!({ "domain": "api", "attributes": attributes, "cost": cost }))
+}
+
+/// Counts a response.
+fn count_response(counts: &mut Counts, path: &str, response: &HttpResponse) {
+    let mut count = |label: String| *counts.entry(label).or_default() += 1;
+    let result = match response.status {
+        200 => "allowed",
+        429 => "denied",
+        400 => "invalid",
+        status => panic!("{status}: {}", response.body),
+    };
+    count(format!("request {result}"));
+    if response.status == 400 || path == "/v1/peek" {
+        return;
+    }
+    let body = response.json();
+    for limit in body["limits"].as_array().unwrap() {
+        let name = format!(
+            "{} {}",
+            limit["rule"].as_str().unwrap(),
+            limit["limit"]["name"].as_str().unwrap()
+        );
+        let (fits, observed) = (limit["allowed"] == true, limit["observed"] == true);
+        // A rule with `charge: always` is charged in any case.
+        let outcome = match (fits, observed) {
+            (false, true) => "observed",
+            (false, false) if limit["rule"] != "spent" => "denied",
+            _ if body["allowed"] == false => continue,
+            _ => "allowed",
+        };
+        count(format!("{outcome} {name}"));
+        let (remaining, max) =
+            (limit["remaining"].as_u64().unwrap(), limit["limit"]["max"].as_u64().unwrap());
+        if outcome == "allowed" && remaining * 5 < max {
+            count(format!("near {name}"));
+        }
+    }
+}
+
+/// Sends requests until `stop` is set, and returns the counts of their responses.
+fn run_caller(address: SocketAddr, caller: usize, stop: &AtomicBool) -> Counts {
+    let (client, mut counts) = (Client::with_address(address), Counts::new());
+    for nth in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+        let (path, check) = request(nth, caller);
+        let body = if nth % 100 == 3 { "{".to_owned() } else { check.to_string() };
+        count_response(&mut counts, path, &client.post(path, body));
+    }
+    counts
+}
+
+/// Returns the counts of Prometheus.
+fn prometheus_counts(prometheus: &Prometheus) -> Counts {
+    let mut counts = Counts::new();
+    let mut read = |metric: &str, name: fn(&Sample) -> String| {
+        for sample in prometheus.query(&format!("{metric} > 0")).unwrap() {
+            counts.insert(name(&sample), sample.value as u64);
+        }
+    };
+    read("slidegate_requests_total", |sample| format!("request {}", sample.labels["result"]));
+    read("slidegate_decisions_total", |sample| {
+        let labels = &sample.labels;
+        format!("{} {} {}", labels["outcome"], labels["rule"], labels["limit"])
+    });
+    read("slidegate_near_limit_total", |sample| {
+        format!("near {} {}", sample.labels["rule"], sample.labels["limit"])
+    });
+    counts
+}
+
+#[test]
+fn prometheus_totals_match_responses_under_load() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let stop = AtomicBool::new(false);
+    let address = server.address();
+    let (prometheus, counts) = thread::scope(|scope| {
+        let run = |caller| run_caller(address, caller, &stop);
+        let callers: Vec<_> = (0..CALLERS).map(|nth| scope.spawn(move || run(nth))).collect();
+        let prometheus = Prometheus::start(&[server.admin()]);
+        // The counters continue after a change of the policy.
+        for reload in 0..5 {
+            let other = format!("{}/d", 90_001 + reload);
+            fs::write(server.policy(), POLICY.replace("90000/d", &other)).unwrap();
+            server.wait_for_log("the policy has changed");
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut total = Counts::new();
+        for caller in callers {
+            for (label, count) in caller.join().unwrap() {
+                *total.entry(label).or_default() += count;
+            }
+        }
+        (prometheus, total)
+    });
+    prometheus.wait_for_scrapes(2);
+    assert_eq!(prometheus_counts(&prometheus), counts);
+    assert_eq!(prometheus.value(r#"slidegate_policy_reloads_total{result="changed"}"#), 5.0);
+    for metric in metrics() {
+        for series in metric.series() {
+            let found = prometheus.series(&series).unwrap();
+            assert!(!found.is_empty(), "{series} is documented and missing");
+        }
+    }
+    let store_calls = prometheus.value("slidegate_store_seconds_count");
+    let decided = prometheus.value("slidegate_request_seconds_count");
+    let invalid = counts["request invalid"] as f64;
+    assert_eq!(store_calls, decided - invalid, "every decision calls the store once");
+    assert!(counts["request denied"] > 0 && counts["request allowed"] > 0, "{counts:?}");
+    assert!(prometheus.value("slidegate_request_seconds_sum") > 0.0);
+}

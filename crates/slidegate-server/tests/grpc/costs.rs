@@ -1,0 +1,101 @@
+//! Costs of descriptors, overrides with a unit multiplier, and joint quotas.
+
+use slidegate::Algorithm;
+
+use crate::client::{
+    Client, Code, RateLimitDescriptor, RateLimitOverride, descriptor, header, request,
+};
+use crate::common::Server;
+
+/// Returns a descriptor of user `ann` with its own cost.
+fn ann_descriptor(hits_addend: Option<u64>) -> RateLimitDescriptor {
+    RateLimitDescriptor { hits_addend, ..descriptor(&[("user", "ann")]) }
+}
+
+/// Sends one request per cost, and returns the response codes.
+async fn codes(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
+    let mut codes = Vec::new();
+    for hits in hits {
+        codes.push(client.check(request([ann_descriptor(*hits)])).await.overall_code());
+    }
+    codes
+}
+
+#[tokio::test]
+async fn consumed_cost_above_max_denies_later_checks() {
+    for algorithm in Algorithm::ALL {
+        let policy = format!(
+            "rules: [{{ name: tokens, domain: api, per: [user], limits: [10/h], algorithm: {algorithm} }}]"
+        );
+        let server = Server::start_with_grpc(&policy, &[]);
+        let client = Client::connect(&server).await;
+        let codes = codes(&client, &[Some(0), Some(10_000), Some(0), Some(0), None, None]).await;
+        let over = Code::OverLimit;
+        assert_eq!(codes, [Code::Ok, over, over, over, over, over], "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn descriptor_hits_are_charged_as_named_cost() {
+    let server = Server::start_with_grpc(
+        "
+        rules:
+          - { name: requests, domain: api, per: [user], limits: [3/h], cost: 1 }
+          - { name: tokens, domain: api, per: [user], limits: [1000/h], cost: tokens }
+        ",
+        &[],
+    );
+    let client = Client::connect(&server).await;
+    let rate_limit_header = async |hits: Option<u64>| {
+        let response = client.check(request([ann_descriptor(hits)])).await;
+        header(&response, "ratelimit").map(str::to_owned).unwrap_or_default()
+    };
+    // The call without hits counts the request and checks the tokens. The call with hits charges tokens only.
+    assert!(rate_limit_header(None).await.contains("\"requests\";r=2;"));
+    assert!(rate_limit_header(Some(400)).await.contains("\"tokens\";r=600;"));
+    assert!(rate_limit_header(None).await.contains("\"requests\";r=1;"));
+    assert_eq!(codes(&client, &[Some(700), None]).await, [Code::OverLimit; 2]);
+}
+
+#[tokio::test]
+async fn override_with_unit_multiplier_sets_window() {
+    let policy = "rules: [{ name: per-user, domain: api, per: [user], limits: [1/h] }]";
+    let server = Server::start_with_grpc(policy, &[]);
+    let client = Client::connect(&server).await;
+    let limit = RateLimitOverride { requests_per_unit: 10, unit: 1, unit_multiplier: Some(30) };
+    let with_override =
+        || RateLimitDescriptor { limit: Some(limit), ..descriptor(&[("user", "ann")]) };
+    let response = client.check(request([with_override()])).await;
+    let current = response.statuses[0].current_limit.clone().unwrap();
+    let units = (current.requests_per_unit, current.unit().as_str_name(), current.unit_multiplier);
+    assert_eq!(units, (10, "SECOND", Some(30)));
+    assert!(header(&response, "ratelimit-policy").unwrap().contains("q=10;w=30"));
+    let invalid = RateLimitOverride { unit_multiplier: Some(0), ..limit };
+    let invalid = RateLimitDescriptor { limit: Some(invalid), ..ann_descriptor(None) };
+    let error = client.check_error(request([invalid])).await;
+    assert!(error.message().starts_with("descriptors[0].limit has unit_multiplier 0"));
+}
+
+#[tokio::test]
+async fn joint_quotas_deny_if_none_fits() {
+    let server = Server::start_with_grpc(
+        "
+        rules:
+          - { name: own, domain: api, per: [user], limits: [1/h], mode: jointly }
+          - { name: team, domain: api, per: [team], limits: [2/h], mode: jointly }
+          - { name: all, domain: api, per: [host], limits: [100/h] }
+        ",
+        &[],
+    );
+    let client = Client::connect(&server).await;
+    let check = async || {
+        let names = [("user", "ann"), ("team", "red"), ("host", "a.example")];
+        let response = client.check(request(names.map(|name| descriptor(&[name])))).await;
+        let codes: Vec<Code> = response.statuses.iter().map(|status| status.code()).collect();
+        (response.overall_code(), codes)
+    };
+    let (ok, over) = (Code::Ok, Code::OverLimit);
+    assert_eq!(check().await, (ok, vec![ok, ok, ok]));
+    assert_eq!(check().await, (ok, vec![over, ok, ok]));
+    assert_eq!(check().await, (over, vec![over, over, ok]));
+}

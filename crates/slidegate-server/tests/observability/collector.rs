@@ -1,0 +1,164 @@
+//! A fake trace collector that implements the part of OTLP over HTTP that exporters use.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+/// Longer than any export takes, so that a test fails instead of hanging.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The response of a collector to exports.
+#[derive(Clone)]
+pub enum CollectorMode {
+    /// Accepts exports.
+    Accept,
+    /// Accepts exports over TLS.
+    AcceptTls(Arc<ServerConfig>),
+    /// Responds with status 500.
+    Fail,
+    /// Never responds.
+    Hang,
+}
+
+/// A collector on a local port, which keeps the exports that it receives.
+pub struct FakeCollector {
+    address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    exports: Receiver<Export>,
+}
+
+/// An export as received.
+pub struct Export {
+    pub path: String,
+    pub headers: Vec<String>,
+    pub body: Vec<u8>,
+}
+
+impl FakeCollector {
+    pub fn with_mode(mode: CollectorMode) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (connections, (sender, exports)) = (Arc::new(AtomicUsize::new(0)), channel());
+        let connection_count = connections.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                connection_count.fetch_add(1, Ordering::SeqCst);
+                let (mode, sender) = (mode.clone(), sender.clone());
+                thread::spawn(move || serve(stream.unwrap(), &mode, &sender));
+            }
+        });
+        Self { address, connections, exports }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Waits for the next export.
+    pub fn next_export(&self) -> Export {
+        self.exports.recv_timeout(TIMEOUT).expect("an export")
+    }
+
+    /// Waits for `count` spans. The exports must not contain further spans.
+    pub fn next_spans(&self, count: usize) -> Vec<Span> {
+        let mut spans = Vec::new();
+        while spans.len() < count {
+            spans.extend(self.next_export().spans());
+        }
+        assert_eq!(spans.len(), count, "{spans:?}");
+        spans
+    }
+
+    /// Returns the spans that have been received and not returned yet.
+    pub fn received_spans(&self) -> Vec<Span> {
+        self.exports.try_iter().flat_map(|export| export.spans()).collect()
+    }
+}
+
+impl Export {
+    pub fn message(&self) -> ExportTraceServiceRequest {
+        ExportTraceServiceRequest::decode(&*self.body).unwrap()
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let resources = self.message().resource_spans.into_iter();
+        resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
+    }
+}
+
+fn serve(stream: TcpStream, mode: &CollectorMode, sender: &Sender<Export>) {
+    match mode {
+        CollectorMode::AcceptTls(config) => {
+            let tls = ServerConnection::new(config.clone()).unwrap();
+            accept_exports(StreamOwned::new(tls, stream), "200 OK", sender);
+        }
+        CollectorMode::Accept => accept_exports(stream, "200 OK", sender),
+        CollectorMode::Fail => accept_exports(stream, "500 Internal Server Error", sender),
+        CollectorMode::Hang => {
+            // Reads until the client closes the connection.
+            let _ = (&stream).read_to_end(&mut Vec::new());
+        }
+    }
+}
+
+fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<Export>) {
+    let mut stream = BufReader::new(stream);
+    while let Some(export) = read_export(&mut stream) {
+        let response = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+        stream.get_mut().write_all(response.as_bytes()).unwrap();
+        // The channel is closed if the test has ended.
+        let _ = sender.send(export);
+    }
+}
+
+fn read_export(stream: &mut BufReader<impl Read>) -> Option<Export> {
+    let mut line = String::new();
+    match stream.read_line(&mut line) {
+        // A client that does not trust the certificate aborts the handshake.
+        Err(error) if error.kind() == ErrorKind::InvalidData => return None,
+        length => (length.unwrap_or(0) > 0).then_some(())?,
+    }
+    let path = line.strip_prefix("POST ")?.split(' ').next()?.to_owned();
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        match line.trim_end() {
+            "" => break,
+            header => headers.push(header.to_lowercase()),
+        }
+    }
+    let length = headers.iter().find_map(|header| header.strip_prefix("content-length: "));
+    let mut body = vec![0; length.unwrap().parse().unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    Some(Export { path, headers, body })
+}
+
+/// Returns an attribute of a span as text.
+pub fn attribute(span: &Span, name: &str) -> Option<String> {
+    let value = span.attributes.iter().find(|attribute| attribute.key == name)?.value.clone();
+    match value?.value? {
+        Value::StringValue(text) => Some(text),
+        Value::IntValue(number) => Some(number.to_string()),
+        Value::BoolValue(boolean) => Some(boolean.to_string()),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,59 @@
+//! Failing collectors: the server continues to decide, and logs the loss of traces.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::collector::{CollectorMode, FakeCollector};
+use crate::common::Server;
+use crate::traces::start_traced_server;
+
+/// A queue of eight spans, so that it is full soon.
+const SMALL_QUEUE: [(&str, &str); 2] =
+    [("OTEL_BSP_MAX_QUEUE_SIZE", "8"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")];
+
+const FLAGS: [&str; 4] = ["--trace-sample", "100%", "--shutdown-grace", "1s"];
+
+/// Sends many more requests than the queue can hold, all of which must be allowed, waits for a log line, and stops the
+/// server.
+fn assert_decisions_continue(server: Server, expected_log: &str) {
+    let client = Client::new(&server);
+    for nth in 0..200 {
+        let response =
+            client.post("/v1/check", format!(r#"{{"attributes":{{"tenant":"{nth}"}}}}"#));
+        assert_eq!(response.status, 200);
+    }
+    server.wait_for_log(expected_log);
+    // The loss is logged once per minute, so it is not logged again until the end.
+    server.signal("TERM");
+    let mut lines = Vec::new();
+    while let Some(line) = server.next_log(Duration::from_secs(20)) {
+        lines.push(line);
+    }
+    assert!(!lines.iter().any(|line| line.contains("the collector did not")), "{lines:#?}");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn decisions_continue_without_reachable_collector() {
+    let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = start_traced_server(&format!("http://{unused_address}"), &FLAGS, &SMALL_QUEUE);
+    assert_decisions_continue(server, "the collector did not accept them: Connection refused");
+}
+
+#[test]
+fn decisions_continue_while_collector_fails() {
+    let collector = FakeCollector::with_mode(CollectorMode::Fail);
+    let server = start_traced_server(&collector.url(), &FLAGS, &SMALL_QUEUE);
+    assert_decisions_continue(
+        server,
+        "the collector did not accept them: it responded with 500 Internal Server Error",
+    );
+}
+
+#[test]
+fn decisions_continue_while_collector_hangs() {
+    let collector = FakeCollector::with_mode(CollectorMode::Hang);
+    let server = start_traced_server(&collector.url(), &FLAGS, &SMALL_QUEUE);
+    assert_decisions_continue(server, "dropped a Span due to queue full");
+}

@@ -1,0 +1,181 @@
+//! A Python client that is generated from Envoy's published protocol decodes every kind of response.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+use crate::common::Server;
+use crate::installed_program;
+
+const POLICY: &str = "
+defaults: { algorithm: sliding_log }
+rules:
+  - { name: one, domain: edge, per: [one], limits: [2/h, 100/15m] }
+  - { name: other, domain: edge, per: [other], limits: [1/min] }
+  - { name: watched, domain: edge, per: [watched], limits: [1/d], mode: observe }
+  - { name: free, domain: edge, per: [free], limits: unlimited }
+  - { name: spent, domain: edge, per: [spent], limits: [10/w], charge: always }
+  - { name: banned, domain: edge, per: [banned], limits: denied }
+  - { name: own, domain: edge, limits: requested }
+";
+
+/// The Python client as a process. It is killed when the value is dropped.
+struct PythonClient {
+    child: Child,
+    requests: ChildStdin,
+    responses: BufReader<ChildStdout>,
+}
+
+impl PythonClient {
+    fn start(server: &Server) -> Self {
+        let mut child = Command::new(installed_program("python/bin/python"))
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proxies/published_protocol.py"))
+            .arg(server.grpc().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let requests = child.stdin.take().unwrap();
+        let responses = BufReader::new(child.stdout.take().unwrap());
+        Self { child, requests, responses }
+    }
+
+    /// Sends a request, and returns the response as JSON.
+    fn check(&mut self, request: &Value) -> Value {
+        writeln!(self.requests, "{request}").unwrap();
+        let mut response = String::new();
+        self.responses.read_line(&mut response).unwrap();
+        serde_json::from_str(&response).unwrap_or_else(|error| panic!("{request}: {error}"))
+    }
+
+    /// Sends a request in domain `edge` with one descriptor per name, each with one entry.
+    fn check_names(&mut self, names: &[&str]) -> Value {
+        let descriptors: Vec<Value> = names.iter().map(|name| descriptor(name)).collect();
+        self.check(&json!({ "domain": "edge", "descriptors": descriptors }))
+    }
+}
+
+impl Drop for PythonClient {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns a descriptor with one entry.
+fn descriptor(name: &str) -> Value {
+    json!({ "entries": [{ "key": name, "value": "v" }] })
+}
+
+/// Returns a descriptor with one entry and one more field.
+fn descriptor_with(name: &str, field: &str, value: Value) -> Value {
+    let mut descriptor = descriptor(name);
+    descriptor[field] = value;
+    descriptor
+}
+
+/// Returns the statuses of a response: code, limit name, max, unit, and remaining units.
+fn statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
+    let statuses = response["statuses"].as_array().unwrap().iter();
+    let statuses = statuses.map(|status| {
+        let limit = &status["currentLimit"];
+        let number = |value: &Value| value.as_u64().unwrap_or_default();
+        (
+            status["code"].as_str().unwrap(),
+            limit["name"].as_str().unwrap_or_default(),
+            number(&limit["requestsPerUnit"]),
+            limit["unit"].as_str().unwrap_or_default(),
+            number(&status["limitRemaining"]),
+        )
+    });
+    statuses.collect()
+}
+
+#[test]
+fn published_protocol_decodes_every_response() {
+    let server = Server::start_with_grpc(POLICY, &[]);
+    let client = &mut PythonClient::start(&server);
+    let max_remaining = u64::from(u32::MAX);
+
+    let allowed = client.check_names(&["one", "unknown", "free", "watched"]);
+    assert_eq!(allowed["overallCode"], "OK");
+    assert_eq!(
+        statuses(&allowed),
+        [
+            ("OK", "one.1h", 2, "HOUR", 1),
+            ("OK", "", 0, "", 0),
+            ("OK", "", 0, "", max_remaining),
+            ("OK", "watched", 1, "DAY", 0),
+        ]
+    );
+    // A log keeps a charge until the end of its tick, which can add one second after rounding up.
+    let reset = allowed["statuses"][0]["durationUntilReset"].as_str().unwrap();
+    assert!(["3600s", "3601s"].contains(&reset), "{reset}");
+    let watched = client.check_names(&["watched"]);
+    assert_eq!(watched["overallCode"], "OK");
+    assert_eq!(statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
+
+    // The cost exceeds the max of both limits, so the denial has no reset time.
+    let costly = client.check(
+        &json!({ "domain": "edge", "hits_addend": 101, "descriptors": [descriptor("one")] }),
+    );
+    assert_eq!(costly["overallCode"], "OVER_LIMIT");
+    assert!(costly["statuses"][0].get("durationUntilReset").is_none(), "cost above max: {costly}");
+
+    // One of two descriptors is denied, and the other is not charged.
+    assert_eq!(client.check_names(&["other"])["overallCode"], "OK");
+    let denied = client.check_names(&["one", "other"]);
+    assert_eq!(denied["overallCode"], "OVER_LIMIT");
+    let codes = [("OK", "one.1h", 2, "HOUR", 1), ("OVER_LIMIT", "other", 1, "MINUTE", 0)];
+    assert_eq!(statuses(&denied), codes);
+    let headers: Vec<&str> = denied["responseHeadersToAdd"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|header| header["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(headers, ["ratelimit-policy", "ratelimit", "retry-after", "content-type"]);
+    let body = BASE64_STANDARD.decode(denied["rawBody"].as_str().unwrap()).unwrap();
+    let problem: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(
+        (&problem["status"], &problem["violated-policies"][0]),
+        (&json!(429), &json!("other"))
+    );
+
+    let peeked = client
+        .check(&json!({ "domain": "edge", "descriptors": [descriptor_with("one", "hits_addend", json!(0))] }));
+    assert_eq!(statuses(&peeked), [("OK", "one.1h", 2, "HOUR", 1)], "zero hits charge nothing");
+
+    let overspent = client.check(
+        &json!({ "domain": "edge", "descriptors": [descriptor_with("spent", "hits_addend", json!(25))] }),
+    );
+    assert_eq!(overspent["overallCode"], "OVER_LIMIT", "the units are charged: {overspent}");
+    assert_eq!(
+        client.check(
+            &json!({ "domain": "edge", "descriptors": [descriptor_with("spent", "hits_addend", json!(0))] })
+        )["overallCode"],
+        "OVER_LIMIT"
+    );
+
+    let own =
+        descriptor_with("unknown", "limit", json!({ "requests_per_unit": 1, "unit": "SECOND" }));
+    let own = json!({ "domain": "edge", "descriptors": [own] });
+    assert_eq!(statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
+
+    let banned = client.check_names(&["banned"]);
+    assert_eq!(banned["overallCode"], "OVER_LIMIT");
+    assert!(banned["statuses"][0].get("durationUntilReset").is_none());
+
+    // A client may send an empty domain: no rule matches.
+    let without_domain = client.check(&json!({ "descriptors": [descriptor("a")] }));
+    assert_eq!(statuses(&without_domain), [("OK", "", 0, "", 0)]);
+
+    for request in [json!({}), json!({ "domain": "edge" })] {
+        let rejected = client.check(&request);
+        assert_eq!(rejected["error"], "INVALID_ARGUMENT", "{rejected}");
+        assert!(rejected["details"].as_str().is_some_and(|details| !details.is_empty()));
+    }
+}

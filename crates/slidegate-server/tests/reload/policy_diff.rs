@@ -1,0 +1,51 @@
+//! The changes that a reload logs, and the settings that it keeps.
+
+use serde_json::json;
+
+use crate::folder::PolicyFolder;
+
+#[test]
+fn log_lists_changes_by_rule() {
+    let folder = PolicyFolder::with_policy(
+        "rules: [{ name: a, limits: [9/h] }, { name: b, limits: [9/s] }, { name: c, limits: [1/s] }]",
+    );
+    let server = folder.serve(&[]);
+    folder.replace_file(
+        "rules: [{ name: d, limits: [2/s] }, { name: c, limits: [1/s] }, { name: a, limits: [5/h] }]",
+    );
+    let summary = server.process.wait_for_log("the policy has changed");
+    assert!(summary.ends_with("rules: 1 new, 1 changed, 1 removed"), "{summary}");
+    for expected in [
+        "rule `d` is new: one counter for all requests; about 2 in any 1s (2/1s sliding_window)",
+        "rule `a` has changed: was [about 9 in any 1h (9/1h sliding_window)], is [about 5 in any 1h (5/1h sliding_window)]; counters kept",
+        "rule `b` was removed",
+    ] {
+        let line = server.process.next_log(std::time::Duration::from_secs(30)).unwrap();
+        assert!(line.contains("INFO") && line.ends_with(expected), "{line}");
+    }
+}
+
+#[test]
+fn observe_flag_applies_to_reloaded_policy() {
+    let policy = |max| format!("rules: [{{ name: a, limits: [{max}/h] }}]");
+    let folder = PolicyFolder::with_policy(&policy(1));
+    let server = folder.serve(&["--observe"]);
+    let assert_observed = |checks: u32| {
+        for _ in 0..checks {
+            let response = server.client.check(&json!({"attributes": {}}));
+            assert_eq!(response.status, 200);
+            assert_eq!(response.json()["limits"][0]["observed"], true);
+        }
+    };
+    assert_observed(2);
+    folder.replace_file(&policy(2));
+    // The log lists the changes in the file, without a change of the mode.
+    let expected = "was [about 1 in any 1h (1/1h sliding_window)], is [about 2 in any 1h";
+    server.process.wait_for_log(expected);
+    assert_observed(3);
+    assert_eq!(server.policy_status()["observe"], true);
+    let observed = r#"slidegate_decisions_total{domain="default",rule="a",limit="1h",outcome="#;
+    assert_eq!(server.metric(&format!("{observed}\"denied\"")), 0);
+    // One of the first two requests and two of the next three: the reload kept the counter.
+    assert_eq!(server.metric(&format!("{observed}\"observed\"")), 3);
+}

@@ -1,0 +1,207 @@
+//! Continuous reloads under full load. Each response comes from exactly one valid policy, no counts are lost, and no
+//! request fails. `RELOAD_SECONDS=60` runs the test for a minute instead of ten seconds.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{env, thread};
+
+use serde_json::Value;
+use slidegate::{Clock, Policy, SystemClock};
+
+use crate::client::{RawConnection, raw_check};
+use crate::folder::{PolicyFolder, ReloadingServer};
+
+const RELOAD_INTERVAL: Duration = Duration::from_millis(50);
+const CONNECTIONS: usize = 4;
+
+const REQUESTS_PER_TENANT: u64 = 100;
+/// Allowed requests per tenant, under both policies.
+const MAX: u64 = 30;
+
+/// Returns the policy variant `a` or `b`. Both contain the rules `bound`, `first` and `end`, which apply to every
+/// request.
+fn policy(variant: char) -> String {
+    let max = max_of(variant);
+    let fillers = (0..50)
+        .map(|nth| format!("  - {{ name: {variant}-{nth}, domain: else, limits: [{nth}/s] }}\n"));
+    format!(
+        "rules:
+  - {{ name: bound, per: [tenant], limits: [{MAX}/d], algorithm: sliding_log }}
+  - {{ name: first, limits: [{max}/d] }}
+  - {{ name: only-{variant}, limits: [500000000/d] }}
+{}  - {{ name: end, limits: [{max}/d] }}
+",
+        fillers.collect::<String>()
+    )
+}
+
+fn max_of(variant: char) -> u64 {
+    if variant == 'a' { 400_000_000 } else { 300_000_000 }
+}
+
+/// Removes the last rule, which leaves a valid policy.
+fn without_last_rule(policy: &str) -> &str {
+    &policy[..policy.find("  - { name: end").unwrap()]
+}
+
+/// Statistics of the responses that a client received.
+#[derive(Default)]
+struct ClientStats {
+    /// Number of limit results by rule and outcome.
+    limit_results: BTreeMap<(String, &'static str), u64>,
+    /// Number of requests by result.
+    requests: BTreeMap<&'static str, u64>,
+    /// Number of requests by policy variant.
+    by_policy: BTreeMap<String, u64>,
+}
+
+impl ClientStats {
+    fn add(&mut self, other: Self) {
+        for (key, count) in other.limit_results {
+            *self.limit_results.entry(key).or_default() += count;
+        }
+        for (key, count) in other.requests {
+            *self.requests.entry(key).or_default() += count;
+        }
+        for (key, count) in other.by_policy {
+            *self.by_policy.entry(key).or_default() += count;
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.requests.values().sum()
+    }
+
+    /// Checks and records the response to the nth request of a tenant.
+    fn record(&mut self, nth: u64, status: u16, response: &Value) {
+        let allowed = nth < MAX;
+        assert_eq!(
+            status,
+            if allowed { 200 } else { 429 },
+            "request {nth} of its tenant: {response}"
+        );
+        *self.requests.entry(if allowed { "allowed" } else { "denied" }).or_default() += 1;
+        let limits = response["limits"].as_array().unwrap();
+        let rules: Vec<&str> = limits.iter().map(|limit| limit["rule"].as_str().unwrap()).collect();
+        let variant = rules[2].strip_prefix("only-").unwrap();
+        assert_eq!([rules[0], rules[1], rules[3]], ["bound", "first", "end"], "{response}");
+        let max = max_of(variant.chars().next().unwrap());
+        for index in [1, 3] {
+            assert_eq!(limits[index]["limit"]["max"], max, "mixed policies: {response}");
+        }
+        assert_eq!(limits[0]["remaining"], MAX.saturating_sub(nth + 1), "{response}");
+        *self.by_policy.entry(variant.into()).or_default() += 1;
+        for limit in limits {
+            let outcome = match limit["allowed"].as_bool().unwrap() {
+                true if allowed => "allowed",
+                true => continue,
+                false => "denied",
+            };
+            let rule = limit["rule"].as_str().unwrap().to_owned();
+            *self.limit_results.entry((rule, outcome)).or_default() += 1;
+        }
+    }
+}
+
+/// Sends requests over one connection, tenant after tenant, until stopped.
+fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool) -> ClientStats {
+    let (mut raw, mut stats) = (RawConnection::connect(address), ClientStats::default());
+    for tenant in 0.. {
+        let body = format!(r#"{{"attributes":{{"tenant":"{connection}-{tenant}"}}}}"#);
+        let request = raw_check(&body);
+        for nth in 0..REQUESTS_PER_TENANT {
+            if is_stopped.load(Ordering::Relaxed) {
+                return stats;
+            }
+            raw.write(&request);
+            let (status, response) = raw.read_status_and_body();
+            stats.record(nth, status, &serde_json::from_str(&response).unwrap());
+        }
+    }
+    stats
+}
+
+/// Changes the policy file and returns whether the change is valid. Some changes are invalid, or written in two steps.
+fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
+    let valid = policy(if nth.is_multiple_of(2) { 'a' } else { 'b' });
+    match nth % 10 {
+        3 => {
+            // The first part is a valid policy without the last rule, but must not be loaded.
+            let first_part = without_last_rule(&valid);
+            let mut file = folder.begin_write(first_part);
+            server.process.signal("HUP");
+            thread::sleep(RELOAD_INTERVAL / 2);
+            file.write_all(&valid.as_bytes()[first_part.len()..]).unwrap();
+            return true;
+        }
+        5 => folder.replace_file(""),
+        7 => folder.replace_file(&valid[..valid.len() / 2]),
+        8 => folder.replace_file(&valid.replace("500000000/d", "500000000/x")),
+        9 => folder.write(&valid),
+        _ => folder.replace_file(&valid),
+    }
+    if nth.is_multiple_of(3) {
+        server.process.signal("HUP");
+    }
+    ![5, 7, 8].contains(&(nth % 10))
+}
+
+#[test]
+fn frequent_reloads_lose_no_requests_or_counts() {
+    let seconds = env::var("RELOAD_SECONDS").map_or(10, |text| text.parse().unwrap());
+    let is_policy = |text: &str| Policy::from_yaml(text).is_ok();
+    for valid in ['a', 'b'].map(policy) {
+        assert!(
+            is_policy(&valid)
+                && is_policy(without_last_rule(&valid))
+                && !is_policy(&valid[..valid.len() / 2])
+        );
+    }
+    let folder = PolicyFolder::with_policy(&policy('a'));
+    let server = folder.serve(&["--max-keys", "10000000"]);
+    let (is_stopped, clock) = (AtomicBool::new(false), SystemClock::new());
+    let (mut stats, mut changes, mut valid_changes) = (ClientStats::default(), 0, 0);
+    let address = server.process.address();
+    thread::scope(|scope| {
+        let is_stopped = &is_stopped;
+        let clients: Vec<_> = (0..CONNECTIONS)
+            .map(|nth| scope.spawn(move || send_requests(address, nth, is_stopped)))
+            .collect();
+        let end = clock.now().after(Duration::from_secs(seconds));
+        // Stops early if a client fails.
+        while clock.now() < end && !clients.iter().any(|client| client.is_finished()) {
+            thread::sleep(RELOAD_INTERVAL);
+            changes += 1;
+            valid_changes += u64::from(change_policy(&folder, &server, changes));
+        }
+        is_stopped.store(true, Ordering::Relaxed);
+        clients.into_iter().for_each(|client| stats.add(client.join().unwrap()));
+    });
+    let reloads = ["changed", "unchanged", "failed"].map(|result| server.reloads(result));
+    println!(
+        "{seconds} s: {} requests, none failed, by policy {:?}; {changes} changes, {valid_changes} of them valid; reloads {} changed, {} unchanged, {} failed",
+        stats.total(),
+        stats.by_policy,
+        reloads[0],
+        reloads[1],
+        reloads[2],
+    );
+    for ((rule, outcome), count) in &stats.limit_results {
+        let metric = server.metric(&format!(
+            r#"slidegate_decisions_total{{domain="default",rule="{rule}",limit="1d",outcome="{outcome}"}}"#
+        ));
+        assert_eq!(metric, *count, "{rule} {outcome}");
+    }
+    for (result, count) in &stats.requests {
+        let name = format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#);
+        assert_eq!(server.metric(&name), *count, "{result}");
+    }
+    assert_eq!(server.metric("slidegate_requests_total"), stats.total());
+    // Changes in quick succession cause a single reload, but even on a busy machine at least a quarter is loaded.
+    let [changed, _, failed] = reloads;
+    assert!(changed >= valid_changes / 4 && failed >= (changes - valid_changes) / 4, "{reloads:?}");
+    assert!(stats.by_policy.len() == 2 && stats.requests.len() == 2, "{:?}", stats.by_policy);
+}
