@@ -1,4 +1,4 @@
-//! A policy file within your own program: no server, and the counts live in this process.
+//! A policy file in your own program: without a server, with the counters in this process.
 //!
 //! ```sh
 //! cargo run -p slidegate --example gate
@@ -9,9 +9,9 @@ use std::error::Error;
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Timestamp};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // A wrong policy is an error that tells all its mistakes with their places.
+    // An invalid policy is an error that lists all problems with their positions.
     let policy = Policy::from_yaml(include_str!("public-api.yaml"))?;
-    // A clock that stands still, so that this always prints the same. A service takes `MemoryStore::new()`.
+    // A manual clock, so that the output is always the same. A service uses `MemoryStore::new()`.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
     let gate = Gate::new(policy, MemoryStore::with_clock(clock, 1_000_000));
 
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let attributes = [("method", method), ("path", path), ("api_key", key), ("plan", plan)];
         let ruling = gate.check_now(&Request::new("default", Descriptor::new(attributes)));
         let (decision, limit) = (ruling.decision(), ruling.binding());
-        // The limit that is nearest to its end, or the one that denies.
+        // The binding limit: the limit that denies, or else the limit closest to its maximum.
         let limit = limit.map_or("nothing", |limit| limit.policy_name());
         match decision.is_allowed() {
             true => println!("{method} {path}: {limit} has {} left", decision.remaining()),

@@ -1,4 +1,4 @@
-//! A gRPC service of tonic: each client may ask three times a minute how it is.
+//! A gRPC service with tonic: each client may send three health checks per minute.
 //!
 //! ```sh
 //! cargo run -p slidegate-tower --features tonic --example grpc_health
@@ -16,7 +16,7 @@ use tonic_reflection::server::Builder;
 const POLICY: &str = "
 rules:
   - name: health
-    when: { path: /grpc.health.v1.Health/* }    # what tools ask of our schema is not counted
+    when: { path: /grpc.health.v1.Health/* }    # reflection requests of tools are not counted
     per: [ip]
     limits: [3/min]
     algorithm: sliding_log
@@ -30,14 +30,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with("ip", extract::client_ip(TrustedProxies::none()));
     let layer = RateLimitLayer::new(gate, attributes).respond_with(Grpc);
 
-    // Your own service stands here: any that tonic serves.
+    // Replace this with your own tonic service.
     let (_, health) = tonic_health::server::health_reporter();
     let schema = || Builder::configure().register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET);
     Server::builder()
         .layer(layer)
         .add_service(health)
         .add_service(schema().build_v1()?)
-        .add_service(schema().build_v1alpha()?) // of grpcurl older releases know no other
+        .add_service(schema().build_v1alpha()?) // older releases of grpcurl support only this version
         .serve("127.0.0.1:50051".parse()?)
         .await?;
     Ok(())

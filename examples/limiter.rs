@@ -8,13 +8,13 @@ use slidegate::Verdict::{Allowed, Denied};
 use slidegate::{Limiter, LimiterError, ManualClock, MemoryStore, Timestamp};
 
 fn main() -> Result<(), LimiterError> {
-    // A clock that stands still until it is told to go on, so that this always prints the same. A service
-    // writes `Limiter::new(["3/s", "10000/d"])?`.
+    // A manual clock, so that the output is always the same. A service uses
+    // `Limiter::new(["3/s", "10000/d"])?`.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
     let store = MemoryStore::with_clock(clock.clone(), 1_000_000);
     let limiter = Limiter::with_store(["3/s", "10000/d"], store)?;
 
-    // Anything that can be hashed is a key.
+    // Any hashable value can be a key.
     for nth in 1..=4 {
         match limiter.check(&("customer", 42)) {
             Allowed(decision) => println!("{nth}: served, {} left", decision.remaining()),
@@ -24,12 +24,12 @@ fn main() -> Result<(), LimiterError> {
         }
     }
 
-    // Whoever waits for as long as was told is served.
+    // A request after `retry_after` is allowed.
     let wait = limiter.peek(&("customer", 42), 1).decision().retry_after().unwrap_or_default();
     clock.advance(wait);
     println!("after {wait:?}: allowed is {}", limiter.check(&("customer", 42)).is_allowed());
 
-    // What has been charged for nothing can be given back.
+    // Charges without use can be reverted.
     let verdict = limiter.check_cost(&("customer", 7), 3);
     println!("left for a batch of 3: {}", verdict.decision().remaining());
     limiter.revert(verdict.decision().receipt());

@@ -1,4 +1,4 @@
-//! An API of axum with plans: how much one may ask hangs on what one pays for.
+//! An axum API with plans: the limits depend on the plan of the user.
 //!
 //! ```sh
 //! cargo run -p slidegate-tower --features axum --example plans
@@ -22,27 +22,27 @@ use tokio::net::TcpListener;
 const POLICY: &str = "
 rules:
   - name: requests
-    per: [user|ip]                    # who shows no key is counted by address
+    per: [user|ip]                    # requests without a key are counted by address
     limits: [5/min]                   # the free plan
     overrides:
       - { name: pro, when: { plan: pro }, limits: [100/s, 1000/min] }
       - { name: enterprise, when: { plan: enterprise }, limits: unlimited }
-  - name: exports                     # few and costly, whatever the plan
+  - name: exports                     # few and expensive, for all plans
     when: { method: POST, route: /v1/exports }
     per: [user]
-    when_missing: deny                # nobody exports without a key
+    when_missing: deny                # no exports without a key
     limits: [2/min]
     algorithm: sliding_log            # exact
 ";
 
-/// Who asks, and what is paid for.
+/// The authenticated user and their plan.
 #[derive(Clone)]
 struct User {
     name: &'static str,
     plan: &'static str,
 }
 
-/// Knows whose key it is. A service of yours looks that up.
+/// Looks up the user of an API key. Your service would use a database.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = extract::api_key().extract((&request).into());
     let user = match key.as_deref() {

@@ -1,5 +1,5 @@
-//! A client that waits as it is told: reqwest behind `RetryLayer`. It asks for a page as often as it is
-//! asked to, and is denied by nobody for long.
+//! A client that respects retry delays: reqwest behind `RetryLayer`. It requests a page repeatedly, and waits
+//! after each denial as long as the server requires.
 //!
 //! ```sh
 //! cargo run -p slidegate-tower --features client --example polite_client -- http://127.0.0.1:3000/ 20
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let answer = reqwest::Request::try_from(request).map(|request| http.execute(request));
         async move { Ok::<_, reqwest::Error>(Response::<reqwest::Body>::from(answer?.await?)) }
     });
-    // What waits and asks again: at most 4 attempts within a minute and a half.
+    // Waits and retries: at most 4 attempts within 90 seconds.
     let polite = RetryLayer::new().total_time(Duration::from_secs(90));
     let mut client = ServiceBuilder::new().layer(polite).service(http);
 

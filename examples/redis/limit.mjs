@@ -1,20 +1,20 @@
-// Counts in Redis with slidegate's scripts and without slidegate, on the very keys that
+// Counts in Redis with slidegate's scripts, without slidegate, and shares the keys of
 //
 //     slidegate serve --store redis://…
 //
-// uses for this rule (docs/REDIS.md tells what goes into the scripts and comes out):
+// for this rule (docs/REDIS.md documents the arguments and replies of the scripts):
 //
 //     rules: [{ name: per-client, per: [client], limits: [5/h], algorithm: sliding_log }]
 //
 //     npm install redis
-//     node limit.mjs redis://127.0.0.1/ sliding_log alice [how often]
+//     node limit.mjs redis://127.0.0.1/ sliding_log alice [number of requests]
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createClient, RESP_TYPES } from 'redis'
 
 const [PREFIX, MAX, WINDOW_US] = ['slidegate:', 5, 3_600_000_000]
-// The number of an algorithm, its tick of an hour (in microseconds), and its decider: of a state with a key of
-// its own, or of one that is a slot of a value which limits share.
+// The number of an algorithm, the tick for a window of an hour (in microseconds), and the script that decides: for a
+// state with a key of its own, or for a state in a slot of a value that several limits share.
 const ALGORITHMS = { sliding_log: [1, 10, 'single_key'], sliding_window: [3, 1000, 'single_slot'] }
 
 const lua = (file) => readFileSync(new URL(`../../crates/slidegate-redis/lua/${file}.lua`, import.meta.url), 'utf8')
@@ -23,14 +23,14 @@ const escape = (text) => encodeURIComponent(text)
   .replace(/%(2F|40|2B|3A)/g, decodeURIComponent)
 const fnv1a = (text) => Buffer.from(text).reduce((hash, byte) => Math.imul(hash ^ byte, 0x01000193) >>> 0, 0x811c9dc5)
 
-// Takes one unit: whether it fits, how many remain, and in how many seconds it would fit.
+// Takes one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds.
 async function take(connection, algorithm, client) {
   const [number, tickUs, decider] = ALGORITHMS[algorithm]
   const counter = `1h:${algorithm}:1h` // the limit's id, and its shape: algorithm and window
-  // (An IPv6 address counts by its network, whose text is not escaped: {client=(2001:db8::/64)}.)
+  // An IPv6 address is counted by its network, whose text is not escaped: {client=(2001:db8::/64)}.
   const key = `${PREFIX}default:per-client:{client=${escape(client)}}` + (decider === 'single_key' ? `:${counter}` : '')
   const argument = Buffer.alloc(61)
-  argument.writeDoubleLE(-1, 0) // Redis tells the time
+  argument.writeDoubleLE(-1, 0) // Redis's clock
   argument.set([1, number, 0], 8) // take; one hit, enforced
   argument.writeUInt16LE(1, 11) // at the first key; no extra, and kept a second longer:
   for (const [nth, word] of [fnv1a(counter), MAX, 0, 1].entries()) argument.writeUInt32LE(word, 13 + 4 * nth)
@@ -43,7 +43,7 @@ async function take(connection, algorithm, client) {
     if (!error.message.startsWith('NOSCRIPT')) throw error
     return connection.eval(text, call)
   })
-  // Where the last unit was charged, `retry` says when the next one fits.
+  // `retry` is the delay until the next unit is available. It is also set if the last unit was charged.
   const [charged, remaining, retry] = [reply[0], reply.readDoubleLE(1), reply.readDoubleLE(17)]
   return { allowed: charged > 0, remaining, retry: retry / 1e6 }
 }

@@ -1,13 +1,13 @@
-"""Counts in Redis with slidegate's scripts and without slidegate, on the very keys that
+"""Counts in Redis with slidegate's scripts, without slidegate, and shares the keys of
 
     slidegate serve --store redis://…
 
-uses for this rule (docs/REDIS.md tells what goes into the scripts and comes out):
+for this rule (docs/REDIS.md documents the arguments and replies of the scripts):
 
     rules: [{ name: per-client, per: [client], limits: [5/h], algorithm: sliding_log }]
 
     pip install redis
-    python limit.py redis://127.0.0.1/ sliding_log alice [how often]
+    python limit.py redis://127.0.0.1/ sliding_log alice [number of requests]
 """
 import functools, hashlib, struct, sys
 from pathlib import Path
@@ -15,8 +15,8 @@ from urllib.parse import quote
 import redis
 
 PREFIX, MAX, WINDOW_US = "slidegate:", 5, 3_600_000_000
-# The number of an algorithm, its tick of an hour (in microseconds), and its decider: of a state with a key of
-# its own, or of one that is a slot of a value which limits share.
+# The number of an algorithm, the tick for a window of an hour (in microseconds), and the script that decides: for a
+# state with a key of its own, or for a state in a slot of a value that several limits share.
 ALGORITHMS = {"sliding_log": (1, 10, "single_key"), "sliding_window": (3, 1000, "single_slot")}
 LUA = Path(__file__).parents[2] / "crates/slidegate-redis/lua"
 
@@ -32,13 +32,13 @@ def fnv1a(text):
 
 
 def take(connection, algorithm, client):
-    """Takes one unit: whether it fits, how many remain, and in how many seconds it would fit."""
+    """Takes one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds."""
     number, tick_us, decider = ALGORITHMS[algorithm]
     counter = f"1h:{algorithm}:1h"  # the limit's id, and its shape: algorithm and window
-    # (An IPv6 address counts by its network, whose text is not escaped: {client=(2001:db8::/64)}.)
+    # An IPv6 address is counted by its network, whose text is not escaped: {client=(2001:db8::/64)}.
     key = f"{PREFIX}default:per-client:{{client={quote(client, safe='/@+:')}}}"
     key += f":{counter}" if decider == "single_key" else ""
-    # -1: Redis tells the time. 1: take. One hit, enforced (0), at the first key. No extra; kept a second longer.
+    # -1: Redis's clock. 1: take. One hit, enforced (0), at the first key. No extra units; kept one second longer.
     head = struct.pack("<dBBBHIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, 0, 1)
     # The window in ticks, one unit, no phase.
     argument = head + struct.pack("<dddd", tick_us, WINDOW_US // tick_us, 1, 0)
@@ -47,7 +47,7 @@ def take(connection, algorithm, client):
         reply = connection.evalsha(sha, 1, key, argument)
     except redis.exceptions.NoScriptError:
         reply = connection.eval(text, 1, key, argument)
-    # Where the last unit was charged, `retry` says when the next one fits.
+    # `retry` is the delay until the next unit is available. It is also set if the last unit was charged.
     charged, remaining, _reset, retry, _at = struct.unpack("<Bdddd", reply)
     return charged > 0, int(remaining), retry / 1e6
 
