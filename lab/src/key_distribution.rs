@@ -27,8 +27,8 @@ impl KeyDistribution {
         match self {
             Self::Uniform(count) => rng.usize(0..*count),
             Self::Zipf(sums) => {
-                let drawn = rng.f64() * sums.last().copied().unwrap_or_default();
-                sums.partition_point(|sum| *sum < drawn).min(sums.len() - 1)
+                let sampled = rng.f64() * sums.last().copied().unwrap_or_default();
+                sums.partition_point(|sum| *sum < sampled).min(sums.len() - 1)
             }
         }
     }

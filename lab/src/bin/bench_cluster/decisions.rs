@@ -61,8 +61,8 @@ impl Node {
 
     /// Simulates two other nodes that have acknowledged all updates up to a flush.
     fn acknowledge(&self, flush: u64) {
-        let member = |of| MemberProgress {
-            incarnation: Incarnation(of),
+        let member = |id| MemberProgress {
+            incarnation: Incarnation(id),
             acknowledged_flush: flush,
             silent_since: None,
         };
@@ -127,15 +127,19 @@ fn measure(effort: Effort, key_count: usize) -> Result<Vec<Timing>, Box<dyn Erro
     let limit: Limit = LIMIT.parse()?;
     let keys = Keys::new(key_count);
     let memory = MemoryStore::new();
-    let (one, of_three) = (Node::new(1, 10_000_000), Node::new(1, 10_000_000));
-    of_three.acknowledge(0);
+    let (single_node, one_of_three) = (Node::new(1, 10_000_000), Node::new(1, 10_000_000));
+    one_of_three.acknowledge(0);
     fill(&memory, &keys, &limit);
-    fill(&one.store, &keys, &limit);
-    fill(&of_three.store, &keys, &limit);
+    fill(&single_node.store, &keys, &limit);
+    fill(&one_of_three.store, &keys, &limit);
     let turns: [&TurnFn<'_>; 3] = [
         &|seed| count_denied(&memory, &keys, &limit, seed),
-        &|seed| count_denied(&one.store, &keys, &limit, seed),
-        &|seed| with_replication(&of_three, || count_denied(&of_three.store, &keys, &limit, seed)),
+        &|seed| count_denied(&single_node.store, &keys, &limit, seed),
+        &|seed| {
+            with_replication(&one_of_three, || {
+                count_denied(&one_of_three.store, &keys, &limit, seed)
+            })
+        },
     ];
     let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS };
     Ok(run_interleaved(plan, &turns))
@@ -170,9 +174,9 @@ fn count_denied(store: &impl Store, keys: &Keys, limit: &Limit, seed: u64) -> us
     denied
 }
 
-/// Runs `count_denied` while, every interval, the changed counters are drained and acknowledged, and as many updates from
+/// Runs `decide` while, every interval, the changed counters are drained and acknowledged, and as many updates from
 /// another node are merged.
-fn with_replication(node: &Node, count_denied: impl FnOnce() -> usize) -> usize {
+fn with_replication(node: &Node, decide: impl FnOnce() -> usize) -> usize {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -180,15 +184,16 @@ fn with_replication(node: &Node, count_denied: impl FnOnce() -> usize) -> usize 
             while !done.load(Ordering::Relaxed) {
                 thread::park_timeout(INTERVAL);
                 flush += 1;
-                let mut told = Vec::new();
-                node.counters().drain_changed(flush, usize::MAX, &mut told);
-                told.iter_mut()
-                    .for_each(|told: &mut CounterUpdate| told.incarnation = Incarnation(101));
-                node.counters().merge(&told, DriftCorrectedClock::new().now());
+                let mut updates = Vec::new();
+                node.counters().drain_changed(flush, usize::MAX, &mut updates);
+                updates
+                    .iter_mut()
+                    .for_each(|update: &mut CounterUpdate| update.incarnation = Incarnation(101));
+                node.counters().merge(&updates, DriftCorrectedClock::new().now());
                 node.acknowledge(flush);
             }
         });
-        let denied = count_denied();
+        let denied = decide();
         done.store(true, Ordering::Relaxed);
         denied
     })

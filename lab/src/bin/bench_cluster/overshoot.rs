@@ -124,7 +124,7 @@ fn send_load(
     let start = Instant::now();
     let connections = CONNECTIONS_PER_SERVER * addresses.len() as u32;
     thread::scope(|scope| {
-        let send_requests = |nth: u32| {
+        let connection = |nth: u32| {
             let address = addresses[nth as usize % addresses.len()];
             let first = Duration::from_secs(1) * nth / REQUESTS_PER_SECOND;
             move || {
@@ -136,12 +136,11 @@ fn send_load(
                 )
             }
         };
-        let calls: Vec<_> = (0..connections).map(|nth| scope.spawn(send_requests(nth))).collect();
+        let threads: Vec<_> = (0..connections).map(|nth| scope.spawn(connection(nth))).collect();
         let mut all = (0, Vec::new());
-        for send_requests in calls {
-            let (response_count, allowed) = send_requests
-                .join()
-                .map_err(|_| io::Error::other("a connection thread panicked"))??;
+        for thread in threads {
+            let (response_count, allowed) =
+                thread.join().map_err(|_| io::Error::other("a connection thread panicked"))??;
             all.0 += response_count;
             all.1.extend(allowed);
         }
@@ -203,13 +202,13 @@ fn read_response(responses: &mut impl BufRead) -> io::Result<bool> {
 /// Returns the maximum number of times in any window of this length.
 fn max_allowed_in_window(sorted: &[Duration], window: Duration) -> usize {
     let mut first = 0;
-    let held = sorted.iter().enumerate().map(|(nth, moment)| {
+    let counts = sorted.iter().enumerate().map(|(nth, moment)| {
         while sorted[first] + window <= *moment {
             first += 1;
         }
         nth + 1 - first
     });
-    held.max().unwrap_or(0)
+    counts.max().unwrap_or(0)
 }
 
 fn table(quota: &Quota, runs: &[OvershootRun]) -> MarkdownTable {

@@ -152,15 +152,15 @@ fn hash_command(identity: usize, now_s: u64, case: &Case) -> Cmd {
     let mut command = redis::cmd("HSET");
     command.arg(plain_key(identity));
     for (nth, (window, precision, max)) in case.limits.into_iter().enumerate() {
-        let (running, held) = (now_s / precision, window / precision);
+        let (current_bucket, bucket_count) = (now_s / precision, window / precision);
         let name = format!("{window}:{precision}:");
-        let buckets = (case.minutes * 60 / precision).min(held);
+        let buckets = (case.minutes * 60 / precision).min(bucket_count);
         let older = buckets - 1;
         let newest = if case.full_limit(identity) == Some(nth) { max - older } else { 1 };
-        command.arg(format!("{name}o")).arg(running - held + 1);
+        command.arg(format!("{name}o")).arg(current_bucket - bucket_count + 1);
         command.arg(&name).arg(newest + older);
-        command.arg(format!("{name}{running}")).arg(newest);
-        for bucket in running - older..running {
+        command.arg(format!("{name}{current_bucket}")).arg(newest);
+        for bucket in current_bucket - older..current_bucket {
             command.arg(format!("{name}{bucket}")).arg(1);
         }
     }

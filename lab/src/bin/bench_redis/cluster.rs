@@ -100,14 +100,14 @@ fn table(contenders: &[Deployment; 2], rounds: &[Vec<LoadResult>; 2]) -> Markdow
     let columns = ["", "decisions/s", "CPU, us", "requests per call", "p50, ms", "p99, ms"];
     let mut table = MarkdownTable::new(columns);
     for (contender, results) in contenders.iter().zip(rounds) {
-        let of = |field: fn(&LoadResult) -> f64| median(results.iter().map(field));
+        let median_of = |field: fn(&LoadResult) -> f64| median(results.iter().map(field));
         table.add_row([
             contender.name.to_owned(),
-            format!("{:.0}", of(|result| result.per_second)),
-            format!("{:.1}", of(|result| result.cpu_us)),
-            format!("{:.0}", of(|result| result.requests / result.calls)),
-            format!("{:.2}", of(|result| result.p50_ms)),
-            format!("{:.2}", of(|result| result.p99_ms)),
+            format!("{:.0}", median_of(|result| result.per_second)),
+            format!("{:.1}", median_of(|result| result.cpu_us)),
+            format!("{:.0}", median_of(|result| result.requests / result.calls)),
+            format!("{:.2}", median_of(|result| result.p50_ms)),
+            format!("{:.2}", median_of(|result| result.p99_ms)),
         ]);
     }
     table

@@ -30,7 +30,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         // The child process: a server to compare slidegate with.
-        [bare::CHILD_ARGUMENT, protocol, threads, answer] => bare::serve(protocol, threads, answer),
+        [bare::CHILD_ARGUMENT, protocol, threads, response] => {
+            bare::serve(protocol, threads, response)
+        }
         _ => lab::part::main(&[
             ("http", http::run),
             ("grpc", grpc::run),
