@@ -140,7 +140,7 @@ mod tests {
             let error =
                 from_flags("cluster://", &["--cluster-listen", listen]).unwrap().unwrap_err();
             assert!(error.starts_with(&format!(
-                "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): to listen on {listen}"
+                "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {listen} is reachable from other machines"
             )));
             let key = ["--cluster-listen", listen, "--cluster-key", "sixteen letters."];
             assert!(from_flags("cluster://", &key).unwrap().is_ok());

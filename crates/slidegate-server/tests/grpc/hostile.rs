@@ -64,7 +64,7 @@ fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'
         ("compressed", PATH, compressed, INTERNAL, "ompress"),
         ("invalid flag", PATH, invalid_flag, INTERNAL, "ompress"),
         ("maximum length", PATH, vec![0, 0xff, 0xff, 0xff, 0xff], OUT_OF_RANGE, "too large"),
-        ("other path", "/", frame_message(&good), UNIMPLEMENTED, "no path"),
+        ("other path", "/", frame_message(&good), UNIMPLEMENTED, "is not the path of a method"),
         ("other service", "/some.Service/Do", frame_message(&good), UNIMPLEMENTED, "some.Service"),
         (
             "other method",

@@ -233,7 +233,7 @@ fn invalid_and_store_failures_have_outcomes() {
         decision,
         &[
             ("slidegate.domain", "default"),
-            ("slidegate.outcome", "refused"),
+            ("slidegate.outcome", "store_unavailable"),
             ("slidegate.degraded", "true"),
             ("http.response.status_code", "503"),
         ],
