@@ -146,7 +146,7 @@ fn number_of_logged_errors_is_bounded() {
     loop {
         let line = server.process.next_log(Duration::from_secs(30)).unwrap();
         lines.push(line);
-        if lines.last().unwrap().contains("goes on as it was") {
+        if lines.last().unwrap().contains("keeping the current policy") {
             break;
         }
     }

@@ -166,7 +166,7 @@ fn invalid_per_is_quoted_as_given() {
     let files = ReplayFiles::new("per-wrong");
     files.write("access.log", "");
     let error = failure_message(files.run(&["--suggest", "--per", "ip,ip", "access.log"], b""));
-    assert!(error.starts_with("--per ip,ip: `ip` stands"), "{error}");
+    assert!(error.starts_with("--per ip,ip: `ip` is listed in `per` twice"), "{error}");
 }
 
 #[test]
