@@ -71,7 +71,7 @@ fn acknowledgement_of_unsent_position_is_ignored() {
     let flush_before = cluster.acknowledged_flush(1);
     for received in [unsent_seq, unsent_epoch, Position { seq: u64::MAX, ..update_frame.position }]
     {
-        let ack = ack_frame(&Ack { received: received, sent: Position { epoch: 1, seq: 1 } });
+        let ack = ack_frame(&Ack { received, sent: Position { epoch: 1, seq: 1 } });
         cluster.run_on(1, |engine, counters, now| {
             engine.on_frame_received(counters, Incarnation(2), &ack, now)
         });
