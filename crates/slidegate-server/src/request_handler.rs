@@ -1,6 +1,6 @@
 //! The parts that all decision endpoints of a listener share: the service, rendering, metrics and tracing.
 //!
-//! An endpoint begins a [`RequestScope`] for each request, decides and renders within it.
+//! For each request, an endpoint begins a [`RequestScope`], and decides and renders the response within this scope.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,22 +24,22 @@ pub struct RequestHandler {
     metrics: Option<ListenerMetrics>,
 }
 
-/// The trace of the caller. Empty if tracing is disabled.
+/// The parent of a request's span, from the trace headers of the caller. `None` if tracing is disabled.
 pub struct TraceContext(Option<TraceParent>);
 
-/// A request in progress, with its timer and its span, if tracing is enabled.
+/// A request in progress, with its trace span, and with a timer if metrics are collected.
 pub struct RequestScope<'d> {
     handler: &'d RequestHandler,
     span: DecisionSpan,
     _timer: Option<Timer<'d>>,
 }
 
-/// Records the elapsed time when it is dropped.
+/// A timer that records the elapsed time in the metrics when the timer is dropped.
 struct Timer<'d>(&'d ListenerMetrics, Instant);
 
 /// A response that metrics and traces can classify.
 pub trait ClassifyResponse {
-    /// Returns the result for metrics.
+    /// Returns the result under which metrics count the response.
     fn result(&self) -> RequestResult;
 
     /// Returns the status of the response as a span attribute.
@@ -63,7 +63,7 @@ impl RequestHandler {
         &self.renderer
     }
 
-    /// Returns the metrics of the listener, if they are collected.
+    /// Returns the metrics of the listener, or `None` if metrics are not collected.
     pub fn metrics(&self) -> Option<&ListenerMetrics> {
         self.metrics.as_ref()
     }
@@ -71,21 +71,21 @@ impl RequestHandler {
     /// Returns the trace context in the headers of a caller.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let is_tracing = self.service.telemetry().tracer().is_some();
-        TraceContext(is_tracing.then(|| trusted_parent(headers)))
+        TraceContext(is_tracing.then(|| trusted_trace_parent(headers)))
     }
 
-    /// Returns the trace context of a forwarded request. The end client may have written its headers, so they decide
-    /// sampling only with `--trust-traceparent`.
+    /// Returns the trace context in the headers of a request that a proxy forwards. The end client may have written
+    /// these headers, so they determine sampling only with `--trust-traceparent`.
     pub fn forwarded_trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let tracer = self.service.telemetry().tracer();
         TraceContext(tracer.map(|tracer| match tracer.trusts_forwarded() {
-            true => trusted_parent(headers),
+            true => trusted_trace_parent(headers),
             false => TraceParent::untrusted(header_values(headers, TRACEPARENT)),
         }))
     }
 
-    /// Begins a request. Must be called after the whole request has arrived, so that a slow client does not count as
-    /// latency. `name` is the name of the span.
+    /// Starts the timer and the trace span of a request. Must be called after the whole request has arrived, so that a
+    /// slow client does not count as latency. `name` is the name of the span.
     pub fn begin(&self, name: &'static str, trace: TraceContext) -> RequestScope<'_> {
         RequestScope {
             handler: self,
@@ -96,38 +96,38 @@ impl RequestHandler {
 }
 
 impl RequestScope<'_> {
-    /// Decides about a request, and charges its cost if every limit allows it.
+    /// Decides about a request, and charges its cost if every limit allows the request.
     pub async fn check(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record(domain, self.handler.service.check(request).await)
+        self.record_ruling(domain, self.handler.service.check(request).await)
     }
 
-    /// Like [`check`](Self::check), with a policy that the caller has already loaded.
+    /// Decides like [`check`](Self::check), with a policy that the caller has already loaded.
     pub async fn check_with_policy(
         &self,
         policy: &ActivePolicy,
         domain: &str,
         request: &Request<'_>,
     ) -> Ruling {
-        self.record(domain, self.handler.service.check_with_policy(policy, request).await)
+        self.record_ruling(domain, self.handler.service.check_with_policy(policy, request).await)
     }
 
     /// Returns the decision that [`check`](Self::check) would return. Charges nothing.
     pub async fn peek(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record(domain, self.handler.service.peek(request).await)
+        self.record_ruling(domain, self.handler.service.peek(request).await)
     }
 
     /// Records units that have been consumed. Never denies.
     pub async fn report(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record(domain, self.handler.service.report(request).await)
+        self.record_ruling(domain, self.handler.service.report(request).await)
     }
 
-    fn record(&self, domain: &str, ruling: Ruling) -> Ruling {
+    fn record_ruling(&self, domain: &str, ruling: Ruling) -> Ruling {
         self.span.record_ruling(domain, &ruling);
         ruling
     }
 
-    /// Runs `work` within the span, and ends the span with the response. `work` is pinned by the caller, because a move
-    /// would store the future twice.
+    /// Runs `work` within the trace span, and ends the span with the response. The caller pins `work`: if the future
+    /// were moved into this function, it would be stored twice.
     pub async fn run<R: ClassifyResponse>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         let response = self.span.run_within(work).await;
         self.span.finish(&response);
@@ -141,7 +141,7 @@ impl Drop for Timer<'_> {
     }
 }
 
-fn trusted_parent(headers: &HeaderMap) -> TraceParent {
+fn trusted_trace_parent(headers: &HeaderMap) -> TraceParent {
     TraceParent::trusted(header_values(headers, TRACEPARENT), header_values(headers, "tracestate"))
 }
 

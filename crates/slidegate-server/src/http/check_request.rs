@@ -1,4 +1,5 @@
-//! JSON bodies of checks, reports and explanations, parsed without copying. Errors name their position.
+//! JSON bodies of checks, reports and explanations, parsed without copying. An error message contains the line and
+//! column of the error.
 //!
 //! Callers often allow a request if its check fails, and end clients choose many of the values. So no value, name,
 //! domain, cost or number of attributes makes a check fail.
@@ -14,8 +15,9 @@ use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
 use super::problem::Problem;
 
-/// Maximum number of attributes that are compared pairwise to find repeated names. Above it, a hash set is used.
-const FEW_ATTRIBUTES: usize = 16;
+/// Maximum number of attributes whose names are compared pairwise to find repeated names. If there are more attributes,
+/// a hash set is used.
+const MAX_PAIRWISE_ATTRIBUTES: usize = 16;
 
 /// The body of `/v1/check` and `/v1/peek`: the request to decide.
 #[derive(Deserialize, JsonSchema)]
@@ -120,7 +122,7 @@ pub struct ExplainRequest<'b> {
     descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
 
-/// One of several descriptors.
+/// One descriptor in the body of `/v1/explain`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExplainDescriptor<'b> {
@@ -164,7 +166,7 @@ impl<'b> ExplainRequest<'b> {
     }
 }
 
-/// Deserializes a cost that may be absent, but not null.
+/// Deserializes a cost. The field may be absent from the body, but it must not be null.
 fn deserialize_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cost>, D::Error> {
     Cost::deserialize(deserializer).map(Some)
 }
@@ -185,11 +187,11 @@ pub fn default_domain<'b>() -> LossyText<'b> {
     LossyText { text: Cow::Borrowed(DEFAULT_DOMAIN), bytes: None }
 }
 
-/// A JSON string that may contain bytes that are not UTF-8 and unpaired surrogates.
+/// A JSON string that may contain invalid Unicode: bytes that are not UTF-8, or unpaired surrogates.
 pub struct LossyText<'b> {
-    /// The string, with a replacement character for each sequence that is not Unicode.
+    /// The string, with a replacement character for each invalid sequence.
     text: Cow<'b, str>,
-    /// The original bytes of a string that is not UTF-8.
+    /// The original bytes of a string that is not UTF-8. `None` for all other strings.
     bytes: Option<Box<[u8]>>,
 }
 
@@ -239,7 +241,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for LossyText<'b> {
                 Ok(LossyText::from(Cow::Owned(bytes.to_owned())))
             }
 
-            /// Used for queries, which are decoded already.
+            /// Accepts text from the query of a URL, which is already decoded.
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
                 Ok(LossyText { text: text.into(), bytes: None })
             }
@@ -268,7 +270,7 @@ impl JsonSchema for LossyText<'_> {
     }
 }
 
-/// Names and values of attributes. Each name occurs once.
+/// The names and values of a request's attributes. Each name occurs once.
 struct Attributes<'b>(Vec<(LossyText<'b>, LossyText<'b>)>);
 
 impl Attributes<'_> {
@@ -310,10 +312,10 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
                         map.next_value::<LossyText<'_>>()?;
                         continue;
                     }
-                    if attributes.len() == FEW_ATTRIBUTES {
+                    if attributes.len() == MAX_PAIRWISE_ATTRIBUTES {
                         names.extend(attributes.iter().map(|(name, _)| name.as_str().to_owned()));
                     }
-                    let is_repeated = match attributes.len() < FEW_ATTRIBUTES {
+                    let is_repeated = match attributes.len() < MAX_PAIRWISE_ATTRIBUTES {
                         true => attributes.iter().any(|(other, _)| other.text == name.text),
                         false => !names.insert(name.as_str().to_owned()),
                     };
@@ -354,7 +356,7 @@ impl JsonSchema for Attributes<'_> {
 #[derive(Default)]
 struct Costs<'b>(Vec<(LossyText<'b>, Cost)>);
 
-/// Maximum number of named costs. Costs that no rule charges have no effect, so no request needs more.
+/// Maximum number of named costs in a request. Costs that no rule charges have no effect, so callers can omit them.
 const MAX_COSTS: usize = 64;
 
 impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
@@ -421,13 +423,13 @@ impl<'de> Deserialize<'de> for Cost {
                 f.write_str("a whole number of units, 0 or more")
             }
 
-            /// Accepts any cost. A cost above every limit never fits, and is denied.
+            /// Accepts any cost. A cost that exceeds a limit is no error: the request is denied.
             fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
                 Ok(Cost(cost))
             }
 
-            /// Accepts whole numbers with a fraction, such as `2.0`: some languages write them, and JSON Schema permits
-            /// them.
+            /// Accepts whole numbers in floating-point notation, such as `2.0`: some languages write them so, and JSON
+            /// Schema permits them.
             fn visit_f64<E: Error>(self, cost: f64) -> Result<Cost, E> {
                 if cost.fract() != 0.0 || cost < 0.0 {
                     return Err(E::invalid_value(Unexpected::Float(cost), &self));

@@ -1,6 +1,7 @@
 //! The admin listener: metrics, top keys, explanations, cluster state and health.
 //!
-//! It has no authentication, so only operators may reach it. To add a path, add a route to [`router`].
+//! The admin listener has no authentication, so only operators should be able to connect. To add a path, add a route to
+//! [`router`].
 
 mod cluster;
 mod metrics;
@@ -26,9 +27,9 @@ use crate::service::Service;
 pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
-        .route("/v1/top", get(top::top))
+        .route("/v1/top", get(top::top_keys))
         .route("/v1/explain", post(explain))
-        .route("/v1/cluster", get(cluster::cluster))
+        .route("/v1/cluster", get(cluster::cluster_status))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .fallback(not_found)
