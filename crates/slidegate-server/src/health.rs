@@ -37,7 +37,8 @@ struct PolicyReadiness {
     rules: usize,
     /// Whether every rule only observes, because of `--observe`.
     observe: bool,
-    /// The error in the current policy file, because of which an older policy is in effect. Null if there is none.
+    /// The error in the current policy file, because of which an older policy is in effect. Null if the file has no
+    /// error.
     problem: Option<String>,
 }
 

@@ -19,7 +19,7 @@ pub struct LogSettings {
     pub format: LogFormat,
 }
 
-/// Starts logging to standard error.
+/// Starts logging to standard error. Can be called only once per process.
 pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     let log = tracing_subscriber::fmt()
         .with_max_level(settings.level)

@@ -32,7 +32,7 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
             lines.extend(describe_settings(rule.settings()));
         }
     }
-    lines.extend(describe_charge(rule));
+    lines.extend(describe_costs(rule));
     if let Some(status) = rule.deny_status() {
         lines.push(format!("denied requests have status {status}"));
     }
@@ -111,7 +111,7 @@ fn describe_key(rule: &Rule) -> String {
 }
 
 /// Describes the settings of a rule for costs and charges. Omits settings that have the default value.
-fn describe_charge(rule: &Rule) -> Vec<String> {
+fn describe_costs(rule: &Rule) -> Vec<String> {
     let cost = match rule.cost() {
         RuleCost::Request => None,
         RuleCost::Constant(1) => Some("each request costs 1 unit".to_owned()),

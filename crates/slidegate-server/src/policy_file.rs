@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     /// Parses texts for a store that does not support `sliding_log`, and returns the errors.
-    fn parse_errors(source: &PolicySource, texts: &[&str]) -> Vec<String> {
+    fn parse_and_list_errors(source: &PolicySource, texts: &[&str]) -> Vec<String> {
         let supports: LimitCheck = |limit| match limit.algorithm() {
             Algorithm::SlidingLog => Err("`sliding_log` is not supported".to_owned()),
             _ => Ok(()),
@@ -235,10 +235,10 @@ mod tests {
         let policy = "rules: [{ name: a, limits: [9/s, 99/m], algorithm: sliding_log }]";
         let reason = "`sliding_log` is not supported";
         assert_eq!(
-            parse_errors(&source, &[policy]),
+            parse_and_list_errors(&source, &[policy]),
             [format!("p.yaml:1:29: {reason}"), format!("p.yaml:1:34: {reason}")]
         );
-        assert!(parse_errors(&source, &[&policy.replace("log", "buckets")]).is_empty());
+        assert!(parse_and_list_errors(&source, &[&policy.replace("log", "buckets")]).is_empty());
     }
 
     #[test]
@@ -256,12 +256,12 @@ descriptors:
         let positions = ["0.yaml:3:57", "0.yaml:4:82", "1.yaml:2:72"];
         let log = source(Algorithm::SlidingLog);
         assert_eq!(
-            parse_errors(&log, &texts),
+            parse_and_list_errors(&log, &texts),
             positions.map(|position| format!("{position}: {reason}"))
         );
-        assert!(parse_errors(&source(Algorithm::SlidingWindow), &texts).is_empty());
+        assert!(parse_and_list_errors(&source(Algorithm::SlidingWindow), &texts).is_empty());
         // Limits that descriptors contain use the same algorithm.
-        let requested = parse_errors(&log, &["domain: a"]);
+        let requested = parse_and_list_errors(&log, &["domain: a"]);
         assert!(
             requested.len() == 1 && requested[0].contains("`sliding_log` is not"),
             "{requested:?}"

@@ -15,7 +15,7 @@ use crate::service::{ActivePolicy, Service};
 use crate::telemetry::metrics::{ListenerKind, ListenerMetrics, RequestResult};
 use crate::telemetry::traces::{DecisionSpan, TraceParent};
 
-const TRACEPARENT: &str = "traceparent";
+const TRACEPARENT_HEADER: &str = "traceparent";
 
 /// The service, renderer and metrics of one listener.
 pub struct RequestHandler {
@@ -31,11 +31,11 @@ pub struct TraceContext(Option<TraceParent>);
 pub struct RequestScope<'d> {
     handler: &'d RequestHandler,
     span: DecisionSpan,
-    _timer: Option<Timer<'d>>,
+    _timer: Option<LatencyTimer<'d>>,
 }
 
 /// A timer that records the elapsed time in the metrics when the timer is dropped.
-struct Timer<'d>(&'d ListenerMetrics, Instant);
+struct LatencyTimer<'d>(&'d ListenerMetrics, Instant);
 
 /// A response that metrics and traces can classify.
 pub trait ClassifyResponse {
@@ -47,13 +47,13 @@ pub trait ClassifyResponse {
 }
 
 impl RequestHandler {
-    /// Creates the handler of a listener.
+    /// Creates the handler of the requests to one listener.
     pub fn new(service: Arc<Service>, renderer: ResponseRenderer, kind: ListenerKind) -> Self {
         let metrics = service.telemetry().metrics().map(|metrics| metrics.listener(kind));
         Self { service, renderer, metrics }
     }
 
-    /// Returns the active policy.
+    /// Returns the policy that is active now. A reload replaces it with another one.
     pub fn active_policy(&self) -> Arc<ActivePolicy> {
         self.service.active_policy()
     }
@@ -80,7 +80,7 @@ impl RequestHandler {
         let tracer = self.service.telemetry().tracer();
         TraceContext(tracer.map(|tracer| match tracer.trusts_forwarded() {
             true => trusted_trace_parent(headers),
-            false => TraceParent::untrusted(header_values(headers, TRACEPARENT)),
+            false => TraceParent::untrusted(header_values(headers, TRACEPARENT_HEADER)),
         }))
     }
 
@@ -90,7 +90,7 @@ impl RequestHandler {
         RequestScope {
             handler: self,
             span: DecisionSpan::begin(self.service.telemetry().tracer(), name, trace.0),
-            _timer: self.metrics.as_ref().map(|metrics| Timer(metrics, Instant::now())),
+            _timer: self.metrics.as_ref().map(|metrics| LatencyTimer(metrics, Instant::now())),
         }
     }
 }
@@ -135,14 +135,17 @@ impl RequestScope<'_> {
     }
 }
 
-impl Drop for Timer<'_> {
+impl Drop for LatencyTimer<'_> {
     fn drop(&mut self) {
         self.0.observe_duration(self.1.elapsed());
     }
 }
 
 fn trusted_trace_parent(headers: &HeaderMap) -> TraceParent {
-    TraceParent::trusted(header_values(headers, TRACEPARENT), header_values(headers, "tracestate"))
+    TraceParent::trusted(
+        header_values(headers, TRACEPARENT_HEADER),
+        header_values(headers, "tracestate"),
+    )
 }
 
 fn header_values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h str> {

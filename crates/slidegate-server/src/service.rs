@@ -98,7 +98,7 @@ impl Service {
         self.health.set_policy_problem(problem);
     }
 
-    /// Returns the active policy.
+    /// Returns the policy that is active now. A reload replaces it with another one.
     pub fn active_policy(&self) -> Arc<ActivePolicy> {
         self.active_policy.load_full()
     }
@@ -108,7 +108,7 @@ impl Service {
         &self.telemetry
     }
 
-    /// Returns the health state.
+    /// Returns the part of the server's readiness that does not depend on the store.
     pub fn health(&self) -> &Health {
         &self.health
     }

@@ -50,7 +50,7 @@ pub struct Settings {
 /// The settings of the service: decisions, readiness and observability.
 pub struct ServiceSettings {
     pub policy: Policy,
-    /// Whether every rule only observes.
+    /// Whether every rule only observes, because of `--observe`.
     pub is_observe_only: bool,
     pub store: StoreSettings,
     pub expected_instances: NonZeroU32,
@@ -69,7 +69,7 @@ pub struct ServiceSettings {
 /// Bounds on the keys that are counted in the memory of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreBounds {
-    /// Maximum number of keys.
+    /// Maximum number of keys that are counted.
     pub max_keys: usize,
     /// Maximum memory of all keys in bytes.
     pub max_memory: usize,
@@ -82,7 +82,7 @@ pub enum StoreSettings {
     Memory,
     /// A Redis that all instances share.
     Redis { address: Box<Address>, settings: slidegate_redis::Settings, clock: RedisClock },
-    /// A node of a cluster.
+    /// The replicated memory of a cluster. This process is one of its nodes.
     Cluster(Box<slidegate_cluster::Settings>),
 }
 

@@ -1,6 +1,7 @@
 //! The store of the server, and the service on top of it.
 //!
-//! This is the only place that selects a store. `Store` is an enum, so that no call is dynamically dispatched.
+//! Only this module selects the kind of store. `Store` is an enum instead of a trait object, so that no call is
+//! dynamically dispatched.
 
 use std::sync::Arc;
 
@@ -142,7 +143,7 @@ impl Store {
         }
     }
 
-    /// Returns the state of the store for metrics.
+    /// Returns the statistics of the store for metrics, such as the number of keys.
     pub fn stats(&self) -> StoreStats {
         match self {
             Self::Memory(store) => StoreStats {

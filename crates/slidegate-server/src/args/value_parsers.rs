@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_size_has_unit_or_is_bytes() {
+    fn memory_size_accepts_units_and_bytes() {
         for (text, bytes) in [
             ("1GiB", 1 << 30),
             ("512MiB", 512 << 20),

@@ -55,7 +55,7 @@ pub struct CostArg {
     units: u64,
 }
 
-/// The error for a text that is not a cost.
+/// The error for a value of `--cost` that is not a valid cost.
 #[derive(Debug, Error)]
 #[error("a cost is a number of units up to {MAX_UNITS}, or NAME=N such as tokens=1800")]
 pub struct CostArgError;
@@ -89,13 +89,13 @@ impl ExplainArgs {
 /// A positional argument of `slidegate explain`, which is a part of the request.
 #[derive(Clone, Debug)]
 pub enum AttributeArg {
-    /// `NAME=VALUE`.
+    /// An attribute, written as `NAME=VALUE`.
     Attribute { name: String, value: String },
-    /// `+`, which begins the next descriptor.
+    /// A `+`, after which the next descriptor begins.
     DescriptorSeparator,
 }
 
-/// The error for a text that is not an attribute.
+/// The error for an argument that is not an attribute `NAME=VALUE`.
 #[derive(Debug, Error)]
 #[error("an attribute is NAME=VALUE, such as ip=192.0.2.7")]
 pub struct AttributeArgError;
@@ -115,7 +115,7 @@ impl FromStr for AttributeArg {
     }
 }
 
-/// Names and values of attributes, in the order of the arguments.
+/// The names and values of attributes, in the order of the command-line arguments.
 #[derive(Default)]
 struct OrderedAttributes<'a>(Vec<(&'a str, &'a str)>);
 

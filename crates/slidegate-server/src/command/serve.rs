@@ -54,9 +54,9 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
-    let http = bind(settings.http, "--http").await?;
-    let grpc = bind_optional(settings.grpc, "--grpc").await?;
-    let admin = bind_optional(settings.admin, "--admin").await?;
+    let http = bind_listener(settings.http, "--http").await?;
+    let grpc = bind_optional_listener(settings.grpc, "--grpc").await?;
+    let admin = bind_optional_listener(settings.admin, "--admin").await?;
     let listeners = Listeners {
         clients: 1 + u64::from(grpc.is_some()),
         others: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
@@ -108,7 +108,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let signal = tokio::select! {
         never = http.accept_all() => match never {},
         never = accept_all_if_listening(grpc.as_ref()) => match never {},
-        signal = stop.received() => signal,
+        signal = stop.wait_for_signal() => signal,
     };
     service.health().drain();
     info!("{signal}: stopping, no new connections");
@@ -213,7 +213,7 @@ fn serve_admin(socket: TcpListener, service: Arc<Service>, clients: ClientBounds
     tokio::spawn(async move { connections.accept_all(&socket).await });
 }
 
-async fn bind(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
+async fn bind_listener(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         io::Error::new(
             error.kind(),
@@ -222,9 +222,12 @@ async fn bind(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
     })
 }
 
-async fn bind_optional(address: Option<SocketAddr>, flag: &str) -> io::Result<Option<TcpListener>> {
+async fn bind_optional_listener(
+    address: Option<SocketAddr>,
+    flag: &str,
+) -> io::Result<Option<TcpListener>> {
     match address {
-        Some(address) => bind(address, flag).await.map(Some),
+        Some(address) => bind_listener(address, flag).await.map(Some),
         None => Ok(None),
     }
 }
@@ -244,7 +247,7 @@ impl StopSignal {
         })
     }
 
-    async fn received(&mut self) -> &'static str {
+    async fn wait_for_signal(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

@@ -39,12 +39,12 @@ use crate::telemetry::metrics::ListenerKind;
 pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 
 /// A gRPC service that is called rarely, such as health. So one heap allocation for each call is acceptable.
-type BoxedService = BoxCloneSyncService<Request<TimeoutBody>, Response<Body>, Infallible>;
+type BoxedGrpcService = BoxCloneSyncService<Request<TimeoutBody>, Response<Body>, Infallible>;
 
 /// All gRPC services of the listener. The path of a call selects the service.
 pub struct GrpcServices {
     handler: RequestHandler,
-    other_services: [(&'static str, BoxedService); 3],
+    other_services: [(&'static str, BoxedGrpcService); 3],
     client_timeout: Duration,
 }
 

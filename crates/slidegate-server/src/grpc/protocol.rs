@@ -1,4 +1,4 @@
-//! HTTP/2 connections that carry gRPC.
+//! Serves HTTP/2 connections that carry gRPC calls.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -43,7 +43,8 @@ pub async fn auth(
     let work = pin!(async {
         let query = ForwardAuthQuery::parse(&head.uri)?;
         let policy = handler.active_policy();
-        let forwarded = proxy_trust.read_request(&head.headers, peer.ip(), policy.headers())?;
+        let forwarded =
+            proxy_trust.read_forwarded_request(&head.headers, peer.ip(), policy.headers())?;
         let domain = query.domain.as_str();
         let ruling =
             scope.check_with_policy(&policy, domain, &forwarded.to_gate_request(domain)).await;
@@ -71,7 +72,7 @@ impl ProxyTrust {
     /// Reads the request that a proxy describes in headers. Rejects a peer that is not a trusted proxy. If the server
     /// counted all clients of such a peer as one client, or trusted the client addresses in its headers, it would
     /// silently apply wrong limits.
-    fn read_request<'h>(
+    fn read_forwarded_request<'h>(
         &self,
         headers: &'h HeaderMap,
         peer: IpAddr,

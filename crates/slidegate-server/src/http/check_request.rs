@@ -34,8 +34,8 @@ pub struct CheckRequest<'b> {
     #[serde(default, deserialize_with = "deserialize_cost")]
     #[schemars(with = "Cost")]
     cost: Option<Cost>,
-    /// Units for rules that charge a named cost, such as {"tokens": 1800}. Without its name a rule is checked, not
-    /// charged.
+    /// Units for rules that charge a named cost, such as {"tokens": 1800}. If the name of a rule's cost is missing
+    /// here, the rule is checked, but not charged.
     #[serde(borrow, default)]
     costs: Costs<'b>,
 }
@@ -54,17 +54,17 @@ pub struct ReportRequest<'b> {
     /// The attributes of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
-    /// Units to charge by rules that state no cost. Without it, these rules are skipped.
+    /// Units that rules without a stated cost charge. If this field is missing, these rules are skipped.
     #[serde(default, deserialize_with = "deserialize_cost")]
     #[schemars(with = "Cost")]
     cost: Option<Cost>,
-    /// Units to charge by rules with a named cost, such as {"tokens": 1800}.
+    /// Units that rules with a named cost charge, such as {"tokens": 1800}.
     #[serde(borrow, default)]
     costs: Costs<'b>,
 }
 
 impl<'b> ReportRequest<'b> {
-    /// Parses a body.
+    /// Parses the body of a report, which must contain at least one cost.
     pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
         let request: Self = parse_object(body)?;
         match request.cost.is_none() && request.costs.0.is_empty() {
@@ -80,7 +80,7 @@ impl<'b> ReportRequest<'b> {
         &self.domain.text
     }
 
-    /// Returns the request for the gate.
+    /// Returns this request in the form that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
@@ -88,7 +88,7 @@ impl<'b> ReportRequest<'b> {
 }
 
 impl<'b> CheckRequest<'b> {
-    /// Parses a body.
+    /// Parses the body of a check.
     pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
         parse_object(body)
     }
@@ -98,14 +98,14 @@ impl<'b> CheckRequest<'b> {
         &self.domain.text
     }
 
-    /// Returns the request for the gate.
+    /// Returns this request in the form that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
     }
 }
 
-/// The body of `/v1/explain`: attributes as in [`CheckRequest`], or descriptors as in a request to the rate limit
+/// The body of `/v1/explain`: attributes as in [`CheckRequest`], or descriptors as in a request to Envoy's rate limit
 /// service.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -135,7 +135,7 @@ struct ExplainDescriptor<'b> {
 }
 
 impl<'b> ExplainRequest<'b> {
-    /// Parses a body.
+    /// Parses the body of an explanation, which must contain either attributes or descriptors.
     pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
         let request: Self = parse_object(body)?;
         let is_complete = match (&request.attributes, &request.descriptors) {
@@ -153,7 +153,7 @@ impl<'b> ExplainRequest<'b> {
         }
     }
 
-    /// Returns the request for the gate.
+    /// Returns this request in the form that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let single = self.attributes.iter();
         let single =
@@ -171,7 +171,7 @@ fn deserialize_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     Cost::deserialize(deserializer).map(Some)
 }
 
-/// Parses a body that must be a JSON object.
+/// Parses a request body. Rejects a body that is not a JSON object.
 fn parse_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     // Serde would also accept an array with the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
@@ -196,7 +196,7 @@ pub struct LossyText<'b> {
 }
 
 impl LossyText<'_> {
-    /// Returns the string with replacement characters.
+    /// Returns the string, with a replacement character for each invalid sequence.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -409,7 +409,7 @@ impl JsonSchema for Costs<'_> {
     }
 }
 
-/// The units that a request costs.
+/// The number of units that a request costs.
 struct Cost(u64);
 
 impl<'de> Deserialize<'de> for Cost {

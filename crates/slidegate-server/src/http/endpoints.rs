@@ -16,7 +16,7 @@ use super::response::CountedResponse;
 use super::{auth, body, check, json};
 use crate::request_handler::{ClassifyResponse, RequestHandler};
 
-/// A path that returns decisions. Each is described in [`super::openapi`].
+/// An HTTP path that returns decisions. The module [`super::openapi`] describes every endpoint.
 #[derive(Clone, Copy)]
 pub enum Endpoint {
     Check,
@@ -30,7 +30,7 @@ impl Endpoint {
     /// All endpoints.
     pub const ALL: [Self; 5] = [Self::Check, Self::Peek, Self::Report, Self::Auth, Self::Json];
 
-    /// Returns the path.
+    /// Returns the URL path of the endpoint.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Check => "/v1/check",

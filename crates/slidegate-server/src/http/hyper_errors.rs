@@ -36,14 +36,15 @@ pub fn with_problem_body(written: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    const HYPER_ERROR: &[u8] =
+    const HYPER_ERROR_RESPONSE: &[u8] =
         b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
     const OK_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
     #[test]
     fn hyper_error_after_response_gets_body() {
-        let alone = with_problem_body(HYPER_ERROR).unwrap();
-        let after_response = with_problem_body(&[OK_RESPONSE, HYPER_ERROR].concat()).unwrap();
+        let alone = with_problem_body(HYPER_ERROR_RESPONSE).unwrap();
+        let after_response =
+            with_problem_body(&[OK_RESPONSE, HYPER_ERROR_RESPONSE].concat()).unwrap();
         assert_eq!(after_response, [OK_RESPONSE, &alone].concat());
     }
 

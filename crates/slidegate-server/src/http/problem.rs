@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::telemetry::metrics::RequestResult;
 
-/// The media type of a problem.
+/// The media type of error responses.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// An error response, for a request about which the server cannot decide.
@@ -124,7 +124,7 @@ impl Problem {
 pub struct ProblemBody<'p> {
     /// Always `about:blank`: the status identifies the kind of problem.
     r#type: &'p str,
-    /// The status as text.
+    /// The standard phrase for the status, such as `Bad Request`.
     title: &'p str,
     /// The status of the response.
     #[schemars(range(min = 400, max = 599))]

@@ -42,7 +42,7 @@ impl ResponseRenderer {
     /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
     /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
     pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, Problem> {
-        let (status, result) = classify(ruling)?;
+        let (status, result) = classify_ruling(ruling)?;
         let mut json = Vec::with_capacity(INITIAL_BUFFER_BYTES);
         CheckResponse::from_ruling(ruling).write(&mut json).map_err(Problem::internal)?;
         let response =
@@ -58,7 +58,7 @@ impl ResponseRenderer {
         ruling: &Ruling,
         deny_status: Option<StatusCode>,
     ) -> Result<CountedResponse, Problem> {
-        let (status, result) = classify(ruling)?;
+        let (status, result) = classify_ruling(ruling)?;
         let response = match Denial::from_ruling(ruling) {
             None => self.build_response(ruling, status, None, Body::empty())?,
             Some(denial) => {
@@ -106,7 +106,7 @@ impl ResponseRenderer {
 }
 
 /// Returns the status of the response, and the result under which metrics count the response.
-fn classify(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
+fn classify_ruling(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
     let decision = ruling.decision();
     let result = match decision.is_allowed() {
         true => RequestResult::Allowed,
@@ -118,7 +118,7 @@ fn classify(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
 }
 
 /// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
-/// or if no limit was evaluated, because a sampled rule evaluates only some requests.
+/// or if no limit was evaluated, because the rules that apply evaluate only a sample of the requests.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Answer")]
 pub struct CheckResponse<'r> {
@@ -131,16 +131,16 @@ pub struct CheckResponse<'r> {
     rule: Option<&'r str>,
     /// The limit that determined the decision. On a denial, the denying limit with the longest wait.
     limit: Option<LimitBody<'r>>,
-    /// Units that are left in the limit.
+    /// Number of units that are left in the limit.
     remaining: Option<u64>,
     /// Milliseconds until the limit is completely unused.
     reset_after_ms: Option<u64>,
-    /// Milliseconds until this cost fits. Null if it fits now, or if it never can.
+    /// Milliseconds until the request fits the limit. Null if the request fits now, or if it can never fit.
     retry_after_ms: Option<u64>,
     /// Whether the store was unavailable, so that the decision is an estimate.
     degraded: bool,
-    /// The status of every limit of every rule that applies. Omits limits that were not evaluated: because a cached
-    /// denial made it unnecessary, or because their rule is sampled.
+    /// The status of every limit of every rule that applies. Omits limits that were not evaluated, because a cached
+    /// denial already decided, or because their rule evaluates only a sample of the requests.
     limits: Vec<LimitStatusBody<'r>>,
 }
 
@@ -150,31 +150,31 @@ pub struct CheckResponse<'r> {
 struct LimitStatusBody<'r> {
     /// The rule's name.
     rule: &'r str,
-    /// The limit itself.
+    /// The name and the quota of the limit.
     limit: LimitBody<'r>,
     /// The algorithm that enforces the limit.
     algorithm: &'static str,
-    /// Whether the request fits in this limit.
+    /// Whether the request fits this limit.
     allowed: bool,
     /// Whether the rule only observes, and never denies.
     observed: bool,
-    /// Units that are left in the limit.
+    /// Number of units that are left in the limit.
     remaining: u64,
     /// Milliseconds until the limit is completely unused.
     reset_after_ms: u64,
-    /// Milliseconds until this cost fits. Null if it fits now, or if it never can.
+    /// Milliseconds until the request fits the limit. Null if the request fits now, or if it can never fit.
     retry_after_ms: Option<u64>,
 }
 
-/// A number of units per window.
+/// The name and the quota of a limit: a maximum number of units per window.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Limit")]
 struct LimitBody<'r> {
-    /// The name, unique in its rule.
+    /// The name of the limit, unique in its rule.
     name: &'r str,
-    /// Units that fit in a window.
+    /// Maximum number of units per window.
     max: u64,
-    /// The window in milliseconds.
+    /// The length of the window in milliseconds.
     window_ms: u64,
 }
 

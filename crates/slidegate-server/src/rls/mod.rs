@@ -43,7 +43,7 @@ pub struct CountedMessage {
     pub result: RequestResult,
 }
 
-/// Decides about all descriptors of a message as one request.
+/// Decides about all descriptors of a message as one request, and charges their costs if the request is allowed.
 pub async fn decide(
     handler: &RequestHandler,
     scope: &RequestScope<'_>,
@@ -52,10 +52,10 @@ pub async fn decide(
     let request = ParsedRequest::parse(message)?;
     let ruling = scope.check(request.domain(), &request.to_gate_request()).await;
     let message = response::build_response(request.descriptor_count(), &ruling, handler.renderer());
-    Ok(CountedMessage { message, result: classify(&ruling) })
+    Ok(CountedMessage { message, result: classify_ruling(&ruling) })
 }
 
-fn classify(ruling: &Ruling) -> RequestResult {
+fn classify_ruling(ruling: &Ruling) -> RequestResult {
     let decision = ruling.decision();
     match decision.is_allowed() {
         true => RequestResult::Allowed,

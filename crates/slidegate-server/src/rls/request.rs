@@ -32,9 +32,9 @@ pub struct ParsedRequest {
 
 /// A validated descriptor of a request message.
 struct ParsedDescriptor {
-    /// Names and values in their order. Each name occurs once.
+    /// The names and values of the entries, in the order of the message. Each name occurs once.
     entries: Vec<(String, String)>,
-    /// Positions of entries whose values are not UTF-8, with their original bytes.
+    /// The positions of entries whose values are not UTF-8, with the original bytes of the values.
     bytes: Vec<(usize, Vec<u8>)>,
     cost: DescriptorCost,
     is_refund: bool,
@@ -89,7 +89,7 @@ impl ParsedRequest {
         self.descriptors.len()
     }
 
-    /// Returns the request for the gate.
+    /// Returns this request in the form that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
         Request::with_descriptors(&self.domain, descriptors)

@@ -13,7 +13,8 @@ use thiserror::Error;
 pub struct TlsFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// The authorities that sign client certificates. If set, clients must present a certificate.
+    /// The certificate authorities that sign client certificates. If this path is set, clients must present a
+    /// certificate.
     pub client_ca: Option<PathBuf>,
 }
 

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overshoot_last_bucket_is_unbounded() {
+    fn last_overshoot_bucket_has_no_bound() {
         let buckets = overshoot_buckets(&OvershootHistogram::default());
         assert_eq!(buckets.len(), OVERSHOOT_BOUNDS_PERMILLE.len() + 1);
         assert_eq!(buckets[0], OvershootBucket { le: Some(0.001), count: 0 });

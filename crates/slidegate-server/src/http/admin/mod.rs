@@ -23,7 +23,7 @@ use super::{body, health, problem};
 use crate::explain::Explanation;
 use crate::service::Service;
 
-/// Returns the router of the admin listener. `client_timeout` bounds the time to read a request body.
+/// Returns the router of the admin listener. `client_timeout` is the maximum time to read a request body.
 pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
@@ -47,7 +47,7 @@ async fn explain(
     Ok(Json(service.explain(&request.to_gate_request()).await))
 }
 
-/// Responds with 404 to an unknown path.
+/// Responds with status 404 to a request for an unknown path.
 async fn not_found(uri: Uri) -> Problem {
     problem::not_found_with_hint(
         &uri,

@@ -14,7 +14,7 @@ const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The treatment of client headers that occur more than once.
+/// The treatment of a client's headers that occur more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RepeatedHeaders {
     /// Use the first value.

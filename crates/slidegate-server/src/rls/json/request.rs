@@ -165,8 +165,8 @@ impl<'de, const MAX: u64> Deserialize<'de> for BoundedInteger<MAX> {
             /// Accepts 4.0 as 4: JSON has only one kind of number.
             fn visit_f64<E: Error>(self, units: f64) -> Result<BoundedInteger<MAX>, E> {
                 /// The maximum up to which `f64` represents every whole number exactly.
-                const MAX_EXACT: f64 = (1_u64 << 53) as f64;
-                if units.fract() != 0.0 || !(0.0..=MAX_EXACT).contains(&units) {
+                const MAX_EXACT_INTEGER: f64 = (1_u64 << 53) as f64;
+                if units.fract() != 0.0 || !(0.0..=MAX_EXACT_INTEGER).contains(&units) {
                     return Err(E::invalid_value(Unexpected::Float(units), &self));
                 }
                 self.visit_u64(units as u64)
@@ -187,9 +187,9 @@ impl<'de, const MAX: u64> Deserialize<'de> for BoundedInteger<MAX> {
 
 impl<'de> Deserialize<'de> for UnitNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct UnitVisitor;
+        struct UnitNumberVisitor;
 
-        impl Visitor<'_> for UnitVisitor {
+        impl Visitor<'_> for UnitNumberVisitor {
             type Value = UnitNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,6 +216,6 @@ impl<'de> Deserialize<'de> for UnitNumber {
             }
         }
 
-        deserializer.deserialize_any(UnitVisitor)
+        deserializer.deserialize_any(UnitNumberVisitor)
     }
 }
