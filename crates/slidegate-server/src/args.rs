@@ -216,8 +216,8 @@ impl Args {
 mod tests {
     use super::*;
 
-    /// Parses the policy source from the flags of `slidegate serve`.
-    fn policy_source(flags: &[&str]) -> Result<PolicySourceArgs, Error> {
+    /// Parses flags of `slidegate serve`, and returns only the flags that select the policy.
+    fn parse_policy_source(flags: &[&str]) -> Result<PolicySourceArgs, Error> {
         let arguments = ["slidegate", "serve"].iter().chain(flags);
         match Args::from_matches(&Args::command().try_get_matches_from(arguments)?)?.command {
             Command::Serve(args) => Ok(args.policy_source),
@@ -227,9 +227,9 @@ mod tests {
 
     #[test]
     fn policy_source_flags_exclude_each_other() {
-        assert!(policy_source(&["--ratelimit-config", "b"]).unwrap().policy.is_none());
-        assert!(policy_source(&["--policy", "a"]).unwrap().ratelimit_config.is_none());
-        let both = policy_source(&["--policy", "a", "--ratelimit-config", "b"]).unwrap_err();
+        assert!(parse_policy_source(&["--ratelimit-config", "b"]).unwrap().policy.is_none());
+        assert!(parse_policy_source(&["--policy", "a"]).unwrap().ratelimit_config.is_none());
+        let both = parse_policy_source(&["--policy", "a", "--ratelimit-config", "b"]).unwrap_err();
         assert!(both.to_string().contains("the argument '--policy <FILE>' cannot be used with"));
     }
 

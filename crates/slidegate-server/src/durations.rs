@@ -1,8 +1,8 @@
-//! Conversions of durations to whole units.
+//! Conversions of durations to whole milliseconds and microseconds.
 
 use std::time::Duration;
 
-/// Returns the duration in milliseconds, rounded up: a client that waits as long is never too early.
+/// Returns the duration in milliseconds, rounded up. A client that waits for the rounded time never retries too early.
 pub fn ceil_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -19,83 +19,86 @@ pub struct Explanation {
     allowed: bool,
     /// Whether the store was unavailable, so that the decision is an estimate.
     degraded: bool,
-    /// A summary of the decision and the limit that determined it.
+    /// A sentence with the decision and the limit that determined the decision.
     summary: String,
-    /// Milliseconds until the request is allowed, if no other request is charged. Null if it is allowed now, if it
-    /// never can be, or if the wait is unknown.
+    /// Milliseconds until the request is allowed, if no other request is charged. Null if the request is allowed now,
+    /// if it can never be allowed, or if the wait is unknown.
     retry_after_ms: Option<u64>,
-    /// The route of its path. Null if it has none.
+    /// The route of the policy that matches the request's path. Null if no route matches.
     route: Option<String>,
-    /// Whether its path matches none of the policy's routes.
+    /// Whether the policy has routes, and the request's path matches none of them.
     route_unmatched: bool,
-    /// Every rule of the domain, in the order of the policy, once for each descriptor of the request.
+    /// The explanations of all rules of the domain, in the order of the policy. If the request has several descriptors,
+    /// the list repeats the rules for each descriptor.
     rules: Vec<RuleExplanation>,
 }
 
-/// The explanation of one rule.
+/// The explanation of one rule for one descriptor of the request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct RuleExplanation {
     rule: String,
-    /// The position of the descriptor, from 1.
+    /// The position of the descriptor in the request, from 1.
     descriptor: usize,
     applies: bool,
     /// The reason why the rule does not apply. Null if it applies.
     no_match_reason: Option<String>,
-    /// The override that applies. Null if none does.
+    /// The override of the rule that applies to the request. Null if no override applies.
     #[serde(rename = "override")]
     by_override: Option<String>,
-    /// Whether the rule denies because an attribute that it counts by is missing.
+    /// Whether the rule denies the request because an attribute by which the rule counts is missing.
     missing_attribute: bool,
-    /// The limits that apply. If there are none, the rule allows every request.
+    /// The limits of the rule that apply to the request. A rule that applies without any limit allows every request.
     limits: Vec<LimitExplanation>,
 }
 
-/// The explanation of one limit.
+/// The explanation of one limit of a rule that applies.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct LimitExplanation {
-    /// The name in headers: the rule, or `rule.limit` if several limits apply.
+    /// The name of the limit in rate limit headers: the name of its rule, or `rule.limit` if the rule has several
+    /// limits.
     name: String,
     /// The quota and the algorithm, such as `10/1s sliding_log`.
     limit: String,
     max: u64,
     window_ms: u64,
-    /// Whether the rule only observes, and never denies.
+    /// Whether the rule of the limit only observes, and never denies.
     observed: bool,
-    /// Whether it denies only if no other limit in this mode fits.
+    /// Whether the rule has the mode `jointly`: the request is denied only if it fits none of the limits in this mode.
     joint: bool,
-    /// Units that the request costs in this limit.
+    /// Number of units that the request costs in this limit.
     cost: u64,
-    /// Units that must be free for the request to fit.
+    /// Number of units that must be free for the request to fit this limit.
     required: u64,
-    /// Whether the cost is charged even if the request is denied, also above max.
+    /// Whether the cost is charged even if the request is denied and the counter is above max.
     charged_always: bool,
     /// Name and value of every attribute that the rule counts by.
     key_values: BTreeMap<String, String>,
-    /// The key of the counter.
+    /// The key of the limit's counter in the store.
     key: String,
-    /// The state of the counter. Null if it was not read, because the store is unavailable and the rule allows requests
-    /// without it.
+    /// The state of the counter. Null if the counter was not read, because the store is unavailable and the rule allows
+    /// requests without the store.
     now: Option<CounterState>,
-    /// The condition under which the request fits. Null if it fits, or if the counter was not read.
+    /// The condition under which the request will fit this limit. Null if the request fits now, or if the counter was
+    /// not read.
     to_pass: Option<String>,
 }
 
-/// The state of a counter in its window.
+/// The state of the counter of one limit.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct CounterState {
     fits: bool,
-    /// Units that are used.
+    /// Number of units that are used.
     used: u64,
     remaining: u64,
     /// Milliseconds until no units are used, if no other request is charged.
     reset_after_ms: u64,
-    /// Milliseconds until the request fits. Null if it fits, or if it never can.
+    /// Milliseconds until the request fits the limit. Null if the request fits now, or if it can never fit.
     retry_after_ms: Option<u64>,
 }
 
 impl Explanation {
-    /// Creates the explanation of a request from the decision of a gate with this policy. The decision must not have
-    /// charged the request.
+    /// Creates the explanation of the decision `ruling` about a request. The decision must come from a gate with this
+    /// policy, and must not have charged the request.
     pub fn from_ruling(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
         let decision = ruling.decision();
         let mut match_index = 0..;
@@ -126,13 +129,14 @@ impl Explanation {
         }
     }
 
-    /// Returns whether the request's domain has any rule.
+    /// Returns `true` if the request's domain has at least one rule.
     pub fn has_rules(&self) -> bool {
         !self.rules.is_empty()
     }
 }
 
-/// Returns the path for which the policy looks up a route, if any.
+/// Returns the path for which the policy looks up a route: the `path` of the first descriptor that has no attribute
+/// `route`. Returns `None` without such a path, or if the policy has no routes.
 fn routed_path<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
     policy.routes().next()?;
     let mut unrouted =
@@ -153,7 +157,8 @@ impl RuleExplanation {
         }
     }
 
-    /// Creates the explanation of a rule that applies. `match_index` is its position among the matches of the request.
+    /// Creates the explanation of a rule that applies. `match_index` is the position of this match among all matches of
+    /// the request.
     fn from_match(matched: &Match<'_>, match_index: usize, ruling: &Ruling) -> Self {
         let limit_status = |limit: &RuleLimit| {
             ruling.limits().find(|limit_status| {

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::service::Service;
 
-/// The parts of readiness that do not come from the store.
+/// The state of the server that determines its readiness together with the store: whether the server is stopping, and
+/// the error in the policy file.
 #[derive(Debug, Default)]
 pub struct Health {
     is_draining: AtomicBool,
@@ -36,7 +37,8 @@ struct PolicyReadiness {
     rules: usize,
     /// Whether every rule only observes, because of `--observe`.
     observe: bool,
-    /// The error in the current policy file, because of which an older policy is in effect. Null if there is none.
+    /// The error in the current policy file, because of which an older policy is in effect. Null if the file has no
+    /// error.
     problem: Option<String>,
 }
 
@@ -50,7 +52,8 @@ struct StoreReadiness {
 }
 
 impl Health {
-    /// Creates the state of a ready server. If it needs the store, it is ready only while the store is available.
+    /// Creates the state of a server that is not stopping. With `needs_store`, the server is ready only while the store
+    /// is available.
     pub fn new(needs_store: bool) -> Self {
         Self { needs_store, ..Self::default() }
     }
@@ -60,17 +63,17 @@ impl Health {
         self.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the server is about to stop.
+    /// Returns `true` if the server is about to stop.
     pub fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears the error in the policy file.
+    /// Sets the error in the policy file. `None` clears the error.
     pub fn set_policy_problem(&self, problem: Option<String>) {
         *self.lock_policy_problem() = problem;
     }
 
-    /// Ignores poisoning: the text is complete at every moment, also after a panic.
+    /// Locks the error in the policy file. Ignores poisoning, because the text is complete even after a panic.
     fn lock_policy_problem(&self) -> MutexGuard<'_, Option<String>> {
         self.policy_problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,7 +98,7 @@ impl Readiness {
         }
     }
 
-    /// Returns whether the server is ready for requests.
+    /// Returns `true` if the server is ready for requests.
     pub fn is_ready(&self) -> bool {
         self.ready
     }

@@ -1,4 +1,5 @@
-//! The log on standard error. Each event is exactly one line, whatever clients send.
+//! The log on standard error. Each event is exactly one line, even if the event contains line breaks that a client
+//! sent.
 
 use std::fmt::{self, Debug, Write};
 use std::io::{self, IsTerminal};
@@ -18,7 +19,7 @@ pub struct LogSettings {
     pub format: LogFormat,
 }
 
-/// Starts logging to standard error.
+/// Starts logging to standard error. Can be called only once per process.
 pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     let log = tracing_subscriber::fmt()
         .with_max_level(settings.level)
@@ -35,7 +36,7 @@ pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     }
 }
 
-/// Writes a field of an event on the current line.
+/// Writes a field of an event without a line break.
 fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(SingleLineWriter(log), "{value:?}"),
@@ -43,13 +44,15 @@ fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::R
     }
 }
 
-/// A writer that escapes all characters that could end a line or disguise it as another one.
+/// A writer that escapes all characters that could end a log line or make it look like a different line.
 struct SingleLineWriter<W>(W);
 
 impl<W: Write> Write for SingleLineWriter<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
-        while let Some((at, unsafe_char)) = rest.char_indices().find(|(_, char)| is_unsafe(*char)) {
+        while let Some((at, unsafe_char)) =
+            rest.char_indices().find(|(_, char)| is_unsafe_in_log(*char))
+        {
             self.0.write_str(&rest[..at])?;
             write!(self.0, "{}", unsafe_char.escape_default())?;
             rest = &rest[at + unsafe_char.len_utf8()..];
@@ -58,8 +61,8 @@ impl<W: Write> Write for SingleLineWriter<W> {
     }
 }
 
-/// Returns whether a character ends a line, moves the cursor of a terminal, or changes the direction of text.
-fn is_unsafe(char: char) -> bool {
+/// Returns `true` if a character can end a line, move the cursor of a terminal, or change the direction of text.
+fn is_unsafe_in_log(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -69,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_text_stays_on_one_line() {
+    fn control_characters_in_log_text_are_escaped() {
         let mut line = String::new();
         let hostile = "a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\0 ä\\n";
         write!(SingleLineWriter(&mut line), "{hostile}").unwrap();

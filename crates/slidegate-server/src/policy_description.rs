@@ -6,7 +6,7 @@ use slidegate::policy::{
 };
 use slidegate::{Algorithm, Align, Limit, OnPartition, RuleCost};
 
-/// Describes a rule with its overrides, one line for each part.
+/// Describes a rule with its overrides, such as `counted per client`. Returns one line for each part of the rule.
 pub fn describe_rule(rule: &Rule) -> Vec<String> {
     let mut lines = describe_base_rule(rule);
     for (index, other) in rule.overrides().iter().enumerate() {
@@ -15,7 +15,7 @@ pub fn describe_rule(rule: &Rule) -> Vec<String> {
     lines
 }
 
-/// Describes a rule without its overrides, one line for each part.
+/// Describes a rule without its overrides. Returns one line for each part of the rule.
 pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(names) = rule.descriptor() {
@@ -32,7 +32,7 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
             lines.extend(describe_settings(rule.settings()));
         }
     }
-    lines.extend(describe_charge(rule));
+    lines.extend(describe_costs(rule));
     if let Some(status) = rule.deny_status() {
         lines.push(format!("denied requests have status {status}"));
     }
@@ -50,7 +50,7 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
     lines
 }
 
-/// Describes a rule for limits that descriptors contain, which has no limits of its own.
+/// Describes a rule without limits of its own, which enforces the limits that descriptors of requests contain.
 fn describe_requested_limits(rule: &Rule) -> [String; 2] {
     let scope = "for descriptors that contain a limit, if no other rule applies".into();
     let mode = match rule.settings().mode() {
@@ -76,7 +76,8 @@ pub fn override_label(index: usize, other: &Override) -> String {
     }
 }
 
-/// Describes the conditions of a `when`, such as ``plan is `pro`, and whose ip is `10.0.0.0/8` ``.
+/// Describes the conditions in the `when` of a rule or override, such as ``plan is `pro`, and whose ip is `10.0.0.0/8`
+/// ``.
 pub fn describe_conditions(when: &When) -> String {
     let conditions = when.conditions().map(|(name, condition)| format!("{name} is {condition}"));
     conditions.collect::<Vec<_>>().join(", and whose ")
@@ -91,7 +92,7 @@ pub fn describe_expected_value(condition: &Condition) -> String {
     }
 }
 
-/// Describes the attributes by which a rule counts.
+/// Describes the attributes by which a rule counts, such as `counted per client`.
 fn describe_key(rule: &Rule) -> String {
     let entries = rule.per().entries();
     if entries.is_empty() {
@@ -109,8 +110,8 @@ fn describe_key(rule: &Rule) -> String {
     format!("counted per {}; {missing}{prefix}", names.collect::<Vec<_>>().join(" and "))
 }
 
-/// Describes the charges of a rule, where they differ from the default.
-fn describe_charge(rule: &Rule) -> Vec<String> {
+/// Describes the settings of a rule for costs and charges. Omits settings that have the default value.
+fn describe_costs(rule: &Rule) -> Vec<String> {
     let cost = match rule.cost() {
         RuleCost::Request => None,
         RuleCost::Constant(1) => Some("each request costs 1 unit".to_owned()),
@@ -159,8 +160,8 @@ fn describe_cluster_options(rule: &Rule) -> Option<String> {
     (!options.is_empty()).then(|| format!("in a cluster: {}", options.join("; ")))
 }
 
-/// Describes the maximum memory of one key in all limits of a rule. Returns `None` if the rule has no counters of its
-/// own.
+/// Describes the maximum memory that one key needs for all limits of a rule. Returns `None` if the rule has no counters
+/// of its own.
 pub fn describe_max_memory(rule: &Rule) -> Option<String> {
     let bytes = |settings: &RuleSettings| match settings.mode() {
         Mode::Off => 0,

@@ -1,6 +1,6 @@
-//! Reads policies: from a policy file, or from configuration files of the reference server.
+//! Reads policies: from a policy file, or from configuration files of Envoy's reference rate limit server.
 //!
-//! Checks every limit against the store ([`LimitCheck`]), at start and at each reload.
+//! At start and at each reload, a [`LimitCheck`] checks that the store supports every limit of the policy.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -26,15 +26,15 @@ enum PolicyFileErrorReason {
     Unreadable(#[from] io::Error),
     #[error(transparent)]
     InvalidPolicy(#[from] PolicyErrors),
-    /// The errors in files of the reference server, each with its path.
+    /// The errors in files of Envoy's reference rate limit server, each with the path of its file.
     #[error("invalid configuration of the reference server")]
     InvalidRatelimitConfig(Vec<Finding>),
 }
 
-/// Checks whether the store supports a limit. The error has the reason and an alternative.
+/// A function that checks whether the store supports a limit. The error contains the reason and an alternative.
 pub type LimitCheck = fn(&Limit) -> Result<(), String>;
 
-/// Accepts every limit, for commands without a store.
+/// Accepts every limit. Used by commands that have no store.
 pub fn accept_any_limit(_: &Limit) -> Result<(), String> {
     Ok(())
 }
@@ -44,7 +44,7 @@ pub fn accept_any_limit(_: &Limit) -> Result<(), String> {
 pub enum PolicySource {
     /// A policy file.
     Policy(PathBuf),
-    /// A file of the reference server, or a folder of such files. All limits use `algorithm`.
+    /// A file of Envoy's reference rate limit server, or a folder of such files. All limits use `algorithm`.
     RatelimitConfig { path: PathBuf, algorithm: Algorithm },
 }
 
@@ -55,17 +55,17 @@ pub struct FileText {
     pub text: Arc<str>,
 }
 
-/// The texts of all files of a source.
+/// The paths and texts of all files of a policy source.
 pub type SourceTexts = Arc<[FileText]>;
 
-/// A policy, as parsed from the texts of its source.
+/// A policy that was parsed from the texts of its source.
 pub struct ParsedPolicy {
     pub policy: Policy,
-    /// Warnings: settings without effect, or with an unexpected one.
+    /// Warnings about settings that have no effect or an unexpected effect.
     pub notes: Vec<String>,
 }
 
-/// A policy and its source.
+/// A policy, with the source and the texts from which it was read.
 pub struct PolicyFile {
     pub source: PolicySource,
     pub supports: LimitCheck,
@@ -75,7 +75,7 @@ pub struct PolicyFile {
 }
 
 impl PolicyFile {
-    /// Reads a policy for a store that supports the limits accepted by `supports`.
+    /// Reads a policy. `supports` checks whether the store supports each limit.
     pub fn read(source: PolicySource, supports: LimitCheck) -> Result<Self, PolicyFileError> {
         let texts = source.read_texts()?;
         let ParsedPolicy { policy, notes } = source.parse(&texts, supports)?;
@@ -84,22 +84,23 @@ impl PolicyFile {
 }
 
 impl PolicySource {
-    /// Returns the path of the file or folder.
+    /// Returns the path of the source's file or folder.
     pub fn path(&self) -> &Path {
         match self {
             Self::Policy(path) | Self::RatelimitConfig { path, .. } => path,
         }
     }
 
-    /// Returns whether the source is a folder of files.
+    /// Returns `true` if the source is a folder of files.
     pub fn is_folder(&self) -> bool {
         matches!(self, Self::RatelimitConfig { path, .. } if path.is_dir())
     }
 
-    /// Reads the current texts of all files.
+    /// Reads the current texts of all files of the source.
     pub fn read_texts(&self) -> Result<SourceTexts, PolicyFileError> {
         let files = match self.is_folder() {
-            true => folder::files(self.path()).map_err(|error| unreadable(self.path(), error))?,
+            true => folder::files(self.path())
+                .map_err(|error| unreadable_file_error(self.path(), error))?,
             false => vec![self.path().to_owned()],
         };
         let texts = files.into_iter().map(|path| {
@@ -109,7 +110,7 @@ impl PolicySource {
         texts.collect()
     }
 
-    /// Parses the texts of this source for a store that supports the limits accepted by `supports`.
+    /// Parses the texts of this source. `supports` checks whether the store supports each limit.
     pub fn parse(
         &self,
         texts: &[FileText],
@@ -136,7 +137,8 @@ impl PolicySource {
     }
 }
 
-/// Converts the files of the reference server that were read from `path`.
+/// Converts files of Envoy's reference rate limit server to a policy. The files were read from the file or folder
+/// `path`.
 pub fn convert_ratelimit_config(
     path: &Path,
     files: &[FileText],
@@ -148,21 +150,21 @@ pub fn convert_ratelimit_config(
     })
 }
 
-/// Reads a policy file. Accepts every limit.
+/// Reads a policy file for a command that has no store. Accepts every limit.
 pub fn read_policy(path: &Path) -> Result<Policy, PolicyFileError> {
     parse_policy(path, &read_text(path)?, accept_any_limit)
 }
 
 /// Reads the text of a file.
 pub fn read_text(path: &Path) -> Result<String, PolicyFileError> {
-    fs::read_to_string(path).map_err(|error| unreadable(path, error))
+    fs::read_to_string(path).map_err(|error| unreadable_file_error(path, error))
 }
 
-fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
+fn unreadable_file_error(path: &Path, error: io::Error) -> PolicyFileError {
     PolicyFileError { path: path.to_owned(), reason: error.into() }
 }
 
-/// Parses the text of a policy file for a store that supports the limits accepted by `supports`.
+/// Parses the text of a policy file. `supports` checks whether the store supports each limit.
 fn parse_policy(path: &Path, text: &str, supports: LimitCheck) -> Result<Policy, PolicyFileError> {
     let error =
         |errors: PolicyErrors| PolicyFileError { path: path.to_owned(), reason: errors.into() };
@@ -170,7 +172,7 @@ fn parse_policy(path: &Path, text: &str, supports: LimitCheck) -> Result<Policy,
 }
 
 impl PolicyFileError {
-    /// Returns one line per error, without excerpts of the file.
+    /// Returns one line per error, without excerpts of the files.
     pub fn lines(&self) -> Vec<String> {
         let Self { path, reason } = self;
         match reason {
@@ -213,8 +215,8 @@ impl fmt::Display for PolicyFileError {
 mod tests {
     use super::*;
 
-    /// Returns the errors in texts for a store that does not support `sliding_log`.
-    fn errors(source: &PolicySource, texts: &[&str]) -> Vec<String> {
+    /// Parses texts for a store that does not support `sliding_log`, and returns the errors.
+    fn parse_and_list_errors(source: &PolicySource, texts: &[&str]) -> Vec<String> {
         let supports: LimitCheck = |limit| match limit.algorithm() {
             Algorithm::SlidingLog => Err("`sliding_log` is not supported".to_owned()),
             _ => Ok(()),
@@ -233,14 +235,14 @@ mod tests {
         let policy = "rules: [{ name: a, limits: [9/s, 99/m], algorithm: sliding_log }]";
         let reason = "`sliding_log` is not supported";
         assert_eq!(
-            errors(&source, &[policy]),
+            parse_and_list_errors(&source, &[policy]),
             [format!("p.yaml:1:29: {reason}"), format!("p.yaml:1:34: {reason}")]
         );
-        assert!(errors(&source, &[&policy.replace("log", "buckets")]).is_empty());
+        assert!(parse_and_list_errors(&source, &[&policy.replace("log", "buckets")]).is_empty());
     }
 
     #[test]
-    fn reference_limit_unsupported_by_store_is_rejected() {
+    fn reference_server_limit_unsupported_by_store_is_rejected() {
         let source = |algorithm| PolicySource::RatelimitConfig { path: "config".into(), algorithm };
         let texts = [
             "domain: a
@@ -253,10 +255,13 @@ descriptors:
         let reason = "`sliding_log` is not supported (--ratelimit-algorithm)";
         let positions = ["0.yaml:3:57", "0.yaml:4:82", "1.yaml:2:72"];
         let log = source(Algorithm::SlidingLog);
-        assert_eq!(errors(&log, &texts), positions.map(|position| format!("{position}: {reason}")));
-        assert!(errors(&source(Algorithm::SlidingWindow), &texts).is_empty());
+        assert_eq!(
+            parse_and_list_errors(&log, &texts),
+            positions.map(|position| format!("{position}: {reason}"))
+        );
+        assert!(parse_and_list_errors(&source(Algorithm::SlidingWindow), &texts).is_empty());
         // Limits that descriptors contain use the same algorithm.
-        let requested = errors(&log, &["domain: a"]);
+        let requested = parse_and_list_errors(&log, &["domain: a"]);
         assert!(
             requested.len() == 1 && requested[0].contains("`sliding_log` is not"),
             "{requested:?}"

@@ -1,6 +1,6 @@
 //! The parts that all decision endpoints of a listener share: the service, rendering, metrics and tracing.
 //!
-//! An endpoint begins a [`RequestScope`] for each request, decides and renders within it.
+//! For each request, an endpoint begins a [`RequestScope`], and decides and renders the response within this scope.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::service::{ActivePolicy, Service};
 use crate::telemetry::metrics::{ListenerKind, ListenerMetrics, RequestResult};
 use crate::telemetry::traces::{DecisionSpan, TraceParent};
 
-const TRACEPARENT: &str = "traceparent";
+const TRACEPARENT_HEADER: &str = "traceparent";
 
 /// The service, renderer and metrics of one listener.
 pub struct RequestHandler {
@@ -24,22 +24,22 @@ pub struct RequestHandler {
     metrics: Option<ListenerMetrics>,
 }
 
-/// The trace of the caller. Empty if tracing is disabled.
+/// The parent of a request's span, from the trace headers of the caller. `None` if tracing is disabled.
 pub struct TraceContext(Option<TraceParent>);
 
-/// A request in progress, with its timer and its span, if tracing is enabled.
+/// A request in progress, with its trace span, and with a timer if metrics are collected.
 pub struct RequestScope<'d> {
     handler: &'d RequestHandler,
     span: DecisionSpan,
-    _timer: Option<Timer<'d>>,
+    _timer: Option<LatencyTimer<'d>>,
 }
 
-/// Records the elapsed time when it is dropped.
-struct Timer<'d>(&'d ListenerMetrics, Instant);
+/// A timer that records the elapsed time in the metrics when the timer is dropped.
+struct LatencyTimer<'d>(&'d ListenerMetrics, Instant);
 
 /// A response that metrics and traces can classify.
 pub trait ClassifyResponse {
-    /// Returns the result for metrics.
+    /// Returns the result under which metrics count the response.
     fn result(&self) -> RequestResult;
 
     /// Returns the status of the response as a span attribute.
@@ -47,13 +47,13 @@ pub trait ClassifyResponse {
 }
 
 impl RequestHandler {
-    /// Creates the handler of a listener.
+    /// Creates the handler of the requests to one listener.
     pub fn new(service: Arc<Service>, renderer: ResponseRenderer, kind: ListenerKind) -> Self {
         let metrics = service.telemetry().metrics().map(|metrics| metrics.listener(kind));
         Self { service, renderer, metrics }
     }
 
-    /// Returns the active policy.
+    /// Returns the policy that is active now. A reload replaces it with another one.
     pub fn active_policy(&self) -> Arc<ActivePolicy> {
         self.service.active_policy()
     }
@@ -63,7 +63,7 @@ impl RequestHandler {
         &self.renderer
     }
 
-    /// Returns the metrics of the listener, if they are collected.
+    /// Returns the metrics of the listener, or `None` if metrics are not collected.
     pub fn metrics(&self) -> Option<&ListenerMetrics> {
         self.metrics.as_ref()
     }
@@ -71,63 +71,63 @@ impl RequestHandler {
     /// Returns the trace context in the headers of a caller.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let is_tracing = self.service.telemetry().tracer().is_some();
-        TraceContext(is_tracing.then(|| trusted_parent(headers)))
+        TraceContext(is_tracing.then(|| trusted_trace_parent(headers)))
     }
 
-    /// Returns the trace context of a forwarded request. The end client may have written its headers, so they decide
-    /// sampling only with `--trust-traceparent`.
+    /// Returns the trace context in the headers of a request that a proxy forwards. The end client may have written
+    /// these headers, so they determine sampling only with `--trust-traceparent`.
     pub fn forwarded_trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let tracer = self.service.telemetry().tracer();
         TraceContext(tracer.map(|tracer| match tracer.trusts_forwarded() {
-            true => trusted_parent(headers),
-            false => TraceParent::untrusted(header_values(headers, TRACEPARENT)),
+            true => trusted_trace_parent(headers),
+            false => TraceParent::untrusted(header_values(headers, TRACEPARENT_HEADER)),
         }))
     }
 
-    /// Begins a request. Must be called after the whole request has arrived, so that a slow client does not count as
-    /// latency. `name` is the name of the span.
+    /// Starts the timer and the trace span of a request. Must be called after the whole request has arrived, so that a
+    /// slow client does not count as latency. `name` is the name of the span.
     pub fn begin(&self, name: &'static str, trace: TraceContext) -> RequestScope<'_> {
         RequestScope {
             handler: self,
             span: DecisionSpan::begin(self.service.telemetry().tracer(), name, trace.0),
-            _timer: self.metrics.as_ref().map(|metrics| Timer(metrics, Instant::now())),
+            _timer: self.metrics.as_ref().map(|metrics| LatencyTimer(metrics, Instant::now())),
         }
     }
 }
 
 impl RequestScope<'_> {
-    /// Decides about a request, and charges its cost if every limit allows it.
+    /// Decides about a request, and charges its cost if every limit allows the request.
     pub async fn check(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record(domain, self.handler.service.check(request).await)
+        self.record_ruling(domain, self.handler.service.check(request).await)
     }
 
-    /// Like [`check`](Self::check), with a policy that the caller has already loaded.
+    /// Decides like [`check`](Self::check), with a policy that the caller has already loaded.
     pub async fn check_with_policy(
         &self,
         policy: &ActivePolicy,
         domain: &str,
         request: &Request<'_>,
     ) -> Ruling {
-        self.record(domain, self.handler.service.check_with_policy(policy, request).await)
+        self.record_ruling(domain, self.handler.service.check_with_policy(policy, request).await)
     }
 
     /// Returns the decision that [`check`](Self::check) would return. Charges nothing.
     pub async fn peek(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record(domain, self.handler.service.peek(request).await)
+        self.record_ruling(domain, self.handler.service.peek(request).await)
     }
 
     /// Records units that have been consumed. Never denies.
     pub async fn report(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record(domain, self.handler.service.report(request).await)
+        self.record_ruling(domain, self.handler.service.report(request).await)
     }
 
-    fn record(&self, domain: &str, ruling: Ruling) -> Ruling {
+    fn record_ruling(&self, domain: &str, ruling: Ruling) -> Ruling {
         self.span.record_ruling(domain, &ruling);
         ruling
     }
 
-    /// Runs `work` within the span, and ends the span with the response. `work` is pinned by the caller, because a move
-    /// would store the future twice.
+    /// Runs `work` within the trace span, and ends the span with the response. The caller pins `work`: if the future
+    /// were moved into this function, it would be stored twice.
     pub async fn run<R: ClassifyResponse>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         let response = self.span.run_within(work).await;
         self.span.finish(&response);
@@ -135,14 +135,17 @@ impl RequestScope<'_> {
     }
 }
 
-impl Drop for Timer<'_> {
+impl Drop for LatencyTimer<'_> {
     fn drop(&mut self) {
         self.0.observe_duration(self.1.elapsed());
     }
 }
 
-fn trusted_parent(headers: &HeaderMap) -> TraceParent {
-    TraceParent::trusted(header_values(headers, TRACEPARENT), header_values(headers, "tracestate"))
+fn trusted_trace_parent(headers: &HeaderMap) -> TraceParent {
+    TraceParent::trusted(
+        header_values(headers, TRACEPARENT_HEADER),
+        header_values(headers, "tracestate"),
+    )
 }
 
 fn header_values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h str> {

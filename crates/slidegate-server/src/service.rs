@@ -1,6 +1,6 @@
 //! The rate limit service behind all listeners: the active policy, the store, health and telemetry.
 //!
-//! A reload replaces the policy. The store and the counters stay.
+//! A reload replaces the policy, and keeps the store with its counters.
 
 use std::sync::Arc;
 
@@ -14,27 +14,30 @@ use crate::store::Store;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
 use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
 
-/// Decides about requests and records the decisions.
+/// The service that decides about requests and records the decisions in telemetry.
 pub struct Service {
     active_policy: ArcSwap<ActivePolicy>,
     telemetry: Telemetry,
     health: Health,
-    /// Whether every rule only observes.
+    /// Whether every rule only observes, because of `--observe`.
     observe: bool,
 }
 
-/// A policy over the store, with the metrics of its limits. They are replaced together.
+/// The policy with everything that depends on it: the gate, the metrics of its limits, and the headers that it names. A
+/// reload replaces all of them together.
 pub struct ActivePolicy {
     gate: Gate<InstrumentedStore<Store>>,
     policy_metrics: PolicyMetrics,
     headers: PolicyHeaders,
 }
 
-/// The headers that a policy names, with their attributes: `header.x-api-key` is the header `x-api-key`.
+/// The attributes of a policy that are HTTP headers, each with the name of its header. For example, the attribute
+/// `header.x-api-key` is the header `x-api-key`.
 pub type PolicyHeaders = Box<[(Box<str>, HeaderName)]>;
 
 impl Service {
-    /// Creates a service. With `observe`, the policy of the gate must already only observe.
+    /// Creates a service. `observe` means that every rule only observes; the caller must have changed the gate's policy
+    /// accordingly.
     pub fn new(
         gate: Gate<InstrumentedStore<Store>>,
         telemetry: Telemetry,
@@ -46,12 +49,12 @@ impl Service {
         Self { active_policy, telemetry, health, observe }
     }
 
-    /// Decides about a request, and charges its cost if every limit allows it.
+    /// Decides about a request, and charges its cost if every limit allows the request.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
         self.check_with_policy(&self.active_policy.load_full(), request).await
     }
 
-    /// Like [`check`](Self::check), with a policy that the caller has already loaded.
+    /// Decides like [`check`](Self::check), with a policy that the caller has already loaded.
     pub async fn check_with_policy(&self, policy: &ActivePolicy, request: &Request<'_>) -> Ruling {
         let matched = policy.gate.policy().apply(request);
         let ruling = policy.gate.check_matched(&matched).await;
@@ -64,7 +67,8 @@ impl Service {
         self.active_policy.load_full().gate.peek(request).await
     }
 
-    /// Records units that have been consumed. Metrics of limits do not include it, because it is not a decision.
+    /// Records units that have been consumed. Metrics of limits do not include the report, because it is not a
+    /// decision.
     pub async fn report(&self, request: &Request<'_>) -> Ruling {
         self.active_policy.load_full().gate.report(request).await
     }
@@ -78,7 +82,7 @@ impl Service {
         Explanation::from_ruling(policy, request, &ruling)
     }
 
-    /// Replaces the policy. Decisions in progress complete with the previous policy.
+    /// Replaces the active policy. Decisions in progress complete with the previous policy.
     pub fn replace_policy(&self, policy: &Policy) {
         let policy = if self.observe { policy.observing() } else { policy.clone() };
         let policy_metrics = self.telemetry.policy_metrics(&policy);
@@ -94,22 +98,22 @@ impl Service {
         self.health.set_policy_problem(problem);
     }
 
-    /// Returns the active policy.
+    /// Returns the policy that is active now. A reload replaces it with another one.
     pub fn active_policy(&self) -> Arc<ActivePolicy> {
         self.active_policy.load_full()
     }
 
-    /// Returns the telemetry.
+    /// Returns the telemetry: metrics, top keys, log and traces.
     pub fn telemetry(&self) -> &Telemetry {
         &self.telemetry
     }
 
-    /// Returns the health state.
+    /// Returns the part of the server's readiness that does not depend on the store.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Returns whether every rule only observes.
+    /// Returns `true` if every rule only observes, because of `--observe`.
     pub fn is_observe_only(&self) -> bool {
         self.observe
     }
@@ -126,22 +130,23 @@ impl ActivePolicy {
         Self { gate, policy_metrics, headers }
     }
 
-    /// Returns the headers that the policy names.
+    /// Returns the HTTP headers that the policy names.
     pub fn headers(&self) -> &PolicyHeaders {
         &self.headers
     }
 
-    /// Returns the gate.
+    /// Returns the gate, which evaluates the policy with the counters in the store.
     pub fn gate(&self) -> &Gate<InstrumentedStore<Store>> {
         &self.gate
     }
 
-    /// Returns the store.
+    /// Returns the store that holds the counters.
     pub fn store(&self) -> &Store {
         self.gate.store().inner()
     }
 
-    /// Returns the key counts and other metrics of the store, including counters that the gate keeps locally.
+    /// Returns the number of keys and other metrics of the store. Includes keys that the gate counts in local memory
+    /// while the store is unavailable.
     pub fn store_stats(&self) -> StoreStats {
         let stats = self.store().stats();
         StoreStats {

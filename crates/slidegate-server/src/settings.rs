@@ -1,4 +1,4 @@
-//! The settings of `slidegate serve`: arguments with their meaning.
+//! The settings of `slidegate serve`, interpreted from its arguments.
 //!
 //! Reads the policy, key and certificate files, so that every error is reported before the server starts.
 
@@ -39,7 +39,7 @@ pub struct Settings {
     pub tls: Option<Arc<Tls>>,
     pub headers: Style,
     pub retry_jitter: Jitter,
-    /// The policy at start.
+    /// The policy that is active when the server starts.
     pub policy_file: PolicyFile,
     pub service: ServiceSettings,
     pub clients: ClientBounds,
@@ -50,13 +50,13 @@ pub struct Settings {
 /// The settings of the service: decisions, readiness and observability.
 pub struct ServiceSettings {
     pub policy: Policy,
-    /// Whether every rule only observes.
+    /// Whether every rule only observes, because of `--observe`.
     pub is_observe_only: bool,
     pub store: StoreSettings,
     pub expected_instances: NonZeroU32,
     pub bounds: StoreBounds,
     pub ready_needs_store: bool,
-    /// Whether there is an admin listener. Without it, no metrics and no top keys are collected.
+    /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,
     /// Maximum number of denials in the log per second.
     pub max_denial_logs_per_second: u16,
@@ -66,12 +66,12 @@ pub struct ServiceSettings {
     pub traces: Option<TraceSettings>,
 }
 
-/// Bounds on the keys in the memory of this process.
+/// Bounds on the keys that are counted in the memory of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreBounds {
-    /// Maximum number of keys.
+    /// Maximum number of keys that are counted.
     pub max_keys: usize,
-    /// Maximum size of the keys in bytes.
+    /// Maximum memory of all keys in bytes.
     pub max_memory: usize,
 }
 
@@ -82,11 +82,11 @@ pub enum StoreSettings {
     Memory,
     /// A Redis that all instances share.
     Redis { address: Box<Address>, settings: slidegate_redis::Settings, clock: RedisClock },
-    /// A node of a cluster.
+    /// The replicated memory of a cluster. This process is one of its nodes.
     Cluster(Box<slidegate_cluster::Settings>),
 }
 
-/// An error in the arguments, or in a file that they name.
+/// An error in the arguments, or in a file that an argument names.
 #[derive(Debug, Error)]
 pub enum SettingsError {
     #[error(transparent)]
@@ -115,12 +115,12 @@ pub struct ClientBounds {
 }
 
 impl Settings {
-    /// Interprets the arguments, and reads the files that they name.
+    /// Interprets the arguments, and reads the files that the arguments name.
     pub fn from_args(args: ServeArgs) -> Result<Self, SettingsError> {
         let expected_instances = args.store.expected_instances;
         let bounds = StoreBounds { max_keys: args.max_keys.get(), max_memory: args.max_memory };
         let store = StoreSettings::from_args(args.store, args.cluster, bounds)?;
-        let policy_file = PolicyFile::read(args.policy_source.into_source(), store.supports())?;
+        let policy_file = PolicyFile::read(args.policy_source.into_source(), store.limit_check())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         Ok(Self {
             http: args.http,
@@ -157,7 +157,8 @@ impl Settings {
     }
 }
 
-/// Returns 0 if the log level omits denials, so that they are not counted either.
+/// Returns the maximum number of denials in the log per second. Returns 0 if the log level excludes denials, so that
+/// the log does not count omitted denials either.
 fn max_denial_logs_per_second(args: &ObservabilityArgs, level: LevelFilter) -> u16 {
     if level >= LevelFilter::INFO { args.log_denials } else { 0 }
 }
@@ -202,8 +203,8 @@ impl StoreSettings {
         Ok(Self::Redis { address, settings, clock: args.redis_clock })
     }
 
-    /// Returns the check for limits that the store supports.
-    fn supports(&self) -> LimitCheck {
+    /// Returns a function that checks whether the store supports a limit.
+    fn limit_check(&self) -> LimitCheck {
         match self {
             Self::Memory | Self::Redis { .. } => accept_any_limit,
             Self::Cluster(_) => slidegate_cluster::supports,
@@ -211,7 +212,7 @@ impl StoreSettings {
     }
 }
 
-/// The store for logs, without a password.
+/// Formats the store for logs, without a password.
 impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,7 @@
 //! The store of the server, and the service on top of it.
 //!
-//! This is the only place that selects a store. `Store` is an enum, so that no call is dynamically dispatched.
+//! Only this module selects the kind of store. `Store` is an enum instead of a trait object, so that no call is
+//! dynamically dispatched.
 
 use std::sync::Arc;
 
@@ -39,14 +40,14 @@ pub enum Store {
 pub enum ServiceError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("{flag}{0}", flag = flag_for(.0))]
+    #[error("{flag}{0}", flag = flag_prefix_for(.0))]
     StartNode(#[from] StartError),
     #[error(transparent)]
     Tracer(#[from] TracerError),
 }
 
-/// Returns the flag that caused the error.
-fn flag_for(error: &StartError) -> &'static str {
+/// Returns the flag that caused the error, as the prefix of the error message.
+fn flag_prefix_for(error: &StartError) -> &'static str {
     match error {
         StartError::Listen { .. } | StartError::NoKey(_) => {
             "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): "
@@ -57,8 +58,8 @@ fn flag_for(error: &StartError) -> &'static str {
     }
 }
 
-/// Opens the store and creates the service on top of it. Needs a Tokio runtime, in which Redis and cluster stores
-/// connect in the background.
+/// Opens the store and creates the service on top of it. Must be called in a Tokio runtime, in which Redis and cluster
+/// stores connect in the background.
 pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
     let bounds = settings.bounds;
     let store = Store::open(settings.store, bounds).await?;
@@ -107,7 +108,7 @@ impl Store {
 }
 
 impl Store {
-    /// Returns the kind of the store for metrics.
+    /// Returns the kind of the store, as metrics and responses name it.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Memory(_) => "memory",
@@ -116,7 +117,7 @@ impl Store {
         }
     }
 
-    /// Returns the cluster node, if the store is one.
+    /// Returns the cluster node, or `None` if the store is not a cluster node.
     pub fn cluster_node(&self) -> Option<&ClusterNode> {
         match self {
             Self::Cluster(node) => Some(node),
@@ -124,7 +125,7 @@ impl Store {
         }
     }
 
-    /// Returns the state of the cluster for metrics, if the store is a cluster node.
+    /// Returns the state of the cluster for metrics, or `None` if the store is not a cluster node or has no status.
     pub fn cluster_stats(&self) -> Option<ClusterStats> {
         let node = self.cluster_node()?;
         let (counts, sum) = node.counters().overshoot().snapshot();
@@ -133,7 +134,7 @@ impl Store {
         Some(ClusterStats::from_status(&status, node.unsynced_denials(), overshoot))
     }
 
-    /// Returns whether the store is available. Redis is unavailable before the first connection and while its circuit
+    /// Returns `true` if the store is available. Redis is unavailable before the first connection and while its circuit
     /// breaker rejects calls.
     pub fn is_available(&self) -> bool {
         match self {
@@ -142,7 +143,7 @@ impl Store {
         }
     }
 
-    /// Returns the state of the store for metrics.
+    /// Returns the statistics of the store for metrics, such as the number of keys.
     pub fn stats(&self) -> StoreStats {
         match self {
             Self::Memory(store) => StoreStats {
@@ -166,8 +167,8 @@ impl Store {
     }
 }
 
-/// Calls to Redis are boxed: their large futures would otherwise be part of the future of every decision, which is
-/// moved several times, also for other stores.
+/// Calls to Redis are boxed. Otherwise their large futures would enlarge the future of every decision, even with
+/// another store, and that future is moved several times.
 impl slidegate::Store for Store {
     type Kind = slidegate::Asynchronous;
 

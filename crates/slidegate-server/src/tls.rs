@@ -22,20 +22,20 @@ pub enum AppProtocol {
     Grpc,
 }
 
-/// TLS with the current certificates.
+/// The TLS settings of the client listeners, with the certificates that were loaded last.
 pub struct Tls {
     files: TlsFiles,
     current: ArcSwap<LoadedCertificates>,
 }
 
-/// TLS for the connections of one listener.
+/// The TLS settings for the connections of one listener.
 #[derive(Clone)]
 pub struct ListenerTls {
     tls: Arc<Tls>,
     protocol: AppProtocol,
 }
 
-/// TLS configurations and the file contents from which they were built.
+/// The TLS configuration of each protocol, and the file contents from which the configurations were built.
 struct LoadedCertificates {
     contents: TlsFileContents,
     http: Arc<ServerConfig>,
@@ -49,7 +49,7 @@ impl Tls {
         Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(current) }))
     }
 
-    /// Returns TLS for a listener of this protocol.
+    /// Returns the TLS settings for a listener of this protocol.
     pub fn for_listener(self: &Arc<Self>, protocol: AppProtocol) -> ListenerTls {
         ListenerTls { tls: self.clone(), protocol }
     }
@@ -71,13 +71,13 @@ impl ListenerTls {
 
 impl LoadedCertificates {
     fn from_contents(files: &TlsFiles, contents: TlsFileContents) -> Result<Self, TlsError> {
-        let config = |alpn: &[u8]| server_config(files, &contents, alpn).map(Arc::new);
+        let config = |alpn: &[u8]| build_server_config(files, &contents, alpn).map(Arc::new);
         let (http, grpc) = (config(b"http/1.1")?, config(b"h2")?);
         Ok(Self { contents, http, grpc })
     }
 }
 
-fn server_config(
+fn build_server_config(
     files: &TlsFiles,
     contents: &TlsFileContents,
     alpn: &[u8],

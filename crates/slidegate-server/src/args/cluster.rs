@@ -87,7 +87,8 @@ pub struct ClusterArgs {
     pub cluster_key_file: Option<PathBuf>,
 }
 
-/// The cluster key as given. It is validated in `settings`, where an error does not quote the secret.
+/// The cluster key as given on the command line or in the environment. The module `settings` validates it, because an
+/// error of the argument parser would quote the secret.
 #[derive(Clone)]
 pub struct ClusterKeyArg(pub String);
 
@@ -105,11 +106,11 @@ impl fmt::Debug for ClusterKeyArg {
     }
 }
 
-/// A list of hosts with ports, empty by default.
+/// The addresses of other nodes, each a host with a port. The list is empty by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeedList(pub Vec<String>);
 
-/// The error for an entry that is not a host with a port.
+/// The error for an entry of the list of seeds that is not a host with a port.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error(
     "`{0}` is not a host with a port: write slidegate-nodes:7946, 192.0.2.7:7946 or [2001:db8::7]:7946, separated by commas"
@@ -123,7 +124,7 @@ impl FromStr for SeedList {
         if text.trim().is_empty() {
             return Ok(Self(Vec::new()));
         }
-        let seeds = text.split(',').map(str::trim).map(|seed| match is_seed(seed) {
+        let seeds = text.split(',').map(str::trim).map(|seed| match is_host_with_port(seed) {
             true => Ok(seed.to_owned()),
             false => Err(SeedListError(seed.to_owned())),
         });
@@ -131,7 +132,7 @@ impl FromStr for SeedList {
     }
 }
 
-fn is_seed(text: &str) -> bool {
+fn is_host_with_port(text: &str) -> bool {
     if text.starts_with('[') {
         return text.parse::<SocketAddr>().is_ok_and(|address| address.port() > 0);
     }
@@ -143,10 +144,10 @@ fn is_seed(text: &str) -> bool {
         && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// The maximum length of a node name, which every datagram contains.
+/// The maximum length of a node name in bytes. Every datagram to another node contains the name.
 const MAX_NODE_NAME_BYTES: usize = 64;
 
-/// Parses a node name: printable ASCII without spaces, since logs and JSON contain it.
+/// Parses a node name: printable ASCII without spaces, since the name is part of logs and JSON.
 fn parse_node_name(text: &str) -> Result<String, String> {
     if (1..=MAX_NODE_NAME_BYTES).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_graphic())

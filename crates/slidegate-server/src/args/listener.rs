@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_or_none_parses_both_forms() {
+    fn listener_option_accepts_address_or_none() {
         assert_eq!("none".parse(), Ok(AddressOrNone(None)));
         assert_eq!(
             "[::1]:1".parse(),

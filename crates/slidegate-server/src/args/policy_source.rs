@@ -40,7 +40,8 @@ pub struct PolicySourceArgs {
 }
 
 impl PolicySourceArgs {
-    /// Keeps only one source. The command line takes precedence over the environment. In the environment,
+    /// Keeps only one of the two sources, the policy file or the files of Envoy's reference rate limit server, and
+    /// clears the other. The command line takes precedence over the environment. In the environment,
     /// `SLIDEGATE_RATELIMIT_CONFIG` takes precedence, since a container image often sets `SLIDEGATE_POLICY`.
     ///
     /// # Errors
@@ -71,7 +72,8 @@ impl PolicySourceArgs {
     }
 }
 
-/// Parses the algorithm for limits of the reference server. Fixed windows are aligned to the clock.
+/// Parses the name of the algorithm for limits of Envoy's reference rate limit server. Fixed windows are aligned to the
+/// clock.
 pub fn parse_algorithm(name: &str) -> Result<Algorithm, String> {
     match Algorithm::by_name(name) {
         Some(Algorithm::FixedWindow { .. }) => Ok(Algorithm::FixedWindow { align: Align::Clock }),

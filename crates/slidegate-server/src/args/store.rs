@@ -82,8 +82,8 @@ pub struct StoreArgs {
     pub expected_instances: NonZeroU32,
 }
 
-/// The value of `--store` as given. It may contain a password, so it is parsed in `settings`, where an error does not
-/// quote it.
+/// The value of `--store` as given. The value may contain a password. So the module `settings` parses it, because an
+/// error of the argument parser would quote the password.
 #[derive(Clone)]
 pub struct StoreArg(pub String);
 
@@ -127,11 +127,11 @@ fn parse_deny_cache_ttl(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write it as 500ms or 1s, from 0ms to 60s".to_owned())
 }
 
-/// The maximum length of a key prefix.
+/// The maximum length in bytes of the prefix of keys in Redis.
 const MAX_REDIS_PREFIX_BYTES: usize = 64;
 
-/// Parses a key prefix. The prefix precedes the hash tag and is part of glob patterns, so it must not contain their
-/// special characters.
+/// Parses the prefix of keys in Redis. In a key, a hash tag in braces follows the prefix, and glob patterns for keys
+/// begin with the prefix. So the prefix must contain no braces and no special characters of glob patterns.
 fn parse_redis_prefix(text: &str) -> Result<String, String> {
     let is_allowed = |byte: u8| byte.is_ascii_graphic() && !br"{}*?[]\^".contains(&byte);
     if !text.is_empty() && text.len() <= MAX_REDIS_PREFIX_BYTES && text.bytes().all(is_allowed) {

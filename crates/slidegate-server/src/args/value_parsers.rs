@@ -18,7 +18,8 @@ pub fn parse_duration(text: &str, max: Duration) -> Option<Duration> {
     (duration <= max).then_some(duration)
 }
 
-/// Parses a memory size such as `512MiB`, `1GiB` or a number of bytes: at least the minimum of a memory store.
+/// Parses a memory size such as `512MiB`, `1GiB` or a number of bytes, and returns it in bytes. Rejects sizes below the
+/// minimum of a memory store.
 pub fn parse_max_memory(text: &str) -> Result<usize, String> {
     let invalid =
         || format!("`{text}` is not a size; write it as 512MiB, 1GiB or in bytes, at least 1MiB");
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_size_has_unit_or_is_bytes() {
+    fn memory_size_accepts_units_and_bytes() {
         for (text, bytes) in [
             ("1GiB", 1 << 30),
             ("512MiB", 512 << 20),

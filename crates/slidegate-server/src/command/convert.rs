@@ -1,11 +1,11 @@
-//! `slidegate convert`: converts files of the reference server to a policy, and prints it.
+//! `slidegate convert`: converts files of Envoy's reference rate limit server to a policy, and prints the policy.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use slidegate::Algorithm;
 
-use super::print;
+use super::print_to_stdout;
 use crate::args;
 use crate::policy_file::{self, FileText, PolicyFileError, PolicySource};
 use crate::ratelimit_config::ConversionOptions;
@@ -36,11 +36,11 @@ pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
         texts.extend_from_slice(&read_texts(path, algorithm)?);
     }
     let options = ConversionOptions { algorithm, supports: policy_file::accept_any_limit };
-    print(&policy_file::convert_ratelimit_config(Path::new(""), &texts, options)?.text)?;
+    print_to_stdout(&policy_file::convert_ratelimit_config(Path::new(""), &texts, options)?.text)?;
     Ok(())
 }
 
-/// Reads a file, or the files of a directory.
+/// Reads the file at `path`, or all files of the directory at `path`.
 fn read_texts(
     path: PathBuf,
     algorithm: Algorithm,

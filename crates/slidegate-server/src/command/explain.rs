@@ -12,7 +12,7 @@ use serde_json::Value;
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Gate, MAX_UNITS, MemoryStore, Policy, Request};
 use thiserror::Error;
 
-use super::print;
+use super::print_to_stdout;
 use crate::explain::Explanation;
 use crate::policy_file;
 
@@ -50,12 +50,12 @@ pub struct ExplainArgs {
 /// A value of `--cost`.
 #[derive(Clone, Debug)]
 pub struct CostArg {
-    /// The name of the cost, or `None` for rules that state no cost.
+    /// The name of the cost. `None` for the cost that applies to rules that state no cost.
     name: Option<String>,
     units: u64,
 }
 
-/// The error for a text that is not a cost.
+/// The error for a value of `--cost` that is not a valid cost.
 #[derive(Debug, Error)]
 #[error("a cost is a number of units up to {MAX_UNITS}, or NAME=N such as tokens=1800")]
 pub struct CostArgError;
@@ -75,27 +75,27 @@ impl FromStr for CostArg {
 }
 
 impl ExplainArgs {
-    /// Returns the cost for rules that state no cost.
+    /// Returns the cost for rules that state no cost. `None` if the command line does not set this cost.
     fn unnamed_cost(&self) -> Option<u64> {
         self.cost.iter().find(|cost| cost.name.is_none()).map(|cost| cost.units)
     }
 
-    /// Returns the named costs.
+    /// Returns the names and units of the named costs.
     fn named_costs(&self) -> impl Iterator<Item = (&str, u64)> {
         self.cost.iter().filter_map(|cost| Some((cost.name.as_deref()?, cost.units)))
     }
 }
 
-/// An argument with a part of the request.
+/// A positional argument of `slidegate explain`, which is a part of the request.
 #[derive(Clone, Debug)]
 pub enum AttributeArg {
-    /// `NAME=VALUE`.
+    /// An attribute, written as `NAME=VALUE`.
     Attribute { name: String, value: String },
-    /// `+`, which begins the next descriptor.
+    /// A `+`, after which the next descriptor begins.
     DescriptorSeparator,
 }
 
-/// The error for a text that is not an attribute.
+/// The error for an argument that is not an attribute `NAME=VALUE`.
 #[derive(Debug, Error)]
 #[error("an attribute is NAME=VALUE, such as ip=192.0.2.7")]
 pub struct AttributeArgError;
@@ -115,7 +115,7 @@ impl FromStr for AttributeArg {
     }
 }
 
-/// Names and values of attributes, in the order of the arguments.
+/// The names and values of attributes, in the order of the command-line arguments.
 #[derive(Default)]
 struct OrderedAttributes<'a>(Vec<(&'a str, &'a str)>);
 
@@ -137,7 +137,7 @@ struct ExplainRequestBody<'a> {
     descriptors: DescriptorsBody<'a>,
 }
 
-/// The descriptors in the body: the fields of a single descriptor, or a list.
+/// The descriptors in the body of a request to `/v1/explain`: the fields of a single descriptor, or a list.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum DescriptorsBody<'a> {
@@ -145,7 +145,7 @@ enum DescriptorsBody<'a> {
     List { descriptors: Vec<DescriptorBody<'a>> },
 }
 
-/// One descriptor in the body.
+/// One descriptor in the body of a request to `/v1/explain`.
 #[derive(Serialize)]
 struct DescriptorBody<'a> {
     attributes: OrderedAttributes<'a>,
@@ -155,7 +155,7 @@ struct DescriptorBody<'a> {
     costs: BTreeMap<&'a str, u64>,
 }
 
-/// The reason why a request is not explained.
+/// The reason why `slidegate explain` cannot explain a request.
 #[derive(Debug, Error)]
 enum ExplainError {
     #[error("`{0}` is given twice; a request has each attribute once")]
@@ -180,23 +180,23 @@ enum ExplainError {
     InvalidResponse { url: String, reason: String },
 }
 
-/// The timeout of a call to a server.
+/// The timeout of a call to the admin listener of a server.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The maximum size of a response, large enough for a policy with the maximum number of rules.
+/// The maximum size of a server's response in bytes, large enough for a policy with the maximum number of rules.
 const MAX_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Runs `slidegate explain`.
 pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
     let descriptors = parse_descriptors(&args)?;
     let explanation = match (&args.server, &args.policy) {
-        (Some(url), _) => explain_by_server(url, &args, descriptors)?,
+        (Some(url), _) => explain_with_server(url, &args, descriptors)?,
         (None, policy) => {
             let policy = policy_file::read_policy(&policy.clone().unwrap_or_default())?;
-            explain_by_policy(&policy, &args, &descriptors)?
+            explain_with_policy(&policy, &args, &descriptors)?
         }
     };
-    print(&explanation.to_string())?;
+    print_to_stdout(&explanation.to_string())?;
     Ok(())
 }
 
@@ -225,8 +225,8 @@ fn parse_descriptors(args: &ExplainArgs) -> Result<Vec<OrderedAttributes<'_>>, E
     }
 }
 
-/// Explains with a policy file and unused limits.
-fn explain_by_policy(
+/// Explains the decision with a policy file, as if all limits were unused.
+fn explain_with_policy(
     policy: &Policy,
     args: &ExplainArgs,
     descriptors: &[OrderedAttributes<'_>],
@@ -254,8 +254,8 @@ fn explain_by_policy(
     Err(ExplainError::UnknownDomain { domain: args.domain.clone(), known_domains })
 }
 
-/// Explains with the policy and the counters of a server.
-fn explain_by_server(
+/// Explains the decision with the current policy and counters of a server.
+fn explain_with_server(
     url: &str,
     args: &ExplainArgs,
     descriptors: Vec<OrderedAttributes<'_>>,

@@ -13,7 +13,7 @@ use slidegate::policy::file;
 
 use crate::args::Command;
 
-/// Runs a subcommand. The text of the error is all that the program prints about a failure.
+/// Runs a subcommand. If it fails, the program prints only the text of the returned error.
 pub fn run(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
         Command::Serve(args) => serve::run(*args),
@@ -27,12 +27,12 @@ pub fn run(command: Command) -> Result<(), Box<dyn Error>> {
 
 /// Runs `slidegate schema`: prints the JSON Schema of policy files.
 fn print_schema() -> Result<(), Box<dyn Error>> {
-    print(&format!("{}\n", serde_json::to_string_pretty(&file::schema())?))?;
+    print_to_stdout(&format!("{}\n", serde_json::to_string_pretty(&file::schema())?))?;
     Ok(())
 }
 
-/// Writes to standard output. A closed pipe is no error, since programs such as `head` read only the first lines.
-fn print(text: &str) -> io::Result<()> {
+/// Writes text to standard output. Ignores a closed pipe, since programs such as `head` read only the first lines.
+fn print_to_stdout(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,

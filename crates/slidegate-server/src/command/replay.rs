@@ -17,8 +17,8 @@ use crate::replay::run::{Replay, ReplayOptions, UnparsableLine};
 use crate::replay::source::{LogSource, progress_bar};
 use crate::replay::suggest::Headroom;
 
-/// The maximum number of unparsable lines that are printed. Further lines are only counted.
-const MAX_SHOWN_LINES: u32 = 5;
+/// The maximum number of unparsable lines that are printed. Further unparsable lines are only counted.
+const MAX_PRINTED_UNPARSABLE_LINES: u32 = 5;
 
 /// The flags of `slidegate replay`.
 #[derive(Debug, clap::Args)]
@@ -99,7 +99,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         measure_demand: args.suggest,
     };
     let mut replay = Replay::new(&policy, &args.domain, options);
-    read_logs(&args.logs, &mut replay)?;
+    replay_logs(&args.logs, &mut replay)?;
     let stats = replay.stats();
     if stats.counts.requests == 0 && stats.unparsable > 0 {
         return Err(ReplayError::NotAnAccessLog(stats.unparsable).into());
@@ -111,13 +111,13 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     };
     let report = if args.policy.is_some() { report } else { report.without_policy() };
     match args.json {
-        true => super::print(&format!("{}\n", serde_json::to_string(&report)?))?,
-        false => super::print(&report.to_string())?,
+        true => super::print_to_stdout(&format!("{}\n", serde_json::to_string(&report)?))?,
+        false => super::print_to_stdout(&report.to_string())?,
     }
     Ok(())
 }
 
-/// Returns a policy that denies nothing, and counts by the attributes of `--per`.
+/// Returns a policy that allows every request, and counts requests by the attributes of `--per`.
 fn permissive_policy(args: &ReplayArgs) -> Result<Policy, ReplayError> {
     let name: String = format!("per-{}", args.per.join("-")).to_ascii_lowercase();
     let name = name.replace(|char: char| !char.is_ascii_alphanumeric() && char != '.', "-");
@@ -141,9 +141,9 @@ fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
     }
 }
 
-fn read_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayError> {
+fn replay_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayError> {
     let bar = progress_bar(logs);
-    let mut lines_left_to_show = MAX_SHOWN_LINES;
+    let mut lines_left_to_show = MAX_PRINTED_UNPARSABLE_LINES;
     let result = logs.iter().try_for_each(|log| {
         let unreadable = |error| ReplayError::Unreadable { log: log.clone(), error };
         let mut source = LogSource::open(log, &bar).map_err(unreadable)?;
@@ -160,7 +160,7 @@ fn read_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayErro
     result
 }
 
-/// Prints an unparsable line without disturbing the progress bar.
+/// Prints the position of an unparsable line and the reason, without disturbing the progress bar.
 fn print_unparsable(log: &Path, line: &UnparsableLine, bar: &ProgressBar) {
     bar.suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
 }

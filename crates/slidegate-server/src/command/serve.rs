@@ -25,12 +25,13 @@ use crate::settings::{ClientBounds, Settings};
 use crate::tls::{AppProtocol, ListenerTls};
 use crate::{grpc, http, log, reload, store};
 
-/// The delay before idle HTTP/1.1 connections are closed at a stop, so that their clients can send one more request.
+/// The delay before idle HTTP/1.1 connections are closed when the server stops, so that their clients can send one more
+/// request.
 const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(1);
 
-/// The minimum time for a cluster node to leave: to replicate its last charges and announce its departure, even if the
-/// requests in flight used the whole shutdown grace. Otherwise the other nodes wait until every unit that this node may
-/// have charged has left its window.
+/// The minimum time for a cluster node to leave the cluster: to replicate its last charges and announce its departure.
+/// It applies even if the requests in flight used the whole time of `--shutdown-grace`. Otherwise the other nodes wait
+/// until every unit that this node may have charged has left its window.
 const MIN_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum number of admin connections. `--max-connections` does not apply to the admin listener, so that clients
@@ -53,9 +54,9 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
-    let http = bind(settings.http, "--http").await?;
-    let grpc = bind_optional(settings.grpc, "--grpc").await?;
-    let admin = bind_optional(settings.admin, "--admin").await?;
+    let http = bind_listener(settings.http, "--http").await?;
+    let grpc = bind_optional_listener(settings.grpc, "--grpc").await?;
+    let admin = bind_optional_listener(settings.admin, "--admin").await?;
     let listeners = Listeners {
         clients: 1 + u64::from(grpc.is_some()),
         others: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
@@ -106,8 +107,8 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     info!(rules, %store, "listening on {scheme}://{}", http.address()?);
     let signal = tokio::select! {
         never = http.accept_all() => match never {},
-        never = accept_all_if_some(grpc.as_ref()) => match never {},
-        signal = stop.received() => signal,
+        never = accept_all_if_listening(grpc.as_ref()) => match never {},
+        signal = stop.wait_for_signal() => signal,
     };
     service.health().drain();
     info!("{signal}: stopping, no new connections");
@@ -127,7 +128,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the time until the deadline, or zero.
+/// Returns the time until the deadline, or zero if the deadline has passed.
 fn time_left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
@@ -151,7 +152,7 @@ impl<P: Protocol> Listener<P> {
         self.connections.accept_all(&self.socket).await
     }
 
-    /// Closes the socket and returns the open connections.
+    /// Closes the listening socket and returns the open connections.
     fn stop_listening(self) -> Connections<P> {
         self.connections
     }
@@ -174,22 +175,22 @@ fn start_threads(name: &str) -> io::Result<ConnectionThreads> {
     ConnectionThreads::start(name, thread::available_parallelism()?.get())
 }
 
-/// Accepts connections, or waits forever without a listener.
-async fn accept_all_if_some<P: Protocol>(listener: Option<&Listener<P>>) -> Infallible {
+/// Accepts the connections of a listener. If there is no listener, waits forever.
+async fn accept_all_if_listening<P: Protocol>(listener: Option<&Listener<P>>) -> Infallible {
     match listener {
         Some(listener) => listener.accept_all().await,
         None => pending().await,
     }
 }
 
-/// Drains HTTP connections. Over HTTP/1.1 a request may be in transit when the server stops, so that idle connections
-/// stay open for [`IDLE_CLOSE_DELAY`], at most a quarter of the grace.
+/// Drains HTTP connections. A client may be sending a request when the server stops. So idle HTTP/1.1 connections stay
+/// open for [`IDLE_CLOSE_DELAY`], but at most for a quarter of `grace`.
 async fn drain_http(connections: Connections<HttpProtocol<http::HttpService>>, grace: Duration) {
     connections.wait_until_closed(IDLE_CLOSE_DELAY.min(grace / 4)).await;
     connections.drain().await;
 }
 
-/// Drains gRPC connections. HTTP/2 reports to clients which of their calls were received, so that no delay is needed.
+/// Drains gRPC connections. HTTP/2 reports to each client which of its calls were received, so no delay is needed.
 async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
     if let Some(connections) = connections {
         connections.drain().await;
@@ -212,7 +213,7 @@ fn serve_admin(socket: TcpListener, service: Arc<Service>, clients: ClientBounds
     tokio::spawn(async move { connections.accept_all(&socket).await });
 }
 
-async fn bind(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
+async fn bind_listener(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         io::Error::new(
             error.kind(),
@@ -221,14 +222,18 @@ async fn bind(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
     })
 }
 
-async fn bind_optional(address: Option<SocketAddr>, flag: &str) -> io::Result<Option<TcpListener>> {
+async fn bind_optional_listener(
+    address: Option<SocketAddr>,
+    flag: &str,
+) -> io::Result<Option<TcpListener>> {
     match address {
-        Some(address) => bind(address, flag).await.map(Some),
+        Some(address) => bind_listener(address, flag).await.map(Some),
         None => Ok(None),
     }
 }
 
-/// The signals that stop the server. They are registered before the server listens, so that none is missed.
+/// The signals that stop the server: SIGTERM and SIGINT. They are registered before the server listens, so that no
+/// signal is missed.
 struct StopSignal {
     terminate: Signal,
     interrupt: Signal,
@@ -242,7 +247,7 @@ impl StopSignal {
         })
     }
 
-    async fn received(&mut self) -> &'static str {
+    async fn wait_for_signal(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

@@ -9,7 +9,7 @@ use slidegate::Policy;
 use slidegate::policy::Rule;
 use thiserror::Error;
 
-use super::print;
+use super::print_to_stdout;
 use crate::policy_description::{describe_max_memory, describe_rule};
 use crate::{policy_file, ratelimit_config};
 
@@ -21,7 +21,7 @@ pub struct ValidateArgs {
     pub policies: Vec<PathBuf>,
 }
 
-/// The errors of all files, one per line.
+/// The errors in all policy files, one per line.
 #[derive(Debug, Error)]
 #[error("{0}")]
 struct InvalidPolicies(String);
@@ -46,7 +46,7 @@ pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
             Err(error) => errors.push(error.to_string()),
         }
     }
-    print(&description)?;
+    print_to_stdout(&description)?;
     // On standard error as the errors are, but the exit status stays 0.
     eprint!("{warnings}");
     if errors.is_empty() { Ok(()) } else { Err(InvalidPolicies(errors.join("\n")).into()) }
@@ -57,7 +57,7 @@ fn write_description(out: &mut String, path: &impl fmt::Display, policy: &Policy
     for rule in policy.rules() {
         domains.entry(rule.domain()).or_default().push(rule);
     }
-    writeln!(out, "{path}: fine, {}", format_count(policy.rules().len(), "rule"))?;
+    writeln!(out, "{path}: fine, {}", format_count_with_noun(policy.rules().len(), "rule"))?;
     for (domain, rules) in domains {
         writeln!(out, "\ndomain `{domain}`")?;
         for rule in rules {
@@ -70,8 +70,8 @@ fn write_description(out: &mut String, path: &impl fmt::Display, policy: &Policy
     Ok(())
 }
 
-/// Formats a count with its noun, such as `1 rule` or `2 rules`.
-fn format_count(count: usize, noun: &str) -> String {
+/// Formats a count with a noun in the singular or plural, such as `1 rule` or `2 rules`.
+fn format_count_with_noun(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }

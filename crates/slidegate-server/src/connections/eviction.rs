@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-/// Resolves when its connection is evicted.
+/// A receiver that resolves when its connection is evicted.
 pub type EvictionSignal = oneshot::Receiver<()>;
 
-/// Open connections, oldest first. Dropping a sender evicts its connection.
+/// The open connections of a listener, oldest first. The list has one sender for each connection; dropping the sender
+/// evicts the connection.
 #[derive(Default)]
 pub struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
 impl OpenConnections {
-    /// Adds the newest connection. The caller drops the returned receiver when the connection ends.
+    /// Adds a new connection and returns its eviction signal. The caller must drop the signal when the connection ends.
     pub fn add(&mut self) -> EvictionSignal {
         let (evict, evicted) = oneshot::channel();
         self.remove_closed();
@@ -20,7 +21,7 @@ impl OpenConnections {
         evicted
     }
 
-    /// Evicts the oldest connection that has not ended.
+    /// Evicts the oldest connection that is still open.
     pub fn evict_oldest(&mut self) {
         self.remove_closed();
         self.0.pop_front();
@@ -48,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_connections_take_no_memory() {
+    fn closed_connections_are_removed_from_list() {
         let mut open = OpenConnections::default();
         (0..100).for_each(|_| drop(open.add()));
         assert_eq!(open.0.len(), 1, "the last, until the next comes");

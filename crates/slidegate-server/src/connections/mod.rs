@@ -1,7 +1,7 @@
-//! Accepts and serves client connections, bounded in number and in the time that clients may take.
+//! Accepts and serves client connections. Bounds the number of connections, and the time that a client may take.
 //!
-//! This runs on hyper instead of `axum::serve` and tonic's server, which have no such bounds. A [`Protocol`] defines
-//! the protocol on a connection.
+//! The module uses hyper directly, because `axum::serve` and tonic's server have no such bounds. A [`Protocol`] serves
+//! each connection with HTTP/1.1, or with gRPC over HTTP/2.
 
 mod eviction;
 mod open_files;
@@ -28,13 +28,13 @@ use self::eviction::{EvictionSignal, OpenConnections};
 use crate::settings::ClientBounds;
 use crate::tls::ListenerTls;
 
-/// Pause after a connection could not be accepted, most often because too many files are open. An immediate retry would
-/// fail again and occupy a core.
+/// Pause after a connection could not be accepted, most often because the process has too many open files. An immediate
+/// retry would fail again, and many retries would occupy a core.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The protocol of a connection.
+/// A protocol that serves the connections of a listener: HTTP/1.1, or gRPC over HTTP/2.
 pub trait Protocol: Clone + Send + Sync + 'static {
-    /// Returns a future that serves the connection until it ends.
+    /// Returns a future that serves the connection `io` until the connection ends. `peer` is the address of the client.
     fn connection(
         &self,
         io: ClientIo,
@@ -42,7 +42,7 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static;
 }
 
-/// All connections of a listener.
+/// The connections of one listener, with the settings to serve them.
 pub struct Connections<P> {
     protocol: P,
     threads: ConnectionThreads,
@@ -54,7 +54,7 @@ pub struct Connections<P> {
 }
 
 impl<P: Protocol> Connections<P> {
-    /// Creates an empty set of connections, with TLS if `tls` is set.
+    /// Creates an empty set of connections. If `tls` is set, the connections use TLS.
     pub fn new(
         protocol: P,
         threads: ConnectionThreads,
@@ -72,14 +72,14 @@ impl<P: Protocol> Connections<P> {
         }
     }
 
-    /// Evicts the oldest connection when the bound is reached, so that idle connections do not delay a new one. For
-    /// protocols whose connections are short.
+    /// Evicts the oldest connection when the maximum number of connections is open, so that idle connections do not
+    /// delay a new one. Suits listeners whose connections are short.
     pub fn evicting_oldest(self) -> Self {
         Self { evicts_oldest: true, ..self }
     }
 
-    /// Accepts connections until the process ends. Connections above the bound wait in the queue of the listener: a
-    /// delay is better for a client than a rejection.
+    /// Accepts connections until the process ends. Connections above the maximum number wait in the operating system's
+    /// queue of the listener: a delay is better for a client than a rejection.
     pub async fn accept_all(&self, listener: &TcpListener) -> Infallible {
         let mut open = self.evicts_oldest.then(OpenConnections::default);
         loop {
@@ -92,7 +92,7 @@ impl<P: Protocol> Connections<P> {
                 Ok((stream, peer)) => {
                     self.serve(stream, peer, permit, open.as_mut().map(OpenConnections::add));
                 }
-                Err(error) if is_client_error(&error) => {
+                Err(error) if is_single_client_error(&error) => {
                     debug!("client disconnected before it was accepted: {error}")
                 }
                 Err(error) => {
@@ -130,7 +130,7 @@ impl<P: Protocol> Connections<P> {
         });
     }
 
-    /// Waits until all connections have closed, at most for `within`.
+    /// Waits until all connections have closed, or until the duration `within` has passed.
     pub async fn wait_until_closed(&self, within: Duration) {
         let all = u32::try_from(max_connections(self.bounds)).unwrap_or(u32::MAX);
         // The semaphore is never closed. A timeout is expected, and the caller then continues.
@@ -143,7 +143,7 @@ impl<P: Protocol> Connections<P> {
     }
 }
 
-/// A client connection before the TLS handshake.
+/// The settings to serve one accepted client connection, including its TLS handshake.
 struct ClientConnection<P> {
     protocol: P,
     tls: Option<ListenerTls>,
@@ -164,7 +164,8 @@ impl<P: Protocol> ClientConnection<P> {
 
     /// Serves the connection until it ends.
     async fn serve(self, stream: TcpStream) {
-        let io = match stream::open(stream, self.tls.as_ref(), self.client_timeout).await {
+        let io = match stream::open_client_io(stream, self.tls.as_ref(), self.client_timeout).await
+        {
             Ok(io) => io,
             Err(error) => return debug!("{}: TLS handshake failed: {error}", self.peer),
         };
@@ -175,13 +176,13 @@ impl<P: Protocol> ClientConnection<P> {
     }
 }
 
-/// Returns the maximum number of concurrent connections.
+/// Returns the maximum number of connections that may be open at the same time.
 fn max_connections(bounds: ClientBounds) -> usize {
     bounds.max_connections.get().min(Semaphore::MAX_PERMITS)
 }
 
-/// Returns whether an accept error concerns only one client, so that the next accept may succeed.
-fn is_client_error(error: &io::Error) -> bool {
+/// Returns `true` if an error concerns only the client that was being accepted, so that the next accept may succeed.
+fn is_single_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
 
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

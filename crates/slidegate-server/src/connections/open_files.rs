@@ -1,4 +1,5 @@
-//! Keeps client connections within the open file limit of the system, with a reserve for all other files.
+//! Keeps the number of client connections within the open file limit of the process, and reserves files for other
+//! purposes.
 
 use std::num::NonZeroUsize;
 
@@ -6,23 +7,25 @@ use tracing::warn;
 
 use crate::settings::ClientBounds;
 
-/// Files that are not connections of a listener: listeners, standard streams, runtimes, the store.
-const OTHER_FILES: u64 = 64;
+/// Number of open files that are not connections of a listener: the listening sockets, the standard streams, and the
+/// files of the runtimes and the store.
+const NON_CONNECTION_FILES: u64 = 64;
 
-/// The listeners whose connections need open files.
+/// The listeners of the server, from which the number of open files is calculated. Each connection is an open file.
 #[derive(Clone, Copy, Debug)]
 pub struct Listeners {
-    /// Number of listeners for clients. [`ClientBounds`] applies to each.
+    /// Number of listeners for clients. The bounds in [`ClientBounds`] apply to each of them.
     pub clients: u64,
     /// Maximum number of connections to all other listeners together.
     pub others: u64,
 }
 
 impl Listeners {
-    /// Raises the open file limit for all connections. If the system allows less, logs that and returns bounds with
-    /// fewer connections: otherwise clients could take every file, and the admin listener could not accept a probe.
+    /// Raises the open file limit of the process to the number of files that all connections need. If the system allows
+    /// fewer files, logs a warning and returns `bounds` with fewer connections. Otherwise client connections could use
+    /// all files, and the admin listener could not accept a health probe.
     pub fn within_open_files(self, bounds: ClientBounds) -> ClientBounds {
-        let wanted = self.files(bounds.max_connections);
+        let wanted = self.required_files(bounds.max_connections);
         let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or_else(|error| {
             warn!("cannot raise the open file limit to {wanted}: {error}");
             wanted
@@ -30,7 +33,7 @@ impl Listeners {
         if allowed >= wanted {
             return bounds;
         }
-        let connections = self.connections(allowed).min(bounds.max_connections);
+        let connections = self.connections_per_listener(allowed).min(bounds.max_connections);
         warn!(
             "open file limit is {allowed}; {wanted} needed for --max-connections {} on {} listeners: serving at most \
              {connections} connections on each; raise the limit with ulimit -n, or lower --max-connections",
@@ -39,22 +42,23 @@ impl Listeners {
         ClientBounds { max_connections: connections, ..bounds }
     }
 
-    /// Returns the number of open files when every listener is full.
-    fn files(self, connections: NonZeroUsize) -> u64 {
+    /// Returns the number of open files when every listener is full. `connections` is the maximum for each listener for
+    /// clients.
+    fn required_files(self, connections: NonZeroUsize) -> u64 {
         let clients = self.clients.saturating_mul(connections.get() as u64);
-        clients.saturating_add(self.reserved())
+        clients.saturating_add(self.reserved_files())
     }
 
-    /// Returns the connections that each listener for clients may serve under a limit of `allowed` files. Clients get
-    /// all files that are not reserved, but at least half.
-    fn connections(self, allowed: u64) -> NonZeroUsize {
-        let clients = allowed.saturating_sub(self.reserved()).max(allowed / 2);
+    /// Returns the number of connections that each listener for clients may serve if the process may open `allowed`
+    /// files. Connections of clients get all files that are not reserved, and at least half of `allowed`.
+    fn connections_per_listener(self, allowed: u64) -> NonZeroUsize {
+        let clients = allowed.saturating_sub(self.reserved_files()).max(allowed / 2);
         let each = usize::try_from(clients / self.clients.max(1)).unwrap_or(usize::MAX);
         NonZeroUsize::new(each).unwrap_or(NonZeroUsize::MIN)
     }
 
-    fn reserved(self) -> u64 {
-        self.others.saturating_add(OTHER_FILES)
+    fn reserved_files(self) -> u64 {
+        self.others.saturating_add(NON_CONNECTION_FILES)
     }
 }
 
@@ -62,27 +66,35 @@ impl Listeners {
 mod tests {
     use super::*;
 
-    const BOTH_AND_ADMIN: Listeners = Listeners { clients: 2, others: 64 };
+    const HTTP_GRPC_AND_ADMIN: Listeners = Listeners { clients: 2, others: 64 };
 
     #[test]
-    fn wanted_files_include_every_listener() {
+    fn required_files_include_every_listener() {
         let connections = NonZeroUsize::new(10_000).unwrap();
-        assert_eq!(BOTH_AND_ADMIN.files(connections), 20_128);
-        assert_eq!(Listeners { clients: 1, others: 0 }.files(connections), 10_064);
-        assert_eq!(BOTH_AND_ADMIN.files(NonZeroUsize::MAX), u64::MAX);
+        assert_eq!(HTTP_GRPC_AND_ADMIN.required_files(connections), 20_128);
+        assert_eq!(Listeners { clients: 1, others: 0 }.required_files(connections), 10_064);
+        assert_eq!(HTTP_GRPC_AND_ADMIN.required_files(NonZeroUsize::MAX), u64::MAX);
     }
 
     #[test]
-    fn clients_leave_reserved_files() {
+    fn client_connections_exclude_reserved_files() {
         for (allowed, each) in [(20_128, 10_000), (4_096, 1_984), (1_024, 448), (256, 64)] {
-            assert_eq!(BOTH_AND_ADMIN.connections(allowed).get(), each, "{allowed}");
+            assert_eq!(
+                HTTP_GRPC_AND_ADMIN.connections_per_listener(allowed).get(),
+                each,
+                "{allowed}"
+            );
         }
     }
 
     #[test]
-    fn few_files_leave_half_to_clients() {
+    fn low_file_limit_gives_clients_half() {
         for (allowed, each) in [(200, 50), (20, 5), (3, 1), (0, 1)] {
-            assert_eq!(BOTH_AND_ADMIN.connections(allowed).get(), each, "{allowed}");
+            assert_eq!(
+                HTTP_GRPC_AND_ADMIN.connections_per_listener(allowed).get(),
+                each,
+                "{allowed}"
+            );
         }
     }
 }

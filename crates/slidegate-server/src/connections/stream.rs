@@ -1,4 +1,4 @@
-//! The byte stream of a client. It fails if the TLS handshake or a write takes too long.
+//! The byte stream of a client connection. The stream fails if the TLS handshake or a write takes too long.
 
 use std::io;
 use std::pin::Pin;
@@ -12,15 +12,15 @@ use tokio_util::either::Either;
 
 use crate::tls::ListenerTls;
 
-/// The byte stream of a client, with or without TLS.
+/// The byte stream of a client connection, with or without TLS.
 pub type ClientIo = Pin<Box<TimeoutStream<Either<TcpStream, Box<TlsStream<TcpStream>>>>>>;
 
 /// Maximum time for a TLS handshake. A responsive client completes it within a few round trips.
 const MAX_HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
-/// Opens the byte stream, with a TLS handshake if `tls` is set. `client_timeout` bounds the time that a write may make
-/// no progress.
-pub async fn open(
+/// Opens the byte stream of a client connection, and performs the TLS handshake if `tls` is set. Writes fail after
+/// `client_timeout` without progress.
+pub async fn open_client_io(
     stream: TcpStream,
     tls: Option<&ListenerTls>,
     client_timeout: Duration,

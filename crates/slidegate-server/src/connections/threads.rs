@@ -11,21 +11,21 @@ use tracing::debug;
 
 /// The threads that serve connections.
 pub enum ConnectionThreads {
-    /// The threads of the runtime that accepts them.
+    /// The threads of the Tokio runtime that accepts the connections.
     Shared,
-    /// Dedicated threads. Each connection stays on one thread, so that no other thread has to be woken for it.
+    /// Dedicated threads. Each connection stays on one thread, so that no other thread has to be woken to serve it.
     Dedicated(Box<[RuntimeThread]>),
 }
 
-/// A thread with its own runtime.
+/// A thread with its own Tokio runtime.
 pub struct RuntimeThread {
     runtime: Handle,
-    /// A reference count: one per connection, plus this one.
+    /// A counter of open connections: each connection on this thread holds a clone of this `Arc`.
     connections: Arc<()>,
 }
 
 impl ConnectionThreads {
-    /// Starts `count` threads, at least one. They run until the process ends.
+    /// Starts `count` dedicated threads, at least one. The threads run until the process ends.
     pub fn start(name: &str, count: usize) -> io::Result<Self> {
         (0..count.max(1))
             .map(|_| RuntimeThread::start(name))
@@ -33,7 +33,8 @@ impl ConnectionThreads {
             .map(Self::Dedicated)
     }
 
-    /// Serves a connection on the thread with the fewest connections. Envoy opens few connections and keeps them busy.
+    /// Serves a connection. Selects the dedicated thread with the fewest connections: Envoy opens few connections and
+    /// keeps them busy, so they must be distributed evenly.
     pub fn serve<F>(&self, stream: TcpStream, client: impl FnOnce(TcpStream) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,

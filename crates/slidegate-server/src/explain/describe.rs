@@ -1,4 +1,4 @@
-//! Texts for explanations.
+//! Texts in explanations: reasons, limits, waits and summaries.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
     }
 }
 
-/// Returns the limit in the notation of policies.
+/// Returns the limit as text, such as `10/1s sliding_log`, or `nothing passes` if its capacity is 0.
 pub fn describe_limit(limit: &Limit) -> String {
     match limit.capacity() {
         0 => "nothing passes".into(),
@@ -46,7 +46,8 @@ pub fn describe_limit(limit: &Limit) -> String {
     }
 }
 
-/// Returns the condition under which the required units become free; `None` if they are free.
+/// Returns the condition under which the request will fit the limit, such as the time until enough units are free.
+/// `required` is the number of units that must be free. Returns `None` if the request fits now.
 pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Option<String> {
     let (limit, outcome) = (limit_status.limit.limit(), limit_status.outcome);
     if outcome.fits() {
@@ -72,7 +73,7 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
     })
 }
 
-/// Returns a summary of the decision.
+/// Returns a sentence with the decision and the limit that determined the decision.
 pub fn describe_ruling(ruling: &Ruling) -> String {
     let decision = ruling.decision();
     let summary = match (decision.is_allowed(), ruling.binding()) {
@@ -96,7 +97,7 @@ pub fn describe_ruling(ruling: &Ruling) -> String {
     }
 }
 
-/// Formats a wait for people. Rounds up, so that it is never too short.
+/// Formats a wait for people, such as `0.2 s` or `2 min 0 s`. Rounds up, so that the formatted wait is never too short.
 fn format_wait(wait: Duration) -> String {
     let tenths = wait.as_micros().div_ceil(100_000);
     let seconds = wait.as_micros().div_ceil(1_000_000);
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_is_rounded_up() {
+    fn formatted_wait_is_rounded_up() {
         for (us, expected) in [
             (1, "0.1 s"),
             (100_000, "0.1 s"),

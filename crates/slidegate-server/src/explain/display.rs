@@ -1,4 +1,4 @@
-//! Explanations as text.
+//! Formats explanations as text for `slidegate explain`.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! A codec for rate limit messages.
+//! A gRPC codec for the messages of Envoy's rate limit service.
 //!
 //! tonic's own codec reports malformed messages of clients as server errors, and allocates eight kilobytes for each
 //! response.
@@ -12,10 +12,10 @@ use crate::rls::{RateLimitRequest, RateLimitResponse};
 /// Initial size of a message buffer in bytes, enough for most messages.
 const INITIAL_BUFFER_BYTES: usize = 1024;
 
-/// Bytes that are buffered before they are sent.
+/// Number of buffered bytes of a response at which tonic sends them.
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
-/// Decodes requests and encodes responses.
+/// A codec that decodes rate limit requests and encodes rate limit responses.
 #[derive(Clone, Copy, Default)]
 pub struct RateLimitCodec;
 

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: the readiness of the server, as `/readyz` returns it over HTTP.
+//! The gRPC service `grpc.health.v1.Health`. It reports the same readiness as `/readyz` over HTTP.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::health::Readiness;
 use crate::rls;
 use crate::service::Service;
 
-/// Interval at which watched streams check for a change.
+/// Interval at which each stream of a `Watch` call checks whether the status has changed.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The gRPC health service.
+/// The gRPC health service, which reports the readiness of the server.
 pub struct HealthService {
     service: Arc<Service>,
 }
 
 impl HealthService {
-    /// Creates the health service of `service`.
+    /// Creates the gRPC service that reports the readiness of `service`.
     pub fn new(service: Arc<Service>) -> Self {
         Self { service }
     }
@@ -39,8 +39,8 @@ impl Health for HealthService {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let name = request.into_inner().service;
-        match is_known(&name) {
-            true => Ok(Response::new(health_response(status(&self.service)))),
+        match is_known_service(&name) {
+            true => Ok(Response::new(health_response(serving_status(&self.service)))),
             false => Err(Status::not_found(format!("unknown service `{name}`"))),
         }
     }
@@ -51,28 +51,28 @@ impl Health for HealthService {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let watch = HealthWatch {
             service: self.service.clone(),
-            is_known: is_known(&request.into_inner().service),
+            is_known: is_known_service(&request.into_inner().service),
             last_sent: None,
         };
         Ok(Response::new(Box::pin(stream::unfold(watch, HealthWatch::next_change))))
     }
 }
 
-/// A stream of the status of one service.
+/// The state of the stream of a `Watch` call, which sends the status of a service after each change.
 struct HealthWatch {
     service: Arc<Service>,
     is_known: bool,
-    /// The last status sent.
+    /// The status that was sent last. `None` before the first status.
     last_sent: Option<ServingStatus>,
 }
 
 impl HealthWatch {
-    /// Waits for the next change of the status. Ends the stream after the last change when the server stops, so that
-    /// clients do not keep the connection open.
+    /// Waits until the status changes, and returns the new status. While the server stops, returns `None` if the client
+    /// has the current status. This ends the stream, so that the client does not keep the connection open.
     async fn next_change(mut self) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
         loop {
             let now = match self.is_known {
-                true => status(&self.service),
+                true => serving_status(&self.service),
                 false => ServingStatus::ServiceUnknown,
             };
             if self.last_sent.replace(now) != Some(now) {
@@ -86,11 +86,11 @@ impl HealthWatch {
     }
 }
 
-fn is_known(name: &str) -> bool {
-    matches!(name, "" | rls::SERVICE)
+fn is_known_service(name: &str) -> bool {
+    matches!(name, "" | rls::SERVICE_NAME)
 }
 
-fn status(service: &Service) -> ServingStatus {
+fn serving_status(service: &Service) -> ServingStatus {
     match Readiness::from_service(service).is_ready() {
         true => ServingStatus::Serving,
         false => ServingStatus::NotServing,

@@ -1,6 +1,6 @@
 //! The gRPC listener: Envoy's rate limit service, health and reflection.
 //!
-//! It uses hyper directly, because tonic's server does not bound slow clients or the number of connections, and adds
+//! The listener uses hyper directly. tonic's server bounds neither slow clients nor the number of connections, and adds
 //! layers that are not needed here.
 
 mod codec;
@@ -33,23 +33,23 @@ use crate::rls;
 use crate::service::Service;
 use crate::telemetry::metrics::ListenerKind;
 
-/// The reflection service cannot be created.
+/// The error if the gRPC reflection service cannot be created.
 #[derive(Debug, Error)]
 #[error("cannot set up gRPC reflection: {0}")]
 pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 
-/// A service that is called rarely, so that a box per call is acceptable.
-type BoxedService = BoxCloneSyncService<Request<TimeoutBody>, Response<Body>, Infallible>;
+/// A gRPC service that is called rarely, such as health. So one heap allocation for each call is acceptable.
+type BoxedGrpcService = BoxCloneSyncService<Request<TimeoutBody>, Response<Body>, Infallible>;
 
-/// All gRPC services, selected by path.
+/// All gRPC services of the listener. The path of a call selects the service.
 pub struct GrpcServices {
     handler: RequestHandler,
-    other_services: [(&'static str, BoxedService); 3],
+    other_services: [(&'static str, BoxedGrpcService); 3],
     client_timeout: Duration,
 }
 
 impl GrpcServices {
-    /// Creates the services. `client_timeout` bounds the time to receive a message.
+    /// Creates the services. `client_timeout` is the maximum time to receive the message of a call.
     pub fn new(
         service: Arc<Service>,
         renderer: ResponseRenderer,
@@ -71,7 +71,7 @@ impl GrpcServices {
         })
     }
 
-    /// Handles a call.
+    /// Handles a gRPC call with the service that its path names.
     async fn handle(&self, call: Request<Incoming>) -> Response<Body> {
         let call = call.map(|body| TimeoutBody::new(body, self.client_timeout));
         if call.uri().path() == rate_limit::PATH {
@@ -79,11 +79,14 @@ impl GrpcServices {
         }
         let path = call.uri().path().strip_prefix('/').and_then(|path| path.split_once('/'));
         let Some((service, method)) = path else {
-            return unimplemented(format!("`{}` is not the path of a method", call.uri().path()));
+            return unimplemented_response(format!(
+                "`{}` is not the path of a method",
+                call.uri().path()
+            ));
         };
         let Some((_, other)) = self.other_services.iter().find(|(name, _)| *name == service) else {
-            return unimplemented(match service {
-                rls::SERVICE => format!("{service} has no method `{method}`"),
+            return unimplemented_response(match service {
+                rls::SERVICE_NAME => format!("{service} has no method `{method}`"),
                 _ => format!("unknown service `{service}`; gRPC reflection lists all services"),
             });
         };
@@ -94,13 +97,13 @@ impl GrpcServices {
     }
 }
 
-fn unimplemented(message: String) -> Response<Body> {
+fn unimplemented_response(message: String) -> Response<Body> {
     Status::unimplemented(message).into_http()
 }
 
-/// Returns a builder that describes all services.
+/// Returns a builder of the reflection service that contains the definitions of all services.
 fn reflection_builder<'d>() -> Builder<'d> {
     Builder::configure()
-        .register_encoded_file_descriptor_set(rls::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(rls::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }

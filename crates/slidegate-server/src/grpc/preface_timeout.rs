@@ -1,4 +1,4 @@
-//! A time limit for the HTTP/2 preface of a connection.
+//! A time limit for the HTTP/2 preface, the first bytes that a client sends on a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::connections::ClientIo;
 
-/// Length of the preface with which every HTTP/2 client begins.
+/// Length in bytes of the preface with which every HTTP/2 client begins a connection.
 const PREFACE_BYTES: usize = 24;
 
 /// A connection that fails if the client does not send the HTTP/2 preface in time. After the preface, HTTP/2 keep-alive
@@ -26,7 +26,7 @@ struct PendingPreface {
 }
 
 impl PrefaceTimeout {
-    /// Wraps a client connection and starts the timeout.
+    /// Wraps a client connection. The preface must arrive within `client_timeout`.
     pub fn new(client: ClientIo, client_timeout: Duration) -> Self {
         let deadline = Box::pin(sleep(client_timeout));
         Self {

@@ -1,4 +1,4 @@
-//! HTTP/2 connections that carry gRPC.
+//! Serves HTTP/2 connections that carry gRPC calls.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,13 +17,14 @@ use crate::connections::{ClientIo, Protocol};
 /// Maximum number of concurrent calls on a connection. Envoy opens another connection when it needs more.
 const MAX_CONCURRENT_CALLS: u32 = 128;
 
-/// Maximum size of the headers of a call in bytes. Callers choose the headers, not end clients.
+/// Maximum size of the headers of a call in bytes. The caller, such as Envoy, chooses these headers; its end clients
+/// cannot make them larger.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
 /// Flow control window of a call in bytes. Larger messages need several round trips.
 const FLOW_CONTROL_WINDOW_BYTES: u32 = 64 * 1024;
 
-/// The gRPC protocol: HTTP/2 and the services on it.
+/// The gRPC protocol: HTTP/2 connections with all gRPC services.
 #[derive(Clone)]
 pub struct GrpcProtocol {
     http: http2::Builder<TokioExecutor>,

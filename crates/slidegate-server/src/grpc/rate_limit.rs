@@ -1,4 +1,4 @@
-//! The method `ShouldRateLimit`.
+//! The gRPC method `ShouldRateLimit` of Envoy's rate limit service.
 
 use std::pin::pin;
 
@@ -16,10 +16,10 @@ use crate::request_handler::{ClassifyResponse, RequestHandler};
 use crate::rls::{self, CountedMessage, InvalidRequest, RateLimitRequest, RateLimitResponse};
 use crate::telemetry::metrics::RequestResult;
 
-/// The path of the method.
+/// The HTTP/2 path of `ShouldRateLimit` calls.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Handles a call.
+/// Handles a call of `ShouldRateLimit`, and counts its result in the metrics.
 pub async fn handle(
     handler: &RequestHandler,
     call: http::Request<TimeoutBody>,
@@ -28,7 +28,7 @@ pub async fn handle(
     let response = grpc.unary(service_fn(|request| decide(handler, request)), call).await;
     // Calls with a decision have been counted. A status in the headers means that there is no decision.
     if let Some(status) = Status::from_header_map(response.headers()) {
-        count(handler, result_of_status(status.code()));
+        count_result(handler, result_from_status(status.code()));
     }
     response
 }
@@ -42,18 +42,18 @@ async fn decide(
         handler.begin("slidegate.should_rate_limit", handler.trace_context(metadata.as_ref()));
     let counted = scope.run(pin!(rls::decide(handler, &scope, message))).await;
     let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;
-    count(handler, counted.result);
+    count_result(handler, counted.result);
     Ok(Response::new(counted.message))
 }
 
-fn count(handler: &RequestHandler, result: RequestResult) {
+fn count_result(handler: &RequestHandler, result: RequestResult) {
     if let Some(metrics) = handler.metrics() {
         metrics.count_result(result);
     }
 }
 
-/// Returns the result for metrics of a call that ended with this status.
-fn result_of_status(code: Code) -> RequestResult {
+/// Returns the result under which metrics count a call that ended with this status code instead of a decision.
+fn result_from_status(code: Code) -> RequestResult {
     match code {
         Code::Internal | Code::Unknown => RequestResult::Error,
         _ => RequestResult::Invalid,

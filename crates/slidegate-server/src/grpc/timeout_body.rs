@@ -1,4 +1,4 @@
-//! A time limit for the body of a call.
+//! A time limit for the body of a gRPC call.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,8 +8,8 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-/// A body that fails if it does not arrive completely in time. The timer starts at the first wait: most bodies arrive
-/// together with their headers and need no timer.
+/// A request body that fails if it does not arrive completely in time. The timer starts when the server first waits for
+/// a part of the body: most bodies arrive together with their headers and need no timer.
 pub struct TimeoutBody {
     body: Incoming,
     client_timeout: Duration,
@@ -17,7 +17,7 @@ pub struct TimeoutBody {
 }
 
 impl TimeoutBody {
-    /// Wraps a body. `client_timeout` bounds the time to receive all of it.
+    /// Wraps a body. The whole body must arrive within `client_timeout` after the server first waits for a part of it.
     pub fn new(body: Incoming, client_timeout: Duration) -> Self {
         Self { body, client_timeout, timer: None }
     }
@@ -33,7 +33,7 @@ impl Body for TimeoutBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let body = Pin::new(&mut self.body);
         if let Poll::Ready(frame) = body.poll_frame(cx) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(cancelled)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(cancelled_status)));
         }
         let client_timeout = self.client_timeout;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(client_timeout)));
@@ -53,7 +53,7 @@ impl Body for TimeoutBody {
     }
 }
 
-/// Returns the status for a client that disconnected or cancelled the call.
-fn cancelled(error: hyper::Error) -> Status {
+/// Returns the gRPC status of a call whose client disconnected or cancelled the call.
+fn cancelled_status(error: hyper::Error) -> Status {
     Status::cancelled(format!("the call cannot be read: {error}"))
 }

@@ -1,7 +1,8 @@
 //! `/v1/auth`: forward authentication. A proxy describes the client's request in headers, and the response allows or
 //! denies it.
 //!
-//! Only trusted proxies are served. The client address and the normal form of the path come from `slidegate-tower`.
+//! Only requests from trusted proxies are served. The crate `slidegate-tower` determines the client address and
+//! normalizes the path.
 
 mod forwarded;
 
@@ -30,7 +31,7 @@ use crate::request_handler::{RequestHandler, TraceContext};
 use crate::service::PolicyHeaders;
 use crate::telemetry::LogThrottle;
 
-/// Checks the request that a proxy describes in headers, and charges one unit if it is allowed.
+/// Checks the request that a proxy describes in headers, and charges one unit if the request is allowed.
 pub async fn auth(
     handler: &RequestHandler,
     proxy_trust: &ProxyTrust,
@@ -42,7 +43,8 @@ pub async fn auth(
     let work = pin!(async {
         let query = ForwardAuthQuery::parse(&head.uri)?;
         let policy = handler.active_policy();
-        let forwarded = proxy_trust.read_request(&head.headers, peer.ip(), policy.headers())?;
+        let forwarded =
+            proxy_trust.read_forwarded_request(&head.headers, peer.ip(), policy.headers())?;
         let domain = query.domain.as_str();
         let ruling =
             scope.check_with_policy(&policy, domain, &forwarded.to_gate_request(domain)).await;
@@ -51,7 +53,7 @@ pub async fn auth(
     scope.run(work).await
 }
 
-/// The proxies whose `X-Forwarded-*` headers are trusted.
+/// The proxies whose `X-Forwarded-*` headers are trusted, and the treatment of repeated client headers.
 pub struct ProxyTrust {
     proxies: TrustedProxies,
     repeated: RepeatedHeaders,
@@ -60,15 +62,17 @@ pub struct ProxyTrust {
 }
 
 impl ProxyTrust {
-    /// Creates the settings for these proxies, with one log entry per minute about untrusted addresses.
+    /// Creates the settings for these proxies. Requests from untrusted addresses cause at most one log entry per
+    /// minute.
     pub fn new(proxies: TrustedProxies, repeated: RepeatedHeaders) -> Self {
         let log_throttle = LogThrottle::new(1, Duration::from_secs(60));
         Self { proxies, repeated, log_throttle, clock: SystemClock::new() }
     }
 
-    /// Reads the request that a proxy describes. Rejects peers that are not trusted: to count all clients of such a
-    /// peer as one, or to trust the addresses that it sends, would silently apply wrong limits.
-    fn read_request<'h>(
+    /// Reads the request that a proxy describes in headers. Rejects a peer that is not a trusted proxy. If the server
+    /// counted all clients of such a peer as one client, or trusted the client addresses in its headers, it would
+    /// silently apply wrong limits.
+    fn read_forwarded_request<'h>(
         &self,
         headers: &'h HeaderMap,
         peer: IpAddr,

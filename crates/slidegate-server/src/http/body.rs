@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use super::MAX_BODY_BYTES;
 use super::problem::Problem;
 
-/// Maximum number of bytes that are read of a body that is too large. Bytes beyond [`MAX_BODY_BYTES`] are discarded.
+/// Maximum number of bytes that are read from a body larger than [`MAX_BODY_BYTES`]. The excess bytes are discarded.
 /// Most clients read the response only after they have sent the whole body, and can then reuse the connection.
 const MAX_OVERSIZED_BODY_BYTES: usize = 2 * MAX_BODY_BYTES;
 
-/// Middleware that buffers the body of each request.
+/// Reads the body of each request into memory before the handler runs. Used as axum middleware.
 pub async fn buffer_body(
     State(client_timeout): State<Duration>,
     request: Request,
@@ -29,7 +29,8 @@ pub async fn buffer_body(
     Ok(next.run(Request::from_parts(head, Body::from(bytes))).await)
 }
 
-/// Reads the body of a request with these headers, within `client_timeout`.
+/// Reads the whole body of a request with these headers. Fails if the body is larger than [`MAX_BODY_BYTES`], or does
+/// not arrive within `client_timeout`.
 pub async fn read_body<B>(
     headers: &HeaderMap,
     body: B,
@@ -43,7 +44,7 @@ where
     }
     // A client that sends `Expect: 100-continue` learns that the body is too large before it sends the body.
     if expects_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
-        return Err(Problem::too_large().closing_connection());
+        return Err(Problem::body_too_large().closing_connection());
     }
     timeout(client_timeout, read_frames(body))
         .await
@@ -63,22 +64,26 @@ where
     let mut buffer = BodyBuffer::default();
     while let Some(frame) = body.frame().await {
         // Trailers are ignored.
-        let Ok(data) = frame.map_err(Problem::unreadable)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(Problem::unreadable_body)?.into_data() else { continue };
         buffer.push(data);
         if buffer.length > MAX_OVERSIZED_BODY_BYTES {
-            return Err(Problem::too_large().closing_connection());
+            return Err(Problem::body_too_large().closing_connection());
         }
     }
-    if buffer.length > MAX_BODY_BYTES { Err(Problem::too_large()) } else { Ok(buffer.into_bytes()) }
+    if buffer.length > MAX_BODY_BYTES {
+        Err(Problem::body_too_large())
+    } else {
+        Ok(buffer.into_bytes())
+    }
 }
 
 /// The part of a body that has been received. Most bodies arrive in one piece, which is not copied.
 #[derive(Default)]
 struct BodyBuffer {
     first: Bytes,
-    /// The whole body; empty until a second piece arrives.
+    /// All pieces that have been received. Empty until a second piece arrives.
     all: Vec<u8>,
-    /// Bytes received, including discarded bytes.
+    /// Number of bytes received, including discarded bytes.
     length: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/check`, `/v1/peek` and `/v1/report`.
+//! Handlers of `/v1/check`, `/v1/peek` and `/v1/report`.
 
 use std::pin::pin;
 
@@ -7,7 +7,7 @@ use super::problem::Problem;
 use super::response::CountedResponse;
 use crate::request_handler::{RequestHandler, TraceContext};
 
-/// The effect of a check on the counters.
+/// The mode of a check: `Check` charges the counters, and `Peek` only reads them.
 #[derive(Clone, Copy)]
 enum CheckMode {
     Check,
@@ -16,7 +16,7 @@ enum CheckMode {
 
 // Bodies are parsed as JSON whatever the `Content-Type` says, since `curl -d` sends a different type.
 
-/// Decides about a request, and charges its cost if it is allowed.
+/// Decides about a request, and charges its cost if the request is allowed.
 pub async fn check(
     handler: &RequestHandler,
     trace: TraceContext,

@@ -1,4 +1,5 @@
-//! JSON bodies of checks, reports and explanations, parsed without copying. Errors name their position.
+//! JSON bodies of checks, reports and explanations, parsed without copying. An error message contains the line and
+//! column of the error.
 //!
 //! Callers often allow a request if its check fails, and end clients choose many of the values. So no value, name,
 //! domain, cost or number of attributes makes a check fail.
@@ -14,8 +15,9 @@ use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
 use super::problem::Problem;
 
-/// Maximum number of attributes that are compared pairwise to find repeated names. Above it, a hash set is used.
-const FEW_ATTRIBUTES: usize = 16;
+/// Maximum number of attributes whose names are compared pairwise to find repeated names. If there are more attributes,
+/// a hash set is used.
+const MAX_PAIRWISE_ATTRIBUTES: usize = 16;
 
 /// The body of `/v1/check` and `/v1/peek`: the request to decide.
 #[derive(Deserialize, JsonSchema)]
@@ -32,8 +34,8 @@ pub struct CheckRequest<'b> {
     #[serde(default, deserialize_with = "deserialize_cost")]
     #[schemars(with = "Cost")]
     cost: Option<Cost>,
-    /// Units for rules that charge a named cost, such as {"tokens": 1800}. Without its name a rule is checked, not
-    /// charged.
+    /// Units for rules that charge a named cost, such as {"tokens": 1800}. If the name of a rule's cost is missing
+    /// here, the rule is checked, but not charged.
     #[serde(borrow, default)]
     costs: Costs<'b>,
 }
@@ -52,17 +54,17 @@ pub struct ReportRequest<'b> {
     /// The attributes of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
-    /// Units to charge by rules that state no cost. Without it, these rules are skipped.
+    /// Units that rules without a stated cost charge. If this field is missing, these rules are skipped.
     #[serde(default, deserialize_with = "deserialize_cost")]
     #[schemars(with = "Cost")]
     cost: Option<Cost>,
-    /// Units to charge by rules with a named cost, such as {"tokens": 1800}.
+    /// Units that rules with a named cost charge, such as {"tokens": 1800}.
     #[serde(borrow, default)]
     costs: Costs<'b>,
 }
 
 impl<'b> ReportRequest<'b> {
-    /// Parses a body.
+    /// Parses the body of a report, which must contain at least one cost.
     pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
         let request: Self = parse_object(body)?;
         match request.cost.is_none() && request.costs.0.is_empty() {
@@ -78,7 +80,7 @@ impl<'b> ReportRequest<'b> {
         &self.domain.text
     }
 
-    /// Returns the request for the gate.
+    /// Returns this request in the form that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
@@ -86,7 +88,7 @@ impl<'b> ReportRequest<'b> {
 }
 
 impl<'b> CheckRequest<'b> {
-    /// Parses a body.
+    /// Parses the body of a check.
     pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
         parse_object(body)
     }
@@ -96,14 +98,14 @@ impl<'b> CheckRequest<'b> {
         &self.domain.text
     }
 
-    /// Returns the request for the gate.
+    /// Returns this request in the form that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
     }
 }
 
-/// The body of `/v1/explain`: attributes as in [`CheckRequest`], or descriptors as in a request to the rate limit
+/// The body of `/v1/explain`: attributes as in [`CheckRequest`], or descriptors as in a request to Envoy's rate limit
 /// service.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -120,7 +122,7 @@ pub struct ExplainRequest<'b> {
     descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
 
-/// One of several descriptors.
+/// One descriptor in the body of `/v1/explain`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExplainDescriptor<'b> {
@@ -133,7 +135,7 @@ struct ExplainDescriptor<'b> {
 }
 
 impl<'b> ExplainRequest<'b> {
-    /// Parses a body.
+    /// Parses the body of an explanation, which must contain either attributes or descriptors.
     pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
         let request: Self = parse_object(body)?;
         let is_complete = match (&request.attributes, &request.descriptors) {
@@ -151,7 +153,7 @@ impl<'b> ExplainRequest<'b> {
         }
     }
 
-    /// Returns the request for the gate.
+    /// Returns this request in the form that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let single = self.attributes.iter();
         let single =
@@ -164,12 +166,12 @@ impl<'b> ExplainRequest<'b> {
     }
 }
 
-/// Deserializes a cost that may be absent, but not null.
+/// Deserializes a cost. The field may be absent from the body, but it must not be null.
 fn deserialize_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cost>, D::Error> {
     Cost::deserialize(deserializer).map(Some)
 }
 
-/// Parses a body that must be a JSON object.
+/// Parses a request body. Rejects a body that is not a JSON object.
 fn parse_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     // Serde would also accept an array with the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
@@ -185,16 +187,16 @@ pub fn default_domain<'b>() -> LossyText<'b> {
     LossyText { text: Cow::Borrowed(DEFAULT_DOMAIN), bytes: None }
 }
 
-/// A JSON string that may contain bytes that are not UTF-8 and unpaired surrogates.
+/// A JSON string that may contain invalid Unicode: bytes that are not UTF-8, or unpaired surrogates.
 pub struct LossyText<'b> {
-    /// The string, with a replacement character for each sequence that is not Unicode.
+    /// The string, with a replacement character for each invalid sequence.
     text: Cow<'b, str>,
-    /// The original bytes of a string that is not UTF-8.
+    /// The original bytes of a string that is not UTF-8. `None` for all other strings.
     bytes: Option<Box<[u8]>>,
 }
 
 impl LossyText<'_> {
-    /// Returns the string with replacement characters.
+    /// Returns the string, with a replacement character for each invalid sequence.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -239,7 +241,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for LossyText<'b> {
                 Ok(LossyText::from(Cow::Owned(bytes.to_owned())))
             }
 
-            /// Used for queries, which are decoded already.
+            /// Accepts text from the query of a URL, which is already decoded.
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
                 Ok(LossyText { text: text.into(), bytes: None })
             }
@@ -268,7 +270,7 @@ impl JsonSchema for LossyText<'_> {
     }
 }
 
-/// Names and values of attributes. Each name occurs once.
+/// The names and values of a request's attributes. Each name occurs once.
 struct Attributes<'b>(Vec<(LossyText<'b>, LossyText<'b>)>);
 
 impl Attributes<'_> {
@@ -310,10 +312,10 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
                         map.next_value::<LossyText<'_>>()?;
                         continue;
                     }
-                    if attributes.len() == FEW_ATTRIBUTES {
+                    if attributes.len() == MAX_PAIRWISE_ATTRIBUTES {
                         names.extend(attributes.iter().map(|(name, _)| name.as_str().to_owned()));
                     }
-                    let is_repeated = match attributes.len() < FEW_ATTRIBUTES {
+                    let is_repeated = match attributes.len() < MAX_PAIRWISE_ATTRIBUTES {
                         true => attributes.iter().any(|(other, _)| other.text == name.text),
                         false => !names.insert(name.as_str().to_owned()),
                     };
@@ -354,7 +356,7 @@ impl JsonSchema for Attributes<'_> {
 #[derive(Default)]
 struct Costs<'b>(Vec<(LossyText<'b>, Cost)>);
 
-/// Maximum number of named costs. Costs that no rule charges have no effect, so no request needs more.
+/// Maximum number of named costs in a request. Costs that no rule charges have no effect, so callers can omit them.
 const MAX_COSTS: usize = 64;
 
 impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
@@ -407,7 +409,7 @@ impl JsonSchema for Costs<'_> {
     }
 }
 
-/// The units that a request costs.
+/// The number of units that a request costs.
 struct Cost(u64);
 
 impl<'de> Deserialize<'de> for Cost {
@@ -421,13 +423,13 @@ impl<'de> Deserialize<'de> for Cost {
                 f.write_str("a whole number of units, 0 or more")
             }
 
-            /// Accepts any cost. A cost above every limit never fits, and is denied.
+            /// Accepts any cost. A cost that exceeds a limit is no error: the request is denied.
             fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
                 Ok(Cost(cost))
             }
 
-            /// Accepts whole numbers with a fraction, such as `2.0`: some languages write them, and JSON Schema permits
-            /// them.
+            /// Accepts whole numbers in floating-point notation, such as `2.0`: some languages write them so, and JSON
+            /// Schema permits them.
             fn visit_f64<E: Error>(self, cost: f64) -> Result<Cost, E> {
                 if cost.fract() != 0.0 || cost < 0.0 {
                     return Err(E::invalid_value(Unexpected::Float(cost), &self));

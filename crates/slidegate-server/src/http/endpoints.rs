@@ -1,7 +1,7 @@
-//! The paths that return decisions.
+//! The HTTP paths that return decisions.
 //!
-//! They are dispatched without axum's router, which allocates several boxes per layer and request: a high cost compared
-//! with a decision in memory. Other paths use the router.
+//! Requests for these paths do not pass through axum's router. The router allocates several boxes per layer and
+//! request, which takes long compared with a decision in memory. Other paths use the router.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::response::CountedResponse;
 use super::{auth, body, check, json};
 use crate::request_handler::{ClassifyResponse, RequestHandler};
 
-/// A path that returns decisions. Each is described in [`super::openapi`].
+/// An HTTP path that returns decisions. The module [`super::openapi`] describes every endpoint.
 #[derive(Clone, Copy)]
 pub enum Endpoint {
     Check,
@@ -30,7 +30,7 @@ impl Endpoint {
     /// All endpoints.
     pub const ALL: [Self; 5] = [Self::Check, Self::Peek, Self::Report, Self::Auth, Self::Json];
 
-    /// Returns the path.
+    /// Returns the URL path of the endpoint.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Check => "/v1/check",
@@ -41,19 +41,19 @@ impl Endpoint {
         }
     }
 
-    /// Returns the endpoint for the path of a request, if there is one.
+    /// Returns the endpoint for the path of a request, or `None` if no endpoint has this path.
     pub fn from_request<B>(request: &Request<B>) -> Option<Self> {
         Self::ALL.into_iter().find(|endpoint| endpoint.as_str() == request.uri().path())
     }
 
-    /// Returns whether the endpoint accepts the method. `/v1/auth` accepts all, since proxies use the method of their
-    /// client.
+    /// Returns `true` if the endpoint accepts the method. `/v1/auth` accepts every method, since proxies use the method
+    /// of their client.
     fn allows_method(self, method: &Method) -> bool {
         matches!(self, Self::Auth) || method == Method::POST
     }
 }
 
-/// Handles requests for [`Endpoint`]s.
+/// The handler of all requests for an [`Endpoint`].
 pub struct DecisionEndpoints {
     handler: RequestHandler,
     proxy_trust: ProxyTrust,
@@ -61,13 +61,13 @@ pub struct DecisionEndpoints {
 }
 
 impl DecisionEndpoints {
-    /// Creates the handler. `client_timeout` bounds the time to read a request body.
+    /// Creates the handler. `client_timeout` is the maximum time to read a request body.
     pub fn new(handler: RequestHandler, proxy_trust: ProxyTrust, client_timeout: Duration) -> Self {
         Self { handler, proxy_trust, client_timeout }
     }
 
-    /// Handles a request and counts its result. Reads the body even if it is not used, because an unread body would
-    /// close the connection.
+    /// Handles a request and counts its result. Reads the body even if the endpoint does not use it, because hyper
+    /// closes a connection with an unread body.
     pub async fn handle(
         &self,
         endpoint: Endpoint,

@@ -9,12 +9,12 @@ use axum::http::StatusCode;
 use crate::health::Readiness;
 use crate::service::Service;
 
-/// Responds with 200 while the server is alive.
+/// Responds with status 200 while the server is alive.
 pub async fn healthz() -> &'static str {
     "ok"
 }
 
-/// Responds with 200 if the server is ready, else with 503. The body contains the reasons.
+/// Responds with status 200 if the server is ready, else with 503. The body contains the reasons.
 pub async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<Readiness>) {
     let readiness = Readiness::from_service(&service);
     let status = match readiness.is_ready() {

@@ -12,7 +12,7 @@ use crate::request_handler::{RequestHandler, TraceContext};
 use crate::rls::{self, InvalidRequest, JsonError};
 use crate::telemetry::metrics::RequestResult;
 
-/// Decides about all descriptors of a message as one request, and charges their costs if it is allowed.
+/// Decides about all descriptors of a message as one request, and charges their costs if the request is allowed.
 pub async fn json(
     handler: &RequestHandler,
     trace: TraceContext,
@@ -21,12 +21,12 @@ pub async fn json(
     let scope = handler.begin("slidegate.should_rate_limit", trace);
     let work = pin!(async {
         let message = rls::json::parse(body)?;
-        render(&rls::decide(handler, &scope, message).await?)
+        render_message(&rls::decide(handler, &scope, message).await?)
     });
     scope.run(work).await
 }
 
-fn render(counted: &rls::CountedMessage) -> Result<CountedResponse, Problem> {
+fn render_message(counted: &rls::CountedMessage) -> Result<CountedResponse, Problem> {
     let status = match counted.result {
         RequestResult::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,

@@ -1,7 +1,7 @@
 //! The HTTP listeners: dispatch of paths to handlers, and limits on requests.
 //!
-//! To add a path, add it to [`information_routes`] or [`Endpoint`], and describe it in `openapi`; a test compares them.
-//! Paths for operators belong in [`admin`].
+//! To add a path, add it to [`information_routes`] or [`Endpoint`], and describe it in `openapi`. A test checks that
+//! `openapi` describes every path. Paths for operators belong in [`admin`].
 
 pub mod admin;
 mod auth;
@@ -37,8 +37,9 @@ use crate::request_handler::RequestHandler;
 use crate::service::Service;
 use crate::telemetry::metrics::ListenerKind;
 
-/// Maximum size of a request body in bytes. End clients choose values in it, and a caller may allow a request whose
-/// check is rejected. So this exceeds all sizes that proxies accept from clients.
+/// Maximum size of a request body in bytes. The body contains values that end clients choose, and a caller may allow a
+/// request if its check fails. So the maximum exceeds all sizes that proxies accept from clients: a client cannot
+/// bypass its limits with long values.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// Maximum size of a request head in bytes: its first line and its headers. A proxy may forward all headers of its
@@ -48,7 +49,7 @@ pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Maximum number of headers of a request.
 pub const MAX_HEADERS: usize = 500;
 
-/// Handles all requests of the HTTP listener: decisions, health and the OpenAPI document.
+/// The handler of all requests to the HTTP listener: decisions, health and the OpenAPI document.
 pub struct HttpService {
     service: Arc<Service>,
     endpoints: DecisionEndpoints,
@@ -56,7 +57,7 @@ pub struct HttpService {
 }
 
 impl HttpService {
-    /// Creates the service. `client_timeout` bounds the time to read a request body.
+    /// Creates the service. `client_timeout` is the maximum time to read a request body.
     pub fn new(
         service: Arc<Service>,
         renderer: ResponseRenderer,
@@ -93,13 +94,14 @@ impl HttpHandler for HttpService {
     }
 }
 
-/// Adds `Connection: close`, so that the client opens another connection for its next request. If the connection closed
-/// without it, the client could not know whether its last request was processed.
+/// Adds the header `Connection: close`, so that the client opens another connection for its next request. If the
+/// connection closed without this header, the client could not know whether its last request was processed.
 fn announce_close(response: &mut Response) {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// Returns all paths that do not return decisions. Each is described in [`openapi`].
+/// Returns the routes that do not return decisions: health and the OpenAPI document. Each path is described in
+/// [`openapi`].
 fn information_routes() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
     [
         ("/v1/openapi.json", get(openapi::handler())),
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openapi_describes_exactly_all_paths() {
+    fn openapi_document_describes_every_path() {
         let document = openapi::document();
         let described: BTreeSet<&str> =
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();

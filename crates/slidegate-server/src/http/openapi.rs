@@ -1,6 +1,7 @@
-//! `/v1/openapi.json`: the OpenAPI 3.1 document of this API.
+//! `/v1/openapi.json`: the OpenAPI 3.1 document of the HTTP listener.
 //!
-//! The schemas are generated from the types that parse requests and write responses, so both always agree.
+//! Most schemas are generated from the types that parse requests and write responses, so that the document agrees with
+//! the code.
 
 mod auth;
 mod json;
@@ -19,13 +20,13 @@ use crate::health::Readiness;
 
 type OpenApiResponse = ([(HeaderName, &'static str); 1], Bytes);
 
-/// Returns a handler that serves the document, which is generated once.
+/// Generates the OpenAPI document once, and returns a handler that serves it.
 pub fn handler() -> impl Fn() -> Ready<OpenApiResponse> + Clone + Send + Sync + 'static {
     let bytes = Bytes::from(document().to_string());
     move || ready(([(header::CONTENT_TYPE, "application/json")], bytes.clone()))
 }
 
-/// Generates the document.
+/// Generates the OpenAPI document.
 pub fn document() -> Value {
     let settings = || {
         SchemaSettings::draft2020_12()
@@ -50,7 +51,7 @@ pub fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "paths": paths([check.as_value(), report.as_value()], decision.as_value(), readiness.as_value(), &auth),
+        "paths": path_items([check.as_value(), report.as_value()], decision.as_value(), readiness.as_value(), &auth),
         "components": {
             "schemas": take_schemas([input_schemas, output_schemas]),
             "headers": header_descriptions(),
@@ -59,7 +60,12 @@ pub fn document() -> Value {
     })
 }
 
-fn paths([check, report]: [&Value; 2], decision: &Value, readiness: &Value, auth: &Value) -> Value {
+fn path_items(
+    [check, report]: [&Value; 2],
+    decision: &Value,
+    readiness: &Value,
+    auth: &Value,
+) -> Value {
     json!({
         "/v1/check": { "post": decision_operation(
             "check",
@@ -176,7 +182,7 @@ fn decision_response(
     })
 }
 
-/// Problems that every operation may return.
+/// Status and description of each error response that every operation may return.
 const COMMON_PROBLEMS: [(&str, &str); 4] = [
     ("400", "The request is invalid; the detail names the position."),
     ("408", "The body did not arrive in time."),

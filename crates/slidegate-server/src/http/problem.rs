@@ -1,6 +1,6 @@
 //! Errors as responses: problem+json (RFC 9457).
 //!
-//! This is the only place that turns an error into a response.
+//! Only this module turns an error into an HTTP response.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use serde::Serialize;
 use super::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::telemetry::metrics::RequestResult;
 
-/// The media type of a problem.
+/// The media type of error responses.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// The reason why a request has no decision.
+/// An error response, for a request about which the server cannot decide.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
     detail: String,
-    /// Methods for the `Allow` header.
+    /// Methods for the `Allow` header. `None` omits the header.
     allow: Option<&'static str>,
     closes_connection: bool,
 }
@@ -42,7 +42,7 @@ impl Problem {
     }
 
     /// Creates a problem with status 413: the body is too large.
-    pub fn too_large() -> Self {
+    pub fn body_too_large() -> Self {
         let detail = format!("the body is over {MAX_BODY_BYTES} bytes, the maximum");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
@@ -54,7 +54,7 @@ impl Problem {
     }
 
     /// Creates a problem with status 400: the body ends early, or its chunks are malformed.
-    pub fn unreadable(error: impl Error) -> Self {
+    pub fn unreadable_body(error: impl Error) -> Self {
         // The outer error does not contain the cause.
         let mut reason: &dyn Error = &error;
         while let Some(source) = reason.source() {
@@ -67,7 +67,8 @@ impl Problem {
         Self::bad_request(detail).closing_connection()
     }
 
-    /// Creates a problem for a head that cannot be parsed. Returns `None` if the status has a different meaning.
+    /// Creates a problem for a request head that hyper cannot parse. `status` is the status of hyper's response.
+    /// Returns `None` if hyper does not use this status for such heads.
     pub fn from_head_status(status: StatusCode) -> Option<Self> {
         let detail = match status {
             StatusCode::BAD_REQUEST => {
@@ -84,7 +85,7 @@ impl Problem {
         Some(Self::new(status, detail).closing_connection())
     }
 
-    /// Closes the connection after the response, because the start of the next request is unknown.
+    /// Makes the server close the connection after the response, because the start of the next request is unknown.
     pub fn closing_connection(self) -> Self {
         Self { closes_connection: true, ..self }
     }
@@ -99,7 +100,7 @@ impl Problem {
         self.status
     }
 
-    /// Returns the result for metrics.
+    /// Returns the result under which metrics count the request.
     pub fn result(&self) -> RequestResult {
         if self.status.is_client_error() { RequestResult::Invalid } else { RequestResult::Error }
     }
@@ -123,7 +124,7 @@ impl Problem {
 pub struct ProblemBody<'p> {
     /// Always `about:blank`: the status identifies the kind of problem.
     r#type: &'p str,
-    /// The status as text.
+    /// The standard phrase for the status, such as `Bad Request`.
     title: &'p str,
     /// The status of the response.
     #[schemars(range(min = 400, max = 599))]
@@ -132,18 +133,18 @@ pub struct ProblemBody<'p> {
     detail: &'p str,
 }
 
-/// Responds with 404 to an unknown path.
+/// Responds with status 404 to a request for an unknown path.
 pub async fn not_found(uri: Uri) -> Problem {
     not_found_with_hint(&uri, "GET /v1/openapi.json lists all paths")
 }
 
-/// Creates a problem with status 404 and a hint where to look.
+/// Creates a problem with status 404. `hint` describes the paths that exist.
 pub fn not_found_with_hint(uri: &Uri, hint: &str) -> Problem {
     let detail = format!("path `{}` does not exist; {hint}", uri.path());
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 
-/// Responds with 405 to a method that the path does not accept. A router adds the `Allow` header.
+/// Responds with status 405 to a method that the path does not accept. axum's router adds the `Allow` header.
 pub async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     let detail = format!("`{}` does not accept {method}; see the Allow header", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)

@@ -1,4 +1,4 @@
-//! HTTP/1.1 connections.
+//! Serves HTTP/1.1 connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,12 +19,12 @@ use super::stream::ClientStream;
 use super::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::{ClientIo, Protocol};
 
-/// Maximum size of the read buffer of a connection in bytes, larger than a head.
+/// Maximum size in bytes of the read buffer of a connection. The buffer is larger than the largest request head.
 const MAX_READ_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
 /// A handler of HTTP requests.
 pub trait HttpHandler: Send + Sync + 'static {
-    /// Responds to a request of this peer.
+    /// Responds to a request. `peer` is the address from which the connection was opened.
     fn handle(
         &self,
         request: Request<Incoming>,
@@ -41,7 +41,7 @@ impl HttpHandler for Router {
     }
 }
 
-/// The HTTP/1.1 protocol with a request handler.
+/// The HTTP/1.1 protocol, with the handler of its requests.
 pub struct HttpProtocol<H> {
     http: http1::Builder,
     handler: Arc<H>,
@@ -54,8 +54,8 @@ impl<H> Clone for HttpProtocol<H> {
 }
 
 impl<H> HttpProtocol<H> {
-    /// Creates the protocol. `client_timeout` bounds the time to read a head, and the time that a connection may be
-    /// idle.
+    /// Creates the protocol. `client_timeout` is the maximum time to read a request head, and the maximum time that a
+    /// connection may be idle.
     pub fn new(handler: H, client_timeout: Duration) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())

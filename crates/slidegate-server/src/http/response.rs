@@ -19,14 +19,14 @@ use crate::telemetry::metrics::RequestResult;
 /// Initial size of the response buffer in bytes, enough for several limits.
 const INITIAL_BUFFER_BYTES: usize = 1024;
 
-/// A response and the result under which it is counted. The status does not determine the result, since a proxy may
-/// choose the status of a denial.
+/// A response, and the result under which metrics count it. The status alone does not determine the result, since a
+/// proxy may choose the status of a denial.
 pub struct CountedResponse {
     pub response: Response,
     pub result: RequestResult,
 }
 
-/// Renders decisions as responses.
+/// A renderer of decisions as HTTP responses.
 #[derive(Clone, Copy)]
 pub struct ResponseRenderer {
     style: Style,
@@ -39,37 +39,39 @@ impl ResponseRenderer {
     }
 
     /// Renders the response to a check. The status is 200 if the request is allowed. A denial has the `deny_status` of
-    /// its rule, 429 by default, or 503 if the store is unavailable. All have the same fields. Jitter lengthens only
-    /// the waits in headers; the JSON contains the exact values.
+    /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
+    /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
     pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, Problem> {
-        let (status, result) = classify(ruling)?;
+        let (status, result) = classify_ruling(ruling)?;
         let mut json = Vec::with_capacity(INITIAL_BUFFER_BYTES);
         CheckResponse::from_ruling(ruling).write(&mut json).map_err(Problem::internal)?;
-        let response = self.response(ruling, status, Some("application/json"), json.into())?;
+        let response =
+            self.build_response(ruling, status, Some("application/json"), json.into())?;
         Ok(CountedResponse { response, result })
     }
 
-    /// Renders the response to a proxy: only headers if the request is allowed, else a problem that the proxy may
-    /// forward to its client. `deny_status` replaces the status of a denial.
+    /// Renders the response to a proxy. If the request is allowed, the response has only headers. Otherwise the
+    /// response is a problem that the proxy may forward to its client, and `deny_status` replaces the status if it is
+    /// set.
     pub fn render_auth(
         &self,
         ruling: &Ruling,
         deny_status: Option<StatusCode>,
     ) -> Result<CountedResponse, Problem> {
-        let (status, result) = classify(ruling)?;
+        let (status, result) = classify_ruling(ruling)?;
         let response = match Denial::from_ruling(ruling) {
-            None => self.response(ruling, status, None, Body::empty())?,
+            None => self.build_response(ruling, status, None, Body::empty())?,
             Some(denial) => {
                 let status = deny_status.unwrap_or(status);
                 let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
                 let json = json.map_err(Problem::internal)?;
-                self.response(ruling, status, Some(PROBLEM_JSON), json.into())?
+                self.build_response(ruling, status, Some(PROBLEM_JSON), json.into())?
             }
         };
         Ok(CountedResponse { response, result })
     }
 
-    fn response(
+    fn build_response(
         &self,
         ruling: &Ruling,
         status: StatusCode,
@@ -92,19 +94,19 @@ impl ResponseRenderer {
         result.map(|()| response)
     }
 
-    /// Draws the jitter for all waits of one response.
+    /// Draws the jitter of one response: the random increase of all waits in it.
     pub fn draw_jitter(&self) -> JitterSample {
         self.retry_jitter.draw()
     }
 
-    /// Returns the rate limit headers for a decision.
+    /// Returns the rate limit headers for a decision. `jitter` lengthens the waits in the headers.
     pub fn rate_limit_headers(&self, ruling: &Ruling, jitter: JitterSample) -> Vec<Header> {
         headers::write(self.style, ruling, WallClock.now(), jitter)
     }
 }
 
-/// Returns the status of the response and the result for metrics.
-fn classify(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
+/// Returns the status of the response, and the result under which metrics count the response.
+fn classify_ruling(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
     let decision = ruling.decision();
     let result = match decision.is_allowed() {
         true => RequestResult::Allowed,
@@ -116,7 +118,7 @@ fn classify(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
 }
 
 /// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
-/// or if no limit was evaluated, because a sampled rule evaluates only some requests.
+/// or if no limit was evaluated, because the rules that apply evaluate only a sample of the requests.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Answer")]
 pub struct CheckResponse<'r> {
@@ -129,16 +131,16 @@ pub struct CheckResponse<'r> {
     rule: Option<&'r str>,
     /// The limit that determined the decision. On a denial, the denying limit with the longest wait.
     limit: Option<LimitBody<'r>>,
-    /// Units that are left in the limit.
+    /// Number of units that are left in the limit.
     remaining: Option<u64>,
     /// Milliseconds until the limit is completely unused.
     reset_after_ms: Option<u64>,
-    /// Milliseconds until this cost fits. Null if it fits now, or if it never can.
+    /// Milliseconds until the request fits the limit. Null if the request fits now, or if it can never fit.
     retry_after_ms: Option<u64>,
     /// Whether the store was unavailable, so that the decision is an estimate.
     degraded: bool,
-    /// The status of every limit of every rule that applies. Omits limits that were not evaluated: because a cached
-    /// denial made it unnecessary, or because their rule is sampled.
+    /// The status of every limit of every rule that applies. Omits limits that were not evaluated, because a cached
+    /// denial already decided, or because their rule evaluates only a sample of the requests.
     limits: Vec<LimitStatusBody<'r>>,
 }
 
@@ -148,31 +150,31 @@ pub struct CheckResponse<'r> {
 struct LimitStatusBody<'r> {
     /// The rule's name.
     rule: &'r str,
-    /// The limit itself.
+    /// The name and the quota of the limit.
     limit: LimitBody<'r>,
     /// The algorithm that enforces the limit.
     algorithm: &'static str,
-    /// Whether the request fits in this limit.
+    /// Whether the request fits this limit.
     allowed: bool,
     /// Whether the rule only observes, and never denies.
     observed: bool,
-    /// Units that are left in the limit.
+    /// Number of units that are left in the limit.
     remaining: u64,
     /// Milliseconds until the limit is completely unused.
     reset_after_ms: u64,
-    /// Milliseconds until this cost fits. Null if it fits now, or if it never can.
+    /// Milliseconds until the request fits the limit. Null if the request fits now, or if it can never fit.
     retry_after_ms: Option<u64>,
 }
 
-/// A number of units per window.
+/// The name and the quota of a limit: a maximum number of units per window.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Limit")]
 struct LimitBody<'r> {
-    /// The name, unique in its rule.
+    /// The name of the limit, unique in its rule.
     name: &'r str,
-    /// Units that fit in a window.
+    /// Maximum number of units per window.
     max: u64,
-    /// The window in milliseconds.
+    /// The length of the window in milliseconds.
     window_ms: u64,
 }
 
@@ -236,7 +238,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the status of a decision under a policy whose store is unavailable.
+    /// Returns the status of the response to a check whose store is unavailable. `on_store_error` is this setting of
+    /// the rule.
     async fn status_without_store(on_store_error: &str) -> StatusCode {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn denial_without_store_is_503() {
+    async fn denial_without_store_has_status_503() {
         assert_eq!(status_without_store("deny").await, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status_without_store("allow").await, StatusCode::OK);
     }

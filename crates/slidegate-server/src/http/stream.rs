@@ -13,11 +13,11 @@ use tokio::time::{Sleep, sleep};
 use super::hyper_errors;
 use crate::connections::ClientIo;
 
-/// Time to keep reading after an error response. A connection that is closed with unread bytes is reset, and the
-/// client's system may then discard the response.
+/// Time to keep reading from the client after an error response. If the server closes a connection with unread bytes,
+/// the connection is reset, and the client's system may then discard the response.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
-/// A connection that replaces the empty error responses of hyper with problem+json.
+/// A client connection that adds problem+json bodies to the empty error responses of hyper.
 pub struct ClientStream {
     client: ClientIo,
     error_response: Option<ErrorResponse>,
@@ -76,7 +76,8 @@ impl AsyncRead for ClientStream {
     }
 }
 
-/// Not vectored: hyper then passes head and body in one piece, in which an error response can be recognized.
+/// Vectored writes are not supported, so that hyper passes head and body in one piece, in which an error response can
+/// be recognized.
 impl AsyncWrite for ClientStream {
     fn poll_write(
         mut self: Pin<&mut Self>,

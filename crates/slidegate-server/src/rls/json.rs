@@ -1,4 +1,4 @@
-//! Rate limit messages in the JSON mapping of Protocol Buffers.
+//! Messages of Envoy's rate limit service, in the JSON mapping of Protocol Buffers.
 
 mod request;
 
@@ -9,41 +9,41 @@ use serde::Serialize;
 use serde_json::Serializer;
 use thiserror::Error;
 
-use self::request::{Object, RequestJson};
-use super::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
+use self::request::{JsonObject, RequestJson};
+use super::{FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse};
 
-/// The reason why JSON cannot be parsed or written.
+/// The reason why a message cannot be parsed from JSON or written as JSON.
 #[derive(Debug, Error)]
 pub enum JsonError {
     /// The text is not a valid message.
     #[error("{0}")]
     Invalid(#[from] serde_json::Error),
-    /// The server cannot convert the message.
+    /// The server cannot convert the response message to JSON.
     #[error("cannot convert the message to JSON: {0}")]
     Internal(String),
 }
 
-static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
-    LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS));
+static DESCRIPTOR_POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
+    LazyLock::new(|| DescriptorPool::decode(FILE_DESCRIPTOR_SET));
 
-/// Parses a request. Unlike the JSON mapping of Protocol Buffers, accepts text that is not Unicode (bytes that are not
-/// UTF-8, or half of a surrogate pair), since clients choose the values.
+/// Parses a rate limit request. Unlike the JSON mapping of Protocol Buffers, accepts text that is not Unicode (bytes
+/// that are not UTF-8, or half of a surrogate pair), since clients choose the values.
 pub fn parse(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
-    let Object(request): Object<RequestJson> = serde_json::from_slice(text)?;
+    let JsonObject(request): JsonObject<RequestJson> = serde_json::from_slice(text)?;
     Ok(request.into())
 }
 
-/// Serializes a response.
+/// Serializes a rate limit response as JSON.
 pub fn serialize(response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
-    let mut message = DynamicMessage::new(descriptor("RateLimitResponse")?);
+    let mut message = DynamicMessage::new(message_descriptor("RateLimitResponse")?);
     message.transcode_from(response).map_err(internal_error)?;
     let mut text = Vec::new();
     message.serialize(&mut Serializer::new(&mut text))?;
     Ok(text)
 }
 
-fn descriptor(name: &str) -> Result<MessageDescriptor, JsonError> {
-    let pool = POOL.as_ref().map_err(internal_error)?;
+fn message_descriptor(name: &str) -> Result<MessageDescriptor, JsonError> {
+    let pool = DESCRIPTOR_POOL.as_ref().map_err(internal_error)?;
     let found = pool.get_message_by_name(&format!("envoy.service.ratelimit.v3.{name}"));
     found.ok_or_else(|| internal_error(format!("unknown message `{name}`")))
 }
@@ -63,7 +63,7 @@ mod tests {
     };
 
     #[test]
-    fn request_accepts_both_field_names_only() {
+    fn request_fields_accept_camel_and_snake_case() {
         let parse = |text: &str| parse(text.as_bytes());
         let spellings = [
             r#"{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"k","value":"v"}],

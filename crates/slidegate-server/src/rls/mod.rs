@@ -1,4 +1,4 @@
-//! Envoy's rate limit service, version 3: its messages and their decisions.
+//! Envoy's rate limit service, version 3: its messages, and the decisions about them.
 //!
 //! This module is independent of the transport. gRPC and `POST /json` both use it. `build.rs` generates the message
 //! types from `proto/`.
@@ -26,24 +26,24 @@ mod messages {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
 
-/// The message definitions as a `FileDescriptorSet`.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+/// The definitions of all messages, as an encoded `FileDescriptorSet` of Protocol Buffers.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// The name of the service.
-pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+/// The full name of the gRPC service.
+pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// A request that is not valid.
+/// The reason why a rate limit request is invalid.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct InvalidRequest(String);
 
-/// A response message and the result under which it is counted.
+/// A response message, and the result under which metrics count it.
 pub struct CountedMessage {
     pub message: RateLimitResponse,
     pub result: RequestResult,
 }
 
-/// Decides about all descriptors of a message as one request.
+/// Decides about all descriptors of a message as one request, and charges their costs if the request is allowed.
 pub async fn decide(
     handler: &RequestHandler,
     scope: &RequestScope<'_>,
@@ -51,11 +51,11 @@ pub async fn decide(
 ) -> Result<CountedMessage, InvalidRequest> {
     let request = ParsedRequest::parse(message)?;
     let ruling = scope.check(request.domain(), &request.to_gate_request()).await;
-    let message = response::build(request.descriptor_count(), &ruling, handler.renderer());
-    Ok(CountedMessage { message, result: classify(&ruling) })
+    let message = response::build_response(request.descriptor_count(), &ruling, handler.renderer());
+    Ok(CountedMessage { message, result: classify_ruling(&ruling) })
 }
 
-fn classify(ruling: &Ruling) -> RequestResult {
+fn classify_ruling(ruling: &Ruling) -> RequestResult {
     let decision = ruling.decision();
     match decision.is_allowed() {
         true => RequestResult::Allowed,

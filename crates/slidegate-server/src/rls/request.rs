@@ -1,7 +1,8 @@
-//! Converts request messages to requests for the gate.
+//! Converts messages of Envoy's rate limit service to requests that the gate evaluates.
 //!
-//! Envoy allows a request if the call fails, and clients choose the contents of many entries. So no key, value, domain
-//! or number of entries makes a call fail. Values that the caller configures, such as units, are validated.
+//! Envoy allows a request if the call to the rate limit service fails, and clients choose the contents of many entries.
+//! So no key, value, domain or number of entries makes a call fail. Values that the caller configures, such as units,
+//! are validated.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,44 +16,45 @@ use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use super::messages::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::{InvalidRequest, unit};
 
-/// Maximum number of descriptors of a request. Envoy creates one for each `actions` of a route, so clients cannot
-/// influence their number.
+/// Maximum number of descriptors of a request. Envoy creates one descriptor for each `actions` list in the
+/// configuration of a route, so clients cannot influence the number.
 pub const MAX_DESCRIPTORS: usize = 1024;
 
-/// Maximum number of entries that are compared pairwise to find repeated names.
-const FEW_ENTRIES: usize = 16;
+/// Maximum number of entries whose names are compared pairwise to find repeated names. If there are more entries, a
+/// hash map is used.
+const MAX_PAIRWISE_ENTRIES: usize = 16;
 
-/// A validated request.
+/// A validated request message.
 pub struct ParsedRequest {
     domain: String,
     descriptors: Vec<ParsedDescriptor>,
 }
 
-/// A validated descriptor.
+/// A validated descriptor of a request message.
 struct ParsedDescriptor {
-    /// Names and values in their order. Each name occurs once.
+    /// The names and values of the entries, in the order of the message. Each name occurs once.
     entries: Vec<(String, String)>,
-    /// Positions of entries whose values are not UTF-8, with their original bytes.
+    /// The positions of entries whose values are not UTF-8, with the original bytes of the values.
     bytes: Vec<(usize, Vec<u8>)>,
     cost: DescriptorCost,
     is_refund: bool,
-    /// The limit that the descriptor contains.
+    /// The limit that the descriptor itself contains. `None` if only limits of the policy apply.
     limit: Option<Quota>,
 }
 
 /// The cost of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DescriptorCost {
-    /// The cost that the rule states, 1 by default.
+    /// No cost in the message: the cost that the rule states, 1 by default.
     Default,
-    /// The `hits_addend` of the message.
+    /// The cost in the field `hits_addend` of the message.
     Message(u64),
-    /// The `hits_addend` of the descriptor: units that have been consumed already.
+    /// The cost in the field `hits_addend` of the descriptor: units that have already been consumed.
     Descriptor(u64),
 }
 
 impl ParsedRequest {
-    /// Parses a message.
+    /// Parses and validates a request message.
     pub fn parse(message: RateLimitRequest) -> Result<Self, InvalidRequest> {
         let count = message.descriptors.len();
         if count == 0 {
@@ -87,7 +89,7 @@ impl ParsedRequest {
         self.descriptors.len()
     }
 
-    /// Returns the request for the gate.
+    /// Returns this request in the form that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
         Request::with_descriptors(&self.domain, descriptors)
@@ -95,7 +97,7 @@ impl ParsedRequest {
 }
 
 impl ParsedDescriptor {
-    /// Parses the descriptor at `index`. `cost` is the cost of the whole message.
+    /// Parses the descriptor at `index`. `cost` applies if the descriptor contains no cost.
     fn parse(
         index: usize,
         descriptor: RateLimitDescriptor,
@@ -145,30 +147,30 @@ impl ParsedDescriptor {
     }
 }
 
-/// Returns the text of a key or a domain. Shortens it like a value if it is too long or not UTF-8; such a name cannot
-/// occur in a policy.
+/// Decodes an attribute name or a domain. A name that is too long or not UTF-8 is shortened to a prefix and a digest,
+/// because no policy can contain such a name.
 fn decode_name(bytes: Vec<u8>) -> String {
     match String::from_utf8(bytes) {
         Ok(text) if text.len() <= MAX_VALUE_BYTES => text,
-        Ok(text) => shorten(&text, text.as_bytes()),
-        Err(error) => shorten(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes()),
+        Ok(text) => shorten_name(&text, text.as_bytes()),
+        Err(error) => shorten_name(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes()),
     }
 }
 
-fn shorten(text: &str, bytes: &[u8]) -> String {
+fn shorten_name(text: &str, bytes: &[u8]) -> String {
     match Value::from_bytes(text, bytes) {
         Value::Shortened(value) => format!("{}({})", value.prefix(), value.digest()),
         other => other.to_string(),
     }
 }
 
-/// Renames the second entry of a name to `name#2`, and so on, since each attribute name occurs once. Skips numbers for
-/// which the new name is the key of another entry.
+/// Renames entries with a repeated name, since each attribute name must occur once: the second entry `name` becomes
+/// `name#2`, the third `name#3`. Skips a number if another entry already has the new name.
 fn number_repeated_names(entries: &mut [(String, String)]) {
     let is_repeated = |(index, (key, _)): (usize, &(String, String))| {
         entries[..index].iter().any(|(other, _)| other == key)
     };
-    if entries.len() <= FEW_ENTRIES && !entries.iter().enumerate().any(is_repeated) {
+    if entries.len() <= MAX_PAIRWISE_ENTRIES && !entries.iter().enumerate().any(is_repeated) {
         return;
     }
     // The last number of each key; 0 until the key occurs.
@@ -192,7 +194,7 @@ fn number_repeated_names(entries: &mut [(String, String)]) {
 fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidRequest> {
     let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
     let invalid = |problem: &str| InvalidRequest(format!("descriptors[{index}].limit {problem}"));
-    let Some(window) = unit::window_of_unit(unit) else {
+    let Some(window) = unit::unit_length(unit) else {
         return Err(invalid(&format!("has unit {unit}; the units SECOND to WEEK are 1 to 7")));
     };
     let units = unit_multiplier.unwrap_or(1);
@@ -208,7 +210,7 @@ fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidR
 mod tests {
     use super::*;
 
-    fn keys(entries: &[(&str, &str)]) -> Vec<String> {
+    fn numbered_names(entries: &[(&str, &str)]) -> Vec<String> {
         let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let mut entries: Vec<_> = entries.iter().map(entry).collect();
         number_repeated_names(&mut entries);
@@ -217,30 +219,30 @@ mod tests {
 
     #[test]
     fn repeated_names_are_numbered_in_order() {
-        assert_eq!(keys(&[("a", "1"), ("b", "2")]), ["a", "b"]);
+        assert_eq!(numbered_names(&[("a", "1"), ("b", "2")]), ["a", "b"]);
         assert_eq!(
-            keys(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
+            numbered_names(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
             ["a", "b", "a#2", "a#3", "b#2"]
         );
         assert_eq!(
-            keys(&[("a#2", "1"), ("a", "1"), ("a", "2"), ("a", "3"), ("a#2", "2")]),
+            numbered_names(&[("a#2", "1"), ("a", "1"), ("a", "2"), ("a", "3"), ("a#2", "2")]),
             ["a#2", "a", "a#3", "a#4", "a#2#2"]
         );
-        assert_eq!(keys(&[("a", "1"), ("a", "2"), ("a#2", "1")]), ["a", "a#3", "a#2"]);
+        assert_eq!(numbered_names(&[("a", "1"), ("a", "2"), ("a#2", "1")]), ["a", "a#3", "a#2"]);
         let many = vec![("a", ""); 100_000];
-        assert_eq!(keys(&many).last().unwrap(), "a#100000");
+        assert_eq!(numbered_names(&many).last().unwrap(), "a#100000");
     }
 
-    fn message(descriptor: RateLimitDescriptor) -> RateLimitRequest {
+    fn new_message(descriptor: RateLimitDescriptor) -> RateLimitRequest {
         RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 0 }
     }
 
     #[test]
-    fn limit_saturates_and_every_unit_has_window() {
+    fn requested_limit_saturates_and_rejects_unknown_units() {
         let limit = |requests_per_unit, unit| {
             let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
             let limit = Some(limit);
-            ParsedRequest::parse(message(RateLimitDescriptor { limit, ..Default::default() }))
+            ParsedRequest::parse(new_message(RateLimitDescriptor { limit, ..Default::default() }))
                 .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
@@ -259,7 +261,8 @@ mod tests {
         let limit = |unit, unit_multiplier| {
             let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
             let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
-            ParsedRequest::parse(message(descriptor)).map(|request| request.descriptors[0].limit)
+            ParsedRequest::parse(new_message(descriptor))
+                .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
         assert_eq!(limit(1, Some(30)).unwrap(), quota("10/30s"));
@@ -276,7 +279,7 @@ mod tests {
     fn descriptor_hits_addend_overrides_message() {
         let cost = |request: u32, descriptor: Option<u64>| {
             let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
-            let message = RateLimitRequest { hits_addend: request, ..message(descriptor) };
+            let message = RateLimitRequest { hits_addend: request, ..new_message(descriptor) };
             ParsedRequest::parse(message).unwrap().descriptors[0].cost
         };
         use DescriptorCost::{Default as NoCost, Descriptor, Message};

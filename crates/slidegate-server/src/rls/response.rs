@@ -1,4 +1,4 @@
-//! Converts decisions to response messages.
+//! Converts decisions to response messages of Envoy's rate limit service.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
 use super::unit;
 use crate::http::ResponseRenderer;
 
-/// Builds the response for a request with this number of descriptors.
-pub fn build(
+/// Builds the response to a request. `descriptors` is the number of descriptors in the request.
+pub fn build_response(
     descriptors: usize,
     ruling: &Ruling,
     renderer: &ResponseRenderer,
@@ -33,8 +33,8 @@ pub fn build(
     // Strings and numbers always serialize. If they did not, Envoy would send its own body.
     let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
     RateLimitResponse {
-        overall_code: code(!ruling.decision().is_allowed()),
-        statuses: statuses(descriptors, ruling, jitter),
+        overall_code: response_code(!ruling.decision().is_allowed()),
+        statuses: descriptor_statuses(descriptors, ruling, jitter),
         response_headers_to_add: headers
             .into_iter()
             .chain(content_type)
@@ -45,7 +45,7 @@ pub fn build(
     }
 }
 
-fn code(is_over_limit: bool) -> i32 {
+fn response_code(is_over_limit: bool) -> i32 {
     let code = if is_over_limit { Code::OverLimit } else { Code::Ok };
     code as i32
 }
@@ -54,11 +54,16 @@ fn header_value((key, value): Header) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
 }
 
-fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<DescriptorStatus> {
+fn descriptor_statuses(
+    descriptors: usize,
+    ruling: &Ruling,
+    jitter: JitterSample,
+) -> Vec<DescriptorStatus> {
     let decision = ruling.decision();
     // A denial for lack of a store applies to all descriptors.
     if decision.is_store_unavailable() {
-        let over_limit = DescriptorStatus { code: code(true), ..DescriptorStatus::default() };
+        let over_limit =
+            DescriptorStatus { code: response_code(true), ..DescriptorStatus::default() };
         return vec![over_limit; descriptors];
     }
     let mut binding: Vec<Option<LimitStatus<'_>>> = vec![None; descriptors];
@@ -73,7 +78,7 @@ fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<De
     let descriptor_status = |(index, binding): (usize, &Option<LimitStatus<'_>>)| match binding {
         Some(limit_status) => build_descriptor_status(limit_status, jitter),
         None => DescriptorStatus {
-            code: code(false),
+            code: response_code(false),
             limit_remaining: if ruling.is_unlimited(index) { u32::MAX } else { 0 },
             ..DescriptorStatus::default()
         },
@@ -81,16 +86,17 @@ fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<De
     binding.iter().enumerate().map(descriptor_status).collect()
 }
 
-/// Returns whether `one` determines the status of a descriptor rather than `other`. A limit in which the request does
-/// not fit precedes one in which it does. Of two that deny, the longer wait counts; of two that allow, the smaller
-/// remaining share.
+/// Returns `true` if `one`, not `other`, determines the status of a descriptor. A limit that the request exceeds takes
+/// precedence over a limit that the request fits. If the request exceeds both limits, the limit with the longer wait
+/// takes precedence. If it fits both, the limit with the smaller share of remaining units takes precedence.
 fn takes_precedence(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
     let (fits, other_fits) = (one.outcome.fits(), other.outcome.fits());
     if fits != other_fits {
         return other_fits;
     }
     if fits {
-        return weighted_remaining(one, other) < weighted_remaining(other, one);
+        return remaining_weighted_by_capacity(one, other)
+            < remaining_weighted_by_capacity(other, one);
     }
     // A limit in which the request never fits has the longest wait.
     let wait = |limit_status: &LimitStatus<'_>| {
@@ -99,9 +105,9 @@ fn takes_precedence(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
     wait(one) > wait(other)
 }
 
-/// Returns the remaining units of `one`, scaled by the capacity of `other`, to compare remaining shares without
-/// division.
-fn weighted_remaining(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
+/// Returns the remaining units of `one`, multiplied by the capacity of `other`. The caller compares the remaining
+/// shares of two limits by these products, without division.
+fn remaining_weighted_by_capacity(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
     let capacity = |limit_status: &LimitStatus<'_>| limit_status.limit.limit().capacity();
     one.outcome.remaining().min(capacity(one)).saturating_mul(capacity(other))
 }
@@ -112,13 +118,13 @@ fn build_descriptor_status(
 ) -> DescriptorStatus {
     let LimitStatus { limit, outcome, .. } = limit_status;
     let quota = limit.limit().quota();
-    let (unit, units) = unit::unit_of_window(quota.window());
+    let (unit, units) = unit::largest_unit_dividing(quota.window());
     let wait = match outcome.fits() {
         true => Some(outcome.reset_after()),
         false => outcome.retry_after().map(|wait| jitter.extend(wait)),
     };
     DescriptorStatus {
-        code: code(!outcome.fits()),
+        code: response_code(!outcome.fits()),
         current_limit: Some(RateLimit {
             requests_per_unit: saturating_u32(quota.max()),
             unit,
@@ -134,7 +140,7 @@ fn saturating_u32(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-/// Rounds up to whole seconds, because Envoy discards fractions.
+/// Rounds a duration up to whole seconds, because Envoy discards fractions of a second.
 fn round_up_to_seconds(duration: Duration) -> prost_types::Duration {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }

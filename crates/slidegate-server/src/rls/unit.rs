@@ -1,25 +1,33 @@
-//! Time units of limits. They have the same numbers in requests and responses.
+//! Time units of limits. A unit has the same number in request and response messages.
 
 use std::time::Duration;
 
-const DAY: u64 = 86_400;
+const SECONDS_PER_DAY: u64 = 86_400;
 
-/// Number and length in seconds of each unit. A month has 30 days, a year 365.
-const UNITS: [(i32, u64); 7] =
-    [(1, 1), (2, 60), (3, 3_600), (4, DAY), (5, 30 * DAY), (6, 365 * DAY), (7, 7 * DAY)];
+/// The number of each time unit in messages, and its length in seconds. A month has 30 days, and a year has 365 days.
+const TIME_UNITS: [(i32, u64); 7] = [
+    (1, 1),
+    (2, 60),
+    (3, 3_600),
+    (4, SECONDS_PER_DAY),
+    (5, 30 * SECONDS_PER_DAY),
+    (6, 365 * SECONDS_PER_DAY),
+    (7, 7 * SECONDS_PER_DAY),
+];
 
-/// Returns the length of a unit, or `None` if the number is unknown.
-pub fn window_of_unit(unit: i32) -> Option<Duration> {
-    let seconds = UNITS.iter().find(|(number, _)| *number == unit).map(|(_, seconds)| *seconds);
+/// Returns the length of the time unit with this number, or `None` if the number is unknown.
+pub fn unit_length(unit: i32) -> Option<Duration> {
+    let seconds =
+        TIME_UNITS.iter().find(|(number, _)| *number == unit).map(|(_, seconds)| *seconds);
     seconds.map(Duration::from_secs)
 }
 
-/// Returns the largest unit that divides a window, and the number of units in the window. Returns 0, the unknown unit,
-/// if no unit divides it.
-pub fn unit_of_window(window: Duration) -> (i32, u32) {
+/// Returns the number of the largest unit that divides a window, and the count of these units in the window. Returns
+/// unit 0, the unknown unit, and count 1 if no unit divides the window.
+pub fn largest_unit_dividing(window: Duration) -> (i32, u32) {
     let seconds = if window.subsec_nanos() == 0 { window.as_secs() } else { 0 };
     let divides = |unit: &&(i32, u64)| seconds > 0 && seconds.is_multiple_of(unit.1);
-    let largest = UNITS.iter().filter(divides).max_by_key(|(_, seconds)| *seconds);
+    let largest = TIME_UNITS.iter().filter(divides).max_by_key(|(_, seconds)| *seconds);
     let units =
         largest.and_then(|(number, unit)| Some((*number, (seconds / unit).try_into().ok()?)));
     units.unwrap_or((0, 1))
@@ -32,17 +40,17 @@ mod tests {
     use crate::rls::messages::envoy::r#type::v3::RateLimitUnit;
 
     #[test]
-    fn every_unit_has_number_and_window() {
-        for (number, _) in UNITS {
-            assert_eq!(unit_of_window(window_of_unit(number).unwrap()), (number, 1));
+    fn every_time_unit_has_number_and_length() {
+        for (number, _) in TIME_UNITS {
+            assert_eq!(largest_unit_dividing(unit_length(number).unwrap()), (number, 1));
             let (response_unit, request_unit) =
                 (Unit::try_from(number), RateLimitUnit::try_from(number));
             assert_eq!(response_unit.unwrap().as_str_name(), request_unit.unwrap().as_str_name());
         }
-        assert_eq!(window_of_unit(Unit::Month as i32), Some(Duration::from_secs(2_592_000)));
-        assert_eq!(unit_of_window(Duration::from_secs(30)), (Unit::Second as i32, 30));
-        assert_eq!(unit_of_window(Duration::from_secs(7_200)), (Unit::Hour as i32, 2));
-        assert_eq!(unit_of_window(Duration::from_millis(1_500)), (Unit::Unknown as i32, 1));
-        assert_eq!(window_of_unit(Unit::Unknown as i32), None);
+        assert_eq!(unit_length(Unit::Month as i32), Some(Duration::from_secs(2_592_000)));
+        assert_eq!(largest_unit_dividing(Duration::from_secs(30)), (Unit::Second as i32, 30));
+        assert_eq!(largest_unit_dividing(Duration::from_secs(7_200)), (Unit::Hour as i32, 2));
+        assert_eq!(largest_unit_dividing(Duration::from_millis(1_500)), (Unit::Unknown as i32, 1));
+        assert_eq!(unit_length(Unit::Unknown as i32), None);
     }
 }

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::StoreBounds;
 use crate::args::{ClusterArgs, ClusterKeyArg};
 
-/// The minimum length of a cluster key.
+/// The minimum length of a cluster key in bytes.
 const MIN_KEY_BYTES: usize = 16;
 
 /// An error in the arguments of a cluster node.
@@ -35,8 +35,8 @@ pub enum ClusterSettingsError {
     MissingKey(StartError),
 }
 
-/// Returns the settings of the node if the store is `cluster://`, or `None` for other stores, whatever the cluster
-/// flags contain.
+/// Returns the settings of the node if the store is `cluster://`. Returns `None` for other stores, and ignores the
+/// cluster flags.
 pub fn from_args(
     store: &str,
     args: ClusterArgs,
@@ -44,12 +44,15 @@ pub fn from_args(
 ) -> Option<Result<Settings, ClusterSettingsError>> {
     let addresses = store.strip_prefix("cluster://")?;
     Some(match addresses {
-        "" => node_settings(args, bounds),
+        "" => build_node_settings(args, bounds),
         addresses => Err(ClusterSettingsError::AddressesInStore(addresses.to_owned())),
     })
 }
 
-fn node_settings(args: ClusterArgs, bounds: StoreBounds) -> Result<Settings, ClusterSettingsError> {
+fn build_node_settings(
+    args: ClusterArgs,
+    bounds: StoreBounds,
+) -> Result<Settings, ClusterSettingsError> {
     let key = read_key(args.cluster_key, args.cluster_key_file.as_deref())?;
     if key.is_none() && !args.cluster_listen.ip().is_loopback() {
         return Err(ClusterSettingsError::MissingKey(StartError::NoKey(args.cluster_listen)));
@@ -98,8 +101,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the settings from the flags of `slidegate serve`, with errors as text.
-    fn from_flags(store: &str, flags: &[&str]) -> Option<Result<Settings, String>> {
+    /// Returns the settings for a store and the cluster flags of `slidegate serve`, with errors as text.
+    fn settings_from_flags(store: &str, flags: &[&str]) -> Option<Result<Settings, String>> {
         let arguments = [&["serve"], flags].concat();
         let matches = ClusterArgs::augment_args(Command::new("serve")).get_matches_from(arguments);
         let args = ClusterArgs::from_arg_matches(&matches).unwrap();
@@ -110,13 +113,13 @@ mod tests {
     #[test]
     fn other_stores_ignore_cluster_flags() {
         for store in ["memory", "redis://h", "cluster", "cluster:", "redis+cluster://h"] {
-            assert!(from_flags(store, &["--cluster-key", "short"]).is_none(), "{store}");
+            assert!(settings_from_flags(store, &["--cluster-key", "short"]).is_none(), "{store}");
         }
     }
 
     #[test]
     fn addresses_in_cluster_url_are_rejected() {
-        let error = from_flags("cluster://a:1,b:1", &[]).unwrap().unwrap_err();
+        let error = settings_from_flags("cluster://a:1,b:1", &[]).unwrap().unwrap_err();
         assert!(
             error.ends_with("set `a:1,b:1` as --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"),
             "{error}"
@@ -125,7 +128,7 @@ mod tests {
 
     #[test]
     fn default_node_listens_on_loopback_without_key() {
-        let node = from_flags("cluster://", &[]).unwrap().unwrap();
+        let node = settings_from_flags("cluster://", &[]).unwrap().unwrap();
         assert_eq!(node.listen, "127.0.0.1:7946".parse().unwrap());
         assert!(
             node.seeds.is_empty()
@@ -137,27 +140,31 @@ mod tests {
     #[test]
     fn public_listen_address_requires_key() {
         for listen in ["0.0.0.0:1", "192.0.2.7:1", "[::]:1"] {
-            let error =
-                from_flags("cluster://", &["--cluster-listen", listen]).unwrap().unwrap_err();
+            let error = settings_from_flags("cluster://", &["--cluster-listen", listen])
+                .unwrap()
+                .unwrap_err();
             assert!(error.starts_with(&format!(
                 "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {listen} is reachable from other machines"
             )));
             let key = ["--cluster-listen", listen, "--cluster-key", "sixteen letters."];
-            assert!(from_flags("cluster://", &key).unwrap().is_ok());
+            assert!(settings_from_flags("cluster://", &key).unwrap().is_ok());
         }
-        assert!(from_flags("cluster://", &["--cluster-listen", "[::1]:1"]).unwrap().is_ok());
+        assert!(
+            settings_from_flags("cluster://", &["--cluster-listen", "[::1]:1"]).unwrap().is_ok()
+        );
     }
 
     #[test]
-    fn invalid_key_is_not_quoted() {
+    fn invalid_key_error_omits_key() {
         for short in ["", "fifteen letters"] {
-            let error = from_flags("cluster://", &["--cluster-key", short]).unwrap().unwrap_err();
+            let error =
+                settings_from_flags("cluster://", &["--cluster-key", short]).unwrap().unwrap_err();
             assert!(error.starts_with("--cluster-key (SLIDEGATE_CLUSTER_KEY): the key has"));
             assert!(error.contains(&format!("has {} bytes and needs 16 bytes", short.len())));
             assert!(!error.contains("letters"), "{error}");
         }
         let both = ["--cluster-key", "sixteen letters.", "--cluster-key-file", "f"];
-        let error = from_flags("cluster://", &both).unwrap().unwrap_err();
+        let error = settings_from_flags("cluster://", &both).unwrap().unwrap_err();
         assert!(error.contains("set only one of them") && !error.contains("letters"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Files with certificates and keys, and errors in them.
+//! The files with TLS certificates and keys, and the errors in these files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,12 @@ use thiserror::Error;
 pub struct TlsFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// The authorities that sign client certificates. If set, clients must present a certificate.
+    /// The certificate authorities that sign client certificates. If this path is set, clients must present a
+    /// certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// The contents of all files.
+/// The contents of all certificate and key files.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsFileContents {
     cert: Vec<u8>,
@@ -25,7 +26,7 @@ pub struct TlsFileContents {
     client_ca: Option<Vec<u8>>,
 }
 
-/// The reason why TLS cannot be used: the flag, the file and the problem. Never contains text of a file.
+/// The reason why TLS cannot be used: the flag, the file and the problem. The error never contains text of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{flag}: {}: {problem}", path.display())]
 pub struct TlsError {
@@ -39,13 +40,13 @@ const KEY_FLAG: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
 const CLIENT_CA_FLAG: &str = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
 
 impl TlsFiles {
-    /// Returns the paths of all files.
+    /// Returns the paths of all certificate and key files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let required = [self.cert.as_path(), self.key.as_path()];
         required.into_iter().chain(self.client_ca.as_deref())
     }
 
-    /// Reads all files.
+    /// Reads all certificate and key files.
     pub fn read_contents(&self) -> Result<TlsFileContents, TlsError> {
         Ok(TlsFileContents {
             cert: read_file(CERT_FLAG, &self.cert)?,
@@ -76,7 +77,7 @@ impl TlsFiles {
         })
     }
 
-    /// Parses the authorities that sign client certificates, if clients must present one.
+    /// Parses the authorities that sign client certificates. Returns `None` if clients need no certificate.
     pub(super) fn client_roots(
         &self,
         contents: &TlsFileContents,
@@ -99,7 +100,7 @@ impl TlsFiles {
         file_error(CERT_FLAG, &self.cert, problem)
     }
 
-    /// Returns the error for unusable certificate authorities.
+    /// Returns the error for certificate authorities of clients that cannot be used.
     pub(super) fn client_ca_error(&self, problem: String) -> TlsError {
         file_error(CLIENT_CA_FLAG, self.client_ca.as_deref().unwrap_or(Path::new("")), problem)
     }

@@ -14,27 +14,29 @@ use tracing::{error, info};
 use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
 use crate::reload::FileWatcher;
 
-/// Pause between two reads. The files are used if both reads are equal.
+/// Pause between two reads of the files. Equal contents in both reads mean that the files are complete.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum number of reads while the contents keep changing. The last read is then used.
+/// Maximum number of reads while the contents of the files keep changing. After that number, the contents of the last
+/// read are used.
 const MAX_SETTLE_READS: usize = 40;
 
-/// Pause before rejected files are read again: a certificate and its key are not replaced at the same moment.
+/// Pause before invalid files are read again. A certificate and its key are not replaced at the same moment, so they
+/// may not match for a short time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An event that triggers a reload.
+/// An event that triggers a reload of the certificates.
 enum ReloadTrigger {
     Hangup,
     File(notify::Result<notify::Event>),
 }
 
-/// Reloads the files on its own thread.
+/// The reloader of the certificates, which runs on its own thread.
 struct CertificateReloader {
     tls: Arc<Tls>,
     triggers: Receiver<ReloadTrigger>,
     watches: Vec<FileWatcher>,
-    /// The result of the last read, if it could not be used.
+    /// The result of the last read, if the server could not use it: contents that are invalid, or the read error.
     last_rejected: Option<Result<TlsFileContents, TlsError>>,
 }
 
@@ -83,7 +85,7 @@ impl CertificateReloader {
         }
     }
 
-    /// Returns whether the files may have changed.
+    /// Returns `true` if a trigger means that the files may have changed.
     fn affects_files(&mut self, trigger: ReloadTrigger) -> bool {
         match trigger {
             ReloadTrigger::Hangup => true,
@@ -94,7 +96,7 @@ impl CertificateReloader {
         }
     }
 
-    /// Processes all queued triggers. Returns whether the files may have changed.
+    /// Processes all queued triggers. Returns `true` if the files may have changed.
     fn drain_triggers(&mut self) -> bool {
         let mut has_changed = false;
         while let Ok(trigger) = self.triggers.try_recv() {
@@ -127,7 +129,8 @@ impl CertificateReloader {
         }
     }
 
-    /// Reads the files until two reads are equal and no file is being written, at most [`MAX_SETTLE_READS`] times.
+    /// Reads the files until two consecutive reads are equal and no file is being written, but at most
+    /// [`MAX_SETTLE_READS`] times.
     fn read_settled(&mut self) -> Result<TlsFileContents, TlsError> {
         let mut previous = self.tls.files.read_contents();
         for _ in 1..MAX_SETTLE_READS {

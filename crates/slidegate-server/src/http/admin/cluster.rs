@@ -12,28 +12,29 @@ use crate::http::problem::{Problem, not_found_with_hint};
 use crate::service::Service;
 use crate::store::ClusterNode;
 
-/// The state of the cluster from the view of this node.
+/// The response body of `/v1/cluster`: the state of the cluster from the view of this node.
 #[derive(Serialize)]
 pub struct ClusterStatusBody {
     #[serde(flatten)]
     status: ClusterStatus,
-    /// Requests that were denied because other nodes had not acknowledged enough updates.
+    /// Number of requests that were denied because other nodes had not acknowledged enough updates of this node.
     capped: u64,
-    /// Counters that exceeded max, by their excess as a share of max.
+    /// A histogram of the counters that exceeded max. Each bucket counts the counters whose excess, as a share of max,
+    /// is in the same range.
     overshoot: Vec<OvershootBucket>,
 }
 
 /// One bucket of the overshoot histogram.
 #[derive(Debug, PartialEq, Serialize)]
 struct OvershootBucket {
-    /// The largest excess in this bucket, as a share of max. Each bucket begins above the bound of the previous one.
-    /// Null for the last bucket, which has no upper bound.
+    /// The upper bound of the excess in this bucket, as a share of max: 0.1 is 10 % above max. Each bucket begins above
+    /// the bound of the previous bucket. Null for the last bucket, which has no upper bound.
     le: Option<f64>,
     count: u64,
 }
 
-/// Returns the state of the cluster, or 404 if the store is not a cluster.
-pub async fn cluster(
+/// Returns the state of the cluster, or a problem with status 404 if the store is not a cluster.
+pub async fn cluster_status(
     State(service): State<Arc<Service>>,
     uri: Uri,
 ) -> Result<Json<ClusterStatusBody>, Problem> {
@@ -43,7 +44,7 @@ pub async fn cluster(
         .cluster_node()
         .and_then(ClusterStatusBody::from_node)
         .map(Json)
-        .ok_or_else(|| not_clustered(&uri, store.kind()))
+        .ok_or_else(|| not_clustered_problem(&uri, store.kind()))
 }
 
 impl ClusterStatusBody {
@@ -61,7 +62,7 @@ fn overshoot_buckets(overshoot: &OvershootHistogram) -> Vec<OvershootBucket> {
     upper_bounds.zip(counts).map(|(le, count)| OvershootBucket { le, count }).collect()
 }
 
-fn not_clustered(uri: &Uri, kind: &str) -> Problem {
+fn not_clustered_problem(uri: &Uri, kind: &str) -> Problem {
     let hint = format!(
         "the store is `{kind}`, not a cluster; start a cluster node with `--store cluster://`"
     );
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overshoot_last_bucket_is_unbounded() {
+    fn last_overshoot_bucket_has_no_bound() {
         let buckets = overshoot_buckets(&OvershootHistogram::default());
         assert_eq!(buckets.len(), OVERSHOOT_BOUNDS_PERMILLE.len() + 1);
         assert_eq!(buckets[0], OvershootBucket { le: Some(0.001), count: 0 });

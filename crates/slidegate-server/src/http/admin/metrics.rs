@@ -1,4 +1,4 @@
-//! `/metrics`, in the format that the scraper prefers.
+//! `/metrics`: all metrics, in the text format that the scraper prefers.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub async fn metrics(
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }
 
-/// Returns OpenMetrics for scrapers that prefer it. Returns the older Prometheus format for all others, also if the
+/// Returns the OpenMetrics format if the scraper prefers it. Otherwise returns the older Prometheus format, even if the
 /// `Accept` header is missing or malformed.
 fn negotiate_format(headers: &HeaderMap) -> Format {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());

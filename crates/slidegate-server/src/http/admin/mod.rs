@@ -1,6 +1,7 @@
 //! The admin listener: metrics, top keys, explanations, cluster state and health.
 //!
-//! It has no authentication, so only operators may reach it. To add a path, add a route to [`router`].
+//! The admin listener has no authentication, so only operators should be able to connect. To add a path, add a route to
+//! [`router`].
 
 mod cluster;
 mod metrics;
@@ -22,13 +23,13 @@ use super::{body, health, problem};
 use crate::explain::Explanation;
 use crate::service::Service;
 
-/// Returns the router of the admin listener. `client_timeout` bounds the time to read a request body.
+/// Returns the router of the admin listener. `client_timeout` is the maximum time to read a request body.
 pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
-        .route("/v1/top", get(top::top))
+        .route("/v1/top", get(top::top_keys))
         .route("/v1/explain", post(explain))
-        .route("/v1/cluster", get(cluster::cluster))
+        .route("/v1/cluster", get(cluster::cluster_status))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .fallback(not_found)
@@ -46,7 +47,7 @@ async fn explain(
     Ok(Json(service.explain(&request.to_gate_request()).await))
 }
 
-/// Responds with 404 to an unknown path.
+/// Responds with status 404 to a request for an unknown path.
 async fn not_found(uri: Uri) -> Problem {
     problem::not_found_with_hint(
         &uri,

@@ -1,4 +1,4 @@
-//! Attributes of the request that a proxy describes in headers.
+//! Reads the attributes of a client's request from the headers in which a proxy describes the request.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The treatment of client headers that occur more than once.
+/// The treatment of a client's headers that occur more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RepeatedHeaders {
     /// Use the first value.
@@ -23,7 +23,7 @@ pub enum RepeatedHeaders {
     Absent,
 }
 
-/// The request that a proxy describes.
+/// The attributes of a client's request that a proxy describes in headers.
 pub struct ForwardedRequest<'h> {
     attributes: Vec<ForwardedAttribute<'h>>,
 }
@@ -32,13 +32,13 @@ struct ForwardedAttribute<'h> {
     name: &'h str,
     /// The value, with a replacement character for each sequence that is not UTF-8.
     text: Cow<'h, str>,
-    /// The original bytes of a value that is not UTF-8.
+    /// The original bytes of a value that is not UTF-8. `None` for all other values.
     bytes: Option<&'h [u8]>,
 }
 
 impl<'h> ForwardedRequest<'h> {
-    /// Reads the headers of a trusted proxy for a client at `ip`: the headers that describe the request, and the client
-    /// headers that the policy names. A header that is missing or empty yields no attribute.
+    /// Reads the headers that a trusted proxy sends for a client at `ip`: the headers that describe the request, and
+    /// the client's headers that the policy names. A header that is missing or empty yields no attribute.
     pub fn from_headers(
         headers: &'h HeaderMap,
         ip: IpAddr,
@@ -56,7 +56,7 @@ impl<'h> ForwardedRequest<'h> {
         ];
         let client_headers = policy_headers
             .iter()
-            .map(|(attribute, name)| (&**attribute, client_value(headers, name, repeated)));
+            .map(|(attribute, name)| (&**attribute, client_header_value(headers, name, repeated)));
         let mut attributes = Vec::with_capacity(1 + request_headers.len() + client_headers.len());
         attributes.push(ForwardedAttribute {
             name: "ip",
@@ -72,7 +72,7 @@ impl<'h> ForwardedRequest<'h> {
         Self { attributes }
     }
 
-    /// Returns the request for the gate, with a cost of one unit.
+    /// Returns this request in the form that the gate evaluates, with a cost of one unit.
     pub fn to_gate_request<'r>(&'r self, domain: &'r str) -> Request<'r> {
         let pairs = self.attributes.iter().map(|attribute| (attribute.name, &*attribute.text));
         let mut descriptor = Descriptor::new(pairs);
@@ -98,8 +98,9 @@ impl<'h> ForwardedAttribute<'h> {
     }
 }
 
-/// Returns the value of a header that the client wrote.
-fn client_value<'h>(
+/// Returns the value of a header of the client. Returns `None` if the header is missing, or if it has different values
+/// and `repeated` is [`RepeatedHeaders::Absent`].
+fn client_header_value<'h>(
     headers: &'h HeaderMap,
     name: &HeaderName,
     repeated: RepeatedHeaders,
@@ -120,8 +121,11 @@ mod tests {
 
     const POLICY_HEADERS: [&str; 2] = ["x-api-key", "x-forwarded-proto"];
 
-    /// Returns the attributes for a client at 192.0.2.7 whose proxy sends these headers.
-    fn attributes_by(repeated: RepeatedHeaders, lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
+    /// Returns the attributes that are read if a proxy sends these headers for a client at 192.0.2.7.
+    fn read_attributes_with(
+        repeated: RepeatedHeaders,
+        lines: &[(&str, &[u8])],
+    ) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
@@ -137,19 +141,19 @@ mod tests {
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    fn attributes(lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
-        attributes_by(RepeatedHeaders::First, lines)
+    fn read_attributes(lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
+        read_attributes_with(RepeatedHeaders::First, lines)
     }
 
     /// Returns the expected attributes: the client address, followed by `expected`.
-    fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn expected_attributes(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         let expected = [("ip", "192.0.2.7")].iter().chain(expected);
         expected.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
     fn forwarded_headers_become_attributes() {
-        let found = attributes(&[
+        let found = read_attributes(&[
             ("X-Forwarded-Method", b"POST"),
             ("X-Forwarded-Uri", b"/login?x"),
             ("X-Forwarded-Host", b"shop.example"),
@@ -164,45 +168,48 @@ mod tests {
             ("header.x-api-key", "k1"),
             ("header.x-forwarded-proto", "https"),
         ];
-        assert_eq!(found, pairs(&expected));
+        assert_eq!(found, expected_attributes(&expected));
     }
 
     #[test]
     fn header_not_in_policy_is_ignored() {
-        assert_eq!(attributes(&[("Cookie", b"a=b"), ("X-Other", b"c")]), pairs(&[]));
+        assert_eq!(
+            read_attributes(&[("Cookie", b"a=b"), ("X-Other", b"c")]),
+            expected_attributes(&[])
+        );
     }
 
     #[test]
-    fn missing_or_empty_header_is_absent() {
-        assert_eq!(attributes(&[]), pairs(&[]));
+    fn missing_or_empty_header_yields_no_attribute() {
+        assert_eq!(read_attributes(&[]), expected_attributes(&[]));
         let empty: [(&str, &[u8]); 3] =
             [("X-Api-Key", b""), ("X-Forwarded-Host", b""), ("X-Forwarded-Method", b"")];
-        assert_eq!(attributes(&empty), pairs(&[]));
+        assert_eq!(read_attributes(&empty), expected_attributes(&[]));
     }
 
     #[test]
-    fn repeated_client_header_first_proxy_header_last() {
-        let found = attributes(&[
+    fn first_client_value_and_last_proxy_value_win() {
+        let found = read_attributes(&[
             ("X-Forwarded-Uri", b"/forged"),
             ("X-Forwarded-Uri", b"/real"),
             ("X-Api-Key", b"k1"),
             ("X-Api-Key", b"k2"),
         ]);
-        assert_eq!(found, pairs(&[("path", "/real"), ("header.x-api-key", "k1")]));
+        assert_eq!(found, expected_attributes(&[("path", "/real"), ("header.x-api-key", "k1")]));
     }
 
     #[test]
-    fn strict_mode_ignores_conflicting_repeats_only() {
+    fn absent_mode_drops_only_conflicting_repeated_headers() {
         let strict = |keys: [&[u8]; 2]| {
-            attributes_by(RepeatedHeaders::Absent, &keys.map(|key| ("X-Api-Key", key)))
+            read_attributes_with(RepeatedHeaders::Absent, &keys.map(|key| ("X-Api-Key", key)))
         };
-        assert_eq!(strict([b"k1", b"k2"]), pairs(&[]));
-        assert_eq!(strict([b"k1", b"k1"]), pairs(&[("header.x-api-key", "k1")]));
+        assert_eq!(strict([b"k1", b"k2"]), expected_attributes(&[]));
+        assert_eq!(strict([b"k1", b"k1"]), expected_attributes(&[("header.x-api-key", "k1")]));
     }
 
     #[test]
-    fn value_not_utf8_keeps_text_and_bytes() {
-        let found = attributes(&[("X-Api-Key", b"k\xff1")]);
-        assert_eq!(found, pairs(&[("header.x-api-key", "k\u{fffd}1")]));
+    fn invalid_utf8_value_gets_replacement_character() {
+        let found = read_attributes(&[("X-Api-Key", b"k\xff1")]);
+        assert_eq!(found, expected_attributes(&[("header.x-api-key", "k\u{fffd}1")]));
     }
 }

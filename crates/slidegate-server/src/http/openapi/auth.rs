@@ -1,4 +1,4 @@
-//! The description of `/v1/auth`.
+//! The OpenAPI description of `/v1/auth`.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaGenerator;
@@ -8,10 +8,11 @@ use slidegate::Problem as Denial;
 use super::super::auth::ForwardAuthQuery;
 use super::super::problem::{PROBLEM_JSON, ProblemBody};
 
-/// All methods that OpenAPI has. The endpoint accepts any method.
-const METHODS: [&str; 8] = ["get", "head", "post", "put", "patch", "delete", "options", "trace"];
+/// All HTTP methods that OpenAPI can describe. `/v1/auth` accepts any method.
+const OPENAPI_METHODS: [&str; 8] =
+    ["get", "head", "post", "put", "patch", "delete", "options", "trace"];
 
-/// Headers that the proxy writes, in addition to headers of its client.
+/// Name and description of each header that the proxy adds to the headers of its client.
 const FORWARDED_HEADERS: [(&str, &str); 4] = [
     (
         "X-Forwarded-For",
@@ -22,14 +23,14 @@ const FORWARDED_HEADERS: [(&str, &str); 4] = [
     ("X-Forwarded-Host", "The host that the request is for; the attribute `host`."),
 ];
 
-/// Returns the description of the path, with one operation per method.
+/// Returns the OpenAPI path item of `/v1/auth`, with one operation per method.
 pub fn path_item(
     input_schemas: &mut SchemaGenerator,
     output_schemas: &mut SchemaGenerator,
 ) -> Value {
     let denial = output_schemas.subschema_for::<Denial>();
     let problem = output_schemas.subschema_for::<ProblemBody<'_>>();
-    let parameters = parameters(ForwardAuthQuery::json_schema(input_schemas).as_value());
+    let parameters = build_parameters(ForwardAuthQuery::json_schema(input_schemas).as_value());
     let denied = json!({
         "description": "The request is denied. The status is 429 by default, or 503 if it is denied only because \
             the store is unavailable. Or the request is invalid, or its proxy is not trusted.",
@@ -53,14 +54,14 @@ pub fn path_item(
             },
         })
     };
-    METHODS
+    OPENAPI_METHODS
         .map(|method| (method.to_owned(), operation(method)))
         .into_iter()
         .collect::<Map<_, _>>()
         .into()
 }
 
-fn parameters(query: &Value) -> Vec<Value> {
+fn build_parameters(query: &Value) -> Vec<Value> {
     let query_parameters = query["properties"].as_object().into_iter().flatten().map(|(name, schema)| {
         json!({ "name": name, "in": "query", "description": schema["description"], "schema": schema })
     });

@@ -1,12 +1,13 @@
-//! The description of `/json`.
+//! The OpenAPI description of `/json`.
 //!
-//! Its schemas are written by hand, since its messages are defined by Protocol Buffers.
+//! The schemas are written by hand, since Protocol Buffers define the messages of `/json`.
 
 use serde_json::{Value, json};
 
 use crate::rls::MAX_DESCRIPTORS;
 
-/// Returns the operation. `with_problem_responses` adds the problems that every operation may return.
+/// Returns the OpenAPI operation of `POST /json`. `with_problem_responses` adds the error responses that every
+/// operation may return.
 pub fn operation(with_problem_responses: impl Fn(Value) -> Value) -> Value {
     json!({
         "operationId": "json",
@@ -15,11 +16,11 @@ pub fn operation(with_problem_responses: impl Fn(Value) -> Value) -> Value {
             Protocol Buffers: field names may be written with underscores, and numbers as strings.",
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": request_schema(), "example": example() } },
+            "content": { "application/json": { "schema": request_schema(), "example": example_request() } },
         },
         "responses": with_problem_responses(json!({
-            "200": response("The request is allowed.", "OK"),
-            "429": response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
+            "200": build_response("The request is allowed.", "OK"),
+            "429": build_response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
         })),
     })
 }
@@ -30,14 +31,14 @@ fn request_schema() -> Value {
         "required": ["descriptors"],
         "additionalProperties": false,
         "properties": {
-            "domain": string_or_null(),
+            "domain": string_or_null_schema(),
             "descriptors": {
                 "type": "array",
                 "minItems": 1,
                 "maxItems": MAX_DESCRIPTORS,
                 "items": descriptor_schema(),
             },
-            "hitsAddend": unsigned_integer(32),
+            "hitsAddend": unsigned_integer_schema(32),
         },
     })
 }
@@ -46,9 +47,9 @@ fn descriptor_schema() -> Value {
     let entry = json!({
         "type": "object",
         "additionalProperties": false,
-        "properties": { "key": string_or_null(), "value": string_or_null() },
+        "properties": { "key": string_or_null_schema(), "value": string_or_null_schema() },
     });
-    let mut limits: Vec<Value> = UNITS.iter().map(limit_schema).collect();
+    let mut limits: Vec<Value> = TIME_UNITS.iter().map(limit_schema).collect();
     limits.push(json!({ "type": "null" }));
     json!({
         "type": "object",
@@ -56,14 +57,15 @@ fn descriptor_schema() -> Value {
         "properties": {
             "entries": { "type": ["array", "null"], "items": entry },
             "limit": { "anyOf": limits },
-            "hitsAddend": unsigned_integer(64),
+            "hitsAddend": unsigned_integer_schema(64),
             "isNegativeHits": { "type": ["boolean", "null"] },
         },
     })
 }
 
-/// Units of a limit: name, number, and the largest multiplier within the longest window.
-const UNITS: [(&str, u32, u32); 7] = [
+/// Time units of a limit: the name, the number in the protocol, and the largest multiplier. With a larger multiplier
+/// the window would exceed the maximum of 366 days.
+const TIME_UNITS: [(&str, u32, u32); 7] = [
     ("SECOND", 1, 366 * 86_400),
     ("MINUTE", 2, 366 * 1_440),
     ("HOUR", 3, 366 * 24),
@@ -73,7 +75,7 @@ const UNITS: [(&str, u32, u32); 7] = [
     ("WEEK", 7, 52),
 ];
 
-/// Returns the schema of a limit in one unit.
+/// Returns the schema of a limit with this time unit.
 fn limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
     // A string has fewer digits than the largest number, except for 1.
     let pattern = match max_multiplier.ilog10() {
@@ -85,7 +87,7 @@ fn limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
         "required": ["unit"],
         "additionalProperties": false,
         "properties": {
-            "requestsPerUnit": unsigned_integer(32),
+            "requestsPerUnit": unsigned_integer_schema(32),
             "unit": { "enum": [name, number] },
             "unitMultiplier": { "anyOf": [
                 { "type": "integer", "minimum": 1, "maximum": max_multiplier },
@@ -96,12 +98,12 @@ fn limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
     })
 }
 
-fn string_or_null() -> Value {
+fn string_or_null_schema() -> Value {
     json!({ "type": ["string", "null"] })
 }
 
 /// Returns the schema of an unsigned integer in the JSON of Protocol Buffers.
-fn unsigned_integer(bits: u32) -> Value {
+fn unsigned_integer_schema(bits: u32) -> Value {
     // JSON numbers are exact up to 53 bits. Clients must write larger values as strings.
     let max = (1_u64 << bits.min(53)) - 1;
     json!({ "anyOf": [
@@ -111,7 +113,7 @@ fn unsigned_integer(bits: u32) -> Value {
     ] })
 }
 
-fn response(description: &str, code: &str) -> Value {
+fn build_response(description: &str, code: &str) -> Value {
     let header = json!({
         "type": "object",
         "required": ["key", "value"],
@@ -159,7 +161,7 @@ fn status_schema() -> Value {
     })
 }
 
-fn example() -> Value {
+fn example_request() -> Value {
     json!({
         "domain": "default",
         "descriptors": [{ "entries": [{ "key": "client", "value": "alice" }] }],

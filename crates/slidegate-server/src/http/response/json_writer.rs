@@ -1,7 +1,7 @@
 //! Writes check responses as JSON.
 //!
-//! serde inspects every character of every field name, which takes as long as the decision itself. A test compares the
-//! output with serde's.
+//! This module replaces serde for these responses: serde inspects every character of every field name, which takes as
+//! long as the decision itself. A test compares the output with the output of serde.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use slidegate::Reason;
 
 use super::{CheckResponse, LimitBody, LimitStatusBody};
 
-/// Appends JSON to a buffer.
+/// A writer that appends JSON to a buffer.
 struct JsonWriter<'o>(&'o mut Vec<u8>);
 
 impl CheckResponse<'_> {
@@ -124,10 +124,10 @@ mod tests {
 
     use super::*;
 
-    /// A rule name, a limit name, and the values of a status.
-    type RandomStatus = (String, String, [bool; 2], [u64; 4], Option<u64>);
+    /// Random contents of a [`LimitStatusBody`]: a rule name, a limit name, flags, numbers, and the time until a retry.
+    type RandomLimitStatus = (String, String, [bool; 2], [u64; 4], Option<u64>);
 
-    fn limit_status(random: &RandomStatus) -> LimitStatusBody<'_> {
+    fn build_limit_status(random: &RandomLimitStatus) -> LimitStatusBody<'_> {
         let (rule, name, [allowed, observed], [max, window_ms, remaining, reset_after_ms], wait) =
             random;
         LimitStatusBody {
@@ -144,12 +144,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn output_equals_serde_output(
-            statuses in vec(any::<RandomStatus>(), 0..3),
+        fn json_writer_output_equals_serde_output(
+            statuses in vec(any::<RandomLimitStatus>(), 0..3),
             allowed: bool,
             degraded: bool,
         ) {
-            let binding = statuses.first().map(limit_status);
+            let binding = statuses.first().map(build_limit_status);
             let response = CheckResponse {
                 allowed,
                 reason: (!allowed).then_some(Reason::LimitExceeded),
@@ -159,7 +159,7 @@ mod tests {
                 retry_after_ms: binding.as_ref().and_then(|limit_status| limit_status.retry_after_ms),
                 limit: binding.map(|limit_status| limit_status.limit),
                 degraded,
-                limits: statuses.iter().map(limit_status).collect(),
+                limits: statuses.iter().map(build_limit_status).collect(),
             };
             let mut json = Vec::new();
             response.write(&mut json).unwrap();

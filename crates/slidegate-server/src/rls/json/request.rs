@@ -1,6 +1,6 @@
-//! Deserializes requests from JSON.
+//! Deserializes rate limit requests from JSON.
 //!
-//! Written by hand instead of by reflection, which rejects text that is not Unicode.
+//! This code is written by hand. Deserialization by Protocol Buffers reflection would reject text that is not Unicode.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,14 +16,15 @@ use crate::rls::messages::envoy::extensions::common::ratelimit::v3::rate_limit_d
 };
 use crate::rls::messages::envoy::r#type::v3::RateLimitUnit;
 
-/// A JSON object. Derived code would also accept an array with the fields in their order.
-pub struct Object<T>(pub T);
+/// A value that is deserialized only from a JSON object. Derived serde code would also accept an array with the fields
+/// in their order.
+pub struct JsonObject<T>(pub T);
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RequestJson {
     domain: Option<ByteString>,
-    descriptors: Option<Vec<Object<DescriptorJson>>>,
+    descriptors: Option<Vec<JsonObject<DescriptorJson>>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<BoundedInteger<{ u32::MAX as u64 }>>,
 }
@@ -31,8 +32,8 @@ pub struct RequestJson {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct DescriptorJson {
-    entries: Option<Vec<Object<EntryJson>>>,
-    limit: Option<Object<LimitJson>>,
+    entries: Option<Vec<JsonObject<EntryJson>>>,
+    limit: Option<JsonObject<LimitJson>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<BoundedInteger<{ u64::MAX }>>,
     #[serde(alias = "is_negative_hits")]
@@ -62,7 +63,7 @@ struct ByteString(Vec<u8>);
 /// A whole number up to `MAX`, written as a number or as a string of digits.
 struct BoundedInteger<const MAX: u64>(u64);
 
-/// A unit, written as its name or number.
+/// The number of a time unit. In JSON, the unit is written as its name or its number.
 struct UnitNumber(i32);
 
 impl From<RequestJson> for RateLimitRequest {
@@ -70,7 +71,7 @@ impl From<RequestJson> for RateLimitRequest {
         let descriptors = json.descriptors.unwrap_or_default();
         Self {
             domain: bytes_or_empty(json.domain),
-            descriptors: descriptors.into_iter().map(|Object(json)| json.into()).collect(),
+            descriptors: descriptors.into_iter().map(|JsonObject(json)| json.into()).collect(),
             hits_addend: json.hits_addend.map_or(0, |BoundedInteger(units)| units as u32),
         }
     }
@@ -78,17 +79,18 @@ impl From<RequestJson> for RateLimitRequest {
 
 impl From<DescriptorJson> for RateLimitDescriptor {
     fn from(json: DescriptorJson) -> Self {
-        let entry = |Object(EntryJson { key, value })| Entry {
+        let entry = |JsonObject(EntryJson { key, value })| Entry {
             key: bytes_or_empty(key),
             value: bytes_or_empty(value),
         };
-        let limit =
-            |Object(LimitJson { requests_per_unit, unit, unit_multiplier })| RateLimitOverride {
+        let limit = |JsonObject(LimitJson { requests_per_unit, unit, unit_multiplier })| {
+            RateLimitOverride {
                 requests_per_unit: requests_per_unit
                     .map_or(0, |BoundedInteger(units)| units as u32),
                 unit: unit.map_or(0, |UnitNumber(unit)| unit),
                 unit_multiplier: unit_multiplier.map(|BoundedInteger(units)| units as u32),
-            };
+            }
+        };
         Self {
             entries: json.entries.unwrap_or_default().into_iter().map(entry).collect(),
             limit: json.limit.map(limit),
@@ -102,23 +104,23 @@ fn bytes_or_empty(text: Option<ByteString>) -> Vec<u8> {
     text.map_or(Vec::new(), |ByteString(bytes)| bytes)
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectVisitor<T>(PhantomData<T>);
+        struct JsonObjectVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
-            type Value = Object<T>;
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for JsonObjectVisitor<T> {
+            type Value = JsonObject<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<JsonObject<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(JsonObject)
             }
         }
 
-        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+        deserializer.deserialize_map(JsonObjectVisitor(PhantomData))
     }
 }
 
@@ -162,9 +164,9 @@ impl<'de, const MAX: u64> Deserialize<'de> for BoundedInteger<MAX> {
 
             /// Accepts 4.0 as 4: JSON has only one kind of number.
             fn visit_f64<E: Error>(self, units: f64) -> Result<BoundedInteger<MAX>, E> {
-                /// Floating-point numbers are exact up to this value.
-                const MAX_EXACT: f64 = (1_u64 << 53) as f64;
-                if units.fract() != 0.0 || !(0.0..=MAX_EXACT).contains(&units) {
+                /// The maximum up to which `f64` represents every whole number exactly.
+                const MAX_EXACT_INTEGER: f64 = (1_u64 << 53) as f64;
+                if units.fract() != 0.0 || !(0.0..=MAX_EXACT_INTEGER).contains(&units) {
                     return Err(E::invalid_value(Unexpected::Float(units), &self));
                 }
                 self.visit_u64(units as u64)
@@ -185,17 +187,17 @@ impl<'de, const MAX: u64> Deserialize<'de> for BoundedInteger<MAX> {
 
 impl<'de> Deserialize<'de> for UnitNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct UnitVisitor;
+        struct UnitNumberVisitor;
 
-        impl Visitor<'_> for UnitVisitor {
+        impl Visitor<'_> for UnitNumberVisitor {
             type Value = UnitNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a unit from SECOND to WEEK, or its number")
             }
 
-            /// Accepts any number. Unknown units are rejected later, with the position of their descriptor, as over
-            /// gRPC.
+            /// Accepts any number. The conversion of the message rejects unknown units later, with the position of
+            /// their descriptor, as for gRPC.
             fn visit_u64<E: Error>(self, number: u64) -> Result<UnitNumber, E> {
                 Ok(UnitNumber(i32::try_from(number).unwrap_or(i32::MAX)))
             }
@@ -214,6 +216,6 @@ impl<'de> Deserialize<'de> for UnitNumber {
             }
         }
 
-        deserializer.deserialize_any(UnitVisitor)
+        deserializer.deserialize_any(UnitNumberVisitor)
     }
 }
