@@ -1,4 +1,4 @@
-//! Fuzzes datagrams received by a node: forged, modified, repeated or valid.
+//! Fuzzes the datagrams that a cluster node receives: forged, modified, repeated or valid datagrams.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes opened messages received by a node, including messages of faulty nodes.
+//! Fuzzes the messages that a cluster node receives from authenticated nodes, including faulty nodes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes handshakes and streams between two nodes: forged, modified or valid.
+//! Fuzzes the handshake and the stream of frames between two cluster nodes: forged, modified or valid bytes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes the policy parser with arbitrary text.
+//! Fuzzes the parser of policies with arbitrary text.
 
 #![no_main]
 

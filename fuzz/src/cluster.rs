@@ -1,5 +1,5 @@
-//! Properties of seals, for arbitrary bytes received by a node: only sealed datagrams and frames are opened, unmodified
-//! and once.
+//! Checks of the authentication of cluster traffic. A node that receives arbitrary bytes opens only datagrams and
+//! frames that another node sealed (authenticated), and only if they are unmodified and not repeated.
 
 use std::time::Duration;
 
@@ -14,26 +14,26 @@ use slidegate_cluster::seal::{
     start_handshake,
 };
 
-const ALICE: Incarnation = Incarnation(1);
-const BOB: Incarnation = Incarnation(2);
+const DIALING_NODE: Incarnation = Incarnation(1);
+const RECEIVING_NODE: Incarnation = Incarnation(2);
 
-/// A modification of bytes on their way between two nodes.
+/// A modification of the bytes that one node sends to another.
 #[derive(Arbitrary, Debug)]
 pub enum Mutation {
     /// No modification.
     None,
-    /// Flips bits of the byte at a position.
+    /// Flips the bits in the second value of the byte at the position in the first value.
     Flip(u16, u8),
-    /// Removes the bytes from a position on if `true`, otherwise the bytes before it.
+    /// Removes the bytes after a position if the second value is `true`, otherwise the bytes before the position.
     Cut(u16, bool),
-    /// Appends bytes.
+    /// Appends these bytes.
     Add(Vec<u8>),
-    /// Replaces all bytes.
+    /// Replaces all bytes by these bytes.
     Replace(Vec<u8>),
 }
 
 impl Mutation {
-    /// Returns the modified bytes.
+    /// Applies the modification to a copy of the bytes, and returns the copy.
     fn apply(&self, bytes: &[u8]) -> Vec<u8> {
         let mut changed = bytes.to_vec();
         let index = |position: &u16| usize::from(*position) % (bytes.len() + 1);
@@ -51,7 +51,7 @@ impl Mutation {
     }
 }
 
-/// A datagram that one of several nodes seals.
+/// A datagram that a node seals (authenticates) and sends to the tested node.
 #[derive(Arbitrary, Debug)]
 pub struct DatagramInput {
     payload: Vec<u8>,
@@ -62,11 +62,11 @@ pub struct DatagramInput {
     delay_before_seal_ms: u32,
     /// The time between sealing and arrival, in milliseconds.
     transit_ms: u32,
-    /// The number of additional copies that arrive, modulo 4.
+    /// The number of additional copies of the datagram that arrive, modulo 4.
     copies: u8,
 }
 
-/// Seals datagrams, modifies them and opens them.
+/// Seals datagrams of several nodes, modifies them, and opens them at one node.
 ///
 /// # Panics
 ///
@@ -75,7 +75,7 @@ pub fn check_datagrams(datagrams: &[DatagramInput]) {
     let key = ClusterKey::for_loopback();
     let mut sealers: Vec<_> =
         (0..8).map(|node| DatagramSealer::new(&key, Incarnation(node))).collect();
-    let mut opener = DatagramOpener::new(&key, BOB, Duration::from_secs(2));
+    let mut opener = DatagramOpener::new(&key, RECEIVING_NODE, Duration::from_secs(2));
     let mut now = Timestamp::from_secs(1_000_000);
     let mut sealed = Vec::new();
     for DatagramInput { payload, mutation, sender, delay_before_seal_ms, transit_ms, copies } in
@@ -91,7 +91,7 @@ pub fn check_datagrams(datagrams: &[DatagramInput]) {
             assert_eq!(datagram, sealed, "a modified datagram was opened");
             assert_eq!((opened.from, opened.payload), (Incarnation(sender as u64), &payload[..]));
             assert!(
-                nth == 0 && opened.from != BOB && *transit_ms <= 62_000,
+                nth == 0 && opened.from != RECEIVING_NODE && *transit_ms <= 62_000,
                 "a repeated, outdated or reflected datagram was opened"
             );
             let _ = ChitchatMessage::deserialize(&mut &opened.payload[..]);
@@ -100,10 +100,10 @@ pub fn check_datagrams(datagrams: &[DatagramInput]) {
     assert!(opener.senders() < sealers.len());
 }
 
-/// A handshake and a stream of frames between two nodes, with modifications of each message.
+/// A handshake between two nodes, followed by a stream of frames, with a modification of each message.
 #[derive(Arbitrary, Debug)]
 pub struct StreamInput {
-    /// The name of the dialing node.
+    /// The name of the node that opens the connection.
     name: String,
     hello_mutation: Mutation,
     response_mutation: Mutation,
@@ -114,7 +114,7 @@ pub struct StreamInput {
     chunk_lengths: Vec<u8>,
 }
 
-/// Runs a handshake, then sends frames in one direction.
+/// Runs a handshake between two nodes, then sends frames from one node to the other.
 ///
 /// # Panics
 ///
@@ -139,11 +139,11 @@ pub fn check_stream(input: &StreamInput) {
     );
 }
 
-/// Returns both sessions if no message of the handshake was modified.
+/// Runs a handshake between two nodes. Returns the sessions of both nodes, or `None` if a message was modified.
 fn complete_handshake(input: &StreamInput) -> Option<[Session; 2]> {
     let key = ClusterKey::for_loopback();
-    let alice = PeerIdentity { incarnation: ALICE, name: input.name.clone() };
-    let bob = PeerIdentity { incarnation: BOB, name: String::from("bob") };
+    let alice = PeerIdentity { incarnation: DIALING_NODE, name: input.name.clone() };
+    let bob = PeerIdentity { incarnation: RECEIVING_NODE, name: String::from("bob") };
     let client = start_handshake(&key, &alice, &[1; 32]);
     let hello = input.hello_mutation.apply(client.hello());
     if let Some(header) = hello.first_chunk::<HELLO_HEADER_BYTES>() {
@@ -169,7 +169,7 @@ fn complete_handshake(input: &StreamInput) -> Option<[Session; 2]> {
     Some([alice, bob])
 }
 
-/// Seals frames. Returns the sealed bytes and the frames that were not too long.
+/// Seals (authenticates) frames. Returns the bytes of the stream, and the frames in it: all that are not too long.
 fn seal_frames(mut sealer: FrameSealer, frames: &[Vec<u8>]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (mut stream_bytes, mut sent_frames) = (Vec::new(), Vec::new());
     for frame in frames {
@@ -180,7 +180,8 @@ fn seal_frames(mut sealer: FrameSealer, frames: &[Vec<u8>]) -> (Vec<u8>, Vec<Vec
     (stream_bytes, sent_frames)
 }
 
-/// Opens the frames of a stream that arrives in chunks. Stops at the first invalid frame.
+/// Opens the frames of a stream that arrives in chunks of these lengths. Stops at the first invalid frame. Returns the
+/// valid frames.
 fn open_frames(
     mut opener: FrameOpener,
     mut remaining: &[u8],

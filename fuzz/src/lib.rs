@@ -1,5 +1,5 @@
-//! Properties that the fuzz targets check: of policies in this module, of seals in [`cluster`], of messages in
-//! [`message`].
+//! The properties that the fuzz targets check. This module checks policies, [`cluster`] checks the authentication of
+//! cluster traffic, and [`message`] checks cluster messages.
 
 pub mod cluster;
 pub mod message;
@@ -8,17 +8,18 @@ pub mod policy_generator;
 use slidegate::policy::{Condition, Rule};
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, PolicyError, Request};
 
-/// Maximum number of rules, and of overrides per rule, for which requests are decided.
+/// The maximum number of rules of a policy, and of overrides of a rule, for which requests are generated.
 const MAX_TRIED_RULES: usize = 16;
 
-/// Parses a policy and decides requests by it, or checks its errors. libFuzzer reports inputs that take too long.
+/// Parses a policy. If it is valid, decides requests with it, otherwise checks the errors. libFuzzer reports inputs
+/// that take too long.
 ///
 /// # Panics
 ///
-/// Panics if a property does not hold.
+/// Panics if a decision or a reported error is inconsistent.
 pub fn check_policy(text: &str) {
     match Policy::from_yaml(text) {
-        Ok(policy) => check_requests(policy, text),
+        Ok(policy) => check_decisions(policy, text),
         Err(errors) => {
             assert!(!errors.0.is_empty(), "no error is reported");
             assert!(errors.0.len() <= 1_001, "{} errors", errors.0.len());
@@ -28,7 +29,8 @@ pub fn check_policy(text: &str) {
     }
 }
 
-/// Checks that an error has a message and a position in the text, and that its excerpt shows the position.
+/// Checks that an error has a message and a position in the text of the policy, and an excerpt unless the text is
+/// empty.
 fn check_error(error: &PolicyError, text: &str) {
     let lines = text.lines().count() as u64;
     assert!((1..=lines.max(1)).contains(&error.line), "{}: {}", error.line, error.message);
@@ -37,15 +39,16 @@ fn check_error(error: &PolicyError, text: &str) {
     assert_eq!(error.excerpt().lines().count(), excerpt_lines, "{:?}", error.excerpt());
 }
 
-/// Decides requests that match rules of the policy, and requests with attribute values from the last line of the text.
-fn check_requests(policy: Policy, text: &str) {
+/// Decides requests that are generated for rules of the policy, and requests with attribute values from the last line
+/// of its text.
+fn check_decisions(policy: Policy, text: &str) {
     let tail: Vec<&str> = text.lines().next_back().unwrap_or_default().split(' ').collect();
     let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 100));
     let rules = gate.policy().rules();
     let step = rules.len().div_ceil(MAX_TRIED_RULES).max(1);
     for rule in rules.iter().step_by(step) {
         for values in [&[][..], &tail] {
-            let descriptor = Descriptor::new(matching_attributes(rule, values));
+            let descriptor = Descriptor::new(attributes_for_rule(rule, values));
             let costs = [0, 1, u64::MAX].map(|cost| descriptor.clone().cost(cost));
             check_decision(&gate, &Request::new(rule.domain(), descriptor));
             check_decision(&gate, &Request::with_descriptors(rule.domain(), costs));
@@ -55,7 +58,7 @@ fn check_requests(policy: Policy, text: &str) {
     check_decision(&gate, &Request::new("default", tail_descriptor));
 }
 
-/// Decides a request and checks the matching rules, the hits and the decision.
+/// Decides a request. Checks that the matching rules, the hits and the decision are consistent with each other.
 fn check_decision(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) {
     let policy = gate.policy();
     let matched = policy.apply(request);
@@ -79,15 +82,16 @@ fn check_decision(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) 
     let _ = (result.decision().retry_after(), gate.peek_now(request));
 }
 
-/// Returns the attributes that a rule and its overrides use: with the given values, otherwise with matching values.
-fn matching_attributes<'r>(rule: &'r Rule, values: &[&'r str]) -> Vec<(&'r str, &'r str)> {
+/// Returns the attributes that a rule and its overrides use. The attributes have the given values, or values that match
+/// the conditions of the rule if `values` is empty.
+fn attributes_for_rule<'r>(rule: &'r Rule, values: &[&'r str]) -> Vec<(&'r str, &'r str)> {
     let overrides = rule
         .overrides()
         .iter()
         .take(MAX_TRIED_RULES)
         .flat_map(|rule_override| rule_override.when().conditions());
     let conditions = rule.when().conditions().chain(overrides);
-    let conditions = conditions.map(|(name, condition)| (name, matching_value(condition)));
+    let conditions = conditions.map(|(name, condition)| (name, value_for_condition(condition)));
     let per = rule.per().entries().iter().flat_map(|entry| entry.names().take(1));
     let attributes = conditions.chain(per.map(|name| (name, "2001:db8::1")));
     let value = |nth: usize, default_value| {
@@ -101,7 +105,7 @@ fn matching_attributes<'r>(rule: &'r Rule, values: &[&'r str]) -> Vec<(&'r str, 
 
 /// Returns a value that matches the first pattern of a condition. A glob matches itself, and a network contains its own
 /// address.
-fn matching_value(condition: &Condition) -> &str {
+fn value_for_condition(condition: &Condition) -> &str {
     let pattern = condition.patterns().next().unwrap_or_default();
     pattern
         .rsplit_once('/')

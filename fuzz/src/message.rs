@@ -1,5 +1,5 @@
-//! Properties of messages from arbitrary senders: a decoded message is unchanged after encoding and decoding, and an
-//! engine that receives it continues to work and sends only valid messages.
+//! Checks of cluster messages from arbitrary senders. A decoded message must not change if it is encoded and decoded
+//! again. A replication engine that receives the message must continue to work and send only valid messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use slidegate_cluster::message::{
 use slidegate_cluster::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replication::{NodeInfo, OutboundFrame, ReplicationEngine, Settings};
 
-const LOCAL: Incarnation = Incarnation(1);
+const LOCAL_NODE: Incarnation = Incarnation(1);
 
-/// The highest incarnation that can be a member.
-const MAX_MEMBER: u64 = 5;
+/// The highest incarnation number of a node that can be a member of the tested cluster.
+const MAX_MEMBER_INCARNATION: u64 = 5;
 
-/// An input of the engine, with its delay and sender.
+/// An input of the replication engine, with its delay and its sender.
 #[derive(Arbitrary, Debug)]
 pub struct TimedInput {
     /// The time since the previous input, in milliseconds.
@@ -28,29 +28,31 @@ pub struct TimedInput {
     input: EngineInput,
 }
 
-/// A frame, a tick or a membership change.
+/// An input of the replication engine: a received frame, a tick of the clock, or a membership change.
 #[derive(Arbitrary, Debug)]
 enum EngineInput {
-    /// No frame: the replication interval has passed.
+    /// A tick: the replication interval has passed.
     Tick,
-    /// No frame: a bit mask sets the live members.
+    /// A membership change. Bit `n` of the mask is set if the node with incarnation `n` is live.
     Members(u8),
-    /// A leaving frame.
+    /// A frame that announces that the sender leaves the cluster.
     Leaving,
-    /// Arbitrary bytes.
+    /// A frame of arbitrary bytes.
     Bytes(Vec<u8>),
-    /// Arbitrary bytes after a valid version.
+    /// A frame that begins with a valid version, followed by arbitrary bytes.
     WithVersion(Vec<u8>),
-    /// An acknowledgement: epoch and sequence number received, then epoch and sequence number sent.
+    /// An acknowledgement frame: epoch and sequence number received, then epoch and sequence number sent.
     Ack([u8; 4]),
-    /// A position and counter updates, see [`counter_update`].
+    /// A frame with counter updates. The first value is its position (epoch and sequence number); see
+    /// [`new_counter_update`] for the updates.
     Updates((u8, u8), Vec<(u8, u32, u8, i8, u64, u64)>),
-    /// A position, whether the state is complete, whether the sender is settled, and the roster entries.
+    /// A frame with a member list: its position, whether the state is complete, whether the sender is settled, and the
+    /// entries (incarnation, name, whether the member has left).
     Roster((u8, u8), bool, bool, Vec<(u64, String, bool)>),
 }
 
 impl EngineInput {
-    /// Returns the encoded frame, empty if the input is not a frame.
+    /// Returns the encoded frame of the input. The result is empty if the input is not a frame.
     fn frame(&self, now: Timestamp) -> Vec<u8> {
         match self {
             Self::Tick | Self::Members(_) => Vec::new(),
@@ -58,14 +60,15 @@ impl EngineInput {
             Self::Bytes(bytes) => bytes.clone(),
             Self::WithVersion(bytes) => [&[VERSION], &bytes[..]].concat(),
             Self::Ack([epoch, seq, sent_epoch, sent_seq]) => {
-                let (received, sent) = (position(*epoch, *seq), position(*sent_epoch, *sent_seq));
+                let (received, sent) =
+                    (new_position(*epoch, *seq), new_position(*sent_epoch, *sent_seq));
                 ack_frame(&Ack { received, sent })
             }
             Self::Updates((epoch, seq), updates) => {
                 let updates: Vec<CounterUpdate> =
-                    updates.iter().map(|update| counter_update(update, now)).collect();
+                    updates.iter().map(|update| new_counter_update(update, now)).collect();
                 let body = FrameBody::from_updates(&updates).into_iter().next();
-                body.map_or_else(Vec::new, |body| body.to_frame(position(*epoch, *seq)))
+                body.map_or_else(Vec::new, |body| body.to_frame(new_position(*epoch, *seq)))
             }
             Self::Roster((epoch, seq), is_complete, is_settled, entries) => {
                 let entries = entries.iter().map(|(incarnation, name, has_left)| RosterEntry {
@@ -74,20 +77,21 @@ impl EngineInput {
                     has_left: *has_left,
                 });
                 let roster = Roster { is_settled: *is_settled, entries: entries.collect() };
-                FrameBody::from_roster(&roster, *is_complete).to_frame(position(*epoch, *seq))
+                FrameBody::from_roster(&roster, *is_complete).to_frame(new_position(*epoch, *seq))
             }
         }
     }
 }
 
-/// Returns a valid position.
-fn position(epoch: u8, seq: u8) -> Position {
+/// Returns the position of a frame in the sender's stream. Its epoch and sequence number are at least 1, as in every
+/// valid position.
+fn new_position(epoch: u8, seq: u8) -> Position {
     Position { epoch: u64::from(epoch).max(1), seq: u64::from(seq).max(1) }
 }
 
-/// Returns an update from a key, the bucket length in milliseconds, an incarnation, the distance of the bucket from the
-/// current one, and the units charged and removed.
-fn counter_update(update: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
+/// Returns a counter update. The values in `update` are a key, the bucket length in milliseconds, an incarnation, the
+/// distance of the bucket from the current bucket, and the units charged and removed.
+fn new_counter_update(update: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
     let (key, millis, incarnation, bucket, charged, removed) = *update;
     let layout = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
     CounterUpdate {
@@ -99,7 +103,7 @@ fn counter_update(update: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> Count
     }
 }
 
-/// Decodes a frame. Checks that a valid frame is decoded identically after it is encoded again.
+/// Decodes a frame. If it is valid, checks that encoding and decoding the message again gives the same message.
 fn check_round_trip(frame: &[u8]) {
     match decode(frame) {
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -127,23 +131,23 @@ fn check_round_trip(frame: &[u8]) {
     }
 }
 
-/// Checks that sent frames are valid messages to other nodes.
+/// Checks that frames that the engine sends are valid messages, and that their receivers are other nodes.
 fn check_outbound(frames: &[OutboundFrame]) {
     for (to, frame) in frames {
-        assert!(*to != LOCAL && frame.len() <= MAX_MESSAGE_BYTES);
+        assert!(*to != LOCAL_NODE && frame.len() <= MAX_MESSAGE_BYTES);
         assert!(decode(frame).is_ok(), "an invalid frame was sent");
     }
 }
 
-/// Passes all inputs to one engine.
+/// Passes all inputs to one replication engine and checks the engine after each of them.
 ///
 /// # Panics
 ///
-/// Panics if a property does not hold.
+/// Panics if the engine sends an invalid frame, or exceeds its bounds for members or keys.
 pub fn check_messages(inputs: &[TimedInput]) {
     let mut now = Timestamp::from_secs(1_700_000_000);
     let settings = CounterSettings {
-        incarnation: LOCAL,
+        incarnation: LOCAL_NODE,
         secret: [7; 16].into(),
         max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
@@ -152,18 +156,19 @@ pub fn check_messages(inputs: &[TimedInput]) {
     };
     let counters = Counters::new(settings, now);
     let progress = Arc::clone(counters.progress());
-    let mut engine = ReplicationEngine::new(node_info(1), Settings::default(), true, progress, now);
+    let mut engine =
+        ReplicationEngine::new(new_node_info(1), Settings::default(), true, progress, now);
     for TimedInput { delay_ms, from, input } in inputs {
         now = now.after(Duration::from_millis((*delay_ms).into()));
         let frame = input.frame(now);
         check_round_trip(&frame);
-        let from = Incarnation(u64::from(*from) % (MAX_MEMBER + 2));
+        let from = Incarnation(u64::from(*from) % (MAX_MEMBER_INCARNATION + 2));
         check_outbound(&match input {
             EngineInput::Tick => engine.tick(&counters, now),
             EngineInput::Members(members) => {
                 let is_live = |number: &u64| members >> number & 1 == 1;
                 let alive: Vec<NodeInfo> =
-                    (2..=MAX_MEMBER).filter(is_live).map(node_info).collect();
+                    (2..=MAX_MEMBER_INCARNATION).filter(is_live).map(new_node_info).collect();
                 engine.on_membership_changed(&counters, &alive, &[], now)
             }
             _ => engine.on_frame_received(&counters, from, &frame, now),
@@ -174,8 +179,8 @@ pub fn check_messages(inputs: &[TimedInput]) {
     assert!(keys <= 10_000, "{keys} keys");
 }
 
-/// Returns the identity of a node.
-fn node_info(number: u64) -> NodeInfo {
+/// Returns the info of a node with this incarnation number. Its name is derived from the number.
+fn new_node_info(number: u64) -> NodeInfo {
     NodeInfo {
         incarnation: Incarnation(number),
         name: format!("node-{number}").into(),

@@ -1,18 +1,20 @@
-//! Generated policies: fields and values of the policy language, most of them valid, some of them invalid.
+//! A generator of policies from the fields and values of the policy language. Most of the values are valid, some are
+//! invalid.
 
 use std::fmt::Write;
 
 use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};
 
-/// The text of a policy.
+/// The YAML text of a generated policy.
 #[derive(Debug)]
 pub struct GeneratedPolicy(pub String);
 
-const NAMES: &[&str] = &["a", "b", "per-client", "x.y_z", "A", "''"];
+const RULE_NAMES: &[&str] = &["a", "b", "per-client", "x.y_z", "A", "''"];
 const DOMAINS: &[&str] = &["default", "api", "''"];
 const ATTRIBUTES: &[&str] =
     &["ip", "path", "route", "method", "tenant", "plan", "header.x-key", "header.X", "''"];
-const PER: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "route", "ip|ip", "'a|'"];
+const PER_ENTRIES: &[&str] =
+    &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "route", "ip|ip", "'a|'"];
 const PATTERNS: &[&str] = &[
     "POST",
     "post",
@@ -52,7 +54,7 @@ const ROUTES: &[&str] = &[
 ];
 const ALGORITHMS: &[&str] =
     &["sliding_log", "sliding_buckets", "sliding_window", "fixed_window", "token_bucket", "leaky"];
-const LIMITS: &[&str] = &[
+const LIMIT_TEXTS: &[&str] = &[
     "1/s",
     "10/min",
     "0/s",
@@ -65,7 +67,7 @@ const LIMITS: &[&str] = &[
     "x",
     "7/7d",
 ];
-const MAXES: &[&str] = &["0", "1", "100", "536870912", "99999999999999999999", "many", "-1"];
+const MAX_UNITS: &[&str] = &["0", "1", "100", "536870912", "99999999999999999999", "many", "-1"];
 const WINDOWS: &[&str] = &["s", "1ms", "7s", "1m", "1d", "52w", "0s", "10fortnights", "''"];
 const MODES: &[&str] = &[
     "enforce",
@@ -77,13 +79,13 @@ const MODES: &[&str] = &[
     "{ enforce: 101% }",
     "on",
 ];
-const ON_ERROR: &[&str] = &["allow", "deny", "local", "never"];
-const MISSING: &[&str] = &["skip", "deny", "fail"];
+const ON_STORE_ERROR: &[&str] = &["allow", "deny", "local", "never"];
+const WHEN_MISSING: &[&str] = &["skip", "deny", "fail"];
 const ON_PARTITION: &[&str] = &["bounded", "available", "split"];
 const SLOT_BY: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "unlisted"];
-const PARTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
-const SAMPLES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
-const BITS: &[&str] = &["1", "64", "128", "0", "129", "-1"];
+const SPLIT_COUNTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
+const SAMPLE_PERCENTAGES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
+const IPV6_PREFIXES: &[&str] = &["1", "64", "128", "0", "129", "-1"];
 const STATUSES: &[&str] = &["403", "429", "599", "600", "200", "x"];
 const COSTS: &[&str] = &["1", "tokens", "100", "0", "536870913", "Tokens", "''"];
 const CHARGES: &[&str] = &["if_admitted", "always", "never"];
@@ -92,14 +94,15 @@ impl<'a> Arbitrary<'a> for GeneratedPolicy {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
         let mut text = String::new();
         if u.ratio(1, 2)? {
-            let _ = writeln!(text, "defaults: {}", fields(u, DEFAULTS)?);
+            let _ = writeln!(text, "defaults: {}", generate_mapping(u, DEFAULTS_FIELDS)?);
         }
         if u.ratio(1, 3)? {
-            let _ = writeln!(text, "routes: {}", list(u, |u| choose(u, ROUTES))?);
+            let _ =
+                writeln!(text, "routes: {}", generate_sequence(u, |u| choose_value(u, ROUTES))?);
         }
         text.push_str("rules:\n");
         for _ in 0..u.int_in_range(0..=8)? {
-            let _ = writeln!(text, "  - {}", fields(u, RULE)?);
+            let _ = writeln!(text, "  - {}", generate_mapping(u, RULE_FIELDS)?);
         }
         // Attribute values of requests.
         let _ = write!(text, "# {}", u.arbitrary::<&str>()?.replace(char::is_control, " "));
@@ -107,72 +110,75 @@ impl<'a> Arbitrary<'a> for GeneratedPolicy {
     }
 }
 
-/// Name of a field, whether the field is optional, and the function that generates its value.
+/// A generator of one field: the name of the field, whether the field is optional, and the function that generates its
+/// value.
 type FieldGenerator = (&'static str, bool, fn(&mut Unstructured<'_>) -> Result<String>);
 
-const DEFAULTS: &[FieldGenerator] = &[
-    ("algorithm", true, |u| choose(u, ALGORITHMS)),
-    ("when_missing", true, |u| choose(u, MISSING)),
-    ("mode", true, |u| choose(u, MODES)),
-    ("required", true, |u| choose(u, MAXES)),
-    ("on_store_error", true, |u| choose(u, ON_ERROR)),
-    ("ipv6_prefix", true, |u| choose(u, BITS)),
+const DEFAULTS_FIELDS: &[FieldGenerator] = &[
+    ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
+    ("when_missing", true, |u| choose_value(u, WHEN_MISSING)),
+    ("mode", true, |u| choose_value(u, MODES)),
+    ("required", true, |u| choose_value(u, MAX_UNITS)),
+    ("on_store_error", true, |u| choose_value(u, ON_STORE_ERROR)),
+    ("ipv6_prefix", true, |u| choose_value(u, IPV6_PREFIXES)),
 ];
 
-const RULE: &[FieldGenerator] = &[
-    ("name", false, |u| choose(u, NAMES)),
-    ("limits", false, limits),
-    ("domain", true, |u| choose(u, DOMAINS)),
-    ("when", true, when),
-    ("per", true, |u| list(u, |u| choose(u, PER))),
-    ("overrides", true, |u| list(u, |u| fields(u, OVERRIDE))),
-    ("algorithm", true, |u| choose(u, ALGORITHMS)),
-    ("when_missing", true, |u| choose(u, MISSING)),
-    ("mode", true, |u| choose(u, MODES)),
-    ("on_store_error", true, |u| choose(u, ON_ERROR)),
-    ("deny_status", true, |u| choose(u, STATUSES)),
-    ("cost", true, |u| choose(u, COSTS)),
-    ("required", true, |u| choose(u, MAXES)),
-    ("charge", true, |u| choose(u, CHARGES)),
-    ("ipv6_prefix", true, |u| choose(u, BITS)),
-    ("redis", true, |u| fields(u, REDIS)),
-    ("cluster", true, |u| fields(u, CLUSTER)),
+const RULE_FIELDS: &[FieldGenerator] = &[
+    ("name", false, |u| choose_value(u, RULE_NAMES)),
+    ("limits", false, generate_limits),
+    ("domain", true, |u| choose_value(u, DOMAINS)),
+    ("when", true, generate_when),
+    ("per", true, |u| generate_sequence(u, |u| choose_value(u, PER_ENTRIES))),
+    ("overrides", true, |u| generate_sequence(u, |u| generate_mapping(u, OVERRIDE_FIELDS))),
+    ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
+    ("when_missing", true, |u| choose_value(u, WHEN_MISSING)),
+    ("mode", true, |u| choose_value(u, MODES)),
+    ("on_store_error", true, |u| choose_value(u, ON_STORE_ERROR)),
+    ("deny_status", true, |u| choose_value(u, STATUSES)),
+    ("cost", true, |u| choose_value(u, COSTS)),
+    ("required", true, |u| choose_value(u, MAX_UNITS)),
+    ("charge", true, |u| choose_value(u, CHARGES)),
+    ("ipv6_prefix", true, |u| choose_value(u, IPV6_PREFIXES)),
+    ("redis", true, |u| generate_mapping(u, REDIS_FIELDS)),
+    ("cluster", true, |u| generate_mapping(u, CLUSTER_FIELDS)),
 ];
 
-const CLUSTER: &[FieldGenerator] = &[
-    ("max_unsynced", true, |u| choose(u, MAXES)),
-    ("on_partition", true, |u| choose(u, ON_PARTITION)),
+const CLUSTER_FIELDS: &[FieldGenerator] = &[
+    ("max_unsynced", true, |u| choose_value(u, MAX_UNITS)),
+    ("on_partition", true, |u| choose_value(u, ON_PARTITION)),
 ];
 
-const REDIS: &[FieldGenerator] = &[
-    ("slot_by", true, |u| list(u, |u| choose(u, SLOT_BY))),
-    ("split", true, |u| fields(u, SPLIT)),
-    ("sample", true, |u| choose(u, SAMPLES)),
+const REDIS_FIELDS: &[FieldGenerator] = &[
+    ("slot_by", true, |u| generate_sequence(u, |u| choose_value(u, SLOT_BY))),
+    ("split", true, |u| generate_mapping(u, SPLIT_FIELDS)),
+    ("sample", true, |u| choose_value(u, SAMPLE_PERCENTAGES)),
 ];
 
-const SPLIT: &[FieldGenerator] =
-    &[("by", false, |u| list(u, |u| choose(u, ATTRIBUTES))), ("into", false, |u| choose(u, PARTS))];
-
-const OVERRIDE: &[FieldGenerator] = &[
-    ("when", false, when),
-    ("limits", true, limits),
-    ("name", true, |u| choose(u, NAMES)),
-    ("algorithm", true, |u| choose(u, ALGORITHMS)),
-    ("mode", true, |u| choose(u, MODES)),
+const SPLIT_FIELDS: &[FieldGenerator] = &[
+    ("by", false, |u| generate_sequence(u, |u| choose_value(u, ATTRIBUTES))),
+    ("into", false, |u| choose_value(u, SPLIT_COUNTS)),
 ];
 
-const LIMIT: &[FieldGenerator] = &[
-    ("max", false, |u| choose(u, MAXES)),
-    ("window", false, |u| choose(u, WINDOWS)),
-    ("name", true, |u| choose(u, NAMES)),
-    ("algorithm", true, |u| choose(u, ALGORITHMS)),
-    ("precision", true, |u| choose(u, WINDOWS)),
-    ("burst", true, |u| choose(u, MAXES)),
-    ("align", true, |u| choose(u, &["clock", "key", "moon"])),
+const OVERRIDE_FIELDS: &[FieldGenerator] = &[
+    ("when", false, generate_when),
+    ("limits", true, generate_limits),
+    ("name", true, |u| choose_value(u, RULE_NAMES)),
+    ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
+    ("mode", true, |u| choose_value(u, MODES)),
 ];
 
-/// Generates a YAML flow mapping. Optional fields are often omitted, required fields rarely.
-fn fields(u: &mut Unstructured<'_>, fields: &[FieldGenerator]) -> Result<String> {
+const LIMIT_FIELDS: &[FieldGenerator] = &[
+    ("max", false, |u| choose_value(u, MAX_UNITS)),
+    ("window", false, |u| choose_value(u, WINDOWS)),
+    ("name", true, |u| choose_value(u, RULE_NAMES)),
+    ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
+    ("precision", true, |u| choose_value(u, WINDOWS)),
+    ("burst", true, |u| choose_value(u, MAX_UNITS)),
+    ("align", true, |u| choose_value(u, &["clock", "key", "moon"])),
+];
+
+/// Generates a YAML flow mapping with these fields. Optional fields are often omitted, required fields rarely.
+fn generate_mapping(u: &mut Unstructured<'_>, fields: &[FieldGenerator]) -> Result<String> {
     let mut entries = Vec::new();
     for (name, is_optional, value) in fields {
         let is_omitted = if *is_optional { u.ratio(3, 4)? } else { u.ratio(1, 40)? };
@@ -183,8 +189,8 @@ fn fields(u: &mut Unstructured<'_>, fields: &[FieldGenerator]) -> Result<String>
     Ok(format!("{{ {} }}", entries.join(", ")))
 }
 
-/// Generates a YAML flow sequence of at most three items.
-fn list(
+/// Generates a YAML flow sequence of at most three items. `item` generates one item.
+fn generate_sequence(
     u: &mut Unstructured<'_>,
     mut item: impl FnMut(&mut Unstructured<'_>) -> Result<String>,
 ) -> Result<String> {
@@ -192,23 +198,29 @@ fn list(
     Ok(format!("[{}]", items.join(", ")))
 }
 
-/// Generates the limits of a rule.
-fn limits(u: &mut Unstructured<'_>) -> Result<String> {
+/// Generates the value of the field `limits` of a rule.
+fn generate_limits(u: &mut Unstructured<'_>) -> Result<String> {
     match u.int_in_range(0..=9)? {
         0 => Ok("unlimited".to_owned()),
         1 => Ok("denied".to_owned()),
-        _ => list(u, |u| if u.arbitrary()? { choose(u, LIMITS) } else { fields(u, LIMIT) }),
+        _ => generate_sequence(u, |u| {
+            if u.arbitrary()? {
+                choose_value(u, LIMIT_TEXTS)
+            } else {
+                generate_mapping(u, LIMIT_FIELDS)
+            }
+        }),
     }
 }
 
-/// Generates the conditions of a rule.
-fn when(u: &mut Unstructured<'_>) -> Result<String> {
+/// Generates the value of the field `when` of a rule: conditions on at most three attributes.
+fn generate_when(u: &mut Unstructured<'_>) -> Result<String> {
     let mut entries = Vec::new();
     for _ in 0..u.int_in_range(0..=3)? {
-        let name = choose(u, ATTRIBUTES)?;
+        let name = choose_value(u, ATTRIBUTES)?;
         let patterns = match u.arbitrary()? {
-            true => choose(u, PATTERNS)?,
-            false => list(u, |u| choose(u, PATTERNS))?,
+            true => choose_value(u, PATTERNS)?,
+            false => generate_sequence(u, |u| choose_value(u, PATTERNS))?,
         };
         entries.push(match u.ratio(1, 4)? {
             true => format!("{name}: {{ not: {patterns} }}"),
@@ -218,8 +230,8 @@ fn when(u: &mut Unstructured<'_>) -> Result<String> {
     Ok(format!("{{ {} }}", entries.join(", ")))
 }
 
-/// Returns one of the choices, occasionally arbitrary text.
-fn choose(u: &mut Unstructured<'_>, choices: &[&str]) -> Result<String> {
+/// Returns one of the choices. Occasionally returns arbitrary text instead, in quotes.
+fn choose_value(u: &mut Unstructured<'_>, choices: &[&str]) -> Result<String> {
     Ok(match u.ratio(1, 24)? {
         true => format!("'{}'", u.arbitrary::<&str>()?.replace('\'', "''")),
         false => (*u.choose(choices)?).to_owned(),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::decision::Decision;
-use crate::policy::{MatchedRules, OnStoreError, Origins, Policy, Rule};
+use crate::policy::{HitOrigins, MatchedRules, OnStoreError, Policy, Rule};
 use crate::request::Request;
 use crate::store::memory::MemoryStore;
 use crate::store::{Receipt, Store, StoreError, SyncStore};
@@ -53,7 +53,7 @@ impl<S> Gate<S> {
     pub fn new(policy: Policy, store: S) -> Self {
         let fallback = Fallback::new(Arc::new(SystemClock::new()), LocalBounds::default());
         let instances = NonZeroU32::MIN;
-        let local_rules = policy.rules_divided_by(instances);
+        let local_rules = policy.rules_with_divided_limits(instances);
         Self {
             policy,
             instances,
@@ -82,7 +82,7 @@ impl<S> Gate<S> {
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         Self {
-            local_rules: policy.rules_divided_by(self.instances),
+            local_rules: policy.rules_with_divided_limits(self.instances),
             policy,
             instances: self.instances,
             store: self.store.clone(),
@@ -99,7 +99,7 @@ impl<S> Gate<S> {
     /// algorithm that admits more than max per window, the bound is twice its own. Local counts are kept until their
     /// window has passed, so a later outage within that window continues with them.
     pub fn with_instances(self, instances: NonZeroU32) -> Self {
-        Self { local_rules: self.policy.rules_divided_by(instances), instances, ..self }
+        Self { local_rules: self.policy.rules_with_divided_limits(instances), instances, ..self }
     }
 
     /// Sets the clock of the local counts, which are used while the store is unavailable.
@@ -151,7 +151,7 @@ impl<S> Gate<S> {
     ) -> Ruling {
         let rules = self.local_rules.clone();
         let is_denied = matched.on_store_error() == OnStoreError::Deny;
-        let mut matched = matched.without_store(&self.local_rules, self.instances);
+        let mut matched = matched.decidable_without_store(&self.local_rules, self.instances);
         if is_denied {
             // Refunds are applied also if the request is denied: their units have not been consumed.
             matched = matched.as_refund();
@@ -161,7 +161,7 @@ impl<S> Gate<S> {
             false => Decision::unlimited(),
         };
         match is_denied {
-            true => Ruling::new(rules, Origins::default(), Decision::store_unavailable()),
+            true => Ruling::new(rules, HitOrigins::default(), Decision::store_unavailable()),
             false => Ruling::new(rules, matched.origins(), decision.into_degraded()),
         }
     }

@@ -1,8 +1,9 @@
-//! Policies: rules by domain, and their application to a request.
+//! Policies: the rules of each domain, and the search for the rules that apply to a request.
 //!
-//! [`Policy::apply`] matches the rules of the request's domain against each descriptor; the result creates the hits. A
-//! policy is independent of the store: a caller with a store that supports only some limits says so with
-//! [`Policy::from_yaml_for`].
+//! [`Policy::apply`] compares each descriptor of a request with the rules of the request's domain. The returned
+//! [`MatchedRules`] create the hits, which are the charges that the store makes. A policy does not depend on a store.
+//! If a store supports only some limits, the caller reads the policy with [`Policy::from_yaml_for`], which rejects the
+//! other limits.
 
 mod cost;
 pub mod file;
@@ -30,9 +31,9 @@ use index::RuleIndex;
 use route::Routes;
 
 pub use cost::RuleCost;
-pub(crate) use cost::{ChargeSettings, Costs};
+pub(crate) use cost::{ChargeSettings, DescriptorCosts};
+pub(crate) use matched::{HitOrigin, HitOrigins};
 pub use matched::{Match, MatchedRules};
-pub(crate) use matched::{Origin, Origins};
 pub use mode::{Mode, OnStoreError, Percentage, PercentageError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
@@ -40,14 +41,14 @@ pub use redis::RuleRedisOptions;
 pub(crate) use rule::SettingsSource;
 pub use rule::{NoMatchReason, Override, Rule, RuleLimit, RuleSettings, When};
 
-/// The rules to enforce, by domain. Read from YAML with [`Policy::from_yaml`].
+/// The rules to enforce, grouped by domain. [`Policy::from_yaml`] reads a policy from YAML.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Arc<[Rule]>,
     routes: Routes,
     by_domain: HashMap<Box<str>, DomainRules>,
-    /// Whether any rule has a condition on, or counts by, a host attribute.
-    has_hosts: bool,
+    /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
+    uses_host_attributes: bool,
     warnings: Arc<[PolicyWarning]>,
 }
 
@@ -55,7 +56,8 @@ pub struct Policy {
 #[derive(Clone, Debug)]
 struct DomainRules {
     index: RuleIndex,
-    /// Index of the rule for limits that descriptors carry (`limits: requested`).
+    /// Index of the rule with `limits: requested`, which enforces limits that descriptors contain. `None` if the domain
+    /// has no such rule.
     requested_rule: Option<u32>,
 }
 
@@ -71,17 +73,17 @@ impl Policy {
         let by_domain =
             by_domain.iter().map(|(&domain, rules)| (domain.into(), DomainRules::new(rules)));
         let by_domain = by_domain.collect();
-        let has_hosts = rules.iter().any(Rule::has_hosts);
-        Self { by_domain, rules: rules.into(), routes, has_hosts, ..Self::default() }
+        let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
+        Self { by_domain, rules: rules.into(), routes, uses_host_attributes, ..Self::default() }
     }
 
-    /// Returns the rules, in the order of the file.
+    /// Returns all rules of the policy, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// Returns warnings about valid parts of the file that probably have an unintended effect, in the order of the
-    /// file: counters that a client can evade, and rules that never apply.
+    /// Returns warnings about valid parts of the file that probably have an unintended effect: counters that a client
+    /// can evade, and rules that never apply. The warnings are in the order of the file.
     pub fn warnings(&self) -> &[PolicyWarning] {
         &self.warnings
     }
@@ -91,7 +93,7 @@ impl Policy {
         self.by_domain.keys().map(|domain| &**domain)
     }
 
-    /// Returns every limit of every rule and its overrides, each with its rule.
+    /// Returns every limit of every rule, including the limits of its overrides. Each limit comes with its rule.
     pub fn limits(&self) -> impl Iterator<Item = (&Rule, &RuleLimit)> {
         self.rules.iter().flat_map(|rule| rule.all_limits().map(move |limit| (rule, limit)))
     }
@@ -109,32 +111,36 @@ impl Policy {
         self.rules.iter().flat_map(|rule| &*rule.attribute_names).map(|name| &**name).collect()
     }
 
-    /// Returns a copy of the policy with every rule in mode `observe`: it decides and counts, and never denies.
+    /// Returns a copy of the policy in which every rule has mode `observe`: the rules count requests and never deny
+    /// them. Rules with mode `off` stay off.
     #[must_use]
     pub fn observing(&self) -> Self {
         let observing = self.rules.iter().map(Rule::observing).collect();
         Self { warnings: self.warnings.clone(), ..Self::new(observing, self.routes.clone()) }
     }
 
-    /// Returns the rules, shared with the decisions that refer to them.
+    /// Returns the shared pointer to the rules. Decisions clone this pointer, since they refer to the rules.
     pub(crate) fn shared_rules(&self) -> &Arc<[Rule]> {
         &self.rules
     }
 
-    /// Returns the rules with each limit divided by the number of instances, as one instance enforces them on its own.
-    pub(crate) fn rules_divided_by(&self, instances: NonZeroU32) -> Arc<[Rule]> {
+    /// Returns the rules with each limit divided by the number of slidegate instances. An instance enforces these
+    /// limits in its own memory while the store is unavailable.
+    pub(crate) fn rules_with_divided_limits(&self, instances: NonZeroU32) -> Arc<[Rule]> {
         match instances {
             NonZeroU32::MIN => self.rules.clone(),
             _ => self.rules.iter().map(|rule| rule.with_limits_divided(instances)).collect(),
         }
     }
 
-    /// Returns the route templates. The `path` of a request is matched against them and sets the attribute `route`.
+    /// Returns the route templates, such as `/users/{id}`. The template that matches the `path` of a request becomes
+    /// the value of the attribute `route`.
     pub fn routes(&self) -> impl Iterator<Item = &str> {
         self.routes.templates()
     }
 
-    /// Returns the route template that matches a path. The path ends before `?` or `#`.
+    /// Returns the route template that matches a path; `None` if no template matches. A `?` or `#` in `path` and the
+    /// text after it are ignored.
     ///
     /// ```
     /// let policy = slidegate::Policy::from_yaml("{ routes: ['/users/{id}'], rules: [] }")?;
@@ -146,24 +152,25 @@ impl Policy {
         self.routes.match_path(path)
     }
 
-    /// Returns the rules that apply to a request, with the keys that they count by. Rules that another matching rule
-    /// replaces are left out.
+    /// Returns the rules that apply to a request, with the keys of their counters. A rule does not apply if another
+    /// matching rule lists it in `replaces`.
     pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut matched_rules = self.matches_per_descriptor(request);
+        let mut matched_rules = self.match_descriptors(request);
         if matched_rules.matches().any(|rule_match| !rule_match.rule().replaces.is_empty()) {
             matched_rules.remove_replaced();
         }
         matched_rules
     }
 
-    /// Returns the rules that match each descriptor, before replacements.
+    /// Returns the rules that match the descriptors of a request, including rules that other matching rules replace.
     #[inline]
-    fn matches_per_descriptor<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
+    fn match_descriptors<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
         let mut matched_rules = MatchedRules::new();
         let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
         for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
-            let canonical = self.canonical_pairs(descriptor);
-            let attributes = Attributes::new(descriptor, canonical.as_deref(), &self.routes);
+            let canonical = self.pairs_with_canonical_hosts(descriptor);
+            let attributes =
+                DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let count_before = matched_rules.len();
             for rule_index in domain.index.candidates(&attributes) {
                 let rule = &self.rules[rule_index as usize];
@@ -183,23 +190,27 @@ impl Policy {
         matched_rules
     }
 
-    /// Returns the attributes of a descriptor with hosts in canonical form; `None` if they are canonical already or no
-    /// rule uses hosts.
+    /// Returns the attributes of a descriptor with all host names in canonical form. Returns `None` if all host names
+    /// are canonical already, or if no rule uses host names.
     #[inline]
-    fn canonical_pairs<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<AttributePairs<'r>> {
-        if self.has_hosts { descriptor.canonical() } else { None }
+    fn pairs_with_canonical_hosts<'r>(
+        &self,
+        descriptor: &'r Descriptor<'_>,
+    ) -> Option<AttributePairs<'r>> {
+        if self.uses_host_attributes { descriptor.canonical() } else { None }
     }
 
-    /// Returns, for each descriptor, how each rule of the request's domain applies, or the reason why it does
-    /// not.
+    /// Returns one result for each pair of a descriptor and a rule of the request's domain: the match if the rule
+    /// applies to the descriptor, otherwise the reason why the rule does not apply.
     pub fn explain<'r>(
         &'r self,
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
-        let matched_rules = self.matches_per_descriptor(request);
+        let matched_rules = self.match_descriptors(request);
         (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
-            let canonical = self.canonical_pairs(descriptor);
-            let attributes = Attributes::new(descriptor, canonical.as_deref(), &self.routes);
+            let canonical = self.pairs_with_canonical_hosts(descriptor);
+            let attributes =
+                DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(rule_index, rule)| {
                 let is_own = |rule_match: &&Match<'_>| {
@@ -227,7 +238,7 @@ impl Policy {
 }
 
 impl DomainRules {
-    /// Creates an index of rules. Each comes with its index in the policy.
+    /// Creates the rules of one domain. Each rule in `rules` comes with its index in the policy.
     fn new(rules: &[(u32, &Rule)]) -> Self {
         let (requested, others): (Vec<_>, Vec<_>) =
             rules.iter().copied().partition(|(_, rule)| rule.is_for_requested_limits);
@@ -238,24 +249,26 @@ impl DomainRules {
     }
 }
 
-/// The attributes of a descriptor, including the route of its path.
-pub(crate) struct Attributes<'r, 'd> {
-    /// The attributes of the descriptor, without the route that results from its path.
+/// The attributes of a descriptor during matching, including the attribute `route` that results from its `path`.
+pub(crate) struct DescriptorAttributes<'r, 'd> {
+    /// Names and values of the attributes in the descriptor, without the route that results from the path.
     pairs: &'d [(&'r str, &'r str)],
-    /// The route of the path, unless the descriptor has an attribute `route`.
+    /// The route template that matches the attribute `path`. `None` if no template matches, or if the descriptor
+    /// contains an attribute `route`.
     route: Option<&'r str>,
     /// Whether the descriptor matches only rules that name all of its attributes.
     is_exact: bool,
-    /// The limit that the descriptor carries.
+    /// The limit that the descriptor contains; it replaces the limits of the rules.
     limit: Option<Quota>,
-    /// The original bytes of values that are not UTF-8.
+    /// The original bytes of attribute values that are not UTF-8, by attribute name.
     bytes: &'d [(&'r str, &'r [u8])],
-    /// Cache of shortened values by attribute: a long value is hashed once, although many rules count by it.
+    /// Cache of shortened values, by attribute name: a long value is hashed once, although many rules count by it.
     shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
 }
 
-impl<'r, 'd> Attributes<'r, 'd> {
-    /// Creates the attributes of a descriptor. `canonical` replaces its own pairs if it is `Some`.
+impl<'r, 'd> DescriptorAttributes<'r, 'd> {
+    /// Creates the attributes of a descriptor. If `canonical` is `Some`, these pairs replace the pairs of the
+    /// descriptor.
     fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
         canonical: Option<&'d [(&'r str, &'r str)]>,
@@ -276,17 +289,18 @@ impl<'r, 'd> Attributes<'r, 'd> {
         pair.or_else(|| self.route.filter(|_| name == "route"))
     }
 
-    /// Returns the value of an attribute in its shortened form for keys; `None` if it is short enough and UTF-8.
+    /// Returns the shortened form of an attribute value, for use in a key. Returns `None` if the value is UTF-8 and
+    /// short enough to be used unchanged.
     #[inline]
-    fn shorten(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
+    fn shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
         if self.bytes.is_empty() && text.len() <= MAX_VALUE_BYTES {
             return None;
         }
-        self.shorten_slow(name, text)
+        self.find_or_shorten_value(name, text)
     }
 
     #[cold]
-    fn shorten_slow(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
+    fn find_or_shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
         // The bytes of a host are not in canonical form.
         let has_name = |(own, _): &&(&str, _)| *own == name && !is_host_attribute(name);
         let bytes = self.bytes.iter().find(has_name).map(|(_, bytes)| *bytes);

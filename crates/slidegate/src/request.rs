@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use smallvec::SmallVec;
 
 use crate::host::{is_host_attribute, is_normal_host, normal_host};
-use crate::policy::Costs;
+use crate::policy::DescriptorCosts;
 use crate::quota::Quota;
 
 /// A domain and one or more descriptors. HTTP sends one descriptor, Envoy several.
@@ -68,7 +68,7 @@ pub struct Descriptor<'a> {
     attributes: AttributePairs<'a>,
     /// The bytes of values that are not UTF-8, by attribute name. Usually empty.
     bytes: Vec<(&'a str, &'a [u8])>,
-    pub(crate) costs: Costs<'a>,
+    pub(crate) costs: DescriptorCosts<'a>,
     pub(crate) is_refund: bool,
     pub(crate) is_exact: bool,
     pub(crate) limit: Option<Quota>,
@@ -82,7 +82,7 @@ impl<'a> Descriptor<'a> {
         Self {
             attributes: attributes.into_iter().collect(),
             bytes: Vec::new(),
-            costs: Costs::default(),
+            costs: DescriptorCosts::default(),
             is_refund: false,
             is_exact: false,
             limit: None,

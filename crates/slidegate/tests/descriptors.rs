@@ -1,4 +1,4 @@
-//! Rules for the descriptors that Envoy sends.
+//! Tests of rules for the descriptors that Envoy sends.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -9,26 +9,26 @@ use slidegate::{
 
 type TestGate = Gate<MemoryStore<ManualClock>>;
 
-fn gate(yaml: &str) -> TestGate {
+fn new_test_gate(yaml: &str) -> TestGate {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with_clock(clock, 10_000))
 }
 
-fn descriptor<'a>(attributes: &[(&'a str, &'a str)]) -> Descriptor<'a> {
+fn new_exact_descriptor<'a>(attributes: &[(&'a str, &'a str)]) -> Descriptor<'a> {
     Descriptor::new(attributes.iter().copied()).exact()
 }
 
-fn request<'a>(descriptors: impl IntoIterator<Item = Descriptor<'a>>) -> Request<'a> {
+fn new_request<'a>(descriptors: impl IntoIterator<Item = Descriptor<'a>>) -> Request<'a> {
     Request::with_descriptors("default", descriptors)
 }
 
-/// The rules that apply to one descriptor.
-fn matching_rules(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<String> {
-    let request = request([descriptor]);
+/// Returns the names of the rules that apply to a request with one descriptor.
+fn matching_rule_names(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<String> {
+    let request = new_request([descriptor]);
     policy.apply(&request).matches().map(|matched| matched.rule().name().to_owned()).collect()
 }
 
-/// The limits of a ruling: descriptor index, name, max and remaining units.
+/// Returns a row for each limit of a ruling: index of the descriptor, name of the limit, max, and remaining units.
 fn limit_rows(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
     let limits = ruling.limits().map(|status| {
         let max = status.limit.limit().quota().max();
@@ -37,11 +37,11 @@ fn limit_rows(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
     limits.collect()
 }
 
-fn quota(text: &str) -> Quota {
+fn parse_quota(text: &str) -> Quota {
     text.parse().unwrap()
 }
 
-const NAMED_ATTRIBUTES: &str = "
+const NAMED_ATTRIBUTES_POLICY: &str = "
 routes: ['/users/{id}']
 rules:
   - { name: all, limits: [9/s] }
@@ -55,7 +55,7 @@ rules:
 
 #[test]
 fn exact_descriptor_matches_rules_naming_all_attributes() {
-    let policy = Policy::from_yaml(NAMED_ATTRIBUTES).unwrap();
+    let policy = Policy::from_yaml(NAMED_ATTRIBUTES_POLICY).unwrap();
     for (attributes, rules) in [
         (&[][..], &["all"][..]),
         (&[("user", "u")], &["user"]),
@@ -71,14 +71,18 @@ fn exact_descriptor_matches_rules_naming_all_attributes() {
         (&[("path", "/elsewhere")], &[]),
         (&[("guest", "g")], &["open"]),
     ] {
-        assert_eq!(matching_rules(&policy, descriptor(attributes)), rules, "{attributes:?}");
+        assert_eq!(
+            matching_rule_names(&policy, new_exact_descriptor(attributes)),
+            rules,
+            "{attributes:?}"
+        );
     }
 }
 
 #[test]
-fn inexact_descriptor_may_have_other_attributes() {
-    let policy = Policy::from_yaml(NAMED_ATTRIBUTES).unwrap();
-    let rules = matching_rules(&policy, Descriptor::new([("user", "u"), ("other", "o")]));
+fn inexact_descriptor_matches_despite_unnamed_attributes() {
+    let policy = Policy::from_yaml(NAMED_ATTRIBUTES_POLICY).unwrap();
+    let rules = matching_rule_names(&policy, Descriptor::new([("user", "u"), ("other", "o")]));
     assert_eq!(rules, ["all", "user", "not-a", "strict", "open"]);
 }
 
@@ -89,8 +93,11 @@ fn descriptor_rule_requires_exact_names_in_order() {
     )
     .unwrap();
     let applies = |names: &[(&str, &str)]| {
-        let exact = matching_rules(&policy, descriptor(names)).len();
-        assert_eq!(exact, matching_rules(&policy, Descriptor::new(names.iter().copied())).len());
+        let exact = matching_rule_names(&policy, new_exact_descriptor(names)).len();
+        assert_eq!(
+            exact,
+            matching_rule_names(&policy, Descriptor::new(names.iter().copied())).len()
+        );
         exact == 1
     };
     assert!(applies(&[("plan", "pro"), ("user", "u"), ("user#2", "v")]));
@@ -111,17 +118,24 @@ rules:
 ",
     )
     .unwrap();
-    assert_eq!(matching_rules(&policy, descriptor(&[("path", "api/x"), ("method", "get")])), ["a"]);
+    assert_eq!(
+        matching_rule_names(&policy, new_exact_descriptor(&[("path", "api/x"), ("method", "get")])),
+        ["a"]
+    );
     for (value, rule) in
         [("10.0.0.0/8", "net"), ("10.0.0.1", "rest"), ("a*", "net"), ("ab", "rest")]
     {
-        assert_eq!(matching_rules(&policy, descriptor(&[("net", value)])), [rule], "{value}");
+        assert_eq!(
+            matching_rule_names(&policy, new_exact_descriptor(&[("net", value)])),
+            [rule],
+            "{value}"
+        );
     }
 }
 
 #[test]
-fn replaced_rules_do_not_apply_to_any_descriptor() {
-    let gate = gate(
+fn replaced_rule_applies_to_no_descriptor() {
+    let gate = new_test_gate(
         "
 rules:
   - { name: read, per: [read], limits: [5/min] }
@@ -131,8 +145,9 @@ rules:
 ",
     );
     let check = |names: &[&str]| {
-        let descriptors: Vec<_> = names.iter().map(|name| descriptor(&[(name, "1")])).collect();
-        let ruling = gate.check_now(&request(descriptors));
+        let descriptors: Vec<_> =
+            names.iter().map(|name| new_exact_descriptor(&[(name, "1")])).collect();
+        let ruling = gate.check_now(&new_request(descriptors));
         limit_rows(&ruling).iter().map(|row| (row.0, row.1.to_owned(), row.3)).collect::<Vec<_>>()
     };
     let left = |index: usize, name: &str, left: u64| (index, name.to_owned(), left);
@@ -141,18 +156,22 @@ rules:
     assert_eq!(check(&["read", "search", "special", "write"]), [left(1, "search", 8)]);
     assert_eq!(check(&["read", "write"]), [left(0, "read", 3), left(1, "write", 3)]);
 
-    let input = request([descriptor(&[("read", "1")]), descriptor(&[("search", "1")])]);
+    let input = new_request([
+        new_exact_descriptor(&[("read", "1")]),
+        new_exact_descriptor(&[("search", "1")]),
+    ]);
     let reasons: Vec<_> =
         gate.policy().explain(&input).filter_map(|(_, result)| result.err()).collect();
     assert!(reasons.contains(&NoMatchReason::Replaced("search")), "{reasons:?}");
 }
 
 #[test]
-fn denied_descriptor_charges_no_other() {
-    let gate = gate(
+fn denied_request_charges_none_of_its_descriptors() {
+    let gate = new_test_gate(
         "rules: [{ name: a, per: [a], limits: [2/min] }, { name: b, per: [b], limits: [1/min] }]",
     );
-    let both = || request([descriptor(&[("a", "1")]), descriptor(&[("b", "1")])]);
+    let both =
+        || new_request([new_exact_descriptor(&[("a", "1")]), new_exact_descriptor(&[("b", "1")])]);
     assert!(gate.check_now(&both()).decision().is_allowed());
     for _ in 0..3 {
         let ruling = gate.check_now(&both());
@@ -162,16 +181,17 @@ fn denied_descriptor_charges_no_other() {
 }
 
 #[test]
-fn requested_limit_replaces_and_keeps_counter() {
-    let gate =
-        gate("rules: [{ name: a, per: [a], limits: [2/min, 100/h], algorithm: sliding_log }]");
+fn requested_limit_replaces_max_and_keeps_counter() {
+    let gate = new_test_gate(
+        "rules: [{ name: a, per: [a], limits: [2/min, 100/h], algorithm: sliding_log }]",
+    );
     let check = |limit: Option<&str>| {
-        let descriptor = descriptor(&[("a", "1")]);
+        let descriptor = new_exact_descriptor(&[("a", "1")]);
         let descriptor = match limit {
-            Some(limit) => descriptor.with_limit(quota(limit)),
+            Some(limit) => descriptor.with_limit(parse_quota(limit)),
             None => descriptor,
         };
-        let ruling = gate.check_now(&request([descriptor]));
+        let ruling = gate.check_now(&new_request([descriptor]));
         let algorithm = ruling.limits().next().unwrap().limit.limit().algorithm().name();
         assert_eq!(algorithm, "sliding_log");
         let rows = limit_rows(&ruling).iter().map(|row| (row.1.to_owned(), row.2, row.3)).collect();
@@ -186,8 +206,8 @@ fn requested_limit_replaces_and_keeps_counter() {
 }
 
 #[test]
-fn requested_limit_without_rule_needs_requested_rule() {
-    let gate = gate(
+fn requested_limit_without_matching_rule_uses_requested_rule() {
+    let gate = new_test_gate(
         "
 rules:
   - { name: a, per: [a], limits: unlimited }
@@ -196,12 +216,12 @@ rules:
 ",
     );
     let check = |pairs: &[(&'static str, &'static str)], limit: Option<&str>| {
-        let descriptor = descriptor(pairs);
+        let descriptor = new_exact_descriptor(pairs);
         let descriptor = match limit {
-            Some(limit) => descriptor.with_limit(quota(limit)),
+            Some(limit) => descriptor.with_limit(parse_quota(limit)),
             None => descriptor,
         };
-        let ruling = gate.check_now(&request([descriptor]));
+        let ruling = gate.check_now(&new_request([descriptor]));
         let rows: Vec<_> =
             limit_rows(&ruling).iter().map(|row| (row.1.to_owned(), row.3)).collect();
         (ruling.decision().is_allowed(), rows)
@@ -217,8 +237,10 @@ rules:
     assert_eq!(check(&[("a", "1")], Some("2/min")), (true, left("a", 1)));
     assert_eq!(check(&[("a", "1")], None), (true, vec![]));
 
-    let observed =
-        Request::with_descriptors("observed", [descriptor(&xy).with_limit(quota("0/s"))]);
+    let observed = Request::with_descriptors(
+        "observed",
+        [new_exact_descriptor(&xy).with_limit(parse_quota("0/s"))],
+    );
     let ruling = gate.check_now(&observed);
     assert!(ruling.decision().is_allowed());
     assert!(
@@ -227,23 +249,26 @@ rules:
 }
 
 #[test]
-fn requested_fixed_window_follows_clock() {
-    let gate = gate("rules: [{ name: own, limits: requested, algorithm: fixed_window }]");
-    let with_limit = descriptor(&[("x", "1")]).with_limit(quota("9/min"));
-    let ruling = gate.check_now(&request([with_limit]));
+fn requested_fixed_window_is_aligned_to_clock() {
+    let gate = new_test_gate("rules: [{ name: own, limits: requested, algorithm: fixed_window }]");
+    let with_limit = new_exact_descriptor(&[("x", "1")]).with_limit(parse_quota("9/min"));
+    let ruling = gate.check_now(&new_request([with_limit]));
     // The clock is at the beginning of a minute.
     let reset = ruling.limits().next().unwrap().outcome.reset_after();
     assert_eq!(reset, std::time::Duration::from_secs(60));
 }
 
 #[test]
-fn ruling_names_unlimited_descriptors() {
-    let gate = gate(
+fn ruling_reports_unlimited_descriptors() {
+    let gate = new_test_gate(
         "rules: [{ name: a, per: [a], limits: unlimited }, { name: b, per: [b], limits: [1/s] }]",
     );
-    let descriptors =
-        [descriptor(&[("x", "1")]), descriptor(&[("b", "1")]), descriptor(&[("a", "1")])];
-    let ruling = gate.check_now(&request(descriptors));
+    let descriptors = [
+        new_exact_descriptor(&[("x", "1")]),
+        new_exact_descriptor(&[("b", "1")]),
+        new_exact_descriptor(&[("a", "1")]),
+    ];
+    let ruling = gate.check_now(&new_request(descriptors));
     assert_eq!([0, 1, 2, 3].map(|index| ruling.is_unlimited(index)), [false, false, true, false]);
 }
 

@@ -1,4 +1,4 @@
-//! Cluster options of a policy, and limits that a store does not support.
+//! Tests of the cluster options of a policy, and of limits that a store does not support.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -8,11 +8,11 @@ use slidegate::{
     Algorithm, ClusterOptions, Descriptor, Gate, Limit, MemoryStore, OnPartition, Policy, Request,
 };
 
-fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
+fn new_request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
     Request::new("default", Descriptor::new(attributes.iter().copied()))
 }
 
-const WITH_CLUSTER_OPTIONS: &str = "
+const CLUSTER_OPTIONS_POLICY: &str = "
 rules:
   - name: a
     per: [tenant]
@@ -27,8 +27,8 @@ rules:
 ";
 
 #[test]
-fn cluster_options_are_part_of_every_key() {
-    let policy = Policy::from_yaml(WITH_CLUSTER_OPTIONS).unwrap();
+fn keys_carry_cluster_options_of_rule() {
+    let policy = Policy::from_yaml(CLUSTER_OPTIONS_POLICY).unwrap();
     let cluster_options = |request: &Request<'_>| {
         let matched_rules = policy.apply(request);
         let hits = matched_rules.hits();
@@ -37,8 +37,8 @@ fn cluster_options_are_part_of_every_key() {
     let seven = ClusterOptions::new().with_max_unsynced(7).unwrap();
     let a = Some(seven.with_on_partition(OnPartition::Available));
     let b = Some(ClusterOptions::new().with_max_unsynced(3).unwrap());
-    assert_eq!(cluster_options(&request(&[("tenant", "t")])), [a, a, b, None]);
-    assert_eq!(cluster_options(&request(&[("tenant", "t"), ("plan", "pro")])), [a, b, None]);
+    assert_eq!(cluster_options(&new_request(&[("tenant", "t")])), [a, a, b, None]);
+    assert_eq!(cluster_options(&new_request(&[("tenant", "t"), ("plan", "pro")])), [a, b, None]);
     let requested_options = |domain| {
         let descriptor = Descriptor::new([("tenant", "t")]).with_limit("9/s".parse().unwrap());
         cluster_options(&Request::new(domain, descriptor))
@@ -57,12 +57,13 @@ fn cluster_options_are_part_of_every_key() {
 fn memory_store_ignores_cluster_options() {
     let policy = "rules: [{ name: a, limits: [30/h], cluster: { max_unsynced: 1 } }]";
     let gate = Gate::new(Policy::from_yaml(policy).unwrap(), MemoryStore::new());
-    let is_allowed = || gate.check_now(&request(&[])).decision().is_allowed();
+    let is_allowed = || gate.check_now(&new_request(&[])).decision().is_allowed();
     assert!((0..30).all(|_| is_allowed()) && !is_allowed());
 }
 
-/// The check of a store that does not support two algorithms.
-fn supports(limit: &Limit) -> Result<(), String> {
+/// Returns an error for a limit with algorithm `sliding_log` or `token_bucket`, as a store without these algorithms
+/// does.
+fn check_limit_support(limit: &Limit) -> Result<(), String> {
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::TokenBucket { .. } => {
             Err(format!("`{}` is not counted here", limit.algorithm()))
@@ -71,14 +72,14 @@ fn supports(limit: &Limit) -> Result<(), String> {
     }
 }
 
-/// The errors, formatted as `line:column: message`.
-fn unsupported_errors(yaml: &str) -> Vec<String> {
-    let errors = Policy::from_yaml_for(yaml, supports).err();
+/// Returns the errors of a policy for a store without `sliding_log` and `token_bucket`, as `line:column: message`.
+fn unsupported_limit_errors(yaml: &str) -> Vec<String> {
+    let errors = Policy::from_yaml_for(yaml, check_limit_support).err();
     let errors = errors.into_iter().flat_map(|errors| errors.0);
     errors.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
 }
 
-const WITH_UNSUPPORTED_LIMITS: &str = "
+const UNSUPPORTED_LIMITS_POLICY: &str = "
 defaults: { algorithm: token_bucket }
 rules:
   - name: by-default
@@ -102,10 +103,10 @@ rules:
 ";
 
 #[test]
-fn unsupported_limit_is_reported_at_its_position() {
+fn unsupported_limit_error_has_position_of_limit() {
     let (log, bucket) = ("`sliding_log` is not counted here", "`token_bucket` is not counted here");
     assert_eq!(
-        unsupported_errors(WITH_UNSUPPORTED_LIMITS),
+        unsupported_limit_errors(UNSUPPORTED_LIMITS_POLICY),
         [
             format!("5:14: {bucket}"),
             format!("10:9: {log}"),
@@ -117,7 +118,7 @@ fn unsupported_limit_is_reported_at_its_position() {
         ]
     );
     assert!(
-        Policy::from_yaml(WITH_UNSUPPORTED_LIMITS).is_ok(),
+        Policy::from_yaml(UNSUPPORTED_LIMITS_POLICY).is_ok(),
         "for a store that supports all algorithms"
     );
 }
@@ -125,7 +126,7 @@ fn unsupported_limit_is_reported_at_its_position() {
 #[test]
 fn unsupported_limit_is_reported_with_other_errors() {
     let yaml = "rules: [{ name: a, limits: [10/s, ten/s], algorithm: sliding_log, moed: off }]";
-    let errors = unsupported_errors(yaml);
+    let errors = unsupported_limit_errors(yaml);
     assert!(
         errors[0].starts_with("1:29: `sliding_log`") && errors[1].starts_with("1:35: "),
         "{errors:?}"
@@ -134,7 +135,7 @@ fn unsupported_limit_is_reported_with_other_errors() {
 }
 
 #[test]
-fn support_is_checked_for_compiled_limits() {
+fn support_check_receives_every_compiled_limit() {
     let checked = RefCell::new(Vec::new());
     let supports = |limit: &Limit| {
         checked.borrow_mut().push(limit.to_string());

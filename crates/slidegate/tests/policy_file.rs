@@ -1,4 +1,4 @@
-//! The format of policy files, and the errors of invalid files.
+//! Tests of the format of policy files, and of the errors in invalid files.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
@@ -13,8 +13,8 @@ use slidegate::policy::file::{
 use slidegate::policy::{Mode, OnStoreError, Rule, WhenMissing};
 use slidegate::{Algorithm, Align, Policy, PolicyError};
 
-/// A policy with every field.
-const EVERY_FIELD: &str = "
+/// A policy that uses every field of the format.
+const POLICY_WITH_EVERY_FIELD: &str = "
 version: 1
 defaults: { algorithm: token_bucket, on_store_error: deny, mode: observe, when_missing: deny, ipv6_prefix: 56 }
 routes: ['/users/{id}', /v1/search]
@@ -43,25 +43,25 @@ rules:
       - 9/w
 ";
 
-fn errors(yaml: &str) -> Vec<String> {
+fn formatted_errors(yaml: &str) -> Vec<String> {
     let errors = Policy::from_yaml(yaml).expect_err(yaml);
     let errors = errors.0.iter();
     errors.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
 }
 
-/// The errors of a rule with these fields.
-fn errors_of_rule(fields: &str) -> String {
-    errors(&format!("rules:\n  - {{ name: a, {fields} }}\n")).join("\n")
+/// Returns the errors of a policy with one rule that has these fields, as text with one error per line.
+fn formatted_errors_of_rule(fields: &str) -> String {
+    formatted_errors(&format!("rules:\n  - {{ name: a, {fields} }}\n")).join("\n")
 }
 
-fn limits(rule: &Rule) -> Vec<String> {
+fn formatted_limits(rule: &Rule) -> Vec<String> {
     let limits = rule.settings().limits().iter();
     limits.map(|limit| format!("{} {}", limit.id(), limit.limit())).collect()
 }
 
 #[test]
-fn reads_every_field() {
-    let policy = Policy::from_yaml(EVERY_FIELD).unwrap();
+fn policy_file_reads_every_field() {
+    let policy = Policy::from_yaml(POLICY_WITH_EVERY_FIELD).unwrap();
     let [client, login] = policy.rules() else { panic!("two rules") };
     assert_eq!(policy.routes().collect::<Vec<_>>(), ["/users/{id}", "/v1/search"]);
     assert_eq!((client.domain(), login.domain()), ("api", "default"));
@@ -87,7 +87,7 @@ fn reads_every_field() {
             "status `200`"
         ]
     );
-    assert_eq!(limits(client), ["1s 10/1s sliding_log", "1m 600/1m sliding_log"]);
+    assert_eq!(formatted_limits(client), ["1s 10/1s sliding_log", "1m 600/1m sliding_log"]);
     let [live, evil, paying] = client.overrides() else { panic!("three overrides") };
     assert_eq!((live.name(), live.settings().limits().len()), (Some("live"), 0));
     assert_eq!((evil.name(), evil.settings().mode()), (None, Mode::Enforce));
@@ -95,7 +95,7 @@ fn reads_every_field() {
     let counted = |index: usize| paying.settings().limits()[index].limit().to_string();
     assert_eq!([counted(0), counted(1)], ["10/1s fixed_window", "600/1m fixed_window"]);
     assert_eq!(
-        limits(login),
+        formatted_limits(login),
         [
             "burst 5/1m token_bucket",
             "1d 100/1d sliding_buckets",
@@ -112,7 +112,7 @@ fn reads_every_field() {
 
 #[test]
 fn all_errors_are_reported_in_file_order() {
-    let found = errors(
+    let found = formatted_errors(
         "
 version: 2
 default: {}
@@ -161,7 +161,7 @@ rules:
 }
 
 #[test]
-fn error_shows_marked_source_line() {
+fn error_excerpt_marks_position_in_source_line() {
     let errors =
         Policy::from_yaml("rules:\n  - { name: a, limits: [1/s], mode: obsrve }\n").unwrap_err();
     assert_eq!(
@@ -236,14 +236,14 @@ fn every_error_suggests_correction() {
             "only for requests whose `plan` is `free`",
         ),
     ] {
-        let found = errors_of_rule(fields);
+        let found = formatted_errors_of_rule(fields);
         assert!(found.contains(expected), "{fields} gives\n{found}\nwithout\n{expected}");
         assert!(found.lines().count() <= 2, "{fields} gives\n{found}");
     }
 }
 
 #[test]
-fn impossible_route_is_reported() {
+fn unlisted_route_in_condition_is_reported() {
     let rule = |route: &str| {
         format!(
             "routes: ['/users/{{id}}', /search]\nrules:\n  - {{ name: a, when: {{ route: '{route}' }}, limits: [1/s] }}\n"
@@ -252,24 +252,24 @@ fn impossible_route_is_reported() {
     for route in ["/users/{id}", "/search", "/users/*", "*"] {
         assert!(Policy::from_yaml(&rule(route)).is_ok(), "{route}");
     }
-    let expected = errors(&rule("/users/{user}"));
+    let expected = formatted_errors(&rule("/users/{user}"));
     assert!(
         expected[0].ends_with("is none of `routes`: did you mean `/users/{id}`?"),
         "{expected:?}"
     );
-    assert!(errors(&rule("/v1/*"))[0].ends_with("`/v1/*` is none of `routes`"));
+    assert!(formatted_errors(&rule("/v1/*"))[0].ends_with("`/v1/*` is none of `routes`"));
     // Without templates, callers send the route.
     assert!(
         Policy::from_yaml(&rule("/any").replace("routes: ['/users/{id}', /search]", "version: 1"))
             .is_ok()
     );
-    let two = errors("routes: [users, '/a/{b}', '/a/{c}']\nrules: []\n");
+    let two = formatted_errors("routes: [users, '/a/{b}', '/a/{c}']\nrules: []\n");
     assert!(two[0].starts_with("1:10: a route begins with `/`"), "{two:?}");
     assert!(two[1].starts_with("1:27: some paths match both `/a/{c}` and `/a/{b}`"), "{two:?}");
 }
 
 #[test]
-fn invalid_yaml_has_source_position() {
+fn invalid_yaml_error_has_source_position() {
     for (yaml, position) in [
         ("rules:\n  - name: a\n    limit: [1/s]\n", "2:5: a rule needs `limits`"),
         ("rules: 5\n", "1:8: found `5` where a list should be"),
@@ -279,17 +279,17 @@ fn invalid_yaml_has_source_position() {
         ("- name: a\n", "1:1: found a list where a policy: a map with `rules` should be"),
         ("version: 1\n", "1:1: a policy needs `rules:`"),
     ] {
-        let found = errors(yaml);
+        let found = formatted_errors(yaml);
         assert!(found[0].starts_with(position), "{yaml} gives {found:?}");
     }
     for empty in ["", "# nothing\n", "---\n", "~"] {
-        let found = errors(empty);
+        let found = formatted_errors(empty);
         assert!(found[0].contains("the policy is empty"), "{empty:?} gives {found:?}");
     }
 }
 
 #[test]
-fn values_keep_their_source_text() {
+fn condition_values_keep_source_text() {
     let policy = Policy::from_yaml(
         "rules:\n  - { name: a, when: { v: [1.10, 007, 0x1F, yes, off, 1e3, +5, 2026-11-21] }, limits: [1/s] }",
     );
@@ -300,7 +300,7 @@ fn values_keep_their_source_text() {
 }
 
 #[test]
-fn yaml_anchor_is_reusable() {
+fn yaml_alias_reuses_anchored_limits() {
     let policy = Policy::from_yaml(
         "
 rules:
@@ -309,24 +309,24 @@ rules:
 ",
     );
     assert_eq!(
-        limits(&policy.unwrap().rules()[1]),
+        formatted_limits(&policy.unwrap().rules()[1]),
         ["1s 10/1s sliding_window", "1m 600/1m sliding_window"]
     );
 }
 
 #[test]
-fn yaml_anchor_bomb_is_rejected() {
+fn exponential_yaml_alias_expansion_is_rejected() {
     let mut yaml = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for index in 1..12 {
         let before = format!("*a{}, ", index - 1).repeat(9);
         yaml += &format!("a{index}: &a{index} [{before} *a{}]\n", index - 1);
     }
-    let found = errors(&yaml);
+    let found = formatted_errors(&yaml);
     assert!(found[0].contains("invalid YAML"), "{found:?}");
 }
 
-/// Formats the entries of a list, one per line.
-fn lines(count: usize, entry: impl Fn(usize) -> String) -> String {
+/// Formats a YAML list with `count` entries, one per line. `entry` returns the text of the entry with an index.
+fn format_list_entries(count: usize, entry: impl Fn(usize) -> String) -> String {
     (0..count).fold(String::new(), |mut text, index| {
         writeln!(text, "  - {}", entry(index)).unwrap();
         text
@@ -334,9 +334,9 @@ fn lines(count: usize, entry: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn reported_errors_are_limited_to_thousand() {
+fn at_most_thousand_errors_are_reported() {
     let filler = "x".repeat(400);
-    let rules = lines(MAX_RULES, |index| {
+    let rules = format_list_entries(MAX_RULES, |index| {
         format!("{{ name: r{index}, {filler}{index}: 1, mode: {filler} }}")
     });
     let text = format!("rules:\n{rules}");
@@ -346,43 +346,44 @@ fn reported_errors_are_limited_to_thousand() {
     assert_eq!(expected.len(), 1_000);
     assert_eq!(last.message, "there are more mistakes than these 1000");
     let text_lines: Vec<&str> = text.lines().collect();
-    errors.iter().for_each(|error| assert_within(error, &text_lines));
+    errors.iter().for_each(|error| assert_error_is_within_text(error, &text_lines));
 }
 
 #[test]
-fn shared_error_is_reported_once() {
-    let rules = lines(200, |index| match index {
+fn inherited_limit_error_is_reported_once() {
+    let rules = format_list_entries(200, |index| match index {
         0 => "{ name: r0, limits: &usual [1/s, 2/fortnight] }".to_owned(),
         _ => format!("{{ name: r{index}, limits: *usual }}"),
     });
-    let found = errors(&format!("rules:\n{rules}"));
+    let found = formatted_errors(&format!("rules:\n{rules}"));
     // Each use of the anchor has its own position.
     let unique: std::collections::HashSet<&String> = found.iter().collect();
     assert_eq!(found.len(), unique.len());
     let overrides = "{ when: { a: b }, algorithm: token_bucket },";
-    let found =
-        errors(&format!("rules: [{{ name: a, limits: [2/fortnight], overrides: [{overrides}] }}]"));
+    let found = formatted_errors(&format!(
+        "rules: [{{ name: a, limits: [2/fortnight], overrides: [{overrides}] }}]"
+    ));
     assert_eq!(found.len(), 1, "{found:?}");
 }
 
 #[test]
-fn policy_size_is_bounded() {
-    let no_rules = |text: String| errors(&format!("{text}\nrules: []"));
+fn oversized_policy_is_rejected() {
+    let no_rules = |text: String| formatted_errors(&format!("{text}\nrules: []"));
     let long = no_rules("#".repeat(MAX_POLICY_BYTES));
     assert_eq!(long, ["1:1: a policy has at most 8388608 bytes"]);
     let route = |index| format!("/{index}");
-    let routes = no_rules(format!("routes:\n{}", lines(MAX_ROUTES + 1, route)));
+    let routes = no_rules(format!("routes:\n{}", format_list_entries(MAX_ROUTES + 1, route)));
     assert_eq!(routes, ["2:3: 10001 routes are too many: at most 10000"]);
     let rule = |index| format!("{{ name: r{index}, limits: [1/s] }}");
-    let rules = errors(&format!("rules:\n{}", lines(MAX_RULES + 1, rule)));
+    let rules = formatted_errors(&format!("rules:\n{}", format_list_entries(MAX_RULES + 1, rule)));
     assert_eq!(rules, ["2:3: 10001 rules are too many: at most 10000"]);
     // Each rule has 64 combinations and 2 limits.
     let per = "per: [a|b, c|d, e|f, g|h, i|j, k|l]";
     let rule = |index| format!("{{ name: r{index}, {per}, limits: [1/s, 1/m] }}");
     let max_rules = MAX_SCOPES / 128;
-    let at_most = format!("rules:\n{}", lines(max_rules, rule));
+    let at_most = format!("rules:\n{}", format_list_entries(max_rules, rule));
     assert!(Policy::from_yaml(&at_most).is_ok());
-    let scopes = errors(&format!("rules:\n{}", lines(max_rules + 9, rule)));
+    let scopes = formatted_errors(&format!("rules:\n{}", format_list_entries(max_rules + 9, rule)));
     assert_eq!(scopes.len(), 1, "{scopes:?}");
     assert!(
         scopes[0].starts_with(&format!("{}:5: too much to count", max_rules + 2)),
@@ -390,46 +391,48 @@ fn policy_size_is_bounded() {
     );
     let names: Vec<String> = (0..100_000).map(|index| format!("a{index}")).collect();
     assert!(
-        errors_of_rule(&format!("per: ['{}'], limits: [1/s]", names.join("|")))
+        formatted_errors_of_rule(&format!("per: ['{}'], limits: [1/s]", names.join("|")))
             .contains("at most 64")
     );
     let parameters = no_rules(format!("routes: ['{}']", "/{a}".repeat(26)));
     assert!(parameters[0].ends_with("has too many parameters: at most 25"), "{parameters:?}");
 }
 
-/// A Redis script has 16 bits for the number of limits of a request.
+/// Tests [`MAX_DOMAIN_LIMITS`]. A Redis script has 16 bits for the number of limits of a request.
 #[test]
-fn limits_of_domain_are_bounded() {
+fn domain_with_too_many_limits_is_rejected() {
     let limits: Vec<String> = (1..=15).map(|seconds| format!("9/{seconds}s")).collect();
     let limits = limits.join(", ");
     let rule = |index| format!("{{ name: r{index}, limits: [{limits}] }}");
     let rules = MAX_DOMAIN_LIMITS / 15;
     assert_eq!(15 * rules, MAX_DOMAIN_LIMITS);
-    assert!(Policy::from_yaml(&format!("rules:\n{}", lines(rules, rule))).is_ok());
+    assert!(Policy::from_yaml(&format!("rules:\n{}", format_list_entries(rules, rule))).is_ok());
     let last = |domain| format!("  - {{ name: more, domain: {domain}, limits: [1/s] }}\n");
-    let text = |domain| format!("rules:\n{}{}", lines(rules, rule), last(domain));
+    let text = |domain| format!("rules:\n{}{}", format_list_entries(rules, rule), last(domain));
     assert!(Policy::from_yaml(&text("other")).is_ok());
-    let found = errors(&text("default"));
+    let found = formatted_errors(&text("default"));
     assert_eq!(found.len(), 1, "{found:?}");
     let expected = format!("{}:5: the rules of domain `default` have too many limits", rules + 2);
     assert!(found[0].starts_with(&expected), "{found:?}");
 }
 
-/// A hundred million comparisons of long globs with long routes would take minutes.
+/// Tests that the number of comparisons is bounded. To compare each of 10,000 long globs with each of 10,000 long
+/// routes would take minutes.
 #[test]
-fn comparison_steps_are_bounded() {
+fn route_comparison_steps_are_bounded() {
     let long = "abcdefgh/".repeat(12);
-    let routes = lines(MAX_ROUTES, |index| format!("/{long}{index}"));
+    let routes = format_list_entries(MAX_ROUTES, |index| format!("/{long}{index}"));
     let rule =
         |index| format!("{{ name: r{index}, limits: [1/s], when: {{ route: '*a*b*{index}c' }} }}");
-    let rules = lines(MAX_RULES, rule);
-    let found = errors(&format!("routes:\n{routes}\nrules:\n{rules}"));
+    let rules = format_list_entries(MAX_RULES, rule);
+    let found = formatted_errors(&format!("routes:\n{routes}\nrules:\n{rules}"));
     assert!((1..1_000).contains(&found.len()), "{}", found.len());
     assert!(found.iter().all(|expected| expected.contains("is none of `routes`")));
 }
 
-/// Asserts that the error is positioned in the text and shows its line.
-fn assert_within(error: &PolicyError, lines: &[&str]) {
+/// Asserts that the position of an error is inside of the text, and that its excerpt shows this position. `lines` are
+/// the lines of the text.
+fn assert_error_is_within_text(error: &PolicyError, lines: &[&str]) {
     let PolicyError { line, column, message, .. } = error;
     assert!(!message.is_empty());
     if lines.is_empty() {
@@ -446,7 +449,7 @@ fn assert_within(error: &PolicyError, lines: &[&str]) {
     assert!(mark.contains('^') && mark.find('|') == shown.find('|'), "{shown}\n{mark}");
 }
 
-/// A typing error.
+/// A typing error that is applied to the text of a policy.
 #[derive(Clone, Debug)]
 enum Typo {
     Delete(Index, usize),
@@ -456,7 +459,7 @@ enum Typo {
     Indent(Index),
 }
 
-fn typo() -> impl Strategy<Value = Typo> {
+fn typo_strategy() -> impl Strategy<Value = Typo> {
     const INSERTED: &[&str] = &[
         " ", "\n", "\r\n", "\t", "'", "\"", "[", "]", "{", "}", ":", ": ", "- ", ",", "|", "*",
         "&a ", "*a", "#", " #", "é", "\u{2028}", "\u{feff}", "\0", "%", "~", "!!str ", "? ",
@@ -474,7 +477,7 @@ fn typo() -> impl Strategy<Value = Typo> {
 }
 
 impl Typo {
-    fn apply_to(&self, text: &str) -> String {
+    fn apply_to_text(&self, text: &str) -> String {
         let mut lines: Vec<&str> = text.split('\n').collect();
         let cut = |at: &Index| text.split_at(text.floor_char_boundary(at.index(text.len() + 1)));
         let indented;
@@ -508,12 +511,13 @@ impl Typo {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// The result is the same each time.
+    /// Parses a policy with random typing errors twice. Both results must be equal, and all errors must have a position
+    /// in the text.
     #[test]
-    fn typos_give_policy_or_positioned_errors(
-        typos in proptest::collection::vec(typo(), 1..6),
+    fn policy_with_typos_has_positioned_errors(
+        typos in proptest::collection::vec(typo_strategy(), 1..6),
     ) {
-        let text = typos.iter().fold(EVERY_FIELD.to_owned(), |text, typo| typo.apply_to(&text));
+        let text = typos.iter().fold(POLICY_WITH_EVERY_FIELD.to_owned(), |text, typo| typo.apply_to_text(&text));
         let read = Policy::from_yaml(&text);
         let again = Policy::from_yaml(&text);
         let lines: Vec<&str> = text.lines().collect();
@@ -521,7 +525,7 @@ proptest! {
             (Err(errors), again) => {
                 prop_assert!(!errors.0.is_empty());
                 prop_assert!(errors.0.is_sorted_by_key(|error| (error.line, error.column)));
-                errors.0.iter().for_each(|error| assert_within(error, &lines));
+                errors.0.iter().for_each(|error| assert_error_is_within_text(error, &lines));
                 prop_assert_eq!(Some(errors), again.err());
             }
             (Ok(policy), again) => {

@@ -1,4 +1,4 @@
-//! Warnings of valid policies.
+//! Tests of the warnings about valid policies.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
@@ -7,8 +7,8 @@ use std::fmt::Write;
 use slidegate::Policy;
 use slidegate::policy::file::MAX_RULES;
 
-/// The warnings, each with its position.
-fn warnings(yaml: &str) -> Vec<String> {
+/// Returns the warnings of a policy, formatted as `line:column: message`.
+fn formatted_warnings(yaml: &str) -> Vec<String> {
     let policy = Policy::from_yaml(yaml).unwrap_or_else(|errors| panic!("{errors}\nin\n{yaml}"));
     let warnings = policy.warnings().iter();
     let text = |warning: &slidegate::PolicyWarning| {
@@ -17,13 +17,15 @@ fn warnings(yaml: &str) -> Vec<String> {
     warnings.map(text).collect()
 }
 
-/// The client-chosen attributes in the warnings for these rules. Each line has the fields of one rule.
-fn chosen_attributes(rules: &str) -> Vec<String> {
+/// Returns the attribute that each evasion warning about a policy names. Each line of `rules` has the fields of one
+/// rule.
+fn warned_attributes(rules: &str) -> Vec<String> {
     let rules: String = (rules.trim().lines().enumerate())
         .map(|(index, rule)| format!("  - {{ name: r{index}, limits: [9/s], {} }}\n", rule.trim()))
         .collect();
-    let names =
-        warnings(&format!("routes: [/login, '/users/{{id}}', '/v1/{{*rest}}']\nrules:\n{rules}"));
+    let names = formatted_warnings(&format!(
+        "routes: [/login, '/users/{{id}}', '/v1/{{*rest}}']\nrules:\n{rules}"
+    ));
     let name = |warning: &String| {
         let (_, rest) = warning.split_once("the client chooses `").expect(warning);
         rest.split_once('`').unwrap().0.to_owned()
@@ -32,7 +34,7 @@ fn chosen_attributes(rules: &str) -> Vec<String> {
 }
 
 #[test]
-fn client_chosen_key_is_warned_about() {
+fn client_chosen_key_gives_warning() {
     for (per, name) in [
         ("header.x-api-key|ip", "header.x-api-key"),
         ("header.x-api-key", "header.x-api-key"),
@@ -46,18 +48,18 @@ fn client_chosen_key_is_warned_about() {
         ("ip, path", "path"),
         ("route, api_key|ip", "api_key"),
     ] {
-        assert_eq!(chosen_attributes(&format!("per: [{per}]")), [name], "{per}");
+        assert_eq!(warned_attributes(&format!("per: [{per}]")), [name], "{per}");
     }
     let deny = "per: [api_key], when_missing: deny";
     assert_eq!(
-        chosen_attributes(deny),
+        warned_attributes(deny),
         ["api_key"],
         "a client can invent a key as well as omit it"
     );
 }
 
 #[test]
-fn client_chosen_key_warning_names_place_and_remedy() {
+fn client_chosen_key_warning_has_position_and_remedy() {
     let yaml = "rules:\n  - name: a\n    per: [route, header.x-api-key|ip]\n    limits: [9/s]\n";
     let policy = Policy::from_yaml(yaml).unwrap();
     let [warning] = policy.warnings() else { panic!("{:?}", policy.warnings()) };
@@ -72,19 +74,19 @@ fn client_chosen_key_warning_names_place_and_remedy() {
 }
 
 #[test]
-fn keys_that_clients_cannot_invent_pass() {
+fn key_not_chosen_by_client_gives_no_warning() {
     for per in
         ["ip", "user|ip", "tenant", "remote_address", "ip|header.x-api-key", "ip, route", "host"]
     {
-        assert_eq!(chosen_attributes(&format!("per: [{per}]")), [""; 0], "{per}");
+        assert_eq!(warned_attributes(&format!("per: [{per}]")), [""; 0], "{per}");
     }
-    assert_eq!(chosen_attributes("when: { method: GET }"), [""; 0], "without `per`");
+    assert_eq!(warned_attributes("when: { method: GET }"), [""; 0], "without `per`");
 }
 
 #[test]
-fn rule_by_address_protects_requests_it_applies_to() {
+fn address_rule_prevents_warning_for_its_requests() {
     let key = "per: [header.x-api-key|ip]";
-    let with = |one: &str, other: &str| chosen_attributes(&format!("{key}, {one}\n{other}")).len();
+    let with = |one: &str, other: &str| warned_attributes(&format!("{key}, {one}\n{other}")).len();
     let everywhere = "mode: enforce";
     let login = "when: { method: POST, route: /login }";
     for other in [
@@ -123,7 +125,7 @@ fn rule_by_address_protects_requests_it_applies_to() {
 }
 
 #[test]
-fn rule_by_address_protects_only_where_conditions_agree() {
+fn address_rule_with_narrower_conditions_keeps_warning() {
     let login = "when: { method: POST, route: /login }";
     for (one, other, evades) in [
         (login, login, false),
@@ -145,27 +147,27 @@ fn rule_by_address_protects_only_where_conditions_agree() {
         ("when: { user: { not: '*' } }", "when: { user: { not: ann } }", false),
     ] {
         let rules = format!("per: [api_key|ip], {one}\nper: [ip], {other}");
-        assert_eq!(!chosen_attributes(&rules).is_empty(), evades, "{rules}");
+        assert_eq!(!warned_attributes(&rules).is_empty(), evades, "{rules}");
     }
     // Each rule alone protects only some requests; together they protect all.
     for others in [
         "per: [ip], when: { user: { not: '*' } }\nper: [user], when: { user: '*' }",
         "per: [ip], when: { method: GET }\nper: [ip], when: { method: { not: GET } }",
     ] {
-        assert_eq!(chosen_attributes(&format!("per: [api_key|ip]\n{others}")), [""; 0], "{others}");
+        assert_eq!(warned_attributes(&format!("per: [api_key|ip]\n{others}")), [""; 0], "{others}");
     }
 }
 
 #[test]
-fn two_invented_keys_do_not_protect_each_other() {
+fn two_client_chosen_keys_both_give_warnings() {
     assert_eq!(
-        chosen_attributes("per: [header.x-api-key|ip]\nper: [query.key|ip]"),
+        warned_attributes("per: [header.x-api-key|ip]\nper: [query.key|ip]"),
         ["header.x-api-key", "query.key"]
     );
 }
 
 #[test]
-fn pinned_or_unenforced_keys_are_not_warned_about() {
+fn restricted_or_unenforced_key_gives_no_warning() {
     for rule in [
         "per: [header.x-plan], when: { header.x-plan: free }",
         "per: [header.x-plan, ip], when: { header.x-plan: [free, pro] }",
@@ -175,7 +177,7 @@ fn pinned_or_unenforced_keys_are_not_warned_about() {
         "per: [api_key], overrides: [{ when: { api_key: '*' }, limits: denied }]",
         "per: [api_key], when: { api_key: { literal: [a, b] } }",
     ] {
-        assert_eq!(chosen_attributes(rule), [""; 0], "{rule}");
+        assert_eq!(warned_attributes(rule), [""; 0], "{rule}");
     }
     for rule in [
         "per: [api_key], when: { api_key: sk_* }",
@@ -184,55 +186,55 @@ fn pinned_or_unenforced_keys_are_not_warned_about() {
         "per: [api_key], mode: observe, overrides: [{ when: { plan: free }, mode: enforce }]",
         "per: [api_key], overrides: [{ when: { api_key: [leaked] }, limits: denied }]",
     ] {
-        assert_eq!(chosen_attributes(rule), ["api_key"], "{rule}");
+        assert_eq!(warned_attributes(rule), ["api_key"], "{rule}");
     }
 }
 
 #[test]
-fn rules_of_descriptors_are_protected_by_address_descriptors() {
+fn address_descriptor_prevents_warning_for_descriptor_rule() {
     let rule = "descriptor: [plan, api_key], per: [api_key]";
-    assert_eq!(chosen_attributes(rule), ["api_key"]);
+    assert_eq!(warned_attributes(rule), ["api_key"]);
     assert_eq!(
-        chosen_attributes(&format!("{rule}\nper: [remote_address], descriptor: [remote_address]")),
+        warned_attributes(&format!("{rule}\nper: [remote_address], descriptor: [remote_address]")),
         [""; 0]
     );
-    assert_eq!(chosen_attributes(&format!("{rule}\nper: [remote_address]")), [""; 0]);
+    assert_eq!(warned_attributes(&format!("{rule}\nper: [remote_address]")), [""; 0]);
     assert_eq!(
-        chosen_attributes("descriptor: [path, user], per: [path, user]"),
+        warned_attributes("descriptor: [path, user], per: [path, user]"),
         [""; 0],
         "any names"
     );
 }
 
 #[test]
-fn replaced_rule_by_address_protects_nothing() {
+fn replaced_address_rule_does_not_prevent_warning() {
     let yaml = |replaces: &str| {
         format!(
             "rules: [{{ name: ip, per: [ip], limits: [9/s] }}, {{ name: key, per: [api_key], {replaces} limits: [9/s] }}]"
         )
     };
-    assert_eq!(warnings(&yaml("")), [""; 0]);
-    assert_eq!(warnings(&yaml("replaces: [ip],")).len(), 1);
+    assert_eq!(formatted_warnings(&yaml("")), [""; 0]);
+    assert_eq!(formatted_warnings(&yaml("replaces: [ip],")).len(), 1);
 }
 
 #[test]
-fn route_without_routes_is_warned_about() {
+fn route_condition_without_routes_gives_warning() {
     let rules =
         "rules:\n  - name: a\n    when: { method: POST, route: /login }\n    limits: [9/s]\n";
     let overrides = "    overrides: [{ when: { route: /log* }, limits: [1/s] }]\n";
-    let found = warnings(&format!("{rules}{overrides}"));
+    let found = formatted_warnings(&format!("{rules}{overrides}"));
     assert_eq!(found.len(), 2, "{found:#?}");
     assert!(found[0].starts_with("3:27: matches only if the caller sends the attribute `route`"));
     assert!(found[1].starts_with("5:27: "), "{found:#?}");
-    assert_eq!(warnings(&format!("routes: [/login]\n{rules}")), [""; 0]);
+    assert_eq!(formatted_warnings(&format!("routes: [/login]\n{rules}")), [""; 0]);
     let with_descriptors =
         "rules: [{ name: a, descriptor: [route], when: { route: /a }, limits: [9/s] }]";
-    assert_eq!(warnings(with_descriptors), [""; 0]);
+    assert_eq!(formatted_warnings(with_descriptors), [""; 0]);
 }
 
 #[test]
-fn colon_parameters_in_routes_are_warned_about() {
-    let found = warnings(
+fn colon_parameter_in_route_gives_warning() {
+    let found = formatted_warnings(
         "routes:\n  - /users/:id/posts/:post_id\n  - /v1/users:batch\n  - '/a/{id}'\n  - /b/:8080\nrules: []",
     );
     assert_eq!(
@@ -244,7 +246,7 @@ fn colon_parameters_in_routes_are_warned_about() {
 }
 
 #[test]
-fn rules_that_never_apply_are_warned_about() {
+fn rule_that_never_applies_gives_warning() {
     for (fields, at, message) in [
         (
             "limits: [9/s], mode: { enforce: 0% }, per: [ip]",
@@ -283,7 +285,8 @@ fn rules_that_never_apply_are_warned_about() {
         ),
     ] {
         let rule = format!("  - {{ name: a, {fields} }}");
-        let found = warnings(&format!("routes: [/login, '/users/{{id}}']\nrules:\n{rule}\n"));
+        let found =
+            formatted_warnings(&format!("routes: [/login, '/users/{{id}}']\nrules:\n{rule}\n"));
         assert_eq!(found.len(), 1, "{fields}: {found:#?}");
         let column = 1 + rule.rfind(at).unwrap();
         assert!(found[0].starts_with(&format!("3:{column}: {message}")), "{fields}: {found:#?}");
@@ -298,7 +301,7 @@ fn rules_that_never_apply_are_warned_about() {
         "limits: unlimited, when: { user: { not: '*' } }, per: [user]",
         "limits: [9/s], when: { user: { not: a* } }, per: [user]",
     ] {
-        let found = warnings(&format!(
+        let found = formatted_warnings(&format!(
             "routes: [/login, '/users/{{id}}']\nrules:\n  - {{ name: a, {valid_fields} }}\n"
         ));
         assert_eq!(found, [""; 0], "{valid_fields}");
@@ -306,9 +309,9 @@ fn rules_that_never_apply_are_warned_about() {
 }
 
 #[test]
-fn overrides_behind_wider_ones_are_warned_about() {
+fn override_after_wider_override_gives_warning() {
     let found = |first: &str, second: &str| {
-        warnings(&format!(
+        formatted_warnings(&format!(
             "rules:\n  - name: a\n    when: {{ zone: eu }}\n    limits: [9/s]\n    overrides:\n      - {{ when: {{ {first} }}, limits: [1/s] }}\n      - {{ when: {{ {second} }}, limits: [2/s] }}\n"
         ))
     };
@@ -344,9 +347,9 @@ fn overrides_behind_wider_ones_are_warned_about() {
 }
 
 #[test]
-fn rules_that_are_always_replaced_are_warned_about() {
+fn always_replaced_rule_gives_warning() {
     let found = |one: &str, other: &str| {
-        warnings(&format!(
+        formatted_warnings(&format!(
             "rules:\n  - {{ name: a, {one}, limits: [9/s] }}\n  - {{ name: b, {other}, replaces: [a], limits: [1/s] }}\n"
         ))
     };
@@ -364,14 +367,14 @@ fn rules_that_are_always_replaced_are_warned_about() {
 }
 
 #[test]
-fn policy_with_errors_has_no_warnings() {
+fn invalid_policy_reports_errors_without_warnings() {
     let errors = Policy::from_yaml("rules: [{ name: a, per: [api_key], limits: [9/fortnight] }]");
     assert_eq!(errors.unwrap_err().0.len(), 1);
 }
 
-/// The search stops before it has checked every rule.
+/// Tests that the search for warnings stops in a large policy before it has checked every rule.
 #[test]
-fn large_policies_are_searched_in_bounded_steps() {
+fn warning_search_in_large_policy_is_bounded() {
     let mut yaml = String::from("rules:\n");
     for index in 0..MAX_RULES {
         writeln!(
@@ -380,6 +383,6 @@ fn large_policies_are_searched_in_bounded_steps() {
         )
         .unwrap();
     }
-    let found = warnings(&yaml).len();
+    let found = formatted_warnings(&yaml).len();
     assert!(found > 0 && found < 1_000, "{found} warnings; at most 1,000 are reported");
 }

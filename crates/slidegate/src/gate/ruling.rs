@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::hit::Veto;
 use crate::outcome::Outcome;
-use crate::policy::{Match, MatchedRules, Mode, Origin, Origins, Rule, RuleLimit, SettingsSource};
+use crate::policy::{
+    HitOrigin, HitOrigins, Match, MatchedRules, Mode, Rule, RuleLimit, SettingsSource,
+};
 use crate::reason::Reason;
 
 /// A decision with the rules that led to it.
@@ -15,7 +17,7 @@ use crate::reason::Reason;
 pub struct Ruling {
     /// The rules of the policy, with the limits that were enforced.
     rules: Arc<[Rule]>,
-    origins: Origins,
+    origins: HitOrigins,
     decision: Decision,
 }
 
@@ -87,7 +89,7 @@ fn rule_veto(rule: &Rule) -> Veto {
 }
 
 impl Ruling {
-    pub(super) fn new(rules: Arc<[Rule]>, origins: Origins, decision: Decision) -> Self {
+    pub(super) fn new(rules: Arc<[Rule]>, origins: HitOrigins, decision: Decision) -> Self {
         Self { rules, origins, decision }
     }
 
@@ -99,16 +101,16 @@ impl Ruling {
         // The decision may come from another limiter, with another number of limits.
         let count = decision.outcomes().len().min(rules[0].settings().limits().len());
         for limit in 0..count as u16 {
-            hits.push(Origin::fixed(limit, veto));
+            hits.push(HitOrigin::fixed(limit, veto));
         }
-        Self::new(rules, Origins { hits, rare: None }, decision)
+        Self::new(rules, HitOrigins { hits, uncommon: None }, decision)
     }
 
     /// Creates the ruling of a limiter about a request without a key: a denial, unless the limiter only observes.
     pub(crate) fn without_key(rules: Arc<[Rule]>) -> Self {
         let veto = rule_veto(&rules[0]);
-        let hits = SmallVec::from_iter([Origin::without_key(veto)]);
-        Self::new(rules, Origins { hits, rare: None }, Decision::without_capacity(veto))
+        let hits = SmallVec::from_iter([HitOrigin::without_key(veto)]);
+        Self::new(rules, HitOrigins { hits, uncommon: None }, Decision::without_capacity(veto))
     }
 
     /// Returns the decision.
@@ -126,7 +128,7 @@ impl Ruling {
     /// for rulings with the same limits.
     pub fn has_same_limits(&self, other: &Self) -> bool {
         let all_known = |ruling: &Self| ruling.decision.outcomes().iter().all(Outcome::is_known);
-        let is_plain = |ruling: &Self| ruling.origins.rare.is_none() && all_known(ruling);
+        let is_plain = |ruling: &Self| ruling.origins.uncommon.is_none() && all_known(ruling);
         Arc::ptr_eq(&self.rules, &other.rules)
             && self.origins.hits == other.origins.hits
             && is_plain(self)
@@ -135,8 +137,10 @@ impl Ruling {
 
     /// Returns whether an unlimited rule applies to the descriptor with this index.
     pub fn is_unlimited(&self, descriptor: usize) -> bool {
-        let rare = self.origins.rare.as_ref();
-        rare.is_some_and(|rare| rare.unlimited.iter().any(|&index| index as usize == descriptor))
+        let uncommon = self.origins.uncommon.as_ref();
+        uncommon.is_some_and(|uncommon| {
+            uncommon.unlimited.iter().any(|&index| index as usize == descriptor)
+        })
     }
 
     fn limit_statuses(&self) -> impl Iterator<Item = LimitStatus<'_>> {
@@ -145,14 +149,15 @@ impl Ruling {
     }
 
     #[inline]
-    fn limit_status<'r>(&'r self, origin: &Origin, outcome: &'r Outcome) -> LimitStatus<'r> {
+    fn limit_status<'r>(&'r self, origin: &HitOrigin, outcome: &'r Outcome) -> LimitStatus<'r> {
         let rule = &self.rules[origin.rule as usize];
         let index = usize::from(origin.limit);
-        let limit = match &self.origins.rare {
-            Some(rare) if origin.is_requested => &rare.requested[index],
+        let limit = match &self.origins.uncommon {
+            Some(uncommon) if origin.is_requested => &uncommon.requested[index],
             _ => &rule.limits(origin.settings_source)[index],
         };
-        let Origin { veto, matched: match_index, descriptor, is_refund, is_reported, .. } = *origin;
+        let HitOrigin { veto, matched: match_index, descriptor, is_refund, is_reported, .. } =
+            *origin;
         LimitStatus { rule, limit, outcome, veto, match_index, descriptor, is_refund, is_reported }
     }
 
@@ -206,7 +211,7 @@ impl Ruling {
         self.binding_with_origin().map(|(_, status)| status)
     }
 
-    fn binding_with_origin(&self) -> Option<(&Origin, LimitStatus<'_>)> {
+    fn binding_with_origin(&self) -> Option<(&HitOrigin, LimitStatus<'_>)> {
         let index = self.decision.binding()?;
         let origin = self.origins.hits.get(index)?;
         Some((origin, self.limit_status(origin, self.decision.outcomes().get(index)?)))

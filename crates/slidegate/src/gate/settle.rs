@@ -63,7 +63,7 @@ impl<S: Store> Gate<S> {
     ) -> MatchedRules<'r> {
         let matched = self.policy.apply(request);
         match decision.is_degraded() {
-            true => matched.without_store(&self.local_rules, self.instances),
+            true => matched.decidable_without_store(&self.local_rules, self.instances),
             false => matched,
         }
     }

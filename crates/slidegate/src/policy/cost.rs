@@ -1,4 +1,5 @@
-//! The charges of a rule: its cost, the units that must be free, and whether denied requests are charged too.
+//! The charge that a rule makes for a request: the cost, the units that must be free, and whether denied requests are
+//! charged too.
 
 use crate::request::Descriptor;
 
@@ -18,20 +19,20 @@ use crate::request::Descriptor;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RuleCost {
-    /// The cost of the request, 1 by default.
+    /// The cost of the request, set with [`Descriptor::cost`]; 1 by default.
     #[default]
     Request,
     /// The same number of units for each request.
     Constant(u64),
-    /// A named cost of the request. A request without it is checked and not charged.
+    /// The cost of the request that has this name. A request without a cost of this name is checked and not charged.
     Named(Box<str>),
 }
 
-/// The settings by which a rule charges.
+/// The settings of a rule that determine the charge for a request.
 #[derive(Clone, Debug)]
 pub(crate) struct ChargeSettings {
     pub(crate) cost: RuleCost,
-    /// Units that must be free, also if the cost is lower.
+    /// Number of units that must be free for a request to be allowed. If the cost is higher, the cost must be free.
     pub(crate) required: u64,
     /// Whether denied requests are charged too.
     pub(crate) charges_always: bool,
@@ -45,14 +46,14 @@ impl Default for ChargeSettings {
 
 /// The costs of a descriptor.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Costs<'a> {
-    /// The cost for rules that name no cost; 1 if `None`.
+pub(crate) struct DescriptorCosts<'a> {
+    /// The cost for rules without a `cost` field. `None` means 1.
     pub(crate) plain: Option<u64>,
     pub(crate) named: Vec<(&'a str, u64)>,
-    /// The cost for all rules whose cost is not a constant.
+    /// The cost for every rule whose `cost` is not a constant. It takes precedence over `plain` and `named`.
     pub(crate) any: Option<u64>,
-    /// Whether the units have been consumed already. Then rules with a constant cost are checked and not charged, since
-    /// the request itself has been charged before.
+    /// Whether the units have been consumed already, so that they are charged even if the request is denied. Rules with
+    /// a constant cost are then checked and not charged, since they charged an earlier check of the same request.
     pub(crate) is_consumed: bool,
 }
 
@@ -62,14 +63,14 @@ pub(crate) struct RuleCharge {
     pub(crate) cost: u64,
     pub(crate) required: u64,
     pub(crate) charges_always: bool,
-    /// Whether the descriptor has the cost, so that it can be reported.
+    /// Whether the descriptor specifies the cost. Only such a cost can be reported after it has been consumed.
     pub(crate) is_in_descriptor: bool,
 }
 
 impl ChargeSettings {
-    /// Returns the charge for a descriptor.
+    /// Returns the charge of the rule for a descriptor.
     #[inline]
-    pub(crate) fn charge(&self, descriptor: &Descriptor<'_>) -> RuleCharge {
+    pub(crate) fn charge_for(&self, descriptor: &Descriptor<'_>) -> RuleCharge {
         let costs = &descriptor.costs;
         let own_cost = match &self.cost {
             RuleCost::Request => costs.any.or(costs.plain),
@@ -91,7 +92,7 @@ impl ChargeSettings {
     }
 }
 
-impl Costs<'_> {
+impl DescriptorCosts<'_> {
     fn get(&self, name: &str) -> Option<u64> {
         self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
     }

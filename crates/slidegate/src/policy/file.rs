@@ -1,8 +1,8 @@
-//! Reads policy files (YAML), with the source position of every value.
+//! Reads policy files (YAML) and reports their errors with source positions.
 //!
-//! Reading has three steps: `node` parses the text into a tree with positions, `deserialize` converts the tree into the
-//! types of `spec` (the syntax), and `compile` creates rules from them (the meaning). The last two report all errors,
-//! not only the first.
+//! Reading has three steps. Module `node` parses the text into a tree of values with source positions, `deserialize`
+//! converts the tree into the types of `spec`, and `compile` creates rules from these types. The last two steps report
+//! all errors of a file, not only the first one.
 
 mod charge;
 mod compile;
@@ -41,40 +41,42 @@ pub const MAX_RULES: usize = 10_000;
 /// The maximum number of route templates in a policy.
 pub const MAX_ROUTES: usize = 10_000;
 
-/// The maximum number of limits in a rule.
+/// The maximum number of limits in a list of a rule or an override.
 pub const MAX_LIMITS: usize = 16;
 
 /// The maximum number of overrides in a rule.
 pub const MAX_OVERRIDES: usize = 1_000;
 
-/// The maximum number of entries in `per`.
+/// The maximum number of entries in the `per` of a rule.
 pub const MAX_PER_ENTRIES: usize = 16;
 
-/// The maximum number of names in `descriptor`.
+/// The maximum number of attribute names in the `descriptor` of a rule.
 pub const MAX_DESCRIPTOR_NAMES: usize = 32;
 
-/// The maximum number of rules in `replaces`.
+/// The maximum number of rules that one rule can list in `replaces`.
 pub const MAX_REPLACED_RULES: usize = 1_000;
 
-/// The maximum number of attributes in `split.by`.
+/// The maximum number of attributes in `redis.split.by` of a rule.
 pub const MAX_SPLIT_ATTRIBUTES: usize = 16;
 
-/// The maximum number of combinations of attribute names in `per`: `[a|b, c|d]` has four.
+/// The maximum number of combinations of attribute names in the `per` of a rule. A combination takes one name from each
+/// entry: `[a|b, c|d]` has four.
 pub const MAX_COMBINATIONS: usize = 64;
 
-/// The maximum number of scopes in a policy: for each limit of each rule and override, the combinations of attribute
-/// names in `per`.
+/// The maximum number of key scopes in a policy. Each limit of a rule or override has one scope for each combination of
+/// attribute names in `per`.
 pub const MAX_SCOPES: usize = 500_000;
 
-/// The maximum number of limits in the rules of one domain. Each rule counts with its own limits or with the limits of
-/// its largest override. A call to Redis has 16 bits for the number of limits of a request.
+/// The maximum number of limits that one request can be checked against: the sum over all rules of a domain. Each rule
+/// contributes the number of its limits, or of the limits of an override if that is larger. A call to Redis has 16 bits
+/// for the number of limits of a request.
 pub const MAX_DOMAIN_LIMITS: usize = 65_535;
 
-/// A check whether the store supports a limit. The error names the reason.
-type LimitCheck<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
+/// A function that checks whether the store supports a limit. Its error is the reason why the store does not.
+type LimitSupportCheck<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
 
 impl Policy {
-    /// Reads a policy. `docs/POLICY.md` documents the format.
+    /// Reads a policy from YAML text. `docs/POLICY.md` documents the format.
     ///
     /// ```
     /// use slidegate::Policy;
@@ -90,9 +92,9 @@ impl Policy {
         Self::from_yaml_for(text, |_| Ok::<(), Infallible>(()))
     }
 
-    /// Reads a policy as [`from_yaml`](Self::from_yaml) does, for a store that supports only some limits. `supports`
-    /// returns an error, with the supported alternatives, for a limit that the store cannot enforce. This is reported as
-    /// an error of the policy, at the position of the limit.
+    /// Reads a policy as [`from_yaml`](Self::from_yaml) does, for a store that supports only some limits. For a limit
+    /// that the store cannot enforce, `supports` returns an error that names the supported alternatives. The error is
+    /// reported as an error of the policy, at the position of the limit.
     ///
     /// ```
     /// use slidegate::{Algorithm, Limit, Policy};
@@ -106,8 +108,8 @@ impl Policy {
     /// assert_eq!(errors.0.iter().map(|error| error.column).collect::<Vec<_>>(), [29, 37]);
     /// ```
     ///
-    /// Limits that descriptors carry are not known in advance. Of them, only the algorithm of rules with `limits:
-    /// requested` is checked. A store that does not support another one fails the request with
+    /// Limits that descriptors contain are not known in advance. For rules with `limits: requested`, only the algorithm
+    /// is checked. If the store does not support the limit of a descriptor, it fails the request with
     /// [`StoreError::Unsupported`](crate::StoreError::Unsupported).
     ///
     /// # Errors
@@ -118,13 +120,18 @@ impl Policy {
     ) -> Result<Self, PolicyErrors> {
         let diagnostics = Diagnostics::new(text);
         let supports = |limit: &Limit| supports(limit).map_err(|error| error.to_string());
-        let policy = read(text, &diagnostics, &supports);
+        let policy = read_policy(text, &diagnostics, &supports);
         diagnostics.into_errors().map_or_else(|| policy.ok_or_else(PolicyErrors::unknown), Err)
     }
 }
 
-/// Reads a policy and its warnings. Returns `None` or an incomplete policy only if errors were reported.
-fn read(text: &str, diagnostics: &Diagnostics<'_>, supports: &LimitCheck) -> Option<Policy> {
+/// Reads a policy from YAML text, with its warnings. Adds all errors to `diagnostics`. Returns `None` or an incomplete
+/// policy only if there are errors.
+fn read_policy(
+    text: &str,
+    diagnostics: &Diagnostics<'_>,
+    supports: &LimitSupportCheck,
+) -> Option<Policy> {
     if text.len() > MAX_POLICY_BYTES {
         let message = format_args!("a policy has at most {MAX_POLICY_BYTES} bytes");
         diagnostics.push(SourceSpan::default(), message);
@@ -136,7 +143,7 @@ fn read(text: &str, diagnostics: &Diagnostics<'_>, supports: &LimitCheck) -> Opt
         diagnostics.push(SourceSpan::default(), message);
         return None;
     }
-    let spec = deserialize::read::<PolicySpec>(&node, diagnostics)?;
+    let spec = deserialize::deserialize_tree::<PolicySpec>(&node, diagnostics)?;
     let (rules, routes) = Compiler::new(diagnostics, supports).compile_policy(&spec, node.span);
     let mut policy = Policy::new(rules, routes);
     if diagnostics.is_empty() {

@@ -1,8 +1,9 @@
 //! Index of the rules of a domain: finds the few rules that may apply to a request.
 //!
-//! Each rule has an *anchor*: a condition on one attribute that every request must meet for the rule to apply, and that
-//! as few other rules as possible share. One lookup for each attribute of a request finds the anchors that it meets,
-//! and so the rules to check.
+//! The index files each rule under *anchors*: conditions on one attribute, of which a request must meet at least one
+//! for the rule to apply. The index selects the anchors that the rule shares with as few other rules as possible. One
+//! lookup for each attribute of a request finds the anchors that the request meets. Only the rules of these anchors are
+//! checked completely.
 
 mod nested;
 
@@ -17,35 +18,38 @@ use nested::NestedMap;
 
 use super::pattern::Condition;
 use super::rule::Rule;
-use super::{Attributes, WhenMissing};
+use super::{DescriptorAttributes, WhenMissing};
 use crate::network::parse_address;
 
-/// Up to this number of rules, checking each rule is as fast as a lookup.
+/// The maximum number of rules in a domain for which no index is built. Checking so few rules is as fast as a lookup.
 const MAX_UNINDEXED_RULES: usize = 4;
 
-/// The keys come from the policy, so a client cannot choose them to collide.
-type Map<K, V> = HashMap<K, V, FixedState>;
+/// A hash map whose hash function has a fixed seed. The keys come from the policy, so a client cannot choose keys that
+/// collide.
+type FixedSeedMap<K, V> = HashMap<K, V, FixedState>;
 
-/// The rules of one domain, by their anchors.
+/// The rules of one domain, grouped by anchor. An anchor is a condition on one attribute that a request must meet for
+/// the rule to apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleIndex {
-    /// Rules without an anchor, which are always candidates.
+    /// Indexes of the rules without an anchor. They are candidates for every request.
     unanchored: Vec<u32>,
-    by_attribute: Map<Box<str>, AttributeIndex>,
+    by_attribute: FixedSeedMap<Box<str>, AttributeIndex>,
 }
 
-/// The rules whose anchors are conditions on one attribute.
+/// The rules whose anchors are conditions on the same attribute, grouped by the value that the condition requires.
 #[derive(Clone, Debug, Default)]
 struct AttributeIndex {
-    /// Rules that need the attribute with any value.
+    /// Rules that require the attribute to be present, with any value.
     present: Vec<u32>,
-    literals: Map<Box<str>, Vec<u32>>,
-    /// Rules with globs, by the text before the first `*`.
+    literals: FixedSeedMap<Box<str>, Vec<u32>>,
+    /// Rules whose condition contains a glob, by the text of the glob before its first `*`.
     prefixes: NestedMap<Box<str>>,
     networks: NestedMap<IpNet>,
 }
 
-/// A condition that every request meets that a rule applies to.
+/// A condition on one attribute by which a rule is indexed. A rule applies only to requests that meet at least one of
+/// its anchors.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct RuleAnchor<'p> {
     attribute: &'p str,
@@ -61,14 +65,14 @@ enum AnchorCondition<'p> {
 }
 
 impl RuleIndex {
-    /// Creates an index of rules. Each comes with its index in the policy.
+    /// Creates an index of the rules of one domain. Each rule in `rules` comes with its index in the policy.
     pub(crate) fn new(rules: &[(u32, &Rule)]) -> Self {
         let mut index = Self::default();
         if rules.len() <= MAX_UNINDEXED_RULES {
             index.unanchored = rules.iter().map(|(rule_index, _)| *rule_index).collect();
             return index;
         }
-        let choices: Vec<_> = rules.iter().map(|(_, rule)| anchor_choices(rule)).collect();
+        let choices: Vec<_> = rules.iter().map(|(_, rule)| possible_anchors(rule)).collect();
         let mut rules_per_anchor: HashMap<&RuleAnchor<'_>, usize> = HashMap::new();
         for anchor in choices.iter().flatten().flatten() {
             *rules_per_anchor.entry(anchor).or_default() += 1;
@@ -103,15 +107,19 @@ impl RuleIndex {
         }
     }
 
-    /// Returns the indexes of the rules that may apply, in the order of the policy.
-    pub(crate) fn candidates(&self, attributes: &Attributes<'_, '_>) -> SmallVec<[u32; 16]> {
+    /// Returns the indexes of the rules that may apply to a descriptor with these attributes, in the order of the
+    /// policy.
+    pub(crate) fn candidates(
+        &self,
+        attributes: &DescriptorAttributes<'_, '_>,
+    ) -> SmallVec<[u32; 16]> {
         let mut found = SmallVec::from_slice(&self.unanchored);
         if self.by_attribute.is_empty() {
             return found;
         }
         for (name, value) in attributes.iter() {
             if let Some(index) = self.by_attribute.get(name) {
-                index.collect_rules(value, &mut found);
+                index.collect_matching_rules(value, &mut found);
             }
         }
         // A rule is found several times if several of its patterns match.
@@ -122,7 +130,7 @@ impl RuleIndex {
 }
 
 impl AttributeIndex {
-    fn collect_rules(&self, value: &str, found: &mut SmallVec<[u32; 16]>) {
+    fn collect_matching_rules(&self, value: &str, found: &mut SmallVec<[u32; 16]>) {
         found.extend_from_slice(&self.present);
         found.extend_from_slice(self.literals.get(value).map_or(&[], |rules| rules));
         self.prefixes.for_each_containing(value, |rules| found.extend_from_slice(rules));
@@ -133,9 +141,9 @@ impl AttributeIndex {
     }
 }
 
-/// Returns the possible anchors of a rule. In each choice, a request that the rule applies to meets at least one
-/// anchor.
-fn anchor_choices(rule: &Rule) -> Vec<Vec<RuleAnchor<'_>>> {
+/// Returns the sets of anchors under which a rule can be indexed. Every request that the rule applies to meets at least
+/// one anchor of each set, so one set is enough for the index.
+fn possible_anchors(rule: &Rule) -> Vec<Vec<RuleAnchor<'_>>> {
     let conditions = rule.when().conditions().filter(|(_, condition)| !condition.is_negated());
     let when_choices = conditions.map(|(attribute, condition)| {
         anchor_conditions(condition)
@@ -174,8 +182,8 @@ mod tests {
     use crate::policy::Policy;
     use crate::request::{Descriptor, Request};
 
-    /// Generates an optional `when`.
-    fn when() -> impl Strategy<Value = String> {
+    /// Generates the text of a `when` field with up to two conditions, or an empty text.
+    fn when_strategy() -> impl Strategy<Value = String> {
         let value =
             "a|b|abc|a\\*|ab\\*|\\*c|10\\.0\\.0\\.0/8|10\\.1\\.0\\.0/16|10\\.1\\.0\\.1|::/16";
         let entry = ("[xyz]", proptest::collection::vec(value, 1..3), any::<bool>());
@@ -196,10 +204,10 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with policies of one rule, which do not use anchors.
+        /// Compares a policy of several rules, which uses the index, with policies of one rule, which do not.
         #[test]
         fn index_finds_every_matching_rule(
-            whens in proptest::collection::vec((when(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
+            whens in proptest::collection::vec((when_strategy(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
             values in proptest::array::uniform3("|a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"),
         ) {
             let rule = |(rule_index, (when, per)): (usize, &(String, String))| {

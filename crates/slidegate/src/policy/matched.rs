@@ -1,7 +1,7 @@
-//! The rules that apply to a request, and the hits that result from them.
+//! The rules that apply to a request, and the hits that result from them. A hit is one charge against one counter.
 //!
-//! Invariant: [`MatchedRules::hits`] and [`MatchedRules::origins`] have the same order, one entry for each limit of
-//! each rule.
+//! Invariant: [`MatchedRules::hits`] and [`MatchedRules::origins`] return one entry for each limit of each matched
+//! rule, in the same order.
 
 use std::iter::repeat_n;
 use std::num::NonZeroU32;
@@ -12,20 +12,20 @@ use smallvec::SmallVec;
 
 use super::cost::{RuleCharge, RuleCost};
 use super::mode::OnStoreError;
-use super::per::Identity;
+use super::per::KeyIdentity;
 use super::rule::{MatchDetails, Override, Rule, RuleLimit, SettingsSource};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::{Key, Value};
 use crate::request::Descriptor;
 
-/// The rules that apply to a request, in the order of the descriptors and then of the policy.
+/// The rules that apply to a request, sorted by descriptor. The rules of one descriptor are in the order of the policy.
 #[derive(Clone, Debug)]
 pub struct MatchedRules<'r>(SmallVec<[Match<'r>; 2]>);
 
-/// A rule that applies to a descriptor of a request.
+/// A rule that applies to a descriptor of a request, with the limits and the key for this descriptor.
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
-    /// Index in [`MatchedRules`].
+    /// Index of this match in [`MatchedRules`].
     match_index: u32,
     rule_index: u32,
     rule: &'r Rule,
@@ -34,30 +34,31 @@ pub struct Match<'r> {
     descriptor_index: u32,
     charge: RuleCharge,
     is_refund: bool,
-    /// Whether the cost has been consumed already and is only recorded.
+    /// Whether the cost has been consumed already, so that the match only records the cost and never denies.
     is_reported: bool,
 }
 
-/// The origins of the hits of a request.
+/// The rules and limits from which the hits of a request were created, one entry for each hit.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Origins {
-    pub(crate) hits: SmallVec<[Origin; 3]>,
-    /// `None` if the request has neither requested limits nor rules without limits, as most requests.
-    pub(crate) rare: Option<Box<RareOrigins>>,
+pub(crate) struct HitOrigins {
+    pub(crate) hits: SmallVec<[HitOrigin; 3]>,
+    /// Limits that descriptors contain, and descriptors with a rule without limits. `None` if the request has neither,
+    /// which is the usual case.
+    pub(crate) uncommon: Option<Box<UncommonOrigins>>,
 }
 
-/// The parts of [`Origins`] that most requests do not have.
+/// The data of [`HitOrigins`] that few requests have: limits in descriptors, and rules without limits.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RareOrigins {
-    /// Limits that descriptors carried.
+pub(crate) struct UncommonOrigins {
+    /// The limits that the descriptors of the request contained.
     pub(crate) requested: Vec<Arc<RuleLimit>>,
-    /// Indexes of the descriptors to which a rule without limits applies.
+    /// Indexes of the descriptors to which a rule without limits (`limits: unlimited`) applies.
     pub(crate) unlimited: Vec<u32>,
 }
 
-/// The rule and limit that a hit comes from.
+/// The rule and the limit from which a hit was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct HitOrigin {
     /// Index of the match in [`MatchedRules`].
     pub(crate) matched: u32,
     /// Index of the descriptor in the request.
@@ -65,7 +66,8 @@ pub(crate) struct Origin {
     /// Index of the rule in the policy.
     pub(crate) rule: u32,
     pub(crate) settings_source: SettingsSource,
-    /// Index of the limit in the rule's settings, or in [`RareOrigins::requested`] if `is_requested`.
+    /// Index of the limit in the settings of the rule. If `is_requested` is set, the index in
+    /// [`UncommonOrigins::requested`].
     pub(crate) limit: u16,
     pub(crate) is_requested: bool,
     pub(crate) is_refund: bool,
@@ -73,8 +75,9 @@ pub(crate) struct Origin {
     pub(crate) veto: Veto,
 }
 
-impl Origin {
-    /// Creates the origin of a hit by the rule of a [`Limiter`](crate::Limiter), its only rule.
+impl HitOrigin {
+    /// Creates the origin of a hit of a [`Limiter`](crate::Limiter), which has only one rule. `limit` is the index of
+    /// the limit in this rule.
     pub(crate) fn fixed(limit: u16, veto: Veto) -> Self {
         Self {
             matched: 0,
@@ -89,16 +92,16 @@ impl Origin {
         }
     }
 
-    /// Creates the origin of the denial of a request without a key.
+    /// Creates the origin of the denial of a request that has no key in a [`Limiter`](crate::Limiter).
     pub(crate) fn without_key(veto: Veto) -> Self {
         Self { settings_source: SettingsSource::Missing, ..Self::fixed(0, veto) }
     }
 }
 
-impl Origins {
+impl HitOrigins {
     #[cold]
-    fn rare(&mut self) -> &mut RareOrigins {
-        self.rare.get_or_insert_default()
+    fn uncommon_mut(&mut self) -> &mut UncommonOrigins {
+        self.uncommon.get_or_insert_default()
     }
 }
 
@@ -107,7 +110,7 @@ impl<'r> MatchedRules<'r> {
         Self(SmallVec::new())
     }
 
-    /// Appends a match.
+    /// Appends a rule that matches a descriptor, with the details of the match.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
@@ -122,7 +125,7 @@ impl<'r> MatchedRules<'r> {
         self.0[match_index as usize].match_index = match_index;
     }
 
-    /// Removes the rules that other matching rules replace.
+    /// Removes each match whose rule is listed in `replaces` of another matching rule.
     #[cold]
     pub(super) fn remove_replaced(&mut self) {
         let replaced: Vec<u32> =
@@ -137,18 +140,19 @@ impl<'r> MatchedRules<'r> {
         self.0.len()
     }
 
-    /// Returns each rule that applies, by descriptor and then in the order of the policy.
+    /// Returns the matches, sorted by descriptor. The matches of one descriptor are in the order of the rules in the
+    /// policy.
     pub fn matches(&self) -> impl Iterator<Item = &Match<'r>> {
         self.0.iter()
     }
 
-    /// Returns whether any match is a [refund](Match::is_refund).
+    /// Returns `true` if at least one match is a [refund](Match::is_refund), which subtracts units from counters.
     #[inline]
     pub(crate) fn is_refund(&self) -> bool {
         self.0.iter().any(|rule_match| rule_match.is_refund)
     }
 
-    /// Returns for each hit whether it is a refund.
+    /// Returns one flag for each hit: `true` if the hit is a refund. A refund subtracts units from a counter.
     pub(crate) fn refund_flags(&self) -> impl Iterator<Item = bool> {
         self.0
             .iter()
@@ -160,8 +164,8 @@ impl<'r> MatchedRules<'r> {
         Self(self.0.iter().filter(|rule_match| rule_match.is_refund).cloned().collect())
     }
 
-    /// Returns for each hit whether it charges the cost of the request: not a cost that the rule states, and not a
-    /// refund.
+    /// Returns one flag for each hit: `true` if the hit charges the cost of the request. The flag is `false` for a
+    /// refund and for a rule with its own `cost`.
     pub(crate) fn request_cost_flags(&self) -> impl Iterator<Item = bool> {
         let has_request_cost = |rule_match: &Match<'_>| {
             *rule_match.rule.cost() == RuleCost::Request && !rule_match.is_refund
@@ -171,8 +175,9 @@ impl<'r> MatchedRules<'r> {
         })
     }
 
-    /// Returns the rules whose cost the descriptors carry, to record units that have been consumed. A rule that denies
-    /// everything has no counters.
+    /// Returns only the matches that record units that have been consumed, and changes them so that they never deny.
+    /// Removes matches whose cost is 0 or is not specified by the descriptor, refunds, and rules with a max of 0, which
+    /// have no counters.
     pub(crate) fn reported(mut self) -> Self {
         self.0.retain(|rule_match| {
             let has_counters = rule_match.limits().iter().all(|limit| limit.limit.capacity() > 0);
@@ -189,26 +194,26 @@ impl<'r> MatchedRules<'r> {
         self
     }
 
-    /// Returns whether any rule has a limit.
+    /// Returns `true` if at least one matched rule has a limit, so that there is at least one hit.
     pub(crate) fn has_hits(&self) -> bool {
         self.0.iter().any(|rule_match| !rule_match.limits().is_empty())
     }
 
-    /// Returns one hit for each limit of each rule.
+    /// Returns one hit for each limit of each matched rule.
     pub fn hits(&self) -> SmallVec<[Hit<'_>; 3]> {
         self.0.iter().flat_map(Match::hits).collect()
     }
 
-    /// Returns the origin of each hit.
-    pub(crate) fn origins(&self) -> Origins {
-        let mut origins = Origins::default();
+    /// Returns the rule and the limit of each hit, in the order of [`hits`](Self::hits).
+    pub(crate) fn origins(&self) -> HitOrigins {
+        let mut origins = HitOrigins::default();
         for rule_match in &self.0 {
             let mut origin = rule_match.origin();
             let limits = rule_match.limits();
             if limits.is_empty() {
-                origins.rare().unlimited.push(rule_match.descriptor_index);
+                origins.uncommon_mut().unlimited.push(rule_match.descriptor_index);
             } else if let Some(limit) = &rule_match.details.requested {
-                let requested = &mut origins.rare().requested;
+                let requested = &mut origins.uncommon_mut().requested;
                 origin.limit = requested.len() as u16;
                 requested.push(limit.clone());
             }
@@ -220,22 +225,31 @@ impl<'r> MatchedRules<'r> {
         origins
     }
 
-    /// Returns the behavior while the store is unavailable: the strictest of all rules that can deny the request. Rules
-    /// in mode `observe` do not matter.
+    /// Returns the behavior while the store is unavailable: the strictest `on_store_error` of the matched rules that
+    /// can deny the request. Rules in mode `observe` are ignored, since they never deny.
     pub(crate) fn on_store_error(&self) -> OnStoreError {
         let enforced = self.0.iter().filter(|rule_match| rule_match.is_enforced());
         enforced.map(|rule_match| rule_match.rule.on_store_error).max().unwrap_or_default()
     }
 
-    /// Returns the matches that can be decided without the store: their rule has `on_store_error: local`, or a max of 0
-    /// denies everything. They refer to `local_rules`, the rules of the policy with limits divided by `instances`.
-    pub(crate) fn without_store(&self, local_rules: &'r [Rule], instances: NonZeroU32) -> Self {
+    /// Returns only the matches that can be decided without the store: matches of rules with `on_store_error: local`,
+    /// and matches with a max of 0, which deny every request. The returned matches refer to `local_rules`: the rules of
+    /// the policy, with limits divided by the number of slidegate instances.
+    pub(crate) fn decidable_without_store(
+        &self,
+        local_rules: &'r [Rule],
+        instances: NonZeroU32,
+    ) -> Self {
         let is_decidable = |rule_match: &Match<'_>| {
             rule_match.rule.on_store_error == OnStoreError::Local
                 || rule_match.limits().iter().any(|limit| limit.limit.capacity() == 0)
         };
         let matches = self.0.iter().filter(|rule_match| is_decidable(rule_match)).cloned();
-        Self(matches.map(|rule_match| rule_match.with_rules(local_rules, instances)).collect())
+        Self(
+            matches
+                .map(|rule_match| rule_match.with_divided_rules(local_rules, instances))
+                .collect(),
+        )
     }
 }
 
@@ -252,7 +266,7 @@ impl<'r> Match<'r> {
             // A refund denies nothing and does not affect the decision.
             details.veto = Veto::Never;
         }
-        let (charge, is_refund) = (rule.charge.charge(descriptor), descriptor.is_refund);
+        let (charge, is_refund) = (rule.charge.charge_for(descriptor), descriptor.is_refund);
         Self {
             match_index: 0,
             rule_index,
@@ -265,8 +279,9 @@ impl<'r> Match<'r> {
         }
     }
 
-    /// Returns the match with the limits of `rules`, a copy of the policy's rules with limits divided by `instances`.
-    fn with_rules(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
+    /// Replaces the rule of the match by the rule with the same index in `rules`, which are the rules of the policy
+    /// with limits divided by the number of instances.
+    fn with_divided_rules(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
         self.rule = &rules[self.rule_index as usize];
         self.details.limits = self.rule.limits(self.details.settings_source);
         if let Some(limit) = &mut self.details.requested {
@@ -276,8 +291,8 @@ impl<'r> Match<'r> {
         self
     }
 
-    fn origin(&self) -> Origin {
-        Origin {
+    fn origin(&self) -> HitOrigin {
+        HitOrigin {
             matched: self.match_index,
             descriptor: self.descriptor_index,
             rule: self.rule_index,
@@ -294,7 +309,7 @@ impl<'r> Match<'r> {
         self.rule_index
     }
 
-    /// Returns the rule.
+    /// Returns the rule that applies.
     pub fn rule(&self) -> &'r Rule {
         self.rule
     }
@@ -309,7 +324,7 @@ impl<'r> Match<'r> {
         self.descriptor_index as usize
     }
 
-    /// Returns the override that applies, with its index in the rule; `None` if the settings of the rule apply.
+    /// Returns the override that applies, with its index in [`Rule::overrides`]; `None` if no override applies.
     pub fn active_override(&self) -> Option<(usize, &'r Override)> {
         match self.details.settings_source {
             SettingsSource::Override(index) => {
@@ -320,22 +335,24 @@ impl<'r> Match<'r> {
         }
     }
 
-    /// Returns whether the rule denies the request because an attribute of `per` is absent.
+    /// Returns `true` if an attribute of `per` is absent from the request, and the rule denies such requests
+    /// (`when_missing: deny`).
     pub fn is_attribute_missing(&self) -> bool {
         self.details.settings_source == SettingsSource::Missing
     }
 
-    /// Returns whether a limit that does not fit denies the request.
+    /// Returns `true` if the rule can deny the request: it has a limit, is not in mode `observe`, and the match is
+    /// not a refund.
     pub fn is_enforced(&self) -> bool {
         !self.limits().is_empty() && self.details.veto != Veto::Never
     }
 
-    /// Returns whether the cost is subtracted from the counters; see [`Descriptor::as_refund`].
+    /// Returns `true` if the cost is subtracted from the counters instead of added; see [`Descriptor::as_refund`].
     pub fn is_refund(&self) -> bool {
         self.is_refund
     }
 
-    /// Returns the limits that apply; empty if every request passes.
+    /// Returns the limits that apply to the request. The list is empty if the rule allows every request.
     pub fn limits(&self) -> &[RuleLimit] {
         match &self.details.requested {
             Some(limit) => slice::from_ref(limit),
@@ -343,9 +360,9 @@ impl<'r> Match<'r> {
         }
     }
 
-    /// Returns the names and values of the attributes in `per` that identify the key, in the order of the rule.
+    /// Returns the names and values of the attributes that identify the counter of the request, in the order of `per`.
     pub fn identity(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
-        let Identity { values, combination, .. } = &self.details.identity;
+        let KeyIdentity { values, combination, .. } = &self.details.identity;
         let scope = match &self.details.requested {
             Some(limit) => &limit.scopes[0],
             None => &self.rule.identity_scopes[usize::from(*combination)],
@@ -353,21 +370,21 @@ impl<'r> Match<'r> {
         scope.names().zip(values.iter().copied())
     }
 
-    /// Returns one hit for each limit. The hits of a [refund](Self::is_refund) are for
-    /// [`Store::refund`](crate::Store::refund).
+    /// Returns one hit for each limit of the match. If the match is a [refund](Self::is_refund), the hits must be
+    /// passed to [`Store::refund`](crate::Store::refund).
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
-        let Identity { values, combination, part } = &self.details.identity;
+        let KeyIdentity { values, combination, part } = &self.details.identity;
         self.limits().iter().map(|limit| Hit {
             key: Key::with_optional_part(&limit.scopes[usize::from(*combination)], values, *part),
             limit: &limit.limit,
             cost: self.charge.cost,
-            required: self.required(limit),
+            required: self.required_units(limit),
             veto: self.details.veto,
             charge: self.charge_when(limit),
         })
     }
 
-    fn required(&self, limit: &RuleLimit) -> u64 {
+    fn required_units(&self, limit: &RuleLimit) -> u64 {
         match self.charge.required {
             _ if self.is_reported => 0,
             // A max of 0 denies everything.

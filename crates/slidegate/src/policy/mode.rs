@@ -9,27 +9,29 @@ use thiserror::Error;
 use crate::hit::Veto;
 use crate::key::Key;
 
-/// The effect of a rule on requests that do not fit its limits.
+/// The effect of a rule on a request that exceeds its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Denies requests that do not fit.
+    /// Denies each request that exceeds a limit of the rule.
     #[default]
     Enforce,
-    /// Denies a request if none of the limits in this mode fits.
+    /// Denies a request only if the request exceeds all limits that have this mode, in all rules that apply to the
+    /// request.
     Jointly,
-    /// Decides and counts, and never denies.
+    /// Counts requests and records which of them exceed a limit, but never denies a request.
     Observe,
-    /// Does not apply.
+    /// Disables the rule: it neither counts nor denies requests.
     Off,
-    /// Enforces the limits for a percentage of the keys, always the same keys, and observes the others.
+    /// Enforces the limits for a percentage of the keys, which are always the same keys. The other keys are treated as
+    /// in mode `observe`.
     EnforceFor(Percentage),
 }
 
-/// A percentage with two decimals, stored as hundredths of a percent.
+/// A percentage from 0% to 100% with two decimals, stored as hundredths of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percentage(u16);
 
-/// The reason why a text is not a percentage.
+/// The reason why a text cannot be parsed as a percentage.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum PercentageError {
     /// The text does not end with `%`.
@@ -43,12 +45,13 @@ pub enum PercentageError {
 }
 
 impl Percentage {
-    /// 100% in hundredths of a percent.
+    /// The value of 100%, in hundredths of a percent.
     const HUNDRED_PERCENT: u64 = 10_000;
 
-    /// Returns `n` if the percentage is 1/n for an `n` from 2 to `max_ratio`, rounded to two decimals. Otherwise
-    /// returns the nearest such percentage and its `n`.
-    pub(crate) fn to_one_in(self, max_ratio: u32) -> Result<u32, (Self, u32)> {
+    /// Converts the percentage to a ratio of one in `n`, for an integer `n` from 2 to `max_ratio`. Returns `n` if 1/n,
+    /// rounded to two decimals of a percent, equals the percentage. Otherwise returns an error with the nearest
+    /// percentage of this form and its `n`.
+    pub(crate) fn to_one_in_n(self, max_ratio: u32) -> Result<u32, (Self, u32)> {
         let percentage_of =
             |ratio: u32| Self(((Self::HUNDRED_PERCENT as u32 + ratio / 2) / ratio) as u16);
         let nearest = (2..=max_ratio).min_by_key(|&ratio| percentage_of(ratio).0.abs_diff(self.0));
@@ -59,18 +62,19 @@ impl Percentage {
         }
     }
 
-    /// Returns whether the percentage is 0%.
+    /// Returns `true` if the percentage is 0%.
     pub(crate) fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns whether the percentage is 100%.
+    /// Returns `true` if the percentage is 100%.
     pub(crate) fn is_full(self) -> bool {
         u64::from(self.0) == Self::HUNDRED_PERCENT
     }
 
-    /// Returns whether a key belongs to this percentage of the keys: its stable hash modulo 10,000 is below the
-    /// hundredths of a percent. A larger percentage includes all keys of a smaller one.
+    /// Returns `true` if a key is selected by this percentage: the stable hash of the key modulo 10,000 is less than
+    /// the percentage in hundredths of a percent. A larger percentage selects all keys that a smaller percentage
+    /// selects.
     fn includes(self, key: &Key<'_>) -> bool {
         key.stable_hash() % Self::HUNDRED_PERCENT < u64::from(self.0)
     }
@@ -102,7 +106,7 @@ impl FromStr for Percentage {
     }
 }
 
-/// Formats as `5%` or `0.25%`.
+/// Formats the percentage without trailing zeros, such as `5%` or `0.25%`.
 impl fmt::Display for Percentage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0 / 100, self.0 % 100) {
@@ -114,7 +118,8 @@ impl fmt::Display for Percentage {
 }
 
 impl Mode {
-    /// Returns the mode without denials: `Observe`, or `Off` if the rule is off.
+    /// Returns the mode that replaces this mode if a policy must not deny requests: `Observe`, or `Off` if this mode is
+    /// `Off`.
     pub(crate) fn observing(self) -> Self {
         match self {
             Self::Off => Self::Off,
@@ -122,7 +127,8 @@ impl Mode {
         }
     }
 
-    /// Returns the veto of the hits of a key; `None` if there are no hits.
+    /// Returns the veto of the hits for a key: whether a hit that does not fit denies the request. Returns `None` if
+    /// the rule is off, so that it has no hits.
     pub(crate) fn veto(self, key: &Key<'_>) -> Option<Veto> {
         match self {
             Self::Enforce => Some(Veto::Alone),
@@ -134,27 +140,28 @@ impl Mode {
     }
 }
 
-/// The treatment of a request without an attribute of `per`.
+/// The treatment of a request that lacks an attribute listed in the `per` of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WhenMissing {
-    /// The rule does not apply.
+    /// The rule does not apply to the request.
     #[default]
     Skip,
     /// The rule denies the request.
     Deny,
 }
 
-/// The behavior of a rule while the store is unavailable, from the least to the most strict. The strictest rule wins.
+/// The behavior of a rule while the store is unavailable, from the least to the most strict. If several rules apply to
+/// a request, the strictest behavior is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnStoreError {
     /// The limits of the rule are not checked.
     Allow,
-    /// Each instance enforces the limits in memory with max(1, max / expected instances). In any window across an
-    /// outage at most 2*max requests pass.
+    /// Each slidegate instance enforces the limits in its own memory, with max(1, max / expected instances) instead of
+    /// max. In any window across an outage, at most 2*max requests pass.
     #[default]
     Local,
     /// The request is denied.
@@ -166,8 +173,8 @@ mod tests {
     use super::*;
     use crate::key::{Scope, Value};
 
-    /// Returns the tenants, out of 10,000, that a percentage includes.
-    fn included_tenants(percentage: &str) -> Vec<String> {
+    /// Returns the names of the tenants, out of 10,000, whose keys are selected by a percentage.
+    fn tenants_in_percentage(percentage: &str) -> Vec<String> {
         let percentage: Percentage = percentage.parse().unwrap();
         let scope = Scope::new("default", "canary", "", &["tenant"]);
         let tenants = (0..10_000).map(|index| format!("tenant-{index}"));
@@ -178,16 +185,19 @@ mod tests {
 
     #[test]
     fn percentage_includes_keys_of_smaller_percentage() {
-        let (small, large) = (included_tenants("5%"), included_tenants("50%"));
+        let (small, large) = (tenants_in_percentage("5%"), tenants_in_percentage("50%"));
         assert!((430..570).contains(&small.len()), "{}", small.len());
         assert!((4_850..5_150).contains(&large.len()), "{}", large.len());
         assert!(small.iter().all(|tenant| large.contains(tenant)));
-        assert_eq!((included_tenants("0%").len(), included_tenants("100%").len()), (0, 10_000));
+        assert_eq!(
+            (tenants_in_percentage("0%").len(), tenants_in_percentage("100%").len()),
+            (0, 10_000)
+        );
     }
 
     #[test]
     fn percentage_converts_to_nearest_one_in_n() {
-        let one_in = |text: &str| text.parse::<Percentage>().unwrap().to_one_in(100);
+        let one_in = |text: &str| text.parse::<Percentage>().unwrap().to_one_in_n(100);
         for (text, ratio) in
             [("50%", 2), ("33.33%", 3), ("12.5%", 8), ("10%", 10), ("1.01%", 99), ("1%", 100)]
         {

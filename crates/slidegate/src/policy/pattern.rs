@@ -1,4 +1,4 @@
-//! Patterns for values of attributes: literals, globs and networks; and conditions made of them.
+//! Patterns for the values of attributes (literals, globs and networks), and conditions that consist of such patterns.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,17 +9,17 @@ use thiserror::Error;
 use crate::host::normal_host;
 use crate::network::{NetworkError, parse_address, parse_network};
 
-/// A pattern for a value of an attribute.
+/// A pattern that matches some values of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     Literal(Box<str>),
     Glob(Glob),
-    /// Matches addresses in the network. A single address is a network of one address, since an address has several
-    /// spellings.
+    /// Matches every address in the network, independent of the spelling of the address. A single address is stored as
+    /// a network that contains only this address.
     Network(IpNet),
 }
 
-/// A pattern with `*`, which matches any number of any characters, including none and including `/`.
+/// A pattern that contains `*`. Each `*` matches any text, including the empty text and text with `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Glob {
     prefix: Box<str>,
@@ -27,7 +27,7 @@ pub(crate) struct Glob {
     suffix: Box<str>,
 }
 
-/// The reason why a text is not a pattern.
+/// The reason why a text cannot be parsed as a pattern.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(crate) enum PatternError {
     #[error("a pattern cannot be empty")]
@@ -70,7 +70,8 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Parses a pattern for hosts. It matches hosts in canonical form.
+    /// Parses a pattern for host names. The pattern matches host names in canonical form: in lower case, without a
+    /// port.
     pub(crate) fn for_host(text: &str) -> Result<Self, PatternError> {
         match text.parse()? {
             Self::Literal(_) => match &*normal_host(text) {
@@ -88,19 +89,19 @@ impl Pattern {
 }
 
 impl Glob {
-    /// Returns the text that every matching value begins with.
+    /// Returns the text before the first `*`. Every value that the glob matches begins with this text.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Returns the pattern as text, with consecutive stars merged.
+    /// Returns the glob as text. Consecutive stars in the source text are merged into one.
     pub(crate) fn text(&self) -> String {
         let middle = self.middle.iter().map(|part| format!("{part}*"));
         format!("{}*{}{}", self.prefix, middle.collect::<String>(), self.suffix)
     }
 
-    /// Returns whether the pattern matches a value. Each part is matched at its first occurrence: since only stars are
-    /// between parts, a later occurrence cannot match more.
+    /// Returns `true` if the glob matches a value. Each part between two stars is searched from left to right, and its
+    /// first occurrence is used. A later occurrence would only leave less text for the remaining parts.
     pub(crate) fn matches(&self, value: &str) -> bool {
         let Some(mut rest) = value.strip_prefix(&*self.prefix) else {
             return false;
@@ -115,23 +116,24 @@ impl Glob {
     }
 }
 
-/// A condition on one attribute: one of several patterns matches or, if negated, none.
+/// A condition on the value of one attribute. The condition is met if at least one of its patterns matches the value. A
+/// negated condition (`not`) is met if none of its patterns matches.
 ///
-/// Two conditions are equal if they have the same patterns, independent of their spelling.
+/// Two conditions are equal if they have the same patterns after parsing, even if the source texts differ.
 #[derive(Clone, Debug)]
 pub struct Condition {
     is_negated: bool,
-    /// The patterns as written, in the order of the file.
+    /// The source texts of the patterns, in the order of the file.
     source_texts: Box<[Box<str>]>,
-    /// Sorted.
+    /// The literal patterns, sorted for binary search.
     literals: Box<[Box<str>]>,
     globs: Box<[Glob]>,
-    /// Sorted, without networks inside others.
+    /// The network patterns, sorted. A network inside another network of the list is left out.
     networks: Box<[IpNet]>,
 }
 
 impl Condition {
-    /// Creates a condition from patterns and their source texts.
+    /// Creates a condition from patterns. Each pattern comes with its source text.
     pub(crate) fn new(is_negated: bool, patterns: Vec<(&str, Pattern)>) -> Self {
         let source_texts = patterns.iter().map(|(text, _)| (*text).into()).collect();
         let (mut literals, mut globs, mut networks) = (Vec::new(), Vec::new(), Vec::new());
@@ -152,7 +154,8 @@ impl Condition {
         }
     }
 
-    /// Returns whether an attribute meets the condition. An absent attribute matches no pattern.
+    /// Returns `true` if the value of an attribute meets the condition. `None` is an absent attribute, which matches no
+    /// pattern and therefore meets only negated conditions.
     pub fn matches(&self, value: Option<&str>) -> bool {
         match value {
             Some(value) => self.matches_any_pattern(value) != self.is_negated,
@@ -174,16 +177,16 @@ impl Condition {
         })
     }
 
-    /// Returns whether no value meets both conditions. Decides this only if this condition consists of literals and is
-    /// not negated; otherwise returns `false`.
+    /// Returns `true` if no value meets both this condition and `other`. Always returns `false` if this condition is
+    /// negated or contains globs or networks, since these are not analyzed.
     pub(crate) fn excludes(&self, other: &Self) -> bool {
         let has_literals_only =
             !self.is_negated && self.globs.is_empty() && self.networks.is_empty();
         has_literals_only && self.literals.iter().all(|literal| !other.matches(Some(literal)))
     }
 
-    /// Returns whether every value that meets this condition also meets `other`. Returns `false` if that cannot be
-    /// shown.
+    /// Returns `true` if every value that meets this condition provably also meets `other`. Returns `false` if this is
+    /// wrong or cannot be proved.
     pub(crate) fn implies(&self, other: &Self) -> bool {
         match (self.is_negated, other.is_negated) {
             (false, false) => self.is_subset_of(other),
@@ -194,8 +197,8 @@ impl Condition {
         }
     }
 
-    /// Returns whether the patterns of `other` match every value that these patterns match. Returns `false` if that
-    /// cannot be shown.
+    /// Returns `true` if the patterns of `other` provably match every value that the patterns of this condition match.
+    /// Returns `false` if this is wrong or cannot be proved.
     fn is_subset_of(&self, other: &Self) -> bool {
         let in_globs = |text: &str| other.globs.iter().any(|glob| glob.matches(text));
         let in_networks = |inner: &IpNet| other.networks.iter().any(|outer| outer.contains(inner));
@@ -205,8 +208,8 @@ impl Condition {
             && self.networks.iter().all(|inner| in_networks(inner) || in_globs("*"))
     }
 
-    /// Returns whether the patterns of `other` match no value that these patterns match. Returns `false` if that cannot
-    /// be shown.
+    /// Returns `true` if provably no value is matched by patterns of both conditions. Returns `false` if this is wrong
+    /// or cannot be proved.
     fn is_disjoint_from(&self, other: &Self) -> bool {
         let has_literals_only =
             |condition: &Self| condition.globs.is_empty() && condition.networks.is_empty();
@@ -218,17 +221,17 @@ impl Condition {
                 || has_literals_only(other) && is_apart(&other.literals, self))
     }
 
-    /// Returns whether the patterns match every value of a present attribute.
+    /// Returns `true` if the patterns match every value of a present attribute: one of them is `*`.
     pub(crate) fn matches_every_value(&self) -> bool {
         self.globs.iter().any(|glob| glob.matches(""))
     }
 
-    /// Returns whether the condition is negated (`not`).
+    /// Returns `true` if the condition is negated (`not`): then it is met by values that none of its patterns matches.
     pub fn is_negated(&self) -> bool {
         self.is_negated
     }
 
-    /// Returns the patterns as written.
+    /// Returns the source texts of the patterns, in the order of the policy file.
     pub fn patterns(&self) -> impl Iterator<Item = &str> {
         self.source_texts.iter().map(|pattern| &**pattern)
     }
@@ -256,7 +259,7 @@ impl PartialEq for Condition {
 
 impl Eq for Condition {}
 
-/// Formats as `POST`, ``one of `a` or `b*` `` or ``not `10.0.0.0/8` ``.
+/// Formats the patterns in backticks, such as `` `POST` ``, `` `a` or `b*` `` or ``not `10.0.0.0/8` ``.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_negated {
@@ -280,12 +283,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn matches(pattern: &str, value: &str) -> bool {
+    fn pattern_matches(pattern: &str, value: &str) -> bool {
         let pattern = (pattern, pattern.parse().unwrap());
         Condition::new(false, vec![pattern]).matches(Some(value))
     }
 
-    /// Reference implementation: a star matches nothing, or one character and then the rest.
+    /// Returns `true` if a glob matches a value. This recursive reference implementation lets a star match the empty
+    /// text, or one character followed by the same star.
     fn reference_glob_match(pattern: &[u8], value: &[u8]) -> bool {
         match (pattern, value) {
             ([], _) => value.is_empty(),
@@ -302,23 +306,23 @@ mod tests {
     }
 
     #[test]
-    fn star_matches_slashes() {
-        assert!(matches("/v1/*", "/v1/users/7"));
-        assert!(!matches("/v1/*", "/v2/users"));
-        assert!(matches("*", ""));
-        assert!(!matches("ab*ba", "aba"), "the parts may not overlap");
-        assert!(!matches("a", "ab"));
+    fn glob_star_matches_slashes() {
+        assert!(pattern_matches("/v1/*", "/v1/users/7"));
+        assert!(!pattern_matches("/v1/*", "/v2/users"));
+        assert!(pattern_matches("*", ""));
+        assert!(!pattern_matches("ab*ba", "aba"), "the parts may not overlap");
+        assert!(!pattern_matches("a", "ab"));
     }
 
     #[test]
     fn network_matches_every_address_spelling() {
-        assert!(matches("10.0.0.0/8", "10.255.0.1"));
-        assert!(matches("10.0.0.0/8", "::ffff:10.1.2.3"));
-        assert!(!matches("10.0.0.0/8", "11.0.0.0"));
-        assert!(!matches("10.0.0.0/8", "10.0.0.0/8"));
-        assert!(matches("2001:db8::1", "2001:0DB8:0::1"));
-        assert!(!matches("2001:db8::/32", "2001:db9::"));
-        assert!(matches("0.0.0.0/0", "1.2.3.4") && !matches("0.0.0.0/0", "::1"));
+        assert!(pattern_matches("10.0.0.0/8", "10.255.0.1"));
+        assert!(pattern_matches("10.0.0.0/8", "::ffff:10.1.2.3"));
+        assert!(!pattern_matches("10.0.0.0/8", "11.0.0.0"));
+        assert!(!pattern_matches("10.0.0.0/8", "10.0.0.0/8"));
+        assert!(pattern_matches("2001:db8::1", "2001:0DB8:0::1"));
+        assert!(!pattern_matches("2001:db8::/32", "2001:db9::"));
+        assert!(pattern_matches("0.0.0.0/0", "1.2.3.4") && !pattern_matches("0.0.0.0/0", "::1"));
     }
 
     #[test]
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_network_error_names_reason() {
+    fn invalid_network_error_contains_reason() {
         let error = |text: &str| text.parse::<Pattern>().unwrap_err().to_string();
         let prefix = "is not a network: a prefix of IPv4 is a whole number from 0 to 32";
         for text in ["10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/8/8"] {
@@ -340,7 +344,7 @@ mod tests {
         assert!("/v1/8".parse::<Pattern>().is_ok(), "a path is none");
     }
 
-    fn patterns() -> impl Strategy<Value = Vec<String>> {
+    fn pattern_texts_strategy() -> impl Strategy<Value = Vec<String>> {
         proptest::collection::vec(
             "[ab]{1,2}|[ab]?\\*[ab]?|10\\.[01]\\.0\\.0/16|10\\.0\\.0\\.0/8",
             1..3,
@@ -349,16 +353,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn glob_agrees_with_reference(pattern in "[ab*]{1,8}", value in "[ab]{0,10}") {
+        fn glob_match_agrees_with_reference_implementation(pattern in "[ab*]{1,8}", value in "[ab]{0,10}") {
             prop_assert_eq!(
-                matches(&pattern, &value),
+                pattern_matches(&pattern, &value),
                 reference_glob_match(pattern.as_bytes(), value.as_bytes())
             );
         }
 
         #[test]
-        fn implied_condition_holds_for_every_value(
-            (left, right) in (patterns(), patterns()),
+        fn implied_condition_is_met_by_every_value(
+            (left, right) in (pattern_texts_strategy(), pattern_texts_strategy()),
             (left_negated, right_negated) in (any::<bool>(), any::<bool>()),
             value in proptest::option::of("[ab]{0,3}|10\\.[01]\\.[01]\\.7"),
         ) {
@@ -372,9 +376,9 @@ mod tests {
             prop_assert!(left.implies(&left), "{left}");
         }
 
-        /// Lists are searched by bisection; this compares with single patterns.
+        /// Compares a condition with several patterns, which uses binary search, with conditions of one pattern each.
         #[test]
-        fn list_matches_if_any_pattern_does(
+        fn condition_matches_if_any_pattern_matches(
             patterns in proptest::collection::vec("[ab]{1,2}|[ab]?\\*[ab]?|10\\.[01]\\.0\\.0/16|10\\.0\\.0\\.0/(8|9)|::/[1-9]", 1..12),
             value in "[ab]{1,3}|10\\.[012]\\.[0-3]\\.7|[0-9a-f]{1,4}::",
         ) {
@@ -382,7 +386,7 @@ mod tests {
                 .map(|pattern| (pattern.as_str(), pattern.parse().unwrap())).collect();
             prop_assert_eq!(
                 Condition::new(false, parsed).matches(Some(&value)),
-                patterns.iter().any(|pattern| matches(pattern, &value))
+                patterns.iter().any(|pattern| pattern_matches(pattern, &value))
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The attributes that a rule counts by (`per`), and the values that identify a key.
+//! The attributes that a rule counts by (`per`), and the values of these attributes, which identify a counter.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,41 +6,42 @@ use std::net::IpAddr;
 use ipnet::Ipv6Net;
 use smallvec::SmallVec;
 
-use super::Attributes;
+use super::DescriptorAttributes;
 use crate::key::Value;
 use crate::network::parse_address;
 
-/// The `per` of a rule: the attributes that it counts by. Each entry contributes the value of its first attribute that
-/// is present.
+/// The `per` of a rule: the attributes by which the rule counts. Each entry contributes one value to the key of a
+/// counter: the value of the first attribute in the entry that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Per {
-    /// One item for each entry; `a|b` has two names.
+    /// The entries, in the order of the file. The entry `a|b` has two names.
     entries: Box<[Alternatives]>,
     ipv6_prefix: u8,
 }
 
-/// One entry of `per`: alternative attribute names. The first attribute that is present is used.
+/// One entry of `per`: alternative attribute names, such as `api_key|ip`. The first of these attributes that is present
+/// in the request is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alternatives(Box<[Box<str>]>);
 
-/// The values that identify the key of a request: one for each entry of `per`.
+/// The values that identify the counter of a request under a rule: one value for each entry of `per`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Identity<'r> {
+pub(crate) struct KeyIdentity<'r> {
     pub(crate) values: SmallVec<[Value<'r>; 2]>,
-    /// Index of the combination of attribute names that provided the values, as in [`Per::combinations`].
+    /// The attribute names that provided the values, as an index into [`Per::combinations`].
     pub(crate) combination: u16,
-    /// Index of the sub-key, if the rule splits its counters.
+    /// Index of the sub-key; `None` if the rule does not split its counters over several keys in Redis.
     pub(crate) part: Option<u16>,
 }
 
 impl Alternatives {
-    /// Returns the names, in the order in which they are tried.
+    /// Returns the attribute names of the entry. The first name whose attribute is present is used.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.0.iter().map(|name| &**name)
     }
 }
 
-/// Formats as `api_key|ip`.
+/// Formats the names separated by `|`, such as `api_key|ip`.
 impl fmt::Display for Alternatives {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("|"))
@@ -48,25 +49,26 @@ impl fmt::Display for Alternatives {
 }
 
 impl Per {
-    /// Creates a `per` with one counter for each combination of values. The number of combinations of *names* must fit
-    /// in a `u16`.
+    /// Creates a `per` from its entries, each a list of alternative names. A combination takes one name from each
+    /// entry; the number of possible combinations must fit in a `u16`.
     pub(crate) fn new(entries: Vec<Vec<Box<str>>>, ipv6_prefix: u8) -> Self {
         let entries = entries.into_iter().map(|names| Alternatives(names.into()));
         Self { entries: entries.collect(), ipv6_prefix }
     }
 
-    /// Returns the entries, in the order of the file; empty if all requests share one counter.
+    /// Returns the entries, in the order of the file. Without entries, all requests share one counter.
     pub fn entries(&self) -> &[Alternatives] {
         &self.entries
     }
 
-    /// Returns the prefix length by which IPv6 addresses are counted: a client usually controls all addresses with the
-    /// same prefix.
+    /// Returns the prefix length of IPv6 addresses, in bits. Addresses with the same prefix share a counter, since a
+    /// client usually controls all of them.
     pub fn ipv6_prefix(&self) -> u8 {
         self.ipv6_prefix
     }
 
-    /// Returns the names of every combination, in the order of [`Identity::combination`].
+    /// Returns every combination of attribute names that takes one name from each entry. The index of a combination is
+    /// its [`KeyIdentity::combination`].
     pub(crate) fn combinations(&self) -> Vec<Vec<&str>> {
         self.entries.iter().fold(vec![Vec::new()], |combinations, alternatives| {
             let extend = |names: &Vec<_>| {
@@ -77,33 +79,41 @@ impl Per {
         })
     }
 
-    /// Returns the values that identify the key of these attributes, or the first entry without a present attribute.
-    pub(crate) fn identify<'r>(
+    /// Returns the values that identify the counter of a descriptor with these attributes.
+    ///
+    /// # Errors
+    /// Returns the first entry of `per` of which no attribute is present.
+    pub(crate) fn identify_key<'r>(
         &'r self,
-        attributes: &Attributes<'r, '_>,
-    ) -> Result<Identity<'r>, &'r Alternatives> {
-        let mut identity = Identity::default();
+        attributes: &DescriptorAttributes<'r, '_>,
+    ) -> Result<KeyIdentity<'r>, &'r Alternatives> {
+        let mut identity = KeyIdentity::default();
         for alternatives in &self.entries {
             let mut present = (0..)
                 .zip(&alternatives.0)
                 .filter_map(|(index, name)| Some((index, &**name, attributes.get(name)?)));
             let (index, name, text): (u16, _, _) = present.next().ok_or(alternatives)?;
             identity.combination = identity.combination * alternatives.0.len() as u16 + index;
-            let shortened = attributes.shorten(name, text);
-            identity.values.push(shortened.unwrap_or_else(|| self.key_value(text)));
+            let shortened = attributes.shorten_value(name, text);
+            identity.values.push(shortened.unwrap_or_else(|| self.to_key_value(text)));
         }
         Ok(identity)
     }
 
-    /// Returns the values of all attributes, independent of the entries.
-    pub(crate) fn identify_all<'r>(&self, attributes: &Attributes<'r, '_>) -> Identity<'r> {
-        let value =
-            |(name, text)| attributes.shorten(name, text).unwrap_or_else(|| self.key_value(text));
+    /// Returns the values of all attributes of a descriptor as the identity of its counter. Ignores the entries of
+    /// `per`.
+    pub(crate) fn identify_by_all_attributes<'r>(
+        &self,
+        attributes: &DescriptorAttributes<'r, '_>,
+    ) -> KeyIdentity<'r> {
+        let value = |(name, text)| {
+            attributes.shorten_value(name, text).unwrap_or_else(|| self.to_key_value(text))
+        };
         let values = attributes.pairs.iter().copied().map(value).collect();
-        Identity { values, ..Identity::default() }
+        KeyIdentity { values, ..KeyIdentity::default() }
     }
 
-    fn key_value<'r>(&self, text: &'r str) -> Value<'r> {
+    fn to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
         // An address has several spellings, and an IPv6 client has very many addresses.
         match parse_address(text).filter(|_| text.contains(':')) {
             Some(IpAddr::V6(address)) => match Ipv6Net::new(address, self.ipv6_prefix) {

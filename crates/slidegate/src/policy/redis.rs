@@ -1,44 +1,47 @@
-//! Options of a rule for stores that count in Redis, and the choice of the sub-key of a request.
+//! Options of a rule for stores that count in Redis, and the selection of one sub-key if a counter is split over
+//! several.
 
 use std::hash::Hasher;
 use std::num::NonZeroU32;
 
 use fnv::FnvHasher;
 
-use super::Attributes;
+use super::DescriptorAttributes;
 use crate::redis_options::RedisOptions;
 
-/// The `redis` options of a rule; other stores ignore them.
+/// The `redis` options of a rule. Stores that do not count in Redis ignore these options.
 #[derive(Clone, Debug)]
 pub struct RuleRedisOptions {
-    /// The options of the rule, independent of a limit. The scopes of each limit have their own copy.
+    /// The options of the rule. The scopes of each limit contain a copy of these options that is adapted to the limit.
     pub(super) options: RedisOptions,
     pub(super) split_by: Box<[Box<str>]>,
 }
 
 impl RuleRedisOptions {
-    /// Returns the indexes of the entries of `per` that choose the hash slot; empty if all do.
+    /// Returns the indexes of the entries of `per` whose values determine the hash slot in Redis Cluster. The list is
+    /// empty if the values of all entries do.
     pub fn slot_by(&self) -> &[usize] {
         self.options.slot_by()
     }
 
-    /// Returns the attributes whose values choose the sub-key.
+    /// Returns the names of the attributes whose values select the sub-key of a request.
     pub fn split_by(&self) -> impl Iterator<Item = &str> {
         self.split_by.iter().map(|name| &**name)
     }
 
-    /// Returns the number of sub-keys of each key; `None` if the counters are not split.
+    /// Returns the number of sub-keys over which each counter is split; `None` if the counters are not split.
     pub fn split_into(&self) -> Option<NonZeroU32> {
         self.options.split_into()
     }
 
-    /// Returns `n` if one in `n` requests is sent to Redis; 1 if all are.
+    /// Returns the sampling ratio `n`: one in `n` requests is sent to Redis. The ratio is 1 if all requests are sent.
     pub fn sample(&self) -> NonZeroU32 {
         self.options.sample()
     }
 
-    /// Returns the index of the sub-key of a request: the same in every process.
-    pub(super) fn part(&self, attributes: &Attributes<'_, '_>) -> Option<u16> {
+    /// Returns the index of the sub-key of a request; `None` if counters are not split. The index is a stable hash of
+    /// the attributes in `split_by`, so every process selects the same sub-key.
+    pub(super) fn sub_key_index(&self, attributes: &DescriptorAttributes<'_, '_>) -> Option<u16> {
         let part_count = self.split_into()?;
         let mut hasher = FnvHasher::default();
         for name in self.split_by() {

@@ -1,10 +1,11 @@
-//! Route templates: maps the path of a request to a template such as `/users/{id}`.
+//! Route templates such as `/users/{id}`, and the search for the template that matches the path of a request.
 
 use matchit::{InsertError, Router};
 use thiserror::Error;
 
-/// The maximum number of parameters in a template: the router names them by letters, and panics after `y`.
-const MAX_PARAMETERS: usize = 25;
+/// The maximum number of parameters in a route template. The router crate `matchit` names parameters by letters, and
+/// panics after `y`.
+const MAX_TEMPLATE_PARAMETERS: usize = 25;
 
 /// The route templates of a policy, such as `/users/{id}`.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +14,7 @@ pub(crate) struct Routes {
     router: Router<u32>,
 }
 
-/// The reason why a template cannot be added.
+/// The reason why a template cannot be added to the routes of a policy.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(crate) enum RouteError {
     #[error("a route begins with `/`: did you mean `/{0}`?")]
@@ -24,7 +25,7 @@ pub(crate) enum RouteError {
         "`{0}` has a `*`: write `{{name}}` for one segment of the path, or end it with `{{*name}}` for all that follow"
     )]
     InvalidWildcard(String),
-    #[error("`{0}` has too many parameters: at most {MAX_PARAMETERS}")]
+    #[error("`{0}` has too many parameters: at most {MAX_TEMPLATE_PARAMETERS}")]
     TooManyParameters(String),
     #[error(
         "some paths match both `{new}` and `{old}`: remove one, or use the same parameter names"
@@ -45,7 +46,7 @@ impl Routes {
         if template.replace("{*", "{").contains('*') {
             return Err(RouteError::InvalidWildcard(owned()));
         }
-        if template.matches('{').count() > MAX_PARAMETERS {
+        if template.matches('{').count() > MAX_TEMPLATE_PARAMETERS {
             return Err(RouteError::TooManyParameters(owned()));
         }
         let index = u32::try_from(self.templates.len()).unwrap_or(u32::MAX);
@@ -58,7 +59,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Returns the template that matches a path. The path ends before `?` or `#`.
+    /// Returns the template that matches a path; `None` if no template matches. A `?` or `#` in `path` and the text
+    /// after it are ignored.
     pub(crate) fn match_path(&self, path: &str) -> Option<&str> {
         let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
         let found = self.router.at(path).ok()?;
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_specific_template_wins() {
+    fn most_specific_route_template_matches() {
         let mut routes = Routes::default();
         for template in ["/users/{id}", "/users/me", "/files/{*path}", "/"] {
             routes.add(template).unwrap();
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_template_error_names_reason() {
+    fn invalid_template_error_contains_reason() {
         let mut routes = Routes::default();
         routes.add("/a/{b}").unwrap();
         let mut error = |template: &str| routes.add(template).unwrap_err().to_string();

@@ -1,11 +1,11 @@
-//! Rules: when a rule applies, the attributes that it counts by, and its limits.
+//! Rules: the conditions under which a rule applies, the attributes by which the rule counts, and its limits.
 
 mod fixed;
 mod matching;
 
 use std::num::NonZeroU32;
 
-use super::Attributes;
+use super::DescriptorAttributes;
 use super::cost::{ChargeSettings, RuleCost};
 use super::mode::{Mode, OnStoreError, WhenMissing};
 use super::pattern::Condition;
@@ -19,22 +19,24 @@ use crate::limit::Limit;
 
 pub(crate) use matching::MatchDetails;
 
-/// One entry of a policy: when it applies, the attributes that it counts by, and its limits.
+/// One entry of a policy: the conditions under which the rule applies, the attributes by which the rule counts, and its
+/// limits.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(super) name: Box<str>,
     pub(super) domain: Box<str>,
     pub(super) when: When,
     pub(super) per: Per,
-    /// The names that the attributes of a descriptor must have, in this order.
+    /// The names that the attributes of a descriptor must have, in this order. `None` if the rule also applies to other
+    /// descriptors.
     pub(super) descriptor: Option<Box<[Box<str>]>>,
-    /// The names of all attributes that the rule uses, sorted.
+    /// The names of all attributes that the rule uses, sorted and without duplicates.
     pub(super) attribute_names: Box<[Box<str>]>,
-    /// Indexes of the rules that do not apply when this one does.
+    /// Indexes in the policy of the rules in `replaces`. They do not apply to a request to which this rule applies.
     pub(super) replaces: Box<[u32]>,
-    /// Whether the rule is for limits that descriptors carry (`limits: requested`).
+    /// Whether the rule has `limits: requested`: it enforces limits that descriptors contain.
     pub(super) is_for_requested_limits: bool,
-    /// The algorithm of limits that do not set one.
+    /// The algorithm of limits that do not specify an algorithm.
     pub(super) algorithm: Algorithm,
     pub(super) on_store_error: OnStoreError,
     pub(super) charge: ChargeSettings,
@@ -43,13 +45,14 @@ pub struct Rule {
     pub(super) overrides: Box<[Override]>,
     pub(super) redis: Option<Box<RuleRedisOptions>>,
     pub(super) cluster: Option<ClusterOptions>,
-    /// The limit that denies a request without an attribute of `per`; `None` for `when_missing: skip`.
+    /// The limit that denies a request without an attribute of `per`. `None` if the rule does not apply to such a
+    /// request (`when_missing: skip`).
     pub(super) missing: Option<RuleLimit>,
-    /// One scope for each combination of names in `per`, independent of the limit.
+    /// One scope for each combination of attribute names in `per`. These scopes identify a request but no limit.
     pub(super) identity_scopes: Box<[Scope]>,
 }
 
-/// The `when` of a rule or an override: conditions on attributes, all of which must be met.
+/// The `when` of a rule or an override: conditions on attributes. A request must meet all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct When(pub(super) Box<[(Box<str>, Condition)]>);
 
@@ -60,7 +63,7 @@ pub struct RuleSettings {
     pub(super) limits: Box<[RuleLimit]>,
 }
 
-/// Other settings for some of the rule's requests.
+/// Mode and limits that replace the settings of a rule for requests that meet the conditions of the override.
 #[derive(Clone, Debug)]
 pub struct Override {
     pub(super) name: Option<Box<str>>,
@@ -71,21 +74,21 @@ pub struct Override {
 /// One limit of a rule.
 #[derive(Clone, Debug)]
 pub struct RuleLimit {
-    /// Index among all limits of the policy. Set by the policy.
+    /// Index of the limit in [`Policy::limits`](super::Policy::limits). `Policy::new` sets it.
     pub(super) index: u32,
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
     pub(super) policy_name: Box<str>,
-    /// One scope for each combination of names in `per`.
+    /// The key scopes of the limit: one for each combination of attribute names in `per`.
     pub(super) scopes: Box<[Scope]>,
 }
 
-/// The part of a rule that provides the settings for a request.
+/// The part of a rule that provides the mode and the limits for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SettingsSource {
     Base,
     Override(u16),
-    /// The denial of a request without an attribute of `per`.
+    /// The limit that denies a request without an attribute of `per`.
     Missing,
 }
 
@@ -93,40 +96,46 @@ pub(crate) enum SettingsSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoMatchReason<'r> {
-    /// An attribute does not meet its condition in `when`.
+    /// The value of an attribute does not meet a condition in the `when` of the rule.
     ConditionNotMet {
         /// The name of the attribute.
         attribute: &'r str,
-        /// The condition in `when`.
+        /// The condition that the value of the attribute must meet.
         expected: &'r Condition,
         /// The value of the attribute; `None` if it is absent.
         found: Option<&'r str>,
     },
-    /// The rule counts by one of these attributes, and none of them is present.
+    /// An entry of `per` lists these alternative attributes, and none of them is present in the descriptor.
     MissingAttribute(&'r Alternatives),
-    /// The descriptor matches only rules that name all of its attributes, and the rule does not name this one.
+    /// The descriptor is [exact](crate::Descriptor::exact), so it matches only rules that name all of its attributes.
+    /// The rule does not name this attribute.
     UnnamedAttribute(&'r str),
-    /// The rule is for descriptors with exactly these attribute names, in this order.
+    /// The rule applies only to descriptors with exactly these attribute names, in this order. The descriptor has other
+    /// names.
     OtherAttributeNames(&'r [Box<str>]),
-    /// The rule is only for descriptors that carry a limit and that no other rule applies to.
+    /// The rule has `limits: requested`, so it applies only to a descriptor that contains a limit and to which no other
+    /// rule applies.
     RequestedLimitsOnly,
-    /// The rule with this name applies and replaces it.
+    /// Another rule, with this name, applies and lists the rule in `replaces`.
     Replaced(&'r str),
     /// The mode of the rule or of the matching override is `off`.
     Off,
 }
 
 impl When {
-    /// Returns the conditions by attribute name.
+    /// Returns the conditions, each with the name of its attribute.
     pub fn conditions(&self) -> impl Iterator<Item = (&str, &Condition)> {
         self.0.iter().map(|(name, condition)| (&**name, condition))
     }
 
-    fn matches(&self, attributes: &Attributes<'_, '_>) -> bool {
+    fn matches(&self, attributes: &DescriptorAttributes<'_, '_>) -> bool {
         self.0.iter().all(|(name, condition)| condition.matches(attributes.get(name)))
     }
 
-    fn check<'r>(&'r self, attributes: &Attributes<'r, '_>) -> Result<(), NoMatchReason<'r>> {
+    fn check_conditions<'r>(
+        &'r self,
+        attributes: &DescriptorAttributes<'r, '_>,
+    ) -> Result<(), NoMatchReason<'r>> {
         for (attribute, expected) in &self.0 {
             let found = attributes.get(attribute);
             if !expected.matches(found) {
@@ -138,17 +147,17 @@ impl When {
 }
 
 impl RuleSettings {
-    /// Returns the mode: whether a request that does not fit is denied.
+    /// Returns the mode, which determines whether a request that exceeds a limit is denied.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Returns the limits, all of which must fit. Empty if every request passes.
+    /// Returns the limits. A request must fit all of them; without limits, every request passes.
     pub fn limits(&self) -> &[RuleLimit] {
         &self.limits
     }
 
-    /// Divides each limit by the number of instances.
+    /// Divides the max of each limit by the number of slidegate instances.
     fn divide_limits(&mut self, instances: NonZeroU32) {
         for limit in &mut self.limits {
             limit.limit = limit.limit.instance_share(instances);
@@ -157,34 +166,34 @@ impl RuleSettings {
 }
 
 impl Override {
-    /// Returns the name, if it has one.
+    /// Returns the name of the override; `None` if the policy does not name it.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Returns the conditions of the override.
+    /// Returns the conditions under which the override applies.
     pub fn when(&self) -> &When {
         &self.when
     }
 
-    /// Returns the settings for requests that meet the conditions.
+    /// Returns the mode and the limits for requests that meet the conditions of the override.
     pub fn settings(&self) -> &RuleSettings {
         &self.settings
     }
 }
 
 impl RuleLimit {
-    /// Returns the index in [`Policy::limits`](super::Policy::limits).
+    /// Returns the index of the limit in [`Policy::limits`](super::Policy::limits).
     pub fn index(&self) -> usize {
         self.index as usize
     }
 
-    /// Returns the name of the limit; without a name, its window, such as `1m`.
+    /// Returns the id of the limit in its rule: the name of the limit, or the window, such as `1m`, if it has no name.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Returns the limit.
+    /// Returns the quota and the algorithm of the limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
@@ -196,27 +205,27 @@ impl RuleLimit {
 }
 
 impl Rule {
-    /// Returns the name, which is unique in its domain.
+    /// Returns the name of the rule, which is unique in its domain.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the domain whose requests the rule applies to.
+    /// Returns the domain of the rule. The rule applies only to requests of this domain.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// Returns the conditions of the rule.
+    /// Returns the conditions under which the rule applies.
     pub fn when(&self) -> &When {
         &self.when
     }
 
-    /// Returns the attributes that the rule counts by.
+    /// Returns the attributes by which the rule counts.
     pub fn per(&self) -> &Per {
         &self.per
     }
 
-    /// Returns the treatment of requests without an attribute of `per`.
+    /// Returns the treatment of requests that lack an attribute of `per`.
     pub fn when_missing(&self) -> WhenMissing {
         if self.missing.is_some() { WhenMissing::Deny } else { WhenMissing::Skip }
     }
@@ -227,27 +236,28 @@ impl Rule {
         self.descriptor.as_ref().map(|names| names.iter().map(|name| &**name))
     }
 
-    /// Returns whether the rule is for limits that descriptors carry and that no other rule applies to.
+    /// Returns `true` if the rule has `limits: requested`: it applies only to a descriptor that contains a limit and to
+    /// which no other rule applies, and enforces this limit.
     pub fn is_for_requested_limits(&self) -> bool {
         self.is_for_requested_limits
     }
 
-    /// Returns whether the rule and all of its overrides have limits: then a request that the rule applies to always
-    /// has the attributes of `per`.
+    /// Returns `true` if the rule and all of its overrides have limits, so that every request to which the rule applies
+    /// is counted. A request is counted only if the attributes of `per` are present.
     pub(crate) fn always_counts(&self) -> bool {
         let counts = |settings: &RuleSettings| !settings.limits.is_empty();
         counts(&self.settings)
             && self.overrides.iter().all(|rule_override| counts(&rule_override.settings))
     }
 
-    /// Returns whether the rule has a condition on, or counts by, a host attribute.
-    pub(super) fn has_hosts(&self) -> bool {
+    /// Returns `true` if the rule uses an attribute that contains a host name.
+    pub(super) fn uses_host_attributes(&self) -> bool {
         // Limits that descriptors carry are counted by all attributes.
         self.is_for_requested_limits
             || self.attribute_names.iter().any(|name| is_host_attribute(name))
     }
 
-    /// Returns the behavior while the store is unavailable.
+    /// Returns the behavior of the rule while the store is unavailable.
     pub fn on_store_error(&self) -> OnStoreError {
         self.on_store_error
     }
@@ -257,38 +267,39 @@ impl Rule {
         &self.charge.cost
     }
 
-    /// Returns the units that must be free for a request to fit, also if its cost is lower. 1 by default; 0 means that
-    /// a request of cost 0 fits unless the counter is above max.
+    /// Returns the number of units that must be free for a request to fit a limit, even if the cost of the request is
+    /// lower; 1 by default. If it is 0, a request of cost 0 fits unless the counter is above max.
     pub fn required(&self) -> u64 {
         self.charge.required
     }
 
-    /// Returns whether denied requests are charged too, above max.
+    /// Returns `true` if denied requests are charged too (`charge: always`). Their charges can raise a counter above
+    /// max.
     pub fn charges_always(&self) -> bool {
         self.charge.charges_always
     }
 
-    /// Returns the HTTP status of denials by this rule, from 400 to 599; `None` is 429.
+    /// Returns the HTTP status of requests that this rule denies, from 400 to 599. `None` means 429.
     pub fn deny_status(&self) -> Option<u16> {
         self.deny_status
     }
 
-    /// Returns the settings for requests that no override matches.
+    /// Returns the mode and the limits for requests that no override matches.
     pub fn settings(&self) -> &RuleSettings {
         &self.settings
     }
 
-    /// Returns the overrides. The first whose `when` matches a request applies.
+    /// Returns the overrides, in the order of the file. The first override whose `when` matches a request applies.
     pub fn overrides(&self) -> &[Override] {
         &self.overrides
     }
 
-    /// Returns the options for stores that count in Redis.
+    /// Returns the options for stores that count in Redis; `None` if the rule has no `redis` field.
     pub fn redis(&self) -> Option<&RuleRedisOptions> {
         self.redis.as_deref()
     }
 
-    /// Returns the options for stores that count in a cluster.
+    /// Returns the options for stores that count in a cluster; `None` if the rule has no `cluster` field.
     pub fn cluster(&self) -> Option<&ClusterOptions> {
         self.cluster.as_ref()
     }
@@ -307,7 +318,8 @@ impl Rule {
         self.settings.limits.iter_mut().chain(override_limits).chain(&mut self.missing)
     }
 
-    /// Returns the rule in mode `observe`, also in its overrides. Mode `off` stays.
+    /// Returns a copy of the rule that never denies: the rule and its overrides have mode `observe`. Mode `off` is not
+    /// changed.
     pub(super) fn observing(&self) -> Self {
         let mut observing = self.clone();
         observing.settings.mode = observing.settings.mode.observing();
@@ -317,8 +329,9 @@ impl Rule {
         observing
     }
 
-    /// Returns the rule with each limit divided by the number of instances, as one instance enforces it on its own. A
-    /// limit with max 0 still denies everything.
+    /// Returns a copy of the rule with the max of each limit divided by the number of slidegate instances. An instance
+    /// enforces this copy in its own memory while the store is unavailable. A limit with max 0 still denies every
+    /// request.
     pub(crate) fn with_limits_divided(&self, instances: NonZeroU32) -> Self {
         let mut rule = self.clone();
         rule.settings.divide_limits(instances);
@@ -328,7 +341,8 @@ impl Rule {
         rule
     }
 
-    /// Returns the limits of the given part of the rule.
+    /// Returns the limits of one part of the rule: the rule itself, an override, or the denial of requests without an
+    /// attribute of `per`.
     pub(crate) fn limits(&self, source: SettingsSource) -> &[RuleLimit] {
         match source {
             SettingsSource::Base => &self.settings.limits,

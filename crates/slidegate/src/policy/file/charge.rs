@@ -1,4 +1,4 @@
-//! Compiles `cost`, `required` and `charge` of a rule.
+//! Compiles the fields `cost`, `required` and `charge` of a rule into its charge settings.
 
 use super::SourceSpan;
 use super::compile::Compiler;
@@ -9,7 +9,7 @@ use crate::policy::{ChargeSettings, RuleCost};
 use crate::quota::MAX_UNITS;
 
 impl Compiler<'_> {
-    /// Compiles the charge settings of a rule. `required` is the default of the policy.
+    /// Compiles the charge settings of a rule. `required` is the default of the policy for a rule without this field.
     pub(super) fn compile_charge(
         &mut self,
         spec: &RuleSpec,
@@ -52,8 +52,13 @@ impl Compiler<'_> {
         self.ok_or_report(at, (units <= MAX_UNITS).then_some(units).ok_or_else(too_many))
     }
 
-    /// Reports limits that no request of the rule can fit.
-    pub(super) fn check_charge_fits(&mut self, charge: &ChargeSettings, limits: &[NamedLimit]) {
+    /// Reports each limit whose capacity is smaller than the units that the rule charges or requires, so that every
+    /// request would exceed the limit.
+    pub(super) fn check_charge_within_limits(
+        &mut self,
+        charge: &ChargeSettings,
+        limits: &[NamedLimit],
+    ) {
         let (field, units) = match charge.cost {
             RuleCost::Constant(cost) if cost >= charge.required => ("cost", cost),
             _ => ("required", charge.required),

@@ -1,20 +1,20 @@
-//! Compiles the specs of a policy file into rules, and reports every error.
+//! Compiles the deserialized specs of a policy file into rules, and reports every error.
 //!
-//! The other files of this folder add methods to [`Compiler`] for parts of a rule.
+//! Other files of this folder add methods to [`Compiler`] that compile parts of a rule.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::descriptor::AttributeNames;
+use super::descriptor::RuleAttributeNames;
 use super::deserialize::Field;
 use super::limits::NamedLimit;
 use super::rule_context::RuleContext;
 use super::spec::{AlgorithmName, DefaultsSpec, ModeSpec, PolicySpec, RuleSpec};
-use super::suggest::did_you_mean;
+use super::suggest::format_did_you_mean;
 use super::{
-    Diagnostics, LimitCheck, MAX_COMBINATIONS, MAX_DOMAIN_LIMITS, MAX_PER_ENTRIES, MAX_ROUTES,
-    MAX_RULES, MAX_SCOPES, SourceSpan,
+    Diagnostics, LimitSupportCheck, MAX_COMBINATIONS, MAX_DOMAIN_LIMITS, MAX_PER_ENTRIES,
+    MAX_ROUTES, MAX_RULES, MAX_SCOPES, SourceSpan,
 };
 use crate::algorithm::Algorithm;
 use crate::limit::Limit;
@@ -25,32 +25,34 @@ use crate::policy::route::Routes;
 use crate::policy::rule::{Rule, RuleLimit, RuleSettings};
 use crate::request::DEFAULT_DOMAIN;
 
-/// The version of the policy language.
+/// The version of the policy language that the field `version` of a policy must contain.
 const POLICY_VERSION: u64 = 1;
 
-/// The default prefix length by which IPv6 addresses are counted: a common size of the network of one site.
+/// The default prefix length of IPv6 addresses, in bits. Addresses with the same prefix share a counter. A network of
+/// this size is commonly assigned to one site.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
-/// The maximum number of comparison steps for finding conditions that can never be met and for suggesting corrections,
-/// about one second. In a policy that needs more, some of these errors are not found.
+/// The maximum number of comparison steps in one policy, about one second. Steps are spent to find conditions that can
+/// never be met and to suggest corrections. If a policy needs more steps, some of these errors are not found.
 const MAX_COMPARISON_STEPS: usize = 200_000_000;
 
-/// Compiles specs into rules and collects their errors.
+/// A compiler that converts the specs of a policy file into rules and collects the errors.
 pub(super) struct Compiler<'s> {
     diagnostics: &'s Diagnostics<'s>,
-    supports: &'s LimitCheck<'s>,
+    supports: &'s LimitSupportCheck<'s>,
     routes: Routes,
-    /// Number of scopes of the rules so far.
+    /// Number of key scopes of the rules that have been compiled.
     scope_count: usize,
-    /// Comparison steps that may still be made.
+    /// Number of comparison steps that remain of [`MAX_COMPARISON_STEPS`].
     remaining_steps: usize,
-    /// Whether the current rule has `descriptor`. Its attributes may have any names and values.
+    /// Whether the rule that is being compiled has the field `descriptor`. The attributes of such a rule may have any
+    /// names and values.
     pub(super) has_descriptor: bool,
 }
 
-/// The settings of rules that do not set them.
+/// The default settings of a policy, for rules that do not specify these settings.
 #[derive(Clone, Copy, Default)]
-struct Defaults {
+struct RuleDefaults {
     algorithm: Algorithm,
     when_missing: WhenMissing,
     mode: Mode,
@@ -60,8 +62,12 @@ struct Defaults {
 }
 
 impl<'s> Compiler<'s> {
-    /// Creates a compiler that adds its errors to the errors of the deserialization.
-    pub(super) fn new(diagnostics: &'s Diagnostics<'s>, supports: &'s LimitCheck<'s>) -> Self {
+    /// Creates a compiler that adds its errors to `diagnostics`, which already contains the errors of the
+    /// deserialization.
+    pub(super) fn new(
+        diagnostics: &'s Diagnostics<'s>,
+        supports: &'s LimitSupportCheck<'s>,
+    ) -> Self {
         Self {
             diagnostics,
             supports,
@@ -76,7 +82,7 @@ impl<'s> Compiler<'s> {
         self.diagnostics.push(at, message);
     }
 
-    /// Returns the value of a result, or reports its error.
+    /// Returns the value of a result. If the result is an error, reports it at position `at` and returns `None`.
     pub(super) fn ok_or_report<T>(
         &mut self,
         at: SourceSpan,
@@ -85,19 +91,20 @@ impl<'s> Compiler<'s> {
         result.map_err(|error| self.report(at, error)).ok()
     }
 
-    /// Reports a limit that the store does not support.
+    /// Reports an error at position `at` if the store does not support the limit.
     pub(super) fn check_supported(&mut self, limit: &Limit, at: SourceSpan) {
         self.ok_or_report(at, (self.supports)(limit));
     }
 
-    /// Subtracts `steps` from the remaining comparison steps. Returns `false` and subtracts nothing if fewer remain.
+    /// Subtracts `steps` from the remaining comparison steps and returns `true`. Returns `false` and subtracts nothing
+    /// if fewer steps remain.
     pub(super) fn take_steps(&mut self, steps: usize) -> bool {
         let remaining = self.remaining_steps.checked_sub(steps);
         self.remaining_steps = remaining.unwrap_or(self.remaining_steps);
         remaining.is_some()
     }
 
-    /// Compiles the rules and the routes. They are valid only if no error was reported.
+    /// Compiles the rules and the routes of a policy. The result is usable only if no error was reported.
     pub(super) fn compile_policy(
         &mut self,
         spec: &PolicySpec,
@@ -125,7 +132,7 @@ impl<'s> Compiler<'s> {
         let defaults = spec
             .defaults
             .get()
-            .map_or_else(Defaults::default, |defaults| self.compile_defaults(defaults));
+            .map_or_else(RuleDefaults::default, |defaults| self.compile_defaults(defaults));
         if spec.rules.is_absent() {
             self.report(at, "a policy needs `rules:`, a list of rules");
         }
@@ -144,11 +151,12 @@ impl<'s> Compiler<'s> {
         });
         let mut rules: Vec<Rule> = rules.collect();
         self.resolve_replaces(spec, &mut rules);
-        self.check_single_requested(spec, &rules);
+        self.check_single_requested_limits_rule(spec, &rules);
         (rules, std::mem::take(&mut self.routes))
     }
 
-    /// Reports the first rule of a domain with which a request could have too many limits.
+    /// Adds the limits of a rule to the sum of its domain in `domain_limits`. Reports an error if the sum exceeds
+    /// [`MAX_DOMAIN_LIMITS`] for the first time.
     fn check_domain_limits(
         &mut self,
         rule: &Rule,
@@ -171,8 +179,8 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn compile_defaults(&mut self, spec: &DefaultsSpec) -> Defaults {
-        Defaults {
+    fn compile_defaults(&mut self, spec: &DefaultsSpec) -> RuleDefaults {
+        RuleDefaults {
             algorithm: algorithm_from_name(&spec.algorithm).unwrap_or_default(),
             when_missing: spec.when_missing.get().copied().unwrap_or_default(),
             mode: self.compile_mode(&spec.mode).unwrap_or_default(),
@@ -186,7 +194,7 @@ impl<'s> Compiler<'s> {
         &mut self,
         spec: &'f RuleSpec,
         at: SourceSpan,
-        defaults: &Defaults,
+        defaults: &RuleDefaults,
         names: &mut HashMap<(&'f str, &'f str), SourceSpan>,
     ) -> Rule {
         self.has_descriptor = !spec.descriptor.is_absent();
@@ -214,7 +222,7 @@ impl<'s> Compiler<'s> {
         let charge = self.compile_charge(spec, defaults.required);
         let limits = self.compile_limits(&spec.limits, default_algorithm);
         self.check_all_supported(&limits, None);
-        self.check_charge_fits(&charge, &limits);
+        self.check_charge_within_limits(&charge, &limits);
         let settings = RuleSettings { mode, limits: self.add_scopes(limits, &context, at) };
         let overrides =
             self.compile_overrides(spec, (default_algorithm, mode, &charge), &when, &context);
@@ -222,15 +230,19 @@ impl<'s> Compiler<'s> {
             .into_iter()
             .chain(overrides.iter().map(|rule_override| rule_override.settings.mode));
         self.check_key_percentage(spec, at, modes, &per);
-        let missing = self.compile_missing(spec, defaults, &context);
+        let missing = self.compile_missing_attribute_limit(spec, defaults, &context);
         let descriptor = self.compile_descriptor(spec);
-        let named =
-            AttributeNames { when: &when, per: &per, overrides: &overrides, redis: redis.as_ref() };
+        let named = RuleAttributeNames {
+            when: &when,
+            per: &per,
+            overrides: &overrides,
+            redis: redis.as_ref(),
+        };
         Rule {
             attribute_names: named.names(descriptor.as_deref()),
             descriptor,
             replaces: Box::default(),
-            is_for_requested_limits: self.check_requested(spec, default_algorithm, at),
+            is_for_requested_limits: self.check_requested_limits_rule(spec, default_algorithm, at),
             algorithm: default_algorithm,
             identity_scopes: context.scopes("", None),
             name: name.into(),
@@ -284,7 +296,8 @@ impl<'s> Compiler<'s> {
         text
     }
 
-    /// Reports a name with characters that are not allowed in headers, metrics and keys.
+    /// Reports an error if a name has an invalid length or characters that are not allowed in headers, metrics and
+    /// keys. `kind` is the named part, such as `rule`.
     pub(super) fn check_name(&mut self, kind: &str, name: &str, at: SourceSpan) {
         let is_allowed =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
@@ -304,7 +317,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn compile_per(&mut self, spec: &RuleSpec, defaults: &Defaults) -> Per {
+    fn compile_per(&mut self, spec: &RuleSpec, defaults: &RuleDefaults) -> Per {
         let mut entries: Vec<Vec<Box<str>>> = Vec::new();
         let mut seen = HashSet::new();
         for entry in spec.per.get().into_iter().flatten() {
@@ -343,7 +356,8 @@ impl<'s> Compiler<'s> {
         self.ok_or_report(at, valid_bits.ok_or("an IPv6 prefix has 1 to 128 bits"))
     }
 
-    /// Compiles the status of denials. A status below 400 would make proxies allow the request.
+    /// Compiles the HTTP status of denied requests. A status below 400 is an error, since a proxy would allow the
+    /// request.
     fn compile_deny_status(&mut self, status: &Field<u64>) -> Option<u16> {
         let (&status, at) = status.spanned()?;
         let valid_status = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
@@ -369,7 +383,8 @@ impl<'s> Compiler<'s> {
         })
     }
 
-    /// Reports `mode: { enforce: … }` in a rule without `per`, which has only one key.
+    /// Reports an error if a rule without `per` has `mode: { enforce: … }`. Such a rule has only one key, so no
+    /// percentage of its keys can be selected.
     fn check_key_percentage(
         &mut self,
         spec: &RuleSpec,
@@ -387,10 +402,10 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn compile_missing(
+    fn compile_missing_attribute_limit(
         &mut self,
         spec: &RuleSpec,
-        defaults: &Defaults,
+        defaults: &RuleDefaults,
         context: &RuleContext<'_>,
     ) -> Option<RuleLimit> {
         let when_missing = spec.when_missing.get().copied().unwrap_or(defaults.when_missing);
@@ -399,10 +414,12 @@ impl<'s> Compiler<'s> {
             let message = "without `per` nothing can be missing: add `per`, or leave it out";
             self.report(spec.when_missing.span(), message);
         }
-        (when_missing == WhenMissing::Deny && !has_no_per).then(|| context.missing_limit())
+        (when_missing == WhenMissing::Deny && !has_no_per)
+            .then(|| context.new_missing_attribute_limit())
     }
 
-    /// Creates the limits with their scopes, unless the policy has too many scopes.
+    /// Converts the limits of a rule or override into rule limits with key scopes. Returns no limits if the policy then
+    /// has more than [`MAX_SCOPES`] scopes, and reports this error once.
     pub(super) fn add_scopes(
         &mut self,
         limits: Vec<NamedLimit>,
@@ -425,7 +442,7 @@ impl<'s> Compiler<'s> {
             let options = options.and_then(|options| self.ok_or_report(limit.at, options));
             (limit, options.map(Arc::new))
         });
-        context.rule_limits(limits.collect())
+        context.to_rule_limits(limits.collect())
     }
 
     pub(super) fn check_attribute_name(&mut self, name: &str, at: SourceSpan) {
@@ -440,7 +457,8 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// Reports a route that no path can have, if the policy has `routes`.
+    /// Reports an error if the value of a condition on `route` matches none of the policy's `routes`. Does nothing if
+    /// the policy has no `routes`, since callers then send the attribute `route` themselves.
     pub(super) fn check_route(&mut self, text: &str, pattern: &Pattern, at: SourceSpan) {
         let route_count = self.routes.templates().len();
         let bytes: usize = self.routes.templates().map(str::len).sum();
@@ -457,7 +475,7 @@ impl<'s> Compiler<'s> {
         // Finding more errors is worth more than a suggestion.
         let can_suggest = self.remaining_steps > MAX_COMPARISON_STEPS / 2;
         let hint = match can_suggest && self.take_steps(text.len().saturating_mul(bytes)) {
-            true => did_you_mean(text, self.routes.templates()),
+            true => format_did_you_mean(text, self.routes.templates()),
             false => String::new(),
         };
         self.report(at, format_args!("`{text}` is none of `routes`{hint}"));

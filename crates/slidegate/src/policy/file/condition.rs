@@ -1,4 +1,4 @@
-//! Compiles `when` into conditions, and reports values that can never match.
+//! Compiles the field `when` into conditions on attributes, and reports values that an attribute can never have.
 
 use super::SourceSpan;
 use super::compile::Compiler;
@@ -44,7 +44,7 @@ impl Compiler<'_> {
         Some(Condition::new(negated, patterns))
     }
 
-    /// Compiles `{ not: … }` or `{ literal: […] }`.
+    /// Compiles a condition that is written as `{ not: … }` or `{ literal: […] }`. Returns `None` after an error.
     fn compile_condition_map(
         &mut self,
         attribute: &str,
@@ -73,7 +73,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Returns the values of a list. Reports an empty list.
+    /// Returns the valid values of a list in a condition, each with its position. Reports an error if the list is
+    /// empty.
     fn non_empty_values<'l>(
         &mut self,
         list: &'l [Field<String>],

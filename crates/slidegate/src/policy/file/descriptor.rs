@@ -1,4 +1,4 @@
-//! Compiles the fields for Envoy descriptors: `descriptor`, `replaces` and `limits: requested`.
+//! Compiles the fields of a rule for Envoy descriptors: `descriptor`, `replaces` and `limits: requested`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::compile::Compiler;
 use super::deserialize::Field;
 use super::limits::NamedLimit;
 use super::spec::{LimitsSpec, PolicySpec, RuleSpec};
-use super::suggest::did_you_mean;
+use super::suggest::format_did_you_mean;
 use super::{MAX_DESCRIPTOR_NAMES, MAX_REPLACED_RULES, SourceSpan};
 use crate::algorithm::Algorithm;
 use crate::limit::Limit;
@@ -15,16 +15,16 @@ use crate::policy::redis::RuleRedisOptions;
 use crate::policy::rule::{Override, Rule, When};
 use crate::quota::Quota;
 
-/// The fields of a rule that name attributes.
-pub(super) struct AttributeNames<'n> {
+/// The compiled fields of a rule that contain attribute names.
+pub(super) struct RuleAttributeNames<'n> {
     pub(super) when: &'n When,
     pub(super) per: &'n Per,
     pub(super) overrides: &'n [Override],
     pub(super) redis: Option<&'n RuleRedisOptions>,
 }
 
-impl AttributeNames<'_> {
-    /// Returns the names of all attributes that the rule uses, sorted.
+impl RuleAttributeNames<'_> {
+    /// Returns the names of all attributes in these fields and in `descriptor`, sorted and without duplicates.
     pub(super) fn names(&self, descriptor: Option<&[Box<str>]>) -> Box<[Box<str>]> {
         let when_names =
             |when: &When| when.0.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -42,7 +42,8 @@ impl AttributeNames<'_> {
 }
 
 impl Compiler<'_> {
-    /// Compiles the names that the attributes of a descriptor must have.
+    /// Compiles the field `descriptor`: the names that the attributes of a descriptor must have. Returns `None` if it
+    /// is absent, or after an error.
     pub(super) fn compile_descriptor(&mut self, spec: &RuleSpec) -> Option<Box<[Box<str>]>> {
         let (names, at) = spec.descriptor.spanned()?;
         if names.is_empty() || names.len() > MAX_DESCRIPTOR_NAMES {
@@ -64,12 +65,13 @@ impl Compiler<'_> {
                 self.report(at, message);
             }
         }
-        self.check_descriptor_has(spec, &occurrences.into_keys().collect());
+        self.check_attributes_are_in_descriptor(spec, &occurrences.into_keys().collect());
         Some(names.iter().filter_map(Field::get).map(|name| name.as_str().into()).collect())
     }
 
-    /// Reports attributes of `when` and `per` that the descriptor does not have: the rule would never apply.
-    fn check_descriptor_has(&mut self, spec: &RuleSpec, known: &HashSet<&str>) {
+    /// Reports each attribute in `when` or `per` that the field `descriptor` does not list. A rule with such an
+    /// attribute would never apply. `known` are the names in `descriptor`.
+    fn check_attributes_are_in_descriptor(&mut self, spec: &RuleSpec, known: &HashSet<&str>) {
         let when_names = spec.when.get().into_iter().flat_map(|when| &when.0);
         let per_entries = spec.per.get().into_iter().flatten().filter_map(Field::spanned);
         let single_names = per_entries.filter(|(text, _)| !text.contains('|'));
@@ -77,7 +79,7 @@ impl Compiler<'_> {
         for (name, at) in required {
             let is_route_of_path = name == "route" && known.contains("path");
             if !known.contains(name.trim()) && !is_route_of_path {
-                let hint = did_you_mean(name, known.iter().copied());
+                let hint = format_did_you_mean(name, known.iter().copied());
                 let message =
                     format_args!("never applies: `{name}` is not listed in `descriptor`{hint}");
                 self.report(at, message);
@@ -85,9 +87,9 @@ impl Compiler<'_> {
         }
     }
 
-    /// Returns whether the rule is for limits that descriptors carry, and reports fields that such a rule cannot
-    /// have.
-    pub(super) fn check_requested(
+    /// Returns `true` if the rule has `limits: requested`, so that it enforces limits that descriptors contain. Reports
+    /// fields that such a rule cannot have.
+    pub(super) fn check_requested_limits_rule(
         &mut self,
         spec: &RuleSpec,
         algorithm: Algorithm,
@@ -118,7 +120,8 @@ impl Compiler<'_> {
         is_requested
     }
 
-    /// Sets the indexes of the rules that each rule replaces.
+    /// Sets `replaces` of each rule: the indexes of the rules whose names the field lists. Reports names without a
+    /// rule.
     pub(super) fn resolve_replaces(&mut self, spec: &PolicySpec, rules: &mut [Rule]) {
         let rule_specs = spec.rules.get().into_iter().flatten().filter_map(Field::get);
         if rule_specs.clone().all(|rule| rule.replaces.is_absent()) {
@@ -161,14 +164,14 @@ impl Compiler<'_> {
         let names =
             known.filter(|(other_domain, _)| **other_domain == *domain).map(|(_, name)| &**name);
         let hint = match self.take_steps(rule_count.saturating_mul(name.len())) {
-            true => did_you_mean(name, names),
+            true => format_did_you_mean(name, names),
             false => String::new(),
         };
         self.report(at, format_args!("there is no rule `{name}` in domain `{domain}`{hint}"));
     }
 
-    /// Reports a second rule with `limits: requested` in a domain.
-    pub(super) fn check_single_requested(&mut self, spec: &PolicySpec, rules: &[Rule]) {
+    /// Reports each rule with `limits: requested` in a domain that already has such a rule.
+    pub(super) fn check_single_requested_limits_rule(&mut self, spec: &PolicySpec, rules: &[Rule]) {
         let rule_specs = spec.rules.get().into_iter().flatten().filter_map(Field::spanned);
         let mut seen_domains = HashSet::new();
         for (rule, (spec, _)) in rules.iter().zip(rule_specs) {
@@ -184,7 +187,8 @@ impl Compiler<'_> {
 }
 
 impl NamedLimit {
-    /// Creates a placeholder for limits that descriptors carry.
+    /// Creates the limit for `limits: requested`: a placeholder that denies every request, until a descriptor provides
+    /// the actual limit.
     pub(super) fn requested(at: SourceSpan) -> Self {
         Self { id: "requested".into(), limit: Limit::denied(), at }
     }

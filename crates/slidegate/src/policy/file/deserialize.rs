@@ -1,7 +1,8 @@
-//! Deserializes a tree of nodes with serde. Every error is reported at its position, and reading continues after it.
+//! Deserializes the tree of nodes of a policy file with serde. Every error is reported at its source position, and
+//! deserialization continues after it.
 //!
-//! A value that may be invalid without affecting its neighbors is a [`Field`]: its deserialization never fails, and the
-//! field is empty after an error.
+//! Values are deserialized as [`Field`]s. Deserialization of a field never fails: an invalid value is reported, and the
+//! field is empty. Therefore an invalid value does not prevent the deserialization of other values.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,11 +18,12 @@ use serde::forward_to_deserialize_any;
 use super::node::{Node, NodeKind};
 use super::{Diagnostics, SourceSpan, suggest};
 
-/// The newtype name by which a [`Field`] requests the span of its value.
+/// The name of the newtype struct that a [`Field`] requests from the deserializer. For this name, the deserializer also
+/// provides the source position of the value.
 const FIELD_MARKER: &str = "slidegate::Field";
 
-/// Deserializes a tree as a `T` and reports all errors in it.
-pub(super) fn read<'n, T: Deserialize<'n>>(
+/// Deserializes a tree of nodes as a `T` and reports all errors in the tree. Returns `None` if the root is invalid.
+pub(super) fn deserialize_tree<'n, T: Deserialize<'n>>(
     node: &'n Node,
     diagnostics: &Diagnostics<'_>,
 ) -> Option<T> {
@@ -29,12 +31,12 @@ pub(super) fn read<'n, T: Deserialize<'n>>(
     deserializer.report_err(T::deserialize(deserializer)).ok()
 }
 
-/// A value that may be absent or invalid, with its source span.
+/// A value of a policy file that may be absent or invalid, with its source position.
 #[derive(Debug)]
 pub(super) struct Field<T> {
-    /// `None` if the field is absent.
+    /// The source position of the value; `None` if the field is absent.
     span: Option<SourceSpan>,
-    /// `None` if the field is absent or invalid. Errors have been reported.
+    /// The value; `None` if the field is absent or invalid. An invalid value has been reported.
     value: Option<T>,
 }
 
@@ -44,7 +46,7 @@ impl<T> Field<T> {
         self.value.as_ref()
     }
 
-    /// Returns the value and its span.
+    /// Returns the value and its source position; `None` if the value is absent or invalid.
     pub(super) fn spanned(&self) -> Option<(&T, SourceSpan)> {
         Some((self.value.as_ref()?, self.span?))
     }
@@ -66,9 +68,9 @@ impl<T> Default for Field<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Parts<T>(PhantomData<T>);
+        struct FieldVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Parts<T> {
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for FieldVisitor<T> {
             type Value = Field<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,7 +86,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
             }
         }
 
-        deserializer.deserialize_newtype_struct(FIELD_MARKER, Parts(PhantomData))
+        deserializer.deserialize_newtype_struct(FIELD_MARKER, FieldVisitor(PhantomData))
     }
 }
 
@@ -107,13 +109,14 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Field<T> {
     }
 }
 
-/// The reason why a value could not be deserialized.
+/// The reason why a value of a policy file could not be deserialized.
 #[derive(Debug)]
 pub(super) enum DeserializeError {
     Message(String),
-    /// A name that is none of the known names. The closest match is searched only if the error is reported.
+    /// The text is none of the known names. The known name that is most similar is searched only if the error is
+    /// reported.
     UnknownName(String, &'static [&'static str]),
-    /// The error has been reported.
+    /// The error has been reported already, so it must not be reported again.
     AlreadyReported,
 }
 
@@ -145,7 +148,7 @@ impl Error for DeserializeError {
     }
 }
 
-/// A serde deserializer for a node.
+/// A serde deserializer for one node of the tree. It reports errors to `diagnostics`.
 #[derive(Clone, Copy)]
 struct NodeDeserializer<'n, 'm> {
     node: &'n Node,
@@ -161,7 +164,9 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
         self.diagnostics.push(self.node.span, message);
     }
 
-    /// Reports the error of a result. Each access to a value calls this, so no error is lost or reported twice.
+    /// Reports the error of a result, unless it has been reported already. Returns the value, or
+    /// [`DeserializeError::AlreadyReported`]. Each access to a value calls this function, so no error is lost or
+    /// reported twice.
     fn report_err<T>(self, result: Result<T, DeserializeError>) -> Result<T, DeserializeError> {
         result.map_err(|error| {
             if !matches!(error, DeserializeError::AlreadyReported) {
@@ -171,8 +176,8 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
         })
     }
 
-    /// Returns the error of a node whose type is not the expected one.
-    fn type_mismatch<T>(self, expected: &dyn Expected) -> Result<T, DeserializeError> {
+    /// Returns an error that says that the node has another type than `expected`.
+    fn type_mismatch_error<T>(self, expected: &dyn Expected) -> Result<T, DeserializeError> {
         Err(match &self.node.kind {
             NodeKind::Null => DeserializeError::custom(format_args!(
                 "no value where {expected} should be: write one, or leave the field out"
@@ -189,8 +194,8 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
         })
     }
 
-    /// Returns the entries of known fields and reports the others.
-    fn known_entries(
+    /// Returns the entries of a map whose keys are in `fields`. Reports every other key as an unknown field.
+    fn entries_of_known_fields(
         self,
         entries: &'n [(Node, Node)],
         fields: &'static [&'static str],
@@ -212,11 +217,11 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
 impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
     type Error = DeserializeError;
 
-    /// Deserializes text, a list or a map. A map is passed as a newtype, so that the visitor can deserialize it as a
-    /// struct with known fields.
+    /// Deserializes text, a list or a map. A map is passed to the visitor as a newtype struct, so that the visitor can
+    /// deserialize it as a struct with known fields.
     fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            NodeKind::Null => self.type_mismatch(&visitor),
+            NodeKind::Null => self.type_mismatch_error(&visitor),
             NodeKind::Text(text) => visitor.visit_str(text),
             NodeKind::List(_) => self.deserialize_seq(visitor),
             NodeKind::Map(_) => visitor.visit_newtype_struct(self),
@@ -231,7 +236,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
                     |_| DeserializeError::custom(format_args!("`{text}` is too large a number"));
                 visitor.visit_u64(text.parse().map_err(large)?)
             }
-            _ => self.type_mismatch(&"a whole number"),
+            _ => self.type_mismatch_error(&"a whole number"),
         }
     }
 
@@ -239,14 +244,14 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
         match &self.node.kind {
             NodeKind::Text(text) if **text == *"true" => visitor.visit_bool(true),
             NodeKind::Text(text) if **text == *"false" => visitor.visit_bool(false),
-            _ => self.type_mismatch(&"`true` or `false`"),
+            _ => self.type_mismatch_error(&"`true` or `false`"),
         }
     }
 
     fn deserialize_str<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
             NodeKind::Text(text) => visitor.visit_str(text),
-            _ => self.type_mismatch(&"text"),
+            _ => self.type_mismatch_error(&"text"),
         }
     }
 
@@ -264,12 +269,12 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
     fn deserialize_seq<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
             NodeKind::List(items) => {
-                visitor.visit_seq(ListItems { deserializer: self, items: items.iter() })
+                visitor.visit_seq(ListItemAccess { deserializer: self, items: items.iter() })
             }
             NodeKind::Text(text) => Err(DeserializeError::custom(format_args!(
                 "found `{text}` where a list should be: did you mean `[{text}]`?"
             ))),
-            _ => self.type_mismatch(&"a list, such as [a, b],"),
+            _ => self.type_mismatch_error(&"a list, such as [a, b],"),
         }
     }
 
@@ -277,9 +282,9 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
         match &self.node.kind {
             NodeKind::Map(entries) => {
                 let entries: Vec<_> = entries.iter().collect();
-                visitor.visit_map(MapEntries::new(self, entries))
+                visitor.visit_map(MapEntryAccess::new(self, entries))
             }
-            _ => self.type_mismatch(&visitor),
+            _ => self.type_mismatch_error(&visitor),
         }
     }
 
@@ -291,10 +296,10 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
     ) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
             NodeKind::Map(entries) => {
-                let entries = self.known_entries(entries, fields);
-                visitor.visit_map(MapEntries::new(self, entries))
+                let entries = self.entries_of_known_fields(entries, fields);
+                visitor.visit_map(MapEntryAccess::new(self, entries))
             }
-            _ => self.type_mismatch(&visitor),
+            _ => self.type_mismatch_error(&visitor),
         }
     }
 
@@ -310,7 +315,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
                 visitor.visit_enum(name)
             }
             NodeKind::Text(text) => Err(DeserializeError::unknown_variant(text, variants)),
-            _ => self.type_mismatch(&suggest::one_of(variants).as_str()),
+            _ => self.type_mismatch_error(&suggest::format_one_of(variants).as_str()),
         }
     }
 
@@ -320,7 +325,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
         visitor: V,
     ) -> Result<V::Value, DeserializeError> {
         match name {
-            FIELD_MARKER => visitor.visit_seq(Parts { deserializer: self, next_part: 0 }),
+            FIELD_MARKER => visitor.visit_seq(FieldPartAccess { deserializer: self, next_part: 0 }),
             _ => visitor.visit_newtype_struct(self),
         }
     }
@@ -332,13 +337,13 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
     }
 }
 
-/// The parts of a [`Field`]: line, column, width, value.
-struct Parts<'n, 'm> {
+/// The sequence of parts from which a [`Field`] is deserialized: line, column, width, value.
+struct FieldPartAccess<'n, 'm> {
     deserializer: NodeDeserializer<'n, 'm>,
     next_part: usize,
 }
 
-impl<'n> SeqAccess<'n> for Parts<'n, '_> {
+impl<'n> SeqAccess<'n> for FieldPartAccess<'n, '_> {
     type Error = DeserializeError;
 
     fn next_element_seed<S: DeserializeSeed<'n>>(
@@ -358,12 +363,12 @@ impl<'n> SeqAccess<'n> for Parts<'n, '_> {
     }
 }
 
-struct ListItems<'n, 'm> {
+struct ListItemAccess<'n, 'm> {
     deserializer: NodeDeserializer<'n, 'm>,
     items: std::slice::Iter<'n, Node>,
 }
 
-impl<'n> SeqAccess<'n> for ListItems<'n, '_> {
+impl<'n> SeqAccess<'n> for ListItemAccess<'n, '_> {
     type Error = DeserializeError;
 
     fn next_element_seed<S: DeserializeSeed<'n>>(
@@ -376,19 +381,19 @@ impl<'n> SeqAccess<'n> for ListItems<'n, '_> {
     }
 }
 
-struct MapEntries<'n, 'm> {
+struct MapEntryAccess<'n, 'm> {
     deserializer: NodeDeserializer<'n, 'm>,
     entries: std::vec::IntoIter<&'n (Node, Node)>,
     value: Option<&'n Node>,
 }
 
-impl<'n, 'm> MapEntries<'n, 'm> {
+impl<'n, 'm> MapEntryAccess<'n, 'm> {
     fn new(deserializer: NodeDeserializer<'n, 'm>, entries: Vec<&'n (Node, Node)>) -> Self {
         Self { deserializer, entries: entries.into_iter(), value: None }
     }
 }
 
-impl<'n> MapAccess<'n> for MapEntries<'n, '_> {
+impl<'n> MapAccess<'n> for MapEntryAccess<'n, '_> {
     type Error = DeserializeError;
 
     fn next_key_seed<S: DeserializeSeed<'n>>(

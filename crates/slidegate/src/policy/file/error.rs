@@ -1,4 +1,4 @@
-//! Errors and warnings of a policy, with their source positions.
+//! Errors and warnings of a policy, with their positions in the source text.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// The maximum number of characters of a line in an excerpt.
+/// The maximum number of characters of a source line that the excerpt of an error shows.
 const MAX_EXCERPT_CHARS: usize = 120;
 
 /// The maximum number of errors that are reported for one policy.
 pub(super) const MAX_REPORTED_ERRORS: usize = 1_000;
 
-/// A position in the source text.
+/// The position and the width of a value in the source text of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SourceSpan {
-    /// From 1; 0 if unknown.
+    /// The line number, from 1. 0 if it is unknown.
     pub(super) line: u64,
-    /// From 1, in characters; 0 if unknown.
+    /// The column in characters, from 1. 0 if it is unknown.
     pub(super) column: u64,
-    /// In characters.
+    /// The width in characters.
     pub(super) width: u64,
 }
 
 impl SourceSpan {
-    /// Moves the span into a text of these lines. A span after the last line moves to the end of that line; an unknown
-    /// span moves to the beginning of the text.
-    fn clamp_to(self, lines: &[&str]) -> Self {
+    /// Returns a span inside of a text that consists of `lines`. A span after the last line is moved to the end of the
+    /// last line. An unknown span is moved to the beginning of the text.
+    fn clamp_to_text(self, lines: &[&str]) -> Self {
         let start = Self { line: 1, column: 1, width: 1 };
         match lines.last() {
             Some(last) if self.line > lines.len() as u64 => {
@@ -39,7 +39,7 @@ impl SourceSpan {
     }
 }
 
-/// The errors that were found in a text.
+/// The errors or warnings that were found in the text of a policy.
 pub(super) struct Diagnostics<'s> {
     lines: Vec<&'s str>,
     entries: RefCell<Vec<(SourceSpan, String)>>,
@@ -48,7 +48,7 @@ pub(super) struct Diagnostics<'s> {
 }
 
 impl<'s> Diagnostics<'s> {
-    /// Creates an empty list of errors for a text.
+    /// Creates an empty list of errors for the text of a policy.
     pub(super) fn new(source: &'s str) -> Self {
         Self {
             lines: source.lines().collect(),
@@ -57,14 +57,15 @@ impl<'s> Diagnostics<'s> {
         }
     }
 
-    /// Adds an error, unless the same error was added at this position before.
+    /// Adds an error at a position, unless an error with the same message was added at this position before. Drops the
+    /// error if there are [`MAX_REPORTED_ERRORS`] errors.
     pub(super) fn push(&self, at: SourceSpan, message: impl fmt::Display) {
         let mut entries = self.entries.borrow_mut();
         if entries.len() == MAX_REPORTED_ERRORS {
             self.is_truncated.set(true);
             return;
         }
-        let message = printable(&message.to_string());
+        let message = escape_control_chars(&message.to_string());
         let is_same =
             |(span, known_message): &(SourceSpan, String)| *span == at && *known_message == message;
         // The limits that a rule and its overrides share are compiled for each of them.
@@ -73,17 +74,17 @@ impl<'s> Diagnostics<'s> {
         }
     }
 
-    /// Returns whether no error was added.
+    /// Returns `true` if no error was added.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.borrow().is_empty()
     }
 
-    /// Returns the errors, in the order of the file; `None` if there are none.
+    /// Returns the errors, in the order of the file; `None` if no error was added.
     pub(super) fn into_errors(self) -> Option<PolicyErrors> {
         Some(PolicyErrors(self.into_policy_errors())).filter(|errors| !errors.0.is_empty())
     }
 
-    /// Returns the entries as warnings, in the order of the file.
+    /// Returns the entries of the list as warnings, in the order of the file.
     pub(super) fn into_warnings(self) -> Arc<[PolicyWarning]> {
         self.into_policy_errors().into_iter().map(PolicyWarning).collect()
     }
@@ -101,34 +102,37 @@ impl<'s> Diagnostics<'s> {
     }
 }
 
-/// One error in a policy, with its source position.
+/// One error in a policy, with its position in the source text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
-    /// The line, from 1.
+    /// The line number of the error, from 1.
     pub line: u64,
-    /// The column in characters, from 1.
+    /// The column of the error in characters, from 1.
     pub column: u64,
-    /// The problem and its remedy.
+    /// The problem and its remedy, as text for the author of the policy.
     pub message: String,
-    /// The source line and a marker line below it.
+    /// The source line of the error and a line below it that marks the position with `^`. Empty if the text has no
+    /// lines.
     excerpt: String,
 }
 
 impl PolicyError {
-    /// Creates an error in a text of these lines.
+    /// Creates an error in a text that consists of `lines`. Its excerpt shows the line of the error.
     fn new(span: SourceSpan, message: String, lines: &[&str]) -> Self {
-        let span = span.clamp_to(lines);
+        let span = span.clamp_to_text(lines);
         let SourceSpan { line, column, .. } = span;
-        Self { line, column, message, excerpt: excerpt(span, lines).unwrap_or_default() }
+        Self { line, column, message, excerpt: format_excerpt(span, lines).unwrap_or_default() }
     }
 
-    /// Returns the source line with its number, and a marker line below it; empty if the text has no lines.
+    /// Returns the source line of the error with its number, and a line below it that marks the position with `^`.
+    /// Returns an empty text if the policy has no lines.
     pub fn excerpt(&self) -> &str {
         &self.excerpt
     }
 }
 
-/// A warning about a part of a valid policy, with its source position: a rule that can be evaded or never applies.
+/// A warning about a part of a valid policy, with its source position: about a counter that a client can evade, or
+/// about a part that never has an effect.
 ///
 /// ```
 /// use slidegate::Policy;
@@ -143,7 +147,7 @@ impl PolicyError {
 pub struct PolicyWarning(PolicyError);
 
 impl PolicyWarning {
-    /// Returns the line, from 1.
+    /// Returns the line number of the warning, from 1.
     pub fn line(&self) -> u64 {
         self.0.line
     }
@@ -158,13 +162,13 @@ impl PolicyWarning {
         &self.0.message
     }
 
-    /// Returns the source line with its number, and a marker line below it.
+    /// Returns the source line of the warning with its number, and a line below it that marks the position with `^`.
     pub fn excerpt(&self) -> &str {
         self.0.excerpt()
     }
 }
 
-/// Formats as `12:5: warning: message`, followed by the excerpt.
+/// Formats the warning as `12:5: warning: message` with line and column, followed by the excerpt of the source text.
 impl fmt::Display for PolicyWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PolicyError { line, column, message, excerpt } = &self.0;
@@ -176,16 +180,17 @@ impl fmt::Display for PolicyWarning {
     }
 }
 
-/// Escapes control characters: a terminal would obey them, and the file may come from an untrusted source.
-fn printable(text: &str) -> String {
-    let printable = |char: char| match char.is_control() {
+/// Escapes the control characters of a text. The file may come from an untrusted source, and a terminal would execute
+/// control characters in an error message.
+fn escape_control_chars(text: &str) -> String {
+    let escape_control_chars = |char: char| match char.is_control() {
         true => char.escape_default().to_string(),
         false => char.to_string(),
     };
-    text.chars().map(printable).collect()
+    text.chars().map(escape_control_chars).collect()
 }
 
-fn excerpt(span: SourceSpan, lines: &[&str]) -> Option<String> {
+fn format_excerpt(span: SourceSpan, lines: &[&str]) -> Option<String> {
     let line_index = usize::try_from(span.line.checked_sub(1)?).ok()?;
     let column_index = usize::try_from(span.column.checked_sub(1)?).ok()?;
     let line = lines.get(line_index)?;
@@ -199,13 +204,13 @@ fn excerpt(span: SourceSpan, lines: &[&str]) -> Option<String> {
     let (number, mark) = (span.line.to_string(), "^".repeat(width));
     Some(format!(
         "{number:>5} | {}\n{:>5} | {}{mark}",
-        printable(text.trim_end()),
+        escape_control_chars(text.trim_end()),
         "",
         " ".repeat(column_index - skipped)
     ))
 }
 
-/// Formats as `12:5: message`, followed by the excerpt.
+/// Formats the error as `12:5: message` with line and column, followed by the excerpt of the source text.
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.line, self.column, self.message)?;
@@ -222,7 +227,7 @@ impl fmt::Display for PolicyError {
 pub struct PolicyErrors(pub Vec<PolicyError>);
 
 impl PolicyErrors {
-    /// Creates the error for a failure without a reported error.
+    /// Creates the error that is returned if reading a policy fails although no error was reported.
     pub(super) fn unknown() -> Self {
         let message = "the policy cannot be read".to_owned();
         Self(vec![PolicyError::new(SourceSpan::default(), message, &[])])

@@ -1,4 +1,4 @@
-//! Compiles the limits of rules and overrides.
+//! Compiles the field `limits` of rules and overrides.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::algorithm::{Algorithm, Align};
 use crate::limit::Limit;
 use crate::quota::{self, Quota};
 
-/// A limit with its id in the rule: its name or window.
+/// A limit with its id, which is unique in the rule: the name of the limit, or the window if it has no name.
 pub(super) struct NamedLimit {
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
@@ -18,14 +18,14 @@ pub(super) struct NamedLimit {
 }
 
 impl NamedLimit {
-    /// Creates a limit that denies every request.
+    /// Creates the limit for `limits: denied`, which denies every request.
     fn denied(at: SourceSpan) -> Self {
         Self { id: "denied".into(), limit: Limit::denied(), at }
     }
 }
 
 impl Compiler<'_> {
-    /// Compiles the limits of a rule or an override.
+    /// Compiles the limits of a rule or an override. Limits without an algorithm get `default_algorithm`.
     pub(super) fn compile_limits(
         &mut self,
         limits: &Field<LimitsSpec>,
@@ -65,8 +65,9 @@ impl Compiler<'_> {
         named_limits
     }
 
-    /// Reports limits that the store does not support. `override_algorithm` is the algorithm that an override sets for
-    /// inherited limits: its errors are reported at its own position.
+    /// Reports each limit that the store does not support. If an override sets only the algorithm of the limits that it
+    /// inherits, `override_algorithm` is this algorithm with its position. Errors of limits with this algorithm are
+    /// reported at this position, other errors at the position of the limit.
     pub(super) fn check_all_supported(
         &mut self,
         limits: &[NamedLimit],
@@ -128,7 +129,8 @@ impl Compiler<'_> {
         self.ok_or_report(at, quota::parse_window(text))
     }
 
-    /// Returns the algorithm with the limit's own `precision`, `burst`, `max_debt` or `align`.
+    /// Returns `algorithm` with the parameters that the limit specifies: `precision`, `burst`, `max_debt` or `align`.
+    /// Reports parameters of other algorithms, and then returns `None`.
     fn compile_algorithm(&mut self, map: &LimitMap, algorithm: Algorithm) -> Option<Algorithm> {
         let precision = self.compile_window(&map.precision);
         if !map.precision.is_absent() && precision.is_none() {

@@ -1,4 +1,4 @@
-//! Parses a YAML document into a tree of nodes with source spans.
+//! Parses a YAML document into a tree of nodes. Each node has its position in the source text.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde_saphyr::{Location, Spanned};
 
 use super::{Diagnostics, SourceSpan};
 
-/// The maximum number of nodes in a document: 10,000 rules have about 250,000.
+/// The maximum number of nodes in a YAML document. A policy with 10,000 rules has about 250,000 nodes.
 const MAX_NODES: usize = 600_000;
 
-/// One value of a document, with its source span.
+/// One value of a YAML document, with its position in the source text.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) span: SourceSpan,
@@ -20,17 +20,17 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum NodeKind {
-    /// No value, `~` or `null`.
+    /// A null value: `~`, `null`, or a missing value.
     Null,
-    /// A scalar as written, without quotes.
+    /// The source text of a scalar, without quotes.
     Text(Box<str>),
     List(Vec<Node>),
-    /// Keys and values in their order.
+    /// The keys and values of a map, in the order of the document.
     Map(Vec<(Node, Node)>),
 }
 
 impl Node {
-    /// Parses a document, or reports its YAML error.
+    /// Parses a YAML document. If it is not valid YAML, reports the error and returns `None`.
     pub(super) fn read(source: &str, diagnostics: &Diagnostics<'_>) -> Option<Self> {
         let options = serde_saphyr::options! {
             with_snippet: false,
@@ -48,7 +48,7 @@ impl Node {
     }
 }
 
-/// Reports a syntax error of YAML.
+/// Adds an error of the YAML parser to `diagnostics`.
 fn report_yaml_error(error: &serde_saphyr::Error, diagnostics: &Diagnostics<'_>) {
     let error = error.without_snippet();
     let span = error
@@ -95,7 +95,8 @@ fn node_from_raw(raw: Spanned<RawValue>, source: &str) -> Node {
     Node { span, kind }
 }
 
-/// Returns the source text of a scalar that YAML reads as a number or another type: `1.10` is not `1.1`.
+/// Returns the source text of a scalar that the YAML parser converted to a number or another type. The source text
+/// `1.10` must not become `1.1`. Returns `None` if the position of the scalar is unknown.
 fn source_text<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(at.span().byte_offset()?).ok()?;
     let length = usize::try_from(at.span().byte_len()?).ok()?;
@@ -103,11 +104,11 @@ fn source_text<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A value as passed by serde.
+/// A YAML value of any type, as the parser passes it to serde.
 enum RawValue {
     Null,
     Text(String),
-    /// A scalar that YAML does not read as text, formatted as text.
+    /// The text of a value that the YAML parser converted to a boolean or a number. It may differ from the source text.
     NonText(String),
     List(Vec<Spanned<RawValue>>),
     Map(Vec<(Spanned<String>, Spanned<RawValue>)>),

@@ -1,4 +1,4 @@
-//! Compiles the overrides of a rule, and reports overrides that never apply.
+//! Compiles the field `overrides` of a rule, and reports overrides that never apply.
 
 use super::compile::{Compiler, algorithm_from_name};
 use super::deserialize::Field;
@@ -43,7 +43,7 @@ impl Compiler<'_> {
             }
             let limits =
                 self.compile_override_limits(override_spec, at, &spec.limits, default_algorithm);
-            self.check_charge_fits(charge, &limits);
+            self.check_charge_within_limits(charge, &limits);
             let mode = self.compile_mode(&override_spec.mode).unwrap_or(mode);
             let settings = RuleSettings { mode, limits: self.add_scopes(limits, context, at) };
             let name = override_spec.name.get().map(|name| name.as_str().into());

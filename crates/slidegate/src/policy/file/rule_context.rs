@@ -1,4 +1,4 @@
-//! The parts that all limits of a rule share, and the scopes created from them.
+//! The parts of a rule that all of its limits share, and the creation of key scopes from these parts.
 
 use std::sync::Arc;
 
@@ -11,19 +11,20 @@ use crate::policy::redis::RuleRedisOptions;
 use crate::policy::rule::RuleLimit;
 use crate::redis_options::RedisOptions;
 
-/// The parts that all limits of a rule share.
+/// The parts of a rule that all of its limits share. The key scopes of each limit are created from them.
 pub(super) struct RuleContext<'f> {
     pub(super) domain: &'f str,
     pub(super) rule: &'f str,
     pub(super) per: &'f Per,
-    /// Number of combinations of attribute names in `per`.
+    /// Number of combinations of attribute names in `per`. A combination takes one name from each entry.
     pub(super) combinations: usize,
     pub(super) redis: Option<&'f RuleRedisOptions>,
     pub(super) cluster: Option<ClusterOptions>,
 }
 
 impl RuleContext<'_> {
-    /// Creates one scope for each combination of attribute names.
+    /// Creates the key scopes of a limit: one for each combination of attribute names in `per`. `limit` is the id of
+    /// the limit.
     pub(super) fn scopes(&self, limit: &str, redis: Option<&Arc<RedisOptions>>) -> Box<[Scope]> {
         let scopes = self.per.combinations().into_iter().map(|names| {
             let scope =
@@ -36,8 +37,8 @@ impl RuleContext<'_> {
         scopes.collect()
     }
 
-    /// Adds scopes to the limits.
-    pub(super) fn rule_limits(
+    /// Converts named limits into the limits of the rule, with their key scopes and their names in headers.
+    pub(super) fn to_rule_limits(
         &self,
         limits: Vec<(NamedLimit, Option<Arc<RedisOptions>>)>,
     ) -> Box<[RuleLimit]> {
@@ -55,9 +56,9 @@ impl RuleContext<'_> {
         limits.collect()
     }
 
-    /// Creates the limit that denies requests without an attribute of `per`. They share one key, since they cannot be
-    /// identified.
-    pub(super) fn missing_limit(&self) -> RuleLimit {
+    /// Creates the limit that denies requests without an attribute of `per`. These requests share one key, since the
+    /// values that would identify them are absent.
+    pub(super) fn new_missing_attribute_limit(&self) -> RuleLimit {
         let no_names: [&str; 0] = [];
         RuleLimit {
             index: 0,

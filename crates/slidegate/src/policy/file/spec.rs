@@ -1,5 +1,5 @@
-//! The types of a policy file as written, before it is compiled. The JSON Schema is generated from these types: editors
-//! show the comments on their fields.
+//! The types into which a policy file is deserialized, before it is compiled. The JSON Schema of policy files is
+//! generated from these types, and editors show the comments of their fields.
 
 #[cfg(feature = "schema")]
 mod schema;
@@ -24,7 +24,7 @@ pub(super) struct PolicySpec {
     /// The version of the policy language: 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1)))]
     pub(super) version: Field<u64>,
-    /// Defaults for all rules.
+    /// Default settings for rules that do not specify them.
     pub(super) defaults: Field<DefaultsSpec>,
     /// Route templates such as `/users/{id}` or `/files/{*path}`. The `path` of a request is matched against them and
     /// sets its attribute `route`.
@@ -33,7 +33,7 @@ pub(super) struct PolicySpec {
     pub(super) rules: Field<Vec<Field<RuleSpec>>>,
 }
 
-/// Defaults for all rules.
+/// Default settings for rules that do not specify them.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields, expecting = "a map of defaults")]
@@ -41,7 +41,7 @@ pub(super) struct DefaultsSpec {
     pub(super) algorithm: Field<AlgorithmName>,
     pub(super) when_missing: Field<WhenMissing>,
     pub(super) mode: Field<ModeSpec>,
-    /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given.
+    /// Units that must be free for a request to fit, even if the cost of the request is lower; 1 if not given.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) required: Field<u64>,
     pub(super) on_store_error: Field<OnStoreError>,
@@ -50,34 +50,35 @@ pub(super) struct DefaultsSpec {
     pub(super) ipv6_prefix: Field<u64>,
 }
 
-/// A rule: when it applies, the attributes that it counts by, and its limits.
+/// A rule: the conditions under which it applies, the attributes by which it counts, and its limits.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["name", "limits"])))]
 #[serde(default, deny_unknown_fields, expecting = "a rule: a map with `name` and `limits`")]
 pub(super) struct RuleSpec {
-    /// Unique in its domain; used in headers, metrics and keys.
+    /// The name of the rule, unique in its domain. Headers, metrics and keys contain it.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
     /// The domain whose requests the rule applies to; `default` if not given.
     pub(super) domain: Field<String>,
     /// Conditions on attributes; all of them must be met.
     pub(super) when: Field<WhenSpec>,
-    /// The attributes that the rule counts by, each value separately; `a|b` uses the first of the two that is present.
+    /// The attributes by which the rule counts. Each combination of values has its own counter. `a|b` uses the first of
+    /// these attributes that is present.
     pub(super) per: Field<Vec<Field<String>>>,
-    /// Names of the attributes of a descriptor, all of them and in this order: the rule applies only to such
-    /// descriptors.
+    /// Names of attributes. The rule applies only to a descriptor with exactly these attributes, in this order.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 32)))]
     pub(super) descriptor: Field<Vec<Field<String>>>,
-    /// Treatment of a request without an attribute of `per`; `skip` if not given.
+    /// The treatment of a request that lacks an attribute of `per`; `skip` if not given.
     pub(super) when_missing: Field<WhenMissing>,
-    /// The limits, all of which must fit.
+    /// The limits of the rule. A request must fit all of them.
     pub(super) limits: Field<LimitsSpec>,
-    /// The algorithm of limits that do not set one; `sliding_window` if not given.
+    /// The algorithm of limits that do not specify an algorithm; `sliding_window` if not given.
     pub(super) algorithm: Field<AlgorithmName>,
-    /// The effect on requests that do not fit; `enforce` if not given.
+    /// The effect of the rule on requests that exceed its limits; `enforce` if not given.
     pub(super) mode: Field<ModeSpec>,
-    /// The behavior while the store is unavailable; the strictest rule wins. `local` if not given.
+    /// The behavior while the store is unavailable; `local` if not given. If several rules apply to a request, the
+    /// strictest behavior is used.
     pub(super) on_store_error: Field<OnStoreError>,
     /// The HTTP status of requests that the rule denies; 429 if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
@@ -85,8 +86,8 @@ pub(super) struct RuleSpec {
     /// The cost that the rule charges for a request: a constant number of units, or the name of a cost of the request;
     /// the request's `cost` if not given.
     pub(super) cost: Field<CostSpec>,
-    /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given. With 0 a request of
-    /// cost 0 fits unless the counter is above max.
+    /// Units that must be free for a request to fit, even if the cost of the request is lower; 1 if not given. With 0 a
+    /// request of cost 0 fits unless the counter is above max.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) required: Field<u64>,
     /// The requests that the rule charges; `if_admitted` if not given.
@@ -97,11 +98,11 @@ pub(super) struct RuleSpec {
     /// Rules of the domain that do not apply when this rule does.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1000)))]
     pub(super) replaces: Field<Vec<Field<String>>>,
-    /// Other settings for some of the rule's requests; the first override that matches applies.
+    /// Other settings for some of the rule's requests. The first override whose `when` matches a request applies.
     pub(super) overrides: Field<Vec<Field<OverrideSpec>>>,
-    /// Options for stores that count in Redis; others ignore them.
+    /// Options for stores that count in Redis. Other stores ignore these options.
     pub(super) redis: Field<RedisSpec>,
-    /// Options for stores that count in a cluster; others ignore them.
+    /// Options for stores that count in a cluster. Other stores ignore these options.
     pub(super) cluster: Field<ClusterSpec>,
 }
 
@@ -111,11 +112,11 @@ pub(super) struct RuleSpec {
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `max_unsynced` or `on_partition`")]
 pub(super) struct ClusterSpec {
-    /// Units of each counter that a node may have allowed and that not every other node has acknowledged; max divided
-    /// by twice the number of nodes if not given.
+    /// The maximum number of units of a counter that a node may have allowed and that some other node has not
+    /// acknowledged yet; max divided by twice the number of nodes if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 536_870_912)))]
     pub(super) max_unsynced: Field<u64>,
-    /// The behavior while nodes are unreachable; `bounded` if not given.
+    /// The behavior of a node while it cannot reach other nodes; `bounded` if not given.
     pub(super) on_partition: Field<OnPartition>,
 }
 
@@ -125,27 +126,28 @@ pub(super) struct ClusterSpec {
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `slot_by`, `split` or `sample`")]
 pub(super) struct RedisSpec {
-    /// The entries of `per` that choose the hash slot in Redis Cluster; all if not given.
+    /// The entries of `per` whose values determine the hash slot in Redis Cluster; all entries if not given.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
     pub(super) slot_by: Field<Vec<Field<String>>>,
-    /// Spreads each counter over several keys, each with its share of the limit.
+    /// Splits each counter over several Redis keys. Each key enforces its share of the limit.
     pub(super) split: Field<SplitSpec>,
-    /// The percentage of requests that are sent to Redis, such as 10%: one in n, for n from 2 to 100. Each is charged n
-    /// times its cost.
+    /// The percentage of requests that are sent to Redis, such as 10%. It must be one in n, for n from 2 to 100. A
+    /// request that is sent is charged n times its cost.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9]{1,2}(\.[0-9]{1,2})? *%$")))]
     pub(super) sample: Field<String>,
 }
 
-/// The number of keys of each counter, and the attributes that choose the key.
+/// A split of each counter over several Redis keys: the number of keys, and the attributes that select the key of a
+/// request.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["by", "into"])))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `by` and `into`")]
 pub(super) struct SplitSpec {
-    /// The attributes whose values choose the key.
+    /// The attributes whose values select the key of a request.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
     pub(super) by: Field<Vec<Field<String>>>,
-    /// The number of keys of each counter.
+    /// The number of Redis keys over which each counter is split.
     #[cfg_attr(feature = "schema", schemars(range(min = 2, max = 1024)))]
     pub(super) into: Field<u64>,
 }
@@ -168,53 +170,54 @@ pub(super) struct OverrideSpec {
     pub(super) mode: Field<ModeSpec>,
 }
 
-/// A limit with all of its fields.
+/// A limit that is written as a map of fields.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["max", "window"])))]
 #[serde(default, deny_unknown_fields, expecting = "a limit: a map with `max` and `window`")]
 pub(super) struct LimitMap {
-    /// Replaces the window as the id of the limit.
+    /// The name of the limit. It replaces the window as the id of the limit in headers, metrics and keys.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
-    /// Units per window; 0 denies all.
+    /// The maximum number of units per window; 0 denies all requests.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) max: Field<u64>,
-    /// A whole number and one of ms, s, m (or min), h, d, w; a unit alone means one of it.
+    /// The window: a whole number and one of the units ms, s, m (or min), h, d, w. A unit alone means 1 of this unit.
     #[cfg_attr(
         feature = "schema",
         schemars(regex(pattern = r"^\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$"))
     )]
     pub(super) window: Field<String>,
     pub(super) algorithm: Field<AlgorithmName>,
-    /// For `sliding_buckets`: the length of a bucket, which divides the window; a tenth if not given.
+    /// For `sliding_buckets`: the length of a bucket, which must divide the window; a tenth of the window if not given.
     pub(super) precision: Field<String>,
-    /// For `token_bucket`: units that fit at once; max if not given.
+    /// For `token_bucket`: the maximum number of units that can be charged at once; `max` if not given.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) burst: Field<u64>,
-    /// For `token_bucket`: the largest debt in units, from charges without a check; twice max if not given.
+    /// For `token_bucket`: the maximum debt in units, which charges without a check can cause; twice `max` if not
+    /// given.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) max_debt: Field<u64>,
-    /// For `fixed_window`: the beginning of windows; `key` if not given.
+    /// For `fixed_window`: the time at which windows begin; `key` if not given.
     pub(super) align: Field<AlignName>,
 }
 
-/// The beginning of fixed windows.
+/// The time at which fixed windows begin.
 #[derive(Clone, Copy, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AlignName {
-    /// At a different offset for each key, so that not all keys reset at the same time.
+    /// Windows begin at a different offset for each key, so that not all keys reset at the same time.
     Key,
-    /// On the calendar, in UTC.
+    /// Windows follow the calendar in UTC: a minute begins at second 0, a day at midnight.
     Clock,
 }
 
-/// The name of an algorithm.
+/// An algorithm, which a policy file specifies by its name.
 #[derive(Clone, Copy)]
 pub(super) struct AlgorithmName(pub(super) Algorithm);
 
-const ALGORITHMS: &[&str] = &{
+const ALGORITHM_NAMES: &[&str] = &{
     let mut names = [""; Algorithm::ALL.len()];
     let mut index = 0;
     while index < names.len() {
@@ -224,7 +227,7 @@ const ALGORITHMS: &[&str] = &{
     names
 };
 
-/// A limit: `100/min`, or a map.
+/// A limit that is written as text, such as `100/min`, or as a map.
 pub(super) enum LimitSpec {
     Text(String),
     Map(Box<LimitMap>),
@@ -233,15 +236,15 @@ pub(super) enum LimitSpec {
 /// A list of limits, or one of the words `unlimited`, `denied` and `requested`.
 pub(super) enum LimitsSpec {
     List(Vec<Field<LimitSpec>>),
-    /// Every request passes.
+    /// The word `unlimited`: every request passes.
     Unlimited,
-    /// No request passes.
+    /// The word `denied`: no request passes.
     Denied,
-    /// The limit that a descriptor carries.
+    /// The word `requested`: the rule enforces the limit that a descriptor contains.
     Requested,
 }
 
-/// The cost of a request under a rule.
+/// The cost that a rule charges for a request: a number of units, or the name of a cost of the request.
 pub(super) enum CostSpec {
     Constant(u64),
     Named(String),
@@ -252,13 +255,13 @@ pub(super) enum CostSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ChargeSpec {
-    /// Requests that are admitted.
+    /// The rule charges requests that are admitted.
     IfAdmitted,
-    /// All requests: also denied ones, above max.
+    /// The rule charges all requests. Denied requests can raise a counter above max.
     Always,
 }
 
-/// The effect of a rule on requests that do not fit.
+/// The effect of a rule on requests that exceed its limits.
 pub(super) enum ModeSpec {
     Enforce,
     Jointly,
@@ -267,50 +270,52 @@ pub(super) enum ModeSpec {
     For(Box<EnforceMap>),
 }
 
-const MODES: &[&str] = &["enforce", "jointly", "observe", "off"];
+const MODE_NAMES: &[&str] = &["enforce", "jointly", "observe", "off"];
 
-/// Enforces the rule for a percentage of the keys, always the same keys, and observes the others.
+/// A mode that enforces the rule for a percentage of the keys, which are always the same keys. The other keys are
+/// treated as in mode `observe`.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["enforce"])))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `enforce`")]
 pub(super) struct EnforceMap {
-    /// From 0% to 100%, with two decimals at most.
+    /// The percentage of the keys, from 0% to 100%, with two decimals at most.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,2})? *%$")))]
     pub(super) enforce: Field<String>,
 }
 
-/// Attributes and their conditions, in the order of the file.
+/// The field `when`: attribute names with their conditions, in the order of the file.
 pub(super) struct WhenSpec(pub(super) Vec<(Field<String>, Field<ConditionSpec>)>);
 
-/// A value, a list of values, or a map with `not` or `literal`.
+/// A condition that is written as a value, a list of values, or a map with `not` or `literal`.
 pub(super) enum ConditionSpec {
     One(String),
     Any(Vec<Field<String>>),
     Map(Box<ConditionMap>),
 }
 
-/// Either `not` or `literal`.
+/// A condition that is written as a map, with either `not` or `literal`.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `not` or `literal`")]
 pub(super) struct ConditionMap {
-    /// None of these values; also met if the attribute is absent.
+    /// Values that the attribute must not have. The condition is also met if the attribute is absent.
     pub(super) not: Field<ConditionSpec>,
-    /// One of these values, compared byte for byte: `*`, addresses and networks have no special meaning.
+    /// Values of which the attribute must have one. They are compared byte for byte: `*`, addresses and networks have
+    /// no special meaning.
     pub(super) literal: Field<Vec<Field<String>>>,
 }
 
 impl<'de> Deserialize<'de> for AlgorithmName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
-        let unknown = || D::Error::unknown_variant(&name, ALGORITHMS);
+        let unknown = || D::Error::unknown_variant(&name, ALGORITHM_NAMES);
         Algorithm::by_name(&name).map(Self).ok_or_else(unknown)
     }
 }
 
-/// A type that is written as text, a list or a map.
+/// A type whose value can be written in YAML as text, a list or a map. An implementation supports some of these forms.
 trait TextListOrMap<'de>: Sized {
     const EXPECTED: &'static str;
 
@@ -342,7 +347,7 @@ impl<'de, T: TextListOrMap<'de>> Visitor<'de> for TextListOrMapVisitor<T> {
         T::from_list(list)
     }
 
-    /// Visits a map; see `NodeDeserializer::deserialize_any`.
+    /// Visits a map. `NodeDeserializer::deserialize_any` passes each map as a newtype struct.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, map: D) -> Result<T, D::Error> {
         T::from_map(map)
     }
@@ -402,7 +407,7 @@ impl<'de> TextListOrMap<'de> for ModeSpec {
             "observe" => Ok(Self::Observe),
             // YAML 1.1 reads a bare `off` as `false`.
             "off" => Ok(Self::Off),
-            other => Err(E::unknown_variant(other, MODES)),
+            other => Err(E::unknown_variant(other, MODE_NAMES)),
         }
     }
 
@@ -441,7 +446,8 @@ impl<'de> TextListOrMap<'de> for ConditionSpec {
     }
 }
 
-/// Implemented by hand, since an untagged enum would lose the source spans and report no specific error.
+/// Implements `Deserialize` for types that are written as text, a list or a map. A derived untagged enum would lose the
+/// source positions and report no specific errors.
 macro_rules! deserialize_text_list_or_map {
     ($($either:ty),*) => {$(
         impl<'de> Deserialize<'de> for $either {
@@ -456,9 +462,9 @@ deserialize_text_list_or_map!(LimitSpec, LimitsSpec, CostSpec, ModeSpec, Conditi
 
 impl<'de> Deserialize<'de> for WhenSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Conditions;
+        struct WhenSpecVisitor;
 
-        impl<'de> Visitor<'de> for Conditions {
+        impl<'de> Visitor<'de> for WhenSpecVisitor {
             type Value = WhenSpec;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -474,6 +480,6 @@ impl<'de> Deserialize<'de> for WhenSpec {
             }
         }
 
-        deserializer.deserialize_map(Conditions)
+        deserializer.deserialize_map(WhenSpecVisitor)
     }
 }

@@ -1,4 +1,4 @@
-//! Compiles the `redis` and `cluster` options of a rule.
+//! Compiles the fields `redis` and `cluster` of a rule, which are options for some stores.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,7 +16,8 @@ use crate::policy::redis::RuleRedisOptions;
 use crate::redis_options::RedisOptions;
 
 impl Compiler<'_> {
-    /// Compiles the options for stores that count in a cluster.
+    /// Compiles the options of a rule for stores that count in a cluster. Returns `None` if the rule has no options, or
+    /// after an error.
     pub(super) fn compile_cluster(&mut self, rule: &RuleSpec) -> Option<ClusterOptions> {
         let (spec, at) = rule.cluster.spanned()?;
         if spec.max_unsynced.is_absent() && spec.on_partition.is_absent() {
@@ -30,7 +31,8 @@ impl Compiler<'_> {
         self.ok_or_report(at, options.with_max_unsynced(units))
     }
 
-    /// Compiles the options for Redis. They are checked later against each limit of the rule.
+    /// Compiles the options of a rule for stores that count in Redis. Whether they are valid for each limit of the rule
+    /// is checked later.
     pub(super) fn compile_redis(&mut self, rule: &RuleSpec, per: &Per) -> Option<RuleRedisOptions> {
         let (spec, at) = rule.redis.spanned()?;
         if spec.slot_by.is_absent() && spec.split.is_absent() && spec.sample.is_absent() {
@@ -54,7 +56,8 @@ impl Compiler<'_> {
         Some(RuleRedisOptions { options, split_by: split_by.unwrap_or_default() })
     }
 
-    /// Returns the indexes of the entries in `per`; `None` if an entry is invalid.
+    /// Returns the indexes in `per` of the entries that `slot_by` lists, and the position of `slot_by`. Returns `None`
+    /// if it is absent, or if an entry is invalid.
     fn compile_slot_by(
         &mut self,
         slot_by: &Field<Vec<Field<String>>>,
@@ -132,7 +135,7 @@ impl Compiler<'_> {
     fn compile_sample(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
         let (text, at) = sample.spanned()?;
         let percentage: Percentage = self.ok_or_report(at, text.parse())?;
-        let ratio = percentage.to_one_in(RedisOptions::MAX_SAMPLE).map_err(|(nearest, ratio)| {
+        let ratio = percentage.to_one_in_n(RedisOptions::MAX_SAMPLE).map_err(|(nearest, ratio)| {
             format!(
                 "a sample is one in n requests, n from 2 to {}: the nearest to {percentage} is {nearest}, one in {ratio}",
                 RedisOptions::MAX_SAMPLE

@@ -1,12 +1,13 @@
-//! Suggests corrections of misspelt words, and formats lists of words for messages.
+//! Suggests corrections of misspelt names in a policy, and formats lists of names for error messages.
 
-/// The maximum length of a word to correct. A comparison of two words takes the product of their lengths.
+/// The maximum length of a word for which a correction is searched, in bytes. The time to compare two words is
+/// proportional to the product of their lengths.
 const MAX_WORD_BYTES: usize = 128;
 
-/// The minimum similarity of a suggested word, from 0 to 1.
+/// The minimum similarity between a word and its suggested correction. 0 is no similarity, 1 is equality.
 const MIN_SIMILARITY: f64 = 0.8;
 
-/// Returns the most similar known word, if it is similar enough.
+/// Returns the known word that is most similar to `word`; `None` if no known word is similar enough.
 pub(super) fn closest_match<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
@@ -26,17 +27,21 @@ pub(super) fn closest_match<'w>(
     (closest.1 >= MIN_SIMILARITY).then_some(closest.0)
 }
 
-/// Returns ``: did you mean `x`?``, or an empty text.
-pub(super) fn did_you_mean<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
+/// Formats the end of an error message that suggests a correction, ``: did you mean `x`?``. Returns an empty text if no
+/// known word is similar enough.
+pub(super) fn format_did_you_mean<'w>(
+    word: &str,
+    known: impl IntoIterator<Item = &'w str>,
+) -> String {
     closest_match(word, known)
         .map_or_else(String::new, |closest_match| format!(": did you mean `{closest_match}`?"))
 }
 
 pub(super) fn unknown_name_message(word: &str, known: &[&str]) -> String {
-    let hint = did_you_mean(word, known.iter().copied());
+    let hint = format_did_you_mean(word, known.iter().copied());
     match hint.is_empty() {
-        true => format!("`{word}` is not {}", one_of(known)),
-        false => format!("`{word}` is not {}{hint}", one_of(known)),
+        true => format!("`{word}` is not {}", format_one_of(known)),
+        false => format!("`{word}` is not {}{hint}", format_one_of(known)),
     }
 }
 
@@ -45,16 +50,19 @@ pub(super) fn unknown_field_message(word: &str, fields: &[&str]) -> String {
         Some(closest_match) => {
             format!("there is no field `{word}` here: did you mean `{closest_match}`?")
         }
-        None => format!("there is no field `{word}` here: there is {}", quoted_list(fields, "and")),
+        None => format!(
+            "there is no field `{word}` here: there is {}",
+            format_quoted_list(fields, "and")
+        ),
     }
 }
 
-/// Returns ``one of `a`, `b` or `c` ``.
-pub(super) fn one_of(words: &[&str]) -> String {
-    format!("one of {}", quoted_list(words, "or"))
+/// Formats a list of words, such as ``one of `a`, `b` or `c` ``.
+pub(super) fn format_one_of(words: &[&str]) -> String {
+    format!("one of {}", format_quoted_list(words, "or"))
 }
 
-fn quoted_list(words: &[&str], conjunction: &str) -> String {
+fn format_quoted_list(words: &[&str], conjunction: &str) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     match &quoted[..] {
         [] => String::new(),

@@ -1,8 +1,8 @@
-//! Finds valid rules that can be evaded or never apply.
+//! Finds rules that are valid but have counters that a client can evade, or that never apply.
 //!
-//! Every warning can be proved: a counter that a client can evade by a request that evades it, a rule that never
-//! applies by conditions that exclude each other. Problems that cannot be proved within [`MAX_COMPARISON_STEPS`] are
-//! not reported.
+//! Every warning is proved. A sample request that evades a counter proves that a client can evade it. Conditions that
+//! exclude each other prove that a rule never applies. A problem that cannot be proved within [`MAX_COMPARISON_STEPS`]
+//! is not reported.
 
 mod evasion;
 mod sample_requests;
@@ -17,26 +17,26 @@ use super::error::{Diagnostics, PolicyWarning, SourceSpan};
 use super::spec::{PolicySpec, RuleSpec, WhenSpec};
 use crate::policy::{Policy, Rule};
 
-/// Attributes whose values a client chooses freely; `*` matches any name. `path` is one of them, unlike `route`: a
-/// client can append anything to a path.
+/// Attributes whose values a client chooses freely. The `*` in `header.*` matches any name. `path` is in the list
+/// because a client can append any text to a path. `route` is not, because its values are the templates of the policy.
 pub const CLIENT_CHOSEN: [&str; 6] =
     ["header.*", "query.*", "cookie.*", "api_key", "user_agent", "path"];
 
-/// Attributes that contain the client's address: `ip`, and its names in Envoy.
-const ADDRESSES: [&str; 3] = ["ip", "remote_address", "masked_remote_address"];
+/// Attributes that contain the address of the client: `ip`, and the names of this attribute in Envoy descriptors.
+const ADDRESS_ATTRIBUTES: [&str; 3] = ["ip", "remote_address", "masked_remote_address"];
 
-/// The maximum number of steps for finding warnings, less than a second. A step compares two patterns or matches a rule
-/// against a request.
+/// The maximum number of steps for finding the warnings of a policy, which take less than a second. A step compares two
+/// patterns, or matches a rule against a request.
 const MAX_COMPARISON_STEPS: usize = 20_000_000;
 
-/// Finds the warnings of a policy and collects them with their positions.
+/// A collector that searches a policy for problems and records warnings about them.
 struct WarningCollector<'a> {
     policy: &'a Policy,
     diagnostics: Diagnostics<'a>,
     remaining_steps: usize,
 }
 
-/// A rule with its spec and its position in the file.
+/// A compiled rule with its deserialized source and its position in the policy file.
 #[derive(Clone, Copy)]
 struct RuleSource<'a> {
     /// Index of the rule in the policy.
@@ -46,7 +46,7 @@ struct RuleSource<'a> {
     at: SourceSpan,
 }
 
-/// Returns the warnings of a policy without errors.
+/// Returns the warnings of a policy in which no error was found.
 pub(super) fn find_warnings(
     text: &str,
     spec: &PolicySpec,
@@ -80,17 +80,20 @@ impl WarningCollector<'_> {
         self.diagnostics.push(at, message);
     }
 
-    /// Subtracts `steps` from the remaining steps. Returns `false` and leaves none if fewer remain.
+    /// Subtracts `steps` from the remaining steps and returns `true`. If fewer steps remain, returns `false` and sets
+    /// the remaining steps to 0, so that the search for warnings ends.
     fn take_steps(&mut self, steps: usize) -> bool {
         let remaining = self.remaining_steps.checked_sub(steps);
         self.remaining_steps = remaining.unwrap_or_default();
         remaining.is_some()
     }
 
-    /// Warns of `:id` in routes, the syntax of parameters in other routers.
+    /// Adds a warning for each route template with a parameter such as `:id`. This is the syntax of other routers;
+    /// slidegate uses `{id}`.
     fn check_route_parameters(&self, spec: &PolicySpec) {
         for (template, at) in spec.routes.get().into_iter().flatten().filter_map(Field::spanned) {
-            let segments = template.split('/').map(|segment| (segment, colon_parameter(segment)));
+            let segments =
+                template.split('/').map(|segment| (segment, parse_colon_parameter(segment)));
             let Some((colon, _)) = segments.clone().find(|(_, name)| name.is_some()) else {
                 continue;
             };
@@ -106,7 +109,7 @@ impl WarningCollector<'_> {
         }
     }
 
-    /// Warns of conditions on `route` in a policy without `routes:`.
+    /// Adds a warning for each condition on `route` of a rule, if the policy has no `routes:`.
     fn check_route_without_routes(&self, source: &RuleSource<'_>) {
         // A descriptor may have any attribute with this name.
         if !self.policy.routes.is_empty() || source.rule.descriptor.is_some() {
@@ -126,16 +129,17 @@ impl WarningCollector<'_> {
     }
 }
 
-/// Returns the name in a segment `:name`.
-fn colon_parameter(segment: &str) -> Option<&str> {
+/// Returns the `name` in a path segment of the form `:name`; `None` if the segment has another form.
+fn parse_colon_parameter(segment: &str) -> Option<&str> {
     let name = segment.strip_prefix(':')?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     (name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(is_plain))
         .then_some(name)
 }
 
-/// Returns the name without its number among entries of the same name: the second `key` is `key#2`.
-fn base_name(name: &str) -> &str {
+/// Returns an attribute name without a suffix such as `#2`. In a descriptor, the suffix distinguishes attributes with
+/// the same name: the second `key` is `key#2`.
+fn name_without_number(name: &str) -> &str {
     match name.rsplit_once('#') {
         Some((base, number))
             if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) =>
@@ -146,13 +150,13 @@ fn base_name(name: &str) -> &str {
     }
 }
 
-fn is_address(name: &str) -> bool {
-    ADDRESSES.contains(&base_name(name))
+fn is_address_attribute(name: &str) -> bool {
+    ADDRESS_ATTRIBUTES.contains(&name_without_number(name))
 }
 
-/// Returns whether a client chooses the values of an attribute that a rule counts by.
+/// Returns `true` if a client can freely choose the values of the attribute `name`, by which a rule counts.
 fn is_client_chosen(rule: &Rule, name: &str) -> bool {
-    let name = base_name(name);
+    let name = name_without_number(name);
     // In a descriptor, `path` may be anything.
     let is_path_of_descriptor = name == "path" && rule.descriptor.is_some();
     let is_listed = |listed: &str| match listed.strip_suffix('*') {

@@ -1,14 +1,15 @@
-//! A map from keys that are either nested or disjoint, such as prefixes and networks, to rules.
+//! A map from text prefixes or networks to rules. It finds all keys that contain a value.
 //!
-//! The keys are sorted, so each key follows all keys that contain it. The keys that contain a value are therefore the
-//! last key at or before the value and its parents, as far as they contain the value. One binary search finds them,
-//! independent of the number and the lengths of the keys.
+//! Two keys either are disjoint, or one contains the other. The keys are sorted, so each key follows all keys that
+//! contain it, and each key has a link to its parent, the smallest key that contains it. A lookup finds the last key at
+//! or before the value with one binary search, then follows the parents: all keys that contain the value are among
+//! them.
 
 use std::borrow::Borrow;
 
 use ipnet::IpNet;
 
-/// Keys of which any two are nested or disjoint.
+/// An ordered type of which two values either are disjoint, or one contains the other: text prefixes and networks.
 pub(super) trait Containment: Ord {
     fn is_contained_in(&self, other: &Self) -> bool;
 }
@@ -25,14 +26,14 @@ impl Containment for IpNet {
     }
 }
 
-/// A sorted map from keys to rules.
+/// A sorted map from prefixes or networks to the indexes of rules.
 #[derive(Clone, Debug)]
 pub(super) struct NestedMap<K>(Vec<NestedEntry<K>>);
 
 #[derive(Clone, Debug)]
 struct NestedEntry<K> {
     key: K,
-    /// Index of the smallest key that contains this one.
+    /// Index of the entry with the smallest key that contains this key; `None` if no key contains this key.
     parent: Option<usize>,
     rules: Vec<u32>,
 }
@@ -48,12 +49,12 @@ impl<K: Ord> NestedMap<K> {
         self.0.is_empty()
     }
 
-    /// Adds a rule. Lookups find it after the next [`build`](Self::build).
+    /// Adds a rule with its key. Lookups find the rule after the next call of [`build`](Self::build).
     pub(super) fn insert(&mut self, key: K, rule: u32) {
         self.0.push(NestedEntry { key, parent: None, rules: vec![rule] });
     }
 
-    /// Sorts the keys and links each to its parent.
+    /// Sorts the keys, merges equal keys, and links each key to its parent, the smallest key that contains it.
     pub(super) fn build<Q: Containment + ?Sized>(&mut self)
     where
         K: Borrow<Q>,
@@ -67,11 +68,12 @@ impl<K: Ord> NestedMap<K> {
             same
         });
         for index in 1..self.0.len() {
-            self.0[index].parent = self.innermost_containing(index - 1, self.0[index].key.borrow());
+            self.0[index].parent =
+                self.smallest_containing_index(index - 1, self.0[index].key.borrow());
         }
     }
 
-    /// Calls `on_rules` with the rules of each key that contains the value.
+    /// Calls `on_rules` once for each key that contains the value, with the indexes of the rules of this key.
     #[inline]
     pub(super) fn for_each_containing<Q: Containment + ?Sized>(
         &self,
@@ -81,15 +83,21 @@ impl<K: Ord> NestedMap<K> {
         K: Borrow<Q>,
     {
         let end = self.0.partition_point(|entry| entry.key.borrow() <= value);
-        let mut index = end.checked_sub(1).and_then(|last| self.innermost_containing(last, value));
+        let mut index =
+            end.checked_sub(1).and_then(|last| self.smallest_containing_index(last, value));
         while let Some(entry) = index.and_then(|index| self.0.get(index)) {
             on_rules(&entry.rules);
             index = entry.parent;
         }
     }
 
-    /// Returns the index of the smallest key that contains a value, among the key at `last` and its parents.
-    fn innermost_containing<Q: Containment + ?Sized>(&self, last: usize, value: &Q) -> Option<usize>
+    /// Searches the key at index `last` and its parents for the smallest key that contains `value`. Returns the index
+    /// of this key, or `None` if none of these keys contains the value.
+    fn smallest_containing_index<Q: Containment + ?Sized>(
+        &self,
+        last: usize,
+        value: &Q,
+    ) -> Option<usize>
     where
         K: Borrow<Q>,
     {
@@ -109,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    fn containing_rules<K: Borrow<Q> + Ord + Clone, Q: Containment + ?Sized>(
+    fn find_containing_rules<K: Borrow<Q> + Ord + Clone, Q: Containment + ?Sized>(
         keys: &[K],
         value: &Q,
     ) -> Vec<u32> {
@@ -124,17 +132,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prefixes_of_text_are_all_found(
+        fn map_finds_every_prefix_of_text(
             keys in proptest::collection::vec("[ab]{1,5}", 0..30),
             value in "[ab]{0,6}",
         ) {
             let expected = (0..).zip(&keys).filter(|(_, key)| value.starts_with(&**key));
             let expected: Vec<u32> = expected.map(|(index, _)| index).collect();
-            prop_assert_eq!(containing_rules(&keys, value.as_str()), expected);
+            prop_assert_eq!(find_containing_rules(&keys, value.as_str()), expected);
         }
 
         #[test]
-        fn networks_of_address_are_all_found(
+        fn map_finds_every_network_of_address(
             keys in proptest::collection::vec((any::<bool>(), 0..4u32, 0..=32u8), 0..30),
             value in (any::<bool>(), 0..4u32),
         ) {
@@ -150,7 +158,7 @@ mod tests {
             let value = IpNet::from(network((value.0, value.1, 32)).addr());
             let expected = (0..).zip(&keys).filter(|(_, key)| key.contains(&value));
             let expected: Vec<u32> = expected.map(|(index, _)| index).collect();
-            prop_assert_eq!(containing_rules(&keys, &value), expected);
+            prop_assert_eq!(find_containing_rules(&keys, &value), expected);
         }
     }
 }

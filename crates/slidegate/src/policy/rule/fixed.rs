@@ -1,4 +1,4 @@
-//! Rules for limits that are fixed in code.
+//! Creates the rule of a [`Limiter`](crate::Limiter), whose limits are fixed in code instead of a policy.
 
 use super::{Rule, RuleLimit, RuleSettings, When};
 use crate::algorithm::Algorithm;
@@ -9,20 +9,21 @@ use crate::policy::mode::{Mode, OnStoreError};
 use crate::policy::per::Per;
 use crate::request::DEFAULT_DOMAIN;
 
-/// Bits of an IPv6 address: each address is counted separately.
+/// The prefix length of IPv6 addresses in bits. It is the length of an address, so each address is counted separately.
 const IPV6_BITS: u8 = 128;
 
 impl Rule {
-    /// Creates a rule with these limits. It counts by one attribute, `key`, and each value separately.
+    /// Creates a rule with these limits. The rule counts by one attribute, `key`, and has a counter for each of its
+    /// values.
     pub(crate) fn fixed(name: &str, limits: &[Limit], mode: Mode) -> Self {
         let name = to_header_name(name);
         let limit = |limit: &Limit| RuleLimit {
             index: 0,
-            id: limit_id(limit, limits).into(),
+            id: new_limit_id(limit, limits).into(),
             limit: *limit,
             policy_name: match limits.len() {
                 1 => name.clone(),
-                _ => format!("{name}.{}", limit_id(limit, limits)).into(),
+                _ => format!("{name}.{}", new_limit_id(limit, limits)).into(),
             },
             scopes: [Scope::new(DEFAULT_DOMAIN, &name, "", &["key"])].into(),
         };
@@ -55,8 +56,9 @@ impl Rule {
     }
 }
 
-/// Returns the id of a limit: its window, with the algorithm if another limit has the same window.
-fn limit_id(limit: &Limit, all: &[Limit]) -> String {
+/// Returns the id of a limit: its window, such as `1m`. If another limit in `all` has the same window, the id also
+/// contains the algorithm.
+fn new_limit_id(limit: &Limit, all: &[Limit]) -> String {
     let window = limit.quota().window_text();
     let same_window = all.iter().filter(|other| other.quota().window() == limit.quota().window());
     match same_window.count() {
@@ -65,7 +67,8 @@ fn limit_id(limit: &Limit, all: &[Limit]) -> String {
     }
 }
 
-/// Returns the name with `-` for characters that rule names do not allow, since headers contain it unescaped.
+/// Returns the name of a rule with each character that is not allowed in rule names replaced by `-`. HTTP headers
+/// contain the name unescaped.
 fn to_header_name(name: &str) -> Box<str> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
     let header_name: String = name.chars().map(|c| if is_plain(c) { c } else { '-' }).collect();

@@ -1,4 +1,4 @@
-//! Matches a rule against a descriptor and selects the limits that apply.
+//! Checks whether a rule applies to a descriptor, and selects the limits that apply.
 
 use std::slice;
 use std::sync::Arc;
@@ -8,57 +8,59 @@ use crate::algorithm::{Algorithm, Align};
 use crate::hit::Veto;
 use crate::key::{Key, Scope};
 use crate::limit::Limit;
-use crate::policy::Attributes;
+use crate::policy::DescriptorAttributes;
 use crate::policy::mode::Mode;
-use crate::policy::per::Identity;
+use crate::policy::per::KeyIdentity;
 use crate::quota::Quota;
 
-/// The result of a rule that matches a descriptor.
+/// The limits and the counter that result if a rule matches a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) struct MatchDetails<'r> {
     pub(crate) settings_source: SettingsSource,
     pub(crate) limits: &'r [RuleLimit],
-    /// The limit that the descriptor carries. It replaces `limits`.
+    /// The limit that the descriptor contains. If it is `Some`, it replaces `limits`.
     pub(crate) requested: Option<Arc<RuleLimit>>,
-    pub(crate) identity: Identity<'r>,
+    pub(crate) identity: KeyIdentity<'r>,
     pub(crate) veto: Veto,
 }
 
 impl Rule {
-    /// Matches the rule against a descriptor. Returns the limits and the key, or the reason why the rule does not
-    /// apply.
+    /// Checks whether the rule applies to a descriptor. Returns the limits and the values of the key.
+    ///
+    /// # Errors
+    /// Returns the reason why the rule does not apply.
     pub(crate) fn match_descriptor<'r>(
         &'r self,
-        attributes: &Attributes<'r, '_>,
+        attributes: &DescriptorAttributes<'r, '_>,
     ) -> Result<MatchDetails<'r>, NoMatchReason<'r>> {
         if self.is_for_requested_limits {
             return Err(NoMatchReason::RequestedLimitsOnly);
         }
-        self.when.check(attributes)?;
+        self.when.check_conditions(attributes)?;
         if let Some(names) = &self.descriptor {
-            check_names(attributes.pairs, names)?;
+            check_attribute_names(attributes.pairs, names)?;
         }
         if attributes.is_exact {
-            self.check_exact(attributes)?;
+            self.check_exact_descriptor(attributes)?;
         }
-        let (settings_source, settings) = self.choose_settings(attributes);
+        let (settings_source, settings) = self.select_settings(attributes);
         if settings.mode == Mode::Off {
             return Err(NoMatchReason::Off);
         }
         // Without limits no key is needed.
         if settings.limits.is_empty() && attributes.limit.is_none() {
             if attributes.is_exact {
-                self.per.identify(attributes).map_err(NoMatchReason::MissingAttribute)?;
+                self.per.identify_key(attributes).map_err(NoMatchReason::MissingAttribute)?;
             }
             return Ok(MatchDetails {
                 settings_source,
                 limits: &[],
                 requested: None,
-                identity: Identity::default(),
+                identity: KeyIdentity::default(),
                 veto: Veto::Alone,
             });
         }
-        let mut identity = match (self.per.identify(attributes), &self.missing) {
+        let mut identity = match (self.per.identify_key(attributes), &self.missing) {
             (Ok(identity), _) => identity,
             (Err(_), Some(missing)) if !attributes.is_exact => {
                 return self.match_missing_attribute(missing, settings);
@@ -70,16 +72,20 @@ impl Rule {
         let requested = attributes.limit.map(|quota| {
             let names: Vec<&str> = scope.names().collect();
             identity.combination = 0;
-            self.requested_limit(quota, &settings.limits, &names)
+            self.new_requested_limit(quota, &settings.limits, &names)
         });
         if let (Some(redis), None) = (&self.redis, &requested) {
-            identity.part = redis.part(attributes);
+            identity.part = redis.sub_key_index(attributes);
         }
         let veto = veto.ok_or(NoMatchReason::Off)?;
         Ok(MatchDetails { settings_source, limits: &settings.limits, requested, identity, veto })
     }
 
-    /// Returns the match that denies a descriptor without an attribute of `per`.
+    /// Returns the match that denies a descriptor that lacks an attribute of `per`. `settings` contains the mode that
+    /// applies.
+    ///
+    /// # Errors
+    /// Returns [`NoMatchReason::Off`] if the mode is `off`.
     fn match_missing_attribute<'r>(
         &'r self,
         missing: &'r RuleLimit,
@@ -90,16 +96,19 @@ impl Rule {
             settings_source: SettingsSource::Missing,
             limits: slice::from_ref(missing),
             requested: None,
-            identity: Identity::default(),
+            identity: KeyIdentity::default(),
             veto: veto.ok_or(NoMatchReason::Off)?,
         })
     }
 
-    /// Matches a rule for requested limits against a descriptor that carries a limit and that no other rule
-    /// applies to.
+    /// Checks whether the rule has `limits: requested` and the descriptor contains a limit. Returns a match with this
+    /// limit. The caller must have found that no other rule applies to the descriptor.
+    ///
+    /// # Errors
+    /// Returns the reason why the rule does not apply.
     pub(crate) fn match_requested_limit<'r>(
         &'r self,
-        attributes: &Attributes<'r, '_>,
+        attributes: &DescriptorAttributes<'r, '_>,
     ) -> Result<MatchDetails<'r>, NoMatchReason<'r>> {
         let pairs = attributes.pairs;
         let quota = attributes
@@ -107,8 +116,8 @@ impl Rule {
             .filter(|_| self.is_for_requested_limits)
             .ok_or(NoMatchReason::RequestedLimitsOnly)?;
         let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
-        let limit = self.requested_limit(quota, &[], &names);
-        let identity = self.per.identify_all(attributes);
+        let limit = self.new_requested_limit(quota, &[], &names);
+        let identity = self.per.identify_by_all_attributes(attributes);
         let veto = self.settings.mode.veto(&Key::new(&limit.scopes[0], &identity.values));
         Ok(MatchDetails {
             settings_source: SettingsSource::Base,
@@ -119,8 +128,12 @@ impl Rule {
         })
     }
 
-    /// Checks that a descriptor that matches only rules that name all of its attributes matches this rule.
-    fn check_exact<'r>(&'r self, attributes: &Attributes<'r, '_>) -> Result<(), NoMatchReason<'r>> {
+    /// Checks an exact descriptor, which matches only rules that name all of its attributes. Returns an error if the
+    /// rule does not name an attribute of the descriptor, or if the descriptor lacks an attribute of `when`.
+    fn check_exact_descriptor<'r>(
+        &'r self,
+        attributes: &DescriptorAttributes<'r, '_>,
+    ) -> Result<(), NoMatchReason<'r>> {
         for (attribute, expected) in &self.when.0 {
             if attributes.get(attribute).is_none() {
                 return Err(NoMatchReason::ConditionNotMet { attribute, expected, found: None });
@@ -137,9 +150,10 @@ impl Rule {
         }
     }
 
-    /// Returns the limit for the quota of a descriptor. It replaces the limits `replaced`, uses the algorithm of the
-    /// first of them, and shares its counter if window and algorithm are equal.
-    fn requested_limit(
+    /// Creates the limit that enforces the quota of a descriptor instead of the limits `replaced` of the rule. The
+    /// limit has the algorithm of the first replaced limit. These two share a counter if their windows and algorithms
+    /// are equal.
+    fn new_requested_limit(
         &self,
         quota: Quota,
         replaced: &[RuleLimit],
@@ -170,7 +184,10 @@ impl Rule {
         })
     }
 
-    fn choose_settings(&self, attributes: &Attributes<'_, '_>) -> (SettingsSource, &RuleSettings) {
+    fn select_settings(
+        &self,
+        attributes: &DescriptorAttributes<'_, '_>,
+    ) -> (SettingsSource, &RuleSettings) {
         let mut overrides = (0..).zip(&self.overrides);
         match overrides.find(|(_, other)| other.when.matches(attributes)) {
             Some((index, other)) => (SettingsSource::Override(index), &other.settings),
@@ -179,8 +196,11 @@ impl Rule {
     }
 }
 
-/// Checks that a descriptor has exactly these attribute names, in this order.
-fn check_names<'r>(pairs: &[(&str, &str)], names: &'r [Box<str>]) -> Result<(), NoMatchReason<'r>> {
+/// Returns an error unless a descriptor has exactly the attribute names in `names`, in this order.
+fn check_attribute_names<'r>(
+    pairs: &[(&str, &str)],
+    names: &'r [Box<str>],
+) -> Result<(), NoMatchReason<'r>> {
     match pairs.iter().map(|(name, _)| *name).eq(names.iter().map(|name| &**name)) {
         true => Ok(()),
         false => Err(NoMatchReason::OtherAttributeNames(names)),

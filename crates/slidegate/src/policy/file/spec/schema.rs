@@ -1,12 +1,12 @@
-//! JSON Schemas of the types with a hand-written `Deserialize`.
+//! JSON Schemas of the policy file types whose `Deserialize` is implemented by hand.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{
-    ALGORITHMS, AlgorithmName, ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap,
-    LimitSpec, LimitsSpec, MODES, ModeSpec, WhenSpec,
+    ALGORITHM_NAMES, AlgorithmName, ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap,
+    LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec, WhenSpec,
 };
 
 macro_rules! schema {
@@ -25,7 +25,7 @@ macro_rules! schema {
 
 schema!(AlgorithmName, "Algorithm", |_generator| json_schema!({
     "description": "The algorithm of a limit; `sliding_window` by default.",
-    "enum": ALGORITHMS,
+    "enum": ALGORITHM_NAMES,
 }));
 
 schema!(LimitSpec, "Limit", |generator| json_schema!({
@@ -54,7 +54,7 @@ schema!(LimitsSpec, "Limits", |generator| json_schema!({
 
 schema!(ModeSpec, "Mode", |generator| json_schema!({
     "description": "`enforce` denies requests that do not fit; `jointly` denies if no limit in this mode fits; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a percentage of the keys.",
-    "anyOf": [{ "enum": MODES }, generator.subschema_for::<EnforceMap>()],
+    "anyOf": [{ "enum": MODE_NAMES }, generator.subschema_for::<EnforceMap>()],
 }));
 
 schema!(CostSpec, "Cost", |_generator| json_schema!({

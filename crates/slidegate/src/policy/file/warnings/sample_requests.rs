@@ -1,52 +1,52 @@
-//! Generates requests that a client could send, to test them against a policy.
+//! Generates sample requests that a client could send, in order to match them against a policy.
 
 use std::collections::BTreeMap;
 
-use super::is_address;
+use super::is_address_attribute;
 use crate::policy::Policy;
 use crate::policy::pattern::Condition;
 use crate::policy::rule::{Rule, When};
 use crate::request::{Descriptor, Request};
 
-/// A value that occurs in no policy.
+/// An attribute value that a client invents. It is assumed to occur in no policy.
 const INVENTED_VALUE: &str = "x7f3c0a9d1e";
 
-/// Public addresses outside of the ranges that are reserved for documentation.
+/// Public client addresses, which are outside of the ranges that are reserved for documentation.
 const PUBLIC_ADDRESSES: [&str; 2] = ["45.77.61.5", "2a0d:77:61::5"];
 
-/// Addresses for rules whose networks contain none of [`PUBLIC_ADDRESSES`].
+/// Client addresses that are used if the conditions of a rule allow none of [`PUBLIC_ADDRESSES`].
 const FALLBACK_ADDRESSES: [&str; 3] = ["203.0.113.77", "10.77.61.5", "fd77:61::5"];
 
-const METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
+const HTTP_METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
 
-/// The maximum number of values that are tried for one attribute.
-pub(super) const MAX_VALUES: usize = 16;
+/// The maximum number of values of one attribute for which requests are generated.
+pub(super) const MAX_VALUES_PER_ATTRIBUTE: usize = 16;
 
-/// The maximum number of overrides of a rule that are tried.
+/// The maximum number of overrides of a rule for which requests are generated.
 const MAX_TRIED_OVERRIDES: usize = 16;
 
-/// A generated request.
+/// A generated request: its domain and its attributes.
 pub(super) struct SampleRequest<'a> {
     domain: &'a str,
     attributes: BTreeMap<&'a str, String>,
 }
 
-/// The candidate values of an attribute; `None` stands for an absent attribute.
-type Candidates = Vec<Option<String>>;
+/// The values of an attribute in sample requests. `None` means that the attribute is absent.
+type CandidateValues = Vec<Option<String>>;
 
 impl SampleRequest<'_> {
-    /// Calls `use_request` with the request, and returns its result.
+    /// Calls `use_request` with the request, and returns the result of `use_request`.
     pub(super) fn with_request<T>(&self, use_request: impl FnOnce(&Request<'_>) -> T) -> T {
         let attributes = self.attributes.iter().map(|(name, value)| (*name, value.as_str()));
         use_request(&Request::new(self.domain, Descriptor::new(attributes)))
     }
 }
 
-/// Returns requests that `rule` may match and count by an invented value of the attribute `invented`. Not all of them
-/// need to match.
+/// Returns requests that `rule` probably matches and counts by an invented value of the attribute `invented`. Some of
+/// the requests may not match.
 ///
-/// A client may send every attribute that any rule counts by, or none. `sent` has the names of these attributes: each
-/// request is generated without and with them.
+/// `sent` contains the names of the attributes by which the rules of the domain count and that a client may send. Each
+/// request is generated once without these attributes and once with an invented value for each of them.
 pub(super) fn sample_requests<'a>(
     policy: &'a Policy,
     rule: &'a Rule,
@@ -67,12 +67,12 @@ pub(super) fn sample_requests<'a>(
     })
 }
 
-/// The candidate values of each attribute.
+/// The values that each attribute may have in sample requests.
 #[derive(Clone)]
-struct SampleValues<'a>(BTreeMap<&'a str, Candidates>);
+struct SampleValues<'a>(BTreeMap<&'a str, CandidateValues>);
 
 impl<'a> SampleValues<'a> {
-    /// Creates the values that meet the conditions of a rule and of one of its overrides.
+    /// Creates attribute values that meet the conditions of a rule and, if given, of one of its overrides.
     fn new(
         policy: &Policy,
         rule: &'a Rule,
@@ -99,16 +99,17 @@ impl<'a> SampleValues<'a> {
                 .extend(needed.map(|name| (name, by_name.get(name).cloned().unwrap_or_default())));
         }
         let needs_route = by_name.contains_key("route") && !policy.routes.is_empty();
-        let mut values: BTreeMap<&str, Candidates> = by_name
+        let mut values: BTreeMap<&str, CandidateValues> = by_name
             .iter()
-            .map(|(name, conditions)| (*name, candidates(name, conditions, rule)))
+            .map(|(name, conditions)| (*name, candidate_values(name, conditions, rule)))
             .collect();
         if needs_route {
             // The path determines the route.
             let is_route_allowed =
                 |route: &&str| by_name["route"].iter().all(|c| c.matches(Some(route)));
-            let paths = policy.routes().filter(is_route_allowed).take(MAX_VALUES);
-            let paths: Candidates = paths.map(|route| Some(sample_path(route))).collect();
+            let paths = policy.routes().filter(is_route_allowed).take(MAX_VALUES_PER_ATTRIBUTE);
+            let paths: CandidateValues =
+                paths.map(|route| Some(path_matching_template(route))).collect();
             let path_conditions = &by_name["path"];
             let is_path_allowed = |path: &Option<String>| {
                 path_conditions.iter().all(|condition| condition.matches(path.as_deref()))
@@ -120,13 +121,14 @@ impl<'a> SampleValues<'a> {
             values.remove("route");
             values.insert("path", paths);
         } else if let Some(routes) = values.get("route").filter(|_| by_name["path"].is_empty()) {
-            let paths = routes.iter().map(|route| route.as_deref().map(sample_path)).collect();
+            let paths =
+                routes.iter().map(|route| route.as_deref().map(path_matching_template)).collect();
             values.insert("path", paths);
         }
         Self(values)
     }
 
-    /// Adds an invented value for each of these attributes that has no values yet.
+    /// Adds an invented value for each attribute in `names` that has no values yet.
     fn with_invented(mut self, names: &[&'a str]) -> Self {
         for name in names {
             self.0.entry(name).or_insert_with(|| vec![Some(INVENTED_VALUE.to_owned())]);
@@ -134,19 +136,19 @@ impl<'a> SampleValues<'a> {
         self
     }
 
-    /// Returns a request with the first value of every attribute, then requests in which one attribute has another of
-    /// its values.
+    /// Returns the attributes of sample requests. The first request has the first value of every attribute. In each
+    /// further request, one attribute has another of its values.
     fn requests(&self) -> impl Iterator<Item = BTreeMap<&'a str, String>> + use<'a> {
-        let candidates = self.0.clone();
-        let first: BTreeMap<&str, usize> = candidates.keys().map(|name| (*name, 0)).collect();
+        let candidate_values = self.0.clone();
+        let first: BTreeMap<&str, usize> = candidate_values.keys().map(|name| (*name, 0)).collect();
         let mut choices = vec![first.clone()];
-        for (name, values) in &candidates {
-            for index in 1..values.len().min(MAX_VALUES) {
+        for (name, values) in &candidate_values {
+            for index in 1..values.len().min(MAX_VALUES_PER_ATTRIBUTE) {
                 let mut choice = first.clone();
                 choice.insert(name, index);
                 // A route and its path change together.
-                let has_path = |paths: &Candidates| paths.len() > index;
-                if *name == "route" && candidates.get("path").is_some_and(has_path) {
+                let has_path = |paths: &CandidateValues| paths.len() > index;
+                if *name == "route" && candidate_values.get("path").is_some_and(has_path) {
                     choice.insert("path", index);
                 }
                 choices.push(choice);
@@ -154,16 +156,16 @@ impl<'a> SampleValues<'a> {
         }
         choices.into_iter().map(move |choice| {
             let attribute = |(name, index): (&'a str, usize)| {
-                Some((name, candidates.get(name)?.get(index)?.clone()?))
+                Some((name, candidate_values.get(name)?.get(index)?.clone()?))
             };
             choice.into_iter().filter_map(attribute).collect()
         })
     }
 }
 
-/// Returns values of an attribute that meet all conditions: values that the conditions name, then typical values, then
-/// an invented value.
-fn candidates(name: &str, conditions: &[&Condition], rule: &Rule) -> Candidates {
+/// Returns values of the attribute `name` that meet all conditions: first values that the conditions list, then typical
+/// values. If there are none, returns an invented value or `None` for an absent attribute.
+fn candidate_values(name: &str, conditions: &[&Condition], rule: &Rule) -> CandidateValues {
     let is_allowed = |value: &Option<String>| {
         conditions.iter().all(|condition| condition.matches(value.as_deref()))
     };
@@ -174,15 +176,15 @@ fn candidates(name: &str, conditions: &[&Condition], rule: &Rule) -> Candidates 
         let networks = condition.networks().iter().filter_map(|network| network.hosts().next());
         literals.chain(globs).chain(networks.map(|address| address.to_string()))
     });
-    let named = named.map(Some).filter(is_allowed).take(MAX_VALUES);
+    let named = named.map(Some).filter(is_allowed).take(MAX_VALUES_PER_ATTRIBUTE);
     let typical: Vec<&str> = match name {
         "ip" | "remote_address" | "masked_remote_address" => PUBLIC_ADDRESSES.to_vec(),
-        "method" => METHODS.to_vec(),
+        "method" => HTTP_METHODS.to_vec(),
         _ => vec![],
     };
-    let fallback: &[&str] = if is_address(name) { &FALLBACK_ADDRESSES } else { &[] };
+    let fallback: &[&str] = if is_address_attribute(name) { &FALLBACK_ADDRESSES } else { &[] };
     let to_value = |text: &&str| Some((*text).to_owned());
-    let mut values: Candidates =
+    let mut values: CandidateValues =
         named.chain(typical.iter().map(to_value).filter(is_allowed)).collect();
     if values.is_empty() {
         values.extend(fallback.iter().map(to_value).find(is_allowed));
@@ -204,8 +206,8 @@ fn candidates(name: &str, conditions: &[&Condition], rule: &Rule) -> Candidates 
     values
 }
 
-/// Returns a path that matches a route template.
-fn sample_path(template: &str) -> String {
+/// Returns a path that matches a route template: each parameter is replaced by an invented value.
+fn path_matching_template(template: &str) -> String {
     let mut path = String::new();
     for (index, part) in template.split('{').enumerate() {
         let rest = part.split_once('}').filter(|_| index > 0).map(|(_, rest)| rest);

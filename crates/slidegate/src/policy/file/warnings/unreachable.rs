@@ -1,4 +1,4 @@
-//! Finds rules, overrides and values that can never apply.
+//! Finds rules and overrides that can never apply, and values in conditions that can never match.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::policy::pattern::Condition;
 use crate::policy::rule::{Rule, When};
 
 impl WarningCollector<'_> {
-    /// Reports the warnings that depend on one rule only.
+    /// Adds all warnings about one rule that do not depend on other rules.
     pub(super) fn check_unreachable(&mut self, source: &RuleSource<'_>) {
         self.check_zero_percentage(source);
         if source.rule.descriptor.is_none() {
@@ -25,7 +25,7 @@ impl WarningCollector<'_> {
         self.check_shadowed_overrides(source);
     }
 
-    /// Warns of a mode that enforces the rule for 0% of the keys.
+    /// Adds a warning if the mode of a rule is `{ enforce: 0% }`, so that the rule never denies.
     fn check_zero_percentage(&self, source: &RuleSource<'_>) {
         let is_none =
             |mode: Mode| matches!(mode, Mode::EnforceFor(percentage) if percentage.is_zero());
@@ -35,7 +35,7 @@ impl WarningCollector<'_> {
         }
     }
 
-    /// Warns of values in `literal` that the attribute never has.
+    /// Adds a warning for each value in a `literal` condition that the attribute can never have.
     fn check_literals(&self, when: &Field<WhenSpec>) {
         let Some(WhenSpec(conditions)) = when.get() else { return };
         for (name, condition) in conditions {
@@ -55,7 +55,7 @@ impl WarningCollector<'_> {
         }
     }
 
-    /// Returns the reason why an attribute never has a value, if there is one.
+    /// Returns the reason why the attribute `name` can never have the value `value`; `None` if it can.
     fn impossible_value_reason(&self, name: &str, value: &str) -> Option<String> {
         match name {
             "method" if value.bytes().any(|byte| byte.is_ascii_lowercase()) => {
@@ -76,7 +76,7 @@ impl WarningCollector<'_> {
         }
     }
 
-    /// Warns of paths in `when` that have none of the routes in `when`.
+    /// Adds a warning if `when` has conditions on `path` and `route`, and no allowed path has an allowed route.
     fn check_path_and_route(&self, source: &RuleSource<'_>) {
         let When(conditions) = &source.rule.when;
         let condition_on = |name: &str| {
@@ -98,7 +98,7 @@ impl WarningCollector<'_> {
         self.warn(attribute_span(&source.spec.when, "route").unwrap_or(source.at), message);
     }
 
-    /// Warns of a rule that counts by an attribute that its `when` requires to be absent.
+    /// Adds a warning if a rule counts by an attribute that its `when` requires to be absent.
     fn check_absent_key(&self, source: &RuleSource<'_>) {
         let rule = source.rule;
         let is_absent = |name: &str| {
@@ -119,17 +119,17 @@ impl WarningCollector<'_> {
         }
     }
 
-    /// Warns of overrides after one that matches all of their requests.
+    /// Adds a warning for each override that never applies, since an earlier override matches all of its requests.
     fn check_shadowed_overrides(&mut self, source: &RuleSource<'_>) {
         let entries = source.spec.overrides.get().into_iter().flatten().filter_map(Field::spanned);
         let spans: Vec<SourceSpan> = entries.map(|(_, at)| at).collect();
         let overrides = &source.rule.overrides;
         for (index, (later, at)) in overrides.iter().zip(&spans).enumerate() {
             for (earlier, earlier_at) in overrides[..index].iter().zip(&spans) {
-                if !self.take_steps(comparison_steps(&later.when, &earlier.when)) {
+                if !self.take_steps(count_comparison_steps(&later.when, &earlier.when)) {
                     return;
                 }
-                if implies(&source.rule.when, &later.when, &earlier.when) {
+                if conditions_imply(&source.rule.when, &later.when, &earlier.when) {
                     let message = format_args!(
                         "never holds: the override in line {} matches all that this one does, and the first that matches holds; put this one before it",
                         earlier_at.line
@@ -141,7 +141,8 @@ impl WarningCollector<'_> {
         }
     }
 
-    /// Warns of rules of a domain that other rules replace wherever they would apply.
+    /// Adds a warning for each rule of a domain that never applies, since another rule replaces it for all of its
+    /// requests.
     pub(super) fn check_replaced(&mut self, domain: &[RuleSource<'_>]) {
         for replacing in domain.iter().filter(|source| !source.rule.replaces.is_empty()) {
             for rule_index in &replacing.rule.replaces {
@@ -153,9 +154,9 @@ impl WarningCollector<'_> {
                 };
                 let replaced = &domain[position];
                 let names = replaced.rule.attribute_names.len() + 1;
-                if !self
-                    .take_steps(names * comparison_steps(&replaced.rule.when, &replacing.rule.when))
-                {
+                if !self.take_steps(
+                    names * count_comparison_steps(&replaced.rule.when, &replacing.rule.when),
+                ) {
                     return;
                 }
                 if always_replaces(replacing.rule, replaced.rule) {
@@ -170,8 +171,8 @@ impl WarningCollector<'_> {
     }
 }
 
-/// Returns whether `rule` applies wherever `other` would, including descriptors that match only rules that name all of
-/// their attributes.
+/// Returns `true` if `rule` provably applies to every descriptor to which `other` applies. This includes exact
+/// descriptors, which match only rules that name all of their attributes.
 fn always_replaces(rule: &Rule, other: &Rule) -> bool {
     let is_on = |mode: Mode| mode != Mode::Off;
     let is_counted_by_other = |entry| other.per.entries().contains(entry);
@@ -183,21 +184,22 @@ fn always_replaces(rule: &Rule, other: &Rule) -> bool {
         && other.attribute_names.iter().all(|name| rule.attribute_names.binary_search(name).is_ok())
         && other.when_missing() == WhenMissing::Skip
         && other.always_counts()
-        && implies(&When::default(), &other.when, &rule.when)
+        && conditions_imply(&When::default(), &other.when, &rule.when)
         // Such a descriptor must have all attributes of `when`.
         && rule.when.0.iter().all(|(name, _)| other.when.0.iter().any(|(own, _)| own == name))
 }
 
-/// Returns whether everything that meets `left` and `right` meets `implied`. Returns `false` if that cannot be shown.
-fn implies(left: &When, right: &When, implied: &When) -> bool {
+/// Returns `true` if every request that meets the conditions `left` and `right` provably also meets `implied`. Returns
+/// `false` if this is wrong or cannot be proved.
+fn conditions_imply(left: &When, right: &When, implied: &When) -> bool {
     implied.0.iter().all(|(name, expected)| {
         let mut same = left.0.iter().chain(&right.0).filter(|(own, _)| own == name);
         same.any(|(_, condition)| condition.implies(expected))
     })
 }
 
-/// Returns the number of comparisons of patterns.
-fn comparison_steps(left: &When, right: &When) -> usize {
+/// Returns the maximum number of pattern comparisons that are needed to compare two `when` fields.
+fn count_comparison_steps(left: &When, right: &When) -> usize {
     let patterns = |when: &When| {
         let count = |expected: &Condition| expected.patterns().count();
         1 + when.0.iter().map(|(_, expected)| count(expected)).sum::<usize>()
@@ -205,7 +207,7 @@ fn comparison_steps(left: &When, right: &When) -> usize {
     patterns(left).saturating_mul(patterns(right))
 }
 
-/// Returns the position of an attribute in `when`.
+/// Returns the source position of an attribute name in `when`; `None` if `when` does not contain it.
 fn attribute_span(when: &Field<WhenSpec>, name: &str) -> Option<SourceSpan> {
     let WhenSpec(conditions) = when.get()?;
     let mut names = conditions.iter().filter_map(|(name, _)| name.spanned());
