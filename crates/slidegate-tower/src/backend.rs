@@ -1,7 +1,8 @@
-//! Backends of the layer: a gate keyed by attributes, or a limiter keyed by one value.
+//! Backends, which decide requests for the layer: a gate with an extractor for each attribute, or a limiter with an
+//! extractor of its key.
 //!
-//! A backend is written as an [`AsyncBackend`]. [`adapt`] turns it into a [`Backend`], whose futures have names, so
-//! that no future is boxed.
+//! Each backend implements [`AsyncBackend`]. The function [`adapt`] converts it to a [`Backend`], whose future types
+//! have names, so that no future is boxed.
 
 mod adapter;
 mod decision_future;
@@ -29,14 +30,14 @@ pub trait Backend: SealedBackend {}
 
 impl<B: SealedBackend> Backend for B {}
 
-/// The result of a backend for one request.
+/// The decision of a backend about one request.
 #[expect(clippy::large_enum_variant, reason = "a box would cost each request an allocation")]
 pub enum BackendDecision {
-    /// Allowed without a charge.
+    /// The request is allowed without a charge.
     Uncounted,
-    /// The ruling of the limits, and the context for settling the charge.
+    /// The limits have decided the request. The context is present only if the charge may be settled.
     Ruling(Ruling, Option<SettleContext>),
-    /// Not decided, because the request is malformed.
+    /// The request was not decided, because it is malformed.
     Malformed(MalformedDetail),
 }
 
@@ -47,11 +48,11 @@ pub struct PendingCharge {
     pub context: Option<SettleContext>,
 }
 
-/// A gate or a limiter as async functions.
+/// A backend whose decisions and settlements are async functions.
 pub trait AsyncBackend: Send + Sync + 'static {
     type Kind: StoreKind;
 
-    /// Decides without waiting; returns `None` if the store is asynchronous.
+    /// Decides one request without waiting. Returns `None` if the store is asynchronous; the caller then uses `decide`.
     #[inline]
     fn decide_now(
         &self,
@@ -68,7 +69,7 @@ pub trait AsyncBackend: Send + Sync + 'static {
         head: RequestHead<'_>,
     ) -> impl Future<Output = BackendDecision> + Send;
 
-    /// Settles a charge. An error is not retried: the charge stays.
+    /// Settles a charge. If the store fails, the call is not retried, and the charge stays.
     fn settle(
         &self,
         options: &RequestOptions,
@@ -77,27 +78,28 @@ pub trait AsyncBackend: Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// A backend with named future types, which other futures can contain without a box. A synchronous store never creates
-/// them: the methods return `Ok` with the result.
+/// A backend with named future types, so that other futures can contain its futures without a box. With a synchronous
+/// store, no future is created: the methods return the result as `Ok`.
 pub trait SealedBackend: Clone + Send + Sync + 'static {
     type DecideFuture: Future<Output = (Parts, BackendDecision)> + Send + 'static;
     type SettleFuture: Future<Output = ()> + Send + 'static;
 
-    /// Decides without waiting; returns `None` if the store is asynchronous.
+    /// Decides one request without waiting. Returns `None` if the store is asynchronous; the caller then uses `decide`.
     fn decide_now(
         &self,
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> Option<BackendDecision>;
 
-    /// Decides one request; returns the future as `Err` if the store is asynchronous.
+    /// Decides one request. Returns the decision as `Ok` if the store is synchronous, or a future of the decision as
+    /// `Err` if the store is asynchronous.
     fn decide(
         &self,
         options: Arc<RequestOptions>,
         parts: Parts,
     ) -> Result<(Parts, BackendDecision), Self::DecideFuture>;
 
-    /// Settles a charge; returns the future as `Err` if the store is asynchronous.
+    /// Settles a charge. Returns `Ok` if the store is synchronous, or a future as `Err` if the store is asynchronous.
     fn settle(
         &self,
         options: Arc<RequestOptions>,

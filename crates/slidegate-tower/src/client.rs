@@ -1,7 +1,7 @@
-//! A client that retries denied requests after the wait that the denial states, with jitter.
+//! Client middleware that retries denied requests after the wait that the denial states, with jitter.
 //!
-//! A [`RetryLayer`] wraps any service of `http::Request`s. On 429 (too many requests) and 503 (service
-//! unavailable) it waits and sends the request again:
+//! A [`RetryLayer`] wraps any service of `http::Request`s. On a response with status 429 (too many requests) or 503
+//! (service unavailable), the client waits and sends the request again:
 //!
 //! ```
 //! use std::time::Duration;
@@ -31,20 +31,21 @@
 //!
 //! # Wait before a retry
 //!
-//! The wait is the one that the response states ([`parse_retry_delay`]), plus a random part of up to a tenth: clients
-//! that were denied together do not return together. If the response states no wait, or a wait of zero, the client
-//! backs off exponentially with full jitter: a random time between zero and a bound that doubles with every attempt.
+//! The client waits for the time that the response states ([`parse_retry_delay`]), plus a random part of up to a tenth,
+//! so that clients that were denied at the same time do not return at the same time. If the response states no wait, or
+//! a wait of zero, the client backs off exponentially with full jitter: it waits a random time between zero and a bound
+//! that doubles with every attempt.
 //!
 //! # Requests that are not retried
 //!
 //! - After [`attempts`](RetryLayer::attempts), or if the wait would end after the
 //!   [total time](RetryLayer::total_time), the last response is returned immediately and unchanged.
-//! - A request whose repetition may have another effect than the request alone. The client repeats GET, HEAD, OPTIONS,
-//!   TRACE, PUT and DELETE, which RFC 9110 defines as idempotent, requests with an `Idempotency-Key`, and those
-//!   selected by [`also_repeat`](RetryLayer::also_repeat).
-//! - An error of the inner service. It states neither a wait nor whether the request was carried out. Retries of broken
-//!   connections belong in a layer below this one, which knows the connections; if both layers retried, neither would
-//!   control the total wait.
+//! - A request that might have a further effect if it were sent again. The client repeats GET, HEAD, OPTIONS, TRACE,
+//!   PUT and DELETE, which RFC 9110 defines as idempotent, requests with an `Idempotency-Key`, and requests selected by
+//!   [`also_repeat`](RetryLayer::also_repeat).
+//! - A request for which the inner service returns an error. The error states neither a wait nor whether the request
+//!   was carried out. Retries of broken connections belong in a layer below this one, which knows the connections; if
+//!   both layers retried, neither would control the total wait.
 //!
 //! # Cost
 //!

@@ -1,12 +1,14 @@
-//! Extractors: functions that read values from requests, for use as attributes and keys.
+//! Extractors, which read values from requests, for use as attributes of a policy and as keys of a limiter.
 //!
-//! Each function here creates an extractor of one value. [`Extract::or`] and [`Extract::map`] combine extractors,
-//! [`from_fn`] creates one from a function, and [`Attributes`] maps them to the attribute names of a policy.
+//! Each function in this module creates an extractor of one value. [`Extract::or`] and [`Extract::map`] combine
+//! extractors, [`from_fn`] creates an extractor from a function, and [`Attributes`] assigns extractors to the attribute
+//! names of a policy.
 //!
-//! A missing value is never an error. An empty header or parameter counts as missing: otherwise all clients that send
-//! it empty would share one counter. Bytes that are not UTF-8 are displayed as `U+FFFD` and counted by a digest of the
-//! bytes, as are values of more than [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES): no value evades a limit or makes
-//! a key longer than that. The server bounds the size of the request head.
+//! A missing value is never an error. An empty header or parameter counts as missing, because otherwise all clients
+//! that send it empty would have the same counter. Bytes that are not UTF-8 are displayed as `U+FFFD`, and counted by a
+//! digest of the bytes. Values of more than [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES) are also counted by a
+//! digest. Therefore no value evades a limit or makes a key longer than that maximum. The HTTP server must bound the
+//! size of the request head.
 
 mod attributes;
 mod client_address;
@@ -38,13 +40,13 @@ use http::{Extensions, HeaderMap, Method, Request, Uri, request};
 /// The head of a request: everything except the body.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'r> {
-    /// The method.
+    /// The method of the request.
     pub method: &'r Method,
-    /// The request target.
+    /// The target of the request.
     pub uri: &'r Uri,
-    /// The headers.
+    /// The headers of the request.
     pub headers: &'r HeaderMap,
-    /// Values that layers and servers have added.
+    /// Values that layers and servers have added to the request.
     pub extensions: &'r Extensions,
 }
 
@@ -66,21 +68,22 @@ impl<'r> From<&'r request::Parts> for RequestHead<'r> {
     }
 }
 
-/// An extractor: reads one value from a request.
+/// An extractor, which reads one value from a request.
 pub trait Extract: Send + Sync + 'static {
-    /// Returns the value; `None` if the request has none.
+    /// Returns the extracted value; `None` if the request does not have this value.
     fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>>;
 
-    /// Returns the value as an attribute of a policy. It differs from [`extract`](Self::extract) only for addresses,
-    /// because a policy aggregates IPv6 addresses by itself.
+    /// Returns the extracted value as an attribute of a policy. This value differs from [`extract`](Self::extract) only
+    /// for IPv6 addresses, because a policy aggregates IPv6 addresses by itself.
     fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.extract(head)
     }
 
-    /// Creates an extractor of this value or, if it is missing, of the other one.
+    /// Creates an extractor that returns the value of this extractor or, if that value is missing, the value of
+    /// `other`.
     ///
-    /// Both share one set of counters: an API key `192.0.2.7` is counted together with the address 192.0.2.7. A policy
-    /// separates them, by `per: [api_key|ip]`.
+    /// A limiter does not distinguish between the two extractors: an API key `192.0.2.7` has the same counter as the
+    /// address 192.0.2.7. A policy can separate them with `per: [api_key|ip]`.
     ///
     /// ```
     /// use http::Request;
@@ -97,7 +100,8 @@ pub trait Extract: Send + Sync + 'static {
         Or(self, other)
     }
 
-    /// Creates an extractor that converts the value by a function; `None` makes the value missing.
+    /// Creates an extractor that converts the value with a function. If the function returns `None`, the value counts
+    /// as missing.
     ///
     /// ```
     /// use http::Request;

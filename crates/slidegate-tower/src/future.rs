@@ -1,4 +1,5 @@
-//! The future of a response: awaits the decision, the inner service and the settlement, each only if it is pending.
+//! The future of a response. The future awaits the decision, the inner service and the settlement, each only if it is
+//! pending.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::respond::Respond;
 use crate::service::Admission;
 
 pin_project! {
-    /// The response of the inner service, or a denial.
+    /// The future of a response: the response of the inner service, or a denial.
     pub struct ResponseFuture<I, ReqBody, ResBody, B, R>
     where
         I: Service<Request<ReqBody>>,
@@ -23,41 +24,41 @@ pin_project! {
     {
         config: Arc<LayerConfig<B, R>>,
         #[pin]
-        state: State<I, ReqBody, ResBody, B>,
+        state: ResponseState<I, ReqBody, ResBody, B>,
     }
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<I, ReqBody, ResBody, B>
+    #[project = ResponseStateProjection]
+    enum ResponseState<I, ReqBody, ResBody, B>
     where
         I: Service<Request<ReqBody>>,
         B: Backend,
     {
-        /// Waiting for the store's decision.
+        /// The store has not yet decided the request.
         Deciding {
             #[pin]
             future: DecisionFuture<B>,
             pending_call: Option<PendingCall<I, ReqBody>>,
         },
-        /// Waiting for the response of the inner service.
+        /// The request is allowed, and the inner service has not yet responded.
         Calling {
             #[pin]
             call: I::Future,
             admission: Admission<B>,
         },
-        /// Waiting for the store to settle the charge.
+        /// The inner service has responded, and the store has not yet settled the charge.
         Settling {
             #[pin]
             future: <B as SealedBackend>::SettleFuture,
             response: Option<Response<ResBody>>,
         },
-        /// Complete.
+        /// The response is ready to be returned; `None` once it has been returned.
         Ready { response: Option<Response<ResBody>> },
     }
 }
 
-/// The rest of a call that waits for its decision.
+/// The parts of a call that are kept until its decision: the request body and the inner service.
 pub struct PendingCall<I, ReqBody> {
     pub body: ReqBody,
     pub inner: I,
@@ -74,7 +75,7 @@ where
         config: Arc<LayerConfig<B, R>>,
     ) -> Self {
         let future = DecisionFuture::new(future, &config.backend, &config.options, config.on_drop);
-        Self { config, state: State::Deciding { future, pending_call: Some(pending_call) } }
+        Self { config, state: ResponseState::Deciding { future, pending_call: Some(pending_call) } }
     }
 
     pub(crate) fn from_call(
@@ -82,14 +83,14 @@ where
         admission: Admission<B>,
         config: Arc<LayerConfig<B, R>>,
     ) -> Self {
-        Self { config, state: State::Calling { call, admission } }
+        Self { config, state: ResponseState::Calling { call, admission } }
     }
 
     pub(crate) fn from_response(
         response: Response<ResBody>,
         config: Arc<LayerConfig<B, R>>,
     ) -> Self {
-        Self { config, state: State::Ready { response: Some(response) } }
+        Self { config, state: ResponseState::Ready { response: Some(response) } }
     }
 }
 
@@ -105,7 +106,7 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                StateProjection::Deciding { future, pending_call } => {
+                ResponseStateProjection::Deciding { future, pending_call } => {
                     let (parts, mut decision) = ready!(future.poll(context));
                     let Some(PendingCall { body, mut inner }) = pending_call.take() else {
                         return Poll::Pending;
@@ -113,12 +114,12 @@ where
                     match this.config.admit(&mut decision, RequestHead::from(&parts)) {
                         Ok(admission) => {
                             let call = inner.call(Request::from_parts(parts, body));
-                            State::Calling { call, admission }
+                            ResponseState::Calling { call, admission }
                         }
-                        Err(response) => State::Ready { response: Some(response) },
+                        Err(response) => ResponseState::Ready { response: Some(response) },
                     }
                 }
-                StateProjection::Calling { call, admission } => {
+                ResponseStateProjection::Calling { call, admission } => {
                     let mut response = match ready!(call.poll(context)) {
                         Ok(response) => response,
                         Err(error) => {
@@ -129,15 +130,17 @@ where
                         }
                     };
                     match this.config.finish_response(admission, &mut response) {
-                        Some(future) => State::Settling { future, response: Some(response) },
+                        Some(future) => {
+                            ResponseState::Settling { future, response: Some(response) }
+                        }
                         None => return Poll::Ready(Ok(response)),
                     }
                 }
-                StateProjection::Settling { future, response } => {
+                ResponseStateProjection::Settling { future, response } => {
                     ready!(future.poll(context));
-                    State::Ready { response: response.take() }
+                    ResponseState::Ready { response: response.take() }
                 }
-                StateProjection::Ready { response } => match response.take() {
+                ResponseStateProjection::Ready { response } => match response.take() {
                     Some(response) => return Poll::Ready(Ok(response)),
                     None => return Poll::Pending,
                 },

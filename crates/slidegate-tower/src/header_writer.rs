@@ -8,27 +8,28 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use slidegate::headers::{self, Style};
 use slidegate::{Jitter, JitterSample, Ruling, WallClock};
 
-/// Header values for the response of an allowed request, indexed like the header names of the style. No style has more
-/// than three names besides `Retry-After`, which is the last one and only for denials.
+/// The values of the rate-limit headers for the response to an allowed request. The value at an index belongs to the
+/// header name at the same index of the header style. A style has at most three names for allowed requests, followed by
+/// `Retry-After`, which only denials have.
 #[derive(Default)]
 pub struct HeaderValues([Option<HeaderValue>; 3]);
 
-/// Writes the headers of one style.
+/// A writer of rate-limit headers in one style.
 #[derive(Clone, Debug)]
 pub struct HeaderWriter {
     style: Style,
-    /// All header names of the style, created once.
+    /// All header names of the style, created once. The last name is `Retry-After`.
     names: Box<[HeaderName]>,
     retry_jitter: Jitter,
-    cache: OnceLock<HeaderCache>,
+    cache: OnceLock<PolicyHeaderCache>,
 }
 
-/// The policy header of the first ruling. Most later rulings have the same limits, and cloning a `HeaderValue` does not
-/// allocate.
+/// A cached header that lists the quotas of all limits, formatted for the first ruling. Most later rulings have the
+/// same limits and reuse the header, because cloning a `HeaderValue` does not allocate.
 #[derive(Clone, Debug)]
-struct HeaderCache {
+struct PolicyHeaderCache {
     ruling: Ruling,
-    policies: HeaderValue,
+    policy_header: HeaderValue,
 }
 
 impl HeaderWriter {
@@ -42,12 +43,13 @@ impl HeaderWriter {
         self.retry_jitter = jitter;
     }
 
-    /// Draws the jitter of one denial, which every header of its response uses.
+    /// Draws the random extension of the wait of one denial. All headers of the denial's response use the same
+    /// extension.
     pub fn draw_jitter(&self) -> JitterSample {
         self.retry_jitter.draw()
     }
 
-    /// Returns the header values for an allowed request.
+    /// Returns the values of the rate-limit headers for an allowed request.
     #[inline]
     pub fn values(&self, ruling: &Ruling) -> HeaderValues {
         let mut values = HeaderValues::default();
@@ -59,7 +61,7 @@ impl HeaderWriter {
         values
     }
 
-    /// Moves the values into the headers of a response.
+    /// Moves the values into the headers of a response, which leaves `values` empty.
     pub fn write(&self, values: &mut HeaderValues, headers: &mut HeaderMap) {
         for (index, value) in values.0.iter_mut().enumerate() {
             if let Some(value) = value.take() {
@@ -68,7 +70,7 @@ impl HeaderWriter {
         }
     }
 
-    /// Writes the headers of a denial, `Retry-After` included.
+    /// Writes the rate-limit headers of a denial, including `Retry-After`.
     pub fn write_denial(&self, ruling: &Ruling, jitter: JitterSample, headers: &mut HeaderMap) {
         self.for_each_value(ruling, jitter, |index, value| {
             self.write_value(index, value, headers);
@@ -82,8 +84,8 @@ impl HeaderWriter {
         jitter: JitterSample,
         mut on_value: impl FnMut(usize, HeaderValue),
     ) {
-        if let Some(policies) = self.policies(ruling) {
-            on_value(0, policies);
+        if let Some(policy_header) = self.policy_header(ruling) {
+            on_value(0, policy_header);
         }
         headers::for_each_status(self.style, ruling, &WallClock, jitter, |index, text| {
             // Limit names are ASCII, so that each text is a valid header value.
@@ -93,8 +95,9 @@ impl HeaderWriter {
         });
     }
 
-    /// Adds one header. If layers are nested, the structured fields of the IETF style are lists and grow. A header of
-    /// another style, and `Retry-After`, is kept as the inner layer or the service has written it.
+    /// Adds one header to a response, which may already have this header from an inner layer or from the service.
+    /// Headers of the IETF style are lists, so the value is appended. A header of another style, and `Retry-After`,
+    /// keeps its existing value.
     #[inline]
     fn write_value(&self, index: usize, value: HeaderValue, headers: &mut HeaderMap) {
         let name = &self.names[index];
@@ -106,24 +109,28 @@ impl HeaderWriter {
         }
     }
 
-    fn policies(&self, ruling: &Ruling) -> Option<HeaderValue> {
+    fn policy_header(&self, ruling: &Ruling) -> Option<HeaderValue> {
         match self.cache.get() {
-            Some(cache) if ruling.has_same_limits(&cache.ruling) => Some(cache.policies.clone()),
-            _ => self.format_policies(ruling),
+            Some(cache) if ruling.has_same_limits(&cache.ruling) => {
+                Some(cache.policy_header.clone())
+            }
+            _ => self.format_policy_header(ruling),
         }
     }
 
     #[cold]
-    fn format_policies(&self, ruling: &Ruling) -> Option<HeaderValue> {
-        let policies = headers::policy_header(self.style, ruling)?;
-        let policies = HeaderValue::from_str(policies.as_str()).ok()?;
-        self.cache
-            .get_or_init(|| HeaderCache { ruling: ruling.clone(), policies: policies.clone() });
-        Some(policies)
+    fn format_policy_header(&self, ruling: &Ruling) -> Option<HeaderValue> {
+        let policy_header = headers::policy_header(self.style, ruling)?;
+        let policy_header = HeaderValue::from_str(policy_header.as_str()).ok()?;
+        self.cache.get_or_init(|| PolicyHeaderCache {
+            ruling: ruling.clone(),
+            policy_header: policy_header.clone(),
+        });
+        Some(policy_header)
     }
 }
 
-/// Returns the wait of a denial with its jitter; `None` if the request can never be allowed.
+/// Returns the wait of a denial, including its jitter; `None` if the request can never be allowed.
 pub fn retry_after(ruling: &Ruling, jitter: JitterSample) -> Option<Duration> {
     let wait = ruling.decision().retry_after()?;
     Some(jitter.extend(wait))

@@ -1,4 +1,4 @@
-//! The layer and its settings, one method for each.
+//! The rate-limit layer, with one method for each setting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ use crate::settlement::{OnDrop, ResponseHead, Settlement};
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 ///
-/// With a synchronous store, the decision is made in `call`, and the inner service that was polled ready is called
-/// immediately. With an asynchronous store, the decision is awaited first; then the service that was polled ready is
-/// called, and a clone of it takes its place in the layer. No future is boxed.
+/// With a synchronous store, `call` makes the decision and immediately calls the inner service that was polled ready.
+/// With an asynchronous store, the response future first awaits the decision, and then calls the inner service that was
+/// polled ready; a clone of that service serves the next request. No future is boxed.
 pub struct RateLimitLayer<B, R = ProblemJson> {
     config: Arc<LayerConfig<B, R>>,
 }
 
-/// The configuration that the services of one layer share.
+/// The configuration of a layer, shared by all services that the layer creates.
 pub(crate) struct LayerConfig<B, R> {
     pub(crate) backend: B,
     pub(crate) options: Arc<RequestOptions>,
@@ -55,17 +55,18 @@ pub(crate) struct LayerConfig<B, R> {
     pub(crate) inspect: Option<InspectFn>,
 }
 
-/// The callback that determines the final cost of a request.
+/// The callback that determines the final cost of a request from the head of its response.
 type SettleFn = Arc<dyn Fn(&ResponseHead<'_>) -> Settlement + Send + Sync>;
 
-/// The callback that receives each ruling.
+/// The callback that receives each ruling before the request is allowed or denied.
 type InspectFn = Arc<dyn Fn(RequestHead<'_>, &Ruling) + Send + Sync>;
 
 impl RateLimitLayer<()> {
-    /// Creates a layer that decides by a gate, whose policy uses these attributes.
+    /// Creates a layer that decides with a gate. `attributes` defines the attributes of each request, by which the
+    /// policy of the gate selects and counts requests.
     ///
-    /// A request may lack an attribute. Each rule defines its treatment of such a request by `when_missing`, or by an
-    /// alternative attribute such as in `per: [api_key|ip]`.
+    /// A request may lack an attribute. For such a request, each rule of the policy either defines with `when_missing`
+    /// whether the rule is skipped or denies the request, or uses an alternative attribute, as in `per: [api_key|ip]`.
     pub fn new<S: Store>(
         gate: impl Into<Arc<Gate<S>>>,
         attributes: Attributes,
@@ -73,8 +74,9 @@ impl RateLimitLayer<()> {
         RateLimitLayer::with_backend(adapt(GateBackend::new(gate.into(), attributes)))
     }
 
-    /// Creates a layer that decides by a limiter, with one counter for each value of `key`. For a request without a
-    /// value, `when_missing` applies: it is allowed without a charge, or denied like a request whose cost exceeds max.
+    /// Creates a layer that decides with a limiter, which has one counter for each value of `key`. If a request has no
+    /// value, `when_missing` applies: the request is allowed without a charge, or denied like a request whose cost
+    /// exceeds max.
     ///
     /// ```
     /// use slidegate::{Limiter, policy::WhenMissing};
@@ -110,20 +112,20 @@ impl<B: Backend> RateLimitLayer<B> {
 }
 
 impl<B: Backend, R> RateLimitLayer<B, R> {
-    /// Sets the domain of the policy whose rules apply. The default is `default`.
+    /// Sets the policy domain of the requests. Only the rules of this domain apply. The default is `default`.
     pub fn domain(self, domain: &str) -> Self {
         self.with_options(|options| options.domain = domain.into())
     }
 
-    /// Sets the function that returns the cost of a request in units. Without it, a request costs 1. A request of cost
-    /// 0 is allowed if one unit is available, and charges nothing.
+    /// Sets the function that returns the cost of a request in units. Without a function, each request costs 1. A
+    /// request of cost 0 is allowed if one unit is available, and charges nothing.
     pub fn cost(self, cost: impl Fn(RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.with_options(|options| options.cost = CostSource::Function(Arc::new(cost)))
     }
 
     /// Reads the cost of a request in units from a header. Only a trusted component may set this header: a client that
-    /// can write it can write 0. Without the header a request costs 1; a value that is not a whole number gets status
-    /// 400.
+    /// can set the header can send a cost of 0. Without the header, a request costs 1. A request with a value that is
+    /// not a whole number is denied with status 400.
     ///
     /// # Errors
     /// Returns an error if `name` is not a valid header name.
@@ -132,8 +134,9 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
         Ok(self.with_options(|options| options.cost = CostSource::Header(name)))
     }
 
-    /// Adds a named cost, for rules that charge it: `cost: tokens` in the policy. `None` means that the request does
-    /// not have the cost; the rules are then checked, not charged. Limiters ignore it.
+    /// Adds a named cost, which rules of the policy charge if they refer to it, for example with `cost: tokens`. If
+    /// `units` returns `None`, the request does not have this cost: such rules then check the request, but charge
+    /// nothing. Layers over a limiter ignore named costs.
     ///
     /// ```
     /// use slidegate::{Gate, MemoryStore, Policy};
@@ -166,8 +169,9 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
         self.with_options(|options| options.named_costs.push(cost))
     }
 
-    /// Sets the behaviour of a limiter while its store is unavailable. By default it enforces its
-    /// [share](Limiter::local_share) in memory. In a policy each rule has its own setting.
+    /// Sets the behaviour of a limiter while its store is unavailable. By default, each instance enforces its
+    /// [share](Limiter::local_share) of the limits in memory. For a gate, this setting has no effect, because each rule
+    /// of the policy has its own setting.
     pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
         self.with_options(|options| options.on_store_error = on_store_error)
     }
@@ -184,7 +188,7 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
     }
 
     /// Sets the [`Respond`](crate::Respond) implementation that creates the responses to denied requests, instead of
-    /// [`ProblemJson`]. The layer adds its headers to them.
+    /// [`ProblemJson`]. The layer adds its rate-limit headers to these responses.
     ///
     /// ```
     /// use http::Response;
@@ -213,8 +217,9 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
     /// Sets the function that determines the final cost of an allowed request from its response: see [`Settlement`].
     /// The response waits until the store has settled the charge.
     ///
-    /// The initial charge stays if the store is unavailable at that time, and if the service fails without a response
-    /// or panics. It may also stay if the client disconnects while an asynchronous store settles it.
+    /// The initial charge stays if the store is unavailable when the charge is settled, and if the service fails
+    /// without a response or panics. The initial charge may also stay if the client disconnects while an asynchronous
+    /// store settles it.
     ///
     /// ```
     /// use http::StatusCode;
@@ -239,13 +244,14 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
         layer.with_config(|config| config.settle = Some(Arc::new(settle)))
     }
 
-    /// Sets whether the charge of a call stays or is reverted if the call is dropped before its response.
+    /// Sets whether the charge of a request stays or is reverted if the response future is dropped before the response.
     pub fn on_drop(self, on_drop: OnDrop) -> Self {
         self.with_config(|config| config.on_drop = on_drop)
     }
 
-    /// Sets a function that receives each ruling before the request is allowed or denied: for metrics and logs, and to
-    /// find requests that a rule in observe mode would have denied. It runs in the request path and must be fast.
+    /// Sets a function that receives each ruling before the request is allowed or denied. The function can update
+    /// metrics and logs, or find requests that a rule in observe mode would have denied. It runs in the request path
+    /// and must be fast.
     pub fn inspect(
         self,
         inspect: impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! Rate limits over sliding windows as [tower](https://docs.rs/tower) middleware, and a client that retries after
-//! the wait that a denial states.
+//! Rate limits over sliding windows as [tower](https://docs.rs/tower) middleware, and client middleware that retries a
+//! denied request after the wait that the denial states.
 //!
 //! ```
 //! use slidegate::{Limiter, LimiterError};
@@ -20,9 +20,9 @@
 //!                                                              └──► settled by its response
 //! ```
 //!
-//! [`RateLimitLayer`] holds the configuration, [`RateLimit`] is the service that it creates, and [`ResponseFuture`] the
-//! future of one response. [`extract`] reads values from requests, [`Respond`] creates the responses to denied
-//! requests, and [`Settlement`] corrects the charge of a request when its response is known.
+//! [`RateLimitLayer`] holds the configuration, [`RateLimit`] is the service that the layer creates, and
+//! [`ResponseFuture`] is the future of one response. [`extract`] reads values from requests, [`Respond`] creates the
+//! responses to denied requests, and [`Settlement`] corrects the charge of a request when its response is known.
 //!
 //! # Features
 //!

@@ -1,6 +1,7 @@
-//! Options of a layer that apply to each decision: domain, costs and the behaviour without a store.
+//! Options of a layer that apply to each decision: domain, costs, and the behaviour while the store is unavailable.
 //!
-//! Also the values of one request that result from them: its costs, and its [`SettleContext`].
+//! The module also contains the values of one request that result from these options: its costs, and its
+//! [`SettleContext`].
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ pub enum CostSource {
     Function(Arc<dyn Fn(RequestHead<'_>) -> u64 + Send + Sync>),
 }
 
-/// A named cost. The function returns `None` for a request without this cost.
+/// A named cost, such as `tokens`. The function `units` returns the cost of a request in units, or `None` if the
+/// request does not have this cost.
 #[derive(Clone)]
 pub struct NamedCost {
     pub name: Box<str>,
@@ -49,7 +51,8 @@ pub struct RequestCosts<'q> {
 /// The description of the error in a malformed request.
 pub type MalformedDetail = Cow<'static, str>;
 
-/// Name and text of an attribute, and its bytes if they are not UTF-8.
+/// The name and the text of an attribute. The third field contains the original bytes of the value if they are not
+/// UTF-8.
 type OwnedAttribute = (Box<str>, Box<str>, Option<Box<[u8]>>);
 
 /// Attributes and costs of a request, kept until its response because the charge may have to be settled.
@@ -61,7 +64,8 @@ pub struct SettleContext {
 }
 
 impl RequestOptions {
-    /// Returns the unnamed cost of a request: 1 if its cost header is missing.
+    /// Returns the unnamed cost of a request in units. If the layer reads the cost from a header and the header is
+    /// missing, the cost is 1.
     #[inline]
     pub fn read_cost(&self, head: RequestHead<'_>) -> Result<u64, MalformedDetail> {
         match &self.cost {
@@ -77,14 +81,14 @@ impl RequestOptions {
         }
     }
 
-    /// Returns all costs of a request.
+    /// Returns the unnamed cost and all named costs of a request.
     pub fn read_costs(&self, head: RequestHead<'_>) -> Result<RequestCosts<'_>, MalformedDetail> {
         let named = self.named_costs.iter();
         let named = named.filter_map(|cost| Some((&*cost.name, (cost.units)(head)?)));
         Ok(RequestCosts { unnamed: self.read_cost(head)?, named: named.collect() })
     }
 
-    /// Copies attributes and costs, if the charge may be settled.
+    /// Copies the attributes and costs of a request. Returns `None` if the layer has no settle function.
     #[inline]
     pub fn settle_context<'v>(
         &self,
@@ -105,8 +109,8 @@ impl RequestOptions {
     }
 }
 
-/// Parses digits only: `str::parse` would accept a plus sign. A number above `u64::MAX` becomes `u64::MAX`, a cost that
-/// exceeds every limit.
+/// Parses a number of units that consists of digits only; returns `None` for any other text. The method `str::parse`
+/// would also accept a plus sign. A number above `u64::MAX` becomes `u64::MAX`, a cost that exceeds every limit.
 fn parse_units(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
@@ -118,7 +122,7 @@ fn invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
 }
 
 impl SettleContext {
-    /// Returns the request of the decision.
+    /// Returns the request as it was decided, with its attributes and costs.
     pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
         let named = self.named_costs.iter();
         let descriptor = named
@@ -142,7 +146,7 @@ impl SettleContext {
         })
     }
 
-    /// Returns the key of a limiter, stored as the only attribute.
+    /// Returns the limiter key of the request. With a limiter, the key is stored as the only attribute.
     pub fn key(&self) -> &str {
         self.attributes.first().map_or("", |(_, key, _)| key)
     }

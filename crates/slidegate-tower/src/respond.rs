@@ -13,9 +13,11 @@ use crate::extract::RequestHead;
 pub use grpc::Grpc;
 pub use problem_json::ProblemJson;
 
-/// Creates the response to a denied request. Functions of a [`Denial`] implement this trait.
+/// A responder, which creates the response to a denied request. Functions that take a `&Denial` and return a response
+/// implement this trait.
 ///
-/// The layer adds its headers to the response, `Retry-After` included, unless the response has them already.
+/// The layer adds its rate-limit headers to the response, including `Retry-After`, unless the response already has
+/// them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not create responses with the body `{B}`",
     note = "`ProblemJson`, the default, needs a body that is `From<Bytes> + Default`",
@@ -75,8 +77,8 @@ impl<'d> Denial<'d> {
         }
     }
 
-    /// Returns the time after which this request would be allowed, with the jitter of the layer; `None` if that is
-    /// never or unknown.
+    /// Returns the wait after which this request would be allowed, including the jitter of the layer; `None` if the
+    /// request can never be allowed or the wait is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.cause {
             DenialCause::Ruling { retry_after, .. } => retry_after,
@@ -84,7 +86,7 @@ impl<'d> Denial<'d> {
         }
     }
 
-    /// Returns the error of a malformed request.
+    /// Returns the description of the error in a malformed request; `None` if the limits denied the request.
     pub fn malformed_detail(&self) -> Option<&'d str> {
         match self.cause {
             DenialCause::Ruling { .. } => None,
@@ -111,7 +113,7 @@ impl<'d> Denial<'d> {
         }
     }
 
-    /// Returns whether the request is a gRPC call, which needs another form of response.
+    /// Returns `true` if the request is a gRPC call, which needs another form of response.
     pub fn is_grpc(&self) -> bool {
         grpc::is_grpc(self.head)
     }

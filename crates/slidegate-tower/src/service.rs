@@ -1,7 +1,7 @@
-//! The service: decides each request, then calls the inner service or responds with a denial.
+//! The rate-limited service. It decides each request, and then calls the inner service or responds with a denial.
 //!
-//! With a synchronous store, everything happens in `call`. With an asynchronous one, [`ResponseFuture`] awaits the
-//! decision first.
+//! With a synchronous store, `call` makes the decision. With an asynchronous store, [`ResponseFuture`] awaits the
+//! decision before the inner service is called.
 
 use std::fmt;
 use std::mem;
@@ -26,7 +26,8 @@ pub struct RateLimit<I, B, R = ProblemJson> {
     config: Arc<LayerConfig<B, R>>,
 }
 
-/// An allowed request: the headers for its response, and its charge if that may be settled.
+/// The state of an allowed request until its response: the values of the response's rate-limit headers, and a guard of
+/// the request's charge if the charge may be settled or reverted.
 pub struct Admission<B: Backend> {
     pub header_values: HeaderValues,
     pub settle_guard: Option<SettleGuard<B>>,
@@ -39,8 +40,8 @@ impl<I, B, R> RateLimit<I, B, R> {
 }
 
 impl<B: Backend, R> LayerConfig<B, R> {
-    /// Admits a request, or returns the response that denies it. Takes the decision by reference: rulings are large,
-    /// and are moved only if the charge may be settled.
+    /// Admits a request, or returns the response that denies it as `Err`. The decision is passed by reference because
+    /// rulings are large; the ruling is moved only if the charge may be settled.
     #[inline(always)]
     pub(crate) fn admit<ResBody>(
         &self,
@@ -90,7 +91,8 @@ impl<B: Backend, R> LayerConfig<B, R> {
         Some(SettleGuard::new(self.backend.clone(), self.options.clone(), charge, self.on_drop))
     }
 
-    /// Adds the headers to a response and begins to settle its charge. Returns the future of an asynchronous store.
+    /// Adds the rate-limit headers to a response and settles the charge of the request. Returns a future if the
+    /// settlement must wait for an asynchronous store, otherwise `None`.
     pub(crate) fn finish_response<ResBody>(
         &self,
         admission: &mut Admission<B>,

@@ -14,11 +14,11 @@ pub enum Settlement {
     Keep,
     /// Reverts the charge.
     Revert,
-    /// Corrects the charge to the actual cost in units, also above max: then further requests are denied until enough
-    /// units have left the window.
+    /// Corrects the charge to the actual cost in units, even if that exceeds max. Further requests are then denied
+    /// until enough units have left the window.
     Cost(u64),
-    /// Keeps the charge, and records units of a named cost, also above max. Under a policy, rules with that cost charge
-    /// them; under a limiter, all of its limits do.
+    /// Keeps the charge, and charges units of a named cost, even if they exceed max. With a policy, the rules with that
+    /// cost charge the units; with a limiter, all of its limits do.
     Report {
         /// The name of the cost, such as `tokens`.
         cost: &'static str,
@@ -27,15 +27,15 @@ pub enum Settlement {
     },
 }
 
-/// The charge of a call that is dropped before its response: the client disconnected, a timeout ended the call, or it
-/// panicked.
+/// The treatment of the charge if a call is dropped before its response, because the client disconnected, a timeout
+/// ended the call, or the call panicked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDrop {
-    /// The charge stays: otherwise a client could consume work for free by disconnecting early.
+    /// The charge stays, because otherwise a client could consume work for free by disconnecting early.
     #[default]
     Keep,
     /// The charge is reverted, also if the call is dropped while it waits for the store. For an asynchronous store, a
-    /// tokio task does this; outside of a tokio runtime the charge stays.
+    /// tokio task reverts the charge; outside of a tokio runtime the charge stays.
     Revert,
 }
 
@@ -43,17 +43,17 @@ pub enum OnDrop {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResponseHead<'a> {
-    /// The status. Always 200 for gRPC calls: see [`grpc_status`](Self::grpc_status).
+    /// The status of the response. The status of a gRPC call is always 200: see [`grpc_status`](Self::grpc_status).
     pub status: StatusCode,
-    /// The headers.
+    /// The headers of the response.
     pub headers: &'a HeaderMap,
-    /// Values that handlers and layers have added, such as a cost.
+    /// Values that handlers and layers have added to the response, such as a cost.
     pub extensions: &'a Extensions,
 }
 
 impl ResponseHead<'_> {
-    /// Returns the status code of a gRPC call that failed before it sent a message. A stream that fails later reports
-    /// the code in its trailers, which are not available yet.
+    /// Returns the gRPC status code of a call that failed before it sent a message; `None` otherwise. A stream that
+    /// fails later reports the code in its trailers, which are not available yet.
     pub fn grpc_status(&self) -> Option<u16> {
         self.headers.get("grpc-status")?.to_str().ok()?.parse().ok()
     }
@@ -69,8 +69,8 @@ impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
     }
 }
 
-/// The charge of a request in progress. Dropping the guard before [`settle`](Self::settle) applies the [`OnDrop`]
-/// setting.
+/// A guard of the charge of a request in progress. If the guard is dropped before [`settle`](Self::settle) is called,
+/// the [`OnDrop`] setting determines whether the charge is reverted.
 pub struct SettleGuard<B: SealedBackend> {
     backend: B,
     options: Arc<RequestOptions>,
@@ -88,7 +88,8 @@ impl<B: SealedBackend> SettleGuard<B> {
         Self { backend, options, charge: Some(Box::new(charge)), on_drop }
     }
 
-    /// Settles the charge. Returns the future of an asynchronous store, `None` if nothing is left to do.
+    /// Settles the charge. Returns a future if the settlement must wait for an asynchronous store; `None` if the
+    /// settlement is complete.
     pub fn settle(mut self, settlement: Settlement) -> Option<B::SettleFuture> {
         let charge = self.charge.take()?;
         match settlement {

@@ -20,7 +20,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<Network>);
 
-/// The error of a text that is not a list of networks.
+/// The error for a text that is not a list of networks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TrustedProxiesError {
@@ -29,18 +29,20 @@ pub enum TrustedProxiesError {
         "the list is empty; write addresses and networks separated by commas, for example `10.0.0.0/8,::1`, or `none`"
     )]
     Empty,
-    /// A part is neither an address nor a network.
+    /// A part of the list is neither an address nor a network.
     #[error(transparent)]
     Network(#[from] NetworkError),
 }
 
 impl TrustedProxies {
-    /// Creates an empty list: the peer is always the client. For a service without a proxy in front of it.
+    /// Creates an empty list, for a service without a proxy in front of it. The other end of the connection is then
+    /// always the client.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Returns whether the address belongs to a trusted proxy. `::ffff:192.0.2.7` is 192.0.2.7.
+    /// Returns `true` if the address belongs to a trusted proxy. An IPv4-mapped address such as `::ffff:192.0.2.7` is
+    /// treated as the IPv4 address 192.0.2.7.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
@@ -102,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn none_trusts_no_address() {
+    fn list_none_trusts_no_address() {
         assert!(!is_trusted("none", "127.0.0.1"));
         assert_eq!("none".parse(), Ok(TrustedProxies::none()));
         assert_eq!("none".parse::<TrustedProxies>().unwrap().to_string(), "none");
     }
 
     #[test]
-    fn invalid_list_names_problem() {
+    fn invalid_list_error_describes_problem() {
         let error = |text: &str| text.parse::<TrustedProxies>().unwrap_err().to_string();
         assert!(error("").contains("or `none`"));
         assert!(error("10.0.0.0/8,").starts_with("`` is not an address or a network"));

@@ -1,7 +1,8 @@
-//! Test support for stores: an oracle, a reference model, a conformance suite, property tests, and a faulty store.
+//! Tools for tests of stores: an oracle (an exact sliding log), a reference model of a store, a conformance suite,
+//! property tests, and a store with injected faults.
 //!
-//! To test another store, pass it, and the clock that it reads, to [`conformance::run_trace`] and to each function in
-//! [`properties`].
+//! To test a store, pass the store and the clock that the store reads to [`conformance::run_trace`] and to each
+//! function in [`properties`].
 
 pub mod conformance;
 pub mod faulty;
@@ -14,7 +15,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// Runs a future to completion on this thread, by polling it in a loop. The future must not need a runtime.
+/// Runs a future to completion on the current thread, by polling the future in a loop. The future must not need a
+/// runtime.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());

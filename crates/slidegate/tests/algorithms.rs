@@ -1,5 +1,5 @@
-//! The guarantees of each algorithm at window boundaries, by example. The tests show that the worst case is reached,
-//! not only bounded.
+//! Tests of the bounds of each algorithm at window boundaries. The tests show that the worst case that a bound permits
+//! really occurs.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -11,7 +11,7 @@ use slidegate::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The start of a minute.
+/// The time at which each test begins: the start of a minute.
 const START: Timestamp = Timestamp::from_secs(1_750_000_020);
 
 /// A limiter with one limit and a manual clock.
@@ -28,12 +28,12 @@ impl Fixture {
         Self { limiter: Limiter::with_store([limit], store).unwrap(), clock }
     }
 
-    /// Makes `units` checks of one unit at the same time, and returns the number of allowed ones.
-    fn allowed(&self, units: u64) -> u64 {
+    /// Makes `units` checks of one unit each at the same time. Returns the number of allowed checks.
+    fn count_allowed(&self, units: u64) -> u64 {
         (0..units).filter(|_| self.limiter.check("key").is_allowed()).count() as u64
     }
 
-    fn fits(&self, cost: u64) -> bool {
+    fn check_cost(&self, cost: u64) -> bool {
         self.limiter.check_cost("key", cost).is_allowed()
     }
 
@@ -41,59 +41,59 @@ impl Fixture {
         self.limiter.peek("key", 1).decision().remaining()
     }
 
-    /// Sets the clock to a time after the start.
+    /// Sets the clock to the given time after [`START`].
     fn set_elapsed(&self, elapsed: Duration) {
         self.clock.set(START.after(elapsed));
     }
 }
 
 #[test]
-fn log_admits_max_until_first_charge_expires() {
+fn full_sliding_log_denies_until_charges_expire() {
     let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingLog);
     fixture.set_elapsed(MINUTE - Duration::from_micros(1));
-    assert_eq!(fixture.allowed(300), 100);
+    assert_eq!(fixture.count_allowed(300), 100);
     fixture.set_elapsed(2 * MINUTE - Duration::from_micros(2));
-    assert_eq!(fixture.allowed(300), 0, "all charges are still in the window");
+    assert_eq!(fixture.count_allowed(300), 0, "all charges are still in the window");
     fixture.set_elapsed(2 * MINUTE - Duration::from_micros(1));
-    assert_eq!(fixture.allowed(300), 100, "all charges have expired after a full window");
+    assert_eq!(fixture.count_allowed(300), 100, "all charges have expired after a full window");
 }
 
 #[test]
-fn buckets_deny_for_at_most_one_extra_precision() {
+fn sliding_buckets_deny_at_most_one_precision_longer() {
     let precision = Duration::from_secs(6);
     for offset_us in [0, 1, 2_999_999, 5_999_999] {
         let fixture =
             Fixture::new(100, MINUTE, Algorithm::SlidingBuckets { precision: Some(precision) });
         fixture.set_elapsed(Duration::from_micros(offset_us));
-        assert_eq!(fixture.allowed(300), 100);
+        assert_eq!(fixture.count_allowed(300), 100);
         fixture.set_elapsed(Duration::from_micros(offset_us) + MINUTE);
-        let is_still_denied = fixture.allowed(300) == 0;
+        let is_still_denied = fixture.count_allowed(300) == 0;
         assert!(is_still_denied, "the oldest bucket counts in full");
         fixture.set_elapsed(MINUTE + precision);
-        assert_eq!(fixture.allowed(300), 100, "at most one precision after the window");
+        assert_eq!(fixture.count_allowed(300), 100, "at most one precision after the window");
     }
 }
 
 #[test]
-fn sliding_window_reaches_twice_max_minus_one() {
+fn sliding_window_admits_up_to_twice_max_minus_one() {
     let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingWindow);
     fixture.set_elapsed(MINUTE - Duration::from_micros(10));
-    assert_eq!(fixture.allowed(300), 100);
+    assert_eq!(fixture.count_allowed(300), 100);
     // Just before this burst leaves the window.
     fixture.set_elapsed(2 * MINUTE - Duration::from_micros(20));
     assert_eq!(
-        fixture.allowed(300),
+        fixture.count_allowed(300),
         99,
         "the previous count has a weight of one unit until its window has passed"
     );
     fixture.set_elapsed(2 * MINUTE);
-    assert_eq!(fixture.allowed(300), 1, "99 in the last minute, and one more");
+    assert_eq!(fixture.count_allowed(300), 1, "99 in the last minute, and one more");
 }
 
 #[test]
 fn sliding_window_frees_units_gradually() {
     let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingWindow);
-    assert_eq!(fixture.allowed(100), 100);
+    assert_eq!(fixture.count_allowed(100), 100);
     fixture.set_elapsed(MINUTE);
     assert_eq!(fixture.remaining(), 0);
     fixture.set_elapsed(MINUTE + MINUTE / 4);
@@ -103,18 +103,18 @@ fn sliding_window_frees_units_gradually() {
 }
 
 #[test]
-fn fixed_window_reaches_twice_max() {
+fn fixed_windows_admit_twice_max_at_boundary() {
     let fixture = Fixture::new(100, MINUTE, Algorithm::FixedWindow { align: Align::Clock });
     fixture.set_elapsed(MINUTE - Duration::from_micros(1));
-    assert_eq!(fixture.allowed(300), 100);
+    assert_eq!(fixture.count_allowed(300), 100);
     fixture.set_elapsed(MINUTE);
-    assert_eq!(fixture.allowed(300), 100);
+    assert_eq!(fixture.count_allowed(300), 100);
     fixture.set_elapsed(2 * MINUTE - Duration::from_micros(1));
-    assert_eq!(fixture.allowed(300), 0);
+    assert_eq!(fixture.count_allowed(300), 0);
 }
 
 #[test]
-fn fixed_windows_begin_at_key_phase() {
+fn fixed_windows_of_keys_end_at_different_times() {
     let fixture = Fixture::new(1, MINUTE, Algorithm::FixedWindow { align: Align::Key });
     let mut ends: Vec<Duration> = (0..50)
         .map(|key| fixture.limiter.check(&format!("key {key}")).decision().reset_after())
@@ -129,64 +129,64 @@ fn fixed_windows_begin_at_key_phase() {
 fn token_bucket_admits_burst_plus_rate() {
     let fixture =
         Fixture::new(60, MINUTE, Algorithm::TokenBucket { burst: Some(10), max_debt: None });
-    assert_eq!(fixture.allowed(300), 10);
+    assert_eq!(fixture.count_allowed(300), 10);
     let mut allowed = 10;
     for second in 1..60 {
         fixture.set_elapsed(Duration::from_secs(second));
-        allowed += fixture.allowed(5);
+        allowed += fixture.count_allowed(5);
     }
     assert_eq!(allowed, 10 + 59, "within one minute; the sixtieth unit is free at its end");
     fixture.set_elapsed(Duration::from_secs(3_600));
-    assert_eq!(fixture.allowed(300), 10, "at most the burst at once");
+    assert_eq!(fixture.count_allowed(300), 10, "at most the burst at once");
 }
 
 #[test]
-fn token_bucket_loses_no_fraction() {
+fn token_bucket_refill_loses_no_fraction() {
     let fixture = Fixture::new(
         7,
         Duration::from_secs(1),
         Algorithm::TokenBucket { burst: Some(2), max_debt: None },
     );
-    assert!(fixture.fits(1), "the bucket never becomes full");
+    assert!(fixture.check_cost(1), "the bucket never becomes full");
     for nth in 0_u64..1_000 {
         let due = Duration::from_micros((nth * 1_000_000).div_ceil(7));
         assert_eq!(fixture.clock.now(), START.after(due), "unit {nth}");
-        assert!(fixture.fits(1), "unit {nth}");
+        assert!(fixture.check_cost(1), "unit {nth}");
         let wait = fixture.limiter.check("key").decision().retry_after().unwrap();
         fixture.clock.advance(wait);
     }
 }
 
 #[test]
-fn log_counts_correctly_after_tick_wrap() {
+fn sliding_log_stays_exact_after_tick_wraparound() {
     // The tick in a log word wraps after 2^31 microseconds, about 36 minutes.
     let fixture = Fixture::new(2, Duration::from_secs(600), Algorithm::SlidingLog);
     for minutes in (0..10_000).step_by(7) {
         fixture.set_elapsed(Duration::from_secs(minutes * 60));
         assert_eq!(fixture.remaining(), if minutes == 0 { 2 } else { 1 }, "minute {minutes}");
         assert!(
-            fixture.fits(1),
+            fixture.check_cost(1),
             "minute {minutes}: only the charge from seven minutes ago is in the window"
         );
     }
     let wraps = Duration::from_micros(1 << 31);
     fixture.set_elapsed(Duration::from_secs(700_000) + 1_000 * wraps);
-    assert_eq!(fixture.allowed(3), 2);
+    assert_eq!(fixture.count_allowed(3), 2);
     fixture.set_elapsed(Duration::from_secs(700_000) + 1_001 * wraps);
     assert_eq!(fixture.remaining(), 2, "charges that are one wrap old do not count");
 }
 
 #[test]
-fn cost_of_10_000_is_one_entry() {
+fn sliding_log_counts_large_cost_exactly() {
     let fixture = Fixture::new(10_000, MINUTE, Algorithm::SlidingLog);
-    assert!(fixture.fits(10_000));
-    assert!(!fixture.fits(1));
+    assert!(fixture.check_cost(10_000));
+    assert!(!fixture.check_cost(1));
     fixture.set_elapsed(MINUTE - Duration::from_micros(1));
-    assert!(!fixture.fits(1));
+    assert!(!fixture.check_cost(1));
     fixture.set_elapsed(MINUTE);
-    assert!(fixture.fits(9_999));
-    assert!(fixture.fits(1));
-    assert!(!fixture.fits(1));
+    assert!(fixture.check_cost(9_999));
+    assert!(fixture.check_cost(1));
+    assert!(!fixture.check_cost(1));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn debt_denies_until_retry_after() {
 }
 
 #[test]
-fn small_debts_do_not_grow_log_indefinitely() {
+fn many_small_debts_expire_within_one_window() {
     use slidegate::{Hit, Key, Scope, SyncStore};
     let clock = ManualClock::at(START);
     let store = MemoryStore::with_clock(clock.clone(), 100);
@@ -254,25 +254,29 @@ fn small_debts_do_not_grow_log_indefinitely() {
 }
 
 #[test]
-fn earlier_time_counts_as_last_charge() {
+fn backward_clock_opens_no_new_window() {
     for algorithm in Algorithm::ALL {
         let fixture = Fixture::new(10, MINUTE, algorithm);
         fixture.set_elapsed(10 * MINUTE);
-        assert_eq!(fixture.allowed(5), 5);
+        assert_eq!(fixture.count_allowed(5), 5);
         fixture.set_elapsed(9 * MINUTE);
-        assert_eq!(fixture.allowed(10), 5, "{algorithm}: an earlier time opens no new window");
+        assert_eq!(
+            fixture.count_allowed(10),
+            5,
+            "{algorithm}: an earlier time opens no new window"
+        );
         fixture.set_elapsed(10 * MINUTE);
-        assert_eq!(fixture.allowed(10), 0, "{algorithm}");
+        assert_eq!(fixture.count_allowed(10), 0, "{algorithm}");
     }
 }
 
 #[test]
-fn short_window_limits_and_max_0_denies() {
+fn one_millisecond_window_and_max_0_are_enforced() {
     for algorithm in Algorithm::ALL {
         let fixture = Fixture::new(3, Duration::from_millis(1), algorithm);
-        assert_eq!(fixture.allowed(10), 3, "{algorithm}");
+        assert_eq!(fixture.count_allowed(10), 3, "{algorithm}");
         let fixture = Fixture::new(0, MINUTE, algorithm);
-        assert_eq!(fixture.allowed(10), 0, "{algorithm}");
+        assert_eq!(fixture.count_allowed(10), 0, "{algorithm}");
         let denied = fixture.limiter.check("key");
         assert_eq!(denied.decision().retry_after(), None, "{algorithm}: it never fits");
     }

@@ -1,4 +1,4 @@
-//! Policy changes: the counts that a new policy keeps, and policies in observe mode.
+//! Tests of policy changes: counts that remain under a new policy, and policies in observe mode.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -11,78 +11,79 @@ use slidegate::{
     Timestamp,
 };
 
-const UP: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
-const DOWN: Faults = Faults { unavailable: 100, ..UP };
+const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
+const ALWAYS_UNAVAILABLE: Faults = Faults { unavailable: 100, ..NO_FAULTS };
 
-fn policy(yaml: &str) -> Policy {
+fn parse_policy(yaml: &str) -> Policy {
     Policy::from_yaml(yaml).unwrap()
 }
 
-fn clock() -> ManualClock {
+fn new_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_020))
 }
 
-fn gate(yaml: &str) -> Gate<MemoryStore<ManualClock>> {
-    Gate::new(policy(yaml), MemoryStore::with_clock(clock(), 1_000))
+fn new_gate(yaml: &str) -> Gate<MemoryStore<ManualClock>> {
+    Gate::new(parse_policy(yaml), MemoryStore::with_clock(new_clock(), 1_000))
 }
 
-fn acme() -> Request<'static> {
+fn acme_request() -> Request<'static> {
     Request::new("default", Descriptor::new([("tenant", "acme"), ("plan", "free")]))
 }
 
-fn check<S: Store>(gate: &Gate<S>) -> Ruling {
-    block_on(gate.check(&acme()))
+fn check_acme<S: Store>(gate: &Gate<S>) -> Ruling {
+    block_on(gate.check(&acme_request()))
 }
 
-fn remaining<S: Store>(gate: &Gate<S>) -> u64 {
-    block_on(gate.peek(&acme())).decision().remaining()
+fn peek_remaining<S: Store>(gate: &Gate<S>) -> u64 {
+    block_on(gate.peek(&acme_request())).decision().remaining()
 }
 
 #[test]
 fn counts_survive_policy_change() {
     let before =
-        gate("rules: [{ name: a, per: [tenant], limits: [10/h], algorithm: sliding_log }]");
-    (0..4).for_each(|_| assert!(check(&before).decision().is_allowed()));
-    let after = before.with_policy(policy(
+        new_gate("rules: [{ name: a, per: [tenant], limits: [10/h], algorithm: sliding_log }]");
+    (0..4).for_each(|_| assert!(check_acme(&before).decision().is_allowed()));
+    let after = before.with_policy(parse_policy(
         "rules: [{ name: new, limits: [1000/s] }, { name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]",
     ));
-    assert_eq!(remaining(&after), 1);
-    assert!(check(&before).decision().is_allowed(), "the old policy continues to count");
-    assert_eq!(remaining(&after), 0);
+    assert_eq!(peek_remaining(&after), 1);
+    assert!(check_acme(&before).decision().is_allowed(), "the old policy continues to count");
+    assert_eq!(peek_remaining(&after), 0);
     assert_eq!(
-        remaining(
-            &after.with_policy(policy("rules: [{ name: a, per: [tenant], limits: [10/m] }]"))
+        peek_remaining(
+            &after.with_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [10/m] }]"))
         ),
         10
     );
 }
 
 #[test]
-fn old_charge_is_reverted_under_new_policy() {
-    let before = gate("rules: [{ name: a, per: [tenant], limits: [3/h] }]");
-    let ruling = check(&before);
-    let after = before.with_policy(policy("rules: [{ name: a, per: [tenant], limits: [2/h] }]"));
-    assert_eq!(remaining(&after), 1);
+fn charge_of_old_policy_reverts_under_new_policy() {
+    let before = new_gate("rules: [{ name: a, per: [tenant], limits: [3/h] }]");
+    let ruling = check_acme(&before);
+    let after =
+        before.with_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [2/h] }]"));
+    assert_eq!(peek_remaining(&after), 1);
     block_on(after.revert(ruling.decision())).unwrap();
-    assert_eq!(remaining(&after), 2);
+    assert_eq!(peek_remaining(&after), 2);
 }
 
 #[test]
-fn local_counts_and_shares_survive_policy_change() {
-    let clock = clock();
-    let store = FaultyStore::new(&clock, 1, DOWN, 1);
-    let before = Gate::new(policy("rules: [{ name: a, limits: [8/h] }]"), store)
+fn local_counts_and_instance_count_survive_policy_change() {
+    let clock = new_clock();
+    let store = FaultyStore::new(&clock, 1, ALWAYS_UNAVAILABLE, 1);
+    let before = Gate::new(parse_policy("rules: [{ name: a, limits: [8/h] }]"), store)
         .with_local_clock(clock)
         .with_instances(NonZeroU32::new(2).unwrap());
-    assert_eq!((check(&before).decision().remaining(), before.local_keys()), (3, 1));
-    let after = before.with_policy(policy("rules: [{ name: a, limits: [6/h] }]"));
-    assert_eq!((check(&after).decision().remaining(), after.local_keys()), (1, 1));
+    assert_eq!((check_acme(&before).decision().remaining(), before.local_keys()), (3, 1));
+    let after = before.with_policy(parse_policy("rules: [{ name: a, limits: [6/h] }]"));
+    assert_eq!((check_acme(&after).decision().remaining(), after.local_keys()), (1, 1));
 }
 
-/// Covers all kinds of denials: by a limit, a ban, a missing attribute, an enforced share of keys, an unavailable
-/// store.
+/// Covers all causes of a denial: a limit, a ban, a missing attribute, a limit that is enforced only for a share of the
+/// keys, and an unavailable store.
 #[test]
-fn observing_policy_reports_denials_without_enforcing() {
+fn policy_in_observe_mode_reports_without_denying() {
     let rules = "
 rules:
   - { name: limited, per: [tenant], limits: [1/h] }
@@ -92,26 +93,26 @@ rules:
   - { name: off, limits: [0/h], mode: off }
   - { name: lost, limits: [9/h], on_store_error: deny }
 ";
-    let clock = clock();
-    let store = FaultyStore::new(&clock, 1, UP, 1);
-    let enforcing = Gate::new(policy(rules), store.clone());
-    assert!(!check(&enforcing).decision().is_allowed());
+    let clock = new_clock();
+    let store = FaultyStore::new(&clock, 1, NO_FAULTS, 1);
+    let enforcing = Gate::new(parse_policy(rules), store.clone());
+    assert!(!check_acme(&enforcing).decision().is_allowed());
     let observing = enforcing.with_policy(enforcing.policy().observing());
-    assert!(check(&observing).decision().is_allowed());
-    let ruling = check(&observing);
+    assert!(check_acme(&observing).decision().is_allowed());
+    let ruling = check_acme(&observing);
     assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
     assert!(ruling.limits().all(|status| status.is_observed()));
     let exceeded = ruling.limits().filter(|status| !status.outcome.fits());
     let exceeded: Vec<&str> = exceeded.map(|status| status.rule.name()).collect();
     assert_eq!(exceeded, ["limited", "share", "banned", "missing"]);
-    store.set_faults(DOWN);
-    assert!(!check(&enforcing).decision().is_allowed());
-    assert!(check(&observing).decision().is_allowed());
+    store.set_faults(ALWAYS_UNAVAILABLE);
+    assert!(!check_acme(&enforcing).decision().is_allowed());
+    assert!(check_acme(&observing).decision().is_allowed());
 }
 
 #[test]
 fn every_limit_has_unique_index() {
-    let policy = policy(
+    let policy = parse_policy(
         "
 rules:
   - name: a
@@ -129,8 +130,11 @@ rules:
     }
 }
 
-/// Returns for each limit the name of its rule and the tenant that it counts.
-fn counted_tenants(gate: &Gate<FaultyStore>, request: &Request<'_>) -> Vec<(String, String)> {
+/// Returns, for each limit of the ruling, the name of its rule and the tenant that the limit counts.
+fn rule_and_tenant_per_limit(
+    gate: &Gate<FaultyStore>,
+    request: &Request<'_>,
+) -> Vec<(String, String)> {
     let matched = gate.policy().apply(request);
     let ruling = block_on(gate.check_matched(&matched));
     let rule_and_tenant = |status: LimitStatus<'_>| {
@@ -143,21 +147,21 @@ fn counted_tenants(gate: &Gate<FaultyStore>, request: &Request<'_>) -> Vec<(Stri
 }
 
 #[test]
-fn limit_finds_its_match_with_several_descriptors() {
+fn limit_status_finds_match_among_several_descriptors() {
     let rules = "
 rules:
   - { name: lenient, per: [tenant], limits: [1/h], on_store_error: allow }
   - { name: local, per: [tenant], limits: [5/h, 1/s] }
 ";
-    let clock = clock();
-    let store = FaultyStore::new(&clock, 1, UP, 1);
-    let gate = Gate::new(policy(rules), store.clone()).with_local_clock(clock);
+    let clock = new_clock();
+    let store = FaultyStore::new(&clock, 1, NO_FAULTS, 1);
+    let gate = Gate::new(parse_policy(rules), store.clone()).with_local_clock(clock);
     let descriptors = ["acme", "bob"].map(|tenant| Descriptor::new([("tenant", tenant)]));
     let request = Request::with_descriptors("default", descriptors);
     let pair = |rule: &str, tenant: &str| (rule.to_owned(), tenant.to_owned());
     let pairs = |tenant| [pair("lenient", tenant), pair("local", tenant), pair("local", tenant)];
-    assert_eq!(counted_tenants(&gate, &request), [pairs("acme"), pairs("bob")].concat());
-    store.set_faults(DOWN);
+    assert_eq!(rule_and_tenant_per_limit(&gate, &request), [pairs("acme"), pairs("bob")].concat());
+    store.set_faults(ALWAYS_UNAVAILABLE);
     let local_only = [pairs("acme")[1..].to_vec(), pairs("bob")[1..].to_vec()].concat();
-    assert_eq!(counted_tenants(&gate, &request), local_only);
+    assert_eq!(rule_and_tenant_per_limit(&gate, &request), local_only);
 }

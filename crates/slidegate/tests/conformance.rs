@@ -1,4 +1,5 @@
-//! Stores have the same outcomes as the model; the conformance suite finds stores that differ.
+//! Tests of the conformance suite: stores with the same outcomes as the reference model pass, and the suite detects
+//! stores that differ.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -12,7 +13,7 @@ use slidegate::{
     StoreError, SyncStore,
 };
 
-/// Runs traces with each algorithm alone, and with all together.
+/// Runs random traces with each algorithm alone, and with all algorithms together. Returns the total statistics.
 fn run_traces<S: Store>(
     traces: u64,
     steps: usize,
@@ -26,7 +27,7 @@ fn run_traces<S: Store>(
             let clock = ManualClock::default();
             let store = store(&clock, seed);
             match block_on(run_trace(&store, &clock, algorithms, seed, steps)) {
-                Ok(more) => add(&mut stats, more),
+                Ok(more) => add_stats(&mut stats, more),
                 Err(mismatch) => panic!("{algorithms:?}: {mismatch}"),
             }
         }
@@ -35,12 +36,12 @@ fn run_traces<S: Store>(
         assert!(stats.allowed * 10 > stats.decisions && stats.allowed * 10 < stats.decisions * 9);
         assert!(stats.refunds * 50 > stats.decisions, "{stats:?}");
         assert!(stats.waits * 20 > stats.decisions, "{stats:?}");
-        add(&mut sum, stats);
+        add_stats(&mut sum, stats);
     }
     sum
 }
 
-fn add(sum: &mut TraceStats, more: TraceStats) {
+fn add_stats(sum: &mut TraceStats, more: TraceStats) {
     sum.decisions += more.decisions;
     sum.allowed += more.allowed;
     sum.waits += more.waits;
@@ -54,7 +55,7 @@ fn memory_store_matches_model() {
     assert!(stats.decisions >= 600_000, "at least 100,000 for each algorithm: {stats:?}");
 }
 
-/// A memory store that evicts expired counters before every call.
+/// A memory store that removes expired counters before each call that charges or reads counters.
 struct SweepingStore(MemoryStore<ManualClock>);
 
 impl SyncStore for SweepingStore {
@@ -105,9 +106,9 @@ fn faulty_store_matches_model() {
     assert!(stats.failures * 10 > stats.decisions, "{stats:?}");
 }
 
-/// The suite must be able to fail.
+/// Checks that the suite detects an incorrect store: the store does not read the clock of the trace.
 #[test]
-fn store_on_other_clock_fails_conformance() {
+fn store_with_other_clock_fails_conformance() {
     let mismatch: Mismatch = (0..20)
         .find_map(|seed| {
             let clock = ManualClock::default();
@@ -118,10 +119,10 @@ fn store_on_other_clock_fails_conformance() {
     assert!(mismatch.to_string().contains("the model"), "{mismatch}");
 }
 
-/// A store that supports no limit.
+/// A store whose calls all fail, because the store supports no limit.
 struct UnsupportingStore;
 
-fn unsupported<T>() -> Result<T, StoreError> {
+fn unsupported_error<T>() -> Result<T, StoreError> {
     Err(StoreError::Unsupported("it has no way to".to_owned()))
 }
 
@@ -129,33 +130,34 @@ impl Store for UnsupportingStore {
     type Kind = Asynchronous;
 
     async fn take(&self, _: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        unsupported()
+        unsupported_error()
     }
 
     async fn take_many(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        unsupported()
+        unsupported_error()
     }
 
     async fn peek(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        unsupported()
+        unsupported_error()
     }
 
     async fn revert(&self, _: &Receipt) -> Result<(), StoreError> {
-        unsupported()
+        unsupported_error()
     }
 
     async fn refund(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        unsupported()
+        unsupported_error()
     }
 
     async fn reset(&self, _: &[Hit<'_>]) -> Result<(), StoreError> {
-        unsupported()
+        unsupported_error()
     }
 }
 
-/// A retry cannot succeed, so the suite must not accept this failure.
+/// Checks that the suite does not accept an `Unsupported` error as a temporary failure, because a retry of the call
+/// cannot succeed.
 #[test]
-fn store_without_support_fails_conformance() {
+fn store_without_limit_support_fails_conformance() {
     for seed in 0..20 {
         let clock = ManualClock::default();
         let result = block_on(run_trace(&UnsupportingStore, &clock, &Algorithm::ALL, seed, 600));

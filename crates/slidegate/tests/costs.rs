@@ -1,4 +1,5 @@
-//! Costs per rule, reports, debts, required units and joint limits.
+//! Tests of costs per rule, reports, debts, required units, and joint limits. Joint limits deny a request only if none
+//! of them has capacity for the request.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -9,26 +10,26 @@ use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Tim
 
 type TestGate = Gate<MemoryStore<ManualClock>>;
 
-fn gate(yaml: &str) -> TestGate {
+fn new_gate(yaml: &str) -> TestGate {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with_clock(clock, 10_000))
 }
 
-/// Creates a gate with one rule with these fields.
+/// Creates a gate whose policy has a single rule with these YAML fields.
 fn gate_with_rule(fields: &str) -> TestGate {
-    gate(&format!("rules: [{{ name: a, {fields} }}]"))
+    new_gate(&format!("rules: [{{ name: a, {fields} }}]"))
 }
 
-fn request<'a>(attributes: &[(&'a str, &'a str)], cost: u64) -> Request<'a> {
+fn new_request<'a>(attributes: &[(&'a str, &'a str)], cost: u64) -> Request<'a> {
     Request::new("default", Descriptor::new(attributes.iter().copied()).cost(cost))
 }
 
 #[test]
-fn charge_always_denies_and_charges() {
+fn charge_always_rule_charges_denied_request() {
     let gate =
         gate_with_rule("per: [user], limits: [1000/min], algorithm: sliding_log, charge: always");
     let user = [("user", "u")];
-    let check = |cost: u64| gate.check_now(&request(&user, cost)).decision().clone();
+    let check = |cost: u64| gate.check_now(&new_request(&user, cost)).decision().clone();
     assert!(check(0).is_allowed());
     assert!(check(700).is_allowed());
     let denied = check(2_500);
@@ -38,13 +39,13 @@ fn charge_always_denies_and_charges() {
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(60), "until one unit fits");
     assert!(!check(0).is_allowed(), "in debt");
     let banned = gate_with_rule("per: [user], charge: always, limits: denied");
-    let ruling = banned.check_now(&request(&user, 5));
+    let ruling = banned.check_now(&new_request(&user, 5));
     assert!(!ruling.decision().is_allowed() && ruling.decision().receipt().is_empty());
 }
 
 #[test]
-fn charge_always_leaves_sibling_limits_uncharged() {
-    let gate = gate(
+fn charge_always_denial_leaves_other_rules_uncharged() {
+    let gate = new_gate(
         "
 rules:
   - { name: requests, per: [user], limits: [10/h], cost: 1 }
@@ -52,18 +53,18 @@ rules:
 ",
     );
     let user = [("user", "u")];
-    let ruling = gate.check_now(&request(&user, 500));
+    let ruling = gate.check_now(&new_request(&user, 500));
     let left: Vec<u64> = ruling.limits().map(|limit| limit.outcome.remaining()).collect();
     assert_eq!((ruling.decision().is_allowed(), left), (false, vec![10, 0]));
 }
 
-/// Returns the remaining units of each limit.
+/// Returns the remaining units of each limit that applies to the descriptor.
 fn remaining_units(gate: &TestGate, descriptor: Descriptor<'_>) -> Vec<u64> {
     let ruling = gate.peek_now(&Request::new("default", descriptor.cost(0)));
     ruling.limits().map(|limit| limit.outcome.remaining()).collect()
 }
 
-const COSTS: &str = "
+const COSTS_POLICY: &str = "
 rules:
   - { name: requests, per: [user], limits: [10/h], cost: 1 }
   - { name: exports, per: [user], limits: [100/h], cost: 20 }
@@ -73,7 +74,7 @@ rules:
 
 #[test]
 fn each_rule_charges_its_own_cost() {
-    let gate = gate(COSTS);
+    let gate = new_gate(COSTS_POLICY);
     let ann = || Descriptor::new([("user", "ann")]);
     let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
     assert!(check(ann()).decision().is_allowed());
@@ -95,7 +96,7 @@ fn each_rule_charges_its_own_cost() {
 }
 
 #[test]
-fn rule_with_absent_named_cost_is_checked() {
+fn rule_with_absent_named_cost_still_denies() {
     let gate = gate_with_rule("per: [user], limits: [100/h], cost: tokens");
     let ann = || Descriptor::new([("user", "ann")]);
     let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
@@ -105,8 +106,8 @@ fn rule_with_absent_named_cost_is_checked() {
 }
 
 #[test]
-fn report_charges_only_carried_costs() {
-    let gate = gate(COSTS);
+fn report_charges_only_costs_in_request() {
+    let gate = new_gate(COSTS_POLICY);
     let ann = || Descriptor::new([("user", "ann")]);
     let report = |descriptor| gate.report_now(&Request::new("default", descriptor));
     let ruling = report(ann().with_cost("tokens", 1_800));
@@ -123,7 +124,7 @@ fn report_charges_only_carried_costs() {
 
 #[test]
 fn report_is_not_denied_by_other_rules() {
-    let gate = gate(
+    let gate = new_gate(
         "
 rules:
   - { name: rate, per: [user], limits: [10/s] }
@@ -150,21 +151,21 @@ fn required_units_must_be_free() {
 }
 
 #[test]
-fn required_0_denies_above_max_only() {
+fn required_0_denies_only_above_max() {
     let gate = gate_with_rule("per: [user], limits: [100/h], required: 0");
-    let check = |cost: u64| gate.check_now(&request(&[("user", "u")], cost)).decision().clone();
+    let check = |cost: u64| gate.check_now(&new_request(&[("user", "u")], cost)).decision().clone();
     assert!(check(100).is_allowed() && check(0).is_allowed(), "at max");
     assert!(!check(1).is_allowed());
-    gate.report_now(&request(&[("user", "u")], 1));
+    gate.report_now(&new_request(&[("user", "u")], 1));
     let denied = check(0);
     assert!(!denied.is_allowed() && denied.retry_after().is_some(), "above max");
     let banned = gate_with_rule("per: [user], limits: denied, required: 0");
-    assert!(!banned.check_now(&request(&[("user", "u")], 0)).decision().is_allowed());
+    assert!(!banned.check_now(&new_request(&[("user", "u")], 0)).decision().is_allowed());
 }
 
 #[test]
-fn joint_limits_deny_if_none_fits() {
-    let gate = gate(
+fn request_is_denied_if_no_joint_limit_fits() {
+    let gate = new_gate(
         "
 rules:
   - { name: own, per: [user], limits: [2/h], mode: jointly, algorithm: sliding_log }
@@ -190,8 +191,8 @@ rules:
 }
 
 #[test]
-fn settle_corrects_only_the_cost_of_the_request() {
-    let gate = gate(COSTS);
+fn settle_corrects_only_unnamed_cost() {
+    let gate = new_gate(COSTS_POLICY);
     let ann = || Descriptor::new([("user", "ann")]);
     for (settled, expected) in [(4, [9, 80, 700, 4996]), (30, [8, 60, 400, 4966])] {
         let request = Request::new("default", ann().cost(10).with_cost("tokens", 300));

@@ -1,4 +1,4 @@
-//! The gate over a memory store: rules that apply, atomic decisions, and headers.
+//! Tests of a gate over a memory store: rules that apply, atomic decisions, and response headers.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -15,46 +15,46 @@ rules:
   - { name: other, per: [tenant], limits: [1/min] }
 ";
 
-fn gate() -> (ManualClock, Gate<MemoryStore<ManualClock>>) {
+fn new_gate() -> (ManualClock, Gate<MemoryStore<ManualClock>>) {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let store = MemoryStore::with_clock(clock.clone(), 1_000);
     (clock, Gate::new(Policy::from_yaml(POLICY).unwrap(), store))
 }
 
-fn api<const N: usize>(attributes: [(&'static str, &'static str); N]) -> Request<'static> {
+fn api_request<const N: usize>(attributes: [(&'static str, &'static str); N]) -> Request<'static> {
     Request::new("api", Descriptor::new(attributes))
 }
 
-fn ietf(ruling: &Ruling) -> Vec<Header> {
+fn ietf_headers(ruling: &Ruling) -> Vec<Header> {
     headers::write(Style::Ietf, ruling, Timestamp::default(), JitterSample::NONE)
 }
 
-/// Returns the names of the limits that apply.
-fn names(ruling: &Ruling) -> Vec<String> {
+/// Returns the names of all limits of a ruling.
+fn limit_names(ruling: &Ruling) -> Vec<String> {
     ruling.limits().map(|limit| limit.policy_name().to_owned()).collect()
 }
 
 #[test]
-fn rule_applies_if_when_and_per_match() {
-    let (_, gate) = gate();
-    let ruling = gate.peek_now(&api([("tenant", "acme")]));
-    assert_eq!(names(&ruling), ["per-tenant.1m", "per-tenant.1h", "everybody"]);
+fn rule_applies_if_conditions_and_attributes_match() {
+    let (_, gate) = new_gate();
+    let ruling = gate.peek_now(&api_request([("tenant", "acme")]));
+    assert_eq!(limit_names(&ruling), ["per-tenant.1m", "per-tenant.1h", "everybody"]);
     let search = [("tenant", "acme"), ("ip", "::1"), ("path", "/search/x"), ("method", "GET")];
     let all = ["per-tenant.1m", "per-tenant.1h", "search", "everybody"];
-    assert_eq!(names(&gate.peek_now(&api(search))), all);
+    assert_eq!(limit_names(&gate.peek_now(&api_request(search))), all);
     let post = [("ip", "::1"), ("path", "/search/x"), ("method", "POST")];
-    assert_eq!(names(&gate.peek_now(&api(post))), ["everybody"]);
+    assert_eq!(limit_names(&gate.peek_now(&api_request(post))), ["everybody"]);
     let unmatched = Request::new("elsewhere", Descriptor::new([("tenant", "acme")]));
     let ruling = gate.check_now(&unmatched);
     assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
-    assert_eq!(ietf(&ruling), []);
+    assert_eq!(ietf_headers(&ruling), []);
 }
 
 #[test]
 fn denial_by_rule_charges_no_other_rule() {
-    let (_, gate) = gate();
+    let (_, gate) = new_gate();
     let search =
-        || api([("tenant", "acme"), ("ip", "::1"), ("path", "/search"), ("method", "GET")]);
+        || api_request([("tenant", "acme"), ("ip", "::1"), ("path", "/search"), ("method", "GET")]);
     assert!(gate.check_now(&search()).decision().is_allowed());
     for _ in 0..10 {
         let denied = gate.check_now(&search());
@@ -66,8 +66,8 @@ fn denial_by_rule_charges_no_other_rule() {
 }
 
 #[test]
-fn descriptors_are_decided_together() {
-    let (_, gate) = gate();
+fn one_denied_descriptor_denies_whole_request() {
+    let (_, gate) = new_gate();
     let request = |tenants: [&'static str; 2]| {
         let descriptors = tenants.map(|tenant| Descriptor::new([("tenant", tenant)]).cost(2));
         Request::with_descriptors("api", descriptors)
@@ -85,21 +85,23 @@ fn descriptors_are_decided_together() {
 
 #[test]
 fn headers_name_all_limits_and_binding_limit() {
-    let (_, gate) = gate();
-    let request = api([("tenant", "acme")]);
+    let (_, gate) = new_gate();
+    let request = api_request([("tenant", "acme")]);
     let allowed = gate.check_now(&request);
-    let [(_, policies), (_, limit)] = &ietf(&allowed)[..] else { panic!("two headers") };
+    let [(_, policies), (_, limit)] = &ietf_headers(&allowed)[..] else { panic!("two headers") };
     let expected =
         r#""per-tenant.1m";q=3;w=60, "per-tenant.1h";q=5;w=3600, "everybody";q=100;w=60"#;
     assert_eq!(policies, expected);
     assert!(limit.starts_with(r#""per-tenant.1m";r=2;t="#), "{limit}");
     let (_, _) = (gate.check_now(&request), gate.check_now(&request));
     let denied = gate.check_now(&request);
-    let [_, (_, limit), (_, wait)] = &ietf(&denied)[..] else {
+    let [_, (_, limit), (_, wait)] = &ietf_headers(&denied)[..] else {
         panic!("three headers, with Retry-After")
     };
     assert_eq!(*limit, format!(r#""per-tenant.1m";r=0;t={wait}"#));
     let never = gate.check_now(&Request::new("api", Descriptor::new([("tenant", "b")]).cost(4)));
-    let [_, (_, limit)] = &ietf(&never)[..] else { panic!("two headers: the cost never fits") };
+    let [_, (_, limit)] = &ietf_headers(&never)[..] else {
+        panic!("two headers: the cost never fits")
+    };
     assert_eq!(limit, r#""per-tenant.1m";r=3"#);
 }

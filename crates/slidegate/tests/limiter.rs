@@ -1,4 +1,4 @@
-//! The public API of the limiter.
+//! Tests of the public API of the limiter.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -11,7 +11,7 @@ use slidegate::{
     StoreError, Timestamp, Verdict,
 };
 
-fn limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {
+fn new_limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let store = MemoryStore::with_clock(clock.clone(), 1_000);
     (clock, Limiter::with_store(limits.iter().copied(), store).unwrap())
@@ -19,7 +19,7 @@ fn limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) 
 
 #[test]
 fn limits_are_charged_together_or_not_at_all() {
-    let (clock, limiter) = limiter(&["2/s", "3/min"]);
+    let (clock, limiter) = new_limiter(&["2/s", "3/min"]);
     let mut allowed = Vec::new();
     for _ in 0..3 {
         for _ in 0..3 {
@@ -33,8 +33,8 @@ fn limits_are_charged_together_or_not_at_all() {
 }
 
 #[test]
-fn limit_with_longest_wait_binds_denial() {
-    let (_, limiter) = limiter(&["2/s", "2/min", "5/h"]);
+fn limit_with_longest_wait_is_binding() {
+    let (_, limiter) = new_limiter(&["2/s", "2/min", "5/h"]);
     let binding = |verdict: &Verdict| limiter.limits()[verdict.decision().binding().unwrap()];
     let first = limiter.check("key");
     assert_eq!(binding(&first).to_string(), "2/1s sliding_window", "the first of two equal shares");
@@ -48,7 +48,7 @@ fn limit_with_longest_wait_binds_denial() {
 
 #[test]
 fn any_hashable_key_is_accepted() {
-    let (_, limiter) = limiter(&["1/min"]);
+    let (_, limiter) = new_limiter(&["1/min"]);
     let address: std::net::IpAddr = "2001:db8::1".parse().unwrap();
     assert!(limiter.check("text").is_allowed());
     assert!(limiter.check(&42_u64).is_allowed());
@@ -60,8 +60,8 @@ fn any_hashable_key_is_accepted() {
 }
 
 #[test]
-fn peek_revert_and_reset_update_counts() {
-    let (_, limiter) = limiter(&["2/min", "5/h"]);
+fn revert_and_reset_free_charged_units() {
+    let (_, limiter) = new_limiter(&["2/min", "5/h"]);
     assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
     let Verdict::Allowed(first) = limiter.check("key") else { panic!("the first fits") };
     assert_eq!(limiter.peek("key", 1).decision().remaining(), 1);
@@ -76,10 +76,10 @@ fn peek_revert_and_reset_update_counts() {
 }
 
 #[test]
-fn check_many_equals_single_checks() {
+fn check_many_decides_like_single_checks() {
     let keys: Vec<u64> = (0..1_000).map(|index| index * 7919 % 37).collect();
-    let (_, single) = limiter(&["5/min", "20/h"]);
-    let (_, batched) = limiter(&["5/min", "20/h"]);
+    let (_, single) = new_limiter(&["5/min", "20/h"]);
+    let (_, batched) = new_limiter(&["5/min", "20/h"]);
     let allowed: Vec<bool> = keys.iter().map(|key| single.check(key).is_allowed()).collect();
     let verdicts = batched.check_many(&keys);
     assert_eq!(verdicts.iter().map(Verdict::is_allowed).collect::<Vec<_>>(), allowed);
@@ -115,7 +115,7 @@ fn jitter_only_lengthens_waits() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
-        let (clock, limiter) = limiter(&["1/min"]);
+        let (clock, limiter) = new_limiter(&["1/min"]);
         let wait = limiter.check("key").decision().reset_after();
         assert!(wait > Duration::ZERO);
         for max_jitter in [Duration::ZERO, Duration::from_secs(30)] {
@@ -142,7 +142,7 @@ fn jitter_only_lengthens_waits() {
 }
 
 #[test]
-fn store_failure_is_error_and_denial_is_not() {
+fn try_check_returns_error_only_for_store_failure() {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let check_twice = |faults: Faults| {
         let store = FaultyStore::new(&clock, 1, faults, 1);
@@ -160,7 +160,7 @@ fn store_failure_is_error_and_denial_is_not() {
 }
 
 #[test]
-fn all_methods_share_counts_over_synchronous_store() {
+fn synchronous_and_asynchronous_methods_share_counts() {
     let limiter = Limiter::new(["3/min"]).unwrap();
     assert!(limiter.check("key").is_allowed());
     assert!(block_on(limiter.try_check("key", 1)).unwrap().is_allowed());

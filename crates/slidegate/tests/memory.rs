@@ -1,5 +1,5 @@
-//! The guarantees of the memory store: expired keys are removed, the number of keys is bounded, and keys that are being
-//! denied are not evicted.
+//! Tests of the guarantees of the memory store: expired keys are removed, the number of keys is bounded, and keys that
+//! are being denied are not evicted.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -15,7 +15,7 @@ const MICROSECOND: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A memory store with a manual clock, whose keys are numbers.
+/// A memory store with a manual clock. Tests identify each key by a number.
 struct Fixture {
     clock: ManualClock,
     store: MemoryStore<ManualClock>,
@@ -36,12 +36,12 @@ impl Fixture {
         call(&Hit::new(key, limit, 1))
     }
 
-    /// Takes one unit, and returns whether it was charged.
+    /// Takes one unit of the key with this number. Returns `true` if the unit was charged.
     fn take(&self, limit: &Limit, number: u64) -> bool {
         self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
     }
 
-    /// Takes one unit of each key, and returns the number of charged units.
+    /// Takes one unit of each key with these numbers. Returns the number of charged units.
     fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| self.take(limit, number)).count()
     }
@@ -54,19 +54,20 @@ impl Fixture {
         self.with_hit(limit, number, |hit| self.store.reset_now(std::slice::from_ref(hit)));
     }
 
-    /// Returns the number of keys that are being denied.
-    fn denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+    /// Returns the number of keys in the range that currently have no free unit.
+    fn count_denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| !self.peek(limit, number).fits()).count()
     }
 }
 
-fn limit(quota: &str) -> Limit {
+fn parse_limit(quota: &str) -> Limit {
     quota.parse().unwrap()
 }
 
-/// Each new key sweeps one block of its shard, which has four slots and is usually at least three quarters full. So
-/// 100,000 expired keys are removed long before 200,000 new keys have been inserted. One in a thousand may remain: when
-/// a table is rebuilt, a key can move behind the position of the sweep, and is then removed in the next round.
+/// Checks that insertions remove expired keys. Each insertion sweeps one block of the key's shard, which means that it
+/// removes the expired keys of that block. A block has four slots and is usually at least three quarters full, so
+/// 100,000 expired keys are removed long before 200,000 new keys have been inserted. One key in a thousand may remain:
+/// when a table is rebuilt, a key can move behind the position of the sweep, and is then removed in the next round.
 #[test]
 fn expired_keys_are_removed_by_insertions() {
     for algorithm in Algorithm::ALL {
@@ -81,11 +82,11 @@ fn expired_keys_are_removed_by_insertions() {
     }
 }
 
-/// Like the previous test, but with other keys that do not expire, so that the tables grow continuously.
+/// Checks that insertions remove expired keys while the tables grow continuously, because other keys do not expire.
 #[test]
 fn expired_keys_are_removed_while_store_grows() {
     let fixture = Fixture::new(1_000_000);
-    let (short, long) = (limit("5/s"), limit("5/d"));
+    let (short, long) = (parse_limit("5/s"), parse_limit("5/d"));
     fixture.take_each(&long, 0..70_000);
     fixture.take_each(&short, 70_000..100_000);
     fixture.clock.advance(HOUR);
@@ -94,8 +95,9 @@ fn expired_keys_are_removed_while_store_grows() {
     assert!(idle <= 30, "{idle} expired keys remain");
 }
 
-/// Keys are inserted at a steady rate, and each is live for at most two windows. Each insertion sweeps about three
-/// other keys, so there are always fewer expired keys than live ones.
+/// Checks that expired keys do not accumulate if keys are inserted at a steady rate. Each key is live for at most two
+/// windows. Each insertion checks about three other keys for expiry, so the store always contains fewer expired keys
+/// than live keys.
 #[test]
 fn short_lived_keys_do_not_accumulate() {
     for algorithm in Algorithm::ALL {
@@ -111,11 +113,12 @@ fn short_lived_keys_do_not_accumulate() {
     }
 }
 
-/// Without new keys, every 64th decision in a shard sweeps one block.
+/// Checks that expired keys are removed without insertions: every 64th decision in a shard removes the expired keys of
+/// one block.
 #[test]
-fn expired_keys_are_removed_by_decisions() {
+fn expired_keys_are_removed_without_new_keys() {
     let fixture = Fixture::new(20_000);
-    let limit = limit("5/s");
+    let limit = parse_limit("5/s");
     fixture.take_each(&limit, 0..10_000);
     fixture.clock.advance(HOUR);
     for _ in 0..1_000 {
@@ -142,7 +145,11 @@ fn sweep_removes_exactly_expired_keys() {
             1_000,
             "{algorithm}: all keys with the short window have expired"
         );
-        assert_eq!(fixture.denied(&long, 0..1_000), 1_000, "{algorithm}: the others still count");
+        assert_eq!(
+            fixture.count_denied(&long, 0..1_000),
+            1_000,
+            "{algorithm}: the others still count"
+        );
         fixture.clock.advance(3 * HOUR);
         fixture.store.sweep();
         assert_eq!(fixture.store.keys(), 0, "{algorithm}");
@@ -151,11 +158,11 @@ fn sweep_removes_exactly_expired_keys() {
 }
 
 #[test]
-fn keys_never_exceed_max_keys() {
+fn key_count_never_exceeds_max_keys() {
     for max_keys in [1, 10, 64, 1_000, 5_000] {
         for quota in ["1/h", "2/h"] {
             let fixture = Fixture::new(max_keys);
-            let limit = limit(quota);
+            let limit = parse_limit(quota);
             for number in 0..10_000 {
                 fixture.take(&limit, number);
                 assert!(fixture.store.keys() <= max_keys, "{quota}: {}", fixture.store.keys());
@@ -167,9 +174,9 @@ fn keys_never_exceed_max_keys() {
 }
 
 #[test]
-fn several_hits_never_exceed_max_keys() {
+fn requests_with_several_hits_respect_max_keys() {
     let fixture = Fixture::new(100);
-    let limits = [limit("1/s"), limit("1/min"), limit("2/h")];
+    let limits = [parse_limit("1/s"), parse_limit("1/min"), parse_limit("2/h")];
     for number in 0..10_000 {
         let text = (number * 7919 % 3_000).to_string();
         let values = [text.as_str().into()];
@@ -181,9 +188,9 @@ fn several_hits_never_exceed_max_keys() {
 }
 
 #[test]
-fn evicted_keys_counts_only_live_keys() {
+fn evicted_keys_excludes_expired_keys() {
     let fixture = Fixture::new(2_000);
-    let limit = limit("5/s");
+    let limit = parse_limit("5/s");
     fixture.take_each(&limit, 0..2_000);
     fixture.clock.advance(HOUR);
     fixture.take_each(&limit, 2_000..3_000);
@@ -194,7 +201,7 @@ fn evicted_keys_counts_only_live_keys() {
 }
 
 #[test]
-fn denied_key_stays_while_others_are_evictable() {
+fn denied_keys_stay_while_others_are_evictable() {
     for algorithm in Algorithm::ALL {
         let fixture = Fixture::new(2_000);
         let limit = Limit::new("3/h".parse().unwrap(), algorithm).unwrap();
@@ -212,13 +219,13 @@ fn denied_key_stays_while_others_are_evictable() {
             new += 20_000;
         };
         flood();
-        assert_eq!(fixture.denied(&limit, 0..500), 500, "{algorithm}");
+        assert_eq!(fixture.count_denied(&limit, 0..500), 500, "{algorithm}");
         assert_eq!(fixture.store.evicted_keys(), 18_500, "{algorithm}");
         let (soonest, first) = waits[0];
         fixture.clock.advance(soonest - MICROSECOND);
         flood();
         assert_eq!(
-            fixture.denied(&limit, 0..500),
+            fixture.count_denied(&limit, 0..500),
             500,
             "{algorithm}: just before the first denial ends"
         );
@@ -230,7 +237,7 @@ fn denied_key_stays_while_others_are_evictable() {
 #[test]
 fn reverted_keys_are_evicted_before_denied_ones() {
     let fixture = Fixture::new(1_000);
-    let (once, new) = (limit("1/h"), limit("1/d"));
+    let (once, new) = (parse_limit("1/h"), parse_limit("1/d"));
     assert_eq!(fixture.take_each(&once, 0..990), 990);
     let receipts: Vec<_> = (990..1_000)
         .map(|number| {
@@ -240,46 +247,46 @@ fn reverted_keys_are_evicted_before_denied_ones() {
         .collect();
     // All keys are being denied, so one of them is evicted, and the store records in every shard that all are denied.
     assert!(fixture.take(&new, 0));
-    let denied = fixture.denied(&once, 0..990);
+    let denied = fixture.count_denied(&once, 0..990);
     receipts.iter().for_each(|receipt| fixture.store.revert_now(receipt));
     assert_eq!(fixture.take_each(&new, 1..9), 8);
-    assert_eq!(fixture.denied(&once, 0..990), denied);
+    assert_eq!(fixture.count_denied(&once, 0..990), denied);
 }
 
 #[test]
 fn refunded_keys_are_evicted_before_denied_ones() {
     let fixture = Fixture::new(1_000);
-    let (once, new) = (limit("1/h"), limit("1/d"));
+    let (once, new) = (parse_limit("1/h"), parse_limit("1/d"));
     assert_eq!(fixture.take_each(&once, 0..1_000), 1_000);
     assert!(fixture.take(&new, 0));
-    let denied = fixture.denied(&once, 0..990);
+    let denied = fixture.count_denied(&once, 0..990);
     for number in 990..1_000 {
         fixture.with_hit(&once, number, |hit| fixture.store.refund_now(std::slice::from_ref(hit)));
     }
     assert_eq!(fixture.take_each(&new, 1..9), 8);
-    assert_eq!(fixture.denied(&once, 0..990), denied);
+    assert_eq!(fixture.count_denied(&once, 0..990), denied);
     fixture.with_hit(&once, 5_000, |hit| fixture.store.refund_now(std::slice::from_ref(hit)));
     assert_eq!(fixture.store.keys(), 1_000, "a refund creates no key");
 }
 
 #[test]
-fn eviction_among_denied_keys_takes_earliest() {
+fn eviction_prefers_denial_that_ends_first() {
     let fixture = Fixture::new(1_000);
-    let (short, long, new) = (limit("1/min"), limit("1/h"), limit("1/d"));
+    let (short, long, new) = (parse_limit("1/min"), parse_limit("1/h"), parse_limit("1/d"));
     assert_eq!(fixture.take_each(&short, 0..500), 500);
     assert_eq!(fixture.take_each(&long, 500..1_000), 500);
     assert_eq!(fixture.take_each(&new, 1_000..1_500), 500);
     assert_eq!(fixture.store.keys(), 1_000);
-    assert_eq!(fixture.denied(&short, 0..500), 0);
-    assert_eq!(fixture.denied(&long, 500..1_000), 500);
-    assert_eq!(fixture.denied(&new, 1_000..1_500), 500);
+    assert_eq!(fixture.count_denied(&short, 0..500), 0);
+    assert_eq!(fixture.count_denied(&long, 500..1_000), 500);
+    assert_eq!(fixture.count_denied(&new, 1_000..1_500), 500);
 }
 
 #[test]
-fn flood_of_new_keys_frees_no_key() {
+fn flood_of_new_keys_evicts_no_exhausted_key() {
     const EXHAUSTED: u64 = 500;
     let fixture = Fixture::new(40_000);
-    let limit = limit("100/min");
+    let limit = parse_limit("100/min");
     for _ in 0..100 {
         assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED), EXHAUSTED as usize);
     }
@@ -292,7 +299,7 @@ fn flood_of_new_keys_frees_no_key() {
 }
 
 #[test]
-fn long_keys_are_distinguished() {
+fn long_keys_with_same_prefix_have_separate_counters() {
     let store = MemoryStore::with_clock(ManualClock::default(), 100);
     let limiter = Limiter::with_store(["2/min"], store).unwrap();
     let key = |last: char| -> String { "k".repeat(1_000_000) + &last.to_string() };
@@ -310,7 +317,7 @@ fn long_keys_are_distinguished() {
 #[test]
 fn reset_removes_keys() {
     let fixture = Fixture::new(1_000);
-    let limit = limit("1/h");
+    let limit = parse_limit("1/h");
     fixture.take_each(&limit, 0..1_000);
     (0..600).for_each(|number| fixture.reset(&limit, number));
     (0..600).for_each(|number| fixture.reset(&limit, number));
@@ -318,7 +325,7 @@ fn reset_removes_keys() {
     assert_eq!(fixture.take_each(&limit, 1_000..1_600), 600);
     assert_eq!(fixture.store.keys(), 1_000);
     assert_eq!(fixture.store.evicted_keys(), 0);
-    assert_eq!(fixture.denied(&limit, 600..1_000), 400);
+    assert_eq!(fixture.count_denied(&limit, 600..1_000), 400);
 }
 
 #[test]

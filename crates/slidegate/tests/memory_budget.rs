@@ -1,4 +1,5 @@
-//! The memory use of the memory store is counted and bounded, and keys that are being denied are not evicted.
+//! Tests of the memory budget of the memory store: the memory in use is counted and bounded, and keys that are being
+//! denied are not evicted.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -11,7 +12,7 @@ use slidegate::{
 
 const MIB: usize = 1 << 20;
 
-/// A memory store with a manual clock, whose keys are numbers.
+/// A memory store with a manual clock. Tests identify each key by a number.
 struct Fixture {
     clock: ManualClock,
     store: MemoryStore<ManualClock>,
@@ -32,17 +33,17 @@ impl Fixture {
         call(&Hit::new(key, limit, 1))
     }
 
-    /// Takes one unit, and returns whether it was charged.
+    /// Takes one unit of the key with this number. Returns `true` if the unit was charged.
     fn take(&self, limit: &Limit, number: u64) -> bool {
         self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
     }
 
-    /// Takes one unit of each key, and returns the number of charged units.
+    /// Takes one unit of each key with these numbers. Returns the number of charged units.
     fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| self.take(limit, number)).count()
     }
 
-    /// Charges units, whether they fit or not.
+    /// Charges `cost` units to the key with this number, even if they exceed the limit.
     fn report(&self, limit: &Limit, number: u64, cost: u64) {
         self.with_hit(limit, number, |hit| {
             self.store.take_one_now(&Hit { cost, ..*hit }.reported());
@@ -59,8 +60,8 @@ impl Fixture {
         })
     }
 
-    /// Returns the number of keys that are being denied.
-    fn denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+    /// Returns the number of keys in the range that currently have no free unit.
+    fn count_denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         let is_denied = |&number: &u64| {
             self.with_hit(limit, number, |hit| {
                 !self.store.peek_now(std::slice::from_ref(hit))[0].fits()
@@ -70,34 +71,37 @@ impl Fixture {
     }
 }
 
-fn limit(quota: &str, algorithm: Algorithm) -> Limit {
+fn new_limit(quota: &str, algorithm: Algorithm) -> Limit {
     Limit::new(quota.parse().unwrap(), algorithm).unwrap()
 }
 
-/// Creates a limit with 1440 buckets of one minute.
-fn day_by_minutes(max: u32) -> Limit {
+/// Creates a limit per day that counts in 1440 buckets of one minute each.
+fn new_day_limit_with_minute_buckets(max: u32) -> Limit {
     let precision = Some(Duration::from_secs(60));
-    limit(&format!("{max}/d"), Algorithm::SlidingBuckets { precision })
+    new_limit(&format!("{max}/d"), Algorithm::SlidingBuckets { precision })
 }
 
-fn all_limits(quota: &str) -> [Limit; 5] {
-    Algorithm::ALL.map(|algorithm| limit(quota, algorithm))
+fn new_limits_of_all_algorithms(quota: &str) -> [Limit; 5] {
+    Algorithm::ALL.map(|algorithm| new_limit(quota, algorithm))
 }
 
 #[test]
-fn key_with_one_request_takes_tens_of_bytes() {
+fn single_charge_key_uses_at_most_120_bytes() {
     let fixture = Fixture::new(1 << 30);
-    fixture.take_each(&day_by_minutes(10), 0..100_000);
+    fixture.take_each(&new_day_limit_with_minute_buckets(10), 0..100_000);
     let bytes = fixture.store.memory_bytes() / 100_000;
     assert!((64..=120).contains(&bytes), "{bytes}");
 }
 
 #[test]
-fn max_state_bytes_matches_largest_key() {
+fn max_state_bytes_matches_largest_key_state() {
     const KEYS: u64 = 20;
     // The larger kind of slot, its part of a chunk's overhead, and a quarter for free slots.
     const SLOT: usize = 66 + 66 / 4;
-    for limit in all_limits("500/d").into_iter().chain([day_by_minutes(500)]) {
+    for limit in new_limits_of_all_algorithms("500/d")
+        .into_iter()
+        .chain([new_day_limit_with_minute_buckets(500)])
+    {
         let fixture = Fixture::new(1 << 30);
         // Gives every bucket units, and fills a log beyond its max with charges of two units.
         for _ in 0..3_000 {
@@ -122,10 +126,10 @@ fn max_state_bytes_matches_largest_key() {
     }
 }
 
-/// At least four fifths of the slots of growing tables are used.
+/// Checks the memory per key while tables grow. At least four fifths of the slots of a growing table are used.
 #[test]
-fn max_state_bytes_holds_for_many_keys() {
-    for limit in all_limits("1/d") {
+fn average_key_uses_at_most_max_state_bytes() {
+    for limit in new_limits_of_all_algorithms("1/d") {
         let fixture = Fixture::new(1 << 30);
         fixture.take_each(&limit, 0..250_000);
         for keys in (300_000..=400_000).step_by(50_000) {
@@ -137,9 +141,9 @@ fn max_state_bytes_holds_for_many_keys() {
 }
 
 #[test]
-fn flood_stays_within_budget_without_evicting_denied() {
-    let mut limits = all_limits("3/d").to_vec();
-    limits.push(day_by_minutes(3));
+fn key_flood_within_budget_evicts_no_denied_key() {
+    let mut limits = new_limits_of_all_algorithms("3/d").to_vec();
+    limits.push(new_day_limit_with_minute_buckets(3));
     for limit in limits {
         const DENIED: u64 = 500;
         let fixture = Fixture::new(8 * MIB);
@@ -151,7 +155,7 @@ fn flood_stays_within_budget_without_evicting_denied() {
             let new = flood * 25_000..(flood + 1) * 25_000;
             assert_eq!(fixture.take_each(&limit, new), 25_000);
             peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
-            assert_eq!(fixture.denied(&limit, 0..DENIED), DENIED as usize, "{limit}");
+            assert_eq!(fixture.count_denied(&limit, 0..DENIED), DENIED as usize, "{limit}");
         }
         // A table without evictable keys may have to grow.
         assert!(peak_bytes <= 8 * MIB + MIB / 16, "{limit}: {peak_bytes}");
@@ -162,11 +166,15 @@ fn flood_stays_within_budget_without_evicting_denied() {
     }
 }
 
-/// Full tables of one algorithm free memory for the tables of another, whose keys expire later.
+/// Fills the store with keys of one algorithm, and then inserts keys of another algorithm, which expire later. The full
+/// tables of the first algorithm must free memory for the tables of the second.
 #[test]
-fn flood_of_another_algorithm_gets_memory() {
+fn key_flood_of_other_algorithm_gets_memory() {
     for (first, second) in [(1, 0), (0, 2), (2, 4), (4, 1), (3, 2)] {
-        let (first, second) = (all_limits("3/d")[first], all_limits("3/w")[second]);
+        let (first, second) = (
+            new_limits_of_all_algorithms("3/d")[first],
+            new_limits_of_all_algorithms("3/w")[second],
+        );
         let fixture = Fixture::new(8 * MIB);
         fixture.take_each(&first, 0..300_000);
         let keys = fixture.store.keys();
@@ -182,9 +190,9 @@ fn flood_of_another_algorithm_gets_memory() {
 }
 
 #[test]
-fn growing_log_evicts_others_and_stays() {
+fn growing_log_evicts_only_other_keys() {
     let (log, once) =
-        (limit("200000/d", Algorithm::SlidingLog), limit("10/d", Algorithm::SlidingLog));
+        (new_limit("200000/d", Algorithm::SlidingLog), new_limit("10/d", Algorithm::SlidingLog));
     let fixture = Fixture::new(4 * MIB);
     fixture.take_each(&once, 1..100_000);
     let keys = fixture.store.keys();
@@ -205,7 +213,7 @@ fn growing_log_evicts_others_and_stays() {
 
 #[test]
 fn log_larger_than_budget_still_counts() {
-    let log = limit("400000/d", Algorithm::SlidingLog);
+    let log = new_limit("400000/d", Algorithm::SlidingLog);
     let fixture = Fixture::new(MIB);
     for taken in 0..400_000 {
         fixture.clock.advance(Duration::from_micros(100));
@@ -216,8 +224,8 @@ fn log_larger_than_budget_still_counts() {
 }
 
 #[test]
-fn memory_stays_bounded_when_all_are_denied() {
-    for limit in all_limits("1/d") {
+fn memory_is_bounded_when_all_keys_are_denied() {
+    for limit in new_limits_of_all_algorithms("1/d") {
         let fixture = Fixture::new(MIB);
         fixture.take_each(&limit, 0..40_000);
         assert!(
@@ -230,8 +238,11 @@ fn memory_stays_bounded_when_all_are_denied() {
 }
 
 #[test]
-fn memory_is_freed_with_keys() {
-    for limit in all_limits("5/min").into_iter().chain([day_by_minutes(5)]) {
+fn removed_keys_free_all_memory() {
+    for limit in new_limits_of_all_algorithms("5/min")
+        .into_iter()
+        .chain([new_day_limit_with_minute_buckets(5)])
+    {
         let fixture = Fixture::new(1 << 30);
         for _ in 0..5 {
             fixture.clock.advance(Duration::from_secs(1));
@@ -246,10 +257,10 @@ fn memory_is_freed_with_keys() {
     }
 }
 
-/// Checks that reverts and refunds change no memory that is not counted.
+/// Checks that the store counts each change of memory that a revert or a refund causes.
 #[test]
-fn memory_is_counted_through_reverts_and_refunds() {
-    for limit in all_limits("50/h") {
+fn reverts_and_refunds_keep_memory_count_exact() {
+    for limit in new_limits_of_all_algorithms("50/h") {
         let fixture = Fixture::new(1 << 30);
         for number in 0..300 {
             for step in 0..20 {

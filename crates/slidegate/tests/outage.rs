@@ -1,4 +1,4 @@
-//! Outages: the decisions of a gate while its store is unavailable, and after it is available again.
+//! Tests of outages: the decisions of a gate while its store is unavailable, and after the store is available again.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -13,12 +13,12 @@ use slidegate::{
     Descriptor, Gate, JitterSample, ManualClock, Policy, Request, Ruling, Store, Timestamp,
 };
 
-const UP: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
-const DOWN: Faults = Faults { unavailable: 100, ..UP };
+const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
+const ALWAYS_UNAVAILABLE: Faults = Faults { unavailable: 100, ..NO_FAULTS };
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Instances that share a store and a clock.
+/// Instances of a service that share one store and one clock.
 struct Fleet {
     clock: ManualClock,
     store: FaultyStore,
@@ -28,7 +28,7 @@ struct Fleet {
 impl Fleet {
     fn new(instances: u32, policy: &str) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-        let store = FaultyStore::new(&clock, 1, UP, 1);
+        let store = FaultyStore::new(&clock, 1, NO_FAULTS, 1);
         let gate = |_| {
             Gate::new(Policy::from_yaml(policy).unwrap(), store.clone())
                 .with_local_clock(clock.clone())
@@ -43,34 +43,35 @@ impl Fleet {
         Self::new(instances, &format!("rules: [{{ {rule} }}]"))
     }
 
-    fn down(&self) {
-        self.store.set_faults(DOWN);
+    fn fail_store(&self) {
+        self.store.set_faults(ALWAYS_UNAVAILABLE);
     }
 
-    fn up(&self) {
-        self.store.set_faults(UP);
+    fn restore_store(&self) {
+        self.store.set_faults(NO_FAULTS);
         self.clock.advance(Duration::from_secs(1));
     }
 
-    /// The store is available again, and the windows of all local counts pass.
-    fn up_for_two_days(&self) {
-        self.store.set_faults(UP);
+    /// Makes the store available again and advances the clock by two days, so that all local counts expire. An instance
+    /// keeps local counts in memory during an outage.
+    fn restore_store_for_two_days(&self) {
+        self.store.set_faults(NO_FAULTS);
         self.clock.advance(2 * DAY);
     }
 
     fn check(&self, instance: usize) -> Ruling {
-        block_on(self.instances[instance].check(&request()))
+        block_on(self.instances[instance].check(&acme_request()))
     }
 
-    /// Returns for each instance the number of requests that it allows before it denies one.
-    fn allowed(&self) -> Vec<u64> {
+    /// Returns, for each instance, the number of requests that the instance allows before it denies one.
+    fn allowed_per_instance(&self) -> Vec<u64> {
         let count =
             |instance| (0..).take_while(|_| self.check(instance).decision().is_allowed()).count();
         (0..self.instances.len()).map(|instance| count(instance) as u64).collect()
     }
 }
 
-fn request() -> Request<'static> {
+fn acme_request() -> Request<'static> {
     Request::new("default", Descriptor::new([("tenant", "acme")]))
 }
 
@@ -84,13 +85,13 @@ fn instance_enforces_its_share_during_outage() {
     let normal = fleet.check(0);
     assert!(!normal.decision().is_degraded());
     assert_eq!(limit_header(&normal), "10", "the store enforces the whole limit");
-    fleet.down();
+    fleet.fail_store();
     let degraded = fleet.check(0);
     assert!(degraded.decision().is_degraded());
     assert_eq!(degraded.decision().remaining(), 1);
     assert_eq!(limit_header(&degraded), "2", "headers show the enforced limit");
     assert_eq!(degraded.binding().unwrap().limit.limit().to_string(), "2/1h sliding_log");
-    assert_eq!(fleet.allowed(), [1, 2, 2, 2]);
+    assert_eq!(fleet.allowed_per_instance(), [1, 2, 2, 2]);
     let denied = fleet.check(0);
     assert_eq!((denied.decision().remaining(), limit_header(&denied)), (0, "2".to_owned()));
     assert_eq!(
@@ -100,23 +101,23 @@ fn instance_enforces_its_share_during_outage() {
 }
 
 #[test]
-fn share_is_at_least_one_unit() {
+fn outage_share_is_at_least_one_unit() {
     let small = Fleet::with_limit(4, "3/h", "sliding_log");
-    small.down();
-    assert_eq!(small.allowed(), [1, 1, 1, 1]);
+    small.fail_store();
+    assert_eq!(small.allowed_per_instance(), [1, 1, 1, 1]);
     let none = Fleet::with_limit(4, "0/h", "sliding_log");
-    none.down();
-    assert_eq!(none.allowed(), [0, 0, 0, 0]);
+    none.fail_store();
+    assert_eq!(none.allowed_per_instance(), [0, 0, 0, 0]);
 }
 
 #[test]
-fn burst_is_divided_like_its_rate() {
+fn outage_share_divides_burst_and_rate() {
     let limit = "{ max: 3600, window: 1h, burst: 20 }";
     let fleet = Fleet::with_limit(2, limit, "token_bucket");
-    fleet.down();
-    assert_eq!(fleet.allowed(), [10, 10]);
+    fleet.fail_store();
+    assert_eq!(fleet.allowed_per_instance(), [10, 10]);
     fleet.clock.advance(Duration::from_secs(4));
-    assert_eq!(fleet.allowed(), [2, 2], "half of four units");
+    assert_eq!(fleet.allowed_per_instance(), [2, 2], "half of four units");
 }
 
 #[test]
@@ -132,7 +133,7 @@ rules:
       - { when: { tenant: evil }, limits: denied }
 ";
     let fleet = Fleet::new(2, policy);
-    fleet.down();
+    fleet.fail_store();
     let allowed = |attributes: &[(&str, &str)]| {
         let attributes = attributes.iter().copied();
         let request = Request::new("default", Descriptor::new(attributes));
@@ -151,30 +152,30 @@ rules:
 }
 
 #[test]
-fn local_counts_are_kept_for_their_window() {
+fn local_counts_are_kept_for_whole_window() {
     let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
-    fleet.down();
-    assert_eq!(fleet.allowed(), [2]);
-    assert_eq!(fleet.allowed(), [0], "local counts are kept during the outage");
-    fleet.up();
-    assert_eq!(fleet.allowed(), [2], "the store was not charged during the outage");
+    fleet.fail_store();
+    assert_eq!(fleet.allowed_per_instance(), [2]);
+    assert_eq!(fleet.allowed_per_instance(), [0], "local counts are kept during the outage");
+    fleet.restore_store();
+    assert_eq!(fleet.allowed_per_instance(), [2], "the store was not charged during the outage");
     fleet.clock.advance(DAY / 2);
     fleet.check(0);
-    fleet.down();
-    assert_eq!(fleet.allowed(), [0], "the next outage continues with the same counts");
-    fleet.up();
+    fleet.fail_store();
+    assert_eq!(fleet.allowed_per_instance(), [0], "the next outage continues with the same counts");
+    fleet.restore_store();
     fleet.clock.advance(DAY / 2);
     fleet.check(0);
     assert_eq!(fleet.instances[0].local_keys(), 0);
-    fleet.down();
-    assert_eq!(fleet.allowed(), [2]);
+    fleet.fail_store();
+    assert_eq!(fleet.allowed_per_instance(), [2]);
 }
 
 #[test]
-fn local_counts_stay_below_local_max_memory() {
+fn local_counts_stay_within_local_max_memory() {
     const MIB: usize = 1 << 20;
     let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
-    fleet.down();
+    fleet.fail_store();
     let [gate] = <[Gate<FaultyStore>; 1]>::try_from(fleet.instances).ok().unwrap();
     let gate = gate.with_local_max_memory(MIB);
     let mut max_bytes = 0;
@@ -189,32 +190,32 @@ fn local_counts_stay_below_local_max_memory() {
 }
 
 #[test]
-fn intermittent_success_keeps_local_counts() {
+fn brief_store_success_keeps_local_counts() {
     let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
-    fleet.down();
-    assert_eq!(fleet.allowed(), [2]);
+    fleet.fail_store();
+    assert_eq!(fleet.allowed_per_instance(), [2]);
     for _ in 0..10 {
-        fleet.store.set_faults(UP);
+        fleet.store.set_faults(NO_FAULTS);
         fleet.clock.advance(Duration::from_millis(900));
         fleet.check(0);
-        fleet.down();
-        assert_eq!(fleet.allowed(), [0], "the local counts are not empty");
+        fleet.fail_store();
+        assert_eq!(fleet.allowed_per_instance(), [0], "the local counts are not empty");
     }
 }
 
 #[test]
-fn any_store_success_drops_expired_counts() {
+fn store_success_drops_expired_local_counts() {
     let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
     let gate = &fleet.instances[0];
     let charged = fleet.check(0);
     let calls: [&dyn Fn(); 3] =
-        [&|| drop(block_on(gate.peek(&request()))), &|| drop(fleet.check(0)), &|| {
+        [&|| drop(block_on(gate.peek(&acme_request()))), &|| drop(fleet.check(0)), &|| {
             block_on(gate.revert(charged.decision())).unwrap()
         }];
     for call in calls {
-        fleet.down();
-        assert_eq!(fleet.allowed(), [2]);
-        fleet.up_for_two_days();
+        fleet.fail_store();
+        assert_eq!(fleet.allowed_per_instance(), [2]);
+        fleet.restore_store_for_two_days();
         assert_eq!(gate.local_keys(), 1);
         call();
         assert_eq!(gate.local_keys(), 0);
@@ -222,63 +223,67 @@ fn any_store_success_drops_expired_counts() {
 }
 
 #[test]
-fn denial_by_store_counts_as_success() {
+fn store_denial_drops_expired_local_counts() {
     let fleet = Fleet::with_limit(1, "1/d", "sliding_log");
-    fleet.down();
-    assert_eq!(fleet.allowed(), [1]);
-    fleet.up();
+    fleet.fail_store();
+    assert_eq!(fleet.allowed_per_instance(), [1]);
+    fleet.restore_store();
     fleet.clock.advance(DAY / 2);
-    assert_eq!(fleet.allowed(), [1]);
+    assert_eq!(fleet.allowed_per_instance(), [1]);
     fleet.clock.advance(DAY / 2);
     assert_eq!(fleet.instances[0].local_keys(), 1);
-    assert_eq!(fleet.allowed(), [0]);
+    assert_eq!(fleet.allowed_per_instance(), [0]);
     assert_eq!(fleet.instances[0].local_keys(), 0);
 }
 
 #[test]
 fn local_charge_is_reverted_only_locally() {
-    for faults in [DOWN, Faults { lost_before: 100, ..UP }] {
+    for faults in [ALWAYS_UNAVAILABLE, Faults { lost_before: 100, ..NO_FAULTS }] {
         let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
         fleet.store.set_faults(faults);
         let revert = |ruling: &Ruling| {
             block_on(fleet.instances[0].revert(ruling.decision())).unwrap();
         };
         let first = fleet.check(0);
-        assert_eq!(fleet.allowed(), [1]);
+        assert_eq!(fleet.allowed_per_instance(), [1]);
         revert(&first);
-        assert_eq!(fleet.allowed(), [1], "reverted in the local counts");
-        fleet.up_for_two_days();
-        assert_eq!(fleet.allowed(), [2]);
+        assert_eq!(fleet.allowed_per_instance(), [1], "reverted in the local counts");
+        fleet.restore_store_for_two_days();
+        assert_eq!(fleet.allowed_per_instance(), [2]);
         revert(&first);
-        assert_eq!(fleet.allowed(), [0], "the store did not charge it");
+        assert_eq!(fleet.allowed_per_instance(), [0], "the store did not charge it");
         fleet.store.set_faults(faults);
-        assert_eq!(fleet.allowed(), [2]);
+        assert_eq!(fleet.allowed_per_instance(), [2]);
         revert(&first);
-        assert_eq!(fleet.allowed(), [0], "the counts of this outage did not charge it");
+        assert_eq!(
+            fleet.allowed_per_instance(),
+            [0],
+            "the counts of this outage did not charge it"
+        );
     }
 }
 
 #[test]
-fn timed_out_call_is_not_retried() {
+fn timed_out_store_call_is_not_retried() {
     let fleet = Fleet::with_limit(1, "5/d", "sliding_log");
-    fleet.store.set_faults(Faults { lost_after: 100, ..UP });
+    fleet.store.set_faults(Faults { lost_after: 100, ..NO_FAULTS });
     for _ in 0..3 {
         assert!(fleet.check(0).decision().is_degraded());
     }
-    fleet.up();
+    fleet.restore_store();
     let gate = &fleet.instances[0];
-    let remaining = block_on(gate.peek(&request())).decision().remaining();
+    let remaining = block_on(gate.peek(&acme_request())).decision().remaining();
     assert_eq!(remaining, 2, "each call was charged once in the store");
     let policy = gate.policy();
-    let (request, store) = (request(), gate.store());
+    let (request, store) = (acme_request(), gate.store());
     let matched = policy.apply(&request);
     block_on(store.reset(&matched.hits())).unwrap();
-    assert_eq!(fleet.allowed(), [5]);
+    assert_eq!(fleet.allowed_per_instance(), [5]);
 }
 
-/// Generates the number of instances, a max, and steps: a pause in microseconds, a number of requests, and whether the
-/// store is unavailable.
-fn any_outages() -> impl Strategy<Value = (u32, u64, Vec<(u64, usize, bool)>)> {
+/// Generates a number of instances, a max, and steps. A step consists of a pause in microseconds, a number of requests
+/// per instance, and whether the store is unavailable.
+fn generate_outages() -> impl Strategy<Value = (u32, u64, Vec<(u64, usize, bool)>)> {
     // An outage lasts several steps.
     let span = (prop::collection::vec((0..1_500_000_u64, 0..8_usize), 1..6), any::<bool>());
     let steps = prop::collection::vec(span, 1..16).prop_map(|spans| {
@@ -296,14 +301,14 @@ proptest! {
 
     #[test]
     fn outages_admit_at_most_twice_max_per_window(
-        (instances, max, steps) in any_outages(),
+        (instances, max, steps) in generate_outages(),
         buckets in any::<bool>(),
     ) {
         let algorithm = if buckets { "sliding_buckets" } else { "sliding_log" };
         let fleet = Fleet::with_limit(instances, &format!("{max}/10s"), algorithm);
         let mut allowed = Vec::new();
         for (index, &(pause, burst, is_down)) in steps.iter().enumerate() {
-            fleet.store.set_faults(if is_down { DOWN } else { UP });
+            fleet.store.set_faults(if is_down { ALWAYS_UNAVAILABLE } else { NO_FAULTS });
             fleet.clock.advance(Duration::from_micros(pause));
             let now = slidegate::Clock::now(&fleet.clock).as_micros();
             for request in 0..burst * instances as usize {
@@ -320,29 +325,29 @@ proptest! {
     }
 }
 
-/// A stall of half a second every 3.5 seconds. When each outage began with empty counts, 20 per minute admitted 202
-/// requests in 40 seconds.
+/// Simulates a store that fails for half a second every 3.5 seconds. An earlier version, in which each outage began
+/// with empty local counts, admitted 202 requests in 40 seconds for a limit of 20 per minute.
 #[test]
-fn flapping_store_adds_max_once() {
+fn flapping_store_admits_exactly_twice_max() {
     let fleet = Fleet::with_limit(1, "20/min", "sliding_log");
     let mut allowed = 0;
     for _ in 0..12 {
-        fleet.down();
-        allowed += fleet.allowed()[0];
+        fleet.fail_store();
+        allowed += fleet.allowed_per_instance()[0];
         fleet.clock.advance(Duration::from_millis(500));
-        fleet.up();
-        allowed += fleet.allowed()[0];
+        fleet.restore_store();
+        allowed += fleet.allowed_per_instance()[0];
         fleet.clock.advance(Duration::from_secs(2));
     }
     assert_eq!(allowed, 40);
 }
 
 #[test]
-fn outage_bound_of_twice_max_is_tight() {
+fn outage_bound_of_twice_max_is_reached() {
     let fleet = Fleet::with_limit(3, "9/h", "sliding_log");
-    assert_eq!(fleet.allowed(), [9, 0, 0]);
-    fleet.down();
-    assert_eq!(fleet.allowed(), [3, 3, 3], "the bound is tight");
-    fleet.up();
-    assert_eq!(fleet.allowed(), [0, 0, 0]);
+    assert_eq!(fleet.allowed_per_instance(), [9, 0, 0]);
+    fleet.fail_store();
+    assert_eq!(fleet.allowed_per_instance(), [3, 3, 3], "the bound is tight");
+    fleet.restore_store();
+    assert_eq!(fleet.allowed_per_instance(), [0, 0, 0]);
 }

@@ -1,4 +1,4 @@
-//! Property tests of the memory store and of a store with several slots.
+//! Property tests of the memory store and of a faulty store with several slots.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -7,7 +7,8 @@ use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::properties;
 use slidegate::{Limit, ManualClock, MemoryStore};
 
-/// Runs a property test for every limit and for several seeds, each on an empty store.
+/// Runs a property test for every limit, each time on an empty memory store and on an empty store with two slots. With
+/// `seeds`, the test runs once per seed.
 macro_rules! check_property {
     ($property:path, seeds: $seeds:expr) => {
         for limit in properties::limits() {
@@ -35,7 +36,7 @@ macro_rules! check_property {
 }
 
 #[test]
-fn units_stay_below_bound() {
+fn units_in_window_stay_within_bound() {
     check_property!(properties::units_stay_below_bound, seeds: 10);
 }
 
@@ -55,27 +56,27 @@ fn denial_charges_nothing() {
 }
 
 #[test]
-fn debts_are_paid_first() {
+fn counter_in_debt_denies_until_paid() {
     check_property!(properties::debts_are_paid_first, seeds: 10);
 }
 
 #[test]
-fn revert_undoes_its_charge() {
+fn revert_restores_state_before_charge() {
     check_property!(properties::revert_undoes_its_charge, seeds: 10);
 }
 
 #[test]
-fn refund_frees_as_many_units() {
+fn refund_frees_exactly_its_units() {
     check_property!(properties::refund_frees_as_many_units, seeds: 10);
 }
 
 #[test]
-fn units_stay_below_bound_without_refunds() {
+fn unrefunded_units_in_window_stay_within_bound() {
     check_property!(properties::units_stay_below_bound_without_refunds, seeds: 10);
 }
 
 #[test]
-fn order_of_hits_is_irrelevant() {
+fn order_of_hits_does_not_change_decision() {
     let limits: Vec<Limit> = properties::limits().into_iter().step_by(8).collect();
     for seed in 0..50 {
         let clock = ManualClock::default();

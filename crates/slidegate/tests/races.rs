@@ -1,4 +1,4 @@
-//! Concurrent decisions of many threads never exceed max, are atomic, and do not deadlock.
+//! Tests of concurrent decisions in many threads: they never exceed max, are atomic, and do not deadlock.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -17,13 +17,13 @@ use slidegate::{
     Store, SyncStore, Timestamp, Value, Verdict,
 };
 
-const THREADS: u64 = 8;
+const THREAD_COUNT: u64 = 8;
 
-/// A timeout for any of these tests, also on a busy machine.
+/// The time after which a test counts as deadlocked. It is long enough for each of these tests on a busy machine.
 const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs `work` in several threads that start at the same time, with the number of the thread. Fails if a thread fails
-/// or the threads deadlock.
+/// Runs `work` in several threads that start at the same time. The argument of `work` is the index of the thread.
+/// Panics if a thread panics or if the threads deadlock.
 fn run_threads(threads: u64, work: impl Fn(u64) + Send + Sync + 'static) {
     let work = Arc::new(work);
     let start = Arc::new(Barrier::new(threads as usize));
@@ -47,26 +47,26 @@ fn run_threads(threads: u64, work: impl Fn(u64) + Send + Sync + 'static) {
     }
 }
 
-fn manual_clock() -> ManualClock {
+fn new_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_020))
 }
 
-fn memory(max_keys: usize) -> MemoryStore<ManualClock> {
-    MemoryStore::with_clock(manual_clock(), max_keys)
+fn new_store(max_keys: usize) -> MemoryStore<ManualClock> {
+    MemoryStore::with_clock(new_clock(), max_keys)
 }
 
 fn new_limit(quota: &str, algorithm: Algorithm) -> Limit {
     Limit::new(quota.parse().unwrap(), algorithm).unwrap()
 }
 
-/// A counter with a record of the units charged to it.
+/// A counter, with the number of units that the test has seen charged to the counter.
 struct TrackedCounter {
     limit: Limit,
     values: [Value<'static>; 1],
     charged: AtomicU64,
 }
 
-/// Counters of every algorithm on a few keys, whose small maxima cause many denials.
+/// Counters of every algorithm for a few keys. Their limits are small, so that many requests are denied.
 struct TrackedCounters {
     scope: Scope,
     all: Vec<TrackedCounter>,
@@ -89,15 +89,15 @@ impl TrackedCounters {
         Self { scope, all }
     }
 
-    /// Draws some of the counters in random order.
-    fn draw(&self, rng: &mut Rng, count: usize) -> Vec<&TrackedCounter> {
+    /// Draws `count` of the counters in random order.
+    fn draw_counters(&self, rng: &mut Rng, count: usize) -> Vec<&TrackedCounter> {
         let mut drawn = rng.choose_multiple(&self.all, count);
         rng.shuffle(&mut drawn);
         drawn
     }
 
-    /// Creates a hit for each of these counters.
-    fn hits<'a>(&'a self, counters: &[&'a TrackedCounter], costs: &[u64]) -> Vec<Hit<'a>> {
+    /// Creates one hit for each of these counters, with the cost at the same index.
+    fn new_hits<'a>(&'a self, counters: &[&'a TrackedCounter], costs: &[u64]) -> Vec<Hit<'a>> {
         (counters.iter().zip(costs))
             .map(|(counter, &cost)| {
                 let key = Key::new(&self.scope, &counter.values);
@@ -106,8 +106,9 @@ impl TrackedCounters {
             .collect()
     }
 
-    /// Records the charges of a result. The recorded units never exceed the units that the store has counted.
-    fn record(&self, counters: &[&TrackedCounter], costs: &[u64], result: &ChargeResult) {
+    /// Records the charges of an allowed request, and asserts that a denied request charged nothing. The recorded units
+    /// never exceed the units that the store has counted.
+    fn record_charges(&self, counters: &[&TrackedCounter], costs: &[u64], result: &ChargeResult) {
         if !result.allowed {
             assert!(result.receipt.is_empty(), "a denied request charges nothing");
             assert!(result.outcomes.iter().any(|outcome| !outcome.fits()));
@@ -121,10 +122,10 @@ impl TrackedCounters {
         }
     }
 
-    /// Checks that each counter has exactly the units of the allowed requests.
-    fn assert_counted(&self, peek: impl Fn(&[Hit<'_>]) -> Outcomes) {
+    /// Asserts that the store has counted, for each counter, exactly the units of the allowed requests.
+    fn assert_counts_match(&self, peek: impl Fn(&[Hit<'_>]) -> Outcomes) {
         for counter in &self.all {
-            let outcomes = peek(&self.hits(&[counter], &[1]));
+            let outcomes = peek(&self.new_hits(&[counter], &[1]));
             let left = counter.limit.quota().max() - counter.charged.load(Ordering::Relaxed);
             assert_eq!(outcomes[0].remaining(), left, "{} {:?}", counter.limit, counter.values);
         }
@@ -136,14 +137,14 @@ impl TrackedCounters {
 }
 
 #[test]
-fn threads_on_one_key_get_exactly_max() {
+fn concurrent_checks_on_one_key_admit_max() {
     for algorithm in Algorithm::ALL {
         for _ in 0..10 {
             let limiter =
-                Limiter::with_store([new_limit("1000/h", algorithm)], memory(100)).unwrap();
+                Limiter::with_store([new_limit("1000/h", algorithm)], new_store(100)).unwrap();
             let shared = Arc::new((limiter, AtomicU64::new(0)));
             let threads = shared.clone();
-            run_threads(THREADS, move |_| {
+            run_threads(THREAD_COUNT, move |_| {
                 for _ in 0..250 {
                     let allowed = threads.0.check("key").is_allowed();
                     threads.1.fetch_add(u64::from(allowed), Ordering::Relaxed);
@@ -157,37 +158,37 @@ fn threads_on_one_key_get_exactly_max() {
 #[test]
 fn overlapping_requests_are_atomic() {
     for round in 0..20 {
-        let shared = Arc::new((memory(1_000), TrackedCounters::new()));
+        let shared = Arc::new((new_store(1_000), TrackedCounters::new()));
         let threads = shared.clone();
-        run_threads(THREADS, move |thread| {
+        run_threads(THREAD_COUNT, move |thread| {
             let (store, counters) = &*threads;
             let mut rng = Rng::with_seed(round << 8 | thread);
             for _ in 0..1_000 {
                 let count = rng.usize(2..=4);
-                let drawn = counters.draw(&mut rng, count);
+                let drawn = counters.draw_counters(&mut rng, count);
                 let costs: Vec<u64> = drawn.iter().map(|_| rng.u64(1..=3)).collect();
-                let result = store.take_now(&counters.hits(&drawn, &costs));
-                counters.record(&drawn, &costs, &result);
+                let result = store.take_now(&counters.new_hits(&drawn, &costs));
+                counters.record_charges(&drawn, &costs, &result);
             }
         });
-        shared.1.assert_counted(|hits| shared.0.peek_now(hits));
+        shared.1.assert_counts_match(|hits| shared.0.peek_now(hits));
     }
 }
 
 #[test]
-fn overlapping_batches_are_decided_per_request() {
+fn overlapping_batches_charge_each_request_atomically() {
     for round in 0..20 {
-        let shared = Arc::new((memory(1_000), TrackedCounters::new()));
+        let shared = Arc::new((new_store(1_000), TrackedCounters::new()));
         let threads = shared.clone();
-        run_threads(THREADS, move |thread| {
+        run_threads(THREAD_COUNT, move |thread| {
             let (store, counters) = &*threads;
             let mut rng = Rng::with_seed(round << 8 | thread);
             for _ in 0..200 {
-                let drawn = counters.draw(&mut rng, 12);
+                let drawn = counters.draw_counters(&mut rng, 12);
                 let costs = [1; 12];
                 let mut results = Vec::new();
                 let is_single = rng.bool();
-                let hits = counters.hits(&drawn, &costs);
+                let hits = counters.new_hits(&drawn, &costs);
                 if is_single {
                     store.take_each_now(&hits, |result| {
                         results.push(ChargeResult {
@@ -204,15 +205,15 @@ fn overlapping_batches_are_decided_per_request() {
                 let requests = drawn.chunks(hits_per_request).zip(costs.chunks(hits_per_request));
                 assert_eq!(results.len(), requests.len());
                 requests.zip(&results).for_each(|((drawn, costs), result)| {
-                    counters.record(drawn, costs, result);
+                    counters.record_charges(drawn, costs, result);
                 });
             }
         });
-        shared.1.assert_counted(|hits| shared.0.peek_now(hits));
+        shared.1.assert_counts_match(|hits| shared.0.peek_now(hits));
     }
 }
 
-/// The numbers of operations on one key of a limiter.
+/// The number of operations of each kind on one key of a limiter.
 #[derive(Default)]
 struct KeyOperations {
     allowed: AtomicU64,
@@ -220,7 +221,8 @@ struct KeyOperations {
     resets: AtomicU64,
 }
 
-/// Makes single checks, batches, reverts and, on some keys, resets.
+/// Makes random single checks, batches and reverts, and resets some of the keys. Asserts after each allowed request
+/// that the key stays within its bound.
 fn run_operations(
     limiter: &Limiter<MemoryStore<ManualClock>>,
     operations: &[KeyOperations],
@@ -268,12 +270,12 @@ fn mixed_operations_never_exceed_max() {
     for limits in [&["50/min"][..], &["50/min", "200/h"]] {
         for algorithm in Algorithm::ALL {
             let limits = limits.iter().map(|quota| new_limit(quota, algorithm));
-            let limiter = Limiter::with_store(limits, memory(10_000)).unwrap();
+            let limiter = Limiter::with_store(limits, new_store(10_000)).unwrap();
             let operations: Vec<KeyOperations> =
                 (0..40).map(|_| KeyOperations::default()).collect();
             let shared = Arc::new((limiter, operations));
             let threads = shared.clone();
-            run_threads(THREADS, move |thread| {
+            run_threads(THREAD_COUNT, move |thread| {
                 run_operations(&threads.0, &threads.1, 50, Rng::with_seed(thread));
             });
             let (limiter, operations) = &*shared;
@@ -290,13 +292,13 @@ fn mixed_operations_never_exceed_max() {
 #[test]
 fn reverting_all_charges_restores_count() {
     for algorithm in Algorithm::ALL {
-        let limiter = Limiter::with_store([new_limit("20/h", algorithm)], memory(100)).unwrap();
+        let limiter = Limiter::with_store([new_limit("20/h", algorithm)], new_store(100)).unwrap();
         for _ in 0..7 {
             assert!(limiter.check("key").is_allowed());
         }
         let shared = Arc::new((limiter, AtomicU64::new(7)));
         let threads = shared.clone();
-        run_threads(THREADS, move |_| {
+        run_threads(THREAD_COUNT, move |_| {
             let (limiter, outstanding) = &*threads;
             for nth in 0..3_000 {
                 let cost = nth % 5 + 1;
@@ -314,18 +316,19 @@ fn reverting_all_charges_restores_count() {
     }
 }
 
-/// Half of the limits have a max of 1, so that many keys are being denied and few can be evicted.
+/// Checks the number of keys while several threads insert keys. Half of the limits have a max of 1, so many keys are
+/// being denied and few keys can be evicted.
 #[test]
-fn concurrent_insertions_stay_within_max_keys() {
+fn concurrent_insertions_stay_near_max_keys() {
     const MAX_KEYS: usize = 200;
-    let clock = manual_clock();
+    let clock = new_clock();
     let store = MemoryStore::with_clock(clock.clone(), MAX_KEYS);
     let limits: Vec<Limit> = (Algorithm::ALL.into_iter())
         .flat_map(|algorithm| [new_limit("1/min", algorithm), new_limit("3/h", algorithm)])
         .collect();
     let shared = Arc::new((store, limits, Scope::new("test", "races", "limit", &["number"])));
     let threads = shared.clone();
-    run_threads(THREADS, move |thread| {
+    run_threads(THREAD_COUNT, move |thread| {
         let (store, limits, scope) = &*threads;
         let mut rng = Rng::with_seed(thread);
         for _ in 0..10_000 {
@@ -351,7 +354,7 @@ fn concurrent_insertions_stay_within_max_keys() {
                     }
                 }
             }
-            assert!(store.keys() <= MAX_KEYS + THREADS as usize, "{}", store.keys());
+            assert!(store.keys() <= MAX_KEYS + THREAD_COUNT as usize, "{}", store.keys());
         }
     });
     let store = &shared.0;
@@ -365,24 +368,24 @@ fn concurrent_insertions_stay_within_max_keys() {
 fn interleaved_multi_slot_requests_are_atomic() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for seed in 0..20 {
-        let store = FaultyStore::new(&manual_clock(), 4, Faults::default(), seed);
+        let store = FaultyStore::new(&new_clock(), 4, Faults::default(), seed);
         let shared = Rc::new((store, TrackedCounters::new()));
         let tasks = tokio::task::LocalSet::new();
-        for task in 0..THREADS {
+        for task in 0..THREAD_COUNT {
             let shared = shared.clone();
             tasks.spawn_local(async move {
                 let (store, counters) = &*shared;
                 let mut rng = Rng::with_seed(seed << 8 | task);
                 for _ in 0..500 {
                     let count = rng.usize(1..=4);
-                    let drawn = counters.draw(&mut rng, count);
+                    let drawn = counters.draw_counters(&mut rng, count);
                     let costs: Vec<u64> = drawn.iter().map(|_| rng.u64(1..=3)).collect();
-                    let result = store.take(&counters.hits(&drawn, &costs)).await.unwrap();
-                    counters.record(&drawn, &costs, &result);
+                    let result = store.take(&counters.new_hits(&drawn, &costs)).await.unwrap();
+                    counters.record_charges(&drawn, &costs, &result);
                 }
             });
         }
         runtime.block_on(tasks);
-        shared.1.assert_counted(|hits| block_on(shared.0.peek(hits)).unwrap());
+        shared.1.assert_counts_match(|hits| block_on(shared.0.peek(hits)).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! Descriptors that refund units.
+//! Tests of descriptors that refund units instead of charging them.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -12,37 +12,37 @@ use slidegate::{
     Request, Ruling, Timestamp,
 };
 
-const UP: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
-const DOWN: Faults = Faults { unavailable: 100, ..UP };
+const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
+const ALWAYS_UNAVAILABLE: Faults = Faults { unavailable: 100, ..NO_FAULTS };
 
-/// Two gates with the same policy, over a memory store and over a faulty store with several slots.
-struct TwoGates {
+/// Two gates with the same policy: one over a memory store, and one over a faulty store with three slots.
+struct GatePair {
     memory: Gate<MemoryStore<ManualClock>>,
     faulty: Gate<FaultyStore>,
     faulty_store: FaultyStore,
     clock: ManualClock,
 }
 
-/// Returns a descriptor that charges a tenant.
-fn charge(tenant: &'static str, cost: u64) -> Descriptor<'static> {
+/// Returns a descriptor that charges `cost` units to a tenant.
+fn charge_descriptor(tenant: &'static str, cost: u64) -> Descriptor<'static> {
     Descriptor::new([("tenant", tenant)]).cost(cost)
 }
 
-/// Returns a descriptor that refunds units to a tenant.
-fn refund(tenant: &'static str, cost: u64) -> Descriptor<'static> {
-    charge(tenant, cost).as_refund()
+/// Returns a descriptor that refunds `cost` units to a tenant.
+fn refund_descriptor(tenant: &'static str, cost: u64) -> Descriptor<'static> {
+    charge_descriptor(tenant, cost).as_refund()
 }
 
-/// Returns for each limit whether it was refunded, and its remaining units.
-fn remaining(ruling: &Ruling) -> Vec<(bool, u64)> {
+/// Returns, for each limit of a ruling, `true` if the limit was refunded, and the remaining units of the limit.
+fn refund_flags_and_remaining(ruling: &Ruling) -> Vec<(bool, u64)> {
     ruling.limits().map(|status| (status.is_refund(), status.outcome.remaining())).collect()
 }
 
-impl TwoGates {
+impl GatePair {
     fn new(policy: &str) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let policy = || Policy::from_yaml(policy).unwrap();
-        let faulty_store = FaultyStore::new(&clock, 3, UP, 1);
+        let faulty_store = FaultyStore::new(&clock, 3, NO_FAULTS, 1);
         Self {
             memory: Gate::new(policy(), MemoryStore::with_clock(clock.clone(), 1_000)),
             faulty: Gate::new(policy(), faulty_store.clone()).with_local_clock(clock.clone()),
@@ -51,78 +51,100 @@ impl TwoGates {
         }
     }
 
-    fn check<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
+    fn check_both<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
         let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.check(&request));
-        assert_eq!(remaining(&ruling), remaining(&self.memory.check_now(&request)));
+        assert_eq!(
+            refund_flags_and_remaining(&ruling),
+            refund_flags_and_remaining(&self.memory.check_now(&request))
+        );
         ruling
     }
 
-    fn peek<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
+    fn peek_both<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
         let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.peek(&request));
-        assert_eq!(remaining(&ruling), remaining(&self.memory.peek_now(&request)));
+        assert_eq!(
+            refund_flags_and_remaining(&ruling),
+            refund_flags_and_remaining(&self.memory.peek_now(&request))
+        );
         ruling
     }
 
-    fn down(&self) {
-        self.faulty_store.set_faults(DOWN);
+    fn fail_store(&self) {
+        self.faulty_store.set_faults(ALWAYS_UNAVAILABLE);
     }
 }
 
-const PER_TENANT: &str =
+const PER_TENANT_POLICY: &str =
     "rules: [{ name: a, per: [tenant], limits: [10/h, 100/d], algorithm: sliding_log }]";
 
 #[test]
 fn refund_frees_at_most_charged_units() {
-    let gates = TwoGates::new(PER_TENANT);
-    assert_eq!(remaining(&gates.check([charge("acme", 10)])), [(false, 0), (false, 90)]);
-    let refunded = gates.check([refund("acme", 4)]);
+    let gates = GatePair::new(PER_TENANT_POLICY);
+    assert_eq!(
+        refund_flags_and_remaining(&gates.check_both([charge_descriptor("acme", 10)])),
+        [(false, 0), (false, 90)]
+    );
+    let refunded = gates.check_both([refund_descriptor("acme", 4)]);
     assert!(refunded.decision().is_allowed() && refunded.decision().receipt().is_empty());
-    assert_eq!(remaining(&refunded), [(true, 4), (true, 94)]);
+    assert_eq!(refund_flags_and_remaining(&refunded), [(true, 4), (true, 94)]);
     assert!(
         refunded
             .limits()
             .all(|status| status.outcome.fits() && !status.is_observed() && !status.is_denying())
     );
-    assert_eq!(remaining(&gates.check([refund("acme", u64::MAX)])), [(true, 10), (true, 100)]);
-    assert_eq!(remaining(&gates.check([refund("acme", 0)])), [(true, 10), (true, 100)]);
-    assert_eq!(remaining(&gates.check([charge("acme", 10)])), [(false, 0), (false, 90)]);
+    assert_eq!(
+        refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", u64::MAX)])),
+        [(true, 10), (true, 100)]
+    );
+    assert_eq!(
+        refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", 0)])),
+        [(true, 10), (true, 100)]
+    );
+    assert_eq!(
+        refund_flags_and_remaining(&gates.check_both([charge_descriptor("acme", 10)])),
+        [(false, 0), (false, 90)]
+    );
 }
 
 #[test]
 fn expired_units_are_not_refunded() {
-    let gates = TwoGates::new(PER_TENANT);
-    gates.check([charge("acme", 6)]);
+    let gates = GatePair::new(PER_TENANT_POLICY);
+    gates.check_both([charge_descriptor("acme", 6)]);
     gates.clock.advance(Duration::from_secs(1_800));
-    gates.check([charge("acme", 4)]);
+    gates.check_both([charge_descriptor("acme", 4)]);
     gates.clock.advance(Duration::from_secs(1_800));
     assert_eq!(
-        remaining(&gates.check([refund("acme", 3)])),
+        refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", 3)])),
         [(true, 9), (true, 93)],
         "per hour and per day"
     );
 }
 
 #[test]
-fn refund_is_applied_first_even_if_denied() {
-    let gates = TwoGates::new(PER_TENANT);
-    gates.check([charge("acme", 10), charge("other", 10)]);
-    let denied = gates.check([refund("acme", 4), charge("other", 1), charge("third", 1)]);
+fn refund_precedes_charges_even_if_request_denied() {
+    let gates = GatePair::new(PER_TENANT_POLICY);
+    gates.check_both([charge_descriptor("acme", 10), charge_descriptor("other", 10)]);
+    let denied = gates.check_both([
+        refund_descriptor("acme", 4),
+        charge_descriptor("other", 1),
+        charge_descriptor("third", 1),
+    ]);
     assert!(!denied.decision().is_allowed());
     assert_eq!(denied.binding().unwrap().descriptor(), 1);
     let expected = [(true, 4), (true, 94), (false, 0), (false, 90), (false, 10), (false, 100)];
-    assert_eq!(remaining(&denied), expected);
-    let allowed = gates.check([
-        charge("third", 1),
-        refund("other", 3),
-        charge("acme", 2),
-        charge("other", 2),
+    assert_eq!(refund_flags_and_remaining(&denied), expected);
+    let allowed = gates.check_both([
+        charge_descriptor("third", 1),
+        refund_descriptor("other", 3),
+        charge_descriptor("acme", 2),
+        charge_descriptor("other", 2),
     ]);
     assert!(allowed.decision().is_allowed(), "the refund precedes the charge");
     let expected = [(false, 9), (false, 99), (true, 3), (true, 93), (false, 2), (false, 92)];
-    assert_eq!(remaining(&allowed)[..6], expected);
-    assert_eq!(remaining(&allowed)[6..], [(false, 1), (false, 91)]);
+    assert_eq!(refund_flags_and_remaining(&allowed)[..6], expected);
+    assert_eq!(refund_flags_and_remaining(&allowed)[6..], [(false, 1), (false, 91)]);
     assert_eq!(
         allowed.decision().receipt().charges.len(),
         6,
@@ -131,47 +153,53 @@ fn refund_is_applied_first_even_if_denied() {
 }
 
 #[test]
-fn refund_never_binds_decision() {
-    let gates = TwoGates::new(PER_TENANT);
-    gates.check([charge("acme", 10)]);
-    let refunded = gates.check([refund("acme", 1)]);
+fn refunded_limit_is_never_binding() {
+    let gates = GatePair::new(PER_TENANT_POLICY);
+    gates.check_both([charge_descriptor("acme", 10)]);
+    let refunded = gates.check_both([refund_descriptor("acme", 1)]);
     assert!(refunded.binding().is_none());
     assert_eq!(
         headers::write(Style::Ietf, &refunded, Timestamp::default(), JitterSample::NONE),
         []
     );
-    let allowed = gates.check([refund("acme", 1), charge("other", 1)]);
+    let allowed = gates.check_both([refund_descriptor("acme", 1), charge_descriptor("other", 1)]);
     assert_eq!(allowed.binding().unwrap().descriptor(), 1, "although acme has fewer units left");
     assert_eq!(allowed.decision().remaining(), 9);
 }
 
 #[test]
 fn peek_refunds_nothing() {
-    let gates = TwoGates::new(PER_TENANT);
-    gates.check([charge("acme", 10)]);
+    let gates = GatePair::new(PER_TENANT_POLICY);
+    gates.check_both([charge_descriptor("acme", 10)]);
     for _ in 0..2 {
-        let peeked = gates.peek([refund("acme", 5), charge("other", 1)]);
-        assert_eq!(remaining(&peeked), [(true, 0), (true, 90), (false, 10), (false, 100)]);
+        let peeked = gates.peek_both([refund_descriptor("acme", 5), charge_descriptor("other", 1)]);
+        assert_eq!(
+            refund_flags_and_remaining(&peeked),
+            [(true, 0), (true, 90), (false, 10), (false, 100)]
+        );
         assert!(peeked.decision().is_allowed());
         assert_eq!(peeked.binding().unwrap().descriptor(), 1);
     }
-    assert!(!gates.check([charge("acme", 1)]).decision().is_allowed());
+    assert!(!gates.check_both([charge_descriptor("acme", 1)]).decision().is_allowed());
 }
 
 #[test]
 fn refund_creates_no_counter() {
     for algorithm in slidegate::Algorithm::ALL {
-        let gates = TwoGates::new(&format!(
+        let gates = GatePair::new(&format!(
             "rules: [{{ name: a, per: [tenant], limits: [10/h], algorithm: {algorithm} }}]"
         ));
-        assert_eq!(remaining(&gates.check([refund("acme", 5)])), [(true, 10)]);
+        assert_eq!(
+            refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", 5)])),
+            [(true, 10)]
+        );
         assert_eq!(gates.memory.store().keys(), 0, "{algorithm}");
     }
 }
 
 #[test]
-fn refund_applies_to_observing_and_indebted_rules() {
-    let gates = TwoGates::new(
+fn refund_applies_to_observed_rules_and_debts() {
+    let gates = GatePair::new(
         "
 rules:
   - { name: watched, per: [tenant], limits: [10/h], mode: observe }
@@ -180,84 +208,95 @@ rules:
   - { name: open, per: [tenant], limits: unlimited }
 ",
     );
-    assert_eq!(remaining(&gates.check([charge("acme", 8)])), [(false, 2), (false, 2)]);
     assert_eq!(
-        remaining(&gates.check([charge("acme", 8)])),
+        refund_flags_and_remaining(&gates.check_both([charge_descriptor("acme", 8)])),
+        [(false, 2), (false, 2)]
+    );
+    assert_eq!(
+        refund_flags_and_remaining(&gates.check_both([charge_descriptor("acme", 8)])),
         [(false, 2), (false, 0)],
         "a debt of six"
     );
-    assert_eq!(remaining(&gates.check([refund("acme", 7)])), [(true, 9), (true, 1)]);
+    assert_eq!(
+        refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", 7)])),
+        [(true, 9), (true, 1)]
+    );
 }
 
 #[test]
 fn refund_without_required_attribute_is_allowed() {
     let gates =
-        TwoGates::new("rules: [{ name: a, per: [key], when_missing: deny, limits: [10/h] }]");
-    assert!(!gates.check([charge("acme", 1)]).decision().is_allowed());
-    assert!(gates.check([refund("acme", 1)]).decision().is_allowed());
+        GatePair::new("rules: [{ name: a, per: [key], when_missing: deny, limits: [10/h] }]");
+    assert!(!gates.check_both([charge_descriptor("acme", 1)]).decision().is_allowed());
+    assert!(gates.check_both([refund_descriptor("acme", 1)]).decision().is_allowed());
 }
 
 #[test]
 fn refund_during_outage_applies_to_local_counts() {
-    let gates = TwoGates::new(
+    let gates = GatePair::new(
         "
 rules:
   - { name: here, per: [tenant], limits: [10/h] }
   - { name: open, per: [tenant], limits: [5/h], on_store_error: allow }
 ",
     );
-    gates.check([charge("acme", 5)]);
-    gates.down();
+    gates.check_both([charge_descriptor("acme", 5)]);
+    gates.fail_store();
     let check_degraded = |descriptors: &[Descriptor<'static>]| {
         let request = Request::with_descriptors("default", descriptors.iter().cloned());
         let ruling = block_on(gates.faulty.check(&request));
         assert!(ruling.decision().is_degraded());
-        (ruling.decision().is_allowed(), remaining(&ruling))
+        (ruling.decision().is_allowed(), refund_flags_and_remaining(&ruling))
     };
     assert_eq!(
-        check_degraded(&[refund("acme", 5)]),
+        check_degraded(&[refund_descriptor("acme", 5)]),
         (true, vec![(true, 10)]),
         "no units are counted locally"
     );
-    assert_eq!(check_degraded(&[charge("acme", 10)]), (true, vec![(false, 0)]));
-    assert_eq!(check_degraded(&[refund("acme", 3)]), (true, vec![(true, 3)]));
-    let charge_and_refund = [charge("acme", 2), refund("acme", 1)];
+    assert_eq!(check_degraded(&[charge_descriptor("acme", 10)]), (true, vec![(false, 0)]));
+    assert_eq!(check_degraded(&[refund_descriptor("acme", 3)]), (true, vec![(true, 3)]));
+    let charge_and_refund = [charge_descriptor("acme", 2), refund_descriptor("acme", 1)];
     assert_eq!(check_degraded(&charge_and_refund), (true, vec![(false, 2), (true, 4)]));
-    gates.faulty_store.set_faults(UP);
-    let acme = Request::new("default", charge("acme", 1));
+    gates.faulty_store.set_faults(NO_FAULTS);
+    let acme = Request::new("default", charge_descriptor("acme", 1));
     let peeked = block_on(gates.faulty.peek(&acme));
-    assert_eq!(remaining(&peeked), [(false, 5), (false, 0)], "the store is unchanged");
+    assert_eq!(
+        refund_flags_and_remaining(&peeked),
+        [(false, 5), (false, 0)],
+        "the store is unchanged"
+    );
 }
 
 #[test]
-fn unavailable_store_denies_no_refund() {
-    let gates = TwoGates::new(
+fn refund_with_unavailable_store_is_allowed() {
+    let gates = GatePair::new(
         "
 rules:
   - { name: strict, when: { tenant: strict }, per: [tenant], limits: [10/h], on_store_error: deny }
   - { name: here, when: { tenant: here }, per: [tenant], limits: [10/h] }
 ",
     );
-    gates.down();
+    gates.fail_store();
     let check = |descriptors: &[Descriptor<'static>]| {
         let request = Request::with_descriptors("default", descriptors.iter().cloned());
         block_on(gates.faulty.check(&request))
     };
-    assert!(check(&[refund("strict", 1)]).decision().is_allowed());
-    assert!(check(&[charge("here", 10)]).decision().is_allowed());
-    let denied = check(&[charge("strict", 1), refund("here", 4)]);
+    assert!(check(&[refund_descriptor("strict", 1)]).decision().is_allowed());
+    assert!(check(&[charge_descriptor("here", 10)]).decision().is_allowed());
+    let denied = check(&[charge_descriptor("strict", 1), refund_descriptor("here", 4)]);
     assert!(denied.decision().is_store_unavailable());
     assert_eq!(
-        remaining(&check(&[charge("here", 1)])),
+        refund_flags_and_remaining(&check(&[charge_descriptor("here", 1)])),
         [(false, 3)],
         "the refund is applied although the request is denied"
     );
 }
 
-/// The units of a count are indistinguishable, so a receipt of refunded units frees other units, but at most its own
-/// number. Therefore the excess in a window is at most the number of units that were gates refunded and reverted.
+/// Bounds the effect of a revert after a refund. The units of a counter are indistinguishable, so reverting a receipt
+/// whose units were already refunded frees other units, but at most as many as the receipt contains. Therefore the
+/// excess in a window is at most the number of units that were both refunded and reverted.
 #[test]
-fn receipt_of_refunded_units_frees_no_excess() {
+fn revert_after_refund_frees_at_most_receipt_units() {
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 1_000);

@@ -1,5 +1,5 @@
-//! The memory that the memory store reports matches the growth of the process. Each key mix is measured in its own
-//! process, in which nothing else allocates.
+//! Tests that the memory that the memory store reports matches the growth of the process. Each key mix, a workload for
+//! the store, is measured in its own process, in which nothing else allocates.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -10,19 +10,20 @@ use slidegate::{
     Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore, Timestamp,
 };
 
-/// The environment variable with the name of the key mix in the child process.
+/// The environment variable that holds the name of the key mix to measure. It is set only in child processes.
 const MIX_VARIABLE: &str = "SLIDEGATE_TEST_MIX";
 
 /// The page size, the unit of `/proc/self/statm`, in bytes.
 const PAGE_SIZE: usize = 4096;
 
-/// Returns the resident bytes of this process.
+/// Returns the number of bytes of this process that are resident in memory.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE_SIZE
 }
 
-/// A number of keys of one limit, with the number of charges per key and the time between two charges.
+/// A workload for the store: a number of keys of one limit, the number of charges per key, and the time between two
+/// charges of a key.
 struct KeyMix {
     name: &'static str,
     limit: &'static str,
@@ -56,8 +57,9 @@ fn key_mixes() -> Vec<KeyMix> {
 }
 
 impl KeyMix {
-    /// Fills a store, and prints the bytes by which the store and the process have grown.
-    fn measure(&self) {
+    /// Fills a store with this key mix. Prints the bytes that the store reports, and the bytes by which the process has
+    /// grown.
+    fn fill_store_and_print_memory(&self) {
         let limit = Limit::new(self.limit.parse().unwrap(), self.algorithm).unwrap();
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 10_000_000);
@@ -77,10 +79,11 @@ impl KeyMix {
     }
 }
 
-/// Measures a key mix in a child process. Returns the reported and the resident bytes.
+/// Measures a key mix in a child process. Returns the bytes that the store reports, and the bytes by which the process
+/// has grown.
 fn measure_in_child(mix: &KeyMix) -> (f64, f64) {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    let child = child.args(["--exact", "accounted_memory_is_resident_growth", "--nocapture"]);
+    let child = child.args(["--exact", "reported_memory_matches_resident_growth", "--nocapture"]);
     let output = child.env(MIX_VARIABLE, mix.name).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("measured ")).unwrap();
@@ -89,9 +92,12 @@ fn measure_in_child(mix: &KeyMix) -> (f64, f64) {
 }
 
 #[test]
-fn accounted_memory_is_resident_growth() {
+fn reported_memory_matches_resident_growth() {
     if let Ok(name) = std::env::var(MIX_VARIABLE) {
-        return key_mixes().iter().filter(|mix| mix.name == name).for_each(KeyMix::measure);
+        return key_mixes()
+            .iter()
+            .filter(|mix| mix.name == name)
+            .for_each(KeyMix::fill_store_and_print_memory);
     }
     let mut shares = Vec::new();
     for mix in key_mixes() {

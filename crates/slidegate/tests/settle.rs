@@ -1,4 +1,4 @@
-//! Settling: the charge of a request is corrected to its actual cost.
+//! Tests of settling, which corrects the estimated charge of a request to its actual cost.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -15,33 +15,34 @@ rules:
   - { name: spent, per: [user], limits: [50/min], charge: always }
 ";
 
-fn request(user: &str, cost: u64) -> Request<'_> {
+fn new_request(user: &str, cost: u64) -> Request<'_> {
     Request::new("default", Descriptor::new([("user", user)]).cost(cost))
 }
 
-/// Charges `estimate` units, settles the charge to `actual` units, and returns the remaining units of each limit.
+/// Charges `estimate` units to a user, settles the charge to `actual` units, and returns the remaining units of each
+/// limit.
 async fn remaining_after_settle<S: Store>(
     gate: &Gate<S>,
     user: &str,
     estimate: u64,
     actual: u64,
 ) -> Vec<u64> {
-    let request = request(user, estimate);
+    let request = new_request(user, estimate);
     let ruling = gate.check(&request).await;
     gate.settle(&request, ruling.decision(), actual).await.unwrap();
-    remaining(gate, user).await
+    remaining_units(gate, user).await
 }
 
-async fn remaining<S: Store>(gate: &Gate<S>, user: &str) -> Vec<u64> {
-    let ruling = gate.peek(&request(user, 0)).await;
+async fn remaining_units<S: Store>(gate: &Gate<S>, user: &str) -> Vec<u64> {
+    let ruling = gate.peek(&new_request(user, 0)).await;
     ruling.decision().outcomes().iter().map(|outcome| outcome.remaining()).collect()
 }
 
-fn policy() -> Policy {
+fn new_policy() -> Policy {
     Policy::from_yaml(POLICY).unwrap()
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+fn new_runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().unwrap()
 }
 
@@ -49,29 +50,29 @@ fn runtime() -> tokio::runtime::Runtime {
 async fn settle_reverts_excess_and_charges_shortfall() {
     let clock = ManualClock::default();
     let store = FaultyStore::new(&clock, 1, Faults::default(), 1);
-    let gate = Gate::new(policy(), store);
+    let gate = Gate::new(new_policy(), store);
     assert_eq!(remaining_after_settle(&gate, "equal", 8, 8).await, [92, 992, 2, 42]);
     assert_eq!(remaining_after_settle(&gate, "less", 8, 3).await, [97, 997, 7, 47]);
     assert_eq!(remaining_after_settle(&gate, "nothing", 8, 0).await, [100, 1000, 10, 50]);
     assert_eq!(remaining_after_settle(&gate, "more", 8, 9).await, [91, 991, 1, 41]);
     assert_eq!(remaining_after_settle(&gate, "a debt", 8, 300).await, [0, 700, 0, 0]);
-    assert!(!gate.check(&request("a debt", 1)).await.decision().is_allowed());
+    assert!(!gate.check(&new_request("a debt", 1)).await.decision().is_allowed());
     // A rule in observe mode counts the requests that it would have admitted.
     assert_eq!(remaining_after_settle(&gate, "watched", 20, 21).await, [79, 979, 10, 29]);
     assert_eq!(remaining_after_settle(&gate, "estimate of 0", 0, 7).await, [93, 993, 3, 43]);
 }
 
 #[tokio::test]
-async fn denied_request_has_no_cost() {
-    let gate = Gate::new(policy(), MemoryStore::new());
+async fn settle_of_denied_request_charges_nothing() {
+    let gate = Gate::new(new_policy(), MemoryStore::new());
     // Only the rule with `charge: always` is charged.
     assert_eq!(remaining_after_settle(&gate, "ann", 101, 500).await, [100, 1000, 10, 0]);
 }
 
 #[tokio::test]
-async fn local_charge_is_settled_locally() {
+async fn outage_charge_is_settled_in_local_counts() {
     let down = Faults { unavailable: 100, ..Faults::default() };
-    let gate = Gate::new(policy(), FaultyStore::new(&ManualClock::default(), 1, down, 1));
+    let gate = Gate::new(new_policy(), FaultyStore::new(&ManualClock::default(), 1, down, 1));
     assert_eq!(remaining_after_settle(&gate, "ann", 8, 3).await, [97, 997, 7, 47]);
     assert_eq!(remaining_after_settle(&gate, "bob", 8, 300).await, [0, 700, 0, 0]);
 }
@@ -90,7 +91,7 @@ proptest! {
             let remaining = outcomes("estimated").iter().map(|outcome| outcome.remaining()).min();
             prop_assert_eq!(remaining, Some(0));
         }
-        let settled: Decision = runtime().block_on(async {
+        let settled: Decision = new_runtime().block_on(async {
             let decision: Decision = limiter.try_check("estimated", estimate).await.unwrap().into();
             limiter.try_settle("estimated", &decision, actual).await.unwrap();
             limiter.try_peek("estimated", 0).await.unwrap().into()

@@ -1,4 +1,5 @@
-//! Explores thread schedules of the memory store with shuttle. Run with `make test-shuttle`.
+//! Tests of the memory store under many thread schedules, which the `shuttle` crate generates. Run with `make
+//! test-shuttle`.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -11,25 +12,26 @@ use slidegate::{
     Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Scope, SyncStore, Timestamp, Value, Verdict,
 };
 
-const ITERATIONS: usize = 2_000;
+const SCHEDULES_PER_TEST: usize = 2_000;
 
-type Store = MemoryStore<ManualClock>;
+type TestStore = MemoryStore<ManualClock>;
 
-fn manual_clock() -> ManualClock {
+fn new_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_020))
 }
 
-fn memory(max_keys: usize) -> Store {
-    MemoryStore::with_clock(manual_clock(), max_keys)
+fn new_store(max_keys: usize) -> TestStore {
+    MemoryStore::with_clock(new_clock(), max_keys)
 }
 
-/// Runs a test under random schedules, and under PCT schedules, which find bugs that need few but specific switches.
-fn explore(test: impl Fn() + Send + Sync + Copy + 'static) {
-    shuttle::check_random(test, ITERATIONS);
-    shuttle::check_pct(test, ITERATIONS, 3);
+/// Runs a test under random thread schedules, and under schedules of the PCT algorithm (probabilistic concurrency
+/// testing), which finds bugs that need few but specific thread switches.
+fn explore_schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
+    shuttle::check_random(test, SCHEDULES_PER_TEST);
+    shuttle::check_pct(test, SCHEDULES_PER_TEST, 3);
 }
 
-/// Runs `work` in several threads, with the number of the thread.
+/// Runs `work` in several threads. The argument of `work` is the index of the thread.
 fn run_threads(threads: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     let work = Arc::new(work);
     let threads: Vec<_> = (0..threads)
@@ -43,8 +45,8 @@ fn run_threads(threads: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     }
 }
 
-/// Takes one unit of each of these keys in one request, and returns whether it was allowed.
-fn take(store: &Store, limit: &Limit, keys: &[&str]) -> bool {
+/// Takes one unit of each of these keys in one request. Returns `true` if the request was allowed.
+fn take_units(store: &TestStore, limit: &Limit, keys: &[&str]) -> bool {
     let scope = Scope::new("test", "shuttle", "limit", &["key"]);
     let values: Vec<[Value<'_>; 1]> = keys.iter().map(|key| [(*key).into()]).collect();
     let hits: Vec<Hit<'_>> = (values.iter())
@@ -57,9 +59,9 @@ fn take(store: &Store, limit: &Limit, keys: &[&str]) -> bool {
 }
 
 #[test]
-fn one_key_never_exceeds_max() {
-    explore(|| {
-        let limiter = Limiter::with_store(["3/h"], memory(100)).unwrap();
+fn concurrent_checks_never_exceed_max() {
+    explore_schedules(|| {
+        let limiter = Limiter::with_store(["3/h"], new_store(100)).unwrap();
         let shared = Arc::new((limiter, AtomicU64::new(0)));
         let threads = shared.clone();
         run_threads(3, move |_| {
@@ -75,14 +77,14 @@ fn one_key_never_exceeds_max() {
 #[test]
 fn overlapping_requests_are_atomic() {
     const REQUESTS: [[&str; 3]; 3] = [["a", "b", "c"], ["c", "a", "d"], ["d", "c", "b"]];
-    explore(|| {
+    explore_schedules(|| {
         let limit: Limit = "3/h".parse().unwrap();
         let allowed: [AtomicU64; 3] = Default::default();
-        let shared = Arc::new((memory(100), allowed));
+        let shared = Arc::new((new_store(100), allowed));
         let threads = shared.clone();
         run_threads(3, move |nth| {
             for _ in 0..2 {
-                let allowed = take(&threads.0, &limit, &REQUESTS[nth]);
+                let allowed = take_units(&threads.0, &limit, &REQUESTS[nth]);
                 threads.1[nth].fetch_add(u64::from(allowed), Ordering::SeqCst);
             }
         });
@@ -91,18 +93,18 @@ fn overlapping_requests_are_atomic() {
             let with_key =
                 REQUESTS.iter().zip(allowed).filter(|(request, _)| request.contains(&key));
             let charged: u64 = with_key.map(|(_, allowed)| allowed.load(Ordering::SeqCst)).sum();
-            let left = (0..4).filter(|_| take(store, &limit, &[key])).count() as u64;
+            let left = (0..4).filter(|_| take_units(store, &limit, &[key])).count() as u64;
             assert_eq!(charged + left, 3, "{key}");
         }
     });
 }
 
 #[test]
-fn batches_and_overlapping_requests_do_not_deadlock() {
-    explore(|| {
+fn overlapping_batches_do_not_deadlock() {
+    explore_schedules(|| {
         let limits = ["2/min", "3/h"];
-        let single = Limiter::with_store(limits[..1].iter().copied(), memory(100)).unwrap();
-        let double = Limiter::with_store(limits.iter().copied(), memory(100)).unwrap();
+        let single = Limiter::with_store(limits[..1].iter().copied(), new_store(100)).unwrap();
+        let double = Limiter::with_store(limits.iter().copied(), new_store(100)).unwrap();
         let allowed: [AtomicU64; 6] = Default::default();
         let shared = Arc::new((single, double, allowed));
         let threads = shared.clone();
@@ -122,9 +124,9 @@ fn batches_and_overlapping_requests_do_not_deadlock() {
 }
 
 #[test]
-fn reverted_charges_leave_no_trace() {
-    explore(|| {
-        let limiter = Arc::new(Limiter::with_store(["2/min", "5/h"], memory(100)).unwrap());
+fn concurrent_reverts_restore_full_count() {
+    explore_schedules(|| {
+        let limiter = Arc::new(Limiter::with_store(["2/min", "5/h"], new_store(100)).unwrap());
         let threads = limiter.clone();
         run_threads(3, move |_| {
             if let Verdict::Allowed(decision) = threads.check("key") {
@@ -135,19 +137,20 @@ fn reverted_charges_leave_no_trace() {
     });
 }
 
-/// Each key is denied after its first request, so each insertion searches for an eviction candidate in shards that
-/// other threads have locked, while holding several locks.
+/// Checks that evictions do not deadlock. Each key is denied after its first request, so each insertion searches other
+/// shards for a key to evict. The insertion already holds the locks of several shards, and other threads may have
+/// locked the shards that it searches.
 #[test]
 fn eviction_from_other_shards_does_not_deadlock() {
     const REQUESTS: [[&str; 3]; 3] = [["a", "b", "c"], ["d", "e", "f"], ["f", "g", "a"]];
-    explore(|| {
+    explore_schedules(|| {
         let limit: Limit = "1/h".parse().unwrap();
-        let clock = manual_clock();
+        let clock = new_clock();
         let store = Arc::new(MemoryStore::with_clock(clock.clone(), 4));
         let threads = store.clone();
         run_threads(3, move |nth| {
-            take(&threads, &limit, &REQUESTS[nth]);
-            take(&threads, &limit, &REQUESTS[(nth + 1) % 3][..1]);
+            take_units(&threads, &limit, &REQUESTS[nth]);
+            take_units(&threads, &limit, &REQUESTS[(nth + 1) % 3][..1]);
         });
         clock.advance(Duration::from_secs(86_400));
         store.sweep();
@@ -156,9 +159,9 @@ fn eviction_from_other_shards_does_not_deadlock() {
 }
 
 #[test]
-fn key_count_is_exact() {
-    explore(|| {
-        let clock = manual_clock();
+fn key_count_stays_exact_under_concurrency() {
+    explore_schedules(|| {
+        let clock = new_clock();
         let store = MemoryStore::with_clock(clock.clone(), 4);
         let limiter = Arc::new(Limiter::with_store(["2/s"], store).unwrap());
         let threads = limiter.clone();

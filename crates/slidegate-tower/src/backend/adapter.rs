@@ -1,4 +1,4 @@
-//! Names for the futures of an [`AsyncBackend`].
+//! An adapter that gives names to the future types of an [`AsyncBackend`].
 
 use std::sync::Arc;
 
@@ -10,19 +10,24 @@ use crate::extract::RequestHead;
 use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
 
-/// An [`AsyncBackend`] with named futures: the types of the two async functions below determine them.
+/// An [`AsyncBackend`] with named future types: they are the return types of the functions in the fields `decide` and
+/// `settle`.
 struct BackendAdapter<T, D, S> {
     backend: Arc<T>,
     decide: D,
     settle: S,
 }
 
-/// Makes an [`AsyncBackend`] usable by a layer.
+/// Converts an [`AsyncBackend`] to a [`Backend`], which a layer can use.
 pub fn adapt<T: AsyncBackend>(backend: T) -> impl Backend {
-    BackendAdapter { backend: Arc::new(backend), decide: decide::<T>, settle: settle::<T> }
+    BackendAdapter {
+        backend: Arc::new(backend),
+        decide: decide_request::<T>,
+        settle: settle_charge::<T>,
+    }
 }
 
-async fn decide<T: AsyncBackend>(
+async fn decide_request<T: AsyncBackend>(
     backend: Arc<T>,
     options: Arc<RequestOptions>,
     parts: Parts,
@@ -31,7 +36,7 @@ async fn decide<T: AsyncBackend>(
     (parts, decision)
 }
 
-async fn settle<T: AsyncBackend>(
+async fn settle_charge<T: AsyncBackend>(
     backend: Arc<T>,
     options: Arc<RequestOptions>,
     charge: PendingCharge,

@@ -1,4 +1,5 @@
-//! Decisions of an asynchronous store that are reverted if the request is dropped.
+//! The future of a decision by an asynchronous store. With [`OnDrop::Revert`], the charge is reverted if the request is
+//! dropped before the decision.
 
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -15,22 +16,24 @@ use crate::request_options::RequestOptions;
 use crate::settlement::{OnDrop, Settlement};
 
 pin_project! {
-    /// A pending decision.
+    /// A pending decision of an asynchronous store.
     #[project = DecisionFutureProjection]
     pub enum DecisionFuture<B>
     where
         B: SealedBackend,
     {
-        /// Polled in place. Dropping the request cancels it.
+        /// The decision is polled by the future of the request. Dropping the request cancels the decision.
         Inline { #[pin] future: B::DecideFuture },
-        /// Runs to completion in a task. If the request is dropped, its charge is reverted.
+        /// The decision runs to completion in a tokio task. If the request is dropped before that, its charge is
+        /// reverted.
         Spawned { task: DecisionTask<B> },
     }
 }
 
-/// A decision in a tokio task of its own.
+/// A decision that runs in its own tokio task. If this value is dropped before the decision is complete, the charge of
+/// the request is reverted.
 pub struct DecisionTask<B: SealedBackend> {
-    /// `None` once it is complete.
+    /// The handle of the task; `None` once the decision is complete.
     handle: Option<JoinHandle<(Parts, BackendDecision)>>,
     backend: B,
     options: Arc<RequestOptions>,
@@ -38,8 +41,8 @@ pub struct DecisionTask<B: SealedBackend> {
 }
 
 impl<B: SealedBackend> DecisionFuture<B> {
-    /// Spawns a task for [`OnDrop::Revert`] within a tokio runtime. Outside of one, the charge of a dropped request
-    /// stays.
+    /// Creates the future of a decision. With [`OnDrop::Revert`], the decision runs in a new tokio task. Outside of a
+    /// tokio runtime there is no such task, so the charge of a dropped request stays.
     pub fn new(
         future: B::DecideFuture,
         backend: &B,

@@ -1,4 +1,4 @@
-//! Decisions by a gate, from the attributes of a request.
+//! A backend that decides with a gate, from the attributes of a request.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::extract::{Attributes, RequestHead};
 use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
 
-/// A gate and the attributes that its rules use.
+/// A gate, and the extractors of the attributes that the rules of the gate use.
 pub struct GateBackend<S> {
     gate: Arc<Gate<S>>,
     attributes: Attributes,

@@ -1,4 +1,4 @@
-//! Decisions by a limiter, from one key.
+//! A backend that decides with a limiter, from one key of a request.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::settlement::Settlement;
 /// A limiter and the extractor of its key.
 pub struct LimiterBackend<S, K> {
     limiter: Arc<Limiter<S>>,
-    /// The limiter that enforces the share of this instance while the store is unavailable. Its counters stay until
-    /// their window has passed, so that all outages within a window share them.
+    /// The limiter that enforces this instance's share of the limits while the store is unavailable. Its counters stay
+    /// until their window has passed, so that all outages within one window use the same counts.
     local_share: Limiter,
     key: K,
     when_missing: WhenMissing,
@@ -33,7 +33,7 @@ impl<S, K> LimiterBackend<S, K> {
         }
     }
 
-    /// Decides while the store is unavailable; `None` allows the request without a charge.
+    /// Decides a request while the store is unavailable. Returns `None` if the request is allowed without a charge.
     fn decide_without_store(
         &self,
         options: &RequestOptions,
@@ -54,7 +54,8 @@ impl<S, K> LimiterBackend<S, K> {
 impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
     type Kind = S::Kind;
 
-    /// Decides without building a future, which would move the values of the request.
+    /// Decides one request without creating a future, because a future would move the values of the request. Returns
+    /// `None` if the store is asynchronous.
     #[inline]
     fn decide_now(
         &self,

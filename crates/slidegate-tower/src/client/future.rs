@@ -1,4 +1,4 @@
-//! The future of a request with its retries: call, sleep, poll the service ready, call again.
+//! The future of a request and its retries: it calls the service, sleeps, polls the service ready, and calls again.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,29 +14,29 @@ use tower_service::Service;
 use super::layer::RetryConfig;
 
 pin_project! {
-    /// The final response of a [`Retry`](super::Retry) service.
+    /// The future of the final response of a [`Retry`](super::Retry) service.
     pub struct RetryFuture<S, B>
     where
         S: Service<Request<B>>,
     {
         #[pin]
-        step: Step<S::Future>,
+        step: RetryStep<S::Future>,
         // `None` for a request that must not be repeated.
-        retries: Option<Retries<S, B>>,
+        retries: Option<RetryContext<S, B>>,
     }
 }
 
 pin_project! {
-    #[project = StepProjection]
-    enum Step<F> {
+    #[project = RetryStepProjection]
+    enum RetryStep<F> {
         Calling { #[pin] response: F },
         Sleeping { #[pin] sleep: Sleep },
         PollingReady,
     }
 }
 
-/// Everything needed to send a request again.
-struct Retries<S, B> {
+/// The service, the request and the settings that are needed to send the request again.
+struct RetryContext<S, B> {
     service: S,
     request: Request<B>,
     config: Arc<RetryConfig>,
@@ -50,7 +50,7 @@ where
 {
     /// Creates the future of a request that must not be repeated.
     pub(super) fn without_retries(response: S::Future) -> Self {
-        Self { step: Step::Calling { response }, retries: None }
+        Self { step: RetryStep::Calling { response }, retries: None }
     }
 }
 
@@ -59,15 +59,16 @@ where
     S: Service<Request<B>>,
     B: Clone,
 {
-    /// Sends the first attempt to a service that is ready.
+    /// Creates the future of a request that may be repeated, and sends the first attempt. The service must have been
+    /// polled ready.
     pub(super) fn with_retries(service: S, request: Request<B>, config: Arc<RetryConfig>) -> Self {
         let started = Instant::now();
-        let mut retries = Retries { service, request, config, started, attempts: 0 };
-        Self { step: Step::Calling { response: retries.send() }, retries: Some(retries) }
+        let mut retries = RetryContext { service, request, config, started, attempts: 0 };
+        Self { step: RetryStep::Calling { response: retries.send() }, retries: Some(retries) }
     }
 }
 
-impl<S, B> Retries<S, B>
+impl<S, B> RetryContext<S, B>
 where
     S: Service<Request<B>>,
     B: Clone,
@@ -93,24 +94,24 @@ where
         let mut this = self.project();
         loop {
             let next = match this.step.as_mut().project() {
-                StepProjection::Calling { response } => {
+                RetryStepProjection::Calling { response } => {
                     let response = ready!(response.poll(cx))?;
                     let retries = this.retries.as_ref();
                     match retries.and_then(|retries| retries.wait_after(&response)) {
                         None => return Poll::Ready(Ok(response)),
-                        Some(wait) => Step::Sleeping { sleep: tokio::time::sleep(wait) },
+                        Some(wait) => RetryStep::Sleeping { sleep: tokio::time::sleep(wait) },
                     }
                 }
-                StepProjection::Sleeping { sleep } => {
+                RetryStepProjection::Sleeping { sleep } => {
                     ready!(sleep.poll(cx));
-                    Step::PollingReady
+                    RetryStep::PollingReady
                 }
-                StepProjection::PollingReady => {
+                RetryStepProjection::PollingReady => {
                     let Some(retries) = this.retries else {
                         unreachable!("only requests with retries sleep")
                     };
                     ready!(retries.service.poll_ready(cx))?;
-                    Step::Calling { response: retries.send() }
+                    RetryStep::Calling { response: retries.send() }
                 }
             };
             this.step.set(next);

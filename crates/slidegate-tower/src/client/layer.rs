@@ -1,4 +1,4 @@
-//! The settings of the client, one method for each.
+//! The client layer that retries requests, with one method for each setting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::retry_schedule::RetrySchedule;
 use super::service::Retry;
 use crate::extract::RequestHead;
 
-/// A layer for clients that waits and retries when a request is denied: see the [module](super).
+/// A layer for clients that waits and retries if a request is denied: see the [module](super).
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,7 +54,8 @@ impl RetryLayer {
     }
 
     /// Sets the time, from the start of the first attempt, within which each wait must end. The default is 30 s; zero
-    /// disables retries. This bounds the waits and not the attempts: for these, add a timeout below this layer.
+    /// disables retries. This time bounds the waits but not the attempts: to bound attempts, add a timeout below this
+    /// layer.
     pub fn total_time(mut self, total_time: Duration) -> Self {
         self.config.schedule.total_time = total_time;
         self
@@ -70,15 +71,15 @@ impl RetryLayer {
         self
     }
 
-    /// Sets the jitter that is added to stated waits; they are never shortened. The default is up to 10 %. More is
-    /// better for the server: with 100 %, clients that were denied together are spread over a period as long as the
-    /// wait.
+    /// Sets the jitter that is added to the wait that a response states. Jitter never shortens a wait. The default is
+    /// up to 10 %. More jitter spreads the load on the server: with 100 %, clients that were denied at the same time
+    /// are spread over a period as long as the wait.
     pub fn jitter(mut self, jitter: Jitter) -> Self {
         self.config.schedule.jitter = jitter;
         self
     }
 
-    /// Also repeats requests for which this predicate is true, whatever their method. Select only requests that may be
+    /// Also repeats requests for which this predicate returns `true`, with any method. Select only requests that may be
     /// carried out twice: a 503 does not mean that the request had no effect.
     pub fn also_repeat(
         mut self,

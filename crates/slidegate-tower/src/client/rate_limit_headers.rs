@@ -1,4 +1,4 @@
-//! The wait that the headers of a denial state. Pure functions: the current time is a parameter.
+//! Parsers of the wait that the headers of a denial state. The functions are pure: the current time is a parameter.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,16 +7,16 @@ use http::header::{DATE, HeaderName, HeaderValue, RETRY_AFTER};
 use sfv::{BareItem, Item, List, ListEntry, Parameters, Parser};
 use slidegate::Timestamp;
 
-const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Returns the wait that the headers of a denial state; `None` if they state none.
+/// Returns the wait that the headers of a denial state; `None` if the headers state no wait.
 ///
-/// `now` is the wall time ([`slidegate::WallClock`]). It is used only if the wait is a date and the response has no
-/// `Date` header; otherwise an error of the client's clock does not matter.
+/// `now` is the wall time ([`slidegate::WallClock`]). The function uses `now` only if the wait is a date and the
+/// response has no `Date` header; in all other cases, an error of the client's clock does not matter.
 ///
-/// `Retry-After` (seconds, or a date) takes precedence. Without it, the `t` of the `RateLimit` field as in
-/// draft-ietf-httpapi-ratelimit-headers-10 is used, of the limits with nothing remaining. The longest of several
-/// values applies; malformed values are ignored. A date in the past is a wait of zero.
+/// `Retry-After` (seconds, or a date) takes precedence. Without this header, the function uses the `RateLimit` field as
+/// in draft-ietf-httpapi-ratelimit-headers-10: the parameter `t` of the limits with nothing remaining. If there are
+/// several values, the longest wait applies. Malformed values are ignored. A date in the past is a wait of zero.
 ///
 /// [`RetryLayer`](super::RetryLayer) uses this function. Clients that are not tower services can call it directly.
 ///
@@ -38,8 +38,8 @@ pub fn parse_retry_delay(headers: &HeaderMap, now: Timestamp) -> Option<Duration
     parse_retry_after(headers, now).or_else(|| parse_rate_limit(headers))
 }
 
-/// Returns the longest wait of all `Retry-After` headers: proxies may have added one of their own, and the longest wait
-/// is not too short for any of them.
+/// Returns the longest wait of all `Retry-After` headers. Proxies may have added headers of their own, and the longest
+/// wait is long enough for all of them.
 fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let values = headers.get_all(RETRY_AFTER).iter();
     values
@@ -47,7 +47,8 @@ fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
         .max()
 }
 
-/// Parses `Retry-After: 120`. A number above `u64::MAX` becomes `u64::MAX`.
+/// Parses a number of seconds, as in `Retry-After: 120`. A number above `u64::MAX` becomes `u64::MAX`. Returns `None`
+/// if the value is not a number.
 fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
     let text = trimmed_text(value)?;
     // `parse` would also accept a plus sign.
@@ -55,18 +56,20 @@ fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
     is_number.then(|| Duration::from_secs(text.parse().unwrap_or(u64::MAX)))
 }
 
-/// Parses `Retry-After: Fri, 31 Dec 1999 23:59:59 GMT`, relative to the `Date` of the response, or else to `now`.
+/// Parses a date, as in `Retry-After: Fri, 31 Dec 1999 23:59:59 GMT`, and returns the wait until that date. The wait
+/// begins at the `Date` of the response, or at `now` if the response has no valid `Date`.
 fn parse_wait_until(value: &HeaderValue, headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let until = parse_date(value)?;
-    let sent = headers.get(DATE).and_then(parse_date).or_else(|| system_time(now))?;
+    let until = parse_http_date_header(value)?;
+    let sent =
+        headers.get(DATE).and_then(parse_http_date_header).or_else(|| to_system_time(now))?;
     Some(until.duration_since(sent).unwrap_or_default())
 }
 
-fn parse_date(value: &HeaderValue) -> Option<SystemTime> {
+fn parse_http_date_header(value: &HeaderValue) -> Option<SystemTime> {
     httpdate::parse_http_date(trimmed_text(value)?).ok()
 }
 
-fn system_time(now: Timestamp) -> Option<SystemTime> {
+fn to_system_time(now: Timestamp) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(now.as_micros()))
 }
 
@@ -74,23 +77,26 @@ fn trimmed_text(value: &HeaderValue) -> Option<&str> {
     value.to_str().ok().map(str::trim)
 }
 
-/// Returns the longest `t` of the limits with nothing remaining. Several `RateLimit` header lines form one list.
+/// Returns the longest wait in the `RateLimit` headers: the maximum of the parameter `t` over all limits with nothing
+/// remaining. Several `RateLimit` header lines form one list.
 fn parse_rate_limit(headers: &HeaderMap) -> Option<Duration> {
-    let lines: Vec<&[u8]> = headers.get_all(RATE_LIMIT).iter().map(HeaderValue::as_bytes).collect();
+    let lines: Vec<&[u8]> =
+        headers.get_all(RATE_LIMIT_HEADER).iter().map(HeaderValue::as_bytes).collect();
     let list: List = Parser::new(&lines.join(&b", "[..])).parse().ok()?;
     // One malformed item invalidates the whole field: the rest cannot be trusted either.
     let items: Option<Vec<RateLimitItem>> = list.iter().map(RateLimitItem::from_entry).collect();
     items?.into_iter().filter(|item| item.remaining == 0).filter_map(|item| item.reset).max()
 }
 
-/// One item of the `RateLimit` field.
+/// One item of the `RateLimit` field, which describes one limit.
 struct RateLimitItem {
     remaining: u64,
     reset: Option<Duration>,
 }
 
 impl RateLimitItem {
-    /// Returns `None` if the item is not a String with the parameter `r`, or if a parameter is malformed.
+    /// Reads one item of the field. Returns `None` if the item is not a String with the parameter `r`, or if a
+    /// parameter is malformed.
     fn from_entry(entry: &ListEntry) -> Option<Self> {
         let ListEntry::Item(Item { bare_item: BareItem::String(_), params }) = entry else {
             return None;
@@ -103,7 +109,7 @@ impl RateLimitItem {
     }
 }
 
-/// Returns a parameter that is an Integer of at least 0.
+/// Returns the value of a parameter; `None` if the parameter is not an Integer of at least 0.
 fn parse_integer(params: &Parameters, name: &str) -> Option<u64> {
     let BareItem::Integer(value) = params.get(name)? else { return None };
     u64::try_from(i64::from(*value)).ok()

@@ -1,4 +1,4 @@
-//! The rule for requests that may be sent more than once.
+//! The policy for repeating requests, which determines the requests that may be sent more than once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use http::Method;
 
 use crate::extract::RequestHead;
 
-type Predicate = dyn Fn(RequestHead<'_>) -> bool + Send + Sync;
+type RepeatPredicate = dyn Fn(RequestHead<'_>) -> bool + Send + Sync;
 
 /// The choice of requests that may be repeated: requests with an idempotent method or an idempotency key, and requests
 /// selected by an optional predicate.
 #[derive(Clone, Default)]
 pub(super) struct RepeatPolicy {
-    predicate: Option<Arc<Predicate>>,
+    predicate: Option<Arc<RepeatPredicate>>,
 }
 
 impl RepeatPolicy {
-    /// Creates a policy that additionally repeats the requests for which the predicate is true.
+    /// Creates a policy that additionally repeats the requests for which the predicate returns `true`.
     pub fn with_predicate(
         predicate: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
@@ -37,7 +37,8 @@ impl fmt::Debug for RepeatPolicy {
     }
 }
 
-/// Returns whether RFC 9110, section 9.2.2, defines the method as idempotent. An unknown method may not be.
+/// Returns `true` if RFC 9110, section 9.2.2, defines the method as idempotent. Unknown methods are not treated as
+/// idempotent.
 fn is_idempotent(method: &Method) -> bool {
     matches!(
         *method,
@@ -45,7 +46,8 @@ fn is_idempotent(method: &Method) -> bool {
     )
 }
 
-/// Returns whether the request has a non-empty idempotency key. A server that supports it carries the request out once.
+/// Returns `true` if the request has a non-empty idempotency key. A server that supports idempotency keys carries out a
+/// repeated request only once.
 fn has_idempotency_key(head: RequestHead<'_>) -> bool {
     head.headers.get("idempotency-key").is_some_and(|key| !key.as_bytes().trim_ascii().is_empty())
 }

@@ -1,4 +1,4 @@
-//! The number of attempts and the waits between them.
+//! The number of attempts for a request, and the waits between attempts.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use slidegate::{Clock, Jitter, WallClock};
 
 use super::rate_limit_headers::parse_retry_delay;
 
-/// The minimum bound of a backoff, so that retries always pause.
+/// The minimum value of the backoff bounds, so that the client does not retry without a pause.
 const MIN_BACKOFF: Duration = Duration::from_millis(1);
 
-/// The bounds of attempts and waits.
+/// The maximum number of attempts, and the settings for the waits between attempts.
 #[derive(Clone, Debug)]
 pub(super) struct RetrySchedule {
     pub max_attempts: u32,
@@ -38,8 +38,9 @@ impl RetrySchedule {
         self.max_backoff = max.max(MIN_BACKOFF);
     }
 
-    /// Returns the wait after the response to the given attempt, `elapsed` after the first attempt started; `None` if
-    /// the response is final.
+    /// Returns the wait before the next attempt; `None` if the response is final. `attempt` is the number of the
+    /// attempt that received the response, starting at 1, and `elapsed` is the time since the start of the first
+    /// attempt.
     pub fn wait_after<R>(
         &self,
         response: &Response<R>,
@@ -57,12 +58,12 @@ impl RetrySchedule {
         (elapsed.saturating_add(wait) <= self.total_time).then_some(wait)
     }
 
-    /// Draws a backoff with full jitter: between zero and a bound that doubles with each attempt.
+    /// Draws a backoff with full jitter: a random time between zero and a bound that doubles with each attempt.
     fn backoff(&self, attempt: u32) -> Duration {
         Jitter::up_to(self.backoff_bound(attempt)).draw().extend(Duration::ZERO)
     }
 
-    /// Returns the bound of the backoff after the given attempt.
+    /// Returns the upper bound of the backoff after the given attempt. Attempts are counted from 1.
     fn backoff_bound(&self, attempt: u32) -> Duration {
         let factor = 2_u32.saturating_pow(attempt.saturating_sub(1));
         self.initial_backoff.saturating_mul(factor).min(self.max_backoff)
@@ -77,7 +78,7 @@ fn is_denied(status: StatusCode) -> bool {
 mod tests {
     use super::*;
 
-    fn bounds(initial: Duration, max: Duration) -> [Duration; 4] {
+    fn backoff_bounds(initial: Duration, max: Duration) -> [Duration; 4] {
         let mut schedule = RetrySchedule::default();
         schedule.set_backoff(initial, max);
         [1, 2, 3, u32::MAX].map(|attempt| schedule.backoff_bound(attempt))
@@ -86,9 +87,9 @@ mod tests {
     #[test]
     fn backoff_bound_doubles_up_to_max() {
         let ms = Duration::from_millis;
-        assert_eq!(bounds(ms(100), ms(350)), [100, 200, 350, 350].map(ms));
-        assert_eq!(bounds(ms(100), ms(50)), [ms(50); 4]);
-        assert_eq!(bounds(Duration::ZERO, Duration::ZERO), [ms(1); 4]);
-        assert_eq!(bounds(Duration::MAX, Duration::MAX), [Duration::MAX; 4]);
+        assert_eq!(backoff_bounds(ms(100), ms(350)), [100, 200, 350, 350].map(ms));
+        assert_eq!(backoff_bounds(ms(100), ms(50)), [ms(50); 4]);
+        assert_eq!(backoff_bounds(Duration::ZERO, Duration::ZERO), [ms(1); 4]);
+        assert_eq!(backoff_bounds(Duration::MAX, Duration::MAX), [Duration::MAX; 4]);
     }
 }

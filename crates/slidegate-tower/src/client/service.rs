@@ -1,4 +1,4 @@
-//! The service, which decides for each request whether it may be repeated.
+//! The client service, which decides for each request whether the request may be repeated.
 
 use std::mem;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Extractors under the attribute names that a policy uses.
+//! A set of extractors, each with the attribute name that a policy uses for its value.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use super::{Extract, ExtractedText, RequestHead};
 use crate::request_options::RequestCosts;
 
-/// The attributes that a policy sees of each request: names and the extractors of their values.
+/// The attributes that a policy sees of each request. Each attribute has a name, and an extractor of its value.
 ///
-/// If a value is missing, so is the attribute; the `when_missing` of a rule then determines whether the rule is skipped
-/// or denies the request. If two extractors have the same name, the first one with a value applies.
+/// If a request lacks a value, it lacks the attribute; the `when_missing` of a rule then determines whether the rule is
+/// skipped or denies the request. If two extractors have the same name, the first one with a value applies.
 ///
 /// ```
 /// use slidegate_tower::{Attributes, TrustedProxies, extract};
@@ -25,25 +25,25 @@ use crate::request_options::RequestCosts;
 pub struct Attributes(Vec<(Box<str>, Box<dyn Extract>)>);
 
 impl Attributes {
-    /// Creates an empty set, sufficient for a policy without `per` and `when`.
+    /// Creates an empty set of attributes, sufficient for a policy without `per` and `when`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an attribute.
+    /// Adds an attribute with the given name and the extractor of its value.
     pub fn with(mut self, name: impl Into<Box<str>>, value: impl Extract) -> Self {
         self.0.push((name.into(), Box::new(value)));
         self
     }
 
-    /// Reads the attributes of a request.
+    /// Reads the values of all attributes from a request. Attributes without a value are left out.
     pub(crate) fn read<'r>(&'r self, head: RequestHead<'r>) -> AttributeValues<'r> {
         let values = self.0.iter().map(|(name, value)| (&**name, value.attribute(head)));
         AttributeValues(values.filter_map(|(name, value)| Some((name, value?))).collect())
     }
 }
 
-/// Shows only the names: extractors are functions.
+/// Shows only the names of the attributes, because extractors are functions.
 impl fmt::Debug for Attributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Attributes")?;
@@ -51,19 +51,20 @@ impl fmt::Debug for Attributes {
     }
 }
 
-/// Name and text of an attribute, and its bytes if they are not UTF-8.
+/// The name and the text of an attribute. The third field contains the original bytes of the value if they are not
+/// UTF-8.
 pub(crate) type AttributeRef<'r> = (&'r str, &'r str, Option<&'r [u8]>);
 
-/// The attributes of one request: up to six without an allocation, as in a [`Descriptor`].
+/// The attributes of one request. Up to six attributes are stored without an allocation, as in a [`Descriptor`].
 pub(crate) struct AttributeValues<'r>(SmallVec<[(&'r str, ExtractedText<'r>); 6]>);
 
 impl AttributeValues<'_> {
-    /// Returns each attribute.
+    /// Returns an iterator over the attributes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = AttributeRef<'_>> {
         self.0.iter().map(|(name, value)| (*name, &**value, value.bytes()))
     }
 
-    /// Returns the descriptor of the request.
+    /// Returns the descriptor of the request, with these attributes and the given costs.
     pub(crate) fn descriptor<'d>(&'d self, costs: &RequestCosts<'d>) -> Descriptor<'d> {
         let descriptor = Descriptor::new(self.0.iter().map(|(name, value)| (*name, &**value)));
         let bytes = self.0.iter().filter_map(|(name, value)| Some((*name, value.bytes()?)));
@@ -85,14 +86,14 @@ mod tests {
     use super::*;
     use crate::{Peer, TrustedProxies};
 
-    fn read(attributes: &Attributes, request: &Request<()>) -> Vec<(String, String)> {
+    fn read_pairs(attributes: &Attributes, request: &Request<()>) -> Vec<(String, String)> {
         let read = attributes.read(request.into());
         let costs = RequestCosts::default();
         let descriptor = read.descriptor(&costs);
         descriptor.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn owned_pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
@@ -103,11 +104,14 @@ mod tests {
             .with("a", header("a"))
             .with("b", header("b"));
         let request = Request::get("/").header("b", "2").body(()).unwrap();
-        assert_eq!(read(&attributes, &request), pairs(&[("method", "GET"), ("b", "2")]));
+        assert_eq!(
+            read_pairs(&attributes, &request),
+            owned_pairs(&[("method", "GET"), ("b", "2")])
+        );
     }
 
     #[test]
-    fn first_present_value_of_name_applies() {
+    fn first_extractor_with_value_applies_per_name() {
         let attributes =
             Attributes::new().with("user", header("a")).with("user", value("anonymous"));
         let user = |request: &Request<()>| {
@@ -120,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn address_attribute_is_complete() {
+    fn ip_attribute_is_full_ipv6_address() {
         let attributes = Attributes::new().with("ip", client_ip(TrustedProxies::none()));
         let peer = Peer("[2001:db8::1]:4711".parse().unwrap());
         let request = Request::get("/").extension(peer).body(()).unwrap();
-        assert_eq!(read(&attributes, &request), pairs(&[("ip", "2001:db8::1")]));
+        assert_eq!(read_pairs(&attributes, &request), owned_pairs(&[("ip", "2001:db8::1")]));
     }
 
     #[test]
@@ -144,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_names() {
+    fn debug_output_shows_attribute_names() {
         let attributes = Attributes::new().with("a", value("x")).with("b", value("y"));
         assert_eq!(format!("{attributes:?}"), r#"Attributes["a", "b"]"#);
     }

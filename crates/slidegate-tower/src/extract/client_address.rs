@@ -9,13 +9,14 @@ use crate::trusted_proxies::TrustedProxies;
 /// The header to which each proxy appends the address of its own client.
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Returns the client's address from `X-Forwarded-For`, read from right to left. If `peer`, the other end of the
-/// connection, is a trusted proxy, its entry is accepted; if that entry is a trusted proxy too, so is the entry to the
-/// left of it, and so on. Everything to the left of the first untrusted address is ignored, because the client may
-/// have made it up.
+/// Returns the client's address. `peer` is the address of the other end of the connection. If the peer is not a trusted
+/// proxy, the peer is the client. Otherwise the function reads the entries of `X-Forwarded-For` from right to left,
+/// because each proxy appends the address of its own client. The first address that is not a trusted proxy is the
+/// client. Everything to the left of this address is ignored, because the client may have made it up. If all addresses
+/// are trusted proxies, the leftmost one is returned.
 ///
-/// An entry that is not an address stands for a client that a trusted proxy cannot name: then the address of that proxy
-/// is returned. `::ffff:192.0.2.7` is 192.0.2.7.
+/// An entry that is not an address was written by a trusted proxy that cannot name its client: then the address of that
+/// proxy is returned. An IPv4-mapped address such as `::ffff:192.0.2.7` is returned as 192.0.2.7.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -38,7 +39,7 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxie
         // Split as bytes: an entry that is not UTF-8 invalidates only itself, not the entries that proxies appended.
         let entries = line.as_bytes().rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         for entry in entries.filter(|entry| !entry.is_empty()) {
-            let Some(hop) = parse_entry(entry) else { return client };
+            let Some(hop) = parse_forwarded_entry(entry) else { return client };
             client = hop;
             if !trusted.contains(hop) {
                 return client;
@@ -48,8 +49,9 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxie
     client
 }
 
-/// Parses an entry, with or without a port. `::ffff:192.0.2.7` is 192.0.2.7.
-fn parse_entry(entry: &[u8]) -> Option<IpAddr> {
+/// Parses one entry of `X-Forwarded-For`, an address with or without a port; `None` if the entry is not an address.
+/// `::ffff:192.0.2.7` becomes 192.0.2.7.
+fn parse_forwarded_entry(entry: &[u8]) -> Option<IpAddr> {
     let entry = str::from_utf8(entry).ok()?;
     let bracketed = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || entry.parse().ok().map(|address: SocketAddr| address.ip());
@@ -64,59 +66,59 @@ mod tests {
 
     use super::*;
 
-    const TRUSTED: &str = "127.0.0.1,10.0.0.0/8,fd00::/8";
+    const TRUSTED_PROXIES: &str = "127.0.0.1,10.0.0.0/8,fd00::/8";
 
     /// Returns the client's address for a request from 127.0.0.1 with these header lines.
-    fn client_of_lines(lines: &[&[u8]]) -> String {
+    fn client_for_header_lines(lines: &[&[u8]]) -> String {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(&X_FORWARDED_FOR, HeaderValue::from_bytes(line).unwrap());
         }
         let peer = IpAddr::from([127, 0, 0, 1]);
-        client_address(&headers, peer, &TRUSTED.parse().unwrap()).to_string()
+        client_address(&headers, peer, &TRUSTED_PROXIES.parse().unwrap()).to_string()
     }
 
-    fn client_of_line(line: &str) -> String {
-        client_of_lines(&[line.as_bytes()])
+    fn client_for_header_line(line: &str) -> String {
+        client_for_header_lines(&[line.as_bytes()])
     }
 
     #[test]
     fn rightmost_untrusted_address_is_client() {
-        assert_eq!(client_of_line("192.0.2.7"), "192.0.2.7");
-        assert_eq!(client_of_line("192.0.2.7, 10.0.0.1, 10.0.0.2"), "192.0.2.7");
+        assert_eq!(client_for_header_line("192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_for_header_line("192.0.2.7, 10.0.0.1, 10.0.0.2"), "192.0.2.7");
     }
 
     #[test]
     fn entries_written_by_client_are_ignored() {
-        assert_eq!(client_of_line("198.51.100.1, 192.0.2.7"), "192.0.2.7");
-        assert_eq!(client_of_line("10.9.9.9, 192.0.2.7, 10.0.0.1"), "192.0.2.7");
-        assert_eq!(client_of_line("rubbish, 192.0.2.7"), "192.0.2.7");
-        assert_eq!(client_of_lines(&[b"198.51.100.1", b"192.0.2.7"]), "192.0.2.7");
-        assert_eq!(client_of_lines(&[b"\xff", b"192.0.2.7, 10.0.0.1"]), "192.0.2.7");
-        assert_eq!(client_of_lines(&[b"\xff, 192.0.2.7, 10.0.0.1"]), "192.0.2.7");
+        assert_eq!(client_for_header_line("198.51.100.1, 192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_for_header_line("10.9.9.9, 192.0.2.7, 10.0.0.1"), "192.0.2.7");
+        assert_eq!(client_for_header_line("rubbish, 192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_for_header_lines(&[b"198.51.100.1", b"192.0.2.7"]), "192.0.2.7");
+        assert_eq!(client_for_header_lines(&[b"\xff", b"192.0.2.7, 10.0.0.1"]), "192.0.2.7");
+        assert_eq!(client_for_header_lines(&[b"\xff, 192.0.2.7, 10.0.0.1"]), "192.0.2.7");
     }
 
     #[test]
-    fn all_trusted_addresses_yield_leftmost_or_peer() {
-        assert_eq!(client_of_line("10.0.0.1, 10.0.0.2"), "10.0.0.1");
-        assert_eq!(client_of_lines(&[b"fd00::1", b"10.0.0.2"]), "fd00::1");
+    fn header_of_only_proxies_yields_leftmost_or_peer() {
+        assert_eq!(client_for_header_line("10.0.0.1, 10.0.0.2"), "10.0.0.1");
+        assert_eq!(client_for_header_lines(&[b"fd00::1", b"10.0.0.2"]), "fd00::1");
         for empty in [&[][..], &[&b""[..]], &[&b" , ,"[..]]] {
-            assert_eq!(client_of_lines(empty), "127.0.0.1");
+            assert_eq!(client_for_header_lines(empty), "127.0.0.1");
         }
     }
 
     #[test]
-    fn invalid_entry_yields_proxy_that_wrote_it() {
+    fn invalid_entry_yields_address_of_its_proxy() {
         for invalid in ["unknown", "_hidden", "192.0.2", "192.0.2.7:x", "[::1", "::1]", "a.example"]
         {
             assert_eq!(
-                client_of_line(&format!("192.0.2.7, {invalid}, 10.0.0.1")),
+                client_for_header_line(&format!("192.0.2.7, {invalid}, 10.0.0.1")),
                 "10.0.0.1",
                 "{invalid}"
             );
-            assert_eq!(client_of_line(invalid), "127.0.0.1", "{invalid}");
+            assert_eq!(client_for_header_line(invalid), "127.0.0.1", "{invalid}");
         }
-        assert_eq!(client_of_lines(&[b"192.0.2.7", b"\xff"]), "127.0.0.1");
+        assert_eq!(client_for_header_lines(&[b"192.0.2.7", b"\xff"]), "127.0.0.1");
     }
 
     #[test]
@@ -131,7 +133,7 @@ mod tests {
             ("192.0.2.7,", "192.0.2.7"),
             ("192.0.2.7,, 10.0.0.1:99 ,[::ffff:10.0.0.1]:1", "192.0.2.7"),
         ] {
-            assert_eq!(client_of_line(entry), expected, "{entry}");
+            assert_eq!(client_for_header_line(entry), expected, "{entry}");
         }
     }
 
@@ -142,13 +144,13 @@ mod tests {
         let client = |peer: &str, trusted: &str| {
             client_address(&headers, peer.parse().unwrap(), &trusted.parse().unwrap()).to_string()
         };
-        assert_eq!(client("192.0.2.7", TRUSTED), "192.0.2.7");
+        assert_eq!(client("192.0.2.7", TRUSTED_PROXIES), "192.0.2.7");
         assert_eq!(client("127.0.0.1", "none"), "127.0.0.1");
-        assert_eq!(client("::ffff:192.0.2.7", TRUSTED), "192.0.2.7");
+        assert_eq!(client("::ffff:192.0.2.7", TRUSTED_PROXIES), "192.0.2.7");
     }
 
     /// Generates header lines with trusted and untrusted addresses and arbitrary bytes.
-    fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    fn arbitrary_header_lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let octet = prop_oneof![Just(b','), Just(b' '), 0x20u8..0x7f, 0x80u8..=0xff];
         let entry = prop_oneof![
             prop::collection::vec(octet, 0..12),
@@ -165,7 +167,7 @@ mod tests {
         values.map(|value| (X_FORWARDED_FOR.clone(), value)).collect()
     }
 
-    /// Returns every address that the lines contain, under any interpretation.
+    /// Returns every address in the header lines. An entry that can be read in several ways yields several addresses.
     fn listed_addresses(lines: &[Vec<u8>]) -> Vec<IpAddr> {
         let entries = lines.iter().flat_map(|line| line.split(|byte| *byte == b','));
         let texts = entries.filter_map(|entry| std::str::from_utf8(entry).ok()).map(str::trim);
@@ -177,8 +179,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn client_is_peer_or_listed_address(lines in lines()) {
-            let trusted = TRUSTED.parse().unwrap();
+        fn client_is_peer_or_listed_address(lines in arbitrary_header_lines()) {
+            let trusted = TRUSTED_PROXIES.parse().unwrap();
             let headers = forwarded_headers(&lines);
             let proxy = IpAddr::from([127, 0, 0, 1]);
             let client = client_address(&headers, proxy, &trusted);
@@ -189,7 +191,7 @@ mod tests {
 
         #[test]
         fn entries_left_of_untrusted_address_are_ignored(
-            mut lines in lines(), proxy: [u8; 2], is_same_line: bool,
+            mut lines in arbitrary_header_lines(), proxy: [u8; 2], is_same_line: bool,
         ) {
             let [a, b] = proxy;
             let appended = format!("192.0.2.7, 10.0.{a}.{b}").into_bytes();
@@ -198,7 +200,7 @@ mod tests {
                 None => lines.push(appended),
             }
             let client = client_address(
-                &forwarded_headers(&lines), [10, 0, 0, 1].into(), &TRUSTED.parse().unwrap(),
+                &forwarded_headers(&lines), [10, 0, 0, 1].into(), &TRUSTED_PROXIES.parse().unwrap(),
             );
             prop_assert_eq!(client, IpAddr::from([192, 0, 2, 7]));
         }

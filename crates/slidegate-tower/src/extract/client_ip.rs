@@ -1,4 +1,4 @@
-//! The client's address as a key or an attribute.
+//! An extractor of the client's address, for the key of a limiter or an attribute of a policy.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,20 +8,22 @@ use super::text::InlineText;
 use super::{Extract, ExtractedText, RequestHead, client_address};
 use crate::TrustedProxies;
 
-/// Default IPv6 prefix in bits: a client with one IPv6 address usually controls the whole /64.
-const IPV6_PREFIX: u8 = 64;
+/// The default length in bits of the prefix to which IPv6 addresses are shortened. A client with one IPv6 address
+/// usually controls the whole /64 network.
+const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
 
 /// Creates an extractor of the client's address: the address of the peer or, if the peer is a trusted proxy, the
 /// [address that it forwards](client_address).
 ///
-/// IPv4 addresses are complete, and `::ffff:192.0.2.7` is `192.0.2.7`. Of IPv6 addresses, the key of a limiter is the
-/// network, `2001:db8::/64`, because a client usually controls all of its addresses. A policy aggregates IPv6 addresses
-/// by itself, rule by rule, and compares addresses with networks; so as one of the [`Attributes`](super::Attributes)
-/// the address is complete, unless [`ipv6_prefix`](ClientIp::ipv6_prefix) is set.
+/// IPv4 addresses are extracted in full, and `::ffff:192.0.2.7` becomes `192.0.2.7`. As the key of a limiter, an IPv6
+/// address is shortened to its network, such as `2001:db8::/64`, because a client usually controls all addresses of the
+/// network. As one of the [`Attributes`](super::Attributes), an IPv6 address is complete unless
+/// [`ipv6_prefix`](ClientIp::ipv6_prefix) is set, because a policy aggregates IPv6 addresses by itself, rule by rule,
+/// and compares addresses with networks.
 ///
 /// The peer address is read from axum's `ConnectInfo` (`into_make_service_with_connect_info::<SocketAddr>`), tonic's
 /// `TcpConnectInfo` or the [`Peer`](super::Peer) of this crate. Without any of them, for example on a Unix socket,
-/// there is no value, whatever the headers contain.
+/// there is no value, even if `X-Forwarded-For` contains addresses.
 ///
 /// ```
 /// use http::Request;
@@ -49,8 +51,8 @@ pub struct ClientIp {
 }
 
 impl ClientIp {
-    /// Sets the prefix in bits to which IPv6 addresses are shortened, for keys and attributes. 128 is the complete
-    /// address. Values outside of 1 to 128 are clamped.
+    /// Sets the length in bits of the prefix to which IPv6 addresses are shortened, for keys and attributes. With 128,
+    /// addresses are complete. Values outside of 1 to 128 are clamped.
     ///
     /// ```
     /// # use http::Request;
@@ -66,7 +68,7 @@ impl ClientIp {
     }
 
     #[inline]
-    fn read_address<'r>(
+    fn format_client_address<'r>(
         &self,
         head: RequestHead<'r>,
         ipv6_prefix: u8,
@@ -82,15 +84,15 @@ impl ClientIp {
 impl Extract for ClientIp {
     #[inline]
     fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
-        self.read_address(head, self.ipv6_prefix.unwrap_or(IPV6_PREFIX))
+        self.format_client_address(head, self.ipv6_prefix.unwrap_or(DEFAULT_IPV6_PREFIX_BITS))
     }
 
     fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
-        self.read_address(head, self.ipv6_prefix.unwrap_or(128))
+        self.format_client_address(head, self.ipv6_prefix.unwrap_or(128))
     }
 }
 
-/// Formats like `to_string`, in a fraction of the time: this runs for every request.
+/// Formats an address like `to_string`, but faster, because this function runs for every request.
 fn format_ipv4(address: Ipv4Addr) -> InlineText {
     let mut text = InlineText::new();
     for (nth, octet) in address.octets().into_iter().enumerate() {
@@ -108,7 +110,8 @@ fn format_ipv4(address: Ipv4Addr) -> InlineText {
     text
 }
 
-/// Formats the network of an address with a prefix of 1 to 128 bits.
+/// Formats the network that contains an address, with a prefix of 1 to 128 bits. With 128 bits, the result is the
+/// address.
 fn format_ipv6_network(address: Ipv6Addr, bits: u8) -> InlineText {
     let mut text = InlineText::new();
     let mask = !u128::MAX.checked_shr(bits.into()).unwrap_or(0);
@@ -131,10 +134,10 @@ mod tests {
     use super::*;
     use crate::Peer;
 
-    const PROXIES: &str = "127.0.0.1,10.0.0.0/8,fd00::/8";
+    const TRUSTED_PROXIES: &str = "127.0.0.1,10.0.0.0/8,fd00::/8";
 
     /// Returns a request from this peer with these `X-Forwarded-For` lines.
-    fn request(peer: &str, lines: &[&str]) -> Request<()> {
+    fn request_from_peer(peer: &str, lines: &[&str]) -> Request<()> {
         let peer = SocketAddr::new(peer.parse().unwrap(), 4711);
         let request = Request::get("/").extension(Peer(peer));
         let add = |request: http::request::Builder, line: &&str| {
@@ -143,43 +146,63 @@ mod tests {
         lines.iter().fold(request, add).body(()).unwrap()
     }
 
-    fn extract(ip: &ClientIp, request: &Request<()>) -> String {
+    fn extract_key(ip: &ClientIp, request: &Request<()>) -> String {
         ip.extract(request.into()).unwrap().into_owned()
     }
 
-    /// Returns the key of a limiter.
-    fn key(proxies: &str, peer: &str, lines: &[&str]) -> String {
-        extract(&client_ip(proxies.parse().unwrap()), &request(peer, lines))
+    /// Returns the limiter key of a request from `peer` with these `X-Forwarded-For` lines, if `proxies` are trusted.
+    fn limiter_key(proxies: &str, peer: &str, lines: &[&str]) -> String {
+        extract_key(&client_ip(proxies.parse().unwrap()), &request_from_peer(peer, lines))
     }
 
-    fn peer_key(peer: &str) -> String {
-        key("none", peer, &[])
+    fn limiter_key_of_peer(peer: &str) -> String {
+        limiter_key("none", peer, &[])
     }
 
     #[test]
-    fn header_without_trusted_proxy_is_ignored() {
+    fn forwarded_header_from_untrusted_peer_is_ignored() {
         for spoofed in ["198.51.100.1", "127.0.0.1", "10.0.0.1, 10.0.0.2", "192.0.2.8,", "::1"] {
-            assert_eq!(key("none", "192.0.2.7", &[spoofed]), "192.0.2.7", "{spoofed}");
-            assert_eq!(key(PROXIES, "192.0.2.7", &[spoofed]), "192.0.2.7", "{spoofed}");
+            assert_eq!(limiter_key("none", "192.0.2.7", &[spoofed]), "192.0.2.7", "{spoofed}");
+            assert_eq!(
+                limiter_key(TRUSTED_PROXIES, "192.0.2.7", &[spoofed]),
+                "192.0.2.7",
+                "{spoofed}"
+            );
         }
     }
 
     #[test]
-    fn one_trusted_proxy_names_client() {
+    fn address_appended_by_single_proxy_is_client() {
         for spoofed in ["198.51.100.1", "127.0.0.1", "10.0.0.1, 10.0.0.2", "rubbish", ",,"] {
             let lines = format!("{spoofed}, 192.0.2.7");
-            assert_eq!(key(PROXIES, "10.0.0.1", &[&lines]), "192.0.2.7", "{spoofed}");
-            assert_eq!(key(PROXIES, "10.0.0.1", &[spoofed, "192.0.2.7"]), "192.0.2.7", "{spoofed}");
+            assert_eq!(
+                limiter_key(TRUSTED_PROXIES, "10.0.0.1", &[&lines]),
+                "192.0.2.7",
+                "{spoofed}"
+            );
+            assert_eq!(
+                limiter_key(TRUSTED_PROXIES, "10.0.0.1", &[spoofed, "192.0.2.7"]),
+                "192.0.2.7",
+                "{spoofed}"
+            );
         }
     }
 
     #[test]
-    fn outer_of_two_proxies_names_client() {
+    fn address_appended_by_outer_proxy_is_client() {
         for spoofed in ["198.51.100.1", "127.0.0.1", "10.0.0.1, 10.0.0.2", "rubbish", ",,"] {
             let lines = format!("{spoofed}, 192.0.2.7, 10.0.0.2");
-            assert_eq!(key(PROXIES, "10.0.0.1", &[&lines]), "192.0.2.7", "{spoofed}");
+            assert_eq!(
+                limiter_key(TRUSTED_PROXIES, "10.0.0.1", &[&lines]),
+                "192.0.2.7",
+                "{spoofed}"
+            );
             let lines = [spoofed, "192.0.2.7", "10.0.0.2"];
-            assert_eq!(key(PROXIES, "::ffff:10.0.0.1", &lines), "192.0.2.7", "{spoofed}");
+            assert_eq!(
+                limiter_key(TRUSTED_PROXIES, "::ffff:10.0.0.1", &lines),
+                "192.0.2.7",
+                "{spoofed}"
+            );
         }
     }
 
@@ -204,38 +227,49 @@ mod tests {
             "192.0.2.7;10.0.0.1",
             "\u{661}92.0.2.7",
         ] {
-            assert_eq!(key(PROXIES, "10.0.0.1", &[malformed]), "10.0.0.1", "{malformed}");
+            assert_eq!(
+                limiter_key(TRUSTED_PROXIES, "10.0.0.1", &[malformed]),
+                "10.0.0.1",
+                "{malformed}"
+            );
             let header = format!("198.51.100.1, {malformed}, 10.0.0.2");
             let expected = if malformed.trim_matches([',', ' ']).is_empty() {
                 "198.51.100.1"
             } else {
                 "10.0.0.2"
             };
-            assert_eq!(key(PROXIES, "10.0.0.1", &[&header]), expected, "{malformed}");
+            assert_eq!(
+                limiter_key(TRUSTED_PROXIES, "10.0.0.1", &[&header]),
+                expected,
+                "{malformed}"
+            );
         }
     }
 
     #[test]
-    fn ipv6_addresses_share_key_within_prefix_64() {
+    fn ipv6_addresses_in_same_64_network_share_key() {
         for same in ["2001:db8:1:2::", "2001:db8:1:2:ffff:ffff:ffff:ffff", "2001:DB8:1:2:0:0:0:7"] {
-            assert_eq!(peer_key(same), "2001:db8:1:2::/64");
-            assert_eq!(key(PROXIES, "fd00::1", &[same]), "2001:db8:1:2::/64");
+            assert_eq!(limiter_key_of_peer(same), "2001:db8:1:2::/64");
+            assert_eq!(limiter_key(TRUSTED_PROXIES, "fd00::1", &[same]), "2001:db8:1:2::/64");
         }
-        assert_eq!(peer_key("2001:db8:1:3::"), "2001:db8:1:3::/64");
-        assert_eq!(peer_key("::1"), "::/64");
+        assert_eq!(limiter_key_of_peer("2001:db8:1:3::"), "2001:db8:1:3::/64");
+        assert_eq!(limiter_key_of_peer("::1"), "::/64");
     }
 
     #[test]
-    fn mapped_ipv4_address_is_complete() {
-        assert_eq!(peer_key("192.0.2.7"), "192.0.2.7");
-        assert_eq!(peer_key("::ffff:192.0.2.7"), "192.0.2.7");
-        assert_eq!(peer_key("::ffff:192.0.2.8"), "192.0.2.8");
-        assert_eq!(key(PROXIES, "::ffff:10.0.0.1", &["::ffff:192.0.2.7"]), "192.0.2.7");
+    fn mapped_ipv4_address_becomes_plain_ipv4() {
+        assert_eq!(limiter_key_of_peer("192.0.2.7"), "192.0.2.7");
+        assert_eq!(limiter_key_of_peer("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(limiter_key_of_peer("::ffff:192.0.2.8"), "192.0.2.8");
+        assert_eq!(
+            limiter_key(TRUSTED_PROXIES, "::ffff:10.0.0.1", &["::ffff:192.0.2.7"]),
+            "192.0.2.7"
+        );
     }
 
     #[test]
     fn ipv6_prefix_is_clamped() {
-        let request = request("2001:db8:ffff:ffff::1", &[]);
+        let request = request_from_peer("2001:db8:ffff:ffff::1", &[]);
         for (bits, expected) in [
             (0, "::/1"),
             (1, "::/1"),
@@ -245,21 +279,22 @@ mod tests {
             (255, "2001:db8:ffff:ffff::1"),
         ] {
             let ip = client_ip(TrustedProxies::none()).ipv6_prefix(bits);
-            assert_eq!(extract(&ip, &request), expected);
+            assert_eq!(extract_key(&ip, &request), expected);
             assert_eq!(ip.attribute((&request).into()).unwrap(), expected);
         }
     }
 
     #[test]
-    fn ipv6_attribute_is_complete() {
+    fn ipv6_attribute_is_full_address() {
         let ip = client_ip(TrustedProxies::none());
-        let attribute = |peer| ip.attribute((&request(peer, &[])).into()).unwrap().into_owned();
+        let attribute =
+            |peer| ip.attribute((&request_from_peer(peer, &[])).into()).unwrap().into_owned();
         assert_eq!(attribute("2001:db8::1"), "2001:db8::1");
         assert_eq!(attribute("::ffff:192.0.2.7"), "192.0.2.7");
     }
 
     #[test]
-    fn unknown_peer_has_no_value() {
+    fn request_without_peer_address_has_no_value() {
         let request = Request::get("/").header("x-forwarded-for", "192.0.2.7").body(()).unwrap();
         for proxies in ["none", "0.0.0.0/0,::/0"] {
             let ip = client_ip(proxies.parse().unwrap());
@@ -270,13 +305,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ipv4_format_equals_std(bits: u32) {
+        fn ipv4_format_equals_standard_library(bits: u32) {
             let address = Ipv4Addr::from_bits(bits);
             prop_assert_eq!(&*format_ipv4(address), &*address.to_string());
         }
 
         #[test]
-        fn ipv6_network_is_shared_within_prefix_only(
+        fn ipv6_addresses_share_network_only_within_prefix(
             bits: u128, other: u128, shared in 0u8..=128, prefix in 1u8..=128,
         ) {
             let mask = u128::MAX.checked_shr(shared.into()).unwrap_or(0);

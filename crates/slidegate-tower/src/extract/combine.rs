@@ -2,7 +2,7 @@
 
 use super::{Extract, ExtractedText, RequestHead};
 
-/// An extractor with a fallback, created by [`Extract::or`].
+/// An extractor with a second extractor as fallback, created by [`Extract::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B>(pub(super) A, pub(super) B);
 
@@ -16,7 +16,7 @@ impl<A: Extract, B: Extract> Extract for Or<A, B> {
     }
 }
 
-/// An extractor that converts the value of another one, created by [`Extract::map`].
+/// An extractor that converts the value of another extractor, created by [`Extract::map`].
 #[derive(Clone, Copy, Debug)]
 pub struct Map<E, F>(pub(super) E, pub(super) F);
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use crate::{Peer, TrustedProxies};
 
-    fn request(headers: &[(&str, &str)]) -> Request<()> {
+    fn request_with_headers(headers: &[(&str, &str)]) -> Request<()> {
         let peer = Peer("[2001:db8::1]:4711".parse().unwrap());
         let request = Request::get("/").extension(peer);
         let request =
@@ -51,22 +51,24 @@ mod tests {
     }
 
     #[test]
-    fn first_present_value_is_used() {
+    fn or_uses_first_present_value() {
         let value = header("a").or(header("b")).or(value("c"));
-        let read = |headers: &[_]| value.extract((&request(headers)).into()).unwrap().into_owned();
+        let read = |headers: &[_]| {
+            value.extract((&request_with_headers(headers)).into()).unwrap().into_owned()
+        };
         assert_eq!(read(&[("a", "1"), ("b", "2")]), "1");
         assert_eq!(read(&[("b", "2")]), "2");
         assert_eq!(read(&[("a", ""), ("b", "2")]), "2");
         assert_eq!(read(&[]), "c");
-        assert_eq!(header("a").or(header("b")).extract((&request(&[])).into()), None);
+        assert_eq!(header("a").or(header("b")).extract((&request_with_headers(&[])).into()), None);
     }
 
     #[test]
-    fn map_converts_or_drops_present_value() {
+    fn map_converts_or_drops_value() {
         let digits =
             header("a").map(|text| text.parse::<u32>().ok().map(|number| number.to_string()));
         let read = |headers: &[_]| {
-            digits.extract((&request(headers)).into()).map(ExtractedText::into_owned)
+            digits.extract((&request_with_headers(headers)).into()).map(ExtractedText::into_owned)
         };
         assert_eq!(read(&[("a", "007")]).as_deref(), Some("7"));
         assert_eq!(read(&[("a", "seven")]), None);
@@ -74,10 +76,10 @@ mod tests {
     }
 
     #[test]
-    fn combined_ipv6_attribute_is_complete() {
+    fn combined_extractor_keeps_full_ipv6_attribute() {
         let client =
             api_key().or(client_ip(TrustedProxies::none())).map(|text| Some(format!("by {text}")));
-        let request = request(&[]);
+        let request = request_with_headers(&[]);
         assert_eq!(client.extract((&request).into()).unwrap(), "by 2001:db8::/64");
         assert_eq!(client.attribute((&request).into()).unwrap(), "by 2001:db8::1");
     }

@@ -22,7 +22,7 @@ where
     FromFn(read)
 }
 
-/// An extractor created by [`from_fn`].
+/// An extractor that calls a function of the request head, created by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
@@ -82,8 +82,8 @@ pub fn value(text: &'static str) -> impl Extract + Copy + fmt::Debug {
     from_fn(move |_| Some(Cow::Borrowed(text)))
 }
 
-/// Creates an extractor of the method, such as `GET`. HTTP lets clients invent methods: use it as a key only in rules
-/// that match specific methods.
+/// Creates an extractor of the request method, such as `GET`. HTTP lets clients invent methods, so use the method as a
+/// key only in rules that match specific methods.
 ///
 /// ```
 /// use http::Request;
@@ -96,9 +96,10 @@ pub fn method() -> impl Extract + Copy + fmt::Debug {
     from_fn(|head| Some(head.method.as_str().into()))
 }
 
-/// Creates an extractor of the path for the `routes` of a policy: without the query, and [normalized](normalize_path),
-/// so that `/%6Cogin` is `/login`. Count by the `route` that the policy derives from it, never by the path itself,
-/// because clients can invent any number of paths. `CONNECT` requests have no value.
+/// Creates an extractor of the request path, for the `routes` of a policy. The path has no query and is
+/// [normalized](normalize_path), so that `/%6Cogin` becomes `/login`. Count by the `route` that the policy derives from
+/// the path, never by the path itself, because clients can invent any number of paths. `CONNECT` requests have no
+/// value.
 ///
 /// ```
 /// use http::Request;
@@ -111,8 +112,9 @@ pub fn path() -> impl Extract + Copy + fmt::Debug {
     from_fn(|head| Some(normalize_path(head.uri.path())).filter(|path| !path.is_empty()))
 }
 
-/// Creates an extractor of the route that axum's router has matched: `/users/{id}`. Requests without a route have no
-/// value. The layer must be added by `Router::layer` or `route_layer`: around the router, no route is known yet.
+/// Creates an extractor of the route that axum's router has matched, such as `/users/{id}`. Requests without a route
+/// have no value. The layer must be added by `Router::layer` or `route_layer`: a layer around the router runs before a
+/// route is matched.
 ///
 /// ```
 /// use slidegate_tower::{Attributes, extract};
@@ -154,14 +156,14 @@ mod tests {
 
     use super::*;
 
-    fn get(uri: &str) -> Request<()> {
+    fn get_request(uri: &str) -> Request<()> {
         Request::get(uri).body(()).unwrap()
     }
 
     #[test]
-    fn method_is_unchanged() {
+    fn method_is_extracted_unchanged() {
         let purge = Request::builder().method("PURGE").uri("/").body(()).unwrap();
-        for (request, expected) in [(get("/"), Method::GET.as_str()), (purge, "PURGE")] {
+        for (request, expected) in [(get_request("/"), Method::GET.as_str()), (purge, "PURGE")] {
             assert_eq!(method().extract((&request).into()).unwrap(), expected);
         }
     }
@@ -177,16 +179,16 @@ mod tests {
             ("*", "*"),
             ("/http://shop.example/a", "/http://shop.example/a"),
         ] {
-            assert_eq!(path().extract((&get(uri)).into()).unwrap(), expected, "{uri}");
+            assert_eq!(path().extract((&get_request(uri)).into()).unwrap(), expected, "{uri}");
         }
         assert!(matches!(
-            normalize_path(get("/users/7?full").uri().path()),
+            normalize_path(get_request("/users/7?full").uri().path()),
             Cow::Borrowed("/users/7")
         ));
     }
 
     #[test]
-    fn connect_has_no_path() {
+    fn connect_request_has_no_path() {
         let connect = Request::connect("shop.example:443").body(()).unwrap();
         assert_eq!(path().extract((&connect).into()).as_deref(), None);
     }
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn value_is_constant() {
-        assert_eq!(value("all").extract((&get("/")).into()).unwrap(), "all");
+    fn value_extractor_returns_constant() {
+        assert_eq!(value("all").extract((&get_request("/")).into()).unwrap(), "all");
     }
 }

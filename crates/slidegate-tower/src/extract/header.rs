@@ -14,7 +14,7 @@ static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Creates an extractor of the first header with this name. An empty value counts as missing.
 ///
-/// The value is not normalized. For the host use [`host`]: otherwise each spelling of it has a separate counter.
+/// The value is not normalized. For the host use [`host`]: otherwise each spelling of the host has a separate counter.
 ///
 /// # Panics
 ///
@@ -32,15 +32,15 @@ pub fn header<N>(name: N) -> impl Extract + Clone + fmt::Debug
 where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
-    let name = parse_name(name);
-    text_from_fn(move |head| first_value(head.headers, &name))
+    let name = parse_header_name(name);
+    text_from_fn(move |head| first_header_value(head.headers, &name))
 }
 
 /// Creates an extractor of the header with this name. If the request repeats the header with different values, the
 /// value counts as missing.
 ///
-/// For a repeated header, [`header`] uses the first value, while the service behind the layer may use the last one or
-/// join them. Use this extractor if such a conflict must not be resolved by order.
+/// For a repeated header, the extractor [`header`] uses the first value, while the service behind the layer may use the
+/// last value or join the values. Use this extractor if such a conflict must not be resolved by order.
 ///
 /// # Panics
 ///
@@ -58,7 +58,7 @@ pub fn unique_header<N>(name: N) -> impl Extract + Clone + fmt::Debug
 where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
-    let name = parse_name(name);
+    let name = parse_header_name(name);
     text_from_fn(move |head| {
         let value = head.headers.get(&name)?;
         let is_unique = head.headers.get_all(&name).iter().all(|other| other == value);
@@ -67,7 +67,7 @@ where
 }
 
 #[track_caller]
-fn parse_name<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderName {
+fn parse_header_name<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderName {
     match name.try_into() {
         Ok(name) => name,
         Err(error) => panic!("invalid header name of an extractor: {error}"),
@@ -77,8 +77,8 @@ fn parse_name<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderNam
 /// Creates an extractor of the requested host, [normalized](normal_host): the authority of the URI, or else the header
 /// `Host`. A request without a host, or with only a port, has no value.
 ///
-/// Clients choose the host: use it as a key only in rules that match specific hosts, or behind a proxy that rejects
-/// unknown hosts.
+/// Clients choose the host, so use the host as a key only in rules that match specific hosts, or behind a proxy that
+/// rejects unknown hosts.
 ///
 /// ```
 /// use http::Request;
@@ -103,9 +103,9 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
 
 /// Creates an extractor of the API key in `Authorization: Bearer …`, or else in `X-Api-Key`.
 ///
-/// The value is unverified: authentication must check that the key exists. Before that, also count per address, because
-/// each invented key has a separate counter. The key appears in plain text in store keys and reports;
-/// [`map`](Extract::map) can shorten or hash it.
+/// The value is unverified: authentication must check that the key exists. Each invented key has a separate counter, so
+/// also limit requests per address before authentication. The key appears in plain text in store keys and reports;
+/// [`map`](Extract::map) can shorten or hash the key.
 ///
 /// ```
 /// use http::Request;
@@ -116,7 +116,7 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
 /// ```
 pub fn api_key() -> impl Extract + Copy + fmt::Debug {
     text_from_fn(|head| {
-        bearer_token(head.headers).or_else(|| first_value(head.headers, &X_API_KEY))
+        bearer_token(head.headers).or_else(|| first_header_value(head.headers, &X_API_KEY))
     })
 }
 
@@ -126,7 +126,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<ExtractedText<'_>> {
     if scheme.eq_ignore_ascii_case(b"Bearer ") { non_empty_text(token.trim_ascii()) } else { None }
 }
 
-fn first_value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<ExtractedText<'h>> {
+fn first_header_value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<ExtractedText<'h>> {
     non_empty_text(headers.get(name)?.as_bytes())
 }
 
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    fn request(headers: &[(&'static str, &[u8])]) -> Request<()> {
+    fn request_with_headers(headers: &[(&'static str, &[u8])]) -> Request<()> {
         let mut request = Request::new(());
         for (name, value) in headers {
             request.headers_mut().append(*name, HeaderValue::from_bytes(value).unwrap());
@@ -148,51 +148,57 @@ mod tests {
         request
     }
 
-    fn read(extractor: impl Extract, headers: &[(&'static str, &[u8])]) -> Option<String> {
-        extractor.extract((&request(headers)).into()).map(ExtractedText::into_owned)
+    fn extract_value(extractor: impl Extract, headers: &[(&'static str, &[u8])]) -> Option<String> {
+        extractor.extract((&request_with_headers(headers)).into()).map(ExtractedText::into_owned)
     }
 
     #[test]
     fn first_header_value_is_used() {
         assert_eq!(
-            read(header("x-tenant"), &[("x-tenant", b"a"), ("x-tenant", b"b")]).unwrap(),
+            extract_value(header("x-tenant"), &[("x-tenant", b"a"), ("x-tenant", b"b")]).unwrap(),
             "a"
         );
-        assert_eq!(read(header(AUTHORIZATION), &[("authorization", b"a")]).unwrap(), "a");
+        assert_eq!(extract_value(header(AUTHORIZATION), &[("authorization", b"a")]).unwrap(), "a");
     }
 
     #[test]
     fn empty_header_is_missing() {
-        assert_eq!(read(header("x-tenant"), &[]), None);
-        assert_eq!(read(header("x-tenant"), &[("x-tenant", b"")]), None);
-        assert_eq!(read(header("x-tenant"), &[("x-tenant", b""), ("x-tenant", b"b")]), None);
+        assert_eq!(extract_value(header("x-tenant"), &[]), None);
+        assert_eq!(extract_value(header("x-tenant"), &[("x-tenant", b"")]), None);
+        assert_eq!(
+            extract_value(header("x-tenant"), &[("x-tenant", b""), ("x-tenant", b"b")]),
+            None
+        );
     }
 
     #[test]
-    fn unique_header_with_conflict_is_missing() {
+    fn unique_header_with_conflicting_values_is_missing() {
         let unique = |values: [&'static [u8]; 2]| {
-            read(unique_header("x-tenant"), &values.map(|value| ("x-tenant", value)))
+            extract_value(unique_header("x-tenant"), &values.map(|value| ("x-tenant", value)))
         };
         assert_eq!(unique([b"a", b"b"]), None);
         assert_eq!(unique([b"", b"b"]), None);
         assert_eq!(unique([b"a", b"a"]).unwrap(), "a");
-        assert_eq!(read(unique_header("x-tenant"), &[]), None);
+        assert_eq!(extract_value(unique_header("x-tenant"), &[]), None);
     }
 
     #[test]
     fn non_utf8_value_is_present() {
-        assert_eq!(read(header("x"), &[("x", b"a\xffb")]).unwrap(), "a\u{fffd}b");
-        assert_eq!(read(header("x"), &[("x", "ä".as_bytes())]).unwrap(), "ä");
-        assert_eq!(read(api_key(), &[("authorization", b"Bearer \xff")]).unwrap(), "\u{fffd}");
+        assert_eq!(extract_value(header("x"), &[("x", b"a\xffb")]).unwrap(), "a\u{fffd}b");
+        assert_eq!(extract_value(header("x"), &[("x", "ä".as_bytes())]).unwrap(), "ä");
+        assert_eq!(
+            extract_value(api_key(), &[("authorization", b"Bearer \xff")]).unwrap(),
+            "\u{fffd}"
+        );
     }
 
     #[test]
-    fn host_is_normalized_and_prefers_authority() {
+    fn host_is_normalized_and_authority_takes_precedence() {
         for host_header in ["api.example.com", "API.Example.com:80", "api.example.com.:443"] {
             let headers: &[(_, &[u8])] = &[("host", host_header.as_bytes())];
-            assert_eq!(read(host(), headers).unwrap(), "api.example.com", "{host_header}");
+            assert_eq!(extract_value(host(), headers).unwrap(), "api.example.com", "{host_header}");
         }
-        let mut request = request(&[("host", b"other.example")]);
+        let mut request = request_with_headers(&[("host", b"other.example")]);
         *request.uri_mut() = "http://me@[2001:DB8::1]:80/".parse().unwrap();
         assert_eq!(host().extract((&request).into()).unwrap(), "2001:db8::1");
     }
@@ -200,9 +206,9 @@ mod tests {
     #[test]
     fn host_without_name_is_missing() {
         for empty in ["", ":80", ".", " "] {
-            assert_eq!(read(host(), &[("host", empty.as_bytes())]), None, "{empty:?}");
+            assert_eq!(extract_value(host(), &[("host", empty.as_bytes())]), None, "{empty:?}");
         }
-        assert_eq!(read(host(), &[]), None);
+        assert_eq!(extract_value(host(), &[]), None);
     }
 
     #[test]
@@ -216,7 +222,7 @@ mod tests {
         for bearer in ["Bearer k1", "bearer k1", "BEARER  k1"] {
             let headers: &[(_, &[u8])] =
                 &[("x-api-key", b"k2"), ("authorization", bearer.as_bytes())];
-            assert_eq!(read(api_key(), headers).unwrap(), "k1", "{bearer}");
+            assert_eq!(extract_value(api_key(), headers).unwrap(), "k1", "{bearer}");
         }
     }
 
@@ -225,9 +231,9 @@ mod tests {
         for other in ["Basic YTpi", "Bearer", "Bearer ", "Bearerk1", "k1", ""] {
             let headers: &[(_, &[u8])] =
                 &[("authorization", other.as_bytes()), ("x-api-key", b"k2")];
-            assert_eq!(read(api_key(), headers).unwrap(), "k2", "{other}");
-            assert_eq!(read(api_key(), &headers[..1]), None, "{other}");
+            assert_eq!(extract_value(api_key(), headers).unwrap(), "k2", "{other}");
+            assert_eq!(extract_value(api_key(), &headers[..1]), None, "{other}");
         }
-        assert_eq!(read(api_key(), &[("x-api-key", b"")]), None);
+        assert_eq!(extract_value(api_key(), &[("x-api-key", b"")]), None);
     }
 }

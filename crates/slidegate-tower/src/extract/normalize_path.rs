@@ -37,7 +37,8 @@ fn strip_origin(uri: &str) -> &str {
     }
 }
 
-/// Decodes percent-encoded unreserved characters, and writes the other encoded bytes in upper case.
+/// Decodes percent-encoded unreserved characters. The other encoded bytes remain encoded, with upper-case hexadecimal
+/// digits.
 fn decode_unreserved(path: &str) -> String {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
@@ -60,14 +61,14 @@ fn decode_unreserved(path: &str) -> String {
     decoded + rest
 }
 
-/// Parses the two hexadecimal digits at the start of the text.
+/// Parses the two hexadecimal digits at the start of the text; `None` if the text does not start with two such digits.
 fn parse_hex_byte(text: &str) -> Option<u8> {
     let digits =
         text.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// Resolves the segments `.` and `..`.
+/// Removes the segments `.` and `..` from an absolute path, and with each `..` the segment before it.
 fn remove_dot_segments(path: &str) -> Cow<'_, str> {
     if !path.starts_with('/') || !path.contains("/.") {
         return Cow::Borrowed(path);

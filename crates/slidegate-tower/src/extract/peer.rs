@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::Extensions;
 
-/// The address of the other end of the connection, as a request extension for servers other than axum and tonic. It
-/// takes precedence over the extensions of those.
+/// The address of the other end of the connection, as a request extension for servers other than axum and tonic. This
+/// extension takes precedence over the connection extensions of axum and tonic.
 ///
 /// ```
 /// use http::Request;
@@ -21,7 +21,7 @@ use http::Extensions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// Returns the address of the peer, if a server has added it to the extensions.
+/// Returns the address of the peer; `None` if the server has not added the address to the extensions.
 pub(super) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
     let explicit = extensions.get().map(|Peer(address)| *address);
     explicit
@@ -45,7 +45,8 @@ fn axum_peer(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
-/// Also covers TLS: tonic's server then adds the TCP information too.
+/// Returns the peer address from the connection information of tonic's server, which is also present for TLS
+/// connections.
 #[cfg(feature = "tonic")]
 fn tonic_peer(extensions: &Extensions) -> Option<SocketAddr> {
     extensions.get::<tonic::transport::server::TcpConnectInfo>()?.remote_addr()
@@ -60,11 +61,11 @@ fn tonic_peer(_: &Extensions) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    fn address(last: u8) -> SocketAddr {
+    fn test_address(last: u8) -> SocketAddr {
         ([192, 0, 2, last], 4711).into()
     }
 
-    fn peer_of<T: Clone + Send + Sync + 'static>(extension: T) -> Option<IpAddr> {
+    fn peer_from_extension<T: Clone + Send + Sync + 'static>(extension: T) -> Option<IpAddr> {
         let mut extensions = Extensions::new();
         extensions.insert(extension);
         peer_address(&extensions)
@@ -73,12 +74,16 @@ mod tests {
     #[test]
     fn peer_is_unknown_without_extension() {
         assert_eq!(peer_address(&Extensions::new()), None);
-        assert_eq!(peer_of(address(1)), None, "a bare `SocketAddr` may be any address");
+        assert_eq!(
+            peer_from_extension(test_address(1)),
+            None,
+            "a bare `SocketAddr` may be any address"
+        );
     }
 
     #[test]
     fn peer_extension_is_used() {
-        assert_eq!(peer_of(Peer(address(1))), Some(address(1).ip()));
+        assert_eq!(peer_from_extension(Peer(test_address(1))), Some(test_address(1).ip()));
     }
 
     #[cfg(feature = "axum")]
@@ -87,19 +92,23 @@ mod tests {
         use axum::extract::ConnectInfo;
         use axum::extract::connect_info::MockConnectInfo;
 
-        assert_eq!(peer_of(ConnectInfo(address(1))), Some(address(1).ip()));
-        assert_eq!(peer_of(MockConnectInfo(address(2))), Some(address(2).ip()));
-        assert_eq!(peer_of(ConnectInfo("/run/service.sock")), None);
+        assert_eq!(peer_from_extension(ConnectInfo(test_address(1))), Some(test_address(1).ip()));
+        assert_eq!(
+            peer_from_extension(MockConnectInfo(test_address(2))),
+            Some(test_address(2).ip())
+        );
+        assert_eq!(peer_from_extension(ConnectInfo("/run/service.sock")), None);
     }
 
     #[cfg(feature = "tonic")]
     #[test]
-    fn tonic_connect_info_is_used_if_known() {
+    fn tonic_connect_info_with_address_is_used() {
         use tonic::transport::server::TcpConnectInfo;
 
-        let peer =
-            |remote_addr| peer_of(TcpConnectInfo { local_addr: Some(address(9)), remote_addr });
-        assert_eq!(peer(Some(address(1))), Some(address(1).ip()));
+        let peer = |remote_addr| {
+            peer_from_extension(TcpConnectInfo { local_addr: Some(test_address(9)), remote_addr })
+        };
+        assert_eq!(peer(Some(test_address(1))), Some(test_address(1).ip()));
         assert_eq!(peer(None), None);
     }
 
@@ -107,8 +116,8 @@ mod tests {
     #[test]
     fn peer_extension_takes_precedence() {
         let mut extensions = Extensions::new();
-        extensions.insert(axum::extract::ConnectInfo(address(1)));
-        extensions.insert(Peer(address(2)));
-        assert_eq!(peer_address(&extensions), Some(address(2).ip()));
+        extensions.insert(axum::extract::ConnectInfo(test_address(1)));
+        extensions.insert(Peer(test_address(2)));
+        assert_eq!(peer_address(&extensions), Some(test_address(2).ip()));
     }
 }

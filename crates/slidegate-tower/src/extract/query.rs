@@ -1,4 +1,4 @@
-//! Extractor of query parameters.
+//! An extractor of query parameters.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,8 +8,8 @@ use percent_encoding::percent_decode_str;
 use super::from_fn::text_from_fn;
 use super::{Extract, ExtractedText};
 
-/// Creates an extractor of the first query parameter with this name, decoded like a form: `+` is a space. An empty
-/// value counts as missing.
+/// Creates an extractor of the first query parameter with this name. The parameter is decoded like form data: `+`
+/// becomes a space. An empty value counts as missing.
 ///
 /// ```
 /// use http::Request;
@@ -24,17 +24,17 @@ pub fn query(name: impl Into<Box<str>>) -> impl Extract + Clone + fmt::Debug {
         let pairs =
             head.uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         let value = pairs
-            .filter(|(key, _)| *decode(key) == *name.as_bytes())
+            .filter(|(key, _)| *decode_form_text(key) == *name.as_bytes())
             .map(|(_, value)| value)
             .next();
         value
             .filter(|value| !value.is_empty())
-            .map(|value| ExtractedText::from_bytes(decode(value)))
+            .map(|value| ExtractedText::from_bytes(decode_form_text(value)))
     })
 }
 
-/// Decodes a name or a value of the query to bytes.
-fn decode(part: &str) -> Cow<'_, [u8]> {
+/// Decodes the name or the value of a query parameter to bytes.
+fn decode_form_text(part: &str) -> Cow<'_, [u8]> {
     match part.contains('+') {
         true => percent_decode_str(&part.replace('+', " ")).collect::<Vec<u8>>().into(),
         false => percent_decode_str(part).into(),
@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    fn key(uri: &str) -> Option<String> {
+    fn extract_key_parameter(uri: &str) -> Option<String> {
         let request = Request::get(uri).body(()).unwrap();
         query("key").extract((&request).into()).map(|value| value.into_owned())
     }
@@ -63,7 +63,7 @@ mod tests {
             ("/?key=%ff", "\u{fffd}"),
             ("/?key=100%", "100%"),
         ] {
-            assert_eq!(key(uri).as_deref(), Some(expected), "{uri}");
+            assert_eq!(extract_key_parameter(uri).as_deref(), Some(expected), "{uri}");
         }
     }
 
@@ -72,7 +72,7 @@ mod tests {
         for uri in
             ["/", "/?", "/?key", "/?key=", "/?Key=k1", "/?keys=k1", "/?key=&key=k2", "/key=k1"]
         {
-            assert_eq!(key(uri), None, "{uri}");
+            assert_eq!(extract_key_parameter(uri), None, "{uri}");
         }
     }
 }

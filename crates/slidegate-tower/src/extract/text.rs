@@ -1,4 +1,4 @@
-//! Extracted values: borrowed, inline, owned, or bytes that are not UTF-8.
+//! Extracted values: texts that are borrowed, inline or owned, or bytes that are not UTF-8.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::ops::Deref;
 use arrayvec::ArrayString;
 use slidegate::Value;
 
-/// The capacity of an inline text in bytes, sufficient for any IPv6 network.
+/// The capacity in bytes of a text that is stored inline, sufficient for any IPv6 network.
 const MAX_INLINE_BYTES: usize = 44;
 
-/// A short text created for each request without an allocation.
+/// A short text that is stored inline, without an allocation.
 pub(super) type InlineText = ArrayString<MAX_INLINE_BYTES>;
 
 /// A value extracted from a request: a part of the request, or a new text.
@@ -23,20 +23,20 @@ pub(super) type InlineText = ArrayString<MAX_INLINE_BYTES>;
 /// assert_eq!(made.len(), 4);
 /// ```
 #[derive(Clone)]
-pub struct ExtractedText<'r>(Repr<'r>);
+pub struct ExtractedText<'r>(TextRepr<'r>);
 
 #[derive(Clone)]
-enum Repr<'r> {
+enum TextRepr<'r> {
     Borrowed(&'r str),
     Inline(InlineText),
     Owned(String),
-    /// Bytes that are not UTF-8, with their lossy text.
+    /// Bytes that are not UTF-8, and a text in which `U+FFFD` replaces each invalid sequence.
     Bytes(Box<(Cow<'r, [u8]>, String)>),
 }
 
 impl<'r> ExtractedText<'r> {
-    /// Creates a value from bytes that may not be UTF-8. In its text, `U+FFFD` replaces each invalid sequence. Counters
-    /// use the bytes, so that values with equal text but different bytes are counted separately.
+    /// Creates a value from bytes that may not be UTF-8. In the text of the value, `U+FFFD` replaces each invalid
+    /// sequence. Counters use the bytes, so that values with equal text but different bytes are counted separately.
     ///
     /// ```
     /// use slidegate_tower::extract::ExtractedText;
@@ -46,7 +46,7 @@ impl<'r> ExtractedText<'r> {
     pub fn from_bytes(bytes: impl Into<Cow<'r, [u8]>>) -> Self {
         let from_invalid = |bytes: Cow<'r, [u8]>| {
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            Self(Repr::Bytes(Box::new((bytes, text))))
+            Self(TextRepr::Bytes(Box::new((bytes, text))))
         };
         match bytes.into() {
             Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
@@ -63,20 +63,21 @@ impl<'r> ExtractedText<'r> {
     /// Converts the value to an owned text.
     pub fn into_owned(self) -> String {
         match self.0 {
-            Repr::Owned(text) => text,
+            TextRepr::Owned(text) => text,
             _ => (*self).to_owned(),
         }
     }
 
-    /// Returns the bytes of a value that is not UTF-8.
+    /// Returns the original bytes of a value that is not UTF-8; `None` if the value is UTF-8.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match &self.0 {
-            Repr::Bytes(value) => Some(&value.0),
+            TextRepr::Bytes(value) => Some(&value.0),
             _ => None,
         }
     }
 
-    /// Returns the key for a limiter: the text, or for bytes that are not UTF-8 a prefix and a digest.
+    /// Returns the limiter key for this value: its text or, if its bytes are not UTF-8, a prefix of the text and a
+    /// digest of the bytes.
     pub(crate) fn limiter_key(&self) -> Cow<'_, str> {
         match self.bytes().map(|bytes| Value::from_bytes(self, bytes)) {
             Some(Value::Shortened(value)) => {
@@ -93,23 +94,23 @@ impl Deref for ExtractedText<'_> {
     #[inline]
     fn deref(&self) -> &str {
         match &self.0 {
-            Repr::Borrowed(text) => text,
-            Repr::Inline(text) => text,
-            Repr::Owned(text) => text,
-            Repr::Bytes(value) => &value.1,
+            TextRepr::Borrowed(text) => text,
+            TextRepr::Inline(text) => text,
+            TextRepr::Owned(text) => text,
+            TextRepr::Bytes(value) => &value.1,
         }
     }
 }
 
 impl<'r> From<&'r str> for ExtractedText<'r> {
     fn from(text: &'r str) -> Self {
-        Self(Repr::Borrowed(text))
+        Self(TextRepr::Borrowed(text))
     }
 }
 
 impl From<String> for ExtractedText<'_> {
     fn from(text: String) -> Self {
-        Self(Repr::Owned(text))
+        Self(TextRepr::Owned(text))
     }
 }
 
@@ -125,7 +126,7 @@ impl<'r> From<Cow<'r, str>> for ExtractedText<'r> {
 impl From<InlineText> for ExtractedText<'_> {
     #[inline]
     fn from(text: InlineText) -> Self {
-        Self(Repr::Inline(text))
+        Self(TextRepr::Inline(text))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Denials as problem details (RFC 9457).
+//! The response to denied requests with problem details (RFC 9457).
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -8,18 +8,18 @@ use slidegate::Problem;
 
 use super::{Denial, Respond, grpc};
 
-/// Responds with problem details (RFC 9457) of the types that the draft of the rate-limit headers defines. The status
-/// is the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the request is malformed.
-/// gRPC calls get the same response as from [`Grpc`](super::Grpc).
+/// The default responder. The response contains problem details (RFC 9457) of the types that the draft of the
+/// rate-limit headers defines. The status is the `deny_status` of the rule, 429 by default; 503 if the store is
+/// unavailable; 400 if the request is malformed. gRPC calls get the same response as from [`Grpc`](super::Grpc).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProblemJson;
 
 impl<B: From<Bytes> + Default> Respond<B> for ProblemJson {
     fn respond(&self, denial: &Denial<'_>) -> Response<B> {
         if denial.is_grpc() {
-            return grpc::respond(denial);
+            return grpc::grpc_response(denial);
         }
-        let mut response = Response::new(B::from(body(denial)));
+        let mut response = Response::new(B::from(problem_body(denial)));
         *response.status_mut() = denial.status();
         let media_type = HeaderValue::from_static(Problem::CONTENT_TYPE);
         response.headers_mut().insert(CONTENT_TYPE, media_type);
@@ -27,7 +27,7 @@ impl<B: From<Bytes> + Default> Respond<B> for ProblemJson {
     }
 }
 
-fn body(denial: &Denial<'_>) -> Bytes {
+fn problem_body(denial: &Denial<'_>) -> Bytes {
     let json = match denial.problem() {
         Some(problem) => serde_json::to_vec(&problem),
         None => serde_json::to_vec(&json!({

@@ -1,4 +1,5 @@
-//! The conformance suite for stores: random traces, run on the store and on the model, must have equal outcomes.
+//! The conformance suite for stores. The suite runs a trace, a random sequence of calls, on a store and on the
+//! reference model. All outcomes must be equal.
 
 use std::fmt;
 
@@ -9,18 +10,18 @@ use crate::key::{Key, Scope, Value};
 use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
 use super::model::ModelStore;
-use super::trace::{HitPlan, Step, TraceGenerator};
+use super::trace::{HitPlan, TraceGenerator, TraceStep};
 
 pub use super::trace::MAX_BACKWARD_STEP;
 
-/// The first difference between a store and the model.
+/// The first difference between the results of a store and the results of the reference model.
 #[derive(Debug)]
 pub struct Mismatch {
     /// Seed of the trace. The same seed generates the same trace.
     pub seed: u64,
-    /// Index of the step with the difference.
+    /// Index of the trace step at which the results differ.
     pub step: usize,
-    /// Results of the store and of the model.
+    /// Text that shows the result of the store and the result of the model.
     pub description: String,
 }
 
@@ -30,29 +31,29 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Counts of the operations in a trace, to check that it is representative.
+/// Counts of the operations in a trace. Tests use the counts to check that the trace is representative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceStats {
-    /// Requests that were decided.
+    /// Requests that the store decided.
     pub decisions: usize,
-    /// Requests that were allowed.
+    /// Requests that the store allowed.
     pub allowed: usize,
-    /// Hits that did not fit, and would fit later.
+    /// Hits that did not fit into their limit, but would fit after a wait.
     pub waits: usize,
-    /// Requests that refunded units.
+    /// Refund calls that succeeded.
     pub refunds: usize,
-    /// Calls that failed.
+    /// Calls to the store that failed, without failed calls that the suite retried.
     pub failures: usize,
 }
 
-/// Runs a random trace of `steps` steps, with limits of `algorithms`, on a store and on the model. The store must be
-/// empty and read `clock`.
+/// Runs a random trace of `steps` steps on a store and on the reference model, and compares all results. The limits of
+/// the trace use `algorithms`. The store must be empty and must read `clock`.
 ///
-/// Calls to the store may fail. An unavailable store must not have charged anything; after a timeout, it must have
-/// charged the whole request or nothing.
+/// Calls to the store may fail. A call that fails as unavailable must not have charged anything. A call that times out
+/// must have charged the whole request or nothing.
 ///
 /// # Errors
-/// The first difference between the store and the model.
+/// Returns the first difference between the store and the model.
 pub async fn run_trace<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -65,51 +66,51 @@ pub async fn run_trace<S: Store>(
     let mut run = TraceRun {
         store,
         model: ModelStore::new(clock.clone()),
-        values: (0..generator.keys()).map(|key| format!("key {key}")).collect(),
+        values: (0..generator.key_count()).map(|key| format!("key {key}")).collect(),
         scope: Scope::new("domain", "rule", "limit", &["key"]),
         receipts: Vec::new(),
         stats: TraceStats::default(),
     };
     for step in 0..steps {
-        let result = match generator.step() {
-            Step::SetClock(now) => {
+        let result = match generator.next_step() {
+            TraceStep::SetClock(now) => {
                 clock.set(now);
                 Ok(Outcomes::new())
             }
-            Step::Take(plans) => run.take(&plans).await,
-            Step::TakeMany(requests) => run.take_many(&requests).await,
-            Step::Peek(plans) => run.peek(&plans).await,
-            Step::Revert(age, tenths) => run.revert(age, tenths).await,
-            Step::Refund(plans) => run.refund(&plans).await,
-            Step::Reset(plans) => run.reset(&plans).await,
+            TraceStep::Take(plans) => run.compare_take(&plans).await,
+            TraceStep::TakeMany(requests) => run.compare_take_many(&requests).await,
+            TraceStep::Peek(plans) => run.compare_peek(&plans).await,
+            TraceStep::Revert(age, tenths) => run.compare_revert(age, tenths).await,
+            TraceStep::Refund(plans) => run.compare_refund(&plans).await,
+            TraceStep::Reset(plans) => run.compare_reset(&plans).await,
         };
         match result {
-            Ok(outcomes) => generator.add_promises(&outcomes),
+            Ok(outcomes) => generator.add_promised_times(&outcomes),
             Err(description) => return Err(Mismatch { seed, step, description }),
         }
     }
     Ok(run.stats)
 }
 
-/// The state of a running trace.
+/// A trace while it runs: the store, the model, the receipts so far, and the statistics.
 struct TraceRun<'s, S> {
     store: &'s S,
     model: ModelStore,
     values: Vec<String>,
     scope: Scope,
-    /// Receipts of the store and of the model, for each charged request.
+    /// For each charged request, the receipt of the store and the receipt of the model.
     receipts: Vec<(Receipt, Receipt)>,
     stats: TraceStats,
 }
 
-/// Owner of the values that the hits of a request borrow.
-struct BoundHits<'p> {
+/// The planned hits of one request, with the key values that the hits borrow.
+struct PlansWithValues<'p> {
     scope: &'p Scope,
     values: Vec<[Value<'p>; 1]>,
     plans: &'p [HitPlan],
 }
 
-impl BoundHits<'_> {
+impl PlansWithValues<'_> {
     fn hits(&self) -> Vec<Hit<'_>> {
         let hits = self.plans.iter().zip(&self.values).map(|(plan, value)| Hit {
             key: Key::new(self.scope, value),
@@ -123,7 +124,7 @@ impl BoundHits<'_> {
     }
 }
 
-fn expect_equal<T: PartialEq + fmt::Debug>(
+fn check_equal<T: PartialEq + fmt::Debug>(
     description: &str,
     store: &T,
     model: &T,
@@ -134,7 +135,8 @@ fn expect_equal<T: PartialEq + fmt::Debug>(
     }
 }
 
-/// Returns an error unless the call may be retried: a store must not fail with other errors.
+/// Returns an error if a call that failed with `error` cannot succeed on a retry. A conforming store has no such
+/// failures.
 fn check_retryable(error: StoreError) -> Result<(), String> {
     match error {
         StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::BreakerOpen => Ok(()),
@@ -143,19 +145,19 @@ fn check_retryable(error: StoreError) -> Result<(), String> {
 }
 
 impl<S: Store> TraceRun<'_, S> {
-    /// Resolves the keys of planned hits.
-    fn bind<'p>(&'p self, plans: &'p [HitPlan]) -> BoundHits<'p> {
+    /// Adds to each planned hit the value of its key.
+    fn add_key_values<'p>(&'p self, plans: &'p [HitPlan]) -> PlansWithValues<'p> {
         let values = plans.iter().map(|plan| [self.values[plan.key].as_str().into()]).collect();
-        BoundHits { scope: &self.scope, values, plans }
+        PlansWithValues { scope: &self.scope, values, plans }
     }
 
-    async fn take(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
-        let bound = self.bind(plans);
+    async fn compare_take(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+        let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.take(&hits).await {
             Ok(result) => {
                 let model = self.model.take_now(&hits);
-                self.compare(plans, result, model)
+                self.compare_results(plans, result, model)
             }
             Err(StoreError::TimedOut(_)) => {
                 let outcomes = self.resolve_timeout(&hits).await?;
@@ -166,20 +168,20 @@ impl<S: Store> TraceRun<'_, S> {
         }
     }
 
-    /// Counts a call that failed without an effect. Fails if the store does not support the limit, since the suite uses
-    /// only algorithms that the store supports.
+    /// Counts a call that failed and charged nothing. Returns an error if the store does not support a limit, because
+    /// the suite uses only algorithms that the store must support.
     fn count_failure(&mut self, error: StoreError) -> Result<Outcomes, String> {
         self.stats.failures += 1;
         check_retryable(error).map(|()| Outcomes::new())
     }
 
-    /// Checks that a request that timed out was charged completely or not at all. Resets its keys in both stores,
-    /// because two different states can have equal outcomes.
+    /// Checks that a request that timed out was charged completely or not at all. Then resets the request's keys in
+    /// both stores, because two different states can have equal outcomes.
     async fn resolve_timeout(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
         let found = self.peek_with_retries(hits).await?;
         if found != self.model.peek_now(hits) {
             self.model.take_now(hits);
-            expect_equal(&format!("{hits:?} after a timeout"), &found, &self.model.peek_now(hits))?;
+            check_equal(&format!("{hits:?} after a timeout"), &found, &self.model.peek_now(hits))?;
         }
         while let Err(error) = self.store.reset(hits).await {
             check_retryable(error)?;
@@ -197,9 +199,10 @@ impl<S: Store> TraceRun<'_, S> {
         }
     }
 
-    async fn take_many(&mut self, requests: &[Vec<HitPlan>]) -> Result<Outcomes, String> {
-        let bound: Vec<BoundHits<'_>> = requests.iter().map(|plans| self.bind(plans)).collect();
-        let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(BoundHits::hits).collect();
+    async fn compare_take_many(&mut self, requests: &[Vec<HitPlan>]) -> Result<Outcomes, String> {
+        let bound: Vec<PlansWithValues<'_>> =
+            requests.iter().map(|plans| self.add_key_values(plans)).collect();
+        let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(PlansWithValues::hits).collect();
         let slices: Vec<&[Hit<'_>]> = hits.iter().map(Vec::as_slice).collect();
         // The suite requires that a failed batch has no effect, because it cannot determine a partial one.
         let results = match self.store.take_many(&slices).await {
@@ -208,26 +211,26 @@ impl<S: Store> TraceRun<'_, S> {
         };
         let mut model = Vec::new();
         self.model.take_many_now(&slices, |result| model.push(result));
-        expect_equal("results of a batch", &results.len(), &model.len())?;
+        check_equal("results of a batch", &results.len(), &model.len())?;
         let mut outcomes = Outcomes::new();
         for ((plans, result), model) in requests.iter().zip(results).zip(model) {
-            outcomes.extend(self.compare(plans, result, model)?);
+            outcomes.extend(self.compare_results(plans, result, model)?);
         }
         Ok(outcomes)
     }
 
-    fn compare(
+    fn compare_results(
         &mut self,
         plans: &[HitPlan],
         store: ChargeResult,
         model: ChargeResult,
     ) -> Result<Outcomes, String> {
-        expect_equal(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
-        expect_equal(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
+        check_equal(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
+        check_equal(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
         let charged = |receipt: &Receipt| -> Vec<_> {
             receipt.charges.iter().map(|charge| (charge.charged_at, charge.cost)).collect()
         };
-        expect_equal(
+        check_equal(
             &format!("receipts, {plans:?}"),
             &charged(&store.receipt),
             &charged(&model.receipt),
@@ -243,15 +246,19 @@ impl<S: Store> TraceRun<'_, S> {
         Ok(store.outcomes)
     }
 
-    async fn peek(&self, plans: &[HitPlan]) -> Result<Outcomes, String> {
-        let bound = self.bind(plans);
+    async fn compare_peek(&self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+        let bound = self.add_key_values(plans);
         let hits = bound.hits();
         let found = self.peek_with_retries(&hits).await?;
-        expect_equal(&format!("a peek, {plans:?}"), &found, &self.model.peek_now(&hits))?;
+        check_equal(&format!("a peek, {plans:?}"), &found, &self.model.peek_now(&hits))?;
         Ok(found)
     }
 
-    async fn revert(&mut self, age: usize, tenths: Option<u64>) -> Result<Outcomes, String> {
+    async fn compare_revert(
+        &mut self,
+        age: usize,
+        tenths: Option<u64>,
+    ) -> Result<Outcomes, String> {
         let Some(index) = self.receipts.len().checked_sub(age + 1) else {
             return Ok(Outcomes::new());
         };
@@ -268,13 +275,13 @@ impl<S: Store> TraceRun<'_, S> {
         Ok(Outcomes::new())
     }
 
-    async fn refund(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
-        let bound = self.bind(plans);
+    async fn compare_refund(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+        let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.refund(&hits).await {
             Ok(outcomes) => {
                 let model = self.model.refund_now(&hits);
-                expect_equal(&format!("a refund, {plans:?}"), &outcomes, &model)?;
+                check_equal(&format!("a refund, {plans:?}"), &outcomes, &model)?;
                 self.stats.refunds += 1;
                 Ok(outcomes)
             }
@@ -283,8 +290,8 @@ impl<S: Store> TraceRun<'_, S> {
         }
     }
 
-    async fn reset(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
-        let bound = self.bind(plans);
+    async fn compare_reset(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+        let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.reset(&hits).await {
             Ok(()) => self.model.reset_now(&hits),

@@ -1,8 +1,10 @@
-//! A store with the difficulties of a remote one: its counters are in slots that cannot be charged in one step, calls
-//! fail before or after they have charged, batches are split by slot, and no call completes immediately.
+//! A store with the difficulties of a remote store. Its counters are distributed over slots, and counters in different
+//! slots cannot be charged in one step. Calls fail before or after they have charged, batches are split by slot, and no
+//! call completes immediately.
 //!
-//! A request over several slots peeks at all of them, then charges slot by slot, and reverts its charges if a slot
-//! denies after all.
+//! A request with counters in several slots first peeks at all of them, and then charges slot by slot. If a slot denies
+//! the request in spite of the peek, the store reverts the charges in the other slots, except charges of hits that are
+//! always charged.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,18 +22,19 @@ use crate::store::{
 
 use super::model::{ModelStore, counter_name};
 
-/// Percentages of calls that fail.
+/// Percentages of store calls that fail, by kind of failure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Calls that do not reach the store: nothing is charged.
+    /// Percentage of calls that do not reach the store, and so charge nothing.
     pub unavailable: u32,
-    /// Calls that time out before anything is charged.
+    /// Percentage of calls that time out before they have charged anything.
     pub lost_before: u32,
-    /// Calls that time out after they were charged.
+    /// Percentage of calls that time out after they have charged the request.
     pub lost_after: u32,
 }
 
-/// The faulty store. Clones share its counters and faults, like several instances with one store.
+/// A store whose calls fail at random. Clones share the counters and the faults, like several instances of a service
+/// that use the same store.
 #[derive(Clone)]
 pub struct FaultyStore {
     slots: Arc<[ModelStore]>,
@@ -39,18 +42,19 @@ pub struct FaultyStore {
     rng: Arc<Mutex<Rng>>,
 }
 
-/// The hits of a request in one slot, and their indices in the request.
-struct SlotPart<'h> {
+/// The hits of a request whose counters are in one slot, and the index of each hit in the request.
+struct SlotHits<'h> {
     slot: usize,
     indices: Vec<usize>,
     hits: Vec<Hit<'h>>,
 }
 
-/// Runs `call` for each part and returns the outcomes in the order of the hits.
-async fn call_in_order(
+/// Runs `call` for the hits of each slot, and returns the outcomes in the order of the request's hits. `hits` is the
+/// number of hits in the request.
+async fn call_each_slot(
     hits: usize,
-    parts: &[SlotPart<'_>],
-    call: impl Fn(&SlotPart<'_>) -> Outcomes,
+    parts: &[SlotHits<'_>],
+    call: impl Fn(&SlotHits<'_>) -> Outcomes,
 ) -> Outcomes {
     let mut outcomes = vec![None; hits];
     for part in parts {
@@ -63,7 +67,7 @@ async fn call_in_order(
 }
 
 impl FaultyStore {
-    /// Creates an empty store with this number of slots. `seed` determines the calls that fail.
+    /// Creates an empty store with `slots` slots. `seed` determines which calls fail.
     pub fn new(clock: &ManualClock, slots: usize, faults: Faults, seed: u64) -> Self {
         Self {
             slots: (0..slots).map(|_| ModelStore::new(clock.clone())).collect(),
@@ -85,12 +89,12 @@ impl FaultyStore {
         counter_name(hit).bytes().map(usize::from).sum::<usize>() % self.slots.len()
     }
 
-    fn parts<'h>(&self, hits: &[Hit<'h>]) -> Vec<SlotPart<'h>> {
-        let mut parts: Vec<SlotPart<'h>> = Vec::new();
+    fn split_by_slot<'h>(&self, hits: &[Hit<'h>]) -> Vec<SlotHits<'h>> {
+        let mut parts: Vec<SlotHits<'h>> = Vec::new();
         for (index, hit) in hits.iter().enumerate() {
             let slot = self.slot_index(hit);
             let part = parts.iter().position(|part| part.slot == slot).unwrap_or_else(|| {
-                parts.push(SlotPart { slot, indices: Vec::new(), hits: Vec::new() });
+                parts.push(SlotHits { slot, indices: Vec::new(), hits: Vec::new() });
                 parts.len() - 1
             });
             parts[part].indices.push(index);
@@ -99,39 +103,40 @@ impl FaultyStore {
         parts
     }
 
-    /// Returns `true` with the given probability.
-    fn draw(&self, percent: u32) -> bool {
+    /// Returns `true` with a probability of `percent` percent.
+    fn draw_with_probability(&self, percent: u32) -> bool {
         self.rng.lock().u32(..100) < percent
     }
 
     fn fail_randomly(&self) -> Result<(), StoreError> {
-        match self.draw(self.faults().unavailable) {
+        match self.draw_with_probability(self.faults().unavailable) {
             true => Err(StoreError::Unavailable("injected fault".into())),
             false => Ok(()),
         }
     }
 
-    /// Charges the hits of one slot. Only this call can time out, which leaves the caller without the result.
-    async fn call(&self, part: &SlotPart<'_>) -> Result<ChargeResult, StoreError> {
+    /// Charges the hits of one slot. Only this function injects timeouts. After a timeout, the caller does not know
+    /// whether the hits were charged.
+    async fn charge_slot(&self, part: &SlotHits<'_>) -> Result<ChargeResult, StoreError> {
         YieldOnce::default().await;
         let time_out = || Err(StoreError::TimedOut("injected fault".into()));
-        if self.draw(self.faults().lost_before) {
+        if self.draw_with_probability(self.faults().lost_before) {
             return time_out();
         }
         let result = self.slots[part.slot].take_now(&part.hits);
-        if self.draw(self.faults().lost_after) { time_out() } else { Ok(result) }
+        if self.draw_with_probability(self.faults().lost_after) { time_out() } else { Ok(result) }
     }
 
-    /// Charges a request over several slots.
-    async fn take_parts(&self, hits: &[Hit<'_>], parts: &[SlotPart<'_>]) -> ChargeResult {
-        let mut outcomes = self.peek_parts(hits.len(), parts).await;
+    /// Charges a request whose hits are in several slots, slot by slot.
+    async fn charge_slots(&self, hits: &[Hit<'_>], parts: &[SlotHits<'_>]) -> ChargeResult {
+        let mut outcomes = self.peek_slots(hits.len(), parts).await;
         let mut allowed = admits(hits, &outcomes);
         let mut charges = Vec::new();
         for part in parts {
             YieldOnce::default().await;
             let slot = &self.slots[part.slot];
             if !allowed {
-                charges.extend(charge_denied(slot, part, &mut outcomes));
+                charges.extend(charge_denied_hits(slot, part, &mut outcomes));
                 continue;
             }
             // Joint hits may be in several slots; they are decided below, after all slots.
@@ -159,24 +164,25 @@ impl FaultyStore {
         let receipt_of = |charges: Vec<(usize, Charge)>| Receipt {
             charges: charges.into_iter().map(|(_, charge)| charge).collect(),
         };
-        self.revert_all(&receipt_of(excess)).await;
+        self.revert_in_all_slots(&receipt_of(excess)).await;
         ChargeResult { allowed, outcomes, receipt: receipt_of(kept) }
     }
 
-    async fn peek_parts(&self, hits: usize, parts: &[SlotPart<'_>]) -> Outcomes {
-        call_in_order(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
+    async fn peek_slots(&self, hits: usize, parts: &[SlotHits<'_>]) -> Outcomes {
+        call_each_slot(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
     }
 
-    /// Reverts a receipt in all slots. Slots ignore charges of counters that they do not have.
-    async fn revert_all(&self, receipt: &Receipt) {
+    /// Reverts a receipt in all slots. A slot ignores charges of counters that it does not have.
+    async fn revert_in_all_slots(&self, receipt: &Receipt) {
         for slot in &*self.slots {
             YieldOnce::default().await;
             slot.revert_now(receipt);
         }
     }
 
-    /// Charges the waiting requests of a batch, slot by slot.
-    fn flush(
+    /// Charges the waiting requests of a batch, each of which needs only one slot. `waiting` contains pairs of a slot
+    /// and the index of a request; the result is stored in `results` at the same index.
+    fn charge_waiting_requests(
         &self,
         waiting: &mut Vec<(usize, usize)>,
         requests: &[&[Hit<'_>]],
@@ -194,52 +200,52 @@ impl Store for FaultyStore {
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         self.fail_randomly()?;
-        let parts = self.parts(hits);
+        let parts = self.split_by_slot(hits);
         match &parts[..] {
-            [part] => self.call(part).await,
-            _ => Ok(self.take_parts(hits, &parts).await),
+            [part] => self.charge_slot(part).await,
+            _ => Ok(self.charge_slots(hits, &parts).await),
         }
     }
 
-    /// Charges requests of one slot together. A request over several slots is charged after all earlier requests and
-    /// before all later ones.
+    /// Charges requests that need only one slot together. A request that needs several slots is charged after all
+    /// earlier requests of the batch, and before all later ones.
     async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         self.fail_randomly()?;
         let mut results: Vec<Option<ChargeResult>> = vec![None; requests.len()];
         let mut waiting = Vec::new();
         for (index, hits) in requests.iter().enumerate() {
-            let parts = self.parts(hits);
+            let parts = self.split_by_slot(hits);
             if let [part] = &parts[..] {
                 waiting.push((part.slot, index));
                 continue;
             }
-            self.flush(&mut waiting, requests, &mut results);
-            results[index] = Some(self.take_parts(hits, &parts).await);
+            self.charge_waiting_requests(&mut waiting, requests, &mut results);
+            results[index] = Some(self.charge_slots(hits, &parts).await);
         }
-        self.flush(&mut waiting, requests, &mut results);
+        self.charge_waiting_requests(&mut waiting, requests, &mut results);
         Ok(results.into_iter().flatten().collect())
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.fail_randomly()?;
-        Ok(self.peek_parts(hits.len(), &self.parts(hits)).await)
+        Ok(self.peek_slots(hits.len(), &self.split_by_slot(hits)).await)
     }
 
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
         self.fail_randomly()?;
-        self.revert_all(receipt).await;
+        self.revert_in_all_slots(receipt).await;
         Ok(())
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.fail_randomly()?;
-        let refund = |part: &SlotPart<'_>| self.slots[part.slot].refund_now(&part.hits);
-        Ok(call_in_order(hits.len(), &self.parts(hits), refund).await)
+        let refund = |part: &SlotHits<'_>| self.slots[part.slot].refund_now(&part.hits);
+        Ok(call_each_slot(hits.len(), &self.split_by_slot(hits), refund).await)
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
         self.fail_randomly()?;
-        for part in self.parts(hits) {
+        for part in self.split_by_slot(hits) {
             YieldOnce::default().await;
             self.slots[part.slot].reset_now(&part.hits);
         }
@@ -247,7 +253,7 @@ impl Store for FaultyStore {
     }
 }
 
-/// A future that yields once to other tasks.
+/// A future that is pending on the first poll, so that other tasks run, and complete on the second poll.
 #[derive(Default)]
 struct YieldOnce {
     has_yielded: bool,
@@ -265,11 +271,12 @@ impl Future for YieldOnce {
     }
 }
 
-/// Charges the hits of a denied request that are always charged. `outcomes` of a peek at all hits determine whether
-/// each hit fits, and are updated.
-fn charge_denied(
+/// Charges the always-charged hits of a denied request. Returns each charge with the index of its hit. On entry,
+/// `outcomes` are the results of a peek at all hits and determine whether each hit fits. The outcomes of charged hits
+/// are updated.
+fn charge_denied_hits(
     slot: &ModelStore,
-    part: &SlotPart<'_>,
+    part: &SlotHits<'_>,
     outcomes: &mut Outcomes,
 ) -> Vec<(usize, Charge)> {
     let mut charges = Vec::new();

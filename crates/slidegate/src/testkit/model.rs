@@ -1,6 +1,6 @@
 //! The reference model: a store that keeps every counter in a map and decides one request at a time.
 //!
-//! It implements the specification directly, and shares only the algorithms with real stores.
+//! The model implements the specification directly, and shares only the algorithms with real stores.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -14,13 +14,13 @@ use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{Charge, ChargeResult, CounterId, Outcomes, Receipt, SyncStore};
 
-/// The states of all counters, by full name.
-type States = HashMap<Box<str>, Box<dyn Any + Send>>;
+/// The state of each counter, by the full name of the counter.
+type CounterStates = HashMap<Box<str>, Box<dyn Any + Send>>;
 
-/// The reference store.
+/// The reference store, with which the conformance suite compares other stores.
 pub struct ModelStore {
     clock: ManualClock,
-    states: Mutex<States>,
+    states: Mutex<CounterStates>,
 }
 
 impl ModelStore {
@@ -30,17 +30,22 @@ impl ModelStore {
     }
 }
 
-/// Returns the full name of the counter of a hit. Hits with different names must have separate counters.
+/// Returns the full name of the counter that a hit charges. Hits with different names have separate counters.
 pub(super) fn counter_name(hit: &Hit<'_>) -> Box<str> {
     format!("{} {}", hit.key, hit.limit.shape_text()).into()
 }
 
-/// Returns the current time on the clock of the counter, which is shifted by the phase of the key.
+/// Returns the current time as the hit's counter sees it: shifted by the phase of the key, an offset that spreads the
+/// window boundaries of different keys.
 fn counter_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
     Timestamp::from_micros(clock.now().as_micros() + hit.limit.phase_us(&hit.key))
 }
 
-fn state_of<'s, C: Counter>(_: &C, states: &'s mut States, name: &str) -> &'s mut C::State {
+fn counter_state<'s, C: Counter>(
+    _: &C,
+    states: &'s mut CounterStates,
+    name: &str,
+) -> &'s mut C::State {
     let state = states.entry(name.into()).or_insert_with(|| Box::new(C::State::default()));
     match state.downcast_mut() {
         Some(state) => state,
@@ -48,43 +53,49 @@ fn state_of<'s, C: Counter>(_: &C, states: &'s mut States, name: &str) -> &'s mu
     }
 }
 
-fn peek(
-    states: &mut States,
+fn peek_counter(
+    states: &mut CounterStates,
     counter: AnyCounter,
     name: &str,
     now: Timestamp,
     required: u64,
 ) -> Outcome {
     with_counter!(counter, counter => {
-        counter.peek(state_of(&counter, states, name), now, required)
+        counter.peek(counter_state(&counter, states, name), now, required)
     })
 }
 
-fn charge(
-    states: &mut States,
+fn charge_counter(
+    states: &mut CounterStates,
     counter: AnyCounter,
     name: &str,
     now: Timestamp,
     cost: u64,
 ) -> (Timestamp, u64) {
     with_counter!(counter, counter => {
-        let state = state_of(&counter, states, name);
+        let state = counter_state(&counter, states, name);
         let units = counter.chargeable_units(state, now, cost);
         (counter.charge(state, now, units).charged_at, units)
     })
 }
 
 impl ModelStore {
-    /// Returns the outcome of each hit, including the units that earlier hits of the request would charge.
-    fn peek_all(&self, states: &mut States, hits: &[Hit<'_>]) -> Outcomes {
+    /// Returns the outcome of each hit. Units that earlier hits of the same request would charge to the same counter
+    /// count as used.
+    fn peek_hits(&self, states: &mut CounterStates, hits: &[Hit<'_>]) -> Outcomes {
         let mut pending: HashMap<Box<str>, u64> = HashMap::new();
         let mut outcomes = Outcomes::new();
         for hit in hits {
             let name = counter_name(hit);
             let pending_units = pending.entry(name.clone()).or_default();
             let required = pending_units.saturating_add(hit.required);
-            let outcome =
-                peek(states, hit.limit.counter(), &name, counter_time(&self.clock, hit), required);
+            let outcome = peek_counter(
+                states,
+                hit.limit.counter(),
+                &name,
+                counter_time(&self.clock, hit),
+                required,
+            );
             if hit.charge != ChargeWhen::IfAdmittedAndFits || outcome.fits() {
                 *pending_units = pending_units.saturating_add(hit.cost);
             }
@@ -97,7 +108,7 @@ impl ModelStore {
 impl SyncStore for ModelStore {
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         let states = &mut *self.states.lock();
-        let mut outcomes = self.peek_all(states, hits);
+        let mut outcomes = self.peek_hits(states, hits);
         let fitting = |veto: Veto| {
             let pairs = hits.iter().zip(&outcomes).filter(move |(hit, _)| hit.veto == veto);
             pairs.map(|(_, outcome)| outcome.fits())
@@ -117,8 +128,8 @@ impl SyncStore for ModelStore {
             }
             let (counter, name) = (hit.limit.counter(), counter_name(hit));
             let now = counter_time(&self.clock, hit);
-            let (charged_at, cost) = charge(states, counter, &name, now, hit.cost);
-            let after = peek(states, counter, &name, now, 1);
+            let (charged_at, cost) = charge_counter(states, counter, &name, now, hit.cost);
+            let after = peek_counter(states, counter, &name, now, 1);
             *outcome = match (outcome.fits(), after.retry_after()) {
                 (true, _) => after.charged(),
                 // The hit was denied, but one unit fits: the wait is the minimum, 1 us.
@@ -144,7 +155,7 @@ impl SyncStore for ModelStore {
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
-        self.peek_all(&mut self.states.lock(), hits)
+        self.peek_hits(&mut self.states.lock(), hits)
     }
 
     fn revert_now(&self, receipt: &Receipt) {
@@ -154,7 +165,7 @@ impl SyncStore for ModelStore {
                 continue;
             };
             with_counter!(charge.limit.counter(), counter => {
-                let state = state_of(&counter, states, name);
+                let state = counter_state(&counter, states, name);
                 counter.revert(state, charge.charged_at, charge.cost);
             });
         }
@@ -165,7 +176,7 @@ impl SyncStore for ModelStore {
         let refund = |hit: &Hit<'_>| {
             let (name, now) = (counter_name(hit), counter_time(&self.clock, hit));
             with_counter!(hit.limit.counter(), counter => {
-                let state = state_of(&counter, states, &name);
+                let state = counter_state(&counter, states, &name);
                 counter.refund(state, now, hit.cost);
                 counter.peek(state, now, 1)
             })

@@ -1,23 +1,24 @@
-//! The oracle: an exact sliding log that keeps all charges and counts them one by one.
+//! The oracle with which property tests compare stores: an exact sliding log that keeps all charges and counts them one
+//! by one.
 
 use std::time::Duration;
 
 use crate::clock::{Timestamp, ceil_micros};
 
-/// All charges of one key: time in microseconds, and cost.
+/// All charges of one key, each with its time in microseconds and its cost in units.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
     charges: Vec<(u64, u64)>,
 }
 
 impl Oracle {
-    /// Records a charge.
+    /// Records a charge of `cost` units at the time `at`.
     pub fn charge(&mut self, at: Timestamp, cost: u64) {
         self.charges.push((at.as_micros(), cost));
     }
 
-    /// Removes `units` refunded units: the oldest of the newest `counted` units, which are all that still count. They
-    /// are treated as never charged.
+    /// Removes up to `units` refunded units, as if they had never been charged. Only the newest `counted` units still
+    /// count; the oldest of these are removed.
     pub fn refund(&mut self, counted: u64, units: u64) {
         let all: u64 = self.charges.iter().map(|(_, cost)| cost).sum();
         let mut to_skip = all.saturating_sub(counted);
@@ -38,14 +39,15 @@ impl Oracle {
         self.charges.iter().filter(|(at, _)| is_inside(*at)).map(|(_, cost)| cost).sum()
     }
 
-    /// Returns the maximum number of units in any window of this length. Windows that end with a charge are sufficient
-    /// to find it.
+    /// Returns the maximum number of units in any window of this length. Only windows that end at the time of a charge
+    /// are examined, because one of them contains the maximum.
     pub fn max_units_in_any_window(&self, window: Duration) -> u64 {
         let ends = self.charges.iter().map(|(at, _)| Timestamp::from_micros(*at));
         ends.map(|end| self.in_window(end, window)).max().unwrap_or(0)
     }
 
-    /// Returns whether a cost fits, exactly.
+    /// Returns `true` if the window that ends at `now` has at most `max` units after a charge of `cost` units. A cost
+    /// of 0 is treated as 1.
     pub fn fits(&self, now: Timestamp, window: Duration, max: u64, cost: u64) -> bool {
         self.in_window(now, window).saturating_add(cost.max(1)) <= max
     }

@@ -1,5 +1,5 @@
-//! Property tests for stores. Each function takes an empty store and the clock that it reads, and panics if the store
-//! does not have the property. The calls to the store must not fail.
+//! Property tests for stores. Each function takes an empty store and the clock that the store reads, and panics if the
+//! store does not have the property. Calls to the store must not fail.
 
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use crate::store::{ChargeResult, Store};
 
 use super::oracle::Oracle;
 
-/// Windows with ticks of several sizes, from 100 ms to one week.
-const WINDOWS: [Duration; 5] = [
+/// Window lengths of the tested limits, from 100 ms to one week. Counters measure time in ticks, which differ in length
+/// between these windows.
+const TEST_WINDOWS: [Duration; 5] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
     Duration::from_secs(60),
@@ -37,15 +38,15 @@ pub fn limits() -> Vec<Limit> {
         Algorithm::TokenBucket { burst: Some(3), max_debt: None },
     ];
     let mut limits = Vec::new();
-    for window in WINDOWS {
+    for window in TEST_WINDOWS {
         for max in [2, 10, 1_000] {
-            limits.extend(algorithms.map(|algorithm| limit(max, window, algorithm)));
+            limits.extend(algorithms.map(|algorithm| new_limit(max, window, algorithm)));
         }
     }
     limits
 }
 
-fn limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
+fn new_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
     let limit = Quota::new(max, window).map_err(Into::into);
     match limit.and_then(|quota| Limit::new(quota, algorithm)) {
         Ok(limit) => limit,
@@ -64,7 +65,7 @@ pub fn max_units_in_window(limit: &Limit) -> u64 {
     }
 }
 
-/// One key with one limit in a store.
+/// A counter under test: one key with one limit in a store.
 struct TestCounter<'s, S> {
     store: &'s S,
     scope: Scope,
@@ -97,7 +98,7 @@ fn expect_response<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     }
 }
 
-/// Sets the clock, with an offset of `start` microseconds, and returns an unused counter.
+/// Sets the clock to a fixed time plus `start` microseconds, and returns a counter without charges.
 fn new_counter<'s, S: Store>(
     store: &'s S,
     clock: &ManualClock,
@@ -108,8 +109,8 @@ fn new_counter<'s, S: Store>(
     TestCounter { store, scope: Scope::new("test", "rule", "limit", &["key"]), limit: *limit }
 }
 
-/// Tests that no window has more units than the limit admits, with random traffic in bursts and at window boundaries. A
-/// sliding log that counts in microseconds must also admit all that fits.
+/// Tests that no window contains more units than the limit may admit. The traffic is random, with bursts and with
+/// requests at window boundaries. A sliding log that counts in microseconds must also admit each request that fits.
 pub async fn units_stay_below_bound<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -152,8 +153,8 @@ pub async fn units_stay_below_bound<S: Store>(
     }
 }
 
-/// Tests that the `retry_after` of a denial is exact: the request is denied one microsecond before, and allowed then.
-/// The `reset_after` is exact too: from then on, no charge counts.
+/// Tests that the `retry_after` of a denial is exact: the request is denied one microsecond before that time has
+/// passed, and allowed once it has passed. The `reset_after` is exact too: once that time has passed, no charge counts.
 pub async fn retry_after_is_exact<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -203,7 +204,7 @@ pub async fn cost_above_max_has_no_retry_after<S: Store>(
     assert!(!result.allowed && result.outcomes[0].retry_after().is_none(), "{limit}");
 }
 
-/// Tests that a denial charges none of the keys of a request, and neither does a cost of 0.
+/// Tests that a denied request charges none of its keys. A request with a cost of 0 charges nothing either.
 pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
     let counter = new_counter(store, clock, limit, 7);
     let scope = Scope::new("test", "other", "limit", &["key"]);
@@ -221,9 +222,9 @@ pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, li
     assert_eq!(outcomes().await, before, "{limit}");
 }
 
-/// Tests that a debt must leave the window before a request is admitted: with any charges, including reports and hits
-/// that are always charged, an admitted request is within the limit. The `retry_after` of a counter in debt is exact
-/// for one unit.
+/// Tests that a counter in debt, with more units than its max, denies requests until enough units have left the window.
+/// The charges include reports and hits that are always charged. Each admitted request must be within the limit. While
+/// the counter is in debt, the `retry_after` for one unit must be exact.
 pub async fn debts_are_paid_first<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -248,7 +249,7 @@ pub async fn debts_are_paid_first<S: Store>(
         oracle.charge(now, charged);
         let is_check = hit.veto == Veto::Alone;
         if is_check && result.allowed {
-            assert_within(&counter, &oracle, now, seed);
+            assert_within_limit(&counter, &oracle, now, seed);
         }
         let outcome = counter.peek(1).await;
         if is_check && !result.allowed && charged > 0 {
@@ -270,8 +271,14 @@ pub async fn debts_are_paid_first<S: Store>(
     }
 }
 
-/// Asserts that the charges so far are within the limit, just after a request was admitted.
-fn assert_within<S>(counter: &TestCounter<'_, S>, oracle: &Oracle, now: Timestamp, seed: u64) {
+/// Asserts that the charges in `oracle` are within the limit of `counter`. The caller has just admitted a request at
+/// the time `now`.
+fn assert_within_limit<S>(
+    counter: &TestCounter<'_, S>,
+    oracle: &Oracle,
+    now: Timestamp,
+    seed: u64,
+) {
     let limit = &counter.limit;
     let (max, window) = (limit.quota().max(), limit.quota().window());
     let window_us = window.as_micros() as u64;
@@ -304,7 +311,8 @@ fn assert_within<S>(counter: &TestCounter<'_, S>, oracle: &Oracle, now: Timestam
     }
 }
 
-/// Tests that reverting a charge restores the previous state, and has no effect once the charge has left the window.
+/// Tests that reverting a charge restores the previous state, and that reverting a charge that has left the window has
+/// no effect.
 pub async fn revert_undoes_its_charge<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -334,8 +342,8 @@ pub async fn revert_undoes_its_charge<S: Store>(
     assert_eq!(counter.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
 }
 
-/// Tests that a refund frees exactly its number of units, up to the number that is in use, that the retry time for the
-/// next unit is exact afterwards, and that a refund of all units resets the counter.
+/// Tests that a refund frees exactly the refunded number of units, but at most the units in use. The retry time for the
+/// next unit must be exact afterwards. A refund of all units must reset the counter.
 pub async fn refund_frees_as_many_units<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -381,8 +389,9 @@ pub async fn refund_frees_as_many_units<S: Store>(
     assert_eq!(after.reset_after(), Duration::ZERO, "{limit}, seed {seed}: no charge counts");
 }
 
-/// Tests that no window has more units than the limit admits, not counting refunded units, which are the oldest units
-/// that still counted. A sliding log that counts in microseconds must behave exactly as if they had never been charged.
+/// Tests that no window contains more units than the limit may admit, not counting refunded units. A refund removes the
+/// oldest units that still count. A sliding log that counts in microseconds must behave exactly as if the refunded
+/// units had never been charged.
 pub async fn units_stay_below_bound_without_refunds<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -428,7 +437,8 @@ pub async fn units_stay_below_bound_without_refunds<S: Store>(
     }
 }
 
-/// Tests that the order of the hits of a request does not change the decision. Both stores must be empty.
+/// Tests that the order of the hits of a request does not change the decision. Each request runs on the first store,
+/// and with shuffled hits on the second. Both stores must be empty.
 pub async fn order_of_hits_is_irrelevant<S: Store>(
     (store, other_store): (&S, &S),
     clock: &ManualClock,

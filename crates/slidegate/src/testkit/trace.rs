@@ -1,4 +1,5 @@
-//! Random traces of requests, with an emphasis on boundary cases.
+//! A generator of random traces, which are sequences of store calls and clock changes with an emphasis on boundary
+//! cases.
 
 use std::time::Duration;
 
@@ -11,14 +12,16 @@ use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
 
-/// Maximum backward step of the clock in a trace. A store must keep a counter for at least
-/// this time after it has expired.
+/// Maximum time by which one step of a trace sets the clock back. A store must therefore keep a counter for at least
+/// this time after the counter has expired.
 pub const MAX_BACKWARD_STEP: Duration = Duration::from_millis(50);
 
-/// Latest time of a trace, in the year 2103: scripts may use doubles for microseconds and 32 bits for seconds.
+/// Latest time of a trace in microseconds since the Unix epoch, in the year 2103. Store scripts can represent all times
+/// up to this one as microseconds in a double and as seconds in 32 bits.
 const MAX_TIME_US: u64 = 4_200_000_000_000_000;
 
-/// Windows with ticks of every size, including some that are not a whole number of ticks.
+/// Window lengths in microseconds. Counters measure time in ticks, which are longer for longer windows. The list covers
+/// ticks of every length, and windows that are not a whole number of ticks.
 const WINDOWS_US: [u64; 12] = [
     1_000,
     10_000,
@@ -34,20 +37,21 @@ const WINDOWS_US: [u64; 12] = [
     31_622_400_000_000,
 ];
 
-/// One step of a trace.
-pub(super) enum Step {
+/// One step of a trace: a call to the store, or a change of the clock.
+pub(super) enum TraceStep {
     SetClock(Timestamp),
     Take(Vec<HitPlan>),
     TakeMany(Vec<Vec<HitPlan>>),
     Peek(Vec<HitPlan>),
-    /// Reverts the receipt with this index, counted from the newest: all of it, or this number of tenths.
+    /// Reverts an earlier receipt. The first field is the index of the receipt, where 0 is the newest one. The second
+    /// field is the part to revert in tenths; `None` reverts the whole receipt.
     Revert(usize, Option<u64>),
-    /// Refunds the costs of the hits.
+    /// Refunds the cost of each hit to the counter of the hit.
     Refund(Vec<HitPlan>),
     Reset(Vec<HitPlan>),
 }
 
-/// A planned hit, with the number of its key.
+/// A hit of a trace, with the index of its key instead of the key.
 #[derive(Clone, Debug)]
 pub(super) struct HitPlan {
     pub(super) key: usize,
@@ -58,18 +62,18 @@ pub(super) struct HitPlan {
     pub(super) charge: ChargeWhen,
 }
 
-/// Generates the steps of a random trace.
+/// A generator of the steps of one random trace.
 pub(super) struct TraceGenerator {
     rng: Rng,
     limits: Vec<Limit>,
     keys: usize,
     now: Timestamp,
-    /// Up to eight times at which recent outcomes promised a change.
+    /// The latest, at most eight, times at which a request fits or a counter is reset, according to recent outcomes.
     promised_times: Vec<Timestamp>,
 }
 
 impl TraceGenerator {
-    /// Creates the generator of a trace with limits of these algorithms.
+    /// Creates a generator whose trace uses limits of these algorithms.
     pub(super) fn new(seed: u64, algorithms: &[Algorithm]) -> Self {
         let mut rng = Rng::with_seed(seed);
         let limits = (0..rng.usize(1..=4)).map(|_| draw_limit(&mut rng, algorithms)).collect();
@@ -81,12 +85,13 @@ impl TraceGenerator {
         self.now
     }
 
-    pub(super) fn keys(&self) -> usize {
+    pub(super) fn key_count(&self) -> usize {
         self.keys
     }
 
-    /// Records the retry and reset times of outcomes, so that later steps test them.
-    pub(super) fn add_promises(&mut self, outcomes: &[Outcome]) {
+    /// Records the times at which, according to these outcomes, a request fits or a counter is reset. Later steps set
+    /// the clock to the recorded times.
+    pub(super) fn add_promised_times(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
             let waits = [outcome.retry_after(), Some(outcome.reset_after())];
             // Very long waits are ignored, such as the wait for a token bucket that leaks one unit per year.
@@ -97,27 +102,27 @@ impl TraceGenerator {
         self.promised_times.drain(..old);
     }
 
-    pub(super) fn step(&mut self) -> Step {
+    pub(super) fn next_step(&mut self) -> TraceStep {
         match self.rng.u32(..100) {
-            0..=34 => Step::SetClock(self.draw_time()),
-            35..=75 => Step::Take(self.draw_hits()),
-            76..=79 => Step::Refund(self.draw_hits()),
+            0..=34 => TraceStep::SetClock(self.draw_next_time()),
+            35..=75 => TraceStep::Take(self.draw_hits()),
+            76..=79 => TraceStep::Refund(self.draw_hits()),
             80..=85 => {
-                Step::TakeMany((0..self.rng.usize(..=5)).map(|_| self.draw_hits()).collect())
+                TraceStep::TakeMany((0..self.rng.usize(..=5)).map(|_| self.draw_hits()).collect())
             }
-            86..=91 => Step::Peek(self.draw_hits()),
-            92..=97 => Step::Revert(self.rng.usize(..3), self.draw_tenths()),
-            98 => Step::Reset(self.draw_hits()),
+            86..=91 => TraceStep::Peek(self.draw_hits()),
+            92..=97 => TraceStep::Revert(self.rng.usize(..3), self.draw_revert_tenths()),
+            98 => TraceStep::Reset(self.draw_hits()),
             _ => {
                 // A policy change: the max changes, and the counts remain.
                 let index = self.rng.usize(..self.limits.len());
-                self.limits[index] = draw_max(&mut self.rng, &self.limits[index]);
-                Step::SetClock(self.now)
+                self.limits[index] = with_random_max(&mut self.rng, &self.limits[index]);
+                TraceStep::SetClock(self.now)
             }
         }
     }
 
-    fn draw_time(&mut self) -> Timestamp {
+    fn draw_next_time(&mut self) -> Timestamp {
         let index = self.rng.usize(..self.limits.len());
         let window_us = self.limits[index].quota().window_us();
         let now_us = self.now.as_micros();
@@ -128,8 +133,8 @@ impl TraceGenerator {
             4..=6 => now_us + self.rng.u64(..=window_us / 10),
             7 => now_us + self.rng.u64(..=window_us * 2),
             // At the ends of windows and of tenths of windows, or 1 us before.
-            8..=9 => next_multiple(now_us, window_us) - self.rng.u64(..=1),
-            10 => next_multiple(now_us, window_us / 10) - self.rng.u64(..=1),
+            8..=9 => next_multiple_after(now_us, window_us) - self.rng.u64(..=1),
+            10 => next_multiple_after(now_us, window_us / 10) - self.rng.u64(..=1),
             11 => now_us - self.rng.u64(..=MAX_BACKWARD_STEP.as_micros() as u64),
             12 => now_us + window_us * self.rng.u64(3..100),
             // At a promised time, or 1 us before.
@@ -144,7 +149,7 @@ impl TraceGenerator {
         self.now
     }
 
-    fn draw_tenths(&mut self) -> Option<u64> {
+    fn draw_revert_tenths(&mut self) -> Option<u64> {
         self.rng.bool().then(|| self.rng.u64(..=10))
     }
 
@@ -196,7 +201,7 @@ impl TraceGenerator {
     }
 }
 
-fn next_multiple(now_us: u64, step_us: u64) -> u64 {
+fn next_multiple_after(now_us: u64, step_us: u64) -> u64 {
     (now_us / step_us + 1) * step_us
 }
 
@@ -218,16 +223,16 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
         }
         other => other,
     };
-    build_limit(draw_units(rng, algorithm), window, algorithm)
+    build_limit(draw_max_units(rng, algorithm), window, algorithm)
 }
 
-/// Returns the limit with another max.
-fn draw_max(rng: &mut Rng, limit: &Limit) -> Limit {
+/// Returns a copy of the limit with a randomly drawn max.
+fn with_random_max(rng: &mut Rng, limit: &Limit) -> Limit {
     let algorithm = limit.algorithm();
-    build_limit(draw_units(rng, algorithm), limit.quota().window(), algorithm)
+    build_limit(draw_max_units(rng, algorithm), limit.quota().window(), algorithm)
 }
 
-fn draw_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
+fn draw_max_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
     let max = match algorithm {
         Algorithm::SlidingLog => 1_000,
         _ => MAX_UNITS,
