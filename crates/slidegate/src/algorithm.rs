@@ -1,5 +1,5 @@
-//! The rate-limiting algorithms: [`Algorithm`] is the user's choice, [`Counter`] the implementation, and `AnyCounter`
-//! maps one to the other.
+//! The rate-limiting algorithms. [`Algorithm`] is the user's choice, [`Counter`] is the interface of the
+//! implementations, and `AnyCounter` maps one to the other.
 //!
 //! An algorithm is integer arithmetic without clock, locks and I/O; the Lua scripts in slidegate-redis do the same
 //! arithmetic. To add an algorithm, implement [`Counter`] in a new file in `algorithm/`, add a variant to `AnyCounter`,
@@ -34,13 +34,13 @@ use token_bucket::TokenBucket;
 pub enum Algorithm {
     /// Records every charge in the window. Exact: admits at most max in any window, and never denies a cost that fits.
     SlidingLog,
-    /// Divides the window into buckets and counts the oldest in full. Admits at most max in any window.
+    /// Divides the window into buckets and counts the oldest bucket in full. Admits at most max in any window.
     SlidingBuckets {
         /// The length of a bucket; must divide the window. Default: a tenth of the window.
         precision: Option<Duration>,
     },
-    /// Counts the current and the previous window, and weights the previous count by its overlap with the sliding
-    /// window. Admits about max, in a state of 16 bytes.
+    /// Counts the current and the previous window, and weights the previous count by the part of the previous window
+    /// that the sliding window still covers. Admits about max per window, with 16 bytes of state per key.
     #[default]
     SlidingWindow,
     /// Counts each window separately. Admits up to twice max around a window boundary.
@@ -48,11 +48,12 @@ pub enum Algorithm {
         /// The alignment of the windows.
         align: Align,
     },
-    /// GCRA: a steady rate with a burst.
+    /// The generic cell rate algorithm (GCRA): a steady rate with a burst.
     TokenBucket {
         /// Units that fit at once. Default: max.
         burst: Option<u64>,
-        /// The largest debt in units, caused by charges without a check. Default: twice max.
+        /// The largest debt, that is, the units above the burst that are charged without a check, such as reports.
+        /// Default: twice max.
         max_debt: Option<u64>,
     },
 }
@@ -88,7 +89,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the algorithm with this name, with its defaults.
+    /// Returns the algorithm with this name, with default parameters; `None` if there is no such algorithm.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
@@ -108,7 +109,8 @@ pub trait Counter: Copy {
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
 
-    /// Returns whether `required` units are free at `now`. 0 units are free unless more than max are used.
+    /// Returns the outcome of a hit that requires `required` free units at `now`. A hit that requires 0 units fits
+    /// unless more than max units are used.
     fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;
 
     /// Returns the number of units of a cost that can be charged: fewer than `cost` if the charge would exceed the
@@ -126,15 +128,15 @@ pub trait Counter: Copy {
     /// affected.
     fn revert(&self, state: &mut Self::State, charged_at: Timestamp, cost: u64);
 
-    /// Subtracts `cost` units from those counted at `now`, oldest first, or all of them if there are fewer. Exactly as
-    /// many units become free.
+    /// Subtracts `cost` of the units that count at `now`, oldest units first, or all of them if there are fewer.
+    /// Exactly the subtracted units become free.
     fn refund(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
     /// Returns the time from which the state is equivalent to the default state.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 }
 
-/// The effect of a charge on a counter.
+/// The effect of a charge: its time and the outcome afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeEffect {
     /// The time at which the charge is counted.
@@ -167,8 +169,8 @@ macro_rules! with_counter {
 }
 pub(crate) use with_counter;
 
-/// The division of time into ticks. A window is a whole number of ticks; a tick is the smallest power of ten of
-/// microseconds with which the window has no more ticks than the algorithm supports.
+/// The division of time into ticks. A window is a whole number of ticks. A tick is the smallest power of ten of
+/// microseconds for which a window has no more ticks than the algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct TickScale {
     window_ticks: u32,
@@ -186,6 +188,7 @@ impl TickScale {
         Self { window_ticks: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
     }
 
+    /// Returns the parameters of a limit with these ticks.
     fn params(&self, max: u32, extra: u32) -> LimitParams {
         LimitParams {
             max,
@@ -206,7 +209,7 @@ impl TickScale {
         self.window_ticks() * u64::from(self.tick_us)
     }
 
-    /// Returns the tick that contains a time.
+    /// Returns the number of the tick that contains a time.
     fn tick(&self, time: Timestamp) -> u64 {
         match self.tick_us {
             1 => time.as_micros(),
@@ -225,14 +228,15 @@ fn micros_until_expiry<C: Counter>(counter: &C, state: &C::State, now: Timestamp
     counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
 }
 
-/// Returns whether `required` units fit into `remaining`. 0 units always fit, unless the counter is in debt.
+/// Returns whether `required` units fit into `remaining` units. 0 units always fit, unless the counter is in debt, that
+/// is, more units are used than max.
 #[inline(always)]
-fn fits(required: u64, remaining: u64, is_in_debt: bool) -> bool {
+fn fits_in_remaining(required: u64, remaining: u64, is_in_debt: bool) -> bool {
     required.max(u64::from(is_in_debt)) <= remaining
 }
 
 /// Limits a number of units to [`MAX_UNITS`](crate::quota::MAX_UNITS), the largest count.
-fn saturate(units: u64) -> u32 {
+fn clamp_to_max_units(units: u64) -> u32 {
     units.min(crate::quota::MAX_UNITS) as u32
 }
 
@@ -241,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_distinct_and_parse() {
+    fn algorithm_names_are_distinct_and_parse() {
         for algorithm in Algorithm::ALL {
             assert_eq!(Algorithm::by_name(algorithm.name()), Some(algorithm));
         }
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn tick_is_smallest_sufficient_power_of_ten() {
+    fn tick_length_is_smallest_sufficient_power_of_ten() {
         for (window_us, tick_us, window_ticks) in [
             (1_000_000, 1, 1_000_000),
             (16_777_216, 1, 16_777_216),

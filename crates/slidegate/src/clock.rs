@@ -1,4 +1,4 @@
-//! The clocks. This is the only module that reads time; clippy forbids it elsewhere.
+//! Clocks. Only this module reads the current time; clippy forbids it in other modules.
 //!
 //! All other code receives a [`Timestamp`] or a [`Clock`], so that tests control the time.
 
@@ -27,7 +27,8 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns the timestamp `duration` later, rounded up to whole microseconds. Saturates instead of overflowing.
+    /// Returns the timestamp that is later by `duration`, rounded up to whole microseconds. Saturates instead of
+    /// overflowing.
     pub fn after(self, duration: Duration) -> Self {
         self.after_us(ceil_micros(duration))
     }
@@ -60,10 +61,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// The default clock. It starts at the wall clock's time and advances with the processor's counter, which is cheaper to
-/// read. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at most
-/// 500 µs per second. Thus calendar windows stay on the calendar, and an adjustment of the wall clock by a minute
-/// neither opens nor closes a window. A correction may set the clock back by up to 25 µs.
+/// The default clock. It starts at the time of the wall clock and advances with the processor's counter, which is
+/// cheaper to read. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by
+/// at most 500 µs per second. Calendar windows therefore begin at the right time, and an adjustment of the wall clock
+/// by a minute neither opens nor closes a window. A correction may set the clock back by up to 25 µs.
 #[derive(Clone, Debug)]
 pub struct SystemClock(SlewedClock<WallClock>);
 
@@ -92,18 +93,20 @@ impl Clock for SystemClock {
 struct SlewedClock<W> {
     fast_clock: quanta::Clock,
     wall_clock: W,
+    /// The reading of the fast clock at the start.
     start_raw: u64,
+    /// The time of the wall clock at the start, in microseconds since the Unix epoch.
     start_us: u64,
     /// The time of the last correction, in microseconds since the start.
     corrected_at_us: AtomicU64,
-    /// The correction of the fast clock, in microseconds.
+    /// The sum of all corrections, in microseconds, which is added to the time of the fast clock.
     correction_us: AtomicI64,
 }
 
 /// The interval between two corrections, in microseconds.
 const CORRECTION_INTERVAL_US: u64 = 50_000;
 
-/// The minimum time per microsecond of correction, in microseconds.
+/// The minimum time, in microseconds, in which the clock is corrected by one microsecond.
 const MIN_US_PER_CORRECTION_US: u64 = 2_000;
 
 impl<W: Clock> SlewedClock<W> {
@@ -119,7 +122,7 @@ impl<W: Clock> SlewedClock<W> {
             self.fast_clock.delta_as_nanos(self.start_raw, self.fast_clock.raw()) / 1_000;
         let corrected_at_us = self.corrected_at_us.load(Ordering::Relaxed);
         if elapsed_us >= corrected_at_us + CORRECTION_INTERVAL_US {
-            self.correct(elapsed_us, corrected_at_us);
+            self.correct_towards_wall_clock(elapsed_us, corrected_at_us);
         }
         self.corrected_time(elapsed_us)
     }
@@ -131,7 +134,7 @@ impl<W: Clock> SlewedClock<W> {
     }
 
     #[cold]
-    fn correct(&self, elapsed_us: u64, corrected_at_us: u64) {
+    fn correct_towards_wall_clock(&self, elapsed_us: u64, corrected_at_us: u64) {
         let (relaxed, wall_us) = (Ordering::Relaxed, self.wall_clock.now().0);
         let exchanged =
             self.corrected_at_us.compare_exchange(corrected_at_us, elapsed_us, relaxed, relaxed);
@@ -177,11 +180,12 @@ impl Clock for WallClock {
 
 /// A clock for times that several machines compare: a [`SystemClock`] that is set to the wall clock by each call of
 /// [`sync_with_wall_clock`](Self::sync_with_wall_clock). Clock synchronization such as NTP adjusts only the wall clock,
-/// but reading the wall clock for each decision costs more.
+/// but a wall clock that is read for each decision costs more.
 #[derive(Debug)]
 pub struct DriftCorrectedClock {
     clock: SystemClock,
-    /// The difference between the wall clock and the system clock, in microseconds.
+    /// The time by which the wall clock was ahead of the system clock at the last call of
+    /// [`sync_with_wall_clock`](Self::sync_with_wall_clock), in microseconds.
     ahead_us: AtomicI64,
 }
 
@@ -191,7 +195,8 @@ impl DriftCorrectedClock {
         Self { clock: SystemClock::new(), ahead_us: AtomicI64::new(0) }
     }
 
-    /// Sets the clock to the current wall time. The clock may go back; time inside a key does not.
+    /// Sets the clock to the current wall time, which may be earlier than the clock's time. A counter treats a time
+    /// before its last charge as the time of that charge.
     pub fn sync_with_wall_clock(&self) {
         let ahead = WallClock.now().0.wrapping_sub(self.clock.now().0);
         self.ahead_us.store(ahead as i64, Ordering::Relaxed);
@@ -230,7 +235,7 @@ impl ManualClock {
         Self(Arc::new(AtomicU64::new(now.0)))
     }
 
-    /// Sets the time, which may also go back.
+    /// Sets the time, which may be earlier than the present time of the clock.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.0, Ordering::Relaxed);
     }
@@ -251,25 +256,25 @@ impl Clock for ManualClock {
 mod tests {
     use super::*;
 
-    const START: Timestamp = Timestamp::from_secs(1_750_000_020);
-    const MONTH_S: u64 = 30 * 86_400;
+    const START_TIME: Timestamp = Timestamp::from_secs(1_750_000_020);
+    const MONTH_SECONDS: u64 = 30 * 86_400;
 
-    /// Advances both clocks. The fast clock gains `ppm` millionths.
-    fn advance(mock: &quanta::Mock, wall: &ManualClock, duration: Duration, ppm: i64) {
+    /// Advances the wall clock by `duration`, and the fast clock by `duration` plus a drift of `ppm` millionths.
+    fn advance_clocks(mock: &quanta::Mock, wall: &ManualClock, duration: Duration, ppm: i64) {
         wall.advance(duration);
         let drift_ns = duration.as_micros() as i64 * ppm / 1_000;
         mock.increment((duration.as_nanos() as u64).wrapping_add_signed(drift_ns));
     }
 
     #[test]
-    fn drifting_counter_stays_on_calendar() {
+    fn drifting_fast_clock_follows_wall_clock() {
         for ppm in [18, -18, 200, -200] {
             for interval_s in [1, 3_600] {
                 let (clock, mock) = quanta::Clock::mock();
-                let wall = ManualClock::at(START);
+                let wall = ManualClock::at(START_TIME);
                 let slewed = SlewedClock::new(clock, wall.clone());
-                for _ in 0..MONTH_S.min(100_000 * interval_s) / interval_s {
-                    advance(&mock, &wall, Duration::from_secs(interval_s), ppm);
+                for _ in 0..MONTH_SECONDS.min(100_000 * interval_s) / interval_s {
+                    advance_clocks(&mock, &wall, Duration::from_secs(interval_s), ppm);
                     let difference = slewed.now().0.abs_diff(wall.now().0);
                     assert!(
                         difference <= 1,
@@ -281,16 +286,16 @@ mod tests {
     }
 
     #[test]
-    fn adjusted_wall_clock_is_followed_slowly() {
+    fn wall_clock_adjustment_is_followed_slowly() {
         for step_s in [3_600, -3_600] {
             let (clock, mock) = quanta::Clock::mock();
-            let wall = ManualClock::at(START);
+            let wall = ManualClock::at(START_TIME);
             let slewed = SlewedClock::new(clock, wall.clone());
-            let stepped = START.0.saturating_add_signed(1_000_000 * step_s);
+            let stepped = START_TIME.0.saturating_add_signed(1_000_000 * step_s);
             wall.set(Timestamp(stepped));
             let mut last = slewed.now().0;
             for _ in 0..100_000 {
-                advance(&mock, &wall, Duration::from_millis(10), 0);
+                advance_clocks(&mock, &wall, Duration::from_millis(10), 0);
                 let now = slewed.now().0;
                 let elapsed = now as i64 - last as i64;
                 assert!((10_000 - 25..=10_000 + 25).contains(&elapsed), "{elapsed} µs in 10 ms");

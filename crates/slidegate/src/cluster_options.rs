@@ -1,4 +1,4 @@
-//! Options of a limit for stores whose nodes replicate counters to each other; other stores ignore them.
+//! Options of a limit for a cluster, whose nodes replicate counters to each other. Other stores ignore them.
 
 use std::num::NonZeroU64;
 
@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::quota::MAX_UNITS;
 
-/// Options for the keys of one limit in a cluster, whose nodes replicate counters to each other; other stores ignore
-/// them.
+/// Options for the keys of one limit in a cluster, whose nodes replicate counters to each other. Other stores ignore
+/// the options.
 ///
 /// ```
 /// use slidegate::{ClusterOptions, Key, OnPartition, Scope};
@@ -25,13 +25,13 @@ pub struct ClusterOptions {
     on_partition: OnPartition,
 }
 
-/// The behaviour while nodes are unreachable.
+/// The behaviour of a node while other nodes are unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnPartition {
     /// An unreachable node still has to acknowledge charges, until its own charges have left their window and a
-    /// majority of the nodes is reachable. The overshoot stays bounded.
+    /// majority of the nodes is reachable. The units admitted above the limit stay bounded.
     #[default]
     Bounded,
     /// An unreachable node need not acknowledge charges. Each part of a partitioned cluster enforces the full limit on
@@ -43,12 +43,12 @@ pub enum OnPartition {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ClusterOptionsError {
-    /// The `max_unsynced` is 0.
+    /// The given `max_unsynced` is 0.
     #[error(
         "a `max_unsynced` of 0 denies everything; use 1 or more (with 1, each charge waits until all other nodes have acknowledged the previous one)"
     )]
     MaxUnsyncedZero,
-    /// The `max_unsynced` exceeds [`MAX_UNITS`].
+    /// The given `max_unsynced` exceeds [`MAX_UNITS`].
     #[error("a `max_unsynced` of {0} is too large: at most {MAX_UNITS}")]
     MaxUnsyncedTooLarge(u64),
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn default_options_are_bounded() {
+    fn default_cluster_options_are_bounded() {
         let options = ClusterOptions::new();
         assert_eq!((options.max_unsynced(), options.on_partition()), (None, OnPartition::Bounded));
     }

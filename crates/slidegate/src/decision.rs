@@ -1,6 +1,7 @@
 //! The decision about a request, derived from the outcomes of its hits.
 //!
-//! Allowed or denied is decided by the store; the binding limit is chosen here.
+//! The store decides whether a request is allowed; this module chooses the binding limit, which is the limit that
+//! clients see.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
 
-/// The result for a request: allowed or denied, the binding limit, and the outcome of every limit.
+/// The result for a request: whether it is allowed, the binding limit, and the outcome of every limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     is_allowed: bool,
@@ -22,7 +23,7 @@ impl Decision {
     /// Creates a decision from the result of a charge.
     #[inline(always)]
     pub(crate) fn from_charge(hits: &[Hit<'_>], result: ChargeResult) -> Self {
-        let binding = binding(hits, &result.outcomes, result.allowed);
+        let binding = find_binding(hits, &result.outcomes, result.allowed);
         Self::with_binding(binding, result)
     }
 
@@ -36,16 +37,16 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn from_single_charge(hit: &Hit<'_>, result: SingleChargeResult) -> Self {
         let result = result.into_charge_result(hit);
-        Self::with_binding(is_binding_alone(hit, result.allowed).then_some(0), result)
+        Self::with_binding(is_single_hit_binding(hit, result.allowed).then_some(0), result)
     }
 
-    /// Creates a decision from the outcomes of a peek.
+    /// Creates a decision from the outcomes of a peek, which charges nothing.
     pub(crate) fn from_peek(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
         let allowed = admits(hits, &outcomes);
         Self::from_charge(hits, ChargeResult { allowed, outcomes, receipt: Receipt::default() })
     }
 
-    /// Creates the decision of a limit without capacity: a denial, unless the limit only observes.
+    /// Creates the decision of a limit without capacity: a denial, unless `veto` is [`Veto::Never`].
     pub(crate) fn without_capacity(veto: Veto) -> Self {
         let outcomes = Outcomes::from_slice(&[Outcome::evaluate((0, 0), 1, 0, || 0)]);
         let allowed = veto == Veto::Never;
@@ -83,20 +84,23 @@ impl Decision {
         self.is_degraded
     }
 
-    /// Returns whether the request was denied because the store is unavailable, and not by a limit.
+    /// Returns whether the request was denied because the store is unavailable, and not because of a limit.
     pub fn is_store_unavailable(&self) -> bool {
         !self.is_allowed && self.outcomes.is_empty()
     }
 
-    /// Returns the index of the binding outcome, or `None` if no limit binds. If the request is denied, the outcome
-    /// with the longest wait binds ("never" is the longest); joint limits are represented by the one with the shortest
-    /// wait. If the request is allowed, the outcome with the smallest remaining share binds; joint limits are
-    /// represented by the one with the largest. Limits that only observe never bind.
+    /// Returns the index in [`outcomes`](Self::outcomes) of the binding outcome, which is the outcome that clients see;
+    /// `None` if no outcome is binding.
+    ///
+    /// If the request is denied, the binding outcome is the denial with the longest wait; a cost that never fits counts
+    /// as the longest. If the request is allowed, the binding outcome has the smallest share of its limit left.
+    /// [Joint](Veto::Jointly) limits take part with only one of their outcomes: the shortest wait of a denial, or the
+    /// largest share left. Limits that only observe are never binding.
     pub fn binding(&self) -> Option<usize> {
         self.binding.map(usize::from)
     }
 
-    /// Returns one outcome for each limit. The outcome is [unknown](Outcome::is_known) if the store did not have to
+    /// Returns the outcome of each limit. An outcome is [unknown](Outcome::is_known) if the store did not have to
     /// evaluate the limit.
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
@@ -111,19 +115,20 @@ impl Decision {
         self.outcomes.get(self.binding()?)
     }
 
-    /// Returns the units that the binding limit still admits; `u64::MAX` if no limit applies.
+    /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
+    /// request is allowed, and 0 if it is denied.
     pub fn remaining(&self) -> u64 {
         let default = if self.is_allowed { u64::MAX } else { 0 };
         self.binding_outcome().map_or(default, Outcome::remaining)
     }
 
-    /// Returns the time until no charge counts against the binding limit any more.
+    /// Returns the time after which the counter of the binding limit is empty; zero if no limit is binding.
     pub fn reset_after(&self) -> Duration {
         self.binding_outcome().map_or(Duration::ZERO, Outcome::reset_after)
     }
 
-    /// Returns the time until this request would fit: zero if it is allowed, `None` if it never fits or the time is not
-    /// known.
+    /// Returns the time until this request would fit: zero if the request is allowed, `None` if it never fits or the
+    /// time is not known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.binding_outcome() {
             Some(outcome) => outcome.retry_after(),
@@ -132,22 +137,25 @@ impl Decision {
     }
 }
 
-/// Returns the index of the binding hit; see [`Decision::binding`].
+/// Returns the index of the binding hit; `None` if no hit is binding. See [`Decision::binding`].
 #[inline]
-fn binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
+fn find_binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
     match (hits, outcomes) {
-        ([hit], [outcome]) => (outcome.is_known() && is_binding_alone(hit, allowed)).then_some(0),
-        _ => binding_of_several(hits, outcomes, allowed),
+        ([hit], [outcome]) => {
+            (outcome.is_known() && is_single_hit_binding(hit, allowed)).then_some(0)
+        }
+        _ => find_binding_of_several(hits, outcomes, allowed),
     }
 }
 
-/// Returns whether the only hit of a request binds its decision.
+/// Returns whether the hit of a request with a single hit is the binding hit of the decision.
 #[inline]
-fn is_binding_alone(hit: &Hit<'_>, allowed: bool) -> bool {
+fn is_single_hit_binding(hit: &Hit<'_>, allowed: bool) -> bool {
     !allowed || hit.veto != Veto::Never
 }
 
-fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
+/// Returns the index of the binding hit of a request with any number of hits; see [`Decision::binding`].
+fn find_binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
     let is_known = |(_, (_, outcome)): &IndexedHit<'_>| outcome.is_known();
     let all = || hits.iter().zip(outcomes).enumerate().filter(is_known);
     let with_veto = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
@@ -156,14 +164,18 @@ fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> 
     let binding = if allowed && hits.iter().all(|hit| hit.veto != Veto::Jointly) {
         // The usual case of the next branch, in fewer instructions.
         let candidates = with_veto(Veto::Alone);
-        candidates.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+        candidates.reduce(
+            |least, next| if has_smaller_share_left(next.1, least.1) { next } else { least },
+        )
     } else if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
         let joint = with_veto(Veto::Jointly).filter(|hit| !denies(hit));
-        let most =
-            joint.reduce(|most, next| if has_less_left(most.1, next.1) { next } else { most });
+        let most = joint
+            .reduce(|most, next| if has_smaller_share_left(most.1, next.1) { next } else { most });
         let candidates = with_veto(Veto::Alone).chain(most);
-        candidates.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+        candidates.reduce(
+            |least, next| if has_smaller_share_left(next.1, least.1) { next } else { least },
+        )
     } else {
         let has_fitting = with_veto(Veto::Jointly).any(|hit| !denies(&hit));
         let joint = with_veto(Veto::Jointly).filter(|_| !has_fitting);
@@ -180,14 +192,14 @@ type IndexedHit<'h> = (usize, (&'h Hit<'h>, &'h Outcome));
 
 /// Returns whether `first` has a smaller share of its limit left than `second`. The shares are compared by
 /// cross-multiplication.
-fn has_less_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
+fn has_smaller_share_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
     let scaled = |(hit, outcome): (&Hit<'_>, &Outcome), by: &Hit<'_>| {
         (outcome.remaining().min(hit.limit.capacity())) * by.limit.capacity()
     };
     scaled(first, second.0) < scaled(second, first.0)
 }
 
-/// A [`Decision`] as an enum, to match on.
+/// A [`Decision`] as an enum, for use in a `match`.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use = "a denial is a value: check whether the request is allowed"]
 pub enum Verdict {

@@ -1,8 +1,9 @@
-//! The gate: a policy over a store, with a fallback in memory.
+//! The gate, which decides requests by a policy with the counters of a store, and in memory while the store is
+//! unavailable.
 //!
-//! While the store is unavailable, the gate decides by a copy of the rules with this instance's share of each limit
-//! (`fallback.rs`). A request with refunds takes two steps (`refund.rs`). `ruling.rs` attributes a decision to the
-//! rules of the policy; `settle.rs` corrects charges afterwards.
+//! `fallback.rs` counts in memory while the store is unavailable; each instance of the service then enforces its own
+//! share of every limit. `refund.rs` decides requests with refunds, which take two calls to the store. `ruling.rs`
+//! attributes a decision to the rules of the policy. `settle.rs` corrects charges when the actual cost is known.
 
 mod fallback;
 mod refund;
@@ -23,7 +24,7 @@ use fallback::{Fallback, LocalBounds, LocalCounts};
 
 pub use ruling::{LimitStatus, Ruling};
 
-/// A policy and the store that counts its requests.
+/// A policy, and the store whose counters enforce its limits.
 ///
 /// ```
 /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -41,15 +42,17 @@ pub use ruling::{LimitStatus, Ruling};
 /// ```
 pub struct Gate<S = MemoryStore> {
     policy: Policy,
+    /// Number of instances that share the store.
     instances: NonZeroU32,
-    /// The rules of the policy with this instance's share of each limit. They hold while the store is unavailable.
+    /// A copy of the policy's rules in which each limit is divided by `instances`. Enforced while the store is
+    /// unavailable.
     local_rules: Arc<[Rule]>,
     store: Arc<S>,
     fallback: Arc<Fallback>,
 }
 
 impl<S> Gate<S> {
-    /// Creates a gate that enforces `policy` with the counts in `store`.
+    /// Creates a gate that enforces `policy` with the counters in `store`.
     pub fn new(policy: Policy, store: S) -> Self {
         let fallback = Fallback::new(Arc::new(SystemClock::new()), LocalBounds::default());
         let instances = NonZeroU32::MIN;
@@ -91,18 +94,19 @@ impl<S> Gate<S> {
     }
 
     /// Sets the number of instances that share the store, 1 by default. While the store is unavailable, each instance
-    /// enforces its share of every limit with [`OnStoreError::Local`]: max(1, max / instances), and the same share of a
-    /// burst. A max of 0 stays 0.
+    /// enforces its own share of every limit whose rules have [`OnStoreError::Local`]. The share is max(1, max /
+    /// instances), and the burst is divided in the same way. A max of 0 stays 0.
     ///
-    /// The bound over any number of outages: in any window, the store admits at most max, and all instances together at
-    /// most max, so at most 2*max are admitted (max + instances, if max is less than the number of instances). For an
-    /// algorithm that admits more than max per window, the bound is twice its own. Local counts are kept until their
-    /// window has passed, so a later outage within that window continues with them.
+    /// The bound over any number of outages: in any window, the store admits at most max, and all instances together
+    /// admit at most max in memory, so at most 2 * max are admitted (max + instances, if max is less than the number of
+    /// instances). For an algorithm that admits more than max per window, the bound is twice the bound of that
+    /// algorithm. Local counts are kept until their window has passed, so a later outage within that window continues
+    /// with them.
     pub fn with_instances(self, instances: NonZeroU32) -> Self {
         Self { local_rules: self.policy.rules_with_divided_limits(instances), instances, ..self }
     }
 
-    /// Sets the clock of the local counts, which are used while the store is unavailable.
+    /// Sets the clock of the counts in memory, which are used while the store is unavailable.
     pub fn with_local_clock(self, clock: impl Clock) -> Self {
         Self { fallback: Arc::new(self.fallback.with_clock(Arc::new(clock))), ..self }
     }
@@ -112,8 +116,8 @@ impl<S> Gate<S> {
         Self { fallback: Arc::new(self.fallback.with_max_keys(max_keys)), ..self }
     }
 
-    /// Sets the memory, in bytes, for keys that are counted while the store is unavailable. 1 GiB by default; see
-    /// [`MemoryStore::with_max_memory`].
+    /// Sets the maximum memory, in bytes, of the keys that are counted in memory while the store is unavailable. 1 GiB
+    /// by default; see [`MemoryStore::with_max_memory`].
     pub fn with_local_max_memory(self, bytes: usize) -> Self {
         Self { fallback: Arc::new(self.fallback.with_max_memory(bytes)), ..self }
     }
@@ -128,8 +132,8 @@ impl<S> Gate<S> {
         &self.store
     }
 
-    /// Returns the number of keys that are counted in memory because the store was unavailable. They stay until their
-    /// windows have passed.
+    /// Returns the number of keys that are counted in memory because the store was unavailable. These keys are kept
+    /// until their windows have passed.
     pub fn local_keys(&self) -> usize {
         self.fallback.counts().map_or(0, |counts| counts.keys())
     }
@@ -139,11 +143,13 @@ impl<S> Gate<S> {
         self.fallback.counts().map_or(0, |counts| counts.memory_bytes())
     }
 
+    /// Creates the ruling for a decision, which was made from the rules `matched` of this gate's policy.
     fn ruling(&self, matched: &MatchedRules<'_>, decision: Decision) -> Ruling {
         Ruling::new(self.policy.shared_rules().clone(), matched.origins(), decision)
     }
 
-    /// Decides after a failed store call: denies if a rule demands it, else decides by the local counts.
+    /// Decides a request after a failed store call. Denies the request if one of its rules has [`OnStoreError::Deny`];
+    /// otherwise calls `decide` with the counts in memory.
     fn decide_without_store<'r>(
         &'r self,
         matched: &MatchedRules<'r>,
@@ -166,7 +172,7 @@ impl<S> Gate<S> {
         }
     }
 
-    /// Informs the fallback if a store call has succeeded. Returns `result`.
+    /// Returns `result` unchanged. If the store call succeeded, notifies the fallback, which can then drop its counts.
     fn record_result<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if result.is_ok() {
             self.fallback.on_store_success();
@@ -175,18 +181,20 @@ impl<S> Gate<S> {
     }
 }
 
+/// Decides a request with a synchronous store, and charges its hits if it is allowed.
 #[inline]
-fn take_now<S: SyncStore + ?Sized>(store: &S, matched: &MatchedRules<'_>) -> Decision {
+fn decide_now<S: SyncStore + ?Sized>(store: &S, matched: &MatchedRules<'_>) -> Decision {
     if matched.is_refund() {
-        return refund::take_now(store, matched);
+        return refund::refund_and_charge_now(store, matched);
     }
     let hits = matched.hits();
     Decision::from_charge(&hits, store.take_now(&hits))
 }
 
-fn peek_now<S: SyncStore>(store: &S, matched: &MatchedRules<'_>) -> Decision {
+/// Returns the decision that [`decide_now`] would make. Charges nothing.
+fn peek_decision_now<S: SyncStore>(store: &S, matched: &MatchedRules<'_>) -> Decision {
     let hits = refund::peek_hits(matched);
-    refund::decide_peek(matched, &hits, store.peek_now(&hits))
+    refund::decision_from_peek(matched, &hits, store.peek_now(&hits))
 }
 
 /// Methods for a store that responds without waiting and never fails.
@@ -196,13 +204,13 @@ impl<S: SyncStore> Gate<S> {
         self.check_matched_now(&self.policy.apply(request))
     }
 
-    /// Decides a request like [`check_now`](Self::check_now), given the rules of [the policy](Self::policy) that apply
-    /// to it.
+    /// Decides a request like [`check_now`](Self::check_now). `matched` are the rules of [the policy](Self::policy)
+    /// that apply to the request.
     pub fn check_matched_now(&self, matched: &MatchedRules<'_>) -> Ruling {
-        self.ruling(matched, take_now(&*self.store, matched))
+        self.ruling(matched, decide_now(&*self.store, matched))
     }
 
-    /// Records units that have been consumed; see [`report`](Self::report).
+    /// Records units that have been consumed already, without denying the request; see [`report`](Self::report).
     pub fn report_now(&self, request: &Request<'_>) -> Ruling {
         self.check_matched_now(&self.policy.apply(request).reported())
     }
@@ -210,13 +218,13 @@ impl<S: SyncStore> Gate<S> {
     /// Returns the decision that [`check_now`](Self::check_now) would make. Charges nothing.
     pub fn peek_now(&self, request: &Request<'_>) -> Ruling {
         let matched = self.policy.apply(request);
-        self.ruling(&matched, peek_now(&*self.store, &matched))
+        self.ruling(&matched, peek_decision_now(&*self.store, &matched))
     }
 }
 
-/// Methods for any store. While it is unavailable, decisions are degraded: the strictest [`OnStoreError`] of all rules
-/// that apply takes effect. The bound on the units that are then admitted is described at
-/// [`with_instances`](Gate::with_instances).
+/// Methods for any store. While the store is unavailable, decisions are degraded, that is, made without the store: the
+/// strictest [`OnStoreError`] of all rules that apply takes effect. The bound on the units that are then admitted is
+/// described at [`with_instances`](Gate::with_instances).
 impl<S: Store> Gate<S> {
     /// Decides a request, and charges its cost if every limit has capacity for it.
     /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
@@ -225,24 +233,25 @@ impl<S: Store> Gate<S> {
         self.check_matched(&self.policy.apply(request)).await
     }
 
-    /// Decides a request like [`check`](Self::check), given the rules of [the policy](Self::policy) that apply to it.
+    /// Decides a request like [`check`](Self::check). `matched` are the rules of [the policy](Self::policy) that apply
+    /// to the request.
     pub async fn check_matched<'r>(&'r self, matched: &MatchedRules<'r>) -> Ruling {
         if let Some(store) = self.store.as_sync() {
-            return self.ruling(matched, take_now(store, matched));
+            return self.ruling(matched, decide_now(store, matched));
         }
         let hits = matched.hits();
         if hits.is_empty() {
             return self.ruling(matched, Decision::unlimited());
         }
         let decision = match matched.is_refund() {
-            true => refund::take(&*self.store, matched).await,
+            true => refund::refund_and_charge(&*self.store, matched).await,
             false => {
                 self.store.take(&hits).await.map(|result| Decision::from_charge(&hits, result))
             }
         };
         match self.record_result(decision) {
             Ok(decision) => self.ruling(matched, decision),
-            Err(_) => self.decide_without_store(matched, take_now),
+            Err(_) => self.decide_without_store(matched, decide_now),
         }
     }
 
@@ -251,20 +260,23 @@ impl<S: Store> Gate<S> {
         self.peek_matched(&self.policy.apply(request)).await
     }
 
-    /// Returns the decision of [`peek`](Self::peek), given the rules of [the policy](Self::policy) that apply.
+    /// Returns the decision of [`peek`](Self::peek). `matched` are the rules of [the policy](Self::policy) that apply
+    /// to the request.
     pub async fn peek_matched<'r>(&'r self, matched: &MatchedRules<'r>) -> Ruling {
         let hits = refund::peek_hits(matched);
         if hits.is_empty() {
             return self.ruling(matched, Decision::unlimited());
         }
         match self.record_result(self.store.peek(&hits).await) {
-            Ok(outcomes) => self.ruling(matched, refund::decide_peek(matched, &hits, outcomes)),
-            Err(_) => self.decide_without_store(matched, peek_now),
+            Ok(outcomes) => {
+                self.ruling(matched, refund::decision_from_peek(matched, &hits, outcomes))
+            }
+            Err(_) => self.decide_without_store(matched, peek_decision_now),
         }
     }
 
-    /// Reverts the charges in the receipt of a decision; call it once per decision. Charges that were made in memory,
-    /// while the store was unavailable, are reverted there.
+    /// Reverts the charges in the receipt of a decision. Call this method at most once per decision. Charges that were
+    /// made in memory, while the store was unavailable, are reverted in memory.
     ///
     /// # Errors
     /// If the store did not respond.

@@ -13,13 +13,14 @@
 //! request that never fits has neither a reset nor `Retry-After`. The limit is the max of the quota; with a token
 //! bucket whose burst is larger, the remaining units may exceed it.
 //!
-//! A [`JitterSample`] lengthens the wait of a denial in all of its headers, so that they agree, and clients are spread
-//! whichever header they read. Headers of allowed requests are not changed.
+//! A [`JitterSample`] lengthens the wait of a denial by the same amount in all of its headers, so that the headers
+//! agree, and clients that were denied together retry at different times. Headers of allowed requests are not changed.
 //!
 //! Scripts in browsers can read these headers only if `Access-Control-Expose-Headers` lists them. The service must send
 //! that header itself, as a part of its CORS settings; [`Style::header_names`] returns the names to list.
 //!
-//! This module is pure: the time and the jitter are arguments. Each style has its own writer in a submodule.
+//! Functions of this module have no side effects: the time and the jitter are arguments. The headers of the styles are
+//! written by submodules.
 
 mod ietf;
 mod text;
@@ -42,15 +43,16 @@ use crate::jitter::JitterSample;
 
 pub use text::HeaderText;
 
-/// Largest Integer in a structured field.
-const MAX_INTEGER: u64 = 999_999_999_999_999;
+/// The largest integer that a structured field (RFC 9651) can have.
+const MAX_FIELD_INTEGER: u64 = 999_999_999_999_999;
 
-const RETRY_AFTER: &str = "retry-after";
+/// The name of the header with the wait of a denial, which every style has.
+const RETRY_AFTER_NAME: &str = "retry-after";
 
 /// A header name, in lower case, and its value.
 pub type Header = (&'static str, String);
 
-/// Receives each header: the index of its name in [`Style::header_names`], and its value.
+/// A callback that receives each header: the index of its name in [`Style::header_names`], and its value.
 type HeaderSink<'s> = &'s mut dyn FnMut(usize, &str);
 
 /// Formats a number in decimal.
@@ -61,17 +63,18 @@ macro_rules! decimal {
 }
 use decimal;
 
-/// A set of rate-limit headers.
+/// A style, that is, a set of rate-limit headers with their format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Style {
     /// `RateLimit-Policy` with every limit and `RateLimit` with the binding limit: structured fields, defined by
     /// draft-ietf-httpapi-ratelimit-headers-10.
     #[default]
     Ietf,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, defined by version 03 of the same draft. Reset is in seconds from
-    /// now.
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, defined by
+    /// draft-ietf-httpapi-ratelimit-headers-03. The reset is in seconds from now.
     Draft03,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`. Reset is in seconds since the Unix epoch.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`. The reset is in seconds since the Unix
+    /// epoch.
     X,
     /// `Retry-After` only.
     None,
@@ -83,39 +86,39 @@ struct StyleDefinition {
     name: &'static str,
     /// Names of the headers that the style may write, in order.
     header_names: &'static [&'static str],
-    /// Writes the first header, if it describes limits and not their status.
+    /// The function that writes the first header, if that header contains only limits and no counts; otherwise `None`.
     write_policies: Option<fn(&Ruling) -> HeaderText>,
-    /// Writes the other headers, except `Retry-After`.
+    /// The function that writes the other headers, except `Retry-After`.
     write_status: fn(&HeaderContext<'_>, HeaderSink<'_>),
 }
 
-/// All styles, in the order of the enum.
+/// All styles, in the order of the variants of [`Style`].
 const STYLES: [StyleDefinition; 4] = [
     StyleDefinition {
         style: Style::Ietf,
         name: "ietf",
-        header_names: &ietf::NAMES,
+        header_names: &ietf::HEADER_NAMES,
         write_policies: Some(ietf::write_policies),
         write_status: ietf::write_status,
     },
     StyleDefinition {
         style: Style::Draft03,
         name: "draft03",
-        header_names: &three_fields::DRAFT03_NAMES,
+        header_names: &three_fields::DRAFT03_HEADER_NAMES,
         write_policies: None,
-        write_status: three_fields::write_draft03,
+        write_status: three_fields::write_draft03_headers,
     },
     StyleDefinition {
         style: Style::X,
         name: "x",
-        header_names: &three_fields::X_NAMES,
+        header_names: &three_fields::X_HEADER_NAMES,
         write_policies: None,
-        write_status: three_fields::write_x,
+        write_status: three_fields::write_x_headers,
     },
     StyleDefinition {
         style: Style::None,
         name: "none",
-        header_names: &[RETRY_AFTER],
+        header_names: &[RETRY_AFTER_NAME],
         write_policies: None,
         write_status: |_, _| {},
     },
@@ -130,7 +133,7 @@ impl Style {
     /// Every style.
     pub const ALL: [Self; 4] = [Self::Ietf, Self::Draft03, Self::X, Self::None];
 
-    /// Returns the name in settings, such as `draft03`.
+    /// Returns the name of the style in settings, such as `draft03`.
     pub fn name(self) -> &'static str {
         self.definition().name
     }
@@ -201,8 +204,8 @@ pub fn for_each(
     for_each_status(style, ruling, clock, jitter, |index, text| on_header(names[index], text));
 }
 
-/// Returns the value of the first header of a style, if it describes limits and not their status. It is the same for
-/// all rulings with the [same limits](Ruling::has_same_limits).
+/// Returns the value of the first header of a style, if that header contains only limits and no counts; otherwise
+/// `None`. The value is the same for all rulings with the [same limits](Ruling::has_same_limits).
 pub fn policy_header(style: Style, ruling: &Ruling) -> Option<HeaderText> {
     let write = style.definition().write_policies?;
     ruling.binding().map(|_| write(ruling))
@@ -236,11 +239,11 @@ impl Clock for FixedClock {
     }
 }
 
-/// The content of the headers, common to all styles.
+/// The values that are written to the headers of every style.
 struct HeaderContext<'r> {
     ruling: &'r Ruling,
     binding: LimitStatus<'r>,
-    /// Time until the reset; `None` if there is none.
+    /// The time until the reset; `None` for a denied request that never fits.
     wait: Option<Duration>,
     clock: &'r dyn Clock,
 }
@@ -266,18 +269,18 @@ impl<'r> HeaderContext<'r> {
         clamp_integer(self.binding.outcome.remaining())
     }
 
-    /// Returns the seconds until the reset.
+    /// Returns the seconds until the reset, rounded up; `None` for a denied request that never fits.
     fn reset_in(&self) -> Option<u64> {
         self.wait.map(ceil_seconds)
     }
 
-    /// Returns the time of the reset, in seconds since the Unix epoch.
+    /// Returns the time of the reset, in seconds since the Unix epoch; `None` for a denied request that never fits.
     fn reset_at(&self) -> Option<u64> {
         let at = self.clock.now().after(self.wait?);
         Some(clamp_integer(at.as_micros().div_ceil(1_000_000)))
     }
 
-    /// Returns the seconds after which a denied request would fit.
+    /// Returns the seconds after which a denied request would fit; `None` if the request is allowed or never fits.
     fn retry_after(&self) -> Option<u64> {
         if self.ruling.decision().is_allowed() {
             return None;
@@ -286,23 +289,24 @@ impl<'r> HeaderContext<'r> {
     }
 }
 
-/// Returns the limits that concern the client: not the ones that only observe, nor refunds.
+/// Returns the limits that are shown to the client: all limits except refunds and limits that only observe.
 pub(crate) fn visible_limits(ruling: &Ruling) -> impl Iterator<Item = LimitStatus<'_>> {
     ruling.limits().filter(|status| !status.is_observed() && !status.is_refund())
 }
 
-/// Returns the window of a limit in seconds; `None` below one second, which the drafts cannot express.
+/// Returns the window of a limit in seconds; `None` if the window is shorter than one second, which the drafts cannot
+/// express.
 fn window_seconds(status: &LimitStatus<'_>) -> Option<u64> {
     let window = status.limit.limit().quota().window();
     (window >= Duration::from_secs(1)).then(|| ceil_seconds(window))
 }
 
-/// Returns whole seconds, rounded up, so that a client that waits this long does not retry too early.
+/// Returns a duration in whole seconds, rounded up, so that a client that waits this long does not retry too early.
 fn ceil_seconds(span: Duration) -> u64 {
     clamp_integer(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
 }
 
-/// Limits a value to the largest Integer of a structured field.
+/// Limits a value to the largest integer of a structured field.
 fn clamp_integer(value: u64) -> u64 {
-    value.min(MAX_INTEGER)
+    value.min(MAX_FIELD_INTEGER)
 }

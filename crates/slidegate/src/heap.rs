@@ -1,6 +1,6 @@
-//! The heap memory of states, as counted against the memory budget of a store.
+//! The size of heap allocations, as counted against the memory budget of a store.
 
-/// The heap memory of a value, in addition to its own size.
+/// A value that can report the size of its heap allocations.
 pub trait HeapSize {
     /// Returns the bytes allocated on the heap for the value, including the allocator's overhead. The capacity of
     /// collections counts, not their length.
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allocation_is_rounded_up() {
+    fn allocated_bytes_are_rounded_up() {
         for (bytes, allocated) in [(0, 0), (1, 32), (24, 32), (25, 48), (40, 48), (41, 64)] {
             assert_eq!(allocated_bytes(bytes), allocated, "{bytes}");
         }

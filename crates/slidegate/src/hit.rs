@@ -18,7 +18,7 @@ use crate::limit::Limit;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Hit<'a> {
-    /// Identifies the counter, together with the limit.
+    /// The key. Key and limit together identify the counter.
     pub key: Key<'a>,
     /// The limit of the counter.
     pub limit: &'a Limit,
@@ -33,13 +33,13 @@ pub struct Hit<'a> {
     pub charge: ChargeWhen,
 }
 
-/// The effect on the request of a hit that does not fit.
+/// The effect of a hit on the request if the hit does not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Veto {
     /// The hit denies the request on its own.
     #[default]
     Alone,
-    /// The request is denied if none of its joint hits fits.
+    /// The hit denies the request together with all other joint hits of the request, if none of them fits.
     Jointly,
     /// The hit never denies the request.
     Never,
@@ -48,13 +48,13 @@ pub enum Veto {
 /// The condition on which the cost of a hit is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChargeWhen {
-    /// If the request is admitted.
+    /// The cost is charged if the request is admitted.
     #[default]
     IfAdmitted,
-    /// If the request is admitted and the hit fits.
+    /// The cost is charged if the request is admitted and the hit fits.
     IfAdmittedAndFits,
-    /// Always: also if the request is denied, and above max. The counter then denies until the debt has left the
-    /// window.
+    /// The cost is always charged, even if the request is denied, and even above max. The counter then denies until the
+    /// debt has left the window.
     Always,
 }
 
@@ -73,26 +73,28 @@ impl<'a> Hit<'a> {
         Self { required, ..self }
     }
 
-    /// Returns the hit in observe mode: it never denies, and is charged if the request is admitted and it fits.
+    /// Returns the hit in observe mode: it never denies the request, and is charged if the request is admitted and the
+    /// hit fits.
     #[must_use]
     pub fn observed(self) -> Self {
         Self { veto: Veto::Never, charge: ChargeWhen::IfAdmittedAndFits, ..self }
     }
 
-    /// Returns the hit as a joint hit: at least one joint hit of the request must fit. It is charged if the request is
-    /// admitted and it fits.
+    /// Returns the hit as a joint hit: the request is denied only if none of its joint hits fits. The hit is charged if
+    /// the request is admitted and the hit fits.
     #[must_use]
     pub fn joint(self) -> Self {
         Self { veto: Veto::Jointly, charge: ChargeWhen::IfAdmittedAndFits, ..self }
     }
 
-    /// Returns the hit such that it is always charged, also if the request is denied.
+    /// Returns the hit with its charge changed to [`ChargeWhen::Always`]: it is charged even if the request is denied.
     #[must_use]
     pub fn charged_always(self) -> Self {
         Self { charge: ChargeWhen::Always, ..self }
     }
 
-    /// Returns the hit as a record of units that have been consumed: it never denies, and is always charged.
+    /// Returns the hit as a report of units that have been consumed already: it never denies the request, and is always
+    /// charged.
     #[must_use]
     pub fn reported(self) -> Self {
         Self { required: 0, veto: Veto::Never, charge: ChargeWhen::Always, ..self }

@@ -6,10 +6,10 @@ use std::net::Ipv6Addr;
 /// Returns the canonical form of a host, which rules use for the attributes `host` and `header.host`: ASCII letters in
 /// lower case, without port, trailing dots and surrounding white space.
 ///
-/// The canonical form of an IPv6 address has no brackets. In any other text everything after the first colon is the
-/// port, since servers that accept a malformed port also ignore it. Percent-encoded characters and upper case outside
-/// of ASCII are not normalized. The canonical form of a canonical form is unchanged. It is empty if there is only a
-/// port.
+/// The canonical form of IPv6 addresses has no brackets. In any other text everything after the first colon is the
+/// port, since servers that accept a malformed port also ignore it. Percent-encoded characters, and upper case outside
+/// of ASCII, are not normalized. A canonical form is returned unchanged. If the text has only a port, its canonical
+/// form is empty.
 ///
 /// ```
 /// use slidegate::normal_host;
@@ -18,7 +18,7 @@ use std::net::Ipv6Addr;
 /// assert_eq!(normal_host("[2001:DB8::1]:443"), "2001:db8::1");
 /// ```
 pub fn normal_host(text: &str) -> Cow<'_, str> {
-    let host = without_port(text);
+    let host = strip_port_and_brackets(text);
     match has_upper_case(host) {
         true => Cow::Owned(host.to_ascii_lowercase()),
         false => Cow::Borrowed(host),
@@ -27,16 +27,16 @@ pub fn normal_host(text: &str) -> Cow<'_, str> {
 
 /// Returns whether a host is in canonical form.
 pub(crate) fn is_normal_host(text: &str) -> bool {
-    without_port(text).len() == text.len() && !has_upper_case(text)
+    strip_port_and_brackets(text).len() == text.len() && !has_upper_case(text)
 }
 
-/// Returns whether the attribute with this name is a host, which is used in its canonical form.
+/// Returns whether the attribute with this name contains a host. Conditions and keys use hosts in their canonical form.
 pub(crate) fn is_host_attribute(name: &str) -> bool {
     matches!(name, "host" | "header.host")
 }
 
 /// Removes the port, the brackets of an IPv6 address, trailing dots and surrounding white space.
-fn without_port(text: &str) -> &str {
+fn strip_port_and_brackets(text: &str) -> &str {
     let text = trim_host_end(text.trim_ascii_start());
     if let Some((inside, _)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
         // Brackets around other text are kept: without them, its colons would separate a port.
@@ -48,7 +48,7 @@ fn without_port(text: &str) -> &str {
     }
 }
 
-/// Removes trailing dots (the DNS root) and white space.
+/// Removes dots (the DNS root) and white space at the end of a host.
 fn trim_host_end(text: &str) -> &str {
     text.trim_end_matches(|end: char| end == '.' || end.is_ascii_whitespace())
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_host_have_one_form() {
+    fn host_spellings_have_one_canonical_form() {
         for (text, expected) in [
             ("api.example.com", "api.example.com"),
             ("API.Example.COM", "api.example.com"),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn canonical_host_is_borrowed() {
+    fn canonical_host_is_returned_borrowed() {
         for text in ["api.example.com", "2001:db8::1", ""] {
             assert!(matches!(normal_host(text), Cow::Borrowed(_)), "{text}");
             assert!(is_normal_host(text), "{text}");
@@ -110,7 +110,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn canonical_form_is_stable(text in "[aA1:.\\[\\] %]{0,12}|\\[?[0-9a-fA-F:]{2,9}\\]?[:.]?8?") {
+        fn normalizing_canonical_host_changes_nothing(
+            text in "[aA1:.\\[\\] %]{0,12}|\\[?[0-9a-fA-F:]{2,9}\\]?[:.]?8?",
+        ) {
             let host = normal_host(&text);
             prop_assert!(is_normal_host(&host), "{:?} of {:?}", host, text);
             prop_assert_eq!(normal_host(&host), &*host);
@@ -118,7 +120,7 @@ mod tests {
         }
 
         #[test]
-        fn any_spelling_of_host_is_canonical(
+        fn any_host_spelling_becomes_canonical(
             host in "[a-z0-9-]{1,8}(\\.[a-z0-9-]{1,8}){0,2}", upper in any::<u32>(),
             dots in "\\.{0,2}", port in proptest::option::of("[0-9]{0,5}"), spaces in " {0,2}",
         ) {

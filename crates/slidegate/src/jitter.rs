@@ -20,7 +20,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter(MaxExtension);
 
-/// The largest extension of a delay.
+/// The largest extension of a delay: a fixed duration, or a percentage of the delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MaxExtension {
     Fixed(Duration),
@@ -39,7 +39,7 @@ pub enum JitterError {
 }
 
 impl Jitter {
-    /// No jitter.
+    /// A jitter that never extends a delay.
     pub const NONE: Self = Self(MaxExtension::Fixed(Duration::ZERO));
 
     /// Creates a jitter that extends delays by at most `max`.
@@ -52,13 +52,13 @@ impl Jitter {
         Self(MaxExtension::Percent(if percent < 100 { percent } else { 100 }))
     }
 
-    /// Draws a random sample.
+    /// Draws a random sample, which extends delays by a random part of the bound.
     pub fn draw(self) -> JitterSample {
         self.sample(fastrand::u32(..))
     }
 
-    /// Creates the sample of a given random number: 0 is no extension, `u32::MAX` the largest, and the extension is
-    /// proportional in between.
+    /// Creates a sample from a random number. The extension is proportional to the number: 0 is no extension,
+    /// `u32::MAX` is the largest extension.
     pub const fn sample(self, random: u32) -> JitterSample {
         JitterSample { jitter: self, random }
     }
@@ -114,7 +114,7 @@ pub struct JitterSample {
 }
 
 impl JitterSample {
-    /// No extension.
+    /// A sample that never extends a delay.
     pub const NONE: Self = Jitter::NONE.sample(0);
 
     /// Returns the extended delay, which is never shorter than `delay`.
@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn extension_is_proportional_to_random_number() {
+    fn jitter_extension_is_proportional_to_random_number() {
         let delay = Duration::from_secs(60);
         for jitter in ["10%".parse().unwrap(), Jitter::up_to(Duration::from_secs(6))] {
             let extended =
@@ -143,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn random_draws_differ() {
+    fn random_jitter_samples_differ() {
         let samples = [(); 32].map(|()| Jitter::up_to_percent(100).draw());
         assert!(samples.iter().any(|sample| *sample != samples[0]));
     }
 
     #[test]
-    fn whole_percentage_round_trips() {
+    fn whole_jitter_percentage_round_trips() {
         for text in ["0%", "1%", "10%", "100%"] {
             assert_eq!(text.parse::<Jitter>().unwrap().to_string(), text);
         }
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn extension_is_within_percentage(
+        fn jitter_extension_is_within_percentage(
             seconds: u64, nanos in 0..1_000_000_000_u32, percent in 0..=100_u8, random: u32,
         ) {
             let delay = Duration::new(seconds, nanos);

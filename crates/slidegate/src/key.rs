@@ -1,9 +1,10 @@
 //! Keys: the identity of a counter. A key consists of the domain, rule and limit, and the values that the rule counts
 //! by.
 //!
-//! A key borrows its parts. Stores hash it, or write it as text, without allocating unless the text is very long. The
-//! text and the input of the hash are injective, and stable across processes and versions, because stores share counts
-//! by them. Only the hashed keys of a limiter are local to their process.
+//! A key borrows its parts. Stores hash it, or write it as text, without allocating unless the text is very long.
+//! Different keys have different texts and different hash inputs. Both are stable across processes and versions,
+//! because stores that share counts identify them by text or hash. Only the hashed keys of a limiter are local to their
+//! process.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -20,14 +21,17 @@ mod value;
 
 pub use value::{MAX_VALUE_BYTES, ShortenedValue, Value};
 
-/// Ends a text in the bytes that are hashed; see also [`END_OF_NETWORK`] and [`END_OF_DIGEST`]. None of these bytes
-/// occurs in UTF-8, so the values can be parsed from the end: different values never produce the same bytes.
+/// The byte that follows a text in the hash input of a key; see also [`END_OF_NETWORK`] and [`END_OF_DIGEST`]. None of
+/// these bytes occurs in UTF-8, so the hash input can be parsed from its end: different values never produce the same
+/// bytes.
 const END_OF_TEXT: u8 = 0xFF;
+/// The byte that follows a network in the hash input of a key.
 const END_OF_NETWORK: u8 = 0xFE;
+/// The byte that follows a digest in the hash input of a key.
 const END_OF_DIGEST: u8 = 0xFD;
 
-/// Maximum length of the names and values in a written key, in bytes. A longer list is replaced by its digest.
-const MAX_WRITTEN_BYTES: usize = 4096;
+/// Maximum length, in bytes, of the names and values in the text of a key. A longer list is replaced by its digest.
+const MAX_PAIRS_TEXT_BYTES: usize = 4096;
 
 /// The part of a key that comes from a rule: domain, rule, limit, and the names of the attributes in `per`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +62,8 @@ impl Scope {
         scope
     }
 
-    /// Returns the FNV-1a hash of all texts, each followed by [`END_OF_TEXT`].
+    /// Returns the FNV-1a hash of the domain, the rule, the limit and the attribute names, each followed by
+    /// [`END_OF_TEXT`].
     fn stable_hash(&self) -> u64 {
         let mut hasher = FnvHasher::default();
         for text in [&self.domain, &self.rule, &self.limit].into_iter().chain(&self.per) {
@@ -68,7 +73,7 @@ impl Scope {
         hasher.finish()
     }
 
-    /// Sets the options for stores that count in Redis. They do not change the identity of a key.
+    /// Sets the options for stores that count in Redis. The options do not change the identity of a key.
     pub fn with_redis(self, options: impl Into<Arc<RedisOptions>>) -> Self {
         let options = options.into();
         let is_valid = |index: &usize| *index < self.per.len();
@@ -76,7 +81,7 @@ impl Scope {
         Self { redis: Some(options), ..self }
     }
 
-    /// Sets the options for stores that count in a cluster. They do not change the identity of a key.
+    /// Sets the options for stores that count in a cluster. The options do not change the identity of a key.
     pub fn with_cluster(self, options: impl Into<Option<ClusterOptions>>) -> Self {
         Self { cluster: options.into(), ..self }
     }
@@ -87,10 +92,10 @@ impl Scope {
     }
 }
 
-/// The identity of a counter.
+/// The identity of a counter: a scope (domain, rule and limit), and the values that the rule counts by.
 ///
-/// Its text is injective: different keys have different texts. Characters with a meaning in that text, or in a glob
-/// pattern of Redis, are percent-encoded.
+/// Different keys have different texts. Characters with a meaning in the text, or in a glob pattern of Redis, are
+/// percent-encoded.
 ///
 /// ```
 /// use slidegate::{Key, Scope};
@@ -116,7 +121,8 @@ impl<'a> Key<'a> {
         Self::with_optional_part(scope, values, None)
     }
 
-    /// Creates a key, or a sub-key if `part` is given.
+    /// Creates a key. If `part` is given, creates the sub-key with this index, one of several over which the counts of
+    /// a key are split.
     #[inline]
     pub(crate) fn with_optional_part(
         scope: &'a Scope,
@@ -127,14 +133,15 @@ impl<'a> Key<'a> {
         Self(KeyRepr::Named { scope, values, part })
     }
 
-    /// Creates the key of a value of which only hashes are known: `digest` with a secret seed, so that clients cannot
-    /// choose values that collide, and `stable_hash` without one, for the phase of the key.
+    /// Creates a key from two hashes of a value; the value itself is not kept. `digest` is computed with a secret seed,
+    /// so that clients cannot choose values that collide. `stable_hash` is computed without a seed, and determines the
+    /// phase of the key: the offset at which its windows begin.
     pub(crate) fn hashed(digest: u64, stable_hash: u64) -> Self {
         Self(KeyRepr::Hashed { digest, stable_hash })
     }
 
-    /// Returns the sub-key with this index. A policy can split the counts of an identity over several sub-keys, and
-    /// selects one for each request.
+    /// Returns the sub-key with this index. A policy can split the counts of a key over several sub-keys, and selects
+    /// one sub-key for each request. A hashed key is returned unchanged.
     pub fn with_part(self, part: u16) -> Self {
         match self.0 {
             KeyRepr::Named { scope, values, .. } => {
@@ -152,7 +159,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Returns the options of the scope for stores that count in Redis.
+    /// Returns the options for stores that count in Redis; `None` if the scope has none.
     pub fn redis(&self) -> Option<&'a RedisOptions> {
         match self.0 {
             KeyRepr::Named { scope, .. } => scope.redis.as_deref(),
@@ -160,7 +167,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Returns the options of the scope for stores that count in a cluster.
+    /// Returns the options for stores that count in a cluster; `None` if the scope has none.
     pub fn cluster(&self) -> Option<&'a ClusterOptions> {
         match self.0 {
             KeyRepr::Named { scope, .. } => scope.cluster.as_ref(),
@@ -168,7 +175,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Returns the share of the limit that the sub-key has; `None` if it has the whole limit.
+    /// Returns this sub-key's share of the limit; `None` if the counts are not split over sub-keys.
     pub fn share(&self) -> Option<&'a Limit> {
         self.redis()?.share(self.part()?)
     }
@@ -178,9 +185,9 @@ impl<'a> Key<'a> {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
             KeyRepr::Named { scope, .. } => {
-                escape(f, &scope.domain, false)?;
+                write_escaped(f, &scope.domain, false)?;
                 f.write_str(":")?;
-                escape(f, &scope.rule, false)
+                write_escaped(f, &scope.rule, false)
             }
             KeyRepr::Hashed { .. } => Ok(()),
         })
@@ -190,12 +197,13 @@ impl<'a> Key<'a> {
     pub fn limit(&self) -> impl fmt::Display {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
-            KeyRepr::Named { scope, .. } => escape(f, &scope.limit, false),
+            KeyRepr::Named { scope, .. } => write_escaped(f, &scope.limit, false),
             KeyRepr::Hashed { .. } => Ok(()),
         })
     }
 
-    /// Returns the names and values as text, such as `{tenant=acme}`. The rule is not part of it.
+    /// Returns the names and values as text, such as `{tenant=acme}`. The domain, the rule and the limit are not
+    /// included.
     pub fn identity(&self) -> impl fmt::Display {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
@@ -263,7 +271,7 @@ impl<'a> Key<'a> {
         match self.0 {
             KeyRepr::Named { scope, values, .. } => {
                 let mut hasher = secret.build_hasher();
-                values.iter().for_each(|value| value.write_to(&mut hasher));
+                values.iter().for_each(|value| value.write_to_hasher(&mut hasher));
                 hasher.finish() ^ scope.hash ^ shape
             }
             KeyRepr::Hashed { digest, .. } => digest ^ shape,
@@ -302,7 +310,7 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-/// Writes names and values, or a digest of that text if it is too long.
+/// Writes names and values, such as `tenant=acme,ip=192.0.2.7`, or a digest of this text if it is too long.
 fn write_pairs<'p>(
     f: &mut fmt::Formatter<'_>,
     pairs: impl Iterator<Item = (&'p Box<str>, &'p Value<'p>)> + Clone,
@@ -316,13 +324,15 @@ fn write_pairs<'p>(
         Ok(())
     };
     // An escaped byte has three characters. 64 covers `=`, `,` and the text of a network or digest.
-    let max_bytes = |name: &str, value: &Value<'_>| 3 * (name.len() + value.text_bytes()) + 64;
-    if pairs.clone().map(|(name, value)| max_bytes(name, value)).sum::<usize>() <= MAX_WRITTEN_BYTES
+    let max_bytes =
+        |name: &str, value: &Value<'_>| 3 * (name.len() + value.escaped_text_bytes()) + 64;
+    if pairs.clone().map(|(name, value)| max_bytes(name, value)).sum::<usize>()
+        <= MAX_PAIRS_TEXT_BYTES
     {
         return write(f);
     }
     let text = fmt::from_fn(write).to_string();
-    if text.len() <= MAX_WRITTEN_BYTES {
+    if text.len() <= MAX_PAIRS_TEXT_BYTES {
         return f.write_str(&text);
     }
     // Texts are escaped, so they do not contain parentheses: no other key has this text.
@@ -332,16 +342,17 @@ fn write_pairs<'p>(
     f.write_str(")")
 }
 
+/// Writes a name and a value, such as `tenant=acme`.
 fn write_pair(
     f: &mut fmt::Formatter<'_>,
     name: &str,
     value: &Value<'_>,
     is_in_braces: bool,
 ) -> fmt::Result {
-    escape(f, name, is_in_braces)?;
+    write_escaped(f, name, is_in_braces)?;
     f.write_str("=")?;
     match value {
-        Value::Text(text) => escape(f, text, is_in_braces),
+        Value::Text(text) => write_escaped(f, text, is_in_braces),
         Value::Ipv4(address) => write!(f, "{address}"),
         // Parentheses distinguish a network from a text, which is escaped.
         Value::Network(network) if is_in_braces => write!(f, "({network})"),
@@ -351,23 +362,23 @@ fn write_pair(
             f.write_str(")")
         }
         Value::Shortened(value) => {
-            escape(f, value.prefix(), is_in_braces)?;
+            write_escaped(f, value.prefix(), is_in_braces)?;
             write!(f, "({})", value.digest())
         }
     }
 }
 
-/// Escapes text for the part of a key outside of the braces.
+/// A writer that percent-encodes text for the part of a key outside of the braces.
 struct EscapingWriter<'o, 'f>(&'o mut fmt::Formatter<'f>);
 
 impl fmt::Write for EscapingWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        escape(self.0, text, false)
+        write_escaped(self.0, text, false)
     }
 }
 
-/// Writes a part of a key with percent-encoding. A colon is left as it is in braces only.
-fn escape(f: &mut fmt::Formatter<'_>, part: &str, is_in_braces: bool) -> fmt::Result {
+/// Writes a part of a key with percent-encoding. A colon is encoded only outside of braces.
+fn write_escaped(f: &mut fmt::Formatter<'_>, part: &str, is_in_braces: bool) -> fmt::Result {
     let is_plain = |byte: u8| {
         byte.is_ascii_alphanumeric()
             || matches!(byte, b'.' | b'_' | b'-' | b'/' | b'@' | b'+' | b'~')

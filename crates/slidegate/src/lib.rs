@@ -1,5 +1,5 @@
-//! Rate limits over *sliding* windows, exact where the algorithm promises it. All limits and descriptors of a request
-//! are decided in one atomic step, and denied requests are not charged.
+//! A rate limiter with *sliding* windows, exact with the algorithms that promise it. All limits and descriptors of a
+//! request are decided in one atomic step, and denied requests are not charged.
 //!
 //! ```
 //! use slidegate::{Limiter, Verdict::{Allowed, Denied}};
@@ -12,8 +12,9 @@
 //! # Ok::<(), slidegate::LimiterError>(())
 //! ```
 //!
-//! A [`Limiter`] has its limits in code and counts by any hashable key. A [`Gate`] reads them from a [`Policy`], a YAML
-//! file of rules: the conditions under which a rule applies, the attributes that it counts by, and its limits.
+//! A [`Limiter`] has its limits in code and counts by any hashable key. A [`Gate`] takes its limits from a [`Policy`],
+//! a YAML file of rules. A rule states the conditions under which it applies, the attributes that it counts by, and its
+//! limits.
 //!
 //! ```
 //! use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -37,13 +38,15 @@
 //!
 //! Data flows in one direction. The policy does not depend on stores, stores do not depend on the policy, and the
 //! algorithms use no clock, lock or I/O. A [`Hit`] is one charge: a [`Key`], a [`Limit`], a cost, and the conditions of
-//! admission. A [`Store`] charges all hits of a request or none, and returns one [`Outcome`] for each. A [`Decision`]
-//! names the binding outcome. A denial is a value; an error always means that the store did not respond.
+//! admission. A [`Store`] charges all hits of a request or none, and returns one [`Outcome`] for each hit. A
+//! [`Decision`] says whether the request is allowed, and names the binding outcome, which is the outcome that clients
+//! see. A denial is a value; an error always means that the store did not respond.
 //!
 //! # Features
 //!
 //! - `tokio`: [`Limiter::wait_async`](limiter::Limiter), which waits on the timer of tokio.
-//! - `testkit`: the oracle, the model, the conformance suite and the property tests for stores.
+//! - `testkit`: test support for stores: an oracle, a reference model, a conformance suite, property tests, and a
+//!   faulty store.
 
 pub mod algorithm;
 pub mod headers;

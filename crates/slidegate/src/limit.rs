@@ -35,15 +35,16 @@ pub struct Limit {
     shape: u64,
 }
 
-/// The parameters of a limit as numbers. Time is divided into ticks: `now_us / tick_us`, rounded down.
+/// The parameters of a limit as numbers, for stores outside of this process. Time is divided into ticks: `now_us /
+/// tick_us`, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitParams {
-    /// The units that fit in a window.
+    /// The number of units that fit in a window.
     pub max: u32,
     /// The burst for `token_bucket`; the number of counted buckets, including the current one, for `sliding_buckets`; 0
     /// for the other algorithms.
     pub extra: u32,
-    /// The largest debt in units for `token_bucket`; 0 for the other algorithms.
+    /// The largest debt (units charged above the burst) for `token_bucket`; 0 for the other algorithms.
     pub max_debt: u32,
     /// The length of a tick in microseconds: the precision for `sliding_buckets`, 1 for `fixed_window`.
     pub tick_us: u64,
@@ -85,7 +86,7 @@ pub enum LimitError {
     /// The burst exceeds [`MAX_UNITS`].
     #[error("a burst of {0} is too large: at most {MAX_UNITS}")]
     Burst(u64),
-    /// The largest debt exceeds [`MAX_UNITS`].
+    /// The largest debt, `max_debt`, exceeds [`MAX_UNITS`].
     #[error("a max_debt of {0} is too large: at most {MAX_UNITS}")]
     MaxDebt(u64),
     /// The max is too large for `sliding_log`.
@@ -108,7 +109,7 @@ impl Limit {
             }
             Algorithm::SlidingLog => AnyCounter::SlidingLog(SlidingLog::new(&quota)),
             Algorithm::SlidingBuckets { precision } => AnyCounter::SlidingBuckets(
-                SlidingBuckets::new(&quota, precision_us(&quota, precision)?),
+                SlidingBuckets::new(&quota, checked_precision_us(&quota, precision)?),
             ),
             Algorithm::SlidingWindow => AnyCounter::SlidingWindow(SlidingWindow::new(&quota)),
             Algorithm::FixedWindow { align } => {
@@ -163,7 +164,7 @@ impl Limit {
         self.map_units(|units| units / parts + u64::from(part < units % parts))
     }
 
-    /// Returns the limit with max, burst and largest debt replaced by their `share`.
+    /// Returns the limit with max, burst and largest debt each replaced by the result of `share`.
     fn map_units(&self, share: impl Fn(u64) -> u64) -> Self {
         let quota = self.quota();
         let quota = Quota::from_parts(share(quota.max()) as u32, quota.window_us());
@@ -183,7 +184,7 @@ impl Limit {
         })
     }
 
-    /// Returns the quota. Its window is the enforced one, which is rounded up to a whole number of ticks.
+    /// Returns the quota. Its window is the window that is enforced, which is rounded up to a whole number of ticks.
     pub fn quota(&self) -> Quota {
         with_counter!(self.counter, counter => counter.quota())
     }
@@ -217,14 +218,14 @@ impl Limit {
         with_counter!(self.counter, counter => counter.params())
     }
 
-    /// Returns the phase of a key in microseconds: the offset that is added to the time of its counter. Fixed windows
-    /// with [`Align::Key`] have a phase that is a stable hash of the key; otherwise it is 0.
+    /// Returns the phase of a key in microseconds: the offset that is added to the time of its counter. For fixed
+    /// windows with [`Align::Key`], the phase is a stable hash of the key; for all other limits, it is 0.
     pub fn phase_us(&self, key: &Key<'_>) -> u64 {
         if self.has_phase() { key.stable_hash() % self.quota().window_us() } else { 0 }
     }
 
-    /// Returns the properties that separate the counters of two limits on the same key: the algorithm, the window and
-    /// its division. Max and burst are not included, so that counts survive their change.
+    /// Returns the properties that separate the counters of two limits on the same key: the algorithm, the window, and
+    /// its precision or alignment. Max and burst are not included, so that counts survive a change of max or burst.
     pub fn shape_text(&self) -> String {
         let window = self.quota().window_text();
         match self.counter {
@@ -238,8 +239,8 @@ impl Limit {
         }
     }
 
-    /// Returns the 64-bit FNV-1a hash of [`shape_text`](Self::shape_text). It is the same in every process, version and
-    /// machine.
+    /// Returns the 64-bit FNV-1a hash of [`shape_text`](Self::shape_text). The hash is the same in every process,
+    /// version and machine.
     pub fn shape(&self) -> u64 {
         self.shape
     }
@@ -248,13 +249,14 @@ impl Limit {
         self.counter
     }
 
-    /// Returns whether the windows begin at the phase of the key.
+    /// Returns whether the windows begin at an offset that depends on the key (the phase).
     pub(crate) fn has_phase(&self) -> bool {
         matches!(self.counter, AnyCounter::FixedWindow(counter) if counter.align() == Align::Key)
     }
 }
 
-fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, LimitError> {
+/// Returns the precision in microseconds, by default a tenth of the window.
+fn checked_precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, LimitError> {
     let window_us = quota.window_us();
     let precision = precision.unwrap_or(quota.window() / 10);
     let error = LimitError::Precision { precision, window: quota.window_text() };
@@ -273,7 +275,7 @@ fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, Limit
     }
 }
 
-/// Parses a quota; the limit has the default algorithm.
+/// Parses a quota, and creates a limit with the default algorithm.
 impl FromStr for Limit {
     type Err = LimitError;
 
@@ -299,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instance_share_divides_max_and_burst() {
+    fn limit_instance_share_divides_max_and_burst() {
         let share =
             |limit: &Limit, instances| limit.instance_share(NonZeroU32::new(instances).unwrap());
         for algorithm in Algorithm::ALL {
@@ -323,9 +325,10 @@ mod tests {
         assert_eq!(share(&bucket("100/s", 0), 4), bucket("25/s", 0));
     }
 
-    /// Nodes of different versions identify shared counters by these numbers, so they must not change.
+    /// Compares shape hashes with fixed numbers. Nodes of different versions identify shared counters by these hashes,
+    /// so the hashes must not change.
     #[test]
-    fn shape_is_same_in_every_version() {
+    fn limit_shape_is_same_in_every_version() {
         let shape =
             |quota: &str, algorithm| Limit::new(quota.parse().unwrap(), algorithm).unwrap().shape();
         let buckets = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };

@@ -22,14 +22,14 @@ use crate::key::{Key, Scope};
 use crate::limit::{Limit, LimitError};
 use crate::policy::{Mode, Rule};
 use crate::request::DEFAULT_DOMAIN;
-use crate::settle::{Settlement, extra_hits};
+use crate::settle::{Settlement, extra_charge_hits};
 use crate::store::memory::MemoryStore;
 use crate::store::{Receipt, SyncStore};
 
 /// Number of keys that [`Limiter::check_many`] charges in one call to the store.
-const BATCH_KEYS: usize = 16;
+const MAX_KEYS_PER_BATCH: usize = 16;
 
-/// Limits fixed in code, counted by any hashable key.
+/// A rate limiter whose limits are fixed in code. The limits apply to each key separately; a key is any hashable value.
 ///
 /// ```
 /// use slidegate::{Limiter, Verdict::{Allowed, Denied}};
@@ -46,20 +46,23 @@ const BATCH_KEYS: usize = 16;
 pub struct Limiter<S = MemoryStore> {
     limits: Box<[Limit]>,
     store: S,
+    /// The secret with which keys are hashed, so that clients cannot choose keys whose hashes collide.
     secret: foldhash::quality::RandomState,
-    /// Whether a limit needs the stable hash of a key, for the phase of its windows.
+    /// Whether the windows of a limit begin at an offset that depends on the key (the phase). The phase is computed
+    /// from a stable hash of the key.
     has_phase: bool,
+    /// The constant part of the limiter's keys in a store that other processes share.
     scope: Scope,
-    /// Whether the limiter only observes.
+    /// Whether the limiter is in observe mode, in which it denies nothing.
     is_observing: bool,
-    /// The limits as the single rule of a policy, for headers and problem details.
+    /// The limits, converted into a policy rule for headers and problem details. This slice has one rule.
     rules: Arc<[Rule]>,
     /// Number of instances that share the store.
     instances: NonZeroU32,
 }
 
-/// Name of a limiter by default, under which it counts in a shared store.
-const DEFAULT_NAME: &str = "limiter";
+/// The default name of a limiter. The name is a part of the limiter's keys in a shared store.
+const DEFAULT_LIMITER_NAME: &str = "limiter";
 
 /// The reason why the limits of a limiter are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -67,7 +70,7 @@ pub enum LimiterError {
     /// One of the limits is invalid.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// There is no limit.
+    /// The list of limits is empty.
     #[error("a limiter needs at least one limit, for example \"10/s\"")]
     Empty,
     /// Two limits have the same window and algorithm, and would share their counts.
@@ -77,7 +80,7 @@ pub enum LimiterError {
     Duplicate(Limit),
 }
 
-/// The error of waiting for a cost that exceeds the capacity of a limit, and so never fits.
+/// The error of waiting for a cost that exceeds the capacity of a limit, so that the wait would never end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a cost of {0} exceeds the capacity of a limit and never fits")]
 pub struct CostExceedsMax(pub u64);
@@ -86,7 +89,7 @@ impl Limiter {
     /// Creates a limiter with a memory store of its own. A limit is a [`Limit`], or text such as `"100/min"`.
     ///
     /// # Errors
-    /// If a limit is invalid, there is none, or two would share their counts.
+    /// If a limit is invalid, there are no limits, or two limits would share their counts.
     pub fn new<L>(limits: impl IntoIterator<Item = L>) -> Result<Self, LimiterError>
     where
         L: IntoLimit,
@@ -97,10 +100,10 @@ impl Limiter {
 
 /// Conversion into a [`Limit`], for the limits of a [`Limiter`].
 pub trait IntoLimit {
-    /// Returns the limit.
+    /// Converts the value into a limit.
     ///
     /// # Errors
-    /// If it is text that is not a quota.
+    /// If the value is text that is not a quota.
     fn into_limit(self) -> Result<Limit, LimitError>;
 }
 
@@ -120,7 +123,7 @@ impl<S> Limiter<S> {
     /// Creates a limiter that counts in `store`.
     ///
     /// # Errors
-    /// If a limit is invalid, there is none, or two would share their counts.
+    /// If a limit is invalid, there are no limits, or two limits would share their counts.
     pub fn with_store<L>(
         limits: impl IntoIterator<Item = L>,
         store: S,
@@ -139,8 +142,8 @@ impl<S> Limiter<S> {
         }
         let has_phase = limits.iter().any(Limit::has_phase);
         let secret = foldhash::quality::RandomState::default();
-        let rules = single_rule(DEFAULT_NAME, &limits, Mode::Enforce);
-        let (scope, instances) = (shared_scope(DEFAULT_NAME), NonZeroU32::MIN);
+        let rules = limits_as_single_rule(DEFAULT_LIMITER_NAME, &limits, Mode::Enforce);
+        let (scope, instances) = (new_limiter_scope(DEFAULT_LIMITER_NAME), NonZeroU32::MIN);
         let is_observing = false;
         Ok(Self { limits, store, secret, has_phase, scope, is_observing, rules, instances })
     }
@@ -151,11 +154,11 @@ impl<S> Limiter<S> {
     /// The name also appears in headers, with `-` in place of characters other than `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let rules = single_rule(name, &self.limits, self.rules[0].settings().mode());
-        Self { scope: shared_scope(name), rules, ..self }
+        let rules = limits_as_single_rule(name, &self.limits, self.rules[0].settings().mode());
+        Self { scope: new_limiter_scope(name), rules, ..self }
     }
 
-    /// Returns the limiter in observe mode: it decides and counts as before, and denies nothing.
+    /// Returns the limiter in observe mode: it decides and counts as before, but denies nothing.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["1/min"])?.observing();
@@ -166,11 +169,12 @@ impl<S> Limiter<S> {
     /// ```
     #[must_use]
     pub fn observing(self) -> Self {
-        let rules = single_rule(self.rules[0].name(), &self.limits, Mode::Observe);
+        let rules = limits_as_single_rule(self.rules[0].name(), &self.limits, Mode::Observe);
         Self { is_observing: true, rules, ..self }
     }
 
-    /// Adds the names of the limits to a decision of this limiter, as [headers](crate::headers) and
+    /// Combines a decision of this limiter with the names of its limits. [Headers](crate::headers) and [problem
+    /// details](crate::Problem) are written from the resulting ruling.
     /// [problem details](crate::Problem) need them.
     ///
     /// ```
@@ -188,8 +192,8 @@ impl<S> Limiter<S> {
         Ruling::from_limiter(self.rules.clone(), decision)
     }
 
-    /// Returns the ruling for a request without a key where a key is required: a denial without a retry time, unless
-    /// this limiter is in [observe mode](Self::observing).
+    /// Returns the ruling for a request that has no key although a key is required: a denial without a retry time, or,
+    /// in [observe mode](Self::observing), an admission.
     pub fn ruling_without_key(&self) -> Ruling {
         Ruling::without_key(self.rules.clone())
     }
@@ -201,7 +205,7 @@ impl<S> Limiter<S> {
     }
 
     /// Returns a limiter in memory that enforces this instance's share of the limits, for use while the store is
-    /// unavailable. The share of a limit is max(1, max / instances), and the same applies to a burst; a max of 0 stays
+    /// unavailable. The share of a limit is max(1, max / instances), and the same applies to a burst. A max of 0 stays
     /// 0. All instances together then admit at most max, or one unit each if max is less than the number of instances.
     ///
     /// ```
@@ -249,7 +253,7 @@ impl<S> Limiter<S> {
         &self.store
     }
 
-    /// Hashes a key, for stores in this process.
+    /// Returns the hashed form of a key, for stores in this process.
     #[inline]
     fn hash_key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
         let stable_hash = if self.has_phase {
@@ -262,18 +266,20 @@ impl<S> Limiter<S> {
         Key::hashed(self.secret.hash_one(key), stable_hash)
     }
 
+    /// Decides a request of `key` with `store`, which responds without waiting.
     #[inline]
-    fn check_with<K: Hash + ?Sized, L: SyncStore + ?Sized>(
+    fn check_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
         store: &L,
         key: &K,
         cost: u64,
     ) -> Verdict {
-        self.decide_with(store, key, cost).into()
+        self.decide_in_store(store, key, cost).into()
     }
 
+    /// Decides a request of `key` with `store`, and charges `cost` units if every limit has capacity for them.
     #[inline(always)]
-    fn decide_with<K: Hash + ?Sized, L: SyncStore + ?Sized>(
+    fn decide_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
         store: &L,
         key: &K,
@@ -289,7 +295,8 @@ impl<S> Limiter<S> {
         Decision::from_charge(&hits, store.take_now(&hits))
     }
 
-    fn settle_with<K: Hash + ?Sized>(
+    /// Corrects the charge of a request of `key` with `store`; see [`settle`](Limiter::settle).
+    fn settle_in_store<K: Hash + ?Sized>(
         &self,
         store: &dyn SyncStore,
         key: &K,
@@ -302,11 +309,12 @@ impl<S> Limiter<S> {
                 store.revert_now(&decision.receipt().fraction(units, charged));
             }
             Settlement::Charge(extra) => {
-                store.take_now(&extra_hits(self.hits(key, extra), decision));
+                store.take_now(&extra_charge_hits(self.hits(key, extra), decision));
             }
         }
     }
 
+    /// Returns one hit of `cost` units for each limit.
     #[inline]
     fn hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
         let mut hits = SmallVec::new();
@@ -314,10 +322,12 @@ impl<S> Limiter<S> {
         hits
     }
 
+    /// Returns one hit for each limit, as a report of consumed units, which is never denied.
     fn reported_hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
         self.hits(key, cost).into_iter().map(Hit::reported).collect()
     }
 
+    /// Appends one hit of `cost` units for each limit to `hits`.
     #[inline]
     fn push_hits<'l, K, A>(&'l self, hits: &mut SmallVec<A>, key: &K, cost: u64)
     where
@@ -349,7 +359,7 @@ impl<S: SyncStore> Limiter<S> {
     /// whether one unit would fit, and charges nothing.
     #[inline]
     pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
-        self.check_with(&self.store, key, cost)
+        self.check_in_store(&self.store, key, cost)
     }
 
     /// Returns the decision that [`check_cost`](Self::check_cost) would make. Charges nothing.
@@ -371,9 +381,9 @@ impl<S: SyncStore> Limiter<S> {
     pub fn check_many<K: Hash>(&self, keys: &[K]) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(keys.len());
         if let [limit] = &*self.limits {
-            for keys in keys.chunks(BATCH_KEYS) {
+            for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
                 let hit = |key| self.hit(key, limit, 1);
-                let mut hits = [hit(Key::hashed(0, 0)); BATCH_KEYS];
+                let mut hits = [hit(Key::hashed(0, 0)); MAX_KEYS_PER_BATCH];
                 for (hit, key) in hits.iter_mut().zip(keys) {
                     hit.key = self.hash_key(key);
                 }
@@ -383,12 +393,12 @@ impl<S: SyncStore> Limiter<S> {
             }
             return verdicts;
         }
-        for keys in keys.chunks(BATCH_KEYS) {
-            let mut hits: SmallVec<[Hit<'_>; BATCH_KEYS]> = SmallVec::new();
+        for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
+            let mut hits: SmallVec<[Hit<'_>; MAX_KEYS_PER_BATCH]> = SmallVec::new();
             for key in keys {
                 self.push_hits(&mut hits, key, 1);
             }
-            let requests: SmallVec<[&[Hit<'_>]; BATCH_KEYS]> =
+            let requests: SmallVec<[&[Hit<'_>]; MAX_KEYS_PER_BATCH]> =
                 hits.chunks(self.limits.len()).collect();
             let mut charged = requests.iter();
             self.store.take_many_now(&requests, |result| {
@@ -399,14 +409,14 @@ impl<S: SyncStore> Limiter<S> {
         verdicts
     }
 
-    /// Reverts the charges of a decision's receipt. Call it at most once per receipt.
+    /// Reverts the charges of a decision's receipt. Call this method at most once per receipt.
     pub fn revert(&self, receipt: &Receipt) {
         self.store.revert_now(receipt);
     }
 
-    /// Corrects the charge of an allowed request of `key` to `cost`, once that is known: reverts the excess, or charges
-    /// the rest, even above max. The key is then denied until enough units have left the window. A denied request has
-    /// no cost.
+    /// Corrects the charge of an allowed request of `key` to `cost`, the actual cost: reverts the excess, or charges
+    /// the difference, even above max. A key above max is denied until enough units have left the window. A denied
+    /// request has no cost, so its charge is not changed.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
@@ -416,11 +426,11 @@ impl<S: SyncStore> Limiter<S> {
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     pub fn settle<K: Hash + ?Sized>(&self, key: &K, decision: &Decision, cost: u64) {
-        self.settle_with(&self.store, key, decision, cost);
+        self.settle_in_store(&self.store, key, decision, cost);
     }
 
-    /// Records units of `key` that have been consumed, also above max. The key is then denied until enough units have
-    /// left the window. A report is never denied.
+    /// Records units of `key` that have been consumed already. A report is never denied: units are charged even above
+    /// max, and the key is then denied until enough units have left the window.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
@@ -433,8 +443,8 @@ impl<S: SyncStore> Limiter<S> {
         Decision::from_charge(&hits, self.store.take_now(&hits))
     }
 
-    /// Subtracts `cost` units from the counts of `key`, without a receipt: the oldest units that still count, or all if
-    /// there are fewer.
+    /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No
+    /// receipt is needed.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
@@ -447,16 +457,17 @@ impl<S: SyncStore> Limiter<S> {
         self.store.refund_now(&self.hits(key, cost));
     }
 
-    /// Resets the counts of a key.
+    /// Resets all counters of a key to zero.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
         self.store.reset_now(&self.hits(key, 1));
     }
 
-    /// Charges `cost` units of `key` as soon as they fit. Blocks this thread until then, and longer by up to the
-    /// jitter. Waiting callers are not queued: the first to retry after capacity is free is admitted.
+    /// Charges `cost` units of `key` as soon as they fit. Blocks the current thread until then, plus a random time of
+    /// up to `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is
+    /// admitted.
     ///
     /// # Errors
-    /// If the cost never fits.
+    /// If the cost exceeds the capacity of a limit, and so never fits.
     pub fn wait<K: Hash + ?Sized>(
         &self,
         key: &K,
@@ -464,17 +475,17 @@ impl<S: SyncStore> Limiter<S> {
         jitter: Jitter,
     ) -> Result<Decision, CostExceedsMax> {
         loop {
-            match self.check_once(key, cost, jitter)? {
-                WaitStep::Allowed(decision) => return Ok(decision),
-                WaitStep::RetryAfter(wait) => std::thread::sleep(wait),
+            match self.try_charge_once(key, cost, jitter)? {
+                WaitAttempt::Allowed(decision) => return Ok(decision),
+                WaitAttempt::RetryAfter(wait) => std::thread::sleep(wait),
             }
         }
     }
 
-    /// Waits like [`wait`](Self::wait), on the timer of tokio.
+    /// Charges units like [`wait`](Self::wait), and waits asynchronously, on the timer of tokio.
     ///
     /// # Errors
-    /// If the cost never fits.
+    /// If the cost exceeds the capacity of a limit, and so never fits.
     #[cfg(feature = "tokio")]
     pub async fn wait_async<K: Hash + ?Sized>(
         &self,
@@ -483,41 +494,42 @@ impl<S: SyncStore> Limiter<S> {
         jitter: Jitter,
     ) -> Result<Decision, CostExceedsMax> {
         loop {
-            match self.check_once(key, cost, jitter)? {
-                WaitStep::Allowed(decision) => return Ok(decision),
-                WaitStep::RetryAfter(wait) => tokio::time::sleep(wait).await,
+            match self.try_charge_once(key, cost, jitter)? {
+                WaitAttempt::Allowed(decision) => return Ok(decision),
+                WaitAttempt::RetryAfter(wait) => tokio::time::sleep(wait).await,
             }
         }
     }
 
-    fn check_once<K: Hash + ?Sized>(
+    /// Tries once to charge `cost` units of `key`. Returns the time until the next attempt if the units do not fit yet.
+    fn try_charge_once<K: Hash + ?Sized>(
         &self,
         key: &K,
         cost: u64,
         jitter: Jitter,
-    ) -> Result<WaitStep, CostExceedsMax> {
+    ) -> Result<WaitAttempt, CostExceedsMax> {
         match self.check_cost(key, cost) {
-            Verdict::Allowed(decision) => Ok(WaitStep::Allowed(decision)),
+            Verdict::Allowed(decision) => Ok(WaitAttempt::Allowed(decision)),
             Verdict::Denied(decision) => {
                 let wait = decision.retry_after().ok_or(CostExceedsMax(cost))?;
-                Ok(WaitStep::RetryAfter(jitter.draw().extend(wait)))
+                Ok(WaitAttempt::RetryAfter(jitter.draw().extend(wait)))
             }
         }
     }
 }
 
-/// Returns the limits as a policy with a single rule.
-fn single_rule(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
+/// Converts limits into a policy rule with this name. The returned slice has one rule.
+fn limits_as_single_rule(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
     [Rule::fixed(name, limits, mode)].into()
 }
 
-/// Returns the scope of keys in stores that are shared with other processes.
-fn shared_scope(name: &str) -> Scope {
+/// Returns the scope of a limiter, that is, the constant part of its keys, for stores that other processes share.
+fn new_limiter_scope(name: &str) -> Scope {
     Scope::new(DEFAULT_DOMAIN, name, "", &["key"])
 }
 
-/// The result of one attempt while waiting.
-enum WaitStep {
+/// The result of one attempt to charge units for a waiting caller.
+enum WaitAttempt {
     Allowed(Decision),
     RetryAfter(Duration),
 }

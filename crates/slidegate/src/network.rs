@@ -1,5 +1,5 @@
-//! IP networks and the canonical form of addresses: an IPv4-mapped IPv6 address is the IPv4 address, on both sides of
-//! every comparison.
+//! IP networks and the canonical form of addresses. An IPv4-mapped IPv6 address is treated as the IPv4 address, in
+//! networks and in the addresses that are compared with them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-/// The number of bits that all IPv4-mapped addresses, `::ffff:0:0/96`, have in common.
-const MAPPED_PREFIX: u8 = 96;
+/// The number of leading bits that all IPv4-mapped addresses, `::ffff:0:0/96`, have in common.
+const MAPPED_PREFIX_BITS: u8 = 96;
 
 /// A network of IP addresses, or one address.
 ///
-/// An IPv4-mapped address, `::ffff:192.0.2.7` in any spelling, is the IPv4 address, and a network of such addresses is
-/// an IPv4 network. A network that contains IPv4-mapped and other addresses, such as `::/0`, matches only IPv6
-/// addresses.
+/// An IPv4-mapped address, `::ffff:192.0.2.7` in any spelling, is treated as the IPv4 address, and a network of such
+/// addresses as an IPv4 network. A network that contains IPv4-mapped and other addresses, such as `::/0`, matches only
+/// IPv6 addresses.
 ///
 /// ```
 /// use slidegate::Network;
@@ -37,7 +37,7 @@ pub enum NetworkError {
         "`{0}` is not an address or a network: write for example 192.0.2.7, 10.0.0.0/8 or fd00::/8"
     )]
     Form(String),
-    /// The prefix after the `/` is not a number of bits that an address has.
+    /// The prefix length after the `/` is not a whole number, or larger than the number of bits of an address.
     #[error(
         "`{text}` is not a network: a prefix of {family} is a whole number from 0 to {max_bits}"
     )]
@@ -49,7 +49,7 @@ pub enum NetworkError {
         /// The number of bits of an address.
         max_bits: u8,
     },
-    /// The address has bits set after the prefix.
+    /// The address has bits set after the prefix, so it is not the first address of a network.
     #[error("`{text}` has bits behind its prefix: did you mean `{suggestion}`?")]
     HostBits {
         /// The text as it was written.
@@ -79,14 +79,14 @@ impl FromStr for Network {
     }
 }
 
-/// Writes `10.0.0.0/8`; a single address as `10.0.0.7/32`.
+/// Writes the network, for example as `10.0.0.0/8`, and a single address as `10.0.0.7/32`.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// Parses a network, or a single address as a network of one. Returns `None` if the text has neither form.
+/// Parses a network, or a single address as a network with only this address. Returns `None` if the text is neither.
 pub(crate) fn parse_network(text: &str) -> Option<Result<IpNet, NetworkError>> {
     if let Some(address) = parse_address(text) {
         return Some(Ok(address.into()));
@@ -95,6 +95,7 @@ pub(crate) fn parse_network(text: &str) -> Option<Result<IpNet, NetworkError>> {
     Some(parse_prefix(text, ip.parse().ok()?, prefix))
 }
 
+/// Parses the prefix length of the network `text`, whose address is `ip`.
 fn parse_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkError> {
     let (family, max_bits) = if ip.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
     let wrong_prefix = || NetworkError::Prefix { text: text.to_owned(), family, max_bits };
@@ -104,7 +105,7 @@ fn parse_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkEr
     let prefix = match address.is_ipv4() == ip.is_ipv4() {
         true => prefix,
         false => prefix
-            .checked_sub(MAPPED_PREFIX)
+            .checked_sub(MAPPED_PREFIX_BITS)
             .ok_or_else(|| NetworkError::MoreThanMapped(text.to_owned()))?,
     };
     let network = IpNet::new(address, prefix).map_err(|_| wrong_prefix())?;
@@ -115,7 +116,7 @@ fn parse_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkEr
     Ok(network)
 }
 
-/// Parses an address; `::ffff:192.0.2.7` becomes 192.0.2.7.
+/// Parses an address; `::ffff:192.0.2.7` becomes 192.0.2.7. Returns `None` if the text is not an address.
 pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
     // Rejects most values that are not addresses cheaply.
     let is_address_byte = |byte: u8| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.';
@@ -133,12 +134,12 @@ mod tests {
 
     use super::*;
 
-    fn network(text: &str) -> Network {
+    fn parse_test_network(text: &str) -> Network {
         text.parse().unwrap()
     }
 
     #[test]
-    fn mapped_network_is_ipv4_network() {
+    fn ipv4_mapped_network_becomes_ipv4_network() {
         for (text, expected) in [
             ("::ffff:203.0.113.0/120", "203.0.113.0/24"),
             ("::FFFF:cb00:7100/120", "203.0.113.0/24"),
@@ -152,16 +153,16 @@ mod tests {
             ("::fffe:0:0/95", "::fffe:0:0/95"),
             ("::192.0.2.0/120", "::c000:200/120"),
         ] {
-            assert_eq!(network(text).to_string(), expected, "{text}");
+            assert_eq!(parse_test_network(text).to_string(), expected, "{text}");
         }
     }
 
     #[test]
-    fn wide_ipv6_network_has_no_ipv4_address() {
+    fn wide_ipv6_network_contains_no_ipv4_address() {
         for text in ["::/0", "::/80", "::fffe:0:0/95"] {
-            assert!(!network(text).contains([192, 0, 2, 7].into()), "{text}");
+            assert!(!parse_test_network(text).contains([192, 0, 2, 7].into()), "{text}");
             let mapped = Ipv4Addr::new(192, 0, 2, 7).to_ipv6_mapped();
-            assert!(!network(text).contains(mapped.into()), "{text}");
+            assert!(!parse_test_network(text).contains(mapped.into()), "{text}");
         }
     }
 
@@ -181,7 +182,7 @@ mod tests {
     }
 
     /// Returns spellings of an address that RFC 4291 allows.
-    fn spellings(address: Ipv6Addr) -> Vec<String> {
+    fn address_spellings(address: Ipv6Addr) -> Vec<String> {
         let groups = address.segments();
         let written = |group: fn(&u16) -> String| groups.iter().map(group).collect::<Vec<_>>();
         let short = written(|group| format!("{group:x}")).join(":");
@@ -194,29 +195,29 @@ mod tests {
     }
 
     /// Generates IPv6 addresses, including IPv4-mapped ones.
-    fn addresses() -> impl Strategy<Value = Ipv6Addr> {
+    fn any_ipv6_address() -> impl Strategy<Value = Ipv6Addr> {
         let mapped = any::<Ipv4Addr>().prop_map(|address| address.to_ipv6_mapped());
         prop_oneof![any::<Ipv6Addr>(), mapped]
     }
 
     proptest! {
         #[test]
-        fn any_spelling_is_one_address(ip in addresses()) {
-            for text in spellings(ip) {
+        fn all_address_spellings_parse_to_same_address(ip in any_ipv6_address()) {
+            for text in address_spellings(ip) {
                 prop_assert_eq!(parse_address(&text), Some(IpAddr::V6(ip).to_canonical()), "{}", text);
             }
         }
 
         #[test]
-        fn any_spelling_of_network_contains_same_addresses(
-            ip in addresses(), other in addresses(), shared in 0u8..=128, prefix in 0u8..=128,
+        fn all_network_spellings_contain_same_addresses(
+            ip in any_ipv6_address(), other in any_ipv6_address(), shared in 0u8..=128, prefix in 0u8..=128,
         ) {
             let mask = |bits: u8| !u128::MAX.checked_shr(bits.into()).unwrap_or(0);
             let first = Ipv6Addr::from_bits(ip.to_bits() & mask(prefix));
             let near = Ipv6Addr::from_bits(
                 (ip.to_bits() & mask(shared)) | (other.to_bits() & !mask(shared)),
             );
-            for text in spellings(first) {
+            for text in address_spellings(first) {
                 let network = match format!("{text}/{prefix}").parse::<Network>() {
                     Ok(network) => network,
                     Err(error) => {

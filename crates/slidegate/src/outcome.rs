@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use crate::clock::ceil_micros;
 
-/// The `retry_after_us` of a cost that never fits.
-const NEVER: u64 = u64::MAX;
+/// The value of `retry_after_us` for a cost that never fits.
+const RETRY_NEVER: u64 = u64::MAX;
 
-/// The `remaining` of an outcome that the store did not determine; larger than any limit.
-const UNKNOWN: u32 = u32::MAX;
+/// The value of `remaining` for a hit that the store did not evaluate; larger than any limit.
+const REMAINING_UNKNOWN: u32 = u32::MAX;
 
-/// The longest reported duration, 142 years. The doubles of Lua scripts represent it exactly.
+/// The longest duration in an outcome, in microseconds: 142 years. The doubles of Lua scripts represent it exactly.
 pub(crate) const MAX_DURATION_US: u64 = 1 << 52;
 
 /// The store's result for one hit: whether the hit fits, and the status of its counter.
@@ -53,7 +53,7 @@ impl Outcome {
         let retry_after_us = if fits {
             0
         } else if required > capacity {
-            NEVER
+            RETRY_NEVER
         } else {
             fits_after_us().min(MAX_DURATION_US)
         };
@@ -66,26 +66,27 @@ impl Outcome {
     /// fits.
     pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
         let retry_after_us =
-            retry_after.map_or(NEVER, |wait| ceil_micros(wait).min(MAX_DURATION_US));
+            retry_after.map_or(RETRY_NEVER, |wait| ceil_micros(wait).min(MAX_DURATION_US));
         let reset_after_us = ceil_micros(reset_after).min(MAX_DURATION_US);
         Self {
             retry_after_us,
             reset_after_us,
-            remaining: remaining.min(UNKNOWN - 1),
+            remaining: remaining.min(REMAINING_UNKNOWN - 1),
             fits: retry_after_us == 0,
         }
     }
 
-    /// Creates the outcome of a hit that the store did not evaluate, because another hit denies the request or because
-    /// the request is not in the sample. It does not deny, and has no status.
+    /// Creates the outcome of a hit that the store did not evaluate, because another hit denies the request, or because
+    /// the store evaluates only a sample of the requests, without this one. The outcome denies nothing, and has no
+    /// status.
     pub fn unknown() -> Self {
-        Self { retry_after_us: 0, reset_after_us: 0, remaining: UNKNOWN, fits: true }
+        Self { retry_after_us: 0, reset_after_us: 0, remaining: REMAINING_UNKNOWN, fits: true }
     }
 
-    /// Returns whether the store evaluated the hit. If not, the other fields have no meaning.
+    /// Returns whether the store evaluated the hit. If it did not, the other fields have no meaning.
     #[inline]
     pub fn is_known(&self) -> bool {
-        self.remaining != UNKNOWN
+        self.remaining != REMAINING_UNKNOWN
     }
 
     /// Returns the outcome of a hit that fitted and has been charged. `self` is the outcome of the counter after the
@@ -95,9 +96,9 @@ impl Outcome {
         Self { fits: true, retry_after_us: 0, ..self }
     }
 
-    /// Returns the outcome of a hit that has been charged. `before` is its outcome before the charge, and `self` the
-    /// outcome of the counter after it. If the hit did not fit, `retry_after` is the time until one unit fits, at least
-    /// 1 us.
+    /// Returns the outcome of a hit that has been charged. `before` is its outcome before the charge, and `self` is the
+    /// outcome of the counter after the charge. If the hit did not fit, `retry_after` is the time until one unit fits,
+    /// at least 1 us.
     #[inline]
     pub fn charged_after(self, before: &Self) -> Self {
         match before.fits {
@@ -106,7 +107,8 @@ impl Outcome {
         }
     }
 
-    /// Returns whether the cost fits, or fitted if it has been charged.
+    /// Returns whether the cost of the hit fits, or, if the hit has been charged, whether its cost fitted before the
+    /// charge.
     #[inline]
     pub fn fits(&self) -> bool {
         self.fits
@@ -125,7 +127,7 @@ impl Outcome {
     /// Returns the time until *this* cost fits: zero if it fits now, `None` if it never fits because it exceeds the
     /// capacity of the limit.
     pub fn retry_after(&self) -> Option<Duration> {
-        (self.retry_after_us != NEVER).then(|| Duration::from_micros(self.retry_after_us))
+        (self.retry_after_us != RETRY_NEVER).then(|| Duration::from_micros(self.retry_after_us))
     }
 
     /// Returns [`reset_after`](Self::reset_after) in microseconds.
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcome_with_max_remaining_is_known() {
+    fn outcome_with_largest_remaining_is_known() {
         let max = Outcome::new(u32::MAX, Duration::ZERO, None);
         assert!(max.is_known() && !max.fits());
         assert!(!Outcome::unknown().is_known() && Outcome::unknown().fits());

@@ -1,4 +1,5 @@
-//! Denials as problem details (RFC 9457), with the problem types that the draft of the rate-limit headers defines.
+//! Denials as problem details (RFC 9457), with the problem types that are defined by the draft of the rate-limit
+//! headers.
 
 use serde::Serialize;
 
@@ -37,7 +38,7 @@ impl Problem {
     /// Media type of problem details in JSON.
     pub const CONTENT_TYPE: &str = "application/problem+json";
 
-    /// Creates the problem details of a denial; `None` if the request was allowed.
+    /// Creates the problem details of a denial. Returns `None` if the request was allowed.
     ///
     /// The problem is *quota exceeded*, with the names of the limits that deny the request, or *temporary reduced
     /// capacity*, without names, if the store is unavailable and a rule denies requests in that case.
@@ -51,7 +52,7 @@ impl Problem {
         Some(Self { violated_policies, reason, status: ruling.status(), ..Self::QUOTA_EXCEEDED })
     }
 
-    /// Returns the HTTP status: [`Ruling::status`].
+    /// Returns the HTTP status of the response, from [`Ruling::status`].
     pub fn status(&self) -> u16 {
         self.status
     }
@@ -86,14 +87,14 @@ mod tests {
 
     use crate::test_util::{self, ScriptedOutcome};
 
-    const POLICY: &str = "
+    const TEST_POLICY: &str = "
 rules:
   - { name: per-tenant, limits: [100/min] }
   - { name: burst, limits: [10/s, 50/min] }
 ";
 
     #[test]
-    fn denial_names_violated_limits() {
+    fn problem_lists_violated_limits() {
         let denied = ScriptedOutcome::Denied {
             remaining: 0,
             reset_us: 60_000_000,
@@ -101,7 +102,7 @@ rules:
         };
         let fits = ScriptedOutcome::Fits { remaining: 1, reset_us: 1 };
         let problem = |outcomes: [ScriptedOutcome; 3]| {
-            Problem::from_ruling(&test_util::scripted_ruling(POLICY, &outcomes)).unwrap()
+            Problem::from_ruling(&test_util::scripted_ruling(TEST_POLICY, &outcomes)).unwrap()
         };
         let text = serde_json::to_string(&problem([denied, fits, fits])).unwrap();
         let expected = concat!(
@@ -117,13 +118,13 @@ rules:
     #[test]
     fn allowed_request_has_no_problem() {
         let fits = [ScriptedOutcome::Fits { remaining: 0, reset_us: 1 }; 3];
-        assert_eq!(Problem::from_ruling(&test_util::scripted_ruling(POLICY, &fits)), None);
+        assert_eq!(Problem::from_ruling(&test_util::scripted_ruling(TEST_POLICY, &fits)), None);
     }
 
     #[test]
-    fn unavailable_store_is_reduced_capacity() {
+    fn unavailable_store_problem_is_reduced_capacity() {
         let policy = "rules: [{ name: a, limits: [1/s], on_store_error: deny }]";
-        let ruling = test_util::ruling_without_store(policy);
+        let ruling = test_util::ruling_with_unavailable_store(policy);
         assert_eq!(
             serde_json::to_value(Problem::from_ruling(&ruling).unwrap()).unwrap(),
             json!({
@@ -138,7 +139,7 @@ rules:
     }
 
     #[test]
-    fn longest_wait_determines_reason_and_status() {
+    fn longest_wait_determines_denial_reason_and_status() {
         let policy = "
 rules:
   - { name: short, limits: [10/s], deny_status: 420 }
@@ -166,8 +167,9 @@ rules:
     }
 
     #[test]
-    fn degraded_denial_by_limit_is_quota_exceeded() {
-        let ruling = test_util::ruling_without_store("rules: [{ name: a, limits: [0/s] }]");
+    fn degraded_denial_problem_is_quota_exceeded() {
+        let ruling =
+            test_util::ruling_with_unavailable_store("rules: [{ name: a, limits: [0/s] }]");
         assert!(ruling.decision().is_degraded());
         assert_eq!(Problem::from_ruling(&ruling).map(|problem| problem.status()), Some(429));
     }

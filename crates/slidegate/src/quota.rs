@@ -19,7 +19,7 @@ pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
 /// The shortest window: one millisecond.
 pub const MIN_WINDOW: Duration = Duration::from_millis(1);
 
-/// At most `max` units in any `window`.
+/// A quota: at most `max` units in any `window`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -94,7 +94,7 @@ impl Quota {
         Self { max, window_us: NonZeroU64::new(window_us).unwrap_or(NonZeroU64::MIN) }
     }
 
-    /// Returns the units per window.
+    /// Returns `max`, the number of units per window.
     pub const fn max(&self) -> u64 {
         self.max as u64
     }
@@ -104,7 +104,8 @@ impl Quota {
         Duration::from_micros(self.window_us.get())
     }
 
-    /// Returns the window in policy notation, for example `15m`. It is also the name of a limit without a name.
+    /// Returns the window in policy notation, for example `15m`. This text also names a limit for which the policy sets
+    /// no name.
     pub fn window_text(&self) -> String {
         format_window(self.window_us.get())
     }
@@ -139,8 +140,8 @@ impl fmt::Display for Quota {
     }
 }
 
-/// The units of windows with their length in microseconds, longest first.
-const UNITS: [(&str, u64); 6] = [
+/// The time units in which windows are written, with their lengths in microseconds, longest first.
+const WINDOW_UNITS: [(&str, u64); 6] = [
     ("w", 604_800_000_000),
     ("d", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -160,11 +161,12 @@ pub(crate) fn parse_window(text: &str) -> Result<Duration, QuotaError> {
     let number: u64 =
         if number.is_empty() { 1 } else { number.parse().map_err(|_| malformed())? };
     let unit = if unit == "min" { "m" } else { unit };
-    let (_, unit_us) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?;
+    let (_, unit_us) = WINDOW_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?;
     Ok(Duration::from_micros(number.saturating_mul(*unit_us)))
 }
 
-/// Writes a duration in the notation of windows if it is a whole number of milliseconds.
+/// Formats a duration like a window, for example `15m`, if it is a whole number of milliseconds; otherwise with a
+/// fraction.
 pub(crate) fn format_duration(duration: Duration) -> String {
     match crate::clock::ceil_micros(duration) {
         0 => "0s".to_owned(),
@@ -173,9 +175,9 @@ pub(crate) fn format_duration(duration: Duration) -> String {
     }
 }
 
-/// Writes a window in the longest unit that divides it.
+/// Formats a window in the longest time unit that divides it, for example `15m`.
 pub(crate) fn format_window(window_us: u64) -> String {
-    match UNITS.iter().find(|(_, unit_us)| window_us.is_multiple_of(*unit_us)) {
+    match WINDOW_UNITS.iter().find(|(_, unit_us)| window_us.is_multiple_of(*unit_us)) {
         Some((name, unit_us)) => format!("{}{name}", window_us / unit_us),
         None => format!("{window_us}us"),
     }
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn window_units_parse_without_number() {
+    fn window_unit_without_number_parses() {
         for (text, seconds) in [
             ("1/s", 1),
             ("1/2s", 2),

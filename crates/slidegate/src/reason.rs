@@ -1,10 +1,10 @@
-//! Reasons for denials, as they appear in JSON and metrics.
+//! Reasons for denials, with their names in JSON and metrics.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// The reason for a denial, by the binding limit. Returned by [`Ruling::reason`](crate::Ruling::reason).
+/// The reason for a denial, determined by the binding limit. Returned by [`Ruling::reason`](crate::Ruling::reason).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -12,7 +12,7 @@ use serde::Serialize;
 pub enum Reason {
     /// The limit is exhausted; the request fits later.
     LimitExceeded,
-    /// The cost exceeds the capacity of the limit; the request never fits, with a smaller cost it may.
+    /// The cost exceeds the capacity of the limit. The request never fits, but it may fit with a smaller cost.
     CostExceedsMax,
     /// The limit is 0; no request ever fits.
     Banned,
@@ -23,7 +23,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the name in JSON, such as `limit_exceeded`.
+    /// Returns the name of the reason in JSON, such as `limit_exceeded`.
     pub fn name(self) -> &'static str {
         match self {
             Self::LimitExceeded => "limit_exceeded",

@@ -1,7 +1,8 @@
-//! Options of a limit for stores in Redis; other stores ignore them.
+//! Options of a limit for stores that count in Redis; other stores ignore them.
 //!
 //! The options are part of the scope of a key. They do not change the identity of the key (`Key::identity`); only
-//! `Key::hash_tagged_identity` depends on hash slots and sub-keys. This module also checks whether a limit supports them.
+//! `Key::hash_tagged_identity` depends on hash slots and sub-keys. This module also checks whether a limit supports the
+//! options.
 
 use std::num::NonZeroU32;
 
@@ -9,7 +10,8 @@ use thiserror::Error;
 
 use crate::limit::Limit;
 
-/// Options for the keys of one limit in Redis; other stores ignore them.
+/// Options for the keys of one limit in Redis; other stores ignore them. The options select the hash slot, split keys
+/// into sub-keys, and charge only a sample of the requests.
 ///
 /// ```
 /// use slidegate::{Key, Limit, RedisOptions, Scope};
@@ -25,16 +27,22 @@ use crate::limit::Limit;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisOptions {
+    /// The limit to which the options apply.
     limit: Limit,
+    /// The indices of the values that determine the hash slot; empty for all values.
     slot_by: Box<[usize]>,
+    /// The division of the limit over sub-keys, if it is split.
     split: Option<LimitSplit>,
+    /// The sample: one request in this number is charged.
     sample: NonZeroU32,
 }
 
+/// The division of a limit over several sub-keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LimitSplit {
     parts: NonZeroU32,
-    /// The shares of the sub-keys below a number, largest first. There are up to three different shares, since max and
+    /// The shares of the limit, largest first. Each share is preceded by an index: the sub-keys below this index, and
+    /// not below the index of the previous share, have the share. There are up to three different shares, since max and
     /// burst have different remainders.
     shares: [(u32, Limit); 3],
 }
@@ -46,7 +54,7 @@ pub enum RedisOptionsError {
     /// `slot_by` is empty.
     #[error("`slot_by` is empty; list entries of `per`, or remove `slot_by`")]
     EmptySlotBy,
-    /// `slot_by` lists an entry twice.
+    /// `slot_by` lists an entry of `per` twice.
     #[error("`slot_by` lists an entry of `per` twice; remove one")]
     DuplicateSlotBy,
     /// Both `slot_by` and `split` are set.
@@ -72,13 +80,13 @@ pub enum RedisOptionsError {
     /// The sample is out of bounds.
     #[error("a sample is one request in 2 to {max}, not one in {0}", max = RedisOptions::MAX_SAMPLE)]
     Sample(u32),
-    /// The charge of a sampled request never fits.
+    /// A sampled request is charged for all requests that it represents, and this charge never fits.
     #[error(
         "no request can ever pass: one request in {sample} is charged {sample} times its cost, and {}; make the limit larger, or `sample`",
         describe_capacity(*capacity, *parts)
     )]
     SampleNeverFits {
-        /// The sample: one request in `sample`.
+        /// The sample: one request in this number is charged.
         sample: NonZeroU32,
         /// The units that fit at once; with a split, in the smallest share.
         capacity: u64,
@@ -95,13 +103,14 @@ fn describe_capacity(capacity: u64, parts: Option<NonZeroU32>) -> String {
 }
 
 impl RedisOptions {
-    /// The largest number of sub-keys of an identity.
+    /// The largest number of sub-keys into which a key can be split.
     pub const MAX_PARTS: u32 = 1_024;
 
-    /// The largest sample: one request in 100.
+    /// The largest sample: one request in 100 is charged.
     pub const MAX_SAMPLE: u32 = 100;
 
-    /// Creates default options for the keys of a limit: no hash slot, no split, no sample.
+    /// Creates default options for the keys of a limit: the hash slot depends on all values, and there is no split and
+    /// no sample.
     pub fn new(limit: &Limit) -> Self {
         Self { limit: *limit, slot_by: Box::default(), split: None, sample: NonZeroU32::MIN }
     }
@@ -123,8 +132,8 @@ impl RedisOptions {
         }
     }
 
-    /// Spreads each identity over `parts` sub-keys, each with a share of the limit. The shares add up to exactly the
-    /// limit.
+    /// Spreads the counts of each key over `parts` sub-keys, each with a share of the limit. The shares add up to
+    /// exactly the limit.
     ///
     /// # Errors
     /// If `parts` is out of bounds, a share would be 0, the charge of a sampled request would not fit in a share, or
@@ -143,7 +152,7 @@ impl RedisOptions {
             }
         }
         let split = Some(LimitSplit { parts, shares: split_shares(&self.limit, parts) });
-        Self { split, ..self }.with_fitting_sample()
+        Self { split, ..self }.with_checked_sample()
     }
 
     /// Sends only one request in `one_in` to Redis, and charges it `one_in` times its cost.
@@ -153,7 +162,7 @@ impl RedisOptions {
     pub fn with_sample(self, one_in: u32) -> Result<Self, RedisOptionsError> {
         let sample = NonZeroU32::new(one_in).filter(|n| (2..=Self::MAX_SAMPLE).contains(&n.get()));
         let sample = sample.ok_or(RedisOptionsError::Sample(one_in))?;
-        Self { sample, ..self }.with_fitting_sample()
+        Self { sample, ..self }.with_checked_sample()
     }
 
     /// Returns the same options for the keys of another limit.
@@ -164,13 +173,13 @@ impl RedisOptions {
         let own = Self { limit: *limit, split: None, ..self.clone() };
         match self.split_into() {
             Some(parts) => own.with_split(parts.get()),
-            None => own.with_fitting_sample(),
+            None => own.with_checked_sample(),
         }
     }
 
-    /// Checks that the charge of a sampled request fits in the smallest share.
-    fn with_fitting_sample(self) -> Result<Self, RedisOptionsError> {
-        let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest());
+    /// Returns the options after checking that the charge of a sampled request fits in the smallest share.
+    fn with_checked_sample(self) -> Result<Self, RedisOptionsError> {
+        let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest_share());
         let (capacity, sample, parts) = (smallest.capacity(), self.sample, self.split_into());
         match (1..u64::from(sample.get())).contains(&capacity) {
             true => Err(RedisOptionsError::SampleNeverFits { sample, capacity, parts }),
@@ -178,12 +187,13 @@ impl RedisOptions {
         }
     }
 
-    /// Returns the indices of the values that determine the hash slot, in order. If empty, all values do.
+    /// Returns the indices of the values that determine the hash slot, in order. If the list is empty, all values
+    /// determine the slot.
     pub fn slot_by(&self) -> &[usize] {
         &self.slot_by
     }
 
-    /// Returns the number of sub-keys per identity, if the limit is split.
+    /// Returns the number of sub-keys of each key; `None` if the limit is not split.
     pub fn split_into(&self) -> Option<NonZeroU32> {
         self.split.as_ref().map(|split| split.parts)
     }
@@ -194,21 +204,22 @@ impl RedisOptions {
         self.sample
     }
 
-    /// Returns the share of a sub-key, or `None` if the limit is not split.
+    /// Returns the share of the limit for the sub-key with this index; `None` if the limit is not split.
     pub(crate) fn share(&self, part: u16) -> Option<&Limit> {
         let split = self.split.as_ref()?;
         let own = split.shares.iter().find(|(end, _)| u32::from(part) < *end);
-        Some(own.map_or_else(|| split.smallest(), |(_, share)| share))
+        Some(own.map_or_else(|| split.smallest_share(), |(_, share)| share))
     }
 }
 
 impl LimitSplit {
-    fn smallest(&self) -> &Limit {
+    /// Returns the smallest share of a sub-key.
+    fn smallest_share(&self) -> &Limit {
         &self.shares[2].1
     }
 }
 
-/// Returns the shares of the sub-keys below each end, largest first.
+/// Returns the shares of a limit that is split over `parts` sub-keys, largest first; see [`LimitSplit::shares`].
 fn split_shares(limit: &Limit, parts: NonZeroU32) -> [(u32, Limit); 3] {
     let remainder = |units: u64| (units % u64::from(parts.get())) as u32;
     let mut ends = [remainder(limit.quota().max()), remainder(limit.capacity()), parts.get()];
@@ -222,15 +233,15 @@ mod tests {
     use super::*;
     use crate::algorithm::Algorithm;
 
-    fn limit(quota: &str, algorithm: Algorithm) -> Limit {
+    fn new_limit(quota: &str, algorithm: Algorithm) -> Limit {
         Limit::new(quota.parse().unwrap(), algorithm).unwrap()
     }
 
-    fn bucket(quota: &str, burst: u64) -> Limit {
-        limit(quota, Algorithm::TokenBucket { burst: Some(burst), max_debt: None })
+    fn new_token_bucket(quota: &str, burst: u64) -> Limit {
+        new_limit(quota, Algorithm::TokenBucket { burst: Some(burst), max_debt: None })
     }
 
-    fn shares_of(limit: &Limit, parts: u32) -> Vec<(u64, u64)> {
+    fn split_into_shares(limit: &Limit, parts: u32) -> Vec<(u64, u64)> {
         let options = RedisOptions::new(limit).with_split(parts).unwrap();
         let shares = (0..parts as u16).map(|part| *options.share(part).unwrap());
         let shares: Vec<Limit> = shares.collect();
@@ -239,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn split_shares_sum_up_to_limit() {
+    fn shares_of_split_sum_up_to_limit() {
         for algorithm in Algorithm::ALL {
             for max in [0, 8, 9, 15, 16, 1_023, 1_024, 100_000] {
-                let limit = limit(&format!("{max}/min"), algorithm);
+                let limit = new_limit(&format!("{max}/min"), algorithm);
                 for parts in [2, 3, 8].into_iter().filter(|parts| max == 0 || *parts <= max) {
-                    let shares = shares_of(&limit, parts as u32);
+                    let shares = split_into_shares(&limit, parts as u32);
                     let expected = (0..parts).map(|nth| max / parts + u64::from(nth < max % parts));
                     let expected: Vec<_> = expected.map(|units| (units, units)).collect();
                     assert_eq!(shares, expected, "{limit} into {parts}");
@@ -253,23 +264,35 @@ mod tests {
             }
         }
         // Max and burst have different remainders.
-        assert_eq!(shares_of(&bucket("10/s", 7), 4), [(3, 2), (3, 2), (2, 2), (2, 1)]);
-        assert_eq!(shares_of(&bucket("9/s", 11), 4), [(3, 3), (2, 3), (2, 3), (2, 2)]);
-        assert_eq!(shares_of(&limit("1024/s", Algorithm::default()), 1_024), [(1, 1); 1_024]);
+        assert_eq!(
+            split_into_shares(&new_token_bucket("10/s", 7), 4),
+            [(3, 2), (3, 2), (2, 2), (2, 1)]
+        );
+        assert_eq!(
+            split_into_shares(&new_token_bucket("9/s", 11), 4),
+            [(3, 3), (2, 3), (2, 3), (2, 2)]
+        );
+        assert_eq!(
+            split_into_shares(&new_limit("1024/s", Algorithm::default()), 1_024),
+            [(1, 1); 1_024]
+        );
     }
 
     #[test]
     fn split_with_empty_share_is_rejected() {
         let split = |limit: &Limit, parts| RedisOptions::new(limit).with_split(parts);
-        let seven = limit("7/min", Algorithm::default());
+        let seven = new_limit("7/min", Algorithm::default());
         assert!(split(&seven, 7).is_ok());
         let parts = NonZeroU32::new(8).unwrap();
         let empty_share =
             |quantity, units| Err(RedisOptionsError::EmptyShare { quantity, units, parts });
         assert_eq!(split(&seven, 8), empty_share("max", 7));
-        assert_eq!(split(&bucket("8/s", 7), 8), empty_share("burst", 7));
-        assert_eq!(split(&bucket("7/s", 8), 8), empty_share("max", 7));
-        assert!(split(&bucket("8/s", 8), 8).is_ok() && split(&bucket("8/s", 0), 8).is_ok());
+        assert_eq!(split(&new_token_bucket("8/s", 7), 8), empty_share("burst", 7));
+        assert_eq!(split(&new_token_bucket("7/s", 8), 8), empty_share("max", 7));
+        assert!(
+            split(&new_token_bucket("8/s", 8), 8).is_ok()
+                && split(&new_token_bucket("8/s", 0), 8).is_ok()
+        );
         assert!(split(&Limit::denied(), RedisOptions::MAX_PARTS).is_ok());
         for parts in [0, 1, RedisOptions::MAX_PARTS + 1] {
             assert_eq!(split(&Limit::denied(), parts), Err(RedisOptionsError::Parts(parts)));
@@ -278,13 +301,16 @@ mod tests {
 
     #[test]
     fn sample_that_never_fits_is_rejected() {
-        let ten = limit("10/min", Algorithm::default());
+        let ten = new_limit("10/min", Algorithm::default());
         let sample = |limit: &Limit, one_in| RedisOptions::new(limit).with_sample(one_in);
         assert_eq!(sample(&ten, 10).unwrap().sample().get(), 10);
         let error = sample(&ten, 11).unwrap_err().to_string();
         assert!(error.contains("at most 10 fit;"), "{error}");
         // The units that fit in a bucket at once are its burst.
-        assert!(sample(&bucket("1/s", 10), 10).is_ok() && sample(&bucket("100/s", 9), 10).is_err());
+        assert!(
+            sample(&new_token_bucket("1/s", 10), 10).is_ok()
+                && sample(&new_token_bucket("100/s", 9), 10).is_err()
+        );
         assert!(sample(&Limit::denied(), RedisOptions::MAX_SAMPLE).is_ok());
         for one_in in [0, 1, RedisOptions::MAX_SAMPLE + 1] {
             assert_eq!(sample(&ten, one_in), Err(RedisOptionsError::Sample(one_in)));
@@ -319,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn options_can_be_applied_to_another_limit() {
+    fn redis_options_can_be_applied_to_another_limit() {
         let small = Limit::denied();
-        let large = limit("100/s", Algorithm::default());
+        let large = new_limit("100/s", Algorithm::default());
         let options = |limit: &Limit| {
             RedisOptions::new(limit).with_split(8).and_then(|split| split.with_sample(10)).unwrap()
         };
         assert_eq!(options(&small).for_limit(&large), Ok(options(&large)));
-        assert!(options(&small).for_limit(&limit("79/s", Algorithm::default())).is_err());
+        assert!(options(&small).for_limit(&new_limit("79/s", Algorithm::default())).is_err());
         let slot = |limit: &Limit| RedisOptions::new(limit).with_slot_by(&[1]).unwrap();
         assert_eq!(slot(&small).for_limit(&large), Ok(slot(&large)));
     }

@@ -8,7 +8,8 @@ use crate::host::{is_host_attribute, is_normal_host, normal_host};
 use crate::policy::DescriptorCosts;
 use crate::quota::Quota;
 
-/// A domain and one or more descriptors. HTTP sends one descriptor, Envoy several.
+/// The input of one decision: a domain and one or more descriptors. A request over HTTP has one descriptor, a request
+/// from Envoy may have several.
 ///
 /// ```
 /// use slidegate::{Descriptor, Request};
@@ -39,7 +40,7 @@ impl<'a> Request<'a> {
         Self { domain, descriptors: descriptors.into_iter().collect() }
     }
 
-    /// Returns the request with `cost` as the cost of each descriptor.
+    /// Returns a copy of the request in which each descriptor has the cost `cost`.
     pub(crate) fn with_plain_cost(&self, cost: u64) -> Self {
         let mut request = self.clone();
         for descriptor in &mut request.descriptors {
@@ -62,7 +63,7 @@ impl<'a> Request<'a> {
 /// Attribute names with their values.
 pub(crate) type AttributePairs<'a> = SmallVec<[(&'a str, &'a str); 6]>;
 
-/// A set of attributes, with the cost of the request for the rules that count by them.
+/// A set of attributes (name to value) of a request, with the cost that is charged to the rules that apply to it.
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
     attributes: AttributePairs<'a>,
@@ -72,7 +73,8 @@ pub struct Descriptor<'a> {
     pub(crate) is_refund: bool,
     pub(crate) is_exact: bool,
     pub(crate) limit: Option<Quota>,
-    /// Canonical forms of the hosts, computed if the policy has conditions on hosts and a host is not canonical.
+    /// Canonical forms of the host attributes. Computed on first use, if the policy has conditions on hosts and a host
+    /// is not canonical.
     hosts: OnceLock<Box<[Box<str>]>>,
 }
 
@@ -135,15 +137,15 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// Sets the cost of all rules except those with a constant cost, as the `hits_addend` of an Envoy request does.
+    /// Sets the cost of all rules except rules with a constant cost, like the `hits_addend` of an Envoy request.
     #[must_use]
     pub fn with_hits_addend(mut self, units: u64) -> Self {
         self.costs.any = Some(units);
         self
     }
 
-    /// Marks the cost as consumed already, like the `hits_addend` of an Envoy descriptor: it is charged also if the
-    /// request is denied. Rules with a constant cost are checked and not charged.
+    /// Marks the cost as consumed already, like the `hits_addend` of an Envoy descriptor: the cost is charged even if
+    /// the request is denied. Rules with a constant cost are checked and not charged.
     #[must_use]
     pub fn consumed(mut self) -> Self {
         self.costs.is_consumed = true;
@@ -156,13 +158,13 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Makes the descriptor a refund: its cost is subtracted from the counts, oldest units first. A refund denies
-    /// nothing, and is applied also if the request is denied, because its units have not been consumed.
+    /// nothing. It is applied even if the request is denied, because its units have not been consumed.
     pub fn as_refund(self) -> Self {
         Self { is_refund: true, ..self }
     }
 
-    /// Restricts the descriptor to rules that name each of its attributes and whose `when` and `per` name no others. An
-    /// Envoy descriptor applies only to the rules that are written for it.
+    /// Restricts the descriptor to rules whose `when` and `per` name all of its attributes and no others. A descriptor
+    /// from Envoy applies only to the rules that are written for it.
     pub fn exact(self) -> Self {
         Self { is_exact: true, ..self }
     }
@@ -172,12 +174,12 @@ impl<'a> Descriptor<'a> {
         Self { limit: Some(limit), ..self }
     }
 
-    /// Returns the value of an attribute.
+    /// Returns the value of an attribute; `None` if the descriptor does not have the attribute.
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.attributes.iter().find(|(attribute, _)| *attribute == name).map(|(_, value)| *value)
     }
 
-    /// Returns the bytes of values that are not UTF-8, by attribute.
+    /// Returns the names and bytes of the attributes whose values are not UTF-8.
     pub(crate) fn bytes(&self) -> &[(&'a str, &'a [u8])] {
         &self.bytes
     }

@@ -1,6 +1,7 @@
-//! Corrects the charges of a request when its actual cost is known.
+//! Correction of a request's charges when its actual cost is known.
 //!
-//! Used by gates and limiters: an excess is reverted, a shortfall is charged, even above max.
+//! Gates and limiters use this module. If a request was charged too much, the excess is reverted. If a request was
+//! charged too little, the difference is charged, even above max.
 
 use smallvec::SmallVec;
 
@@ -8,24 +9,24 @@ use crate::decision::Decision;
 use crate::hit::{ChargeWhen, Hit};
 use crate::outcome::Outcome;
 
-/// A correction of charges.
+/// The correction that changes the charges of a request to its actual cost.
 pub enum Settlement {
-    /// The cost was charged exactly, or the request was denied.
+    /// No correction: the charged cost is the actual cost, or the request was denied.
     Unchanged,
     /// Reverts `units` of the `charged` units of each charge.
     Revert {
         /// Units to revert.
         units: u64,
-        /// Units that were charged.
+        /// Units that were charged for the request.
         charged: u64,
     },
-    /// Charges this number of further units.
+    /// Charges this number of additional units.
     Charge(u64),
 }
 
 impl Settlement {
-    /// Returns the correction to `cost` for a request that was decided with the cost `charged`. A denied request has no
-    /// cost.
+    /// Returns the correction for a request that was charged `charged` units and has the actual cost `cost`. A denied
+    /// request has no cost, so its charges are not corrected.
     pub fn new(decision: &Decision, charged: u64, cost: u64) -> Self {
         if !decision.is_allowed() || cost == charged {
             return Self::Unchanged;
@@ -42,8 +43,8 @@ pub fn was_charged(hit: &Hit<'_>, outcome: &Outcome) -> bool {
     hit.charge == ChargeWhen::Always || outcome.fits()
 }
 
-/// Returns the hits that `decision` charged, as reports of further units.
-pub fn extra_hits<'h>(
+/// Returns the hits that were charged by `decision`, converted into reports, which are charged even above max.
+pub fn extra_charge_hits<'h>(
     hits: impl IntoIterator<Item = Hit<'h>>,
     decision: &Decision,
 ) -> SmallVec<[Hit<'h>; 3]> {

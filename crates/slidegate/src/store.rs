@@ -1,7 +1,8 @@
-//! The store interface: the traits, results, receipts and errors of all stores.
+//! The store interface: the traits, results, receipts and errors that all stores share.
 //!
-//! A [`Store`] may wait and may fail; a [`SyncStore`] does neither, and implements [`Store`]. [`StoreKind`] makes the
-//! difference known to the compiler. A store returns an error only if it could not decide; a denial is not an error.
+//! A [`Store`] may wait and may fail. A [`SyncStore`] does neither, and every `SyncStore` is a [`Store`]. [`StoreKind`]
+//! makes the difference known to the compiler. A store returns an error only if it could not decide; a denial is not an
+//! error.
 //!
 //! To add a store, implement one of the traits, and run the conformance suite and the properties of `testkit` on it. A
 //! store must return [`StoreError::Unsupported`] for limits that it cannot count.
@@ -25,15 +26,15 @@ pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 /// The outcomes of hits, in the order of the hits.
 pub type Outcomes = SmallVec<[Outcome; 2]>;
 
-/// A store of counters.
+/// A store of counters, which charges the hits of requests.
 ///
 /// The hits of one call are decided atomically: if one of them denies the request, only hits with
 /// [`ChargeWhen::Always`] are charged.
 pub trait Store: Send + Sync + 'static {
-    /// Whether the store responds synchronously.
+    /// The kind of the store: [`Synchronous`] or [`Asynchronous`].
     type Kind: StoreKind;
 
-    /// Returns the store if it is [synchronous](Synchronous).
+    /// Returns the store as a [`SyncStore`] if it is [synchronous](Synchronous); otherwise `None`.
     fn as_sync(&self) -> Option<&dyn SyncStore> {
         None
     }
@@ -58,10 +59,11 @@ pub trait Store: Send + Sync + 'static {
     /// The caller must not revert a receipt twice.
     fn revert(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Subtracts the cost of each hit from its counter, oldest units first, or all units if there are fewer. Veto and
-    /// charge of the hits are ignored. Units that have left the window are not affected, and no counter is created.
+    /// Subtracts the cost of each hit from its counter, oldest units first, or all units if there are fewer. The fields
+    /// `veto` and `charge` of the hits are ignored. Units that have left the window are not affected, and no counter is
+    /// created.
     ///
-    /// Returns the outcome of one unit at each counter after the refund.
+    /// Returns, for each counter, the outcome of a hit that requires one unit after the refund.
     fn refund(&self, hits: &[Hit<'_>])
     -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
 
@@ -80,7 +82,7 @@ pub trait SyncStore: Send + Sync + 'static {
         SingleChargeResult { outcome: outcomes[0], charge: receipt.charges.pop() }
     }
 
-    /// Decides several requests with one hit each, in their order, and calls `on_result` for each.
+    /// Decides several requests with one hit each, in their order, and calls `on_result` with each result.
     fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult))
     where
         Self: Sized,
@@ -88,12 +90,12 @@ pub trait SyncStore: Send + Sync + 'static {
         hits.iter().for_each(|hit| on_result(self.take_one_now(hit)));
     }
 
-    /// Decides several requests in their order, and calls `on_result` for each. See [`Store::take_many`].
+    /// Decides several requests in their order, and calls `on_result` with each result. See [`Store::take_many`].
     fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult))
     where
         Self: Sized;
 
-    /// Returns the outcomes without charging. See [`Store::peek`].
+    /// Returns the outcomes of hits without charging them. See [`Store::peek`].
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes;
 
     /// Reverts the charges of a receipt. See [`Store::revert`].
@@ -151,7 +153,7 @@ impl<S: SyncStore> Store for S {
     }
 }
 
-/// The store's decision on one request.
+/// The decision of a store on one request, with the outcomes and charges of its hits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChargeResult {
     /// Whether the request is allowed.
@@ -162,17 +164,17 @@ pub struct ChargeResult {
     pub receipt: Receipt,
 }
 
-/// The store's decision on a request with a single hit.
+/// The decision of a store on a request with a single hit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SingleChargeResult {
     /// The outcome of the hit.
     pub outcome: Outcome,
-    /// The charge, if the hit was charged.
+    /// The charge; `None` if the hit was not charged.
     pub charge: Option<Charge>,
 }
 
 impl SingleChargeResult {
-    /// Converts to the general result of a request.
+    /// Converts the result into a [`ChargeResult`], which has any number of hits.
     #[inline(always)]
     pub(crate) fn into_charge_result(self, hit: &Hit<'_>) -> ChargeResult {
         ChargeResult {
@@ -188,13 +190,13 @@ impl SingleChargeResult {
 }
 
 /// Returns whether a request is admitted: every hit with [`Veto::Alone`] fits, and at least one of the hits with
-/// [`Veto::Jointly`], if there are any.
+/// [`Veto::Jointly`] fits, if there are any.
 #[inline]
 pub fn admits(hits: &[Hit<'_>], outcomes: &[Outcome]) -> bool {
     is_admitted(hits.iter().zip(outcomes).map(|(hit, outcome)| (hit.veto, outcome.fits())))
 }
 
-/// Returns whether a request is admitted. Each item is the veto of a hit and whether the hit fits.
+/// Returns whether a request is admitted, like [`admits`]. Each item is the veto of a hit, and whether the hit fits.
 #[inline]
 pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
     let (mut has_joint, mut joint_fits) = (false, false);
@@ -218,8 +220,8 @@ pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
         }
 }
 
-/// Returns the units that the earlier hits of a request charge to the counter of the next hit if the request is
-/// admitted. `is_same` returns whether the earlier hit at an index is on the same counter.
+/// Returns the units that earlier hits of a request charge, if the request is admitted, to the counter of the next hit.
+/// `is_same` returns whether the earlier hit at an index has the same counter as the next hit.
 #[inline]
 pub fn pending_units(
     earlier: &[Hit<'_>],
@@ -240,7 +242,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Returns whether nothing was charged.
+    /// Returns whether the receipt has no charges.
     pub fn is_empty(&self) -> bool {
         self.charges.is_empty()
     }
@@ -251,8 +253,8 @@ impl Receipt {
         self.charges.first().map_or(0, |charge| charge.cost)
     }
 
-    /// Returns a receipt for the fraction `units / total` of each charge, to revert a part of the charges of a request
-    /// that has cost less than it was charged.
+    /// Returns a receipt for the fraction `units / total` of each charge. With it, a part of the charges can be
+    /// reverted if a request has cost less than it was charged.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
@@ -276,11 +278,12 @@ impl Receipt {
 /// The charge of one hit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Charge {
-    /// The counter, as identified by the store.
+    /// The identifier of the charged counter in the store.
     pub counter: CounterId,
     /// The limit of the counter.
     pub limit: Limit,
-    /// The time at which the charge is counted, on the clock of the counter.
+    /// The time at which the charge is counted, on the clock of the counter. This clock may differ from the store's
+    /// clock by the phase of the key.
     pub charged_at: Timestamp,
     /// The charged units.
     pub cost: u64,
@@ -289,7 +292,7 @@ pub struct Charge {
 /// A store's identifier of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CounterId {
-    /// The fingerprint of the key and the limit.
+    /// A 64-bit fingerprint of the key and the limit.
     Fingerprint(u64),
     /// The name of the counter as text.
     Text(Box<str>),

@@ -1,5 +1,5 @@
-//! The locks and atomics of the memory store: from parking_lot and std, or, with `--cfg shuttle`, from shuttle, which
-//! explores thread schedules.
+//! Locks and atomics for the memory store. They come from parking_lot and std. With `--cfg shuttle`, they come from
+//! shuttle, a test tool that explores thread schedules.
 
 #[cfg(not(shuttle))]
 pub(crate) use {
@@ -16,7 +16,7 @@ pub(crate) use {
 
 #[cfg(shuttle)]
 mod shuttle_mutex {
-    /// shuttle's mutex without poisoning, with the interface of parking_lot's.
+    /// A mutex of shuttle, without poisoning, that has the same methods as the mutex of parking_lot.
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     impl<T> Mutex<T> {

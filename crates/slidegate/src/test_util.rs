@@ -1,4 +1,4 @@
-//! Rulings for unit tests, over scripted outcomes or an unavailable store.
+//! Rulings for unit tests, from scripted outcomes or an unavailable store.
 //!
 //! A scripted outcome can be one that a real store returns only after a long time, or never.
 
@@ -13,7 +13,7 @@ use crate::policy::Policy;
 use crate::request::{DEFAULT_DOMAIN, Descriptor, Request};
 use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
-/// The outcome that the scripted store returns for one limit.
+/// The outcome that a [`ScriptedStore`] returns for one limit.
 #[derive(Clone, Copy, Debug)]
 pub enum ScriptedOutcome {
     Fits { remaining: u32, reset_us: u64 },
@@ -21,7 +21,7 @@ pub enum ScriptedOutcome {
 }
 
 impl ScriptedOutcome {
-    fn outcome(self) -> Outcome {
+    fn to_outcome(self) -> Outcome {
         match self {
             Self::Fits { remaining, reset_us } => {
                 Outcome::with_fit((true, remaining.into(), u64::MAX), 0, reset_us, || 0).charged()
@@ -36,10 +36,10 @@ impl ScriptedOutcome {
     }
 }
 
-/// Returns the ruling of a policy whose limits have these outcomes, in order.
+/// Returns the ruling of a policy over a store that returns these outcomes, one for each limit, in order.
 pub fn scripted_ruling(policy: &str, scripted: &[ScriptedOutcome]) -> Ruling {
     let policy = Policy::from_yaml(policy).unwrap();
-    let outcomes: Outcomes = scripted.iter().map(|scripted| scripted.outcome()).collect();
+    let outcomes: Outcomes = scripted.iter().map(|scripted| scripted.to_outcome()).collect();
     let gate = Gate::new(policy, ScriptedStore(outcomes));
     let ruling = gate.check_now(&Request::new(DEFAULT_DOMAIN, Descriptor::new([])));
     assert_eq!(ruling.limits().count(), scripted.len());
@@ -72,8 +72,8 @@ impl SyncStore for ScriptedStore {
     fn reset_now(&self, _: &[Hit<'_>]) {}
 }
 
-/// Returns the ruling of a policy whose store is unavailable.
-pub fn ruling_without_store(policy: &str) -> Ruling {
+/// Returns the ruling of a policy whose store fails every call.
+pub fn ruling_with_unavailable_store(policy: &str) -> Ruling {
     let gate = Gate::new(Policy::from_yaml(policy).unwrap(), UnavailableStore);
     let request = Request::new(DEFAULT_DOMAIN, Descriptor::new([]));
     let check = pin!(gate.check(&request));
@@ -86,7 +86,8 @@ pub fn ruling_without_store(policy: &str) -> Ruling {
 /// A store that fails every call.
 struct UnavailableStore;
 
-fn fail<T>() -> Result<T, StoreError> {
+/// Returns the error of a store that cannot be reached.
+fn unavailable_error<T>() -> Result<T, StoreError> {
     Err(StoreError::Unavailable("out of service".into()))
 }
 
@@ -94,29 +95,29 @@ impl Store for UnavailableStore {
     type Kind = crate::store::Asynchronous;
 
     fn take(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
-        ready(fail())
+        ready(unavailable_error())
     }
 
     fn take_many(
         &self,
         _: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
-        ready(fail())
+        ready(unavailable_error())
     }
 
     fn peek(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(fail())
+        ready(unavailable_error())
     }
 
     fn revert(&self, _: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(fail())
+        ready(unavailable_error())
     }
 
     fn refund(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(fail())
+        ready(unavailable_error())
     }
 
     fn reset(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(fail())
+        ready(unavailable_error())
     }
 }

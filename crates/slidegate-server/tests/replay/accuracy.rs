@@ -149,7 +149,10 @@ fn uncompared_keys_are_reported() {
     assert_ne!(report["forgotten_counts"], 0);
     let text = files.text(&["--max-keys", "64", "access.log"]);
     assert!(text.contains("of keys beyond --max-keys are not compared"), "{text}");
-    assert!(text.contains("counters were evicted because there were more than --max-keys"), "{text}");
+    assert!(
+        text.contains("counters were evicted because there were more than --max-keys"),
+        "{text}"
+    );
     assert_eq!(files.json(&["access.log"])["forgotten_counts"], 0);
 }
 

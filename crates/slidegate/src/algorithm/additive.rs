@@ -13,27 +13,27 @@ use crate::limit::Limit;
 
 /// A [`Counter`] whose state is a number of units for each of a few time buckets.
 pub trait Additive: Counter {
-    /// Returns the division of time into buckets.
+    /// Returns the length and the number of the time buckets.
     fn layout(&self) -> BucketLayout;
 
-    /// Returns the bucket of the last charge.
+    /// Returns the number of the bucket that contains the last charge.
     fn current_bucket(&self, state: &Self::State) -> u64;
 
     /// Returns the units that a state counts in a bucket.
     fn units(&self, state: &Self::State, bucket: u64) -> u64;
 
-    /// Builds a state from the units of each bucket. `units` is called for the bucket of `last_charged_at` and for the
-    /// earlier buckets that count together with it.
+    /// Builds a state from the units of each bucket. `units` returns the units of a bucket; it is called for the bucket
+    /// of `last_charged_at` and for the earlier buckets that count together with this bucket.
     fn gather(&self, last_charged_at: Timestamp, units: impl FnMut(u64) -> u64) -> Self::State;
 
-    /// Returns the units counted at `now`, weighted as for a decision; may exceed max.
+    /// Returns the units used at `now`, with the weights that a decision uses. The result may exceed max.
     fn used(&self, state: &Self::State, now: Timestamp) -> u64;
 
     /// Returns the time of the last charge.
     fn last_charged_at(&self, state: &Self::State) -> Timestamp;
 }
 
-/// The division of time into buckets of a counter.
+/// The length and the number of the time buckets of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketLayout {
     /// The length of a bucket in microseconds. Bucket n begins n lengths after the Unix epoch.
@@ -43,23 +43,23 @@ pub struct BucketLayout {
 }
 
 impl BucketLayout {
-    /// Returns the bucket that contains a time.
+    /// Returns the number of the bucket that contains a time.
     pub fn bucket(&self, time: Timestamp) -> u64 {
         time.as_micros() / self.bucket_us.max(1)
     }
 
-    /// Returns the time from which a bucket no longer counts, in microseconds since the Unix epoch.
+    /// Returns the time from which the units of a bucket no longer count, in microseconds since the Unix epoch.
     pub fn bucket_expires_us(&self, bucket: u64) -> u64 {
         bucket.saturating_add(u64::from(self.buckets)).saturating_mul(self.bucket_us)
     }
 
-    /// Returns the longest time for which a charge counts, in microseconds.
+    /// Returns the longest time for which the units of a charge count, in microseconds.
     pub fn lifetime_us(&self) -> u64 {
         self.bucket_us.saturating_mul(u64::from(self.buckets))
     }
 }
 
-/// A counter of any additive algorithm.
+/// A counter of any additive algorithm, that is, any algorithm whose states can be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnyAdditive {
     /// Counts the current and the previous window.
@@ -71,7 +71,7 @@ pub enum AnyAdditive {
 }
 
 impl AnyAdditive {
-    /// Returns the division of time into buckets.
+    /// Returns the length and the number of the time buckets.
     pub fn layout(&self) -> BucketLayout {
         match self {
             Self::SlidingWindow(counter) => counter.layout(),
@@ -82,7 +82,8 @@ impl AnyAdditive {
 }
 
 impl Limit {
-    /// Returns the counter of this limit if its algorithm is additive.
+    /// Returns the counter of this limit if its algorithm is additive (the states of several nodes can be added);
+    /// otherwise `None`.
     pub fn additive(&self) -> Option<AnyAdditive> {
         match self.counter() {
             AnyCounter::SlidingWindow(counter) => Some(AnyAdditive::SlidingWindow(counter)),
@@ -99,15 +100,15 @@ mod tests {
 
     use super::*;
 
-    /// Adds two states.
-    fn sum<C: Additive>(counter: C, left: &C::State, right: &C::State) -> C::State {
+    /// Returns the state that contains the units of both states.
+    fn sum_states<C: Additive>(counter: C, left: &C::State, right: &C::State) -> C::State {
         let last = counter.last_charged_at(left).max(counter.last_charged_at(right));
         counter.gather(last, |bucket| counter.units(left, bucket) + counter.units(right, bucket))
     }
 
-    /// Charges one state with every step and two states with a part of the steps each, and compares the first with the
-    /// sum of the others. Times never decrease, since a time before the last charge of a state counts as the time of
-    /// that charge.
+    /// Checks that the sum of two states equals a single state with the same charges. Every step charges the single
+    /// state and one of the two other states. Times never decrease, since a time before the last charge of a state
+    /// counts as the time of that charge.
     fn assert_sum_matches_single_state<C: Additive>(counter: C, steps: &[(u64, u64, bool)]) {
         let (mut all, mut parts) =
             (C::State::default(), [C::State::default(), C::State::default()]);
@@ -117,7 +118,7 @@ mod tests {
             let now = Timestamp::from_micros(now_us);
             counter.charge(&mut all, now, cost);
             counter.charge(&mut parts[usize::from(is_second)], now, cost);
-            let sum = sum(counter, &parts[0], &parts[1]);
+            let sum = sum_states(counter, &parts[0], &parts[1]);
             assert_eq!(counter.used(&sum, now), counter.used(&all, now));
             for cost in [1, 3] {
                 assert_eq!(counter.peek(&sum, now, cost), counter.peek(&all, now, cost));
@@ -130,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_of_states_matches_single_state(
+        fn sum_of_counter_states_matches_single_state(
             steps in prop::collection::vec((0..400_000_u64, 1..5_u64, any::<bool>()), 1..80),
         ) {
             let quota = "10/s".parse().unwrap();

@@ -1,17 +1,17 @@
 //! The fixed window algorithm: one count per window.
 //!
-//! Admits up to twice max around a window boundary; this bound is reached. The caller shifts times by the phase of the
-//! key, so that the windows of different keys begin at different times.
+//! Admits up to twice max around a window boundary; this bound can be reached. The caller adds an offset that depends
+//! on the key (its phase) to all times, so that the windows of different keys begin at different times.
 
 use super::additive::{Additive, BucketLayout};
-use super::{Align, ChargeEffect, Counter, micros_until_expiry, saturate};
+use super::{Align, ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
-/// A quota that is counted from the start of each window.
+/// A quota that is counted separately in each fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     max: u32,
@@ -24,6 +24,7 @@ pub struct FixedWindow {
 pub struct State {
     /// The time of the last charge, which also identifies the current window.
     last_us: u64,
+    /// The units charged in the current window.
     count: u32,
 }
 
@@ -50,13 +51,13 @@ impl FixedWindow {
         self.align
     }
 
-    /// Returns the end of the window of the last charge.
+    /// Returns the end of the window that contains the last charge, in microseconds.
     fn window_end_us(&self, state: &State) -> u64 {
         state.last_us - state.last_us % self.window_us + self.window_us
     }
 
-    /// Returns the units counted in the window of `now`.
-    fn count(&self, state: &State, now: Timestamp) -> u64 {
+    /// Returns the units counted in the window that contains `now`.
+    fn count_in_window(&self, state: &State, now: Timestamp) -> u64 {
         if now.as_micros() < self.window_end_us(state) { u64::from(state.count) } else { 0 }
     }
 }
@@ -65,13 +66,13 @@ impl Counter for FixedWindow {
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let used = self.count(state, now);
+        let used = self.count_in_window(state, now);
         let reset_after_us = micros_until_expiry(self, state, now);
         Outcome::evaluate((used, self.max()), required, reset_after_us, || reset_after_us)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let count = saturate(self.count(state, now).saturating_add(cost));
+        let count = clamp_to_max_units(self.count_in_window(state, now).saturating_add(cost));
         *state = State { last_us: now.as_micros().max(state.last_us), count };
         let charged_at = Timestamp::from_micros(state.last_us);
         ChargeEffect { charged_at, outcome: self.peek(state, now, 1) }
@@ -80,13 +81,13 @@ impl Counter for FixedWindow {
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let end_us = self.window_end_us(state);
         if charged_at.as_micros() + self.window_us >= end_us {
-            state.count = state.count.saturating_sub(saturate(cost));
+            state.count = state.count.saturating_sub(clamp_to_max_units(cost));
         }
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         if now.as_micros() < self.window_end_us(state) {
-            state.count = state.count.saturating_sub(saturate(cost));
+            state.count = state.count.saturating_sub(clamp_to_max_units(cost));
         }
     }
 
@@ -114,11 +115,11 @@ impl Additive for FixedWindow {
 
     fn gather(&self, last_charged_at: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
         let last_us = last_charged_at.as_micros();
-        State { last_us, count: saturate(units(last_us / self.window_us)) }
+        State { last_us, count: clamp_to_max_units(units(last_us / self.window_us)) }
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        self.count(state, now)
+        self.count_in_window(state, now)
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

@@ -2,8 +2,8 @@
 
 use crate::heap::{HeapSize, allocated_bytes};
 
-/// A first-in, first-out queue. It takes 24 bytes, less than a `VecDeque`, so that the slot of a state in a table fits
-/// into one cache line. Its capacity shrinks as well as grows with its length.
+/// A first-in, first-out queue. It takes 24 bytes, less than a `VecDeque`, so that the slot of a state in a hash table
+/// fits into one cache line. The capacity grows and shrinks with the number of items.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring<T> {
     buffer: Box<[T]>,
@@ -67,7 +67,7 @@ impl<T: Copy + Default> Ring<T> {
         if position < self.buffer.len() { position } else { position - self.buffer.len() }
     }
 
-    /// Appends an item. The owner never stores more than `max_len` items, which bounds the capacity.
+    /// Appends an item. The caller never stores more than `max_len` items, so the capacity is at most `max_len`.
     #[inline(always)]
     pub(super) fn push(&mut self, item: T, max_len: usize) {
         let len = self.len() + 1;
@@ -81,7 +81,7 @@ impl<T: Copy + Default> Ring<T> {
     /// Sets the capacity to `len` items plus half as many. Doubling would leave half of the capacity unused.
     #[cold]
     fn resize(&mut self, len: usize, max_len: usize) {
-        let mut buffer = Vec::with_capacity(capacity::<T>(len).min(max_len.max(len)));
+        let mut buffer = Vec::with_capacity(capacity_for_len::<T>(len).min(max_len.max(len)));
         buffer.extend(self.iter());
         buffer.resize(buffer.capacity(), T::default());
         self.buffer = buffer.into();
@@ -96,8 +96,9 @@ impl<T> HeapSize for Ring<T> {
     }
 }
 
-/// Returns the capacity of a ring that is resized to `len` items, rounded up to the allocator's granularity.
-fn capacity<T>(len: usize) -> usize {
+/// Returns the capacity, in items, of a ring that is resized for `len` items. The capacity fills the memory block that
+/// an allocator reserves.
+fn capacity_for_len<T>(len: usize) -> usize {
     let bytes = size_of::<T>() * (len + len / 2);
     // Allocators round up to 16 bytes and add a header of 8, so allocations of 24, 40, 56... bytes waste nothing.
     (bytes.max(24) + 8).next_multiple_of(16).saturating_sub(8) / size_of::<T>()
@@ -116,11 +117,11 @@ mod tests {
 
     use super::*;
 
-    const MAX: usize = 50;
+    const MAX_RING_LEN: usize = 50;
 
     proptest! {
         #[test]
-        fn ring_behaves_like_deque(steps in prop::collection::vec((0..8_u8, 0..60_usize), 1..400)) {
+        fn ring_behaves_like_vec_deque(steps in prop::collection::vec((0..8_u8, 0..60_usize), 1..400)) {
             let (mut ring, mut deque) = (Ring::default(), VecDeque::new());
             for (nth, (operation, number)) in steps.into_iter().enumerate() {
                 let at = number % deque.len().max(1);
@@ -138,8 +139,8 @@ mod tests {
                         ring.remove(at, count);
                         deque.drain(at..at + count);
                     }
-                    _ if deque.len() < MAX => {
-                        ring.push(nth as u64, MAX);
+                    _ if deque.len() < MAX_RING_LEN => {
+                        ring.push(nth as u64, MAX_RING_LEN);
                         deque.push_back(nth as u64);
                         // After a push at most three quarters of the capacity are unused, except at the smallest size.
                         prop_assert!(ring.buffer.len() <= (4 * deque.len()).max(4));
@@ -148,13 +149,13 @@ mod tests {
                 }
                 prop_assert_eq!(ring.iter().collect::<Vec<_>>(), deque.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!(ring.get(at), deque.get(at).copied());
-                prop_assert!(ring.heap_bytes() <= max_heap_bytes::<u64>(MAX));
+                prop_assert!(ring.heap_bytes() <= max_heap_bytes::<u64>(MAX_RING_LEN));
             }
         }
     }
 
     #[test]
-    fn first_push_allocates_tens_of_bytes() {
+    fn first_ring_push_allocates_32_bytes() {
         let mut ring = Ring::default();
         assert_eq!(ring.heap_bytes(), 0);
         ring.push(1_u64, 1_441);

@@ -1,15 +1,15 @@
 //! The sliding buckets algorithm: divides the window into buckets and counts the oldest bucket **in full**.
 //!
-//! With n = window / precision, the current bucket and the n before it are counted. Together they cover at least the
-//! window, so no window ever contains more than max units; a unit is counted for at most one precision longer than
-//! necessary. Buckets begin at multiples of the precision since the Unix epoch. A state stores only buckets with units,
-//! 8 bytes each, so that a key with one request takes tens of bytes regardless of the number of buckets.
+//! With n = window / precision, the current bucket and the n buckets before it are counted. Together they cover at
+//! least the window, so no window ever contains more than max units; a unit is counted for at most one bucket length
+//! longer than necessary. Buckets begin at multiples of the precision since the Unix epoch. A state stores only buckets
+//! with units, 8 bytes each, so that a key with one request takes tens of bytes regardless of the number of buckets.
 
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
 use super::ring::{Ring, max_heap_bytes};
-use super::{ChargeEffect, Counter, fits, micros_until_expiry, saturate};
+use super::{ChargeEffect, Counter, clamp_to_max_units, fits_in_remaining, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
@@ -19,31 +19,34 @@ use crate::quota::Quota;
 /// The largest number of buckets in a window.
 pub const MAX_BUCKETS: u64 = 1_440;
 
-/// A quota that is counted in buckets.
+/// A quota that is counted in time buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingBuckets {
     max: u32,
     /// The number of buckets in a window.
     buckets: u16,
+    /// The length of a bucket in microseconds.
     precision_us: u64,
 }
 
 /// The counts of the latest buckets, as of the last charge.
 #[derive(Clone, Debug, Default)]
 pub struct State {
+    /// The time of the last charge, in microseconds since the Unix epoch.
     last_us: u64,
-    /// The sum of the counts.
+    /// The sum of the counts of all entries.
     total: u64,
-    /// The buckets with units, oldest first. All of them count at `last_us`.
+    /// The buckets with units, oldest first. None of them has expired at `last_us`.
     entries: Ring<BucketEntry>,
 }
 
 /// The units of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BucketEntry {
-    /// The lower 32 bits of the bucket number. Buckets that count at the same time differ by much less than 2^32.
+    /// The lower 32 bits of the bucket number. The numbers of buckets that count at the same time differ by much less
+    /// than 2^32.
     bucket: u32,
-    /// The units; never 0.
+    /// The units charged in the bucket; never 0.
     count: u32,
 }
 
@@ -61,8 +64,8 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// Returns the number of entries that are more than `age` buckets older than `newest`, the bucket of the last
-    /// charge, and the sum of their units.
+    /// Returns the number of entries that are more than `age` buckets older than `newest`, and the sum of their units.
+    /// `newest` is the bucket of the last charge.
     #[inline(always)]
     fn entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);
@@ -74,7 +77,7 @@ impl State {
     }
 
     /// Subtracts up to `units` units from the entries that begin at `index`, oldest first.
-    fn subtract(&mut self, index: usize, units: u64) {
+    fn subtract_units(&mut self, index: usize, units: u64) {
         let (mut left, mut emptied) = (units, 0);
         while let Some(entry) = self.entries.get(index + emptied).filter(|_| left > 0) {
             let removed = left.min(u64::from(entry.count));
@@ -94,7 +97,7 @@ impl State {
 }
 
 impl BucketEntry {
-    /// Returns the number of buckets from this one to `newest`, the newest bucket that may have units.
+    /// Returns the age of this bucket, in buckets: the distance to `newest`, the newest bucket that may have units.
     #[inline(always)]
     fn age(&self, newest: u64) -> u64 {
         u64::from((newest as u32).wrapping_sub(self.bucket))
@@ -138,22 +141,23 @@ impl SlidingBuckets {
         u64::from(self.buckets) + 1
     }
 
-    fn bucket(&self, moment_us: u64) -> u64 {
-        moment_us / self.precision_us
+    /// Returns the number of the bucket that contains a time.
+    fn bucket_number(&self, time_us: u64) -> u64 {
+        time_us / self.precision_us
     }
 
-    /// Returns the time from which charges in `bucket` no longer count, in microseconds.
+    /// Returns the time from which the units of `bucket` no longer count, in microseconds since the Unix epoch.
     fn bucket_expires_us(&self, bucket: u64) -> u64 {
         (bucket + self.counted_buckets()) * self.precision_us
     }
 
-    /// Returns the oldest bucket that counts together with the current bucket.
+    /// Returns the oldest bucket that still counts when the bucket `current` is the current one.
     fn oldest_bucket(&self, current: u64) -> u64 {
         current.saturating_sub(self.counted_buckets() - 1)
     }
 
-    /// Returns the number of entries that have expired in the bucket `current`, and the sum of their units. `current`
-    /// must not be before `newest`, the bucket of the last charge.
+    /// Returns the number of entries that no longer count when the bucket `current` is the current one, and the sum of
+    /// their units. `newest` is the bucket of the last charge; `current` must not be before it.
     #[inline(always)]
     fn expired_entries(&self, state: &State, newest: u64, current: u64) -> (usize, u64) {
         if current == newest {
@@ -165,9 +169,9 @@ impl SlidingBuckets {
         }
     }
 
-    /// Returns the index of a bucket's entry, if the bucket has units.
+    /// Returns the index of the entry for a bucket; `None` if the bucket has no units.
     fn find_entry(&self, state: &State, bucket: u64) -> Option<usize> {
-        let newest = self.bucket(state.last_us);
+        let newest = self.bucket_number(state.last_us);
         let age = newest.checked_sub(bucket).filter(|age| *age < self.counted_buckets())?;
         let (mut low, mut high) = (0, state.entries.len());
         while low < high {
@@ -181,21 +185,21 @@ impl SlidingBuckets {
         None
     }
 
-    /// Returns the largest number of heap bytes of a state.
+    /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
         max_heap_bytes::<BucketEntry>(self.counted_buckets() as usize)
     }
 
-    /// Returns the outcome for a hit that requires `required` units, if `used` units count.
+    /// Returns the outcome of a hit that requires `required` units while `used` units count.
     #[inline(always)]
     fn outcome(&self, state: &State, used: u64, now: Timestamp, required: u64) -> Outcome {
         let max = self.max();
         let remaining = max.saturating_sub(used);
-        let fits = fits(required, remaining, used > max);
+        let fits = fits_in_remaining(required, remaining, used > max);
         let reset_after_us = micros_until_expiry(self, state, now);
         Outcome::with_fit((fits, remaining, max), required, reset_after_us, || {
             // The oldest buckets expire one by one, until the rest of the total leaves enough free units.
-            let newest = self.bucket(state.last_us);
+            let newest = self.bucket_number(state.last_us);
             let (mut counted, mut index) = (state.total, 0);
             let mut fits_at_us = now.as_micros();
             while let Some(entry) = state.entries.get(index).filter(|_| counted + required > max) {
@@ -207,14 +211,14 @@ impl SlidingBuckets {
         })
     }
 
-    /// Adds units to `newest`, the bucket of the last charge.
+    /// Adds units to the bucket `newest`, which becomes or remains the newest bucket with units.
     #[inline(always)]
     fn add_units(&self, state: &mut State, newest: u64, units: u64) {
         let last = state.entries.len().checked_sub(1);
         let entry = last.and_then(|index| state.entries.get(index));
         let current = entry.filter(|entry| entry.bucket == newest as u32);
         let before = current.map_or(0, |entry| entry.count);
-        let count = saturate(u64::from(before).saturating_add(units));
+        let count = clamp_to_max_units(u64::from(before).saturating_add(units));
         let entry = BucketEntry { bucket: newest as u32, count };
         state.total += u64::from(count - before);
         match last.filter(|_| current.is_some()) {
@@ -234,8 +238,9 @@ impl Counter for SlidingBuckets {
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let now_us = now.as_micros().max(state.last_us);
-        let newest = self.bucket(now_us);
-        let (entries, units) = self.expired_entries(state, self.bucket(state.last_us), newest);
+        let newest = self.bucket_number(now_us);
+        let (entries, units) =
+            self.expired_entries(state, self.bucket_number(state.last_us), newest);
         if entries > 0 {
             state.entries.remove_first(entries);
             state.total -= units;
@@ -248,21 +253,21 @@ impl Counter for SlidingBuckets {
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        if let Some(index) = self.find_entry(state, self.bucket(charged_at.as_micros())) {
+        if let Some(index) = self.find_entry(state, self.bucket_number(charged_at.as_micros())) {
             let count = state.entries.get(index).map_or(0, |entry| entry.count);
-            state.subtract(index, cost.min(count.into()));
+            state.subtract_units(index, cost.min(count.into()));
         }
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
-        let current = self.bucket(now.as_micros().max(state.last_us));
-        let (expired, _) = self.expired_entries(state, self.bucket(state.last_us), current);
-        state.subtract(expired, cost);
+        let current = self.bucket_number(now.as_micros().max(state.last_us));
+        let (expired, _) = self.expired_entries(state, self.bucket_number(state.last_us), current);
+        state.subtract_units(expired, cost);
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
         let last = state.entries.len().checked_sub(1).and_then(|index| state.entries.get(index));
-        let newest = self.bucket(state.last_us);
+        let newest = self.bucket_number(state.last_us);
         last.map_or(Timestamp::default(), |entry| {
             Timestamp::from_micros(self.bucket_expires_us(newest - entry.age(newest)))
         })
@@ -276,7 +281,7 @@ impl Additive for SlidingBuckets {
 
     #[inline]
     fn current_bucket(&self, state: &State) -> u64 {
-        self.bucket(state.last_us)
+        self.bucket_number(state.last_us)
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
@@ -286,7 +291,7 @@ impl Additive for SlidingBuckets {
 
     fn gather(&self, last_charged_at: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
         let mut state = State { last_us: last_charged_at.as_micros(), ..State::default() };
-        let current = self.bucket(state.last_us);
+        let current = self.bucket_number(state.last_us);
         for bucket in self.oldest_bucket(current)..=current {
             self.add_units(&mut state, bucket, units(bucket));
         }
@@ -294,8 +299,8 @@ impl Additive for SlidingBuckets {
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        let current = self.bucket(now.as_micros().max(state.last_us));
-        state.total - self.expired_entries(state, self.bucket(state.last_us), current).1
+        let current = self.bucket_number(now.as_micros().max(state.last_us));
+        state.total - self.expired_entries(state, self.bucket_number(state.last_us), current).1
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

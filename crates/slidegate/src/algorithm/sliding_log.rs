@@ -1,52 +1,54 @@
 //! The sliding log algorithm: records every charge in the window, so that the count is exact.
 //!
 //! The log is a ring of 32-bit words, oldest first. A word contains the tick of a charge modulo 2^31. A charge of more
-//! than one unit takes a second word for its cost, and both words have the top bit set. So an entry takes four bytes,
-//! and a cost of 10,000 takes eight. The tick of a charge is rounded **up** and the current time is rounded down, so an
-//! entry never expires before its window is over.
+//! than one unit takes a second word for its cost, and both words have the top bit set. An entry of one unit therefore
+//! takes four bytes, and an entry with a cost of 10,000 takes eight. The tick of a charge is rounded **up** and the
+//! current time is rounded down, so an entry never expires before its window is over.
 //!
-//! The wrap of ticks is harmless: all entries lie within one window of the last charge, whose tick is stored in full,
-//! and a window has at most 2^30 ticks. Expired entries are removed before a new one is written.
+//! Ticks modulo 2^31 are unambiguous: all entries lie within one window of the last charge, whose tick is stored in
+//! full, and a window has at most 2^30 ticks. Expired entries are removed before a new one is written.
 
 use super::ring::{Ring, max_heap_bytes};
-use super::{ChargeEffect, Counter, TickScale, micros_until_expiry, saturate};
+use super::{ChargeEffect, Counter, TickScale, clamp_to_max_units, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
-/// The largest number of ticks in a window: half of the range of a word.
+/// The largest number of ticks in a window: half of the 2^31 ticks that a word can distinguish.
 const MAX_TICKS: u32 = 1 << 30;
 
-/// The bit that is set in both words of an entry with a cost, so that the log can be read from either end.
+/// The bit that is set in both words of an entry with a cost other than 1, so that the log can be read from either end.
 const HAS_COST: u32 = 1 << 31;
 
-/// The largest max of a log. A key at this max takes 4 MB if all charges are single units.
+/// The largest max of a limit with a sliding log. A key at this max takes 4 MB if all charges are single units.
 pub const MAX_ENTRIES: u64 = 1_000_000;
 
-/// A quota that is compared with a log of charges.
+/// A quota that is enforced with a log of all charges in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     max: u32,
     scale: TickScale,
 }
 
-/// The charges of one window, as of the last charge.
+/// The log of the charges in one window, as of the last charge.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The tick of the last charge, rounded down.
     last: u64,
     /// The sum of the costs in the log.
     total: u64,
+    /// The words of the log: one or two for each charge, oldest charge first.
     words: Ring<u32>,
-    /// Copies of the first words of the oldest and the newest charge. A denial needs no other words of the log, so it
-    /// does not have to load the memory of the ring. Not meaningful while the log is empty.
+    /// A copy of the first word of the oldest charge. A denial needs only this copy and `newest`, so it does not have
+    /// to load the memory of the ring. Not meaningful while the log is empty.
     oldest: u32,
+    /// A copy of the first word of the newest charge. Not meaningful while the log is empty.
     newest: u32,
 }
 
-/// Returns the number of words of a charge from its first or last word.
+/// Returns the number of words that a charge takes in the log, from the first or the last of these words.
 fn word_count(word: u32) -> usize {
     if word & HAS_COST == 0 { 1 } else { 2 }
 }
@@ -65,26 +67,28 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// Returns the cost of the charge whose first word is `word`, at `index`.
+    /// Returns the cost of the charge at `index`, whose first word is `word`.
     fn cost(&self, index: usize, word: u32) -> u32 {
         if word & HAS_COST == 0 { 1 } else { self.words.get(index + 1).unwrap_or(1) & !HAS_COST }
     }
 
-    /// Returns the number of ticks between the charge whose first word is `word` and `last + 1`. No charge is later:
-    /// `last` was rounded down, by less than a tick.
+    /// Returns the age of the charge whose first word is `word`: the number of ticks between the charge and `last + 1`.
+    /// No charge is later than `last + 1`, because `last` was rounded down by less than a tick.
     fn age(&self, word: u32) -> u64 {
         u64::from((self.last as u32).wrapping_add(1).wrapping_sub(word) & !HAS_COST)
     }
 
-    fn tick(&self, word: u32) -> u64 {
+    /// Returns the full tick of the charge whose first word is `word`.
+    fn full_tick(&self, word: u32) -> u64 {
         (self.last + 1).saturating_sub(self.age(word))
     }
 
+    /// Returns the tick of the newest charge; `None` if the log is empty.
     fn newest_tick(&self) -> Option<u64> {
-        (!self.words.is_empty()).then(|| self.tick(self.newest))
+        (!self.words.is_empty()).then(|| self.full_tick(self.newest))
     }
 
-    /// Returns the number of words of the charges before `tick`, and the sum of their costs.
+    /// Returns the number of words that the charges before `tick` take, and the sum of their costs.
     #[inline(always)]
     fn charges_before(&self, tick: u64) -> (usize, u64) {
         let Some(age) = (self.last + 1).checked_sub(tick) else {
@@ -102,11 +106,12 @@ impl State {
         (index, units)
     }
 
-    /// Returns the tick of the charge whose expiry frees `units` units, if the charges from `index` on expire in order.
+    /// Returns the tick of the charge whose expiry frees the last of `units` units, if the charges from `index` on
+    /// expire in order.
     fn tick_freeing(&self, mut index: usize, units: u64) -> u64 {
         let mut word = self.oldest;
         if index == 0 && units == 1 {
-            return self.tick(word);
+            return self.full_tick(word);
         }
         let mut freed = 0;
         while freed < units {
@@ -114,11 +119,12 @@ impl State {
             freed += u64::from(self.cost(index, word));
             index += word_count(word);
         }
-        self.tick(word)
+        self.full_tick(word)
     }
 
+    /// Removes the charges before `tick`.
     #[inline(always)]
-    fn remove_before(&mut self, tick: u64) {
+    fn remove_charges_before(&mut self, tick: u64) {
         let (words, units) = self.charges_before(tick);
         if words > 0 {
             self.words.remove_first(words);
@@ -128,7 +134,7 @@ impl State {
     }
 
     /// Removes the oldest `units` units, or all if there are fewer.
-    fn remove_oldest(&mut self, units: u64) {
+    fn remove_oldest_units(&mut self, units: u64) {
         let units = units.min(self.total);
         let (mut index, mut left) = (0, units);
         let mut reduced = None;
@@ -151,8 +157,8 @@ impl State {
         self.oldest = self.words.get(0).unwrap_or_default();
     }
 
-    /// Reduces the cost of the oldest charge, whose first word is `word`, to `cost` units. `cost` must be smaller than
-    /// the present cost.
+    /// Reduces the cost of the oldest charge to `cost` units, which must be fewer than its present cost. `word` is the
+    /// first word of this charge.
     fn reduce_oldest(&mut self, word: u32, cost: u32) {
         if cost > 1 {
             self.words.set(1, cost | HAS_COST);
@@ -166,10 +172,10 @@ impl State {
         }
     }
 
-    /// Removes the newest charge and returns its tick and cost.
+    /// Removes the newest charge and returns its tick and cost; `None` if the log is empty.
     fn pop_newest(&mut self) -> Option<(u64, u32)> {
         let index = self.words.len().checked_sub(word_count(self.newest))?;
-        let (tick, cost) = (self.tick(self.newest), self.cost(index, self.newest));
+        let (tick, cost) = (self.full_tick(self.newest), self.cost(index, self.newest));
         self.words.truncate(index);
         self.total -= u64::from(cost);
         let before = |words| self.words.get(index.checked_sub(words)?);
@@ -179,7 +185,8 @@ impl State {
         Some((tick, cost))
     }
 
-    fn push(&mut self, tick: u64, cost: u32, max_words: usize) {
+    /// Appends a charge, which becomes the newest one.
+    fn push_charge(&mut self, tick: u64, cost: u32, max_words: usize) {
         let has_cost = if cost == 1 { 0 } else { HAS_COST };
         self.newest = (tick as u32 & !HAS_COST) | has_cost;
         if self.words.is_empty() {
@@ -206,20 +213,21 @@ impl SlidingLog {
         self.scale.params(self.max, 0)
     }
 
-    /// Returns the largest length of the log. Charges that fit never exceed it. Beyond this length, charges without a
-    /// check are merged into the newest entry, which then expires later than they would have on their own.
+    /// Returns the largest length of the log, in words. Charges that fit never exceed it. If charges without a check,
+    /// such as reports, have filled the log, further charges are merged into the newest entry; the merged units expire
+    /// together, later than on their own.
     fn max_words(&self) -> usize {
         2 * (self.max as usize + 32)
     }
 
-    /// Returns the largest length of the ring: one word more, since a charge of two words may be added when one word is
-    /// free.
+    /// Returns the largest length of the ring, in words. It is one word more than the log, since a charge of two words
+    /// may be added when one word is free.
     #[inline(always)]
     fn max_capacity(&self) -> usize {
         self.max_words() + 1
     }
 
-    /// Returns the largest number of heap bytes of a state.
+    /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
         max_heap_bytes::<u32>(self.max_capacity())
     }
@@ -234,8 +242,8 @@ impl SlidingLog {
         self.scale.tick_start_us(tick + self.scale.window_ticks())
     }
 
-    /// Returns the outcome for `required` units. The words of the log from `index` on are in the window and count
-    /// `used` units.
+    /// Returns the outcome of a hit that requires `required` units. The words of the log from `index` on are in the
+    /// window, and their charges sum up to `used` units.
     #[inline(always)]
     fn outcome(
         &self,
@@ -266,20 +274,20 @@ impl Counter for SlidingLog {
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let last = self.scale.tick(now).max(state.last);
-        state.remove_before(self.window_start(last));
+        state.remove_charges_before(self.window_start(last));
         state.last = last;
         let is_exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.tick_start_us(last);
         let mut charge_tick = if is_exact { last } else { last + 1 };
-        let mut cost = saturate(cost);
+        let mut cost = clamp_to_max_units(cost);
         if let Some(newest) = state.newest_tick() {
             charge_tick = charge_tick.max(newest);
             if charge_tick == newest || state.words.len() >= self.max_words() {
                 let merged = state.pop_newest().map_or(0, |(_, cost)| cost);
-                cost = saturate(u64::from(merged) + u64::from(cost));
+                cost = clamp_to_max_units(u64::from(merged) + u64::from(cost));
             }
         }
         if cost > 0 {
-            state.push(charge_tick, cost, self.max_capacity());
+            state.push_charge(charge_tick, cost, self.max_capacity());
         }
         ChargeEffect {
             charged_at: Timestamp::from_micros(self.scale.tick_start_us(charge_tick)),
@@ -296,12 +304,12 @@ impl Counter for SlidingLog {
         if state.newest_tick() == Some(charge_tick)
             && let Some((tick, charged)) = state.pop_newest()
         {
-            let rest = charged.saturating_sub(saturate(cost));
+            let rest = charged.saturating_sub(clamp_to_max_units(cost));
             if rest > 0 {
-                state.push(tick, rest, self.max_capacity());
+                state.push_charge(tick, rest, self.max_capacity());
             }
         }
-        let restore = |(tick, cost)| state.push(tick, cost, self.max_capacity());
+        let restore = |(tick, cost)| state.push_charge(tick, cost, self.max_capacity());
         later.into_iter().rev().for_each(restore);
     }
 
@@ -312,9 +320,9 @@ impl Counter for SlidingLog {
             return;
         }
         // Expired charges precede the refunded units in the log, so they are removed as well, and `last` advances.
-        state.remove_before(self.window_start(tick));
+        state.remove_charges_before(self.window_start(tick));
         state.last = tick;
-        state.remove_oldest(cost);
+        state.remove_oldest_units(cost);
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
@@ -329,7 +337,7 @@ mod tests {
 
     use super::*;
 
-    fn remove_oldest_from(list: &mut Vec<(u64, u32)>, units: u64) {
+    fn remove_oldest_units_from_list(list: &mut Vec<(u64, u32)>, units: u64) {
         for _ in 0..units {
             match list.first_mut() {
                 Some((_, cost)) if *cost > 1 => *cost -= 1,
@@ -340,19 +348,19 @@ mod tests {
     }
 
     proptest! {
-        /// Applies pushes and removals at both ends to a log and to a plain list of ticks and costs.
+        /// Applies the same pushes and removals to a log and to a plain list of ticks and costs, and compares both.
         #[test]
-        fn log_behaves_like_list(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
+        fn sliding_log_behaves_like_list(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
             let (mut state, mut list) = (State { last: 1 << 33, ..State::default() }, Vec::new());
             for (operation, ticks, cost) in steps {
                 match operation {
                     4 => {
-                        state.remove_oldest(ticks / 4);
-                        remove_oldest_from(&mut list, ticks / 4);
+                        state.remove_oldest_units(ticks / 4);
+                        remove_oldest_units_from_list(&mut list, ticks / 4);
                     }
                     0 => {
                         let start = list.first().map_or(0, |&(tick, _)| tick + ticks * 20);
-                        state.remove_before(start);
+                        state.remove_charges_before(start);
                         list.retain(|&(tick, _)| tick >= start);
                     }
                     1 => {
@@ -362,7 +370,7 @@ mod tests {
                     _ => {
                         state.last += ticks;
                         let tick = state.last + 1;
-                        state.push(tick, cost, usize::MAX);
+                        state.push_charge(tick, cost, usize::MAX);
                         list.push((tick, cost));
                     }
                 }

@@ -5,37 +5,39 @@
 //! since a previous count above zero has a weight of at least one unit until its window has passed.
 
 use super::additive::{Additive, BucketLayout};
-use super::{ChargeEffect, Counter, TickScale, saturate};
+use super::{ChargeEffect, Counter, TickScale, clamp_to_max_units};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
-/// The largest number of ticks in a window, so that the product of a count and a window is at most 2^53.
+/// The largest number of ticks in a window. It keeps the product of a count and a window at most 2^53.
 const MAX_TICKS: u32 = 1 << 24;
 
-/// A quota that is counted over two windows.
+/// A quota that is counted over the current and the previous window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     max: u32,
     scale: TickScale,
 }
 
-/// The counts of two windows, as of the last charge.
+/// The counts of the current and the previous window, as of the last charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The tick of the last charge, which also identifies the current window.
     last: u64,
+    /// The units charged in the previous window.
     previous: u32,
+    /// The units charged in the current window.
     current: u32,
 }
 
 impl HeapSize for State {}
 
-/// The counts of a state as of a later time.
+/// The counts of a state at a given time, when the windows of the state may have passed.
 #[derive(Clone, Copy)]
-struct WindowView {
+struct CountsView {
     /// The first tick of the current window.
     start: u64,
     /// Ticks since the start of the current window.
@@ -61,17 +63,18 @@ impl SlidingWindow {
         u64::from(self.max)
     }
 
+    /// Returns the counts of a state at `now`, or at the last charge if that is later.
     #[inline(always)]
-    fn view(&self, state: &State, now: Timestamp) -> WindowView {
+    fn view_at(&self, state: &State, now: Timestamp) -> CountsView {
         let window = self.scale.window_ticks();
         let now = self.scale.tick(now).max(state.last);
         let start = state.last - state.last % window;
         let (previous, current) = (u64::from(state.previous), u64::from(state.current));
         let age = now - start;
         if age < window {
-            WindowView { start, elapsed: age, previous, current }
+            CountsView { start, elapsed: age, previous, current }
         } else if age < 2 * window {
-            WindowView {
+            CountsView {
                 start: start + window,
                 elapsed: age - window,
                 previous: current,
@@ -79,47 +82,49 @@ impl SlidingWindow {
             }
         } else {
             let elapsed = now % window;
-            WindowView { start: now - elapsed, elapsed, previous: 0, current: 0 }
+            CountsView { start: now - elapsed, elapsed, previous: 0, current: 0 }
         }
     }
 
-    /// Returns the first tick of the window starting at `start` at which the weight of `previous` is at most `free`.
-    fn first_tick_with_weight(&self, free: u64, previous: u64, start: u64) -> u64 {
+    /// Returns the first tick, in the window that starts at `start`, at which `previous` units of the previous window
+    /// have a weight of at most `free` units.
+    fn first_tick_with_weight_at_most(&self, free: u64, previous: u64, start: u64) -> u64 {
         start + self.scale.window_ticks() - (free * self.scale.window_ticks()) / previous
     }
 }
 
 impl SlidingWindow {
-    /// Returns the units used in a view: the current count plus the weighted previous count.
+    /// Returns the units used: the current count plus the weighted previous count.
     #[inline(always)]
-    fn used_units(&self, view: &WindowView) -> u64 {
+    fn used_units(&self, view: &CountsView) -> u64 {
         let window = self.scale.window_ticks();
         view.current + (view.previous * (window - view.elapsed)).div_ceil(window)
     }
 
-    /// Returns the outcome for `required` units in a view.
+    /// Returns the outcome of a hit that requires `required` units, given the counts in `view`.
     #[inline(always)]
-    fn evaluate(&self, view: &WindowView, now: Timestamp, required: u64) -> Outcome {
-        let WindowView { start, previous, current, .. } = *view;
+    fn evaluate(&self, view: &CountsView, now: Timestamp, required: u64) -> Outcome {
+        let CountsView { start, previous, current, .. } = *view;
         let (max, window) = (self.max(), self.scale.window_ticks());
         let reset_after_us = self.expires_us(view).saturating_sub(now.as_micros());
         Outcome::evaluate((self.used_units(view), max), required, reset_after_us, || {
             let free = max - required;
             let fits_at = if current <= free {
-                self.first_tick_with_weight(free - current, previous, start)
+                self.first_tick_with_weight_at_most(free - current, previous, start)
             } else {
                 // Not before the current window has become the previous one.
-                self.first_tick_with_weight(free, current, start + window)
+                self.first_tick_with_weight_at_most(free, current, start + window)
             };
             self.scale.tick_start_us(fits_at) - now.as_micros()
         })
     }
 
-    /// Returns the end of the last window in which a count of the view has a weight, in microseconds.
-    fn expires_us(&self, view: &WindowView) -> u64 {
+    /// Returns the time from which the counts in `view` no longer have any weight, in microseconds; 0 if both counts
+    /// are 0.
+    fn expires_us(&self, view: &CountsView) -> u64 {
         let windows = match view {
-            WindowView { current: 1.., .. } => 2,
-            WindowView { previous: 1.., .. } => 1,
+            CountsView { current: 1.., .. } => 2,
+            CountsView { previous: 1.., .. } => 1,
             _ => return 0,
         };
         self.scale.tick_start_us(view.start + windows * self.scale.window_ticks())
@@ -131,14 +136,14 @@ impl Counter for SlidingWindow {
 
     #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        self.evaluate(&self.view(state, now), now, required)
+        self.evaluate(&self.view_at(state, now), now, required)
     }
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let mut view = self.view(state, now);
-        view.previous = u64::from(saturate(view.previous));
-        view.current = u64::from(saturate(view.current.saturating_add(cost)));
+        let mut view = self.view_at(state, now);
+        view.previous = u64::from(clamp_to_max_units(view.previous));
+        view.current = u64::from(clamp_to_max_units(view.current.saturating_add(cost)));
         *state = State {
             last: view.start + view.elapsed,
             previous: view.previous as u32,
@@ -160,12 +165,12 @@ impl Counter for SlidingWindow {
         } else {
             return;
         };
-        *count = count.saturating_sub(saturate(cost));
+        *count = count.saturating_sub(clamp_to_max_units(cost));
     }
 
-    /// Reduces the previous count first, then the current one. The weighted units of the previous count are assumed to
-    /// be spread evenly over the rest of its window, so each of them represents units that have already left as well:
-    /// the previous count is set to the largest count whose weight is lower by the refunded units.
+    /// Reduces the previous count first, then the current count. A unit of the previous count weighs at most one unit,
+    /// so more than the refunded units may be subtracted from it: the previous count is set to the largest count whose
+    /// weight is lower by the refunded units.
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         if cost == 0 {
             return;
@@ -182,19 +187,20 @@ impl Counter for SlidingWindow {
         let left = weight.saturating_sub(cost);
         *previous = (left * window / ticks_left) as u32;
         if age < window {
-            state.current = state.current.saturating_sub(saturate(cost.saturating_sub(weight)));
+            state.current =
+                state.current.saturating_sub(clamp_to_max_units(cost.saturating_sub(weight)));
         }
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
         let start = state.last - state.last % self.scale.window_ticks();
         let (previous, current) = (state.previous.into(), state.current.into());
-        let view = WindowView { start, elapsed: state.last - start, previous, current };
+        let view = CountsView { start, elapsed: state.last - start, previous, current };
         Timestamp::from_micros(self.expires_us(&view))
     }
 }
 
-/// Each bucket is a window.
+/// Uses the windows as time buckets.
 impl Additive for SlidingWindow {
     fn layout(&self) -> BucketLayout {
         BucketLayout { bucket_us: self.scale.window_us(), buckets: 2 }
@@ -217,11 +223,15 @@ impl Additive for SlidingWindow {
         let last = self.scale.tick(last_charged_at);
         let bucket = last / self.scale.window_ticks();
         let previous = bucket.checked_sub(1).map_or(0, &mut units);
-        State { last, previous: saturate(previous), current: saturate(units(bucket)) }
+        State {
+            last,
+            previous: clamp_to_max_units(previous),
+            current: clamp_to_max_units(units(bucket)),
+        }
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        self.used_units(&self.view(state, now))
+        self.used_units(&self.view_at(state, now))
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

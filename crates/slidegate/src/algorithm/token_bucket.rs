@@ -1,4 +1,5 @@
-//! The token bucket algorithm: GCRA as a level that leaks max units per window and has a capacity of `burst` units.
+//! The token bucket algorithm: the generic cell rate algorithm (GCRA), as a level that leaks max units per window and
+//! has a capacity of `burst` units.
 //!
 //! The theoretical arrival time of GCRA is `last + level / max`. The level is an exact integer in units of `1/window`:
 //! it falls by `max` each tick, and each charged unit adds `window`. Admits at most burst + max in any window.
@@ -10,14 +11,14 @@
 //! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
 //! the expiry of a state is known when it is written.
 
-use super::{ChargeEffect, Counter, TickScale, fits, micros_until_expiry};
+use super::{ChargeEffect, Counter, TickScale, fits_in_remaining, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
-/// The largest number of ticks in a window, so that a level is at most 2^53.
+/// The largest number of ticks in a window. It keeps a level at most 2^53.
 const MAX_TICKS: u32 = 1 << 24;
 
 /// A quota that is enforced as a steady rate with a burst.
@@ -29,7 +30,7 @@ pub struct TokenBucket {
     scale: TickScale,
 }
 
-/// The level, as of the last charge.
+/// The level of a key's token bucket, as of the last charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The tick of the last charge.
@@ -68,13 +69,13 @@ impl TokenBucket {
         u64::from(self.max_debt)
     }
 
-    /// Returns the level at `tick`, which must not be before the last charge.
+    /// Returns the level at `tick`, which must not be before the last charge, in `1/window` of a unit.
     fn level(&self, state: &State, tick: u64) -> u64 {
         let leaked = (tick - state.last).saturating_mul(u64::from(state.rate));
         state.level.saturating_sub(leaked)
     }
 
-    /// Returns the outcome for a hit that requires `required` units at `tick`, if the level is `level`.
+    /// Returns the outcome of a hit that requires `required` units at `tick`, when the level is `level`.
     #[inline(always)]
     fn outcome(
         &self,
@@ -87,7 +88,7 @@ impl TokenBucket {
         let burst = if self.max == 0 { 0 } else { self.burst() };
         let capacity = burst * self.scale.window_ticks();
         let remaining = capacity.saturating_sub(level) / self.scale.window_ticks();
-        let fits = fits(required, remaining, level > capacity);
+        let fits = fits_in_remaining(required, remaining, level > capacity);
         let reset_after_us = micros_until_expiry(self, state, now);
         Outcome::with_fit((fits, remaining, burst), required, reset_after_us, || {
             let excess = level - (burst - required) * self.scale.window_ticks();
@@ -97,7 +98,7 @@ impl TokenBucket {
 }
 
 impl State {
-    /// Returns the number of ticks until `excess` has leaked.
+    /// Returns the number of ticks in which the level falls by `excess`.
     fn ticks_to_leak(&self, excess: u64) -> u64 {
         // The rate is 0 only in a state without charges, whose level is 0.
         excess.div_ceil(u64::from(self.rate.max(1)))

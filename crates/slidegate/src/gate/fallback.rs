@@ -1,4 +1,5 @@
-//! Counts in memory while the store is unavailable, and afterwards until their windows have passed.
+//! Counts in memory while the store is unavailable. The counts are kept until their windows have passed, even if the
+//! store responds again earlier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,25 +11,26 @@ use crate::clock::{Clock, Timestamp};
 use crate::outcome::Outcome;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
 
-/// Minimum lifetime of the counts: longer than a decision takes.
-const MIN_LIFETIME: Duration = Duration::from_secs(1);
+/// Minimum time for which counts are kept, so that counts in use are not dropped: longer than a decision takes.
+const MIN_COUNTS_LIFETIME: Duration = Duration::from_secs(1);
 
-/// Value of `needed_until` if there are no counts.
+/// Value of `needed_until` if there are no counts in memory.
 const NO_COUNTS: u64 = 0;
 
-/// Enforces limits while the store is unavailable. The counts are created by the first decision without the store, and
-/// dropped when the store responds and the windows of all counts have passed. So all outages within a window share the
-/// same counts, and together add max once.
+/// A fallback that enforces limits in memory while the store is unavailable. The first decision without the store
+/// creates the counts. They are dropped when the store responds again and the windows of all counts have passed. All
+/// outages within a window therefore share the same counts, and each limit is granted in memory only once per window.
 pub(super) struct Fallback {
     clock: Arc<dyn Clock>,
     bounds: LocalBounds,
     counts: ArcSwapOption<LocalCounts>,
-    /// When the last count leaves its window, in microseconds. Decisions read only this value while the store is
-    /// available. It is set after `counts` and cleared before them, so that no counts are lost.
+    /// The time at which the last count leaves its window, in microseconds; [`NO_COUNTS`] if there are no counts. While
+    /// the store is available, decisions read no other field. The value is set after `counts` is filled and cleared
+    /// before `counts` is emptied, so that no counts are lost.
     needed_until: AtomicU64,
 }
 
-/// Bounds of the keys that are counted without the store.
+/// The maximum number of keys, and of bytes, that are counted in memory while the store is unavailable.
 #[derive(Clone, Copy)]
 pub(super) struct LocalBounds {
     max_keys: usize,
@@ -41,12 +43,12 @@ impl Default for LocalBounds {
     }
 }
 
-/// The store in memory that replaces the unavailable one.
+/// The store in memory that replaces the unavailable store.
 pub(super) type LocalCounts = MemoryStore<Arc<dyn Clock>>;
 
 impl Fallback {
-    /// Creates a fallback without counts. The clock must be running already: starting it only when the store fails
-    /// could delay decisions.
+    /// Creates a fallback without counts. The clock must be running already, because starting a clock at the time when
+    /// the store fails could delay decisions.
     pub(super) fn new(clock: Arc<dyn Clock>, bounds: LocalBounds) -> Self {
         Self {
             clock,
@@ -56,23 +58,23 @@ impl Fallback {
         }
     }
 
-    /// Returns a fallback on another clock, without counts.
+    /// Returns a new fallback with another clock and the same bounds. The counts are not copied.
     pub(super) fn with_clock(&self, clock: Arc<dyn Clock>) -> Self {
         Self::new(clock, self.bounds)
     }
 
-    /// Returns a fallback for at most `max_keys` keys, without counts.
+    /// Returns a new fallback that counts at most `max_keys` keys. The counts are not copied.
     pub(super) fn with_max_keys(&self, max_keys: usize) -> Self {
         Self::new(self.clock.clone(), LocalBounds { max_keys, ..self.bounds })
     }
 
-    /// Returns a fallback whose keys take at most `max_memory` bytes, without counts.
+    /// Returns a new fallback whose keys take at most `max_memory` bytes. The counts are not copied.
     pub(super) fn with_max_memory(&self, max_memory: usize) -> Self {
         Self::new(self.clock.clone(), LocalBounds { max_memory, ..self.bounds })
     }
 
-    /// Runs `decide` with the counts. `outcomes` returns the outcomes of the decision, whose resets determine the
-    /// lifetime of the counts.
+    /// Calls `decide` with the counts in memory, which are created if necessary. `outcomes` returns the outcomes of the
+    /// decision; the counts are kept until the latest reset time of these outcomes.
     pub(super) fn decide<D>(
         &self,
         decide: impl FnOnce(&LocalCounts) -> D,
@@ -80,18 +82,18 @@ impl Fallback {
     ) -> D {
         let counts = self.counts().unwrap_or_else(|| self.create_counts());
         let now = self.clock.now();
-        self.keep_until(now.after(MIN_LIFETIME));
+        self.keep_counts_until(now.after(MIN_COUNTS_LIFETIME));
         let decision = decide(&counts);
         let longest = outcomes(&decision).iter().map(Outcome::reset_after).max();
-        self.keep_until(now.after(longest.unwrap_or_default()));
+        self.keep_counts_until(now.after(longest.unwrap_or_default()));
         decision
     }
 
-    fn keep_until(&self, moment: Timestamp) {
-        self.needed_until.fetch_max(moment.as_micros(), Ordering::AcqRel);
+    fn keep_counts_until(&self, time: Timestamp) {
+        self.needed_until.fetch_max(time.as_micros(), Ordering::AcqRel);
     }
 
-    /// Returns the counts, unless there are none.
+    /// Returns the counts in memory; `None` if the fallback has no counts.
     pub(super) fn counts(&self) -> Option<Arc<LocalCounts>> {
         self.counts.load_full()
     }
@@ -108,17 +110,17 @@ impl Fallback {
         Guard::into_inner(previous).unwrap_or(created)
     }
 
-    /// Drops the counts if all their windows have passed. Called after each successful store call.
+    /// Drops the counts in memory if all their windows have passed. Called after each successful store call.
     #[inline]
     pub(super) fn on_store_success(&self) {
         let needed_until = self.needed_until.load(Ordering::Relaxed);
         if needed_until != NO_COUNTS {
-            self.drop_if_expired(needed_until);
+            self.drop_counts_if_expired(needed_until);
         }
     }
 
     #[cold]
-    fn drop_if_expired(&self, needed_until: u64) {
+    fn drop_counts_if_expired(&self, needed_until: u64) {
         let has_expired = self.clock.now().as_micros() >= needed_until;
         let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
         let cleared =

@@ -1,7 +1,8 @@
 //! Requests with descriptors that refund units.
 //!
-//! Such a request takes two steps: its refunds are applied first, whether or not the rest is denied; then the rest is
-//! charged. The outcomes are merged in the order of the policy, and a refund never binds the decision.
+//! Such a request takes two calls to the store. The first call applies the refunds, even if the request is denied
+//! afterwards; the second call charges the other hits. The outcomes are merged in the order of the policy. A refund is
+//! never the binding outcome of the decision.
 
 use smallvec::SmallVec;
 
@@ -16,7 +17,7 @@ type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 /// The hits of a request, split into refunds and charges.
 struct SplitHits<'h> {
     all: HitList<'h>,
-    /// Whether the hit at this index in `all` is a refund.
+    /// For each hit in `all`, whether the hit is a refund.
     is_refund: SmallVec<[bool; 8]>,
     refunds: HitList<'h>,
     charges: HitList<'h>,
@@ -33,8 +34,8 @@ impl<'h> SplitHits<'h> {
         Self { refunds: select(true), charges: select(false), is_refund, all }
     }
 
-    /// Merges the outcomes of both steps, in the order of the hits, into one decision.
-    fn decision(&self, refunded: Outcomes, charged: ChargeResult) -> Decision {
+    /// Merges the outcomes of the refunds and of the charges, in the order of the hits, into one decision.
+    fn merge_decision(&self, refunded: Outcomes, charged: ChargeResult) -> Decision {
         let (mut refunds, mut charges) = (refunded.into_iter(), charged.outcomes.into_iter());
         let outcomes = self.is_refund.iter().filter_map(|is_refund| match is_refund {
             // A refund denies nothing, whatever the state of its counter.
@@ -45,8 +46,8 @@ impl<'h> SplitHits<'h> {
     }
 }
 
-/// Applies the refunds of a request, then charges its other hits.
-pub(super) async fn take<S: Store>(
+/// Applies the refunds of a request, then decides and charges its other hits.
+pub(super) async fn refund_and_charge<S: Store>(
     store: &S,
     matched: &MatchedRules<'_>,
 ) -> Result<Decision, StoreError> {
@@ -58,19 +59,22 @@ pub(super) async fn take<S: Store>(
         }
         false => store.take(&hits.charges).await?,
     };
-    Ok(hits.decision(refunded, charged))
+    Ok(hits.merge_decision(refunded, charged))
 }
 
-/// Does the same as [`take`], without waiting.
+/// Refunds and charges like [`refund_and_charge`], with a store that responds without waiting.
 #[cold]
-pub(super) fn take_now<S: SyncStore + ?Sized>(store: &S, matched: &MatchedRules<'_>) -> Decision {
+pub(super) fn refund_and_charge_now<S: SyncStore + ?Sized>(
+    store: &S,
+    matched: &MatchedRules<'_>,
+) -> Decision {
     let hits = SplitHits::new(matched);
     let refunded = store.refund_now(&hits.refunds);
-    hits.decision(refunded, store.take_now(&hits.charges))
+    hits.merge_decision(refunded, store.take_now(&hits.charges))
 }
 
-/// Returns the hits for a peek. A refund becomes a hit that requires one unit, so that the peek returns the state of
-/// its counter.
+/// Returns the hits with which a request is peeked at. A refund becomes a hit that requires one unit and costs nothing,
+/// so that the peek returns the state of its counter.
 pub(super) fn peek_hits<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
     let mut hits = matched.hits();
     let pairs = hits.iter_mut().zip(matched.refund_flags());
@@ -80,8 +84,8 @@ pub(super) fn peek_hits<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
     hits
 }
 
-/// Makes a decision from the outcomes of a peek at [`peek_hits`].
-pub(super) fn decide_peek(
+/// Creates the decision of a peek. `outcomes` are the outcomes of `hits`, which [`peek_hits`] returned.
+pub(super) fn decision_from_peek(
     matched: &MatchedRules<'_>,
     hits: &[Hit<'_>],
     mut outcomes: Outcomes,

@@ -1,4 +1,4 @@
-//! A decision with the rules of the policy that led to it.
+//! A decision with the rules of the policy that led to the decision.
 
 use std::sync::Arc;
 
@@ -12,11 +12,12 @@ use crate::policy::{
 };
 use crate::reason::Reason;
 
-/// A decision with the rules that led to it.
+/// A decision with the rules of the policy that led to the decision.
 #[derive(Clone, Debug)]
 pub struct Ruling {
     /// The rules of the policy, with the limits that were enforced.
     rules: Arc<[Rule]>,
+    /// The rule and limit from which each hit of the request came.
     origins: HitOrigins,
     decision: Decision,
 }
@@ -24,16 +25,18 @@ pub struct Ruling {
 /// The status of one limit of one rule after a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'r> {
-    /// The rule.
+    /// The rule that has the limit.
     pub rule: &'r Rule,
     /// The limit of the rule.
     pub limit: &'r RuleLimit,
     /// The outcome that the store returned for the limit.
     pub outcome: &'r Outcome,
-    /// Whether the limit denies the request if the cost does not fit.
+    /// Whether the limit can deny the request: on its own, jointly with other limits, or never.
     pub veto: Veto,
-    /// Index in [`MatchedRules::matches`] of the match that the limit belongs to.
+    /// Index in [`MatchedRules::matches`] of the match that has the limit. A match is a rule that applies to a
+    /// descriptor.
     match_index: u32,
+    /// Index of the descriptor in the request.
     descriptor: u32,
     is_refund: bool,
     is_reported: bool,
@@ -46,42 +49,45 @@ impl<'r> LimitStatus<'r> {
         self.limit.policy_name()
     }
 
-    /// Returns the index in [`MatchedRules::matches`] of the match that the limit belongs to.
+    /// Returns the index in [`MatchedRules::matches`] of the match that has the limit. A match is a rule that applies
+    /// to a descriptor.
     pub fn match_index(&self) -> usize {
         self.match_index as usize
     }
 
-    /// Returns the index of the descriptor in the request.
+    /// Returns the index, in the request, of the descriptor to which the limit applies.
     pub fn descriptor(&self) -> usize {
         self.descriptor as usize
     }
 
-    /// Returns the match that the limit belongs to. `matched` must be the rules from which the decision was made.
+    /// Returns the match that has the limit, that is, the rule that applies to a descriptor. `matched` must be the
+    /// rules from which the decision was made; otherwise returns another match or `None`.
     pub fn find_match<'a, 'm>(&self, matched: &'a MatchedRules<'m>) -> Option<&'a Match<'m>> {
         matched.matches().nth(self.match_index())
     }
 
-    /// Returns whether the limit is only observed: it never denies.
+    /// Returns whether the limit is in observe mode, in which it never denies a request.
     pub fn is_observed(&self) -> bool {
         self.veto == Veto::Never && !self.is_refund && !self.is_reported
     }
 
-    /// Returns whether units of the limit were [refunded](crate::Descriptor::as_refund). Its outcome is then the state
-    /// of the counter after the refund.
+    /// Returns whether the request [refunded](crate::Descriptor::as_refund) units of the limit. The outcome is then the
+    /// status of the counter after the refund.
     pub fn is_refund(&self) -> bool {
         self.is_refund
     }
 
-    /// Returns whether the limit denies the request. A [joint](Veto::Jointly) limit denies only if no other joint limit
-    /// fits; for a joint limit, this is whether the cost does not fit.
+    /// Returns whether the limit denies the request because the request does not fit. For a [joint](Veto::Jointly)
+    /// limit, returns `true` if the request does not fit this limit; the request is denied only if it fits none of its
+    /// joint limits.
     pub fn is_denying(&self) -> bool {
         self.veto != Veto::Never && !self.outcome.fits()
     }
 }
 
-/// Returns the veto of a rule that is fixed in code.
+/// Returns the veto of a limiter's rule: `Never` in observe mode, otherwise `Alone`.
 #[inline]
-fn rule_veto(rule: &Rule) -> Veto {
+fn limiter_rule_veto(rule: &Rule) -> Veto {
     match rule.settings().mode() {
         Mode::Observe => Veto::Never,
         _ => Veto::Alone,
@@ -93,10 +99,11 @@ impl Ruling {
         Self { rules, origins, decision }
     }
 
-    /// Creates the ruling of a limiter, whose limits are fixed in code as a single rule.
+    /// Creates the ruling for a decision of a limiter. Limiters have no policy; `rules` contains one rule with their
+    /// limits.
     #[inline(always)]
     pub(crate) fn from_limiter(rules: Arc<[Rule]>, decision: Decision) -> Self {
-        let veto = rule_veto(&rules[0]);
+        let veto = limiter_rule_veto(&rules[0]);
         let mut hits = SmallVec::new();
         // The decision may come from another limiter, with another number of limits.
         let count = decision.outcomes().len().min(rules[0].settings().limits().len());
@@ -106,9 +113,9 @@ impl Ruling {
         Self::new(rules, HitOrigins { hits, uncommon: None }, decision)
     }
 
-    /// Creates the ruling of a limiter about a request without a key: a denial, unless the limiter only observes.
+    /// Creates a limiter's ruling for a request that has no key: a denial, unless the limiter is in observe mode.
     pub(crate) fn without_key(rules: Arc<[Rule]>) -> Self {
-        let veto = rule_veto(&rules[0]);
+        let veto = limiter_rule_veto(&rules[0]);
         let hits = SmallVec::from_iter([HitOrigin::without_key(veto)]);
         Self::new(rules, HitOrigins { hits, uncommon: None }, Decision::without_capacity(veto))
     }
@@ -124,8 +131,8 @@ impl Ruling {
         self.limit_statuses().filter(|status| status.outcome.is_known())
     }
 
-    /// Returns whether another ruling has the same limits, so that both have the same policy header. May return `false`
-    /// for rulings with the same limits.
+    /// Returns `true` if another ruling is known to have the same limits, and therefore the same policy header. Returns
+    /// `false` if the limits differ or cannot be compared cheaply.
     pub fn has_same_limits(&self, other: &Self) -> bool {
         let all_known = |ruling: &Self| ruling.decision.outcomes().iter().all(Outcome::is_known);
         let is_plain = |ruling: &Self| ruling.origins.uncommon.is_none() && all_known(ruling);
@@ -135,7 +142,7 @@ impl Ruling {
             && is_plain(other)
     }
 
-    /// Returns whether an unlimited rule applies to the descriptor with this index.
+    /// Returns whether a rule with `limits: unlimited` applies to the descriptor with this index.
     pub fn is_unlimited(&self, descriptor: usize) -> bool {
         let uncommon = self.origins.uncommon.as_ref();
         uncommon.is_some_and(|uncommon| {
@@ -206,7 +213,8 @@ impl Ruling {
         self.binding().and_then(|binding| binding.rule.deny_status()).unwrap_or(429)
     }
 
-    /// Returns the binding limit; `None` if no rule applies or the store did not evaluate any limit.
+    /// Returns the status of the binding limit, which is the limit that clients see; see [`Decision::binding`]. Returns
+    /// `None` if no rule applies or the store did not evaluate any limit.
     pub fn binding(&self) -> Option<LimitStatus<'_>> {
         self.binding_with_origin().map(|(_, status)| status)
     }

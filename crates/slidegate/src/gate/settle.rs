@@ -1,4 +1,5 @@
-//! Requests whose cost is known only afterwards: settling a decision, and reporting consumption.
+//! Requests whose cost is known only afterwards: correcting the charges of a decision (settling), and recording
+//! consumption (reporting).
 
 use smallvec::SmallVec;
 
@@ -11,12 +12,12 @@ use crate::settle::{Settlement, was_charged};
 use crate::store::{Receipt, Store, StoreError, SyncStore, is_charged};
 
 impl<S: Store> Gate<S> {
-    /// Corrects the charges of an allowed request to `cost`, once that is known: reverts the excess, or charges the
-    /// rest, even above max. The key is then denied until enough units have left the window. A denied request has no
-    /// cost.
+    /// Corrects the charges of an allowed request to `cost`, its actual cost: reverts the excess, or charges the
+    /// difference, even above max. A key above max is denied until enough units have left the window. A denied request
+    /// has no cost, so its charges are not changed.
     ///
     /// Charges of rules that [state their cost](crate::RuleCost) are not changed. All descriptors of the request must
-    /// have had the same cost; each has the new one afterwards.
+    /// have had the same cost; each of them is corrected to the new cost.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -55,7 +56,8 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Returns the rules from which a request was decided.
+    /// Returns the rules from which a request was decided. If `decision` was made without the store, the limits are
+    /// this instance's shares.
     fn match_as_decided<'r>(
         &'r self,
         request: &'r Request<'_>,
@@ -68,7 +70,7 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Charges the cost of `request`, above max if necessary, to the limits that `decision` charged.
+    /// Charges the cost of `request`, even above max, to the limits that `decision` charged.
     async fn charge_extra(
         &self,
         request: &Request<'_>,
@@ -91,11 +93,11 @@ impl<S: Store> Gate<S> {
         self.record_result(self.store.take(&hits).await).map(drop)
     }
 
-    /// Records units that have been consumed, also above max; the counters then deny until enough units have left the
-    /// window. A report is never denied.
+    /// Records units that have been consumed already. A report is never denied: units are charged even above max, and
+    /// the counters then deny requests until enough units have left the window.
     ///
-    /// Charges the rules whose cost the descriptors carry: rules without a cost of their own if [`cost`] was called,
-    /// and rules with a [named cost]. Rules with a constant cost are skipped.
+    /// Charges only rules whose cost is set in the descriptors: rules without a cost of their own if [`cost`] was
+    /// called, and rules with a [named cost]. Rules with a constant cost are skipped.
     ///
     /// [`cost`]: crate::Descriptor::cost
     /// [named cost]: crate::Descriptor::with_cost
@@ -125,13 +127,15 @@ impl<S: Store> Gate<S> {
         self.report_matched(self.policy.apply(request)).await
     }
 
-    /// Records consumption like [`report`](Self::report), given the rules of [the policy](Self::policy) that apply.
+    /// Records consumption like [`report`](Self::report). `matched` are the rules of [the policy](Self::policy) that
+    /// apply to the request.
     pub async fn report_matched<'r>(&'r self, matched: MatchedRules<'r>) -> Ruling {
         self.check_matched(&matched.reported()).await
     }
 }
 
-/// Returns the charges of the rules that charge the cost of the request.
+/// Returns the part of a decision's receipt that was charged by rules without a cost of their own. These rules charge
+/// the cost of the request. Refunds are left out.
 fn request_cost_receipt(matched: &MatchedRules<'_>, decision: &Decision) -> Receipt {
     let hits = matched.hits();
     let all = (hits.iter().zip(decision.outcomes()))

@@ -1,15 +1,16 @@
-//! Tests with the examples of the drafts.
+//! Tests with the examples in the drafts of the rate-limit headers.
 //!
-//! Examples that this crate can express are written byte for byte in their canonical form. All others are parsed, to
-//! show that they have the same grammar. The parser is an independent implementation.
+//! Examples that this crate can express must be written byte for byte in their canonical form. All other examples are
+//! only parsed, to show that they have the same grammar as the headers of this crate. The parser is an independent
+//! implementation.
 
 use sfv::{FieldType, List, ListEntry, Parser};
 
 use super::*;
 use crate::test_util::{self, ScriptedOutcome};
 
-/// Returns the canonical form of a list, by the independent parser.
-fn canonical(list: &str) -> String {
+/// Returns the canonical form of a list in a structured field, from an independent parser.
+fn canonical_list(list: &str) -> String {
     Parser::new(list).parse::<List>().unwrap().serialize().unwrap()
 }
 
@@ -18,18 +19,18 @@ fn write_scripted(style: Style, policy: &str, outcomes: &[ScriptedOutcome]) -> V
     super::write(style, &ruling, Timestamp::default(), JitterSample::NONE)
 }
 
-fn value<'h>(headers: &'h [Header], name: &str) -> Option<&'h str> {
+fn header_value<'h>(headers: &'h [Header], name: &str) -> Option<&'h str> {
     headers.iter().find(|header| header.0 == name).map(|header| &*header.1)
 }
 
 const MANY_LEFT: ScriptedOutcome =
     ScriptedOutcome::Fits { remaining: 1_000_000, reset_us: 1_000_000 };
 
-const fn fits(remaining: u32, seconds: u64) -> ScriptedOutcome {
+const fn outcome_that_fits(remaining: u32, seconds: u64) -> ScriptedOutcome {
     ScriptedOutcome::Fits { remaining, reset_us: seconds * 1_000_000 }
 }
 
-const fn denied(seconds: u64) -> ScriptedOutcome {
+const fn denied_outcome(seconds: u64) -> ScriptedOutcome {
     // The reset is later than the wait, so that a test fails if one replaces the other.
     ScriptedOutcome::Denied {
         remaining: 0,
@@ -38,59 +39,59 @@ const fn denied(seconds: u64) -> ScriptedOutcome {
     }
 }
 
-/// Returns a policy with one rule for each `(name, quota)`.
+/// Returns a policy in YAML with one rule for each `(name, quota)`.
 fn policy_yaml(limits: &[(&str, &str)]) -> String {
     let rules = limits.iter().map(|(name, quota)| format!("{{ name: {name}, limits: [{quota}] }}"));
     format!("rules: [{}]", rules.collect::<Vec<_>>().join(", "))
 }
 
-/// The limits of an example, their outcomes, and the values of `RateLimit-Policy` and `RateLimit` in the draft, if it
-/// contains them.
-type Example = (
+/// An example of a draft: its limits, their outcomes, and the expected values of `RateLimit-Policy` and `RateLimit`. A
+/// value is `None` if the draft does not contain it.
+type DraftExample = (
     &'static [(&'static str, &'static str)],
     &'static [ScriptedOutcome],
     Option<&'static str>,
     Option<&'static str>,
 );
 
-/// Examples of draft -10 that this crate can express.
+/// Examples of draft-ietf-httpapi-ratelimit-headers-10 that this crate can express.
 #[rustfmt::skip]
-const EXPRESSIBLE: [Example; 13] = [
+const EXPRESSIBLE_EXAMPLES: [DraftExample; 13] = [
     // Section 3, 3.2, 4
     (&[("burst", "100/60s"), ("daily", "1000/1d")], &[MANY_LEFT, MANY_LEFT],
         Some(r#""burst";q=100;w=60,"daily";q=1000;w=86400"#), None),
     (&[("default", "100/10s")], &[MANY_LEFT], Some(r#""default";q=100;w=10"#), None),
     (&[("permin", "50/min"), ("perhr", "1000/h")], &[MANY_LEFT, MANY_LEFT],
         Some(r#""permin";q=50;w=60,"perhr";q=1000;w=3600"#), None),
-    (&[("default", "100/min")], &[fits(50, 30)], None, Some(r#""default";r=50;t=30"#)),
+    (&[("default", "100/min")], &[outcome_that_fits(50, 30)], None, Some(r#""default";r=50;t=30"#)),
     // 7, 8.5
-    (&[("default", "100/min")], &[fits(1, 7)], None, Some(r#""default";r=1;t=7"#)),
-    (&[("somepolicy", "10000/1000s")], &[fits(10_000, 10)],
+    (&[("default", "100/min")], &[outcome_that_fits(1, 7)], None, Some(r#""default";r=1;t=7"#)),
+    (&[("somepolicy", "10000/1000s")], &[outcome_that_fits(10_000, 10)],
         Some(r#""somepolicy";q=10000;w=1000"#), Some(r#""somepolicy";r=10000;t=10"#)),
     // B.1.1, B.1.3, B.1.4
-    (&[("default", "100/min")], &[fits(0, 50)], None, Some(r#""default";r=0;t=50"#)),
-    (&[("basic", "100/min")], &[fits(60, 58)],
+    (&[("default", "100/min")], &[outcome_that_fits(0, 50)], None, Some(r#""default";r=0;t=50"#)),
+    (&[("basic", "100/min")], &[outcome_that_fits(60, 58)],
         Some(r#""basic";q=100;w=60"#), Some(r#""basic";r=60;t=58"#)),
-    (&[("default", "100/min")], &[denied(5)], None, Some(r#""default";r=0;t=5"#)),
+    (&[("default", "100/min")], &[denied_outcome(5)], None, Some(r#""default";r=0;t=5"#)),
     // B.2.1, B.2.2, B.2.3
-    (&[("fixedwindow", "100/min")], &[fits(99, 50)],
+    (&[("fixedwindow", "100/min")], &[outcome_that_fits(99, 50)],
         Some(r#""fixedwindow";q=100;w=60"#), Some(r#""fixedwindow";r=99;t=50"#)),
-    (&[("dynamic", "100/min")], &[fits(9, 50)],
+    (&[("dynamic", "100/min")], &[outcome_that_fits(9, 50)],
         Some(r#""dynamic";q=100;w=60"#), Some(r#""dynamic";r=9;t=50"#)),
-    (&[("dynamic", "15/20s")], &[denied(20)],
+    (&[("dynamic", "15/20s")], &[denied_outcome(20)],
         Some(r#""dynamic";q=15;w=20"#), Some(r#""dynamic";r=0;t=20"#)),
     // B.3.2
-    (&[("hour", "1000/h"), ("day", "5000/d")], &[fits(900, 60), fits(100, 36_000)],
+    (&[("hour", "1000/h"), ("day", "5000/d")], &[outcome_that_fits(900, 60), outcome_that_fits(100, 36_000)],
         Some(r#""hour";q=1000;w=3600, "day";q=5000;w=86400"#), Some(r#""day";r=100;t=36000"#)),
 ];
 
 #[test]
 fn expressible_draft_examples_are_written_identically() {
-    for (limits, outcomes, policies, limit) in EXPRESSIBLE {
+    for (limits, outcomes, policies, limit) in EXPRESSIBLE_EXAMPLES {
         let headers = write_scripted(Style::Ietf, &policy_yaml(limits), outcomes);
         for (name, expected) in [("ratelimit-policy", policies), ("ratelimit", limit)] {
             if let Some(expected) = expected {
-                assert_eq!(value(&headers, name), Some(&*canonical(expected)));
+                assert_eq!(header_value(&headers, name), Some(&*canonical_list(expected)));
             }
         }
     }
@@ -99,14 +100,14 @@ fn expressible_draft_examples_are_written_identically() {
 #[test]
 fn throttled_draft_response_has_retry_after() {
     let headers =
-        write_scripted(Style::Ietf, &policy_yaml(&[("default", "100/min")]), &[denied(5)]);
+        write_scripted(Style::Ietf, &policy_yaml(&[("default", "100/min")]), &[denied_outcome(5)]);
     // The draft writes it as the date five seconds later.
-    assert_eq!(value(&headers, "retry-after"), Some("5"));
+    assert_eq!(header_value(&headers, "retry-after"), Some("5"));
 }
 
-/// Examples that this crate never writes: the reason, the text, and its canonical form if that differs.
+/// Examples of the draft that this crate never writes: the reason, the text, and its canonical form if it differs.
 #[rustfmt::skip]
-const ONLY_PARSED: [(&str, &str, Option<&str>); 9] = [
+const INEXPRESSIBLE_EXAMPLES: [(&str, &str, Option<&str>); 9] = [
     ("partition key", r#""peruser";q=100;w=60;pk=:cHsdsRa894==:"#,
         Some(r#""peruser";q=100;w=60;pk=:cHsdsRa89w==:"#)),
     ("partition key and unit",
@@ -122,14 +123,14 @@ const ONLY_PARSED: [(&str, &str, Option<&str>); 9] = [
 ];
 
 #[test]
-fn other_draft_examples_have_same_grammar() {
-    for (reason, example, expected) in ONLY_PARSED {
-        assert_eq!(canonical(example), expected.unwrap_or(example), "{reason}");
+fn inexpressible_draft_examples_have_same_grammar() {
+    for (reason, example, expected) in INEXPRESSIBLE_EXAMPLES {
+        assert_eq!(canonical_list(example), expected.unwrap_or(example), "{reason}");
     }
 }
 
 #[test]
-fn unquoted_draft_examples_are_tokens() {
+fn unquoted_draft_example_names_are_tokens() {
     // The text of the draft requires strings.
     let list: List = Parser::new("quota;q=100;w=1").parse().unwrap();
     let ListEntry::Item(item) = &list[0] else { panic!("no item") };
@@ -140,28 +141,30 @@ fn unquoted_draft_examples_are_tokens() {
 }
 
 #[test]
-fn draft03_examples_round_trip() {
+fn draft03_examples_are_written_identically() {
     for (limits, outcomes, expected) in [
         (&[("a", "100/10s")][..], &[MANY_LEFT][..], "100, 100;w=10"),
         (
             &[("a", "10/s"), ("b", "50/m"), ("c", "1000/h"), ("d", "5000/d")],
-            &[fits(1, 1), MANY_LEFT, MANY_LEFT, MANY_LEFT],
+            &[outcome_that_fits(1, 1), MANY_LEFT, MANY_LEFT, MANY_LEFT],
             "10, 10;w=1, 50;w=60, 1000;w=3600, 5000;w=86400",
         ),
         // The draft also has limits without a window; this crate writes them for windows below one second.
         (&[("a", "100/100ms")], &[MANY_LEFT], "100"),
     ] {
         let headers = write_scripted(Style::Draft03, &policy_yaml(limits), outcomes);
-        assert_eq!(value(&headers, "ratelimit-limit"), Some(expected));
-        assert_eq!(canonical(expected), expected);
+        assert_eq!(header_value(&headers, "ratelimit-limit"), Some(expected));
+        assert_eq!(canonical_list(expected), expected);
     }
 }
 
 #[test]
 fn documentation_shows_headers_of_every_style() {
     let document = include_str!("../../../../docs/HTTP.md");
-    let ruling =
-        test_util::scripted_ruling(&policy_yaml(&[("per-tenant", "100/min")]), &[fits(99, 60)]);
+    let ruling = test_util::scripted_ruling(
+        &policy_yaml(&[("per-tenant", "100/min")]),
+        &[outcome_that_fits(99, 60)],
+    );
     let now = Timestamp::from_secs(1_750_000_020);
     for style in Style::ALL {
         let headers = super::write(style, &ruling, now, JitterSample::NONE);

@@ -1,16 +1,18 @@
-//! The style of draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651), Lists of Strings with
-//! parameters.
+//! The style of draft-ietf-httpapi-ratelimit-headers-10. The headers are structured fields (RFC 9651): lists of strings
+//! with parameters.
 //!
-//! Later drafts may rename the parameters, which are written only here.
+//! Later drafts may rename the parameters. Only this module writes them.
 
 use super::{
-    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER, clamp_integer, decimal, visible_limits,
-    window_seconds,
+    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER_NAME, clamp_integer, decimal,
+    visible_limits, window_seconds,
 };
 use crate::gate::{LimitStatus, Ruling};
 
-pub const NAMES: [&str; 3] = ["ratelimit-policy", "ratelimit", RETRY_AFTER];
+/// The names of the headers of this style, in the order in which they are written.
+pub const HEADER_NAMES: [&str; 3] = ["ratelimit-policy", "ratelimit", RETRY_AFTER_NAME];
 
+/// Returns the value of `RateLimit-Policy`.
 pub fn write_policies(ruling: &Ruling) -> HeaderText {
     let mut policies = HeaderText::default();
     for (index, status) in visible_limits(ruling).enumerate() {
@@ -22,6 +24,7 @@ pub fn write_policies(ruling: &Ruling) -> HeaderText {
     policies
 }
 
+/// Writes `RateLimit`.
 pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
     let mut limit = HeaderText::default();
     push_name(&mut limit, &context.binding);
@@ -32,7 +35,7 @@ pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
     on_header(1, limit.as_str());
 }
 
-/// Appends one item of `RateLimit-Policy`.
+/// Appends one limit to the value of `RateLimit-Policy`.
 fn push_policy(policies: &mut HeaderText, status: &LimitStatus<'_>) {
     push_name(policies, status);
     policies.push(";q=").push(decimal!(clamp_integer(status.limit.limit().quota().max())));

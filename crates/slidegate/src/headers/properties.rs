@@ -1,4 +1,5 @@
-//! Property tests of every style, over random policies and outcomes. The headers are parsed by an independent parser.
+//! Property tests of every style of headers, over random policies and outcomes. An independent parser reads the
+//! headers.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,14 +11,14 @@ use crate::outcome::MAX_DURATION_US;
 use crate::quota::{MAX_UNITS, MAX_WINDOW};
 use crate::test_util::{self, ScriptedOutcome};
 
-/// Rules by their names, and the time of the request.
+/// A generated test case: rules with their names and limits, and the time of the request.
 #[derive(Clone, Debug)]
 struct HeaderCase {
     rules: Vec<(String, Vec<CaseLimit>)>,
     now: Timestamp,
 }
 
-/// A quota, and its outcome.
+/// A generated limit: its quota, and the outcome that the store returns for it.
 #[derive(Clone, Debug)]
 struct CaseLimit {
     max: u64,
@@ -25,8 +26,8 @@ struct CaseLimit {
     outcome: ScriptedOutcome,
 }
 
-/// Generates durations of all magnitudes.
-fn any_micros() -> impl Strategy<Value = u64> {
+/// Generates durations of all magnitudes, in microseconds.
+fn any_duration_us() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..5_u64,
         0..4_000_000_u64,
@@ -36,17 +37,17 @@ fn any_micros() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Generates remaining units. The largest value of a store is `u32::MAX - 1`: `u32::MAX` marks a limit that was not
-/// evaluated.
+/// Generates the remaining units of an outcome. The largest value that a store returns is `u32::MAX - 1`: `u32::MAX`
+/// marks a limit that was not evaluated.
 fn any_remaining() -> impl Strategy<Value = u32> {
     prop_oneof![0..5_u32, 0..u32::MAX, Just(u32::MAX - 1)]
 }
 
 fn any_outcome() -> impl Strategy<Value = ScriptedOutcome> {
     prop_oneof![
-        2 => (any_remaining(), any_micros())
+        2 => (any_remaining(), any_duration_us())
             .prop_map(|(remaining, reset_us)| ScriptedOutcome::Fits { remaining, reset_us }),
-        1 => (any_remaining(), any_micros(), prop::option::weighted(0.8, any_micros()))
+        1 => (any_remaining(), any_duration_us(), prop::option::weighted(0.8, any_duration_us()))
             .prop_map(|(remaining, reset_us, retry_after_us)| ScriptedOutcome::Denied { remaining, reset_us, retry_after_us }),
     ]
 }
@@ -68,8 +69,8 @@ fn any_limit() -> impl Strategy<Value = CaseLimit> {
     })
 }
 
-/// Generates one to five limits, distributed over one or more rules.
-fn any_case() -> impl Strategy<Value = HeaderCase> {
+/// Generates a test case of one to five limits, distributed over one or more rules.
+fn any_header_case() -> impl Strategy<Value = HeaderCase> {
     let limits = vec((any_limit(), any::<bool>()), 1..=5);
     let names = vec("[a-z0-9._-]{0,20}", 5);
     (limits, names, any::<u64>()).prop_map(|(limits, names, now)| {
@@ -88,7 +89,7 @@ fn any_case() -> impl Strategy<Value = HeaderCase> {
 }
 
 impl HeaderCase {
-    fn ruling(&self) -> Ruling {
+    fn scripted_ruling(&self) -> Ruling {
         let rule = |(name, limits): &(String, Vec<CaseLimit>)| {
             let limit = |(index, limit): (usize, &CaseLimit)| {
                 format!("{{ name: l{index}, max: {}, window: {}ms }}", limit.max, limit.window_ms)
@@ -102,7 +103,7 @@ impl HeaderCase {
         test_util::scripted_ruling(&format!("rules:\n{rules}"), &outcomes)
     }
 
-    /// Returns every limit with its name in headers.
+    /// Returns every limit of the test case, with its name in headers.
     fn limits(&self) -> impl Iterator<Item = (String, &CaseLimit)> {
         self.rules.iter().flat_map(|(rule, limits)| {
             limits.iter().enumerate().map(move |(index, limit)| match limits.len() {
@@ -113,14 +114,14 @@ impl HeaderCase {
     }
 }
 
-/// Parameters of an item, in order: keys and Integers.
+/// The parameters of an item in a structured field: names and integers, in order.
 type Parameters = Vec<(String, i64)>;
 
-/// The content of the headers of a case, read by the independent parser.
+/// The content of all headers of a response, read by an independent parser.
 #[derive(Debug, Default)]
 struct ParsedHeaders {
     names: Vec<&'static str>,
-    /// Parameters of each limit, with its name if the style has names.
+    /// The parameters of each limit, and its name if the style has names.
     policies: Vec<(Option<String>, Parameters)>,
     limit: Option<i64>,
     remaining: Option<i64>,
@@ -129,31 +130,31 @@ struct ParsedHeaders {
     retry_after: Option<i64>,
 }
 
-fn integer_of(item: &BareItem) -> i64 {
+fn item_to_integer(item: &BareItem) -> i64 {
     item.as_integer().expect("an integer").into()
 }
 
-fn integer_in(value: &str) -> i64 {
+fn parse_integer(value: &str) -> i64 {
     let item: Item = Parser::new(value).parse().expect("an item");
     assert!(item.params.is_empty());
-    integer_of(&item.bare_item)
+    item_to_integer(&item.bare_item)
 }
 
-fn list_in(value: &str) -> Vec<(BareItem, Parameters)> {
+fn parse_list(value: &str) -> Vec<(BareItem, Parameters)> {
     let list: List = Parser::new(value).parse().expect("a list");
     let item = |entry| {
         let ListEntry::Item(Item { bare_item, params }) = entry else { panic!("an inner list") };
-        let params = params.iter().map(|(key, value)| (key.to_string(), integer_of(value)));
+        let params = params.iter().map(|(key, value)| (key.to_string(), item_to_integer(value)));
         (bare_item, params.collect())
     };
     list.into_iter().map(item).collect()
 }
 
-fn text_of(item: &BareItem) -> String {
+fn item_to_text(item: &BareItem) -> String {
     item.as_string().expect("a string").to_string()
 }
 
-fn parameter(parameters: &[(String, i64)], name: &str) -> Option<i64> {
+fn find_parameter(parameters: &[(String, i64)], name: &str) -> Option<i64> {
     parameters.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
 }
 
@@ -163,58 +164,60 @@ fn parse_headers(headers: &[Header]) -> ParsedHeaders {
         parsed.names.push(name);
         match *name {
             "ratelimit-policy" => {
-                let policies = list_in(value).into_iter();
-                parsed.policies =
-                    policies.map(|(item, parameters)| (Some(text_of(&item)), parameters)).collect();
+                let policies = parse_list(value).into_iter();
+                parsed.policies = policies
+                    .map(|(item, parameters)| (Some(item_to_text(&item)), parameters))
+                    .collect();
             }
             "ratelimit" => {
-                let [(item, parameters)] = &list_in(value)[..] else { panic!("one item") };
-                parsed.binding = Some(text_of(item));
-                parsed.remaining = parameter(parameters, "r");
-                parsed.reset = parameter(parameters, "t");
+                let [(item, parameters)] = &parse_list(value)[..] else { panic!("one item") };
+                parsed.binding = Some(item_to_text(item));
+                parsed.remaining = find_parameter(parameters, "r");
+                parsed.reset = find_parameter(parameters, "t");
                 assert_eq!(parameters.len(), 1 + usize::from(parsed.reset.is_some()));
             }
             "ratelimit-limit" => {
-                let mut items = list_in(value).into_iter();
+                let mut items = parse_list(value).into_iter();
                 let (first, parameters) = items.next().expect("a limit");
                 assert!(parameters.is_empty());
-                parsed.limit = Some(integer_of(&first));
+                parsed.limit = Some(item_to_integer(&first));
                 let policy = |(item, mut parameters): (BareItem, Parameters)| {
-                    parameters.insert(0, ("q".to_owned(), integer_of(&item)));
+                    parameters.insert(0, ("q".to_owned(), item_to_integer(&item)));
                     (None, parameters)
                 };
                 parsed.policies = items.map(policy).collect();
             }
-            "x-ratelimit-limit" => parsed.limit = Some(integer_in(value)),
+            "x-ratelimit-limit" => parsed.limit = Some(parse_integer(value)),
             "ratelimit-remaining" | "x-ratelimit-remaining" => {
-                parsed.remaining = Some(integer_in(value));
+                parsed.remaining = Some(parse_integer(value));
             }
-            "ratelimit-reset" | "x-ratelimit-reset" => parsed.reset = Some(integer_in(value)),
-            "retry-after" => parsed.retry_after = Some(integer_in(value)),
+            "ratelimit-reset" | "x-ratelimit-reset" => parsed.reset = Some(parse_integer(value)),
+            "retry-after" => parsed.retry_after = Some(parse_integer(value)),
             other => panic!("`{other}` is not a header of any style"),
         }
     }
     parsed
 }
 
-fn write_all(
+fn write_all_styles(
     case: &HeaderCase,
     jitter: JitterSample,
 ) -> impl Iterator<Item = (Style, Ruling, ParsedHeaders)> {
     Style::ALL.into_iter().map(move |style| {
-        let ruling = case.ruling();
+        let ruling = case.scripted_ruling();
         let headers = super::write(style, &ruling, case.now, jitter);
         (style, ruling, parse_headers(&headers))
     })
 }
 
-/// Returns the binding limit with its name.
-fn binding<'c>(case: &'c HeaderCase, ruling: &Ruling) -> (String, &'c CaseLimit) {
+/// Returns the binding limit of a ruling, with its name in headers.
+fn binding_limit<'c>(case: &'c HeaderCase, ruling: &Ruling) -> (String, &'c CaseLimit) {
     case.limits().nth(ruling.decision().binding().unwrap()).unwrap()
 }
 
-/// Returns the wait that the headers contain, in microseconds.
-fn retry_after_us(outcome: ScriptedOutcome) -> Option<u64> {
+/// Returns the wait that the headers for an outcome must contain, in microseconds; `None` for a request that never
+/// fits.
+fn expected_wait_us(outcome: ScriptedOutcome) -> Option<u64> {
     match outcome {
         ScriptedOutcome::Fits { reset_us, .. } => Some(reset_us),
         ScriptedOutcome::Denied { retry_after_us, .. } => retry_after_us,
@@ -229,7 +232,7 @@ fn to_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap()
 }
 
-fn policy_parameters(limit: &CaseLimit) -> Parameters {
+fn expected_policy_parameters(limit: &CaseLimit) -> Parameters {
     let max = Some(("q".to_owned(), to_i64(limit.max)));
     let window = (limit.window_ms >= 1_000)
         .then(|| ("w".to_owned(), to_i64(limit.window_ms.div_ceil(1_000))));
@@ -243,7 +246,7 @@ fn style_table_matches_enum() {
         assert!(STYLES[index].style == style && style.definition().style == style);
         assert_eq!(style.name().parse(), Ok(style));
         assert_eq!(style.to_string(), style.name());
-        assert_eq!(style.header_names().last(), Some(&RETRY_AFTER));
+        assert_eq!(style.header_names().last(), Some(&RETRY_AFTER_NAME));
         assert!(style.header_names().iter().all(|name| *name == name.to_ascii_lowercase()));
     }
     let unknown = "IETF".parse::<Style>().unwrap_err();
@@ -251,7 +254,7 @@ fn style_table_matches_enum() {
 }
 
 #[test]
-fn large_integers_are_clamped_to_structured_field_maximum() {
+fn large_header_integers_are_clamped() {
     assert_eq!(clamp_integer(u64::MAX), 999_999_999_999_999);
     assert_eq!(ceil_seconds(Duration::MAX), 999_999_999_999_999);
     assert!(Parser::new(&clamp_integer(u64::MAX).to_string()).parse::<Item>().is_ok());
@@ -266,16 +269,17 @@ fn jitter_lengthens_wait_in_every_denial_header() {
     let case =
         HeaderCase { rules: vec![("a".to_owned(), vec![limit])], now: Timestamp::from_secs(1_000) };
     let jitter = Jitter::up_to_percent(10).sample(u32::MAX);
-    let waits = write_all(&case, jitter).map(|(_, _, parsed)| (parsed.reset, parsed.retry_after));
+    let waits =
+        write_all_styles(&case, jitter).map(|(_, _, parsed)| (parsed.reset, parsed.retry_after));
     let expected = [Some(66), Some(66), Some(1_066), None].map(|reset| (reset, Some(66)));
     assert_eq!(waits.collect::<Vec<_>>(), expected);
 }
 
 proptest! {
     #[test]
-    fn every_style_writes_its_headers_in_order(case in any_case()) {
-        for (style, ruling, parsed) in write_all(&case, JitterSample::NONE) {
-            let has_wait = retry_after_us(binding(&case, &ruling).1.outcome).is_some();
+    fn every_style_writes_its_headers_in_order(case in any_header_case()) {
+        for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
+            let has_wait = expected_wait_us(binding_limit(&case, &ruling).1.outcome).is_some();
             let denied = !ruling.decision().is_allowed();
             let expected = style.header_names().iter().filter(|name| match **name {
                 "retry-after" => denied && has_wait,
@@ -287,14 +291,14 @@ proptest! {
     }
 
     #[test]
-    fn policy_header_lists_every_limit(case in any_case()) {
-        for (style, _, parsed) in write_all(&case, JitterSample::NONE) {
-            let all = case.limits().map(|(name, limit)| (Some(name), policy_parameters(limit)));
+    fn policy_header_lists_every_limit(case in any_header_case()) {
+        for (style, _, parsed) in write_all_styles(&case, JitterSample::NONE) {
+            let all = case.limits().map(|(name, limit)| (Some(name), expected_policy_parameters(limit)));
             let expected: Vec<_> = match style {
                 Style::Ietf => all.collect(),
                 Style::Draft03 => all
                     .map(|(_, policy)| (None, policy))
-                    .filter(|(_, policy)| parameter(policy, "w").is_some())
+                    .filter(|(_, policy)| find_parameter(policy, "w").is_some())
                     .collect(),
                 Style::X | Style::None => Vec::new(),
             };
@@ -303,9 +307,9 @@ proptest! {
     }
 
     #[test]
-    fn binding_limit_has_remaining_units(case in any_case()) {
-        for (style, ruling, parsed) in write_all(&case, JitterSample::NONE) {
-            let (name, limit) = binding(&case, &ruling);
+    fn headers_contain_remaining_units_of_binding_limit(case in any_header_case()) {
+        for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
+            let (name, limit) = binding_limit(&case, &ruling);
             let (ScriptedOutcome::Fits { remaining, .. } | ScriptedOutcome::Denied { remaining, .. }) = limit.outcome;
             let expected = match style {
                 Style::Ietf => (Some(name), None, Some(i64::from(remaining))),
@@ -319,9 +323,9 @@ proptest! {
     }
 
     #[test]
-    fn reset_is_exact_wait_rounded_up(case in any_case()) {
-        for (style, ruling, parsed) in write_all(&case, JitterSample::NONE) {
-            let wait = retry_after_us(binding(&case, &ruling).1.outcome);
+    fn reset_header_is_wait_rounded_up(case in any_header_case()) {
+        for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
+            let wait = expected_wait_us(binding_limit(&case, &ruling).1.outcome);
             let expected = match style {
                 Style::Ietf | Style::Draft03 => wait.map(|wait| ceil_to_seconds(wait.into())),
                 // The reset saturates at the largest timestamp.
@@ -338,18 +342,18 @@ proptest! {
     }
 
     #[test]
-    fn jitter_lengthens_denials_within_its_share(
-        case in any_case(), percent in 0..=100_u8, lot: u32,
+    fn jitter_lengthens_denial_waits_within_percentage(
+        case in any_header_case(), percent in 0..=100_u8, lot: u32,
     ) {
         let jitter = Jitter::up_to_percent(percent).sample(lot);
-        let pairs = write_all(&case, JitterSample::NONE).zip(write_all(&case, jitter));
+        let pairs = write_all_styles(&case, JitterSample::NONE).zip(write_all_styles(&case, jitter));
         for ((style, ruling, exact), (_, _, parsed)) in pairs {
             prop_assert_eq!(&parsed.names, &exact.names);
             if ruling.decision().is_allowed() {
                 prop_assert_eq!(parsed.reset, exact.reset);
                 continue;
             }
-            let Some(wait) = retry_after_us(binding(&case, &ruling).1.outcome) else { continue };
+            let Some(wait) = expected_wait_us(binding_limit(&case, &ruling).1.outcome) else { continue };
             let max_wait = u128::from(wait) * u128::from(100 + percent) / 100;
             let retry_after = parsed.retry_after.unwrap();
             prop_assert!(retry_after >= ceil_to_seconds(wait.into()));

@@ -2,14 +2,15 @@
 
 use arrayvec::ArrayString;
 
-/// Bytes without an allocation: enough for three limits with names of usual length.
+/// The number of bytes that a value can have without a heap allocation: enough for three limits with names of usual
+/// length.
 const INLINE_BYTES: usize = 128;
 
 /// The value of a header. Values of usual length are not allocated on the heap.
 #[derive(Clone, Debug, Default)]
 pub struct HeaderText {
     inline: ArrayString<INLINE_BYTES>,
-    /// The whole value, if it does not fit inline.
+    /// The whole value, if it is longer than the inline buffer; otherwise empty.
     heap: String,
 }
 

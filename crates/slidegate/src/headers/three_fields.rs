@@ -4,17 +4,20 @@
 //! now. The `X-` headers are older than any draft; their reset is a Unix time, as in the API of GitHub.
 
 use super::{
-    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER, clamp_integer, decimal, visible_limits,
-    window_seconds,
+    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER_NAME, clamp_integer, decimal,
+    visible_limits, window_seconds,
 };
 
-pub const DRAFT03_NAMES: [&str; 4] =
-    ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", RETRY_AFTER];
+/// The names of the headers of draft-ietf-httpapi-ratelimit-headers-03, in the order in which they are written.
+pub const DRAFT03_HEADER_NAMES: [&str; 4] =
+    ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", RETRY_AFTER_NAME];
 
-pub const X_NAMES: [&str; 4] =
-    ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", RETRY_AFTER];
+/// The names of the `X-` headers, in the order in which they are written.
+pub const X_HEADER_NAMES: [&str; 4] =
+    ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", RETRY_AFTER_NAME];
 
-pub fn write_draft03(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
+/// Writes the headers of draft-ietf-httpapi-ratelimit-headers-03, except `Retry-After`.
+pub fn write_draft03_headers(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
     on_header(0, draft03_limits(context).as_str());
     on_header(1, decimal!(context.remaining()));
     if let Some(seconds) = context.reset_in() {
@@ -22,7 +25,8 @@ pub fn write_draft03(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
     }
 }
 
-pub fn write_x(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
+/// Writes the `X-` headers.
+pub fn write_x_headers(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
     on_header(0, decimal!(context.max()));
     on_header(1, decimal!(context.remaining()));
     if let Some(second) = context.reset_at() {

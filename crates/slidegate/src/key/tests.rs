@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn ambiguous_values_are_escaped() {
+fn ambiguous_key_values_are_escaped() {
     let write = |values: &[&str; 2]| {
         let scope = Scope::new("d", "r", "1s", &["a", "b"]);
         Key::new(&scope, &values.map(Value::Text)).to_string()
@@ -19,16 +19,16 @@ fn scope_with_slot_by(slot_by: &[usize]) -> Scope {
     Scope::new("d", "r", "1s", &["tenant", "route", "ip"]).with_redis(options)
 }
 
-const VALUES: [Value<'_>; 3] = [
+const TEST_VALUES: [Value<'_>; 3] = [
     Value::Text("a:b"),
     Value::Text("r:s"),
     Value::Network(Ipv6Net::new_assert(std::net::Ipv6Addr::UNSPECIFIED, 64)),
 ];
 
 #[test]
-fn hash_tag_equals_identity_of_its_values() {
+fn hash_tag_equals_identity_of_tagged_values() {
     let tagged = |slot_by: &[usize]| {
-        Key::new(&scope_with_slot_by(slot_by), &VALUES).hash_tagged_identity().to_string()
+        Key::new(&scope_with_slot_by(slot_by), &TEST_VALUES).hash_tagged_identity().to_string()
     };
     assert_eq!(tagged(&[0]), "{tenant=a:b},route=r%3As,ip=(%3A%3A/64)");
     assert_eq!(tagged(&[2]), "{ip=(::/64)},tenant=a%3Ab,route=r%3As");
@@ -36,7 +36,7 @@ fn hash_tag_equals_identity_of_its_values() {
     for slot_by in [&[0][..], &[2], &[1, 0], &[0, 2], &[2, 0, 1]] {
         let names = ["tenant", "route", "ip"];
         let names: Vec<_> = slot_by.iter().map(|&index| names[index]).collect();
-        let values: Vec<_> = slot_by.iter().map(|&index| VALUES[index]).collect();
+        let values: Vec<_> = slot_by.iter().map(|&index| TEST_VALUES[index]).collect();
         let other = Scope::new("d", "other", "1m", &names);
         let other = Key::new(&other, &values).identity().to_string();
         let tagged_key = tagged(slot_by);
@@ -53,11 +53,11 @@ fn redis_options_change_only_hash_tags() {
         let identity = key.identity().to_string();
         (key.to_string(), rule, limit, identity, key.stable_hash(), key.fingerprint(&secret, 7))
     };
-    let plain_key = Key::new(&plain, &VALUES);
+    let plain_key = Key::new(&plain, &TEST_VALUES);
     assert_eq!(plain_key.hash_tagged_identity().to_string(), plain_key.identity().to_string());
     let tagged = [scope_with_slot_by(&[]), scope_with_slot_by(&[0]), scope_with_slot_by(&[1, 0])]
         .map(|scope| {
-            let key = Key::new(&scope, &VALUES);
+            let key = Key::new(&scope, &TEST_VALUES);
             assert_eq!(forms(key), forms(plain_key));
             assert_eq!(forms(key.with_part(3)), forms(plain_key));
             [key, key.with_part(3)].map(|key| key.hash_tagged_identity().to_string())
@@ -71,7 +71,7 @@ fn redis_options_change_only_hash_tags() {
 }
 
 #[test]
-fn sub_key_has_share_of_limit() {
+fn sub_key_gets_share_of_limit() {
     let limit: Limit = "10/s".parse().unwrap();
     let options = RedisOptions::new(&limit).with_split(4).unwrap();
     let scope = Scope::new("d", "r", "1s", &["a"]).with_redis(options.clone());
@@ -80,10 +80,10 @@ fn sub_key_has_share_of_limit() {
     let max = |part| key.with_part(part).share().unwrap().quota().max();
     assert_eq!([0, 1, 2, 3].map(max), [3, 3, 2, 2]);
     assert_eq!(key.with_part(3).part(), Some(3));
-    assert_eq!(Key::new(&scope_with_slot_by(&[0]), &VALUES).with_part(3).share(), None);
+    assert_eq!(Key::new(&scope_with_slot_by(&[0]), &TEST_VALUES).with_part(3).share(), None);
 }
 
-/// A hasher that records the written bytes.
+/// A hasher that records the bytes written to it.
 #[derive(Default)]
 struct RecordingHasher(Vec<u8>);
 
@@ -97,15 +97,16 @@ impl Hasher for RecordingHasher {
     }
 }
 
-fn hashed_bytes(values: &[Value<'_>]) -> Vec<u8> {
+fn hash_input_bytes(values: &[Value<'_>]) -> Vec<u8> {
     let mut recorder = RecordingHasher::default();
-    values.iter().for_each(|value| value.write_to(&mut recorder));
+    values.iter().for_each(|value| value.write_to_hasher(&mut recorder));
     recorder.0
 }
 
-/// Nodes of different versions share counts by fingerprints, so they must not change.
+/// Compares fingerprints with fixed numbers. Nodes of different versions identify shared counters by fingerprints, so
+/// fingerprints must not change.
 #[test]
-fn fingerprint_is_the_same_in_every_version() {
+fn key_fingerprint_is_same_in_every_version() {
     let fingerprint = |scope: &Scope, values: &[Value<'_>]| {
         let limit: Limit = "100/min".parse().unwrap();
         Key::new(scope, values).fingerprint(&fnv::FnvBuildHasher::default(), limit.shape())
@@ -119,16 +120,16 @@ fn fingerprint_is_the_same_in_every_version() {
         fingerprint(&Scope::new("default", "all", "1m", &[""; 0]), &[]),
         0x6fa8_0796_70b6_1531
     );
-    assert_eq!(hashed_bytes(&["é".into(), site])[..3], [0xC3, 0xA9, 0xFF]);
-    assert_eq!(hashed_bytes(&[site]), *b"\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\0\x40\xFE");
+    assert_eq!(hash_input_bytes(&["é".into(), site])[..3], [0xC3, 0xA9, 0xFF]);
+    assert_eq!(hash_input_bytes(&[site]), *b"\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\0\x40\xFE");
 }
 
 #[test]
-fn ipv4_value_is_its_text() {
+fn ipv4_value_equals_text_value() {
     for text in ["192.0.2.7", "0.0.0.0", "255.255.255.255"] {
         let (address, written) = (Value::Ipv4(text.parse().unwrap()), Value::Text(text));
         assert_eq!((address, address.to_string()), (written, text.to_owned()));
-        assert_eq!(hashed_bytes(&[address]), hashed_bytes(&[written]));
+        assert_eq!(hash_input_bytes(&[address]), hash_input_bytes(&[written]));
         let scope = scope_with_slot_by(&[0]);
         let keys = [address, written].map(|value| {
             let values = ["a".into(), value, value];
@@ -138,15 +139,15 @@ fn ipv4_value_is_its_text() {
         assert_eq!(keys[0], keys[1]);
     }
     assert_ne!(Value::Ipv4([192, 0, 2, 7].into()), Value::Text("192.0.2.8"));
-    assert_ne!(Value::Ipv4([192, 0, 2, 7].into()), VALUES[2]);
+    assert_ne!(Value::Ipv4([192, 0, 2, 7].into()), TEST_VALUES[2]);
 }
 
 #[test]
-fn key_size_is_bounded() {
+fn key_takes_at_most_four_words() {
     assert!(size_of::<Key<'_>>() <= 4 * size_of::<usize>());
 }
 
-fn any_value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
+fn any_key_value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
     // Networks with octets that also occur in texts and as end markers.
     let octets = proptest::collection::vec(prop_oneof![Just(0xFF), Just(0xFE), Just(b'a')], 16);
     let octets = octets.prop_map(|octets: Vec<u8>| {
@@ -157,9 +158,9 @@ fn any_value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
 
 proptest! {
     #[test]
-    fn different_values_have_different_hash_input(
-        left in proptest::array::uniform3(any_value()),
-        right in proptest::array::uniform3(any_value()),
+    fn different_key_values_have_different_hash_input(
+        left in proptest::array::uniform3(any_key_value()),
+        right in proptest::array::uniform3(any_key_value()),
     ) {
         fn values(values: &[(Option<String>, u128, u8); 3]) -> [Value<'_>; 3] {
             values.each_ref().map(|(text, octets, prefix)| match text {
@@ -167,7 +168,8 @@ proptest! {
                 None => Value::Network(Ipv6Net::new_assert((*octets).into(), *prefix)),
             })
         }
-        prop_assert_eq!(values(&left) == values(&right), hashed_bytes(&values(&left)) == hashed_bytes(&values(&right)));
+        let (left, right) = (values(&left), values(&right));
+        prop_assert_eq!(left == right, hash_input_bytes(&left) == hash_input_bytes(&right));
     }
 
     #[test]
@@ -201,9 +203,10 @@ proptest! {
     }
 }
 
-/// Instances of different versions share counts by these texts: changing a text resets its count.
+/// Compares the texts of keys with the documentation. Instances of different versions identify shared counters by these
+/// texts, so a changed text would reset its counter.
 #[test]
-fn long_and_binary_values_match_documentation() {
+fn long_and_binary_key_texts_match_documentation() {
     let documented = include_str!("../../../../docs/POLICY.md");
     let (long, longest) = ("a".repeat(1025), "a".repeat(1024));
     for (value, written) in [
@@ -226,7 +229,7 @@ fn long_and_binary_values_match_documentation() {
 }
 
 #[test]
-fn prefix_ends_between_characters() {
+fn shortened_value_prefix_has_whole_characters() {
     let text = "é".repeat(40);
     let Value::Shortened(value) = Value::from_bytes(&text, b"\xff") else { panic!() };
     assert_eq!(value.prefix(), "é".repeat(32));
@@ -236,9 +239,9 @@ fn prefix_ends_between_characters() {
 }
 
 proptest! {
-    /// A written key has a bounded length for all values, and different values have different texts.
+    /// Checks that the text of a key has a bounded length, and that keys with different values have different texts.
     #[test]
-    fn written_key_is_bounded_and_injective(
+    fn key_text_is_bounded_and_injective(
         texts in proptest::collection::vec("[a*{}é,=]{0,8}", 3),
         repeats in proptest::array::uniform3(1usize..400),
         slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3),
@@ -249,8 +252,8 @@ proptest! {
         let values: Vec<Value<'_>> = texts.iter().map(|text| Value::from(&**text)).collect();
         let key = Key::new(&scope, &values);
         let (identity, tagged) = (key.identity().to_string(), key.hash_tagged_identity().to_string());
-        prop_assert!(identity.len() <= MAX_WRITTEN_BYTES + 2, "{}", identity.len());
-        prop_assert!(tagged.len() <= 2 * MAX_WRITTEN_BYTES + 3, "{}", tagged.len());
+        prop_assert!(identity.len() <= MAX_PAIRS_TEXT_BYTES + 2, "{}", identity.len());
+        prop_assert!(tagged.len() <= 2 * MAX_PAIRS_TEXT_BYTES + 3, "{}", tagged.len());
         let other_text = texts[changed].clone() + "!";
         let mut other_values = values.clone();
         other_values[changed] = Value::from(&*other_text);

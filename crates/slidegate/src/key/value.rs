@@ -20,21 +20,21 @@ const MAX_PREFIX_BYTES: usize = 64;
 /// Length of a digest in bytes: the first 128 bits of SHA-256.
 pub(super) const DIGEST_BYTES: usize = 16;
 
-/// One value of a key: a text, or a form for networks and long values.
+/// One value of a key: a text, an address, a network, or the shortened form of a long value.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// The unchanged value of an attribute. [`from`](Value::from) shortens long values.
     Text(&'a str),
-    /// An IPv4 address. Equal to its text.
+    /// An IPv4 address. It equals a [`Text`](Value::Text) value with the same address.
     Ipv4(Ipv4Addr),
-    /// All addresses of a network, as one value.
+    /// An IPv6 network, whose addresses share one counter.
     Network(Ipv6Net),
     /// A value that is longer than [`MAX_VALUE_BYTES`] or is not UTF-8.
     Shortened(ShortenedValue<'a>),
 }
 
-/// The prefix of a value and a digest of all of its bytes. It bounds the length of keys, whatever values clients send,
-/// and is the same in every process and version.
+/// The prefix of a value and a digest of all its bytes. This form bounds the length of keys even if clients send long
+/// values, and is the same in every process and version.
 ///
 /// ```
 /// use slidegate::{ShortenedValue, Value};
@@ -50,7 +50,7 @@ pub struct ShortenedValue<'a> {
 }
 
 impl<'a> ShortenedValue<'a> {
-    /// Shortens a value. `text` is the text of `bytes`.
+    /// Shortens the value with these bytes. `text` is the value as text, from which the prefix is taken.
     pub(crate) fn new(text: &'a str, bytes: &[u8]) -> Self {
         Self::with_digest(text, digest(bytes))
     }
@@ -60,7 +60,7 @@ impl<'a> ShortenedValue<'a> {
         Self { prefix: &text[..text.floor_char_boundary(MAX_PREFIX_BYTES)], digest }
     }
 
-    /// Returns the prefix of the value: at most 64 bytes, whole characters.
+    /// Returns the prefix of the value: at most 64 bytes, without partial characters.
     pub fn prefix(&self) -> &'a str {
         self.prefix
     }
@@ -76,7 +76,7 @@ impl<'a> ShortenedValue<'a> {
     }
 }
 
-/// Returns the first 128 bits of SHA-256.
+/// Returns the first 128 bits of the SHA-256 digest of `bytes`.
 pub(crate) fn digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
     let mut first = [0; DIGEST_BYTES];
     first.copy_from_slice(&Sha256::digest(bytes)[..DIGEST_BYTES]);
@@ -91,8 +91,8 @@ impl fmt::Display for ShortenedValue<'_> {
 }
 
 impl<'a> Value<'a> {
-    /// Creates a value from bytes that may not be UTF-8. `text` is the same with a replacement character for each
-    /// invalid sequence. Bytes that are valid UTF-8 become a text value.
+    /// Creates a value from bytes that may not be UTF-8. `text` is the same value as text, with a replacement character
+    /// for each invalid sequence. Bytes that are valid UTF-8 become a text value.
     pub fn from_bytes(text: &'a str, bytes: &[u8]) -> Self {
         match bytes == text.as_bytes() {
             true => text.into(),
@@ -100,8 +100,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the length of the text in bytes, before escaping.
-    pub(super) fn text_bytes(&self) -> usize {
+    /// Returns the length in bytes of the text that is escaped in a key; 0 for an address or a network.
+    pub(super) fn escaped_text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Ipv4(_) | Self::Network(_) => 0,
@@ -109,16 +109,16 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Writes the value to a hasher: the same bytes in every process, in as few writes as possible, because every
-    /// decision does it.
+    /// Writes the value to a hasher: the same bytes in every process. Every decision calls this method, so it makes as
+    /// few writes as possible.
     #[inline]
-    pub(super) fn write_to(&self, hasher: &mut impl Hasher) {
+    pub(super) fn write_to_hasher(&self, hasher: &mut impl Hasher) {
         match self {
             Self::Text(text) => {
                 hasher.write(text.as_bytes());
                 hasher.write_u8(END_OF_TEXT);
             }
-            Self::Ipv4(address) => Value::Text(&ipv4_text(*address)).write_to(hasher),
+            Self::Ipv4(address) => Value::Text(&ipv4_text(*address)).write_to_hasher(hasher),
             Self::Network(network) => {
                 hasher.write(&network.addr().octets());
                 hasher.write_u8(network.prefix_len());
@@ -152,7 +152,7 @@ impl Eq for Value<'_> {}
 
 impl Hash for Value<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.write_to(hasher);
+        self.write_to_hasher(hasher);
     }
 }
 
@@ -164,7 +164,7 @@ fn ipv4_text(address: Ipv4Addr) -> ArrayString<15> {
     text
 }
 
-/// Shortens a text of more than [`MAX_VALUE_BYTES`].
+/// Converts a text into a value. A text of more than [`MAX_VALUE_BYTES`] is shortened.
 impl<'a> From<&'a str> for Value<'a> {
     fn from(text: &'a str) -> Self {
         match text.len() <= MAX_VALUE_BYTES {
@@ -174,7 +174,7 @@ impl<'a> From<&'a str> for Value<'a> {
     }
 }
 
-/// Writes the human-readable form, without escaping. [`Key`](crate::Key) writes the form for keys.
+/// Writes the human-readable form, without escaping. [`Key`](crate::Key) writes the escaped form.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

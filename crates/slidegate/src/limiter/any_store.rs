@@ -1,4 +1,4 @@
-//! Methods of a limiter over any store, which may respond later or fail.
+//! Methods of a limiter over any store, including stores that respond later or fail.
 
 use smallvec::SmallVec;
 
@@ -7,15 +7,19 @@ use crate::decision::{Decision, Verdict};
 use crate::gate::Ruling;
 use crate::hit::Hit;
 use crate::key::{Key, Value};
-use crate::settle::{Settlement, extra_hits};
+use crate::settle::{Settlement, extra_charge_hits};
 use crate::store::{Receipt, Store, StoreError};
 
 /// Methods for any store. A denial is a value; an error means that the store did not respond. Keys are texts, which
-/// have the same form in every process. For a store that responds without waiting, they do the same as the methods
-/// without `try_`.
+/// have the same form in every process. With a store that responds without waiting, each method does the same as the
+/// method of the same name without `try_`.
 impl<S: Store> Limiter<S> {
-    /// Returns one hit for each limit, with the key as text.
-    fn named_hits<'a>(&'a self, value: &'a [Value<'a>; 1], cost: u64) -> SmallVec<[Hit<'a>; 4]> {
+    /// Returns one hit of `cost` units for each limit. `value` is the limiter's key, as text.
+    fn hits_with_text_key<'a>(
+        &'a self,
+        value: &'a [Value<'a>; 1],
+        cost: u64,
+    ) -> SmallVec<[Hit<'a>; 4]> {
         let key = Key::new(&self.scope, value);
         let hit = |limit| self.hit(key, limit, cost);
         self.limits.iter().map(hit).collect()
@@ -28,20 +32,20 @@ impl<S: Store> Limiter<S> {
     /// If the store did not respond.
     pub async fn try_check(&self, key: &str, cost: u64) -> Result<Verdict, StoreError> {
         if let Some(store) = self.store.as_sync() {
-            return Ok(self.check_with(store, key, cost));
+            return Ok(self.check_in_store(store, key, cost));
         }
         let value = [Value::from(key)];
-        let hits = self.named_hits(&value, cost);
+        let hits = self.hits_with_text_key(&value, cost);
         let result = self.store.take(&hits).await?;
         Ok(Decision::from_charge(&hits, result).into())
     }
 
-    /// Decides a request like [`try_check`](Self::try_check), without a future, and returns the decision as a
-    /// [`ruling`](Self::ruling). Returns `None` if the store does not respond without waiting.
+    /// Decides a request like [`try_check`](Self::try_check), but synchronously, and returns a
+    /// [`ruling`](Self::ruling). Returns `None` if the store is asynchronous.
     #[inline]
     pub fn try_check_now(&self, key: &str, cost: u64) -> Option<Ruling> {
         let store = self.store.as_sync()?;
-        Some(self.ruling(self.decide_with(store, key, cost)))
+        Some(self.ruling(self.decide_in_store(store, key, cost)))
     }
 
     /// Returns the decision that [`try_check`](Self::try_check) would make. Charges nothing.
@@ -54,12 +58,12 @@ impl<S: Store> Limiter<S> {
             return Ok(Decision::from_peek(&hits, store.peek_now(&hits)).into());
         }
         let value = [Value::from(key)];
-        let hits = self.named_hits(&value, cost);
+        let hits = self.hits_with_text_key(&value, cost);
         let outcomes = self.store.peek(&hits).await?;
         Ok(Decision::from_peek(&hits, outcomes).into())
     }
 
-    /// Reverts the charges of a decision's receipt. Call it at most once per receipt.
+    /// Reverts the charges of a decision's receipt. Call this method at most once per receipt.
     ///
     /// # Errors
     /// If the store did not respond.
@@ -78,7 +82,7 @@ impl<S: Store> Limiter<S> {
         cost: u64,
     ) -> Result<(), StoreError> {
         if let Some(store) = self.store.as_sync() {
-            self.settle_with(store, key, decision, cost);
+            self.settle_in_store(store, key, decision, cost);
             return Ok(());
         }
         match Settlement::new(decision, decision.receipt().first_cost(), cost) {
@@ -88,7 +92,7 @@ impl<S: Store> Limiter<S> {
             }
             Settlement::Charge(extra) => {
                 let value = [Value::from(key)];
-                let hits = extra_hits(self.named_hits(&value, extra), decision);
+                let hits = extra_charge_hits(self.hits_with_text_key(&value, extra), decision);
                 self.store.take(&hits).await.map(drop)
             }
         }
@@ -104,14 +108,14 @@ impl<S: Store> Limiter<S> {
             return Ok(Decision::from_charge(&hits, store.take_now(&hits)));
         }
         let value = [Value::from(key)];
-        let hits = self.named_hits(&value, cost).into_iter().map(Hit::reported);
+        let hits = self.hits_with_text_key(&value, cost).into_iter().map(Hit::reported);
         let hits: SmallVec<[Hit<'_>; 4]> = hits.collect();
         let result = self.store.take(&hits).await?;
         Ok(Decision::from_charge(&hits, result))
     }
 
-    /// Subtracts `cost` units from the counts of `key`, without a receipt: the oldest units that still count, or all if
-    /// there are fewer.
+    /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No
+    /// receipt is needed.
     ///
     /// # Errors
     /// If the store did not respond.
@@ -121,10 +125,10 @@ impl<S: Store> Limiter<S> {
             return Ok(());
         }
         let value = [Value::from(key)];
-        self.store.refund(&self.named_hits(&value, cost)).await.map(drop)
+        self.store.refund(&self.hits_with_text_key(&value, cost)).await.map(drop)
     }
 
-    /// Resets the counts of a key.
+    /// Resets all counters of a key to zero.
     ///
     /// # Errors
     /// If the store did not respond.
@@ -134,6 +138,6 @@ impl<S: Store> Limiter<S> {
             return Ok(());
         }
         let value = [Value::from(key)];
-        self.store.reset(&self.named_hits(&value, 1)).await
+        self.store.reset(&self.hits_with_text_key(&value, 1)).await
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! Keys are distributed over many shards, each with its own lock. The only global state on the decision path is the
 //! number of keys, which changes only when a key is inserted or removed. A request that affects several shards locks
-//! all of them, so that it is atomic. It waits for a lock while holding another only if it locks them in ascending
-//! order, so there are no deadlocks.
+//! all of them, so that it is atomic. A thread that holds locks waits for another lock only if it locks the shards in
+//! ascending order, so there are no deadlocks.
 //!
 //! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so a long key takes no more memory
 //! than a short one, and collisions cannot be constructed. `docs/ALGORITHMS.md` has the probabilities.
 //!
-//! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one block of the
-//! shard. Above `max_keys`, each new key evicts another: the one of a small sample that expires first, and a key that
-//! is being denied only if there is no other. The same rule applies when the keys exceed the memory budget. Each change
-//! of memory use is made under the lock of its shard and added to one atomic counter of the store.
+//! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one block of each
+//! table in the shard. Above `max_keys`, each new key evicts another key: the key that expires first in a small sample.
+//! A key that is being denied is evicted only if there is no other. The same rule applies when the keys exceed the
+//! memory budget. Each change of memory use is made under the lock of its shard and added to one atomic counter of the
+//! store.
 
 mod eviction;
 mod locked_shards;
@@ -50,7 +51,7 @@ const MIN_SHARD_MEMORY: usize = 64 << 10;
 /// within 0.1 ms.
 const MAX_SHARDS: usize = 1024;
 
-/// The number of requests of a batch whose states are loaded together.
+/// The number of hits in a batch whose states are loaded together.
 const BATCH_SIZE: usize = 16;
 
 /// A store that counts in the memory of this process. See the [module documentation](self).
@@ -64,17 +65,18 @@ const BATCH_SIZE: usize = 16;
 /// ```
 pub struct MemoryStore<C = SystemClock> {
     clock: C,
-    /// The start of coarse time, in microseconds.
+    /// The time at which coarse time begins, in microseconds. Coarse time has steps of 2^16 microseconds.
     started_us: u64,
     secret: foldhash::quality::RandomState,
     shards: Box<[PaddedShard]>,
     max_keys: usize,
     keys: AtomicUsize,
     max_memory: usize,
-    /// The bytes of all shards. Changes of a shard are added under its lock.
+    /// The bytes used by the keys of all shards. A change is added under the lock of the shard that changes.
     memory: AtomicUsize,
-    /// The next shard from which keys are evicted to free memory.
+    /// The counter that selects the next shard from which keys are evicted to free memory.
     next_shard_to_evict: AtomicUsize,
+    /// The number of keys that were evicted before they expired.
     evicted: AtomicU64,
 }
 
@@ -82,7 +84,7 @@ pub struct MemoryStore<C = SystemClock> {
 #[repr(align(64))]
 struct PaddedShard {
     shard: Mutex<Shard>,
-    /// The time until which all keys of the shard are denied, unless one of them is charged.
+    /// The coarse time until which all keys of the shard are denied, unless one of them is charged.
     all_denied_until: AtomicU32,
 }
 
@@ -91,7 +93,7 @@ struct PaddedShard {
 struct HitLocation {
     shard: usize,
     fingerprint: u64,
-    /// The offset of the counter's clock from the store's clock.
+    /// The offset of the counter's clock from the store's clock, in microseconds.
     phase_us: u64,
 }
 
@@ -179,8 +181,9 @@ impl<C: Clock> MemoryStore<C> {
         self.evicted.load(Ordering::Relaxed)
     }
 
+    /// Returns the location of the counter that a hit charges.
     #[inline(always)]
-    fn location(&self, hit: &Hit<'_>) -> HitLocation {
+    fn locate_hit(&self, hit: &Hit<'_>) -> HitLocation {
         // A fingerprint of 0 marks an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
         let phase_us = match hit.limit.has_phase() {
@@ -200,8 +203,8 @@ impl<C: Clock> MemoryStore<C> {
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
-    /// Decides one request whose shards are locked.
-    fn decide(
+    /// Decides one request, whose shards have been locked.
+    fn decide_locked(
         &self,
         locked_shards: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
@@ -248,7 +251,7 @@ impl<C: Clock> MemoryStore<C> {
         outcomes
     }
 
-    /// Charges one hit. Returns the charge and the outcome of the counter after it.
+    /// Charges one hit. Returns the charge, and the outcome of the counter after the charge.
     #[inline]
     fn charge(
         &self,
@@ -265,7 +268,8 @@ impl<C: Clock> MemoryStore<C> {
         (new_charge(hit, location, effect.charged_at, units), effect.outcome)
     }
 
-    /// Charges the state in a slot, or inserts a new key if there is no slot. Also returns the units that were charged.
+    /// Charges the state in a slot, or inserts a new key if `slot` is `None`. Returns the effect of the charge and the
+    /// units that were charged.
     #[inline(always)]
     fn charge_slot<K: HasTable>(
         &self,
@@ -299,7 +303,7 @@ impl<C: Clock> MemoryStore<C> {
         (effect, units)
     }
 
-    /// Decides a request with one hit, the most common request, with a single lookup.
+    /// Decides a request with one hit, the most common request, with a single lookup in a table.
     #[inline(always)]
     fn decide_one(
         &self,
@@ -340,14 +344,14 @@ impl<C: Clock> MemoryStore<C> {
         for shard in locked_shards.shards() {
             self.sweep_if_due(shard, now);
         }
-        self.decide(&mut locked_shards, hits, locations, now)
+        self.decide_locked(&mut locked_shards, hits, locations, now)
     }
 
-    fn locations(&self, hits: &[Hit<'_>]) -> SmallVec<[HitLocation; 4]> {
-        hits.iter().map(|hit| self.location(hit)).collect()
+    fn locate_hits(&self, hits: &[Hit<'_>]) -> SmallVec<[HitLocation; 4]> {
+        hits.iter().map(|hit| self.locate_hit(hit)).collect()
     }
 
-    /// Counts a decision in a shard, and sweeps a part of the shard on every 64th.
+    /// Counts a decision in a shard. On every 64th decision, removes expired keys from a part of the shard.
     #[inline]
     fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
         if shard.count_decision() {
@@ -359,6 +363,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
+/// Creates the shards of a store; their number depends on its bounds.
 fn new_shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
     let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY);
     let new_shard =
@@ -408,7 +413,7 @@ fn new_charge(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost:
     Charge { counter, limit: *hit.limit, charged_at, cost }
 }
 
-/// Returns the time on the clock of a counter.
+/// Returns the time on the clock of a counter: the store's time plus the phase of the counter's key.
 fn shift_by_phase(now: Timestamp, location: &HitLocation) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + location.phase_us)
 }
@@ -417,14 +422,14 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     #[inline]
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         match hits {
-            [hit] => self.take_located(hits, &[self.location(hit)], self.clock.now()),
-            _ => self.take_located(hits, &self.locations(hits), self.clock.now()),
+            [hit] => self.take_located(hits, &[self.locate_hit(hit)], self.clock.now()),
+            _ => self.take_located(hits, &self.locate_hits(hits), self.clock.now()),
         }
     }
 
     #[inline(always)]
     fn take_one_now(&self, hit: &Hit<'_>) -> SingleChargeResult {
-        let location = self.location(hit);
+        let location = self.locate_hit(hit);
         let now = self.clock.now();
         let shard = &mut *self.shards[location.shard].shard.lock();
         self.decide_one(shard, hit, location, now)
@@ -436,7 +441,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         for hits in hits.chunks(BATCH_SIZE) {
             let mut locations = [HitLocation::default(); BATCH_SIZE];
             for (location, hit) in locations.iter_mut().zip(hits) {
-                *location = self.location(hit);
+                *location = self.locate_hit(hit);
             }
             let locations = &locations[..hits.len()];
             let mut locked_shards = self.lock_shards(locations);
@@ -454,13 +459,13 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     fn take_many_now(&self, requests: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
         let now = self.clock.now();
         for hits in requests {
-            on_result(self.take_located(hits, &self.locations(hits), now));
+            on_result(self.take_located(hits, &self.locate_hits(hits), now));
         }
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
-        let locations = self.locations(hits);
+        let locations = self.locate_hits(hits);
         let mut locked_shards = self.lock_shards(&locations);
         self.peek_all(&mut locked_shards, hits, &locations, now)
     }
@@ -484,7 +489,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
         let refund = |hit: &Hit<'_>| {
-            let location = self.location(hit);
+            let location = self.locate_hit(hit);
             let padded = &self.shards[location.shard];
             let shard = &mut *padded.shard.lock();
             // The key is possibly not denied any more.
@@ -500,7 +505,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
 
     fn reset_now(&self, hits: &[Hit<'_>]) {
         for hit in hits {
-            let location = self.location(hit);
+            let location = self.locate_hit(hit);
             let shard = &mut *self.shards[location.shard].shard.lock();
             let was_removed = with_counter!(hit.limit.counter(), counter => {
                 self.update_shard(shard, |shard| shard.remove(counter, location.fingerprint))
@@ -517,7 +522,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn padded_shard_is_one_cache_line() {
+    fn padded_shard_takes_one_cache_line() {
         assert_eq!(size_of::<PaddedShard>(), 64);
     }
 }

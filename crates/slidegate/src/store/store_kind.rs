@@ -8,13 +8,14 @@ use std::task::{Context, Poll, Waker};
 
 /// The kind of a store: [`Synchronous`] or [`Asynchronous`].
 pub trait StoreKind: sealed::Sealed + 'static {
-    /// The future that remains to be awaited after [`begin`](Self::begin).
+    /// The future that [`begin`](Self::begin) returns if it has to be awaited.
     type Pending<F: Future + Send>: Future<Output = F::Output> + Send;
 
-    /// Starts a future that awaits only stores of this kind. Returns its output if the stores are synchronous.
+    /// Starts a future that awaits only stores of this kind. Returns the output of the future if the stores are
+    /// synchronous.
     ///
     /// # Errors
-    /// Returns the future if it has to be awaited.
+    /// Returns the future itself if it has to be awaited.
     fn begin<F: Future + Send>(future: F) -> Result<F::Output, Self::Pending<F>>;
 }
 
@@ -26,7 +27,7 @@ pub enum Synchronous {}
 #[derive(Debug)]
 pub enum Asynchronous {}
 
-/// A future that does not exist: nothing remains to be awaited with a synchronous store.
+/// A future that is never created, because with a synchronous store no future remains to be awaited.
 #[derive(Debug)]
 pub struct NeverFuture<T>(Infallible, PhantomData<fn() -> T>);
 

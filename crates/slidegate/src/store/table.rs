@@ -16,30 +16,30 @@ use crate::heap::HeapSize;
 /// The number of blocks in a chunk.
 const BLOCKS_PER_CHUNK: usize = 16;
 
-/// The allocation overhead of an aligned chunk in bytes.
+/// The bytes by which the allocation of a chunk is larger than the chunk, because the chunk is aligned.
 const CHUNK_OVERHEAD: usize = align_of::<Block<()>>();
 
-/// A time in steps of 2^16 microseconds since the start of the store, precise enough for expiry.
+/// A time in steps of 2^16 microseconds since the start of the store, precise enough for the expiry of keys.
 pub type CoarseTime = u32;
 
 /// The number of slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 4;
 
-/// The `denied_until` of a slot that must not be evicted.
+/// The value of `denied_until` for a slot that must not be evicted.
 pub const PINNED: CoarseTime = CoarseTime::MAX;
 
-/// The fingerprint of an empty slot.
-const EMPTY: u64 = 0;
+/// The fingerprint in an empty slot.
+const EMPTY_FINGERPRINT: u64 = 0;
 
 /// The minimum number of blocks that a search for an eviction candidate examines.
 const MIN_SAMPLE_BLOCKS: usize = 4;
 
-/// The state of one key, with the data that is needed to evict it without knowing its limit.
+/// The state of one key, with the times that determine whether it may be evicted.
 pub struct Slot<S> {
     fingerprint: u64,
-    /// The time from which the state is equivalent to a new state.
+    /// The time from which the state is equivalent to the state of a new key.
     pub expires: CoarseTime,
-    /// The time until which no unit fits.
+    /// The time until which the key is denied, because no unit fits.
     pub denied_until: CoarseTime,
     /// The state of the key.
     pub state: S,
@@ -47,14 +47,16 @@ pub struct Slot<S> {
 
 impl<S: Default> Default for Slot<S> {
     fn default() -> Self {
-        Self { fingerprint: EMPTY, expires: 0, denied_until: 0, state: S::default() }
+        Self { fingerprint: EMPTY_FINGERPRINT, expires: 0, denied_until: 0, state: S::default() }
     }
 }
 
+/// A group of slots that is searched at once, aligned to a pair of cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Block<S>([Slot<S>; SLOTS_PER_BLOCK]);
 
+/// A group of blocks that is allocated at once.
 #[derive(Default)]
 struct Chunk<S>([Block<S>; BLOCKS_PER_CHUNK]);
 
@@ -70,49 +72,52 @@ const fn chunk_bytes<S>() -> usize {
 
 impl<S> Block<S> {
     fn is_full(&self) -> bool {
-        self.0.iter().all(|slot| slot.fingerprint != EMPTY)
+        self.0.iter().all(|slot| slot.fingerprint != EMPTY_FINGERPRINT)
     }
 }
 
-/// A key that may be evicted in favour of another.
+/// A key that may be evicted to make capacity for another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvictionCandidate {
-    /// The index of its slot.
+    /// The index of the key's slot in the table.
     pub slot: usize,
-    /// The time at which it expires, or, for a key that is being denied, the time at which its denial ends.
+    /// The time at which the key expires, or, if the key is being denied, the time at which its denial ends.
     pub expires: CoarseTime,
 }
 
-/// A table from which keys can be evicted: the operations that do not depend on the type of the states.
+/// A table from which keys can be evicted. This trait has the operations that do not depend on the type of the states.
 pub trait Evict {
     /// Returns the number of blocks in the table.
     fn blocks(&self) -> usize;
 
-    /// Removes the expired keys in the next block, and returns their number.
+    /// Removes the expired keys in the next block, and returns the number of removed keys.
     fn sweep(&mut self, now: CoarseTime) -> usize;
 
-    /// Returns the key that expires first in a sample of the next blocks, but no key that is being denied. Examines
-    /// further blocks only until it finds one.
+    /// Returns the key that expires first in a sample of the next blocks. Keys that are being denied are not returned;
+    /// if the sample has no other key, further blocks are examined until one is found. Returns `None` if all keys of
+    /// the table are being denied.
     fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate>;
 
-    /// Returns the key whose denial ends first.
+    /// Returns the key whose denial ends first, or a key that is not being denied, if there is one. Returns `None` if
+    /// no key may be evicted.
     fn first_undenied(&self) -> Option<EvictionCandidate>;
 
     /// Removes the key in the slot at this index.
     fn remove(&mut self, slot: usize);
 
-    /// Returns the bytes of the blocks and of the heap allocations of states.
+    /// Returns the number of bytes that the blocks and the heap allocations of states take.
     fn bytes(&self) -> usize;
 
-    /// Frees blocks if enough slots are free.
+    /// Frees blocks if the table has enough free slots.
     fn trim(&mut self);
 }
 
 /// A hash table of states by fingerprint.
 pub struct Table<S> {
     chunks: Box<[Box<Chunk<S>>]>,
+    /// The number of keys.
     len: u32,
-    /// The next block to sweep.
+    /// The index of the next block to sweep.
     next_block: u32,
     /// The bytes of the heap allocations of states.
     heap_bytes: usize,
@@ -130,8 +135,8 @@ impl<S: Default + HeapSize> Table<S> {
         self.len == 0
     }
 
-    /// Returns the first block in the probe sequence of a fingerprint. It depends on the lower half of the fingerprint;
-    /// the upper half selects the shard.
+    /// Returns the index of the first block in the probe sequence of a fingerprint. The index depends on the lower half
+    /// of the fingerprint; the upper half selects the shard.
     #[inline]
     fn home_block(&self, fingerprint: u64) -> usize {
         (((fingerprint & u64::from(u32::MAX)) * self.blocks() as u64) >> 32) as usize
@@ -142,12 +147,13 @@ impl<S: Default + HeapSize> Table<S> {
         &self.chunks[block / BLOCKS_PER_CHUNK].0[block % BLOCKS_PER_CHUNK]
     }
 
-    /// Returns the block that follows in the probe sequence.
+    /// Returns the index of the block that follows `block` in the probe sequence.
     fn block_after(&self, block: usize) -> usize {
         if block + 1 == self.blocks() { 0 } else { block + 1 }
     }
 
-    /// Loads the home block of a fingerprint into the cache, so that the loads of several fingerprints overlap.
+    /// Loads the home block of a fingerprint into the cache. Calls for several fingerprints let their memory accesses
+    /// overlap.
     #[inline]
     pub fn prefetch(&self, fingerprint: u64) {
         let home = self.home_block(fingerprint);
@@ -157,7 +163,7 @@ impl<S: Default + HeapSize> Table<S> {
         }
     }
 
-    /// Returns the index of the slot of a fingerprint.
+    /// Returns the index of the slot that has a fingerprint; `None` if the table does not contain the fingerprint.
     #[inline]
     pub fn find(&self, fingerprint: u64) -> Option<usize> {
         let mut block = self.home_block(fingerprint);
@@ -210,7 +216,7 @@ impl<S: Default + HeapSize> Table<S> {
         after as isize - before as isize
     }
 
-    /// Returns the slot at an index for changes that do not affect the heap allocations of its state.
+    /// Returns the slot at an index, for changes that do not affect the heap allocations of its state.
     #[inline(always)]
     pub fn slot_mut(&mut self, index: usize) -> &mut Slot<S> {
         let block = index / SLOTS_PER_BLOCK;
@@ -220,7 +226,7 @@ impl<S: Default + HeapSize> Table<S> {
 
     /// Inserts a fingerprint that is not in the table, with a default state. Returns the index of its slot.
     pub fn insert(&mut self, fingerprint: u64) -> usize {
-        debug_assert_ne!(fingerprint, EMPTY);
+        debug_assert_ne!(fingerprint, EMPTY_FINGERPRINT);
         let chunks = self.chunks_to_add(fingerprint);
         if chunks > 0 {
             self.rebuild(self.chunks.len() + chunks);
@@ -228,7 +234,8 @@ impl<S: Default + HeapSize> Table<S> {
         self.place_slot(Slot { fingerprint, ..Slot::default() })
     }
 
-    /// Returns the number of chunks that must be added to insert a fingerprint.
+    /// Returns the number of chunks that must be added to the table before a fingerprint is inserted; 0 if it has
+    /// enough free slots.
     #[inline]
     fn chunks_to_add(&self, fingerprint: u64) -> usize {
         if (self.len as usize + 1) * 16 <= self.blocks() * SLOTS_PER_BLOCK * 15 {
@@ -240,18 +247,18 @@ impl<S: Default + HeapSize> Table<S> {
         (chunks / 16).max(1) + fingerprint as usize % (chunks / 16 + 1)
     }
 
-    /// Returns the bytes by which the table grows when the fingerprint is inserted.
+    /// Returns the bytes by which the table grows if the fingerprint is inserted.
     pub fn growth_bytes(&self, fingerprint: u64) -> usize {
         self.chunks_to_add(fingerprint) * chunk_bytes::<S>()
     }
 
     /// Moves a slot into the first free slot of its probe sequence, which exists since the table is never full. Returns
-    /// the index.
+    /// the index of that slot.
     fn place_slot(&mut self, slot: Slot<S>) -> usize {
         let mut block = self.home_block(slot.fingerprint);
         loop {
             let slots = &self.block(block).0;
-            if let Some(nth) = slots.iter().position(|slot| slot.fingerprint == EMPTY) {
+            if let Some(nth) = slots.iter().position(|slot| slot.fingerprint == EMPTY_FINGERPRINT) {
                 let index = block * SLOTS_PER_BLOCK + nth;
                 *self.slot_mut(index) = slot;
                 self.len += 1;
@@ -268,7 +275,7 @@ impl<S: Default + HeapSize> Table<S> {
         let mut slots = Vec::with_capacity(self.len as usize);
         let blocks = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.0);
         for slot in blocks.flat_map(|block| &mut block.0) {
-            if slot.fingerprint != EMPTY {
+            if slot.fingerprint != EMPTY_FINGERPRINT {
                 slots.push(std::mem::take(slot));
             }
         }
@@ -283,7 +290,7 @@ impl<S: Default + HeapSize> Table<S> {
     }
 
     /// Returns the number of blocks from one block to another in the direction of the probe sequence.
-    fn distance(&self, from: usize, to: usize) -> usize {
+    fn probe_distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.blocks() - from }
     }
 }
@@ -293,7 +300,9 @@ impl<S> Table<S> {
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Slot<S>)> {
         let blocks = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.0);
         let slots = blocks.flat_map(|block| &mut block.0);
-        slots.filter(|slot| slot.fingerprint != EMPTY).map(|slot| (slot.fingerprint, slot))
+        slots
+            .filter(|slot| slot.fingerprint != EMPTY_FINGERPRINT)
+            .map(|slot| (slot.fingerprint, slot))
     }
 }
 
@@ -311,7 +320,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
         let first = self.next_block as usize * SLOTS_PER_BLOCK;
         while let Some(index) = (first..first + SLOTS_PER_BLOCK).find(|&index| {
             let slot = self.slot(index);
-            slot.fingerprint != EMPTY && slot.expires < now
+            slot.fingerprint != EMPTY_FINGERPRINT && slot.expires < now
         }) {
             self.remove(index);
             swept += 1;
@@ -335,7 +344,8 @@ impl<S: Default + HeapSize> Evict for Table<S> {
             let first = self.next_block as usize * SLOTS_PER_BLOCK;
             for index in first..first + SLOTS_PER_BLOCK {
                 let slot = self.slot(index);
-                let is_evictable = slot.fingerprint != EMPTY && slot.denied_until <= now;
+                let is_evictable =
+                    slot.fingerprint != EMPTY_FINGERPRINT && slot.denied_until <= now;
                 if is_evictable && soonest.is_none_or(|soonest| slot.expires < soonest.expires) {
                     soonest = Some(EvictionCandidate { slot: index, expires: slot.expires });
                 }
@@ -347,7 +357,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
 
     fn first_undenied(&self) -> Option<EvictionCandidate> {
         let is_evictable =
-            |slot: &Slot<S>| slot.fingerprint != EMPTY && slot.denied_until != PINNED;
+            |slot: &Slot<S>| slot.fingerprint != EMPTY_FINGERPRINT && slot.denied_until != PINNED;
         let slots =
             (0..self.blocks() * SLOTS_PER_BLOCK).filter(|&index| is_evictable(self.slot(index)));
         slots
@@ -355,7 +365,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
             .map(|slot| EvictionCandidate { slot, expires: self.slot(slot).denied_until })
     }
 
-    /// Removes the key, and moves slots back that a full block had displaced.
+    /// Removes the key in a slot. Then moves back slots that were displaced because the block was full.
     fn remove(&mut self, slot: usize) {
         let mut block = slot / SLOTS_PER_BLOCK;
         let mut hole = slot;
@@ -373,9 +383,9 @@ impl<S: Default + HeapSize> Evict for Table<S> {
             let displaced =
                 (0..SLOTS_PER_BLOCK).map(|nth| block * SLOTS_PER_BLOCK + nth).find(|&index| {
                     let slot = self.slot(index);
-                    slot.fingerprint != EMPTY
-                        && self.distance(self.home_block(slot.fingerprint), block)
-                            >= self.distance(hole_block, block)
+                    slot.fingerprint != EMPTY_FINGERPRINT
+                        && self.probe_distance(self.home_block(slot.fingerprint), block)
+                            >= self.probe_distance(hole_block, block)
                 });
             if let Some(from) = displaced {
                 *self.slot_mut(hole) = std::mem::take(self.slot_mut(from));
@@ -389,8 +399,8 @@ impl<S: Default + HeapSize> Evict for Table<S> {
         self.chunks.len() * chunk_bytes::<S>() + self.heap_bytes
     }
 
-    /// Rebuilds the table with fourteen sixteenths of the slots used if less than thirteen sixteenths are used, so that
-    /// it neither grows again at the next insertion nor is rebuilt at each removal.
+    /// Rebuilds the table if less than thirteen sixteenths of its slots are used. Afterwards fourteen sixteenths are
+    /// used, so the table neither grows at the next insertion nor is rebuilt at each removal.
     fn trim(&mut self) {
         let chunks = (self.len as usize * 16).div_ceil(BLOCKS_PER_CHUNK * SLOTS_PER_BLOCK * 14);
         let is_sparse = (self.len as usize) * 16 < self.blocks() * SLOTS_PER_BLOCK * 13;
@@ -406,18 +416,19 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    fn states(table: &Table<u32>) -> HashMap<u64, u32> {
+    fn collect_states(table: &Table<u32>) -> HashMap<u64, u32> {
         let blocks = table.chunks.iter().flat_map(|chunk| &chunk.0);
         let all = blocks.flat_map(|block| &block.0);
-        all.filter(|slot| slot.fingerprint != EMPTY)
+        all.filter(|slot| slot.fingerprint != EMPTY_FINGERPRINT)
             .map(|slot| (slot.fingerprint, slot.state))
             .collect()
     }
 
     proptest! {
-        /// Uses few home blocks, so that blocks overflow, wrap around and are moved back.
+        /// Compares a table with a `HashMap`. The fingerprints have few home blocks, so that blocks overflow, and slots
+        /// wrap around and are moved back.
         #[test]
-        fn table_behaves_like_map(
+        fn table_behaves_like_hash_map(
             steps in proptest::collection::vec((any::<bool>(), 0u64..40, any::<u32>()), 1..400),
         ) {
             let mut table = Table::default();
@@ -436,7 +447,7 @@ mod tests {
                     }
                     (false, None) => prop_assert!(!map.contains_key(&fingerprint)),
                 }
-                prop_assert_eq!(&states(&table), &map);
+                prop_assert_eq!(&collect_states(&table), &map);
                 for (&fingerprint, &state) in &map {
                     let found = table.find(fingerprint).map(|index| table.slot(index).state);
                     prop_assert_eq!(found, Some(state));
@@ -460,19 +471,19 @@ mod tests {
             }
             let expired = expires.iter().filter(|&&expires| expires < now).count();
             prop_assert_eq!(swept, expired);
-            prop_assert_eq!(states(&table).len(), expires.len() - expired);
+            prop_assert_eq!(collect_states(&table).len(), expires.len() - expired);
         }
     }
 
     #[test]
-    fn sliding_window_slot_is_half_cache_line() {
+    fn sliding_window_slot_takes_half_cache_line() {
         type State = crate::algorithm::sliding_window::State;
         assert_eq!(size_of::<Slot<State>>(), 32);
         assert_eq!(size_of::<Block<State>>(), 128);
     }
 
     #[test]
-    fn eviction_candidate_expires_first_among_undenied() {
+    fn eviction_candidate_is_undenied_and_expires_first() {
         let mut table = Table::<u32>::default();
         for (key, expires, denied_until) in [(1, 9, 0), (2, 5, 0), (3, 1, 8)] {
             let index = table.insert(key << 8);

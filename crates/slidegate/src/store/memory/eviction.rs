@@ -7,20 +7,21 @@ use super::shard::{HasTable, Shard};
 use super::{HitLocation, MemoryStore};
 use crate::store::table::{CoarseTime, PINNED};
 
-/// The largest number of keys that are evicted from any table of the shard to free memory for a new key. After that a
-/// key of the same table is evicted, which frees a slot.
+/// The largest number of keys that are evicted from all tables of a shard to free memory for a new key. If the memory
+/// is still not enough, a key in the table of the new key is evicted, which frees a slot.
 const MAX_EVICTIONS_PER_INSERT: usize = 16;
 
-/// The number of keys that are evicted from one shard at a time when memory is short: this number, or an eighth of the
-/// slots if that is more. The tables are then sparse enough to free blocks.
-const MIN_EVICTIONS_PER_SHARD: usize = 16;
+/// The smallest number of keys that are evicted from one shard at a time when memory is short. In a large shard an
+/// eighth of the slots is evicted. The tables are then sparse enough to free blocks.
+const MIN_EVICTION_BATCH: usize = 16;
 
 /// The largest number of denied keys that are evicted per charge when memory is short and all keys are being denied.
-/// More than one, so that their number decreases.
+/// More than one, so that the number of keys decreases even if each charge inserts a key.
 const MAX_DENIED_EVICTIONS: usize = 2;
 
 impl<C: Clock> MemoryStore<C> {
-    /// Inserts a key, and evicts others if there are too many keys or there is no memory for the slot.
+    /// Inserts a key, and evicts other keys if there are too many keys or there is no memory for the slot. Returns the
+    /// index of the slot.
     #[cold]
     pub(super) fn insert<K: HasTable>(
         &self,
@@ -35,7 +36,8 @@ impl<C: Clock> MemoryStore<C> {
         self.update_shard(shard, |shard| shard.insert(counter, location.fingerprint))
     }
 
-    /// Counts a new key, and evicts another if there are too many. `shard_index` is the index of `shard`.
+    /// Counts a new key, and evicts another key if there are more than `max_keys`. `shard_index` is the index of
+    /// `shard`.
     fn evict_if_full(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
         let swept = self.update_shard(shard, |shard| shard.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
@@ -49,7 +51,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Evicts keys of a shard until a slot is free in a counter's table, or there is memory for the table to grow.
+    /// Evicts keys of a shard until the table of `counter` has a free slot, or there is memory for the table to grow.
     fn evict_for_slot<K: HasTable>(
         &self,
         shard: &mut Shard,
@@ -69,7 +71,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Adds the bytes by which the state of a charged key has grown, and evicts other keys if memory is short.
+    /// Adds the bytes by which the state of a charged key has grown to the memory use, and evicts other keys if memory
+    /// is short.
     #[cold]
     pub(super) fn record_growth<K: HasTable>(
         &self,
@@ -89,7 +92,7 @@ impl<C: Clock> MemoryStore<C> {
         shard.set_denied_until(counter, location.fingerprint, denied_until);
     }
 
-    /// Adds the bytes by which a locked shard has grown to the total.
+    /// Adds the bytes by which a locked shard has grown to the memory use of the store.
     #[inline]
     pub(super) fn add_bytes(&self, grown: isize) {
         if grown != 0 {
@@ -97,7 +100,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Updates a shard, and adds the bytes by which it has grown to the total.
+    /// Updates a shard, and adds the bytes by which the shard has grown to the memory use of the store.
     pub(super) fn update_shard<R>(
         &self,
         shard: &mut Shard,
@@ -113,8 +116,8 @@ impl<C: Clock> MemoryStore<C> {
         self.memory_bytes() <= self.max_memory
     }
 
-    /// Evicts keys until the store is within its memory budget: first keys of this shard, then of others. Skips locked
-    /// shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
+    /// Evicts keys until the store is within its memory budget: first keys of this shard, then keys of other shards.
+    /// Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
     fn evict_to_budget(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
         self.evict_batch(shard, now);
         for _ in 0..self.shards.len() {
@@ -144,15 +147,17 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Evicts some keys of a shard while memory is short. Returns `false` if all remaining keys are being denied.
+    /// Evicts some keys of a shard while memory is short. Returns `false` if all remaining keys of the shard are being
+    /// denied.
     fn evict_batch(&self, shard: &mut Shard, now: CoarseTime) -> bool {
-        let max_evictions = MIN_EVICTIONS_PER_SHARD.max(shard.slots() / 8);
+        let max_evictions = MIN_EVICTION_BATCH.max(shard.slots() / 8);
         (0..max_evictions).all(|_| {
             self.is_within_budget() || self.evict_one(shard, now, |shard| shard.evict(now))
         })
     }
 
-    /// Evicts a key, and frees the blocks that are no longer needed. Returns whether there was a key to evict.
+    /// Evicts a key by calling `evict`, and frees the blocks that are no longer needed. Returns `true` if a key was
+    /// evicted.
     fn evict_one(
         &self,
         shard: &mut Shard,
@@ -163,13 +168,15 @@ impl<C: Clock> MemoryStore<C> {
         expires.inspect(|expires| self.count_evicted(*expires, now)).is_some()
     }
 
+    /// Counts an evicted key, which expires at `expires`. A key that had expired already does not count as evicted.
     fn count_evicted(&self, expires: CoarseTime, now: CoarseTime) {
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
     }
 
-    /// Evicts a key of another shard than the one at `shard_index`, in which all keys are being denied. Skips shards
-    /// that are locked, since waiting for a lock while holding another could cause a deadlock.
+    /// Evicts a key of another shard, because all keys of the shard at `shard_index` are being denied. Returns the time
+    /// at which the evicted key expires; `None` if no key was evicted. Skips shards that are locked, since waiting for
+    /// a lock while holding another could cause a deadlock.
     fn evict_from_other_shards(&self, shard_index: usize, now: CoarseTime) -> Option<CoarseTime> {
         let others = (shard_index + 1..self.shards.len()).chain(0..shard_index);
         for padded in others.map(|other| &self.shards[other]) {
@@ -187,8 +194,8 @@ impl<C: Clock> MemoryStore<C> {
         None
     }
 
-    /// Evicts the key of all shards whose denial ends first. Skips locked shards, as
-    /// [`evict_from_other_shards`](Self::evict_from_other_shards) does.
+    /// Evicts the key whose denial ends first, from any shard, and returns the time at which the denial ends. Skips
+    /// locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
     fn evict_denied(&self, shard: &mut Shard, shard_index: usize) -> Option<CoarseTime> {
         let mut soonest = shard.all_denied_until();
         let mut soonest_other = None;

@@ -9,32 +9,34 @@ use crate::sync::MutexGuard;
 
 /// The shards that a request has locked.
 pub(super) struct LockedShards<'s> {
+    /// The locked shards, each of them once.
     shards: SmallVec<[MutexGuard<'s, Shard>; BATCH_SIZE]>,
-    /// For each location, the index of its shard in `shards`.
+    /// For each location that was passed to `lock_shards`, the index of its shard in `shards`.
     indices: SmallVec<[usize; BATCH_SIZE]>,
 }
 
 impl LockedShards<'_> {
-    /// Returns the shard of the `nth` location.
+    /// Returns the locked shard that contains the `nth` location.
     #[inline(always)]
     pub(super) fn shard(&mut self, nth: usize) -> &mut Shard {
         &mut self.shards[self.indices[nth]]
     }
 
-    /// Iterates over the shards, each of them once.
+    /// Iterates over the locked shards, each of them once.
     pub(super) fn shards(&mut self) -> impl Iterator<Item = &mut Shard> {
         self.shards.iter_mut().map(|shard| &mut **shard)
     }
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Locks the shards of these locations.
+    /// Locks the shards that contain these locations, each of them once.
     #[inline]
     pub(super) fn lock_shards(&self, locations: &[HitLocation]) -> LockedShards<'_> {
         self.try_lock_shards(locations).unwrap_or_else(|| self.lock_in_order(locations))
     }
 
-    /// Locks the shards without waiting, in any order. Returns `None` if another thread holds one of the locks.
+    /// Locks the shards that contain these locations, in any order and without waiting. Returns `None` if another
+    /// thread holds one of the locks.
     #[inline(always)]
     fn try_lock_shards(&self, locations: &[HitLocation]) -> Option<LockedShards<'_>> {
         let mut locked = LockedShards { shards: SmallVec::new(), indices: SmallVec::new() };
@@ -55,7 +57,7 @@ impl<C: Clock> MemoryStore<C> {
         Some(locked)
     }
 
-    /// Locks the shards in ascending order, and waits for locks that other threads hold.
+    /// Locks the shards that contain these locations, in ascending order, and waits for locks that other threads hold.
     #[cold]
     fn lock_in_order(&self, locations: &[HitLocation]) -> LockedShards<'_> {
         let mut order: SmallVec<[usize; BATCH_SIZE]> =

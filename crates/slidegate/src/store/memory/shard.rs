@@ -15,8 +15,8 @@ use crate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK,
 /// The number of decisions between two sweeps.
 const SWEEP_INTERVAL: u8 = 64;
 
-/// The states of a part of the keys. The table of the default algorithm is on the cache line of the lock; the other
-/// tables are created on first use.
+/// The states of a part of the keys of a store. The table of the default algorithm is on the cache line of the lock;
+/// the other tables are created on first use.
 #[derive(Default)]
 pub(super) struct Shard {
     /// The number of decisions since the last sweep.
@@ -34,7 +34,7 @@ struct OtherTables {
     token_bucket: Table<<TokenBucket as Counter>::State>,
 }
 
-/// A counter that has a table in every shard.
+/// A counter whose states have a table in every shard.
 pub(super) trait HasTable: Counter {
     /// Returns the table of this algorithm in a shard.
     fn table(shard: &mut Shard) -> &mut Table<Self::State>;
@@ -83,7 +83,7 @@ impl Shard {
         std::iter::once(first).chain(others)
     }
 
-    /// Returns the bytes of all tables and of the heap allocations of their states.
+    /// Returns the number of bytes that all tables and the heap allocations of their states take.
     pub(super) fn bytes(&self) -> usize {
         let other_bytes = self.other_tables.as_ref().map_or(0, |others| others.bytes());
         self.sliding_window.bytes() + other_bytes
@@ -94,32 +94,34 @@ impl Shard {
         self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
 
-    /// Returns the bytes by which the table of a counter grows when the fingerprint is inserted.
+    /// Returns the bytes by which the table of a counter grows if the fingerprint is inserted.
     pub(super) fn growth_bytes<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
         C::table(self).growth_bytes(fingerprint)
     }
 
-    /// Removes the expired keys in the next block of each table, and returns their number.
+    /// Removes the expired keys in the next block of each table, and returns the number of removed keys.
     pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
-    /// Removes the expired keys in all blocks, and returns their number. A table that shrinks during the sweep reorders
-    /// its blocks, so expired keys may remain for another call.
+    /// Removes the expired keys in all blocks, and returns the number of removed keys. A table that shrinks during the
+    /// sweep reorders its blocks, so expired keys may remain for another call.
     pub(super) fn sweep_all(&mut self, now: CoarseTime) -> usize {
         self.tables()
             .map(|table| (0..table.blocks()).map(|_| table.sweep(now)).sum::<usize>())
             .sum()
     }
 
-    /// Evicts the key of a small sample that expires first, but no key that is being denied. Returns its expiry time.
+    /// Evicts the key that expires first in a small sample, and returns the time at which the key expires. A key that
+    /// is being denied is not evicted. Returns `None` if no key was evicted.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
         remove_soonest(
             self.tables().filter_map(|table| Some((table.eviction_candidate(now)?, table))),
         )
     }
 
-    /// Evicts a key as [`evict`](Self::evict) does, but from the table of one counter, so that it has a free slot.
+    /// Evicts a key as [`evict`](Self::evict) does, but only from the table of `C`, so that this table gets a free
+    /// slot.
     pub(super) fn evict_for<C: HasTable>(&mut self, _: C, now: CoarseTime) -> Option<CoarseTime> {
         let table = C::table(self);
         let candidate = table.eviction_candidate(now)?;
@@ -132,7 +134,7 @@ impl Shard {
         self.tables().for_each(|table| table.trim());
     }
 
-    /// Replaces the time until which a key is denied, and returns the previous one.
+    /// Replaces the time until which a key is denied, and returns the previous time.
     pub(super) fn set_denied_until<C: HasTable>(
         &mut self,
         _: C,
@@ -144,7 +146,7 @@ impl Shard {
         slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
     }
 
-    /// Evicts the key whose denial ends first. Returns the end of its denial.
+    /// Evicts the key whose denial ends first. Returns the time at which the denial ends.
     pub(super) fn evict_denied(&mut self) -> Option<CoarseTime> {
         remove_soonest(self.tables().filter_map(|table| Some((table.first_undenied()?, table))))
     }
@@ -155,7 +157,7 @@ impl Shard {
         candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)
     }
 
-    /// Counts a decision, and returns whether a sweep is due.
+    /// Counts a decision. Returns `true` if a sweep is due.
     #[inline]
     pub(super) fn count_decision(&mut self) -> bool {
         self.decisions_since_sweep = (self.decisions_since_sweep + 1) % SWEEP_INTERVAL;
@@ -202,7 +204,7 @@ impl Shard {
         counter.chargeable_units(&C::table(self).slot(slot).state, now, cost)
     }
 
-    /// Charges the state in a slot, and sets `grown` to the bytes by which the state has grown on the heap.
+    /// Charges the state in a slot. Sets `grown` to the bytes by which the heap allocations of the state have grown.
     #[inline(always)]
     pub(super) fn charge<C: HasTable>(
         &mut self,
@@ -230,7 +232,8 @@ impl Shard {
         effect
     }
 
-    /// Reverts a charge if the key exists. Returns the bytes by which its state has grown.
+    /// Reverts a charge if the key exists. Returns the bytes by which the heap allocations of the key's state have
+    /// grown.
     pub(super) fn revert<C: HasTable>(
         &mut self,
         counter: C,
@@ -248,8 +251,8 @@ impl Shard {
         table.update(slot, revert).1
     }
 
-    /// Refunds units if the key exists. Returns the outcome of one unit after the refund, and the bytes by which the
-    /// state has grown.
+    /// Refunds units if the key exists. Returns the outcome of a hit that requires one unit after the refund, and the
+    /// bytes by which the heap allocations of the state have grown.
     pub(super) fn refund<C: HasTable>(
         &mut self,
         counter: C,
@@ -267,7 +270,7 @@ impl Shard {
         (self.peek_slot(counter, slot, now, 1), grown)
     }
 
-    /// Removes a key. Returns whether it existed.
+    /// Removes a key. Returns `true` if the key existed.
     pub(super) fn remove<C: HasTable>(&mut self, _: C, fingerprint: u64) -> bool {
         let table = C::table(self);
         let slot = table.find(fingerprint);
@@ -275,7 +278,8 @@ impl Shard {
     }
 }
 
-/// Removes the candidate that expires first from its table, and returns its expiry time.
+/// Removes the candidate that expires first from its table, and returns the time at which it expires; `None` if there
+/// are no candidates.
 fn remove_soonest<'t>(
     candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
 ) -> Option<CoarseTime> {
