@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use slidegate::{Clock, SystemClock};
 
 use crate::client::Client;
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate_command};
 use crate::server::Redis;
 
 const POLICY: &str = "
@@ -24,7 +24,7 @@ fn check_body(attributes: Value, cost: u64) -> Value {
 }
 
 /// Sends a request to `/v1/explain`, and returns the response body.
-fn explain(server: &Server, request: &Value) -> Value {
+fn post_explain(server: &Server, request: &Value) -> Value {
     let response = Client::with_address(server.admin()).post("/v1/explain", request.to_string());
     assert_eq!(response.status, 200, "{}", response.body);
     response.json()
@@ -33,18 +33,18 @@ fn explain(server: &Server, request: &Value) -> Value {
 /// Runs the `explain` command against a server, and returns its stdout and stderr.
 fn run_explain(server: &Server, arguments: &[&str]) -> (String, String) {
     let url = format!("http://{}", server.admin());
-    let output = slidegate().args(["explain", "--server", &url]).args(arguments).output().unwrap();
+    let output = slidegate_command().args(["explain", "--server", &url]).args(arguments).output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
-fn explain_reports_matches_counts_and_missing_units() {
+fn explain_reports_matching_rules_and_used_units() {
     let server = Server::start_with_admin(POLICY, &[]);
     let acme = check_body(json!({ "tenant": "acme", "path": "/users/7" }), 1);
     for _ in 0..3 {
         assert_eq!(Client::new(&server).check(&acme).status, 200);
     }
-    let explained = explain(&server, &acme);
+    let explained = post_explain(&server, &acme);
     assert_eq!(
         (&explained["allowed"], &explained["route"]),
         (&json!(false), &json!("/users/{id}"))
@@ -72,13 +72,13 @@ fn explain_reports_matches_counts_and_missing_units() {
 }
 
 #[test]
-fn explain_charges_and_counts_nothing() {
+fn explain_changes_no_counters_or_metrics() {
     let server = Server::start_with_admin(POLICY, &[]);
     let acme = check_body(json!({ "tenant": "acme" }), 1);
     for _ in 0..10 {
-        assert_eq!(explain(&server, &acme)["rules"][0]["limits"][0]["now"]["used"], 0);
+        assert_eq!(post_explain(&server, &acme)["rules"][0]["limits"][0]["now"]["used"], 0);
     }
-    let samples = crate::samples::Samples::scrape(&server);
+    let samples = crate::samples::MetricSamples::scrape(&server);
     assert_eq!(samples.sum("slidegate_decisions_total", "per-tenant"), 0.0);
     assert_eq!(samples.sum("slidegate_requests_total", ""), 0.0);
 }
@@ -90,7 +90,7 @@ fn explained_retry_after_is_exact() {
     let pro = check_body(json!({ "tenant": "acme", "plan": "pro" }), 3);
     let client = Client::new(&server);
     assert_eq!(client.check(&pro).status, 200);
-    let explained = explain(&server, &pro);
+    let explained = post_explain(&server, &pro);
     assert_eq!(explained["rules"][0]["override"], "override `pro`");
     let limit = &explained["rules"][0]["limits"][0];
     let to_pass = limit["to_pass"].as_str().unwrap();
@@ -102,14 +102,14 @@ fn explained_retry_after_is_exact() {
     while clock.now() < retry_at {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(explain(&server, &pro)["allowed"], true);
+    assert_eq!(post_explain(&server, &pro)["allowed"], true);
     assert_eq!(client.check(&pro).status, 200);
 }
 
 #[test]
 fn explained_cost_above_max_has_no_retry_after() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let costly = explain(&server, &check_body(json!({ "tenant": "acme" }), 4));
+    let costly = post_explain(&server, &check_body(json!({ "tenant": "acme" }), 4));
     let limit = &costly["rules"][0]["limits"][0];
     assert_eq!(limit["to_pass"], "never allowed at this cost: at most 3 fit");
     assert_eq!(
@@ -142,7 +142,7 @@ watched: applies
 
 /// The attributes are not sorted, and a rule matches one order only.
 #[test]
-fn explain_numbers_descriptors_and_keeps_order() {
+fn explain_command_numbers_descriptors_in_order() {
     let policy = "
 rules:
   - { name: of-plan, descriptor: [user, plan], per: [user, plan], limits: [3/h] }
@@ -175,7 +175,7 @@ allowed: of-plan is closest to its limit
     assert_eq!(without_reasons(&text), expected);
     let file = TempFile::new(".yaml", policy);
     let run_with_policy = |arguments: &[&str]| {
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.args(["explain", "--policy"]).arg(file.path()).args(arguments);
         let output = command.output().unwrap();
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -196,11 +196,11 @@ allowed: of-plan is closest to its limit
 }
 
 #[test]
-fn invalid_explain_requests_report_reason() {
+fn failed_explain_requests_report_reason() {
     let server = Server::start_with_admin(POLICY, &[]);
     let error = |url: &str, arguments: &[&str]| {
         let output =
-            slidegate().args(["explain", "--server", url]).args(arguments).output().unwrap();
+            slidegate_command().args(["explain", "--server", url]).args(arguments).output().unwrap();
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
         String::from_utf8(output.stderr).unwrap()
     };
@@ -219,7 +219,7 @@ fn invalid_explain_requests_report_reason() {
 }
 
 #[test]
-fn explain_without_store_reports_rule_fallbacks() {
+fn explain_during_store_outage_reports_rule_fallbacks() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];
@@ -231,7 +231,7 @@ rules:
 ";
     let server = Server::start_with_admin(policy, &flags);
     redis.pause();
-    let explained = explain(&server, &check_body(json!({ "tenant": "acme" }), 1));
+    let explained = post_explain(&server, &check_body(json!({ "tenant": "acme" }), 1));
     assert_eq!((&explained["allowed"], &explained["degraded"]), (&json!(true), &json!(true)));
     assert_eq!(explained["rules"][0]["limits"][0]["now"]["used"], 0);
     assert_eq!(explained["rules"][1]["limits"][0]["now"], Value::Null);

@@ -30,7 +30,7 @@ fn readyz_reports_details_on_both_listeners() {
 
 /// The admin listener still responds while requests finish, and the server exits with 0 within the grace period.
 #[test]
-fn stopping_server_finishes_requests_and_cuts_stuck_ones() {
+fn shutdown_finishes_requests_and_closes_stuck_connections() {
     let server = Server::start_with_admin(POLICY, &["--shutdown-grace", "1s"]);
     let mut stuck = RawConnection::connect(server.address());
     stuck.write("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{");
@@ -53,7 +53,7 @@ fn stopping_server_finishes_requests_and_cuts_stuck_ones() {
 }
 
 #[test]
-fn request_during_stop_gets_connection_close() {
+fn response_during_shutdown_has_connection_close() {
     let server = Server::start_with_admin(POLICY, &[]);
     let mut connection = RawConnection::connect(server.address());
     let check =
@@ -78,7 +78,7 @@ fn wait_until_ready(server: &Server) {
 
 /// There is no listener at the address of the store.
 #[test]
-fn unreachable_store_is_logged_and_not_reachable() {
+fn unreachable_store_is_logged_and_reported_by_readyz() {
     let mut redis = Redis::start();
     let address = redis.address();
     redis.kill();
@@ -102,7 +102,7 @@ fn unreachable_store_is_logged_and_not_reachable() {
 }
 
 #[test]
-fn lost_store_fails_readiness_only_if_needed() {
+fn store_outage_fails_readiness_only_with_flag() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ureq::Agent;
 
 use crate::client::RawConnection;
-use crate::common::{Server, TempFile, slidegate, with_open_file_limit};
+use crate::common::{Server, TempFile, slidegate_command, with_open_file_limit};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 
@@ -15,11 +15,11 @@ const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Incomplete HTTP/1.1 requests: the server waits for the rest.
-const HTTP_STARTS: [&str; 3] =
+const INCOMPLETE_HTTP1_REQUESTS: [&str; 3] =
     ["", "GET /heal", "POST /v1/explain HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"];
 
 /// Incomplete HTTP/2 requests. Any bytes other than the preface would close the connection.
-const GRPC_STARTS: [&str; 1] = [""];
+const INCOMPLETE_HTTP2_REQUESTS: [&str; 1] = [""];
 
 /// Opens connections on which the server waits for a request.
 fn open_idle_connections(address: SocketAddr, starts: &[&str], count: usize) -> Vec<RawConnection> {
@@ -47,8 +47,8 @@ fn idle_clients_do_not_delay_probes() {
     let flags = ["--grpc", "127.0.0.1:0", "--max-connections", "2"];
     let server = Server::start_with_admin(POLICY, &flags);
     let clients = (
-        open_idle_connections(server.address(), &HTTP_STARTS, 9),
-        open_idle_connections(server.grpc(), &GRPC_STARTS, 9),
+        open_idle_connections(server.address(), &INCOMPLETE_HTTP1_REQUESTS, 9),
+        open_idle_connections(server.grpc(), &INCOMPLETE_HTTP2_REQUESTS, 9),
     );
     assert_probes_succeed(&server);
     drop(clients);
@@ -58,7 +58,7 @@ fn idle_clients_do_not_delay_probes() {
 fn idle_admin_connections_do_not_delay_probes() {
     let server = Server::start_with_admin(POLICY, &[]);
     // More than the maximum of 64, and few enough that the others fit into the listen queue.
-    let mut idle = open_idle_connections(server.admin(), &HTTP_STARTS, 150);
+    let mut idle = open_idle_connections(server.admin(), &INCOMPLETE_HTTP1_REQUESTS, 150);
     assert_probes_succeed(&server);
     // At most 64 are left: the server has closed the oldest.
     for connection in &mut idle[..150 - 64] {
@@ -83,7 +83,7 @@ fn admin_connection_closes_after_response() {
 #[test]
 fn client_connections_leave_file_descriptors_for_probes() {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path());
     for listener in ["--http", "--grpc", "--admin"] {
         command.args([listener, "127.0.0.1:0"]);
@@ -91,8 +91,8 @@ fn client_connections_leave_file_descriptors_for_probes() {
     let server = Server::spawn(&mut with_open_file_limit(300, &command));
     // More than the open file limit, and few enough that the others fit into the listen queues.
     let clients = (
-        open_idle_connections(server.address(), &HTTP_STARTS, 180),
-        open_idle_connections(server.grpc(), &GRPC_STARTS, 180),
+        open_idle_connections(server.address(), &INCOMPLETE_HTTP1_REQUESTS, 180),
+        open_idle_connections(server.grpc(), &INCOMPLETE_HTTP2_REQUESTS, 180),
     );
     assert_probes_succeed(&server);
     drop(clients);

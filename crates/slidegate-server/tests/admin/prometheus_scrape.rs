@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, HttpResponse};
 use crate::common::Server;
-use crate::documented::metrics;
+use crate::documented::documented_metrics;
 use crate::prometheus::{Prometheus, Sample};
 
 const POLICY: &str = "
@@ -23,13 +23,13 @@ rules:
 ";
 
 /// Number of concurrent callers. Few enough that they do not overload the machine.
-const CALLERS: usize = 4;
+const CALLER_COUNT: usize = 4;
 
 /// Numbers of request results and limit outcomes, by labels.
-type Counts = BTreeMap<String, u64>;
+type CountsByLabel = BTreeMap<String, u64>;
 
 /// Returns the path and body of a caller's `nth` request.
-fn request(nth: usize, caller: usize) -> (&'static str, Value) {
+fn nth_request(nth: usize, caller: usize) -> (&'static str, Value) {
     let tenant = format!("t{}", nth % 3);
     let plan = if nth.is_multiple_of(3) { "pro" } else { "free" };
     let attributes =
@@ -39,8 +39,8 @@ fn request(nth: usize, caller: usize) -> (&'static str, Value) {
     (path, json!({ "domain": "api", "attributes": attributes, "cost": cost }))
 }
 
-/// Counts a response.
-fn count_response(counts: &mut Counts, path: &str, response: &HttpResponse) {
+/// CountsByLabel a response.
+fn count_response(counts: &mut CountsByLabel, path: &str, response: &HttpResponse) {
     let mut count = |label: String| *counts.entry(label).or_default() += 1;
     let result = match response.status {
         200 => "allowed",
@@ -77,10 +77,10 @@ fn count_response(counts: &mut Counts, path: &str, response: &HttpResponse) {
 }
 
 /// Sends requests until `stop` is set, and returns the counts of their responses.
-fn run_caller(address: SocketAddr, caller: usize, stop: &AtomicBool) -> Counts {
-    let (client, mut counts) = (Client::with_address(address), Counts::new());
+fn send_requests_until_stopped(address: SocketAddr, caller: usize, stop: &AtomicBool) -> CountsByLabel {
+    let (client, mut counts) = (Client::with_address(address), CountsByLabel::new());
     for nth in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
-        let (path, check) = request(nth, caller);
+        let (path, check) = nth_request(nth, caller);
         let body = if nth % 100 == 3 { "{".to_owned() } else { check.to_string() };
         count_response(&mut counts, path, &client.post(path, body));
     }
@@ -88,8 +88,8 @@ fn run_caller(address: SocketAddr, caller: usize, stop: &AtomicBool) -> Counts {
 }
 
 /// Returns the counts of Prometheus.
-fn prometheus_counts(prometheus: &Prometheus) -> Counts {
-    let mut counts = Counts::new();
+fn counts_in_prometheus(prometheus: &Prometheus) -> CountsByLabel {
+    let mut counts = CountsByLabel::new();
     let mut read = |metric: &str, name: fn(&Sample) -> String| {
         for sample in prometheus.query(&format!("{metric} > 0")).unwrap() {
             counts.insert(name(&sample), sample.value as u64);
@@ -112,8 +112,8 @@ fn prometheus_totals_match_responses_under_load() {
     let stop = AtomicBool::new(false);
     let address = server.address();
     let (prometheus, counts) = thread::scope(|scope| {
-        let run = |caller| run_caller(address, caller, &stop);
-        let callers: Vec<_> = (0..CALLERS).map(|nth| scope.spawn(move || run(nth))).collect();
+        let run = |caller| send_requests_until_stopped(address, caller, &stop);
+        let callers: Vec<_> = (0..CALLER_COUNT).map(|nth| scope.spawn(move || run(nth))).collect();
         let prometheus = Prometheus::start(&[server.admin()]);
         // The counters continue after a change of the policy.
         for reload in 0..5 {
@@ -122,7 +122,7 @@ fn prometheus_totals_match_responses_under_load() {
             server.wait_for_log("the policy has changed");
         }
         stop.store(true, Ordering::Relaxed);
-        let mut total = Counts::new();
+        let mut total = CountsByLabel::new();
         for caller in callers {
             for (label, count) in caller.join().unwrap() {
                 *total.entry(label).or_default() += count;
@@ -131,9 +131,9 @@ fn prometheus_totals_match_responses_under_load() {
         (prometheus, total)
     });
     prometheus.wait_for_scrapes(2);
-    assert_eq!(prometheus_counts(&prometheus), counts);
+    assert_eq!(counts_in_prometheus(&prometheus), counts);
     assert_eq!(prometheus.value(r#"slidegate_policy_reloads_total{result="changed"}"#), 5.0);
-    for metric in metrics() {
+    for metric in documented_metrics() {
         for series in metric.series() {
             let found = prometheus.series(&series).unwrap();
             assert!(!found.is_empty(), "{series} is documented and missing");

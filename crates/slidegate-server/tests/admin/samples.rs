@@ -6,9 +6,9 @@ use crate::client::Client;
 use crate::common::Server;
 
 /// Values by name and labels, in the syntax of the response.
-pub struct Samples(BTreeMap<String, f64>);
+pub struct MetricSamples(BTreeMap<String, f64>);
 
-impl Samples {
+impl MetricSamples {
     /// Scrapes a server.
     pub fn scrape(server: &Server) -> Self {
         let response = Client::with_address(server.admin()).call("GET", "/metrics");

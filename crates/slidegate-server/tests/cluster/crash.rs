@@ -15,7 +15,7 @@ rules:
 
 const DOMAINS: [&str; 2] = ["bounded", "available"];
 
-fn wait_for_silence(nodes: &[&Node], silent_node: &str) {
+fn wait_until_silent(nodes: &[&Node], silent_node: &str) {
     for node in nodes {
         let members = || node.members_in_state("silent");
         wait_until("the node is silent", members, |silent| *silent == [silent_node]);
@@ -32,7 +32,7 @@ fn replicated_charges_survive_node_crash() {
     }
     let before = b.status()["incarnation"].clone();
     drop(b);
-    wait_for_silence(&[&a, &c], "b");
+    wait_until_silent(&[&a, &c], "b");
     assert_eq!(a.metric("slidegate_cluster_members", r#"state="silent""#), 1.0);
     // The killed node may have allowed more than it replicated: the others stop at max_unsynced units each.
     let bounded = a.count_allowed("bounded", 20) + c.count_allowed("bounded", 20);
@@ -59,7 +59,7 @@ fn replicated_charges_survive_node_crash() {
 }
 
 #[test]
-fn paused_node_catches_up() {
+fn paused_node_receives_missed_charges() {
     let configs = node_configs::<3>(POLICY);
     let [a, b, c] = start_nodes(&configs);
     assert_eq!(b.count_allowed("bounded", 30), 30);
@@ -67,7 +67,7 @@ fn paused_node_catches_up() {
     b.signal("STOP");
     // The others wait for acknowledgements of `b`, both before and after it counts as silent.
     assert_eq!(a.count_allowed("bounded", 20), 5);
-    wait_for_silence(&[&a, &c], "b");
+    wait_until_silent(&[&a, &c], "b");
     assert_eq!(c.count_allowed("bounded", 20), 5);
     b.signal("CONT");
     // The resumed node does not know yet that it was paused.

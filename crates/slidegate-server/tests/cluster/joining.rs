@@ -67,7 +67,7 @@ fn single_node_forms_a_cluster() {
 }
 
 #[test]
-fn host_name_works_as_seed() {
+fn host_name_is_accepted_as_seed() {
     let common = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
     let start_server = |more: &[&str]| {
         Node::new(Server::start_with_admin(&policy_with_max(9, 1), &[&common[..], more].concat()))
@@ -81,7 +81,7 @@ fn host_name_works_as_seed() {
 }
 
 #[test]
-fn status_without_cluster_is_not_found() {
+fn cluster_status_without_cluster_store_is_404() {
     let server = Server::start_with_admin(&policy_with_max(9, 1), &[]);
     let admin = Client::with_address(server.admin());
     let response = admin.call("GET", "/v1/cluster");
@@ -92,7 +92,7 @@ fn status_without_cluster_is_not_found() {
 }
 
 #[test]
-fn seeds_started_at_once_form_one_cluster() {
+fn seeds_started_simultaneously_form_one_cluster() {
     let configs = node_configs::<3>(&policy_with_max(90, 5));
     let nodes = thread::scope(|scope| {
         configs
@@ -108,7 +108,7 @@ fn seeds_started_at_once_form_one_cluster() {
 }
 
 #[test]
-fn late_node_receives_all_counters() {
+fn late_joining_node_receives_all_counters() {
     let [first, second, third] = node_configs::<3>(&policy_with_max(100, 50));
     let [first, second] = start_nodes(&[first, second]);
     assert_eq!(first.count_allowed("default", 30) + second.count_allowed("default", 30), 60);

@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::common::Server;
 
 /// The cluster key of all nodes in a test.
-pub const KEY: &str = "a key that only the nodes of tests know";
+pub const CLUSTER_KEY: &str = "a key that only the nodes of tests know";
 
 /// Pause between two polls of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ pub fn node_configs<const N: usize>(policy: &str) -> [NodeConfig; N] {
         listen: unused_address(),
         advertise: None,
         seeds: String::new(),
-        key: KEY,
+        key: CLUSTER_KEY,
         policy: policy.to_owned(),
         // Longer than the default, since other processes compete for the cores.
         sync_wait: "500ms",
@@ -129,15 +129,15 @@ impl Node {
 
     /// Checks a request in a domain with one rule.
     pub fn check(&self, domain: &str) -> CheckOutcome {
-        self.send("/v1/check", domain)
+        self.send_request("/v1/check", domain)
     }
 
     /// Returns the units that remain in a domain, as far as this node knows.
     pub fn remaining(&self, domain: &str) -> u64 {
-        self.send("/v1/peek", domain).remaining
+        self.send_request("/v1/peek", domain).remaining
     }
 
-    fn send(&self, path: &str, domain: &str) -> CheckOutcome {
+    fn send_request(&self, path: &str, domain: &str) -> CheckOutcome {
         let request = json!({ "domain": domain, "attributes": { "client": "alice" } });
         let response = self.client.post(path, request.to_string()).json();
         assert_eq!(response["degraded"], false, "{response}");

@@ -15,7 +15,7 @@ rules:
   - { name: soon, domain: soon, per: [client], limits: [1000/s], cluster: { max_unsynced: 1 } }
 ";
 
-fn wait_for_silence(node: &Node, silent_nodes: &[&str]) {
+fn wait_until_silent(node: &Node, silent_nodes: &[&str]) {
     let members = || node.members_in_state("silent");
     wait_until("the nodes are silent", members, |silent| *silent == silent_nodes);
 }
@@ -30,9 +30,9 @@ fn partitioned_nodes_stay_bounded_and_converge() {
         wait_for_remaining(&[&a, &b, &c], domain, 60);
     }
     network.cut(&[&configs[0]], &[&configs[1], &configs[2]]);
-    wait_for_silence(&a, &["b", "c"]);
-    wait_for_silence(&b, &["a"]);
-    wait_for_silence(&c, &["a"]);
+    wait_until_silent(&a, &["b", "c"]);
+    wait_until_silent(&b, &["a"]);
+    wait_until_silent(&c, &["a"]);
     assert_eq!((&a.status()["majority"], &b.status()["majority"]), (&false.into(), &true.into()));
 
     // Each node allows max_unsynced units and no more.
@@ -61,7 +61,7 @@ fn partitioned_nodes_stay_bounded_and_converge() {
 }
 
 #[test]
-fn short_link_failure_is_harmless() {
+fn short_link_failure_loses_no_charges() {
     let mut configs = node_configs::<2>(POLICY);
     let network = RelayNetwork::between(&mut configs);
     let [a, b] = start_nodes(&configs);

@@ -16,10 +16,10 @@ const BUFFER_BYTES: usize = 65_536;
 
 /// A network of relays between nodes.
 #[derive(Clone, Default)]
-pub struct RelayNetwork(Arc<LinkState>);
+pub struct RelayNetwork(Arc<NetworkState>);
 
 #[derive(Default)]
-struct LinkState {
+struct NetworkState {
     /// Pairs of nodes that cannot reach each other.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
@@ -28,7 +28,7 @@ struct LinkState {
 /// The link between two nodes, in both directions.
 #[derive(Clone)]
 struct RelayLink {
-    state: Arc<LinkState>,
+    state: Arc<NetworkState>,
     ends: [IpAddr; 2],
 }
 
@@ -65,7 +65,7 @@ impl RelayNetwork {
         self.0.changed.notify_all();
     }
 
-    fn link(&self, from: SocketAddr, to: SocketAddr) -> RelayLink {
+    fn link_between(&self, from: SocketAddr, to: SocketAddr) -> RelayLink {
         RelayLink { state: self.0.clone(), ends: node_pair(from.ip(), to.ip()) }
     }
 
@@ -73,7 +73,7 @@ impl RelayNetwork {
         let (listener, network) = (TcpListener::bind(relay).unwrap(), self.clone());
         thread::spawn(move || {
             while let Ok((stream, from)) = listener.accept() {
-                let link = network.link(from, to);
+                let link = network.link_between(from, to);
                 thread::spawn(move || link.relay_connection(stream, to));
             }
         });
@@ -84,7 +84,7 @@ impl RelayNetwork {
         thread::spawn(move || {
             let (mut forwarders, mut datagram) = (HashMap::new(), vec![0; BUFFER_BYTES]);
             while let Ok((bytes, from)) = socket.recv_from(&mut datagram) {
-                let link = network.link(from, to);
+                let link = network.link_between(from, to);
                 let forwarder = forwarders.entry(from).or_insert_with(|| {
                     let forwarder = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
                     let (socket, receiver, link) =

@@ -11,7 +11,7 @@ use crate::node::{
 };
 
 #[test]
-fn departed_node_is_not_waited_for() {
+fn nodes_do_not_wait_for_departed_node() {
     let [a, b, c] = start_nodes(&node_configs::<3>(&policy_with_max(90, 5)));
     assert_eq!(b.count_allowed("default", 30), 30);
     b.stop();

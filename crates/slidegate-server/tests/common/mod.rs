@@ -15,7 +15,7 @@ use std::{env, fs, thread};
 const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns a command that runs the program, without `SLIDEGATE_` variables of the test's environment.
-pub fn slidegate() -> Command {
+pub fn slidegate_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slidegate"));
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("SLIDEGATE_") {
@@ -90,7 +90,7 @@ impl Server {
     /// Starts a server with this policy and these flags, and waits until it listens.
     pub fn start_with(policy: &str, flags: &[&str]) -> Self {
         let file = TempFile::new(".yaml", policy);
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.arg("serve").arg("--policy").arg(file.path()).args(["--http", "127.0.0.1:0"]);
         let mut server = Self::spawn(command.args(flags));
         server.policy = Some(file);

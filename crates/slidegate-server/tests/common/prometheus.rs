@@ -47,7 +47,7 @@ impl Prometheus {
         fs::write(folder.join("prometheus.yml"), scrape_config(targets)).unwrap();
         let rules = deploy_folder().join("slidegate.rules.yml");
         fs::copy(rules, folder.join("slidegate.rules.yml")).unwrap();
-        let (child, address) = spawn(&folder);
+        let (child, address) = spawn_prometheus(&folder);
         let prometheus = Self { child, address, folder, targets: targets.len() };
         prometheus.wait_for_scrapes(3);
         prometheus
@@ -156,7 +156,7 @@ impl Drop for Prometheus {
 }
 
 /// Returns a command for a program of Prometheus, which `make test` unpacks.
-pub fn program(name: &str) -> Command {
+pub fn prometheus_program(name: &str) -> Command {
     let path =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join("../deploy/prometheus/usr/bin").join(name);
     assert!(
@@ -189,8 +189,8 @@ fn scrape_config(targets: &[SocketAddr]) -> String {
 }
 
 /// Starts Prometheus on a free port, and waits until it is ready.
-fn spawn(folder: &Path) -> (Child, SocketAddr) {
-    let mut child = program("prometheus")
+fn spawn_prometheus(folder: &Path) -> (Child, SocketAddr) {
+    let mut child = prometheus_program("prometheus")
         .current_dir(folder)
         .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
         .args(["--web.listen-address=127.0.0.1:0"])

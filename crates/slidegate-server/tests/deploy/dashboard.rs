@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::documented::metrics;
-use crate::expression::{find_errors, selectors};
+use crate::documented::documented_metrics;
+use crate::expression::{find_undocumented, parse_selectors};
 use crate::prometheus::Prometheus;
-use crate::{alerts, elements, exporter, read, string};
+use crate::{alerts, array_elements, exporter, read_project_file, as_string};
 
 /// The values that Grafana substitutes for its variables when "All" is selected.
-const VARIABLES: [(&str, &str); 5] = [
+const GRAFANA_VARIABLES: [(&str, &str); 5] = [
     ("$__rate_interval", "1s"),
     ("$__range", "1m"),
     ("$job", ".*"),
@@ -18,28 +18,28 @@ const VARIABLES: [(&str, &str); 5] = [
     ("$domain", ".*"),
 ];
 
-fn dashboard() -> Value {
-    serde_json::from_str(&read("deploy/grafana/slidegate.json")).unwrap()
+fn read_dashboard() -> Value {
+    serde_json::from_str(&read_project_file("deploy/grafana/slidegate.json")).unwrap()
 }
 
 /// Returns all panels with data, without row headings.
-fn panels() -> Vec<Value> {
-    let dashboard = dashboard();
-    let panels = elements(&dashboard["panels"]).iter().filter(|panel| panel["type"] != "row");
+fn read_panels() -> Vec<Value> {
+    let dashboard = read_dashboard();
+    let panels = array_elements(&dashboard["panels"]).iter().filter(|panel| panel["type"] != "row");
     panels.cloned().collect()
 }
 
 /// Returns the query expressions of a panel, each with the legend that names the series of its result.
-fn targets(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
-    elements(&panel["targets"])
+fn panel_queries(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
+    array_elements(&panel["targets"])
         .iter()
-        .map(|target| (string(&target["expr"]), string(&target["legendFormat"])))
+        .map(|target| (as_string(&target["expr"]), as_string(&target["legendFormat"])))
 }
 
 /// Returns the selector and the label of each variable's query, which is `label_values(metric{…}, label)`.
 fn variable_queries() -> Vec<(String, String)> {
-    let dashboard = dashboard();
-    let queries = elements(&dashboard["templating"]["list"]).iter();
+    let dashboard = read_dashboard();
+    let queries = array_elements(&dashboard["templating"]["list"]).iter();
     let queries = queries.filter_map(|variable| variable["query"]["query"].as_str());
     let parts = queries.map(|query| {
         let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
@@ -51,7 +51,7 @@ fn variable_queries() -> Vec<(String, String)> {
 
 /// Returns an expression with its variables substituted, as Grafana sends it.
 fn substitute_variables(expression: &str) -> String {
-    let substituted = VARIABLES
+    let substituted = GRAFANA_VARIABLES
         .iter()
         .fold(expression.to_owned(), |text, (variable, value)| text.replace(variable, value));
     assert!(!substituted.contains('$'), "unknown variable: {substituted}");
@@ -60,9 +60,9 @@ fn substitute_variables(expression: &str) -> String {
 
 #[test]
 fn prometheus_returns_data_for_every_panel() {
-    let prometheus = Prometheus::start(&[exporter::start()]);
-    for panel in panels() {
-        for (expression, legend) in targets(&panel) {
+    let prometheus = Prometheus::start(&[exporter::start_fake_exporter()]);
+    for panel in read_panels() {
+        for (expression, legend) in panel_queries(&panel) {
             let expression = substitute_variables(expression);
             let samples = prometheus.wait_for(&expression);
             for sample in &samples {
@@ -89,17 +89,17 @@ fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn dashboard_queries_exactly_the_documented_metrics() {
-    let metrics = metrics();
-    let panels = panels();
-    let expressions = panels.iter().flat_map(targets).map(|(expression, _)| expression.to_owned());
+    let metrics = documented_metrics();
+    let panels = read_panels();
+    let expressions = panels.iter().flat_map(panel_queries).map(|(expression, _)| expression.to_owned());
     let expressions: Vec<String> =
         expressions.chain(variable_queries().into_iter().map(|(name, _)| name)).collect();
     let mut names = BTreeSet::new();
     for expression in &expressions {
-        // The variables are not substituted: `find_errors` does not need their values.
-        let errors = find_errors(expression, &metrics, &BTreeSet::new());
+        // The variables are not substituted: `find_undocumented` does not need their values.
+        let errors = find_undocumented(expression, &metrics, &BTreeSet::new());
         assert!(errors.is_empty(), "{expression}: {errors:?}");
-        names.extend(selectors(expression).into_iter().map(|selector| selector.name));
+        names.extend(parse_selectors(expression).into_iter().map(|selector| selector.name));
     }
     let is_shown = |series: &String| names.contains(series);
     let hidden: Vec<_> =
@@ -108,10 +108,10 @@ fn dashboard_queries_exactly_the_documented_metrics() {
 }
 
 #[test]
-fn every_panel_filters_by_the_variables() {
-    for panel in panels() {
-        for (expression, _) in targets(&panel) {
-            for selector in selectors(expression) {
+fn every_panel_filters_by_dashboard_variables() {
+    for panel in read_panels() {
+        for (expression, _) in panel_queries(&panel) {
+            for selector in parse_selectors(expression) {
                 let has = |label: &str, value: &str| {
                     selector.labels.iter().any(|(name, is)| name == label && *is == [value])
                 };
@@ -124,7 +124,7 @@ fn every_panel_filters_by_the_variables() {
             }
         }
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
-        for target in elements(&panel["targets"]) {
+        for target in array_elements(&panel["targets"]) {
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
         }
     }
@@ -133,14 +133,14 @@ fn every_panel_filters_by_the_variables() {
 #[test]
 fn every_panel_has_title_description_and_unit() {
     let mut titles = BTreeSet::new();
-    for panel in panels() {
-        let title = string(&panel["title"]).to_owned();
-        let description = string(&panel["description"]);
+    for panel in read_panels() {
+        let title = as_string(&panel["title"]).to_owned();
+        let description = as_string(&panel["description"]);
         assert!(
             description.len() > title.len() && description.ends_with('.'),
             "{title}: {description}"
         );
-        let unit = string(&panel["fieldConfig"]["defaults"]["unit"]);
+        let unit = as_string(&panel["fieldConfig"]["defaults"]["unit"]);
         let units = ["reqps", "ops", "percentunit", "s", "Bps", "bytes", "short", "none"];
         assert!(units.contains(&unit), "{title}: {unit}");
         assert!(titles.insert(title), "duplicate panel title: {}", panel["title"]);
@@ -150,9 +150,9 @@ fn every_panel_has_title_description_and_unit() {
 
 #[test]
 fn panels_do_not_overlap() {
-    let dashboard = dashboard();
+    let dashboard = read_dashboard();
     let (mut occupied, mut ids) = (BTreeSet::new(), BTreeSet::new());
-    for panel in elements(&dashboard["panels"]) {
+    for panel in array_elements(&dashboard["panels"]) {
         let position = |name: &str| panel["gridPos"][name].as_u64().unwrap();
         assert!(
             position("x") + position("w") <= 24,
@@ -177,10 +177,10 @@ fn panels_do_not_overlap() {
 }
 
 #[test]
-fn alerts_named_by_panels_exist() {
-    let panels = panels();
+fn alerts_in_panel_descriptions_exist() {
+    let panels = read_panels();
     let words =
-        panels.iter().flat_map(|panel| string(&panel["description"]).split([' ', '.', ',']));
+        panels.iter().flat_map(|panel| as_string(&panel["description"]).split([' ', '.', ',']));
     let named_alerts: BTreeSet<&str> = words.filter(|word| word.starts_with("Slidegate")).collect();
     assert!(!named_alerts.is_empty());
     let alerts = alerts::alert_names();

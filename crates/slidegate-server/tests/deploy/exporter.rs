@@ -4,19 +4,19 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use crate::documented::{Metric, metrics};
+use crate::documented::{DocumentedMetric, documented_metrics};
 
 /// Starts the exporter, which listens until the process ends, and returns its address.
-pub fn start() -> SocketAddr {
+pub fn start_fake_exporter() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let metrics = metrics();
+    let metrics = documented_metrics();
     thread::spawn(move || {
         for (scrapes, stream) in (1_u32..).zip(listener.incoming()) {
             let mut stream = stream.unwrap();
             // The request has no body and arrives in one piece.
             let _ = stream.read(&mut [0; 4096]);
-            let body = exposition(&metrics, scrapes);
+            let body = render_metrics(&metrics, scrapes);
             let head =
                 "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\nconnection: close";
             let _ = write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -26,10 +26,10 @@ pub fn start() -> SocketAddr {
 }
 
 /// Renders the metrics in the text format of Prometheus.
-fn exposition(metrics: &[Metric], scrapes: u32) -> String {
+fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     let mut text = String::new();
     for metric in metrics {
-        let Metric { name, kind, .. } = metric;
+        let DocumentedMetric { name, kind, .. } = metric;
         text += &format!("# TYPE {name} {kind}\n");
         for labels in label_sets(metric) {
             let total = 20.0 * f64::from(scrapes);
@@ -52,7 +52,7 @@ fn exposition(metrics: &[Metric], scrapes: u32) -> String {
 }
 
 /// Returns all combinations of the label values of a metric, with the value `some` for labels without fixed values.
-fn label_sets(metric: &Metric) -> Vec<String> {
+fn label_sets(metric: &DocumentedMetric) -> Vec<String> {
     metric.labels.iter().fold(vec![String::new()], |before, label| {
         let some = ["some".to_owned()];
         let values = if label.values.is_empty() { &some[..] } else { &label.values };

@@ -23,7 +23,7 @@ fn env_number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn server_matches_the_python_reference() {
+fn server_matches_python_reference() {
     let policy = include_str!("policy.yaml");
     let redis = Redis::start();
     let address = redis.address();

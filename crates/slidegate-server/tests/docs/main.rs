@@ -39,13 +39,13 @@ use markdown::FencedBlock;
 use shell::Shell;
 
 /// Returns the root folder of the project.
-fn root() -> PathBuf {
+fn project_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Returns the paths of README.md and of all documents in `docs/`, relative to the root.
-fn documents() -> Vec<String> {
-    let files = fs::read_dir(root().join("docs")).unwrap();
+fn document_paths() -> Vec<String> {
+    let files = fs::read_dir(project_root().join("docs")).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     let mut documents: Vec<String> =
         names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
@@ -54,25 +54,25 @@ fn documents() -> Vec<String> {
     documents
 }
 
-fn read(document: &str) -> String {
-    fs::read_to_string(root().join(document)).unwrap()
+fn read_document(document: &str) -> String {
+    fs::read_to_string(project_root().join(document)).unwrap()
 }
 
 #[test]
-fn every_block_of_every_document_passes() {
-    let documents = documents();
+fn every_documented_code_block_passes() {
+    let documents = document_paths();
     for required in ["README.md", "docs/POLICY.md", "docs/ALGORITHMS.md"] {
         assert!(documents.iter().any(|document| document == required), "{required} is missing");
     }
     let mut errors = Vec::new();
     for document in documents {
-        errors.extend(find_errors(&document, &markdown::blocks(&read(&document))));
+        errors.extend(find_block_errors(&document, &markdown::parse_blocks(&read_document(&document))));
     }
     assert!(errors.is_empty(), "\n{}\n", errors.join("\n\n"));
 }
 
 /// Checks every block of a document and returns the errors.
-fn find_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
+fn find_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
     let mut shell = Shell::new(document);
     let mut policy: Option<&FencedBlock> = None;
     let mut errors = Vec::new();
@@ -86,14 +86,14 @@ fn find_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
             ("yaml", modifier) => {
                 policy = Some(block);
                 shell.save_file(block).and(match modifier {
-                    "" => policies::check(block),
+                    "" => policies::check_policy(block),
                     "warned" => policies::check_warned(block),
                     "wrong" => policies::check_invalid(block),
                     other => Err(format!("unknown block `yaml {other}`")),
                 })
             }
             ("requests", "") => match policy {
-                Some(policy) => requests::check(policy, block),
+                Some(policy) => requests::check_requests(policy, block),
                 None => Err("no policy above these requests".to_owned()),
             },
             ("sh", _) => shell.run(block),
@@ -116,7 +116,7 @@ fn find_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
 /// Checks that a library includes a document, so that its documentation tests run it.
 fn check_is_doctested(document: &str) -> Result<(), String> {
     let include = format!("#[doc = include_str!(\"../../../{document}\")]");
-    let mut crates = fs::read_dir(root().join("crates")).unwrap();
+    let mut crates = fs::read_dir(project_root().join("crates")).unwrap();
     let is_included = crates.any(|folder| {
         let library = fs::read_to_string(folder.unwrap().path().join("src/lib.rs"));
         library.is_ok_and(|library| library.contains(&include))
@@ -127,7 +127,7 @@ fn check_is_doctested(document: &str) -> Result<(), String> {
 /// Checks that a file contains the text of a block.
 fn check_excerpt(file: &str, block: &FencedBlock) -> Result<(), String> {
     let content =
-        fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))?;
+        fs::read_to_string(project_root().join(file)).map_err(|error| format!("{file}: {error}"))?;
     content
         .contains(&block.text)
         .then_some(())
@@ -136,7 +136,7 @@ fn check_excerpt(file: &str, block: &FencedBlock) -> Result<(), String> {
 
 #[test]
 fn every_recipe_shows_request_outcomes() {
-    let blocks = markdown::blocks(&read("docs/POLICY.md"));
+    let blocks = markdown::parse_blocks(&read_document("docs/POLICY.md"));
     let recipes: Vec<&FencedBlock> = blocks
         .iter()
         .filter(|block| block.headings.get(1).is_some_and(|h| h == "Recipes"))

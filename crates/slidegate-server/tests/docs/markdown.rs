@@ -27,7 +27,7 @@ impl FencedBlock {
 }
 
 /// Returns the blocks of a document, in order.
-pub fn blocks(document: &str) -> Vec<FencedBlock> {
+pub fn parse_blocks(document: &str) -> Vec<FencedBlock> {
     let mut blocks: Vec<FencedBlock> = Vec::new();
     let mut headings: Vec<String> = Vec::new();
     let (mut in_heading, mut in_block) = (false, false);
@@ -65,7 +65,7 @@ pub fn blocks(document: &str) -> Vec<FencedBlock> {
 #[test]
 fn blocks_have_their_line_and_headings() {
     let document = "# A\n\n```sh x\none\n\ntwo\n```\n\n## `B` c\n\n- item\n\n  ```yaml\n  a: b\n  ```\n\n## D\n\n```\n=\n```\n";
-    let found = blocks(document);
+    let found = parse_blocks(document);
     let block = |nth: usize| {
         let FencedBlock { text, line, headings, .. } = &found[nth];
         (found[nth].language(), found[nth].modifier(), text.as_str(), *line, headings.join("/"))

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::common::Server;
 
 /// The default of `--cluster-listen`.
-const DEFAULT_LISTEN: &str = "127.0.0.1:7946";
+const DEFAULT_CLUSTER_ADDRESS: &str = "127.0.0.1:7946";
 
 /// Pause between two polls, and number of polls: 30 seconds, far longer than nodes take to connect.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -42,7 +42,7 @@ impl NodeGroup {
             return;
         }
         if !flags.iter().any(|flag| flag == "--cluster-listen") {
-            flags.extend(["--cluster-listen".to_owned(), DEFAULT_LISTEN.to_owned()]);
+            flags.extend(["--cluster-listen".to_owned(), DEFAULT_CLUSTER_ADDRESS.to_owned()]);
         }
         for index in 1..flags.len() {
             if ["--cluster-listen", "--cluster-seeds"].contains(&flags[index - 1].as_str()) {
@@ -62,16 +62,16 @@ impl NodeGroup {
             status["members"].as_array().map_or(0, Vec::len) == others && status["joining"] == false
         };
         for _ in 0..MAX_POLLS {
-            if self.admin_addresses.iter().all(|admin| is_connected(&status(*admin))) {
+            if self.admin_addresses.iter().all(|admin| is_connected(&get_cluster_status(*admin))) {
                 return;
             }
             thread::sleep(POLL_INTERVAL);
         }
-        panic!("the nodes did not connect: {}", status(server.admin()));
+        panic!("the nodes did not connect: {}", get_cluster_status(server.admin()));
     }
 }
 
-fn status(admin: SocketAddr) -> Value {
+fn get_cluster_status(admin: SocketAddr) -> Value {
     let url = format!("http://{admin}/v1/cluster");
     let text = ureq::get(&url).call().unwrap().body_mut().read_to_string().unwrap();
     serde_json::from_str(&text).unwrap()

@@ -20,7 +20,7 @@ pub fn complete_policy(block: &FencedBlock) -> String {
 }
 
 /// Checks a policy that must be valid, also by the schema, and without warnings.
-pub fn check(block: &FencedBlock) -> Result<(), String> {
+pub fn check_policy(block: &FencedBlock) -> Result<(), String> {
     check_valid(&complete_policy(block)).and(check_no_warnings(&complete_policy(block)))
 }
 

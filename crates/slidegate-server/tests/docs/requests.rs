@@ -32,7 +32,7 @@ use crate::markdown::FencedBlock;
 use crate::policies;
 
 /// 2026-01-05, a Monday.
-const START: Timestamp = Timestamp::from_secs(1_767_571_200);
+const START_TIME: Timestamp = Timestamp::from_secs(1_767_571_200);
 
 /// A line of a block.
 #[derive(Debug, PartialEq)]
@@ -55,17 +55,17 @@ struct ExpectedRequest<'a> {
 }
 
 /// Runs a block of requests under the policy of another block.
-pub fn check(policy: &FencedBlock, requests: &FencedBlock) -> Result<(), String> {
+pub fn check_requests(policy: &FencedBlock, requests: &FencedBlock) -> Result<(), String> {
     let policy = Policy::from_yaml(&policies::complete_policy(policy))
         .map_err(|errors| errors.to_string())?;
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::at(START_TIME);
     let gate = Gate::new(policy, MemoryStore::with_clock(clock.clone(), 1_000));
     let mut request_count = 0;
     for text in requests.text.lines().map(str::trim) {
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        match parse_line(text)? {
+        match parse_script_line(text)? {
             ScriptLine::Advance(duration) => clock.advance(duration),
             ScriptLine::Request(expected) => {
                 request_count += 1;
@@ -137,7 +137,7 @@ fn describe_report(ruling: &Ruling) -> String {
     )
 }
 
-fn parse_line(text: &str) -> Result<ScriptLine<'_>, String> {
+fn parse_script_line(text: &str) -> Result<ScriptLine<'_>, String> {
     let error = |problem: &str| format!("`{text}`: {problem}");
     if let Some(span) = text.strip_prefix('+') {
         let quota: Quota = format!("1/{span}").parse().map_err(|_| error("not a time"))?;
@@ -179,9 +179,9 @@ fn parse_line(text: &str) -> Result<ScriptLine<'_>, String> {
 
 #[test]
 fn request_lines_are_parsed() {
-    assert_eq!(parse_line("+90s").unwrap(), ScriptLine::Advance(Duration::from_secs(90)));
+    assert_eq!(parse_script_line("+90s").unwrap(), ScriptLine::Advance(Duration::from_secs(90)));
     let ScriptLine::Request(expected) =
-        parse_line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good").unwrap()
+        parse_script_line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good").unwrap()
     else {
         panic!("a request");
     };
@@ -196,14 +196,14 @@ fn request_lines_are_parsed() {
         "a -> allowed",
         "cost=a -> allowed",
     ] {
-        assert!(parse_line(invalid).is_err(), "{invalid}");
+        assert!(parse_script_line(invalid).is_err(), "{invalid}");
     }
 }
 
 #[test]
 fn wrong_request_outcomes_are_errors() {
     let block = |language: &str, text: &str| {
-        crate::markdown::blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
+        crate::markdown::parse_blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
     };
     let policy = block("yaml", "rules:\n  - { name: a, per: [u], limits: [2/min] }");
     for (text, is_ok) in [
@@ -224,7 +224,7 @@ fn wrong_request_outcomes_are_errors() {
         ("u=1 -> welcome", false),
         ("# nothing", false),
     ] {
-        let result = check(&policy, &block("requests", text));
+        let result = check_requests(&policy, &block("requests", text));
         assert_eq!(result.is_ok(), is_ok, "{text}: {result:?}");
     }
 }

@@ -21,11 +21,11 @@ use std::process::Command;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::common::{Server, slidegate};
+use crate::common::{Server, slidegate_command};
 use crate::markdown::FencedBlock;
 use crate::nodes::NodeGroup;
 use crate::redis_server::Redis;
-use crate::{output, root};
+use crate::{output, project_root};
 
 /// The default addresses of the server, as written in documents.
 const DEFAULT_HTTP: &str = "localhost:8080";
@@ -52,8 +52,8 @@ impl Shell {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let programs = folder.join("bin");
         fs::create_dir_all(&programs).unwrap();
-        symlink(root().join("examples"), folder.join("examples")).unwrap();
-        fs::write(folder.join("access.log.gz"), gzip(&access_log())).unwrap();
+        symlink(project_root().join("examples"), folder.join("examples")).unwrap();
+        fs::write(folder.join("access.log.gz"), gzip_compress(&generate_access_log())).unwrap();
         symlink(env!("CARGO_BIN_EXE_slidegate"), programs.join("slidegate")).unwrap();
         let curl = find_program("curl").expect("`make` installs curl, which the documents use");
         // curl shows its progress if its output is not a terminal.
@@ -94,7 +94,7 @@ impl Shell {
                 ["git" | "cd", ..] => {}
                 ["redis-server", "--port", "6379"] => self.start_redis(),
                 ["slidegate", "serve", flags @ ..]
-                | ["cargo", "run", "--release", "--", "serve", flags @ ..] => self.serve(flags)?,
+                | ["cargo", "run", "--release", "--", "serve", flags @ ..] => self.start_server(flags)?,
                 _ => script = format!("{script}{line}\n"),
             }
         }
@@ -104,7 +104,7 @@ impl Shell {
         Ok(())
     }
 
-    fn serve(&mut self, flags: &[&str]) -> Result<(), String> {
+    fn start_server(&mut self, flags: &[&str]) -> Result<(), String> {
         if flags.iter().any(|flag| flag.contains(['\'', '"', '$', '|', '>'])) {
             return Err(format!("serve {}: shell syntax is not supported", flags.join(" ")));
         }
@@ -121,7 +121,7 @@ impl Shell {
         let http = take_address("--http", DEFAULT_HTTP);
         let admin = take_address("--admin", DEFAULT_ADMIN);
         let grpc = take_address("--grpc", DEFAULT_GRPC);
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.current_dir(&self.folder).arg("serve").args(flags);
         command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.env("SLIDEGATE_REDIS_TIMEOUT", "30s");
@@ -189,7 +189,7 @@ impl Shell {
     /// Compares a block with the output of the last commands.
     pub fn check_output(&mut self, block: &FencedBlock) -> Result<(), String> {
         let output = self.output.take().ok_or("no command above this output")?;
-        output::compare(&block.text, &output)
+        output::compare_output(&block.text, &output)
     }
 }
 
@@ -210,7 +210,7 @@ fn cargo_script() -> String {
          'run -p slidegate') shift; cd '{root}'; HOME='{home}' PATH='{path}' exec '{cargo}' run -q --profile test \"$@\";;\n\
          esac\n\
          echo \"cargo $*: not supported in documents\"; exit 2",
-        root = root().display(),
+        root = project_root().display(),
         cargo = env!("CARGO"),
     )
 }
@@ -219,7 +219,7 @@ fn cargo_script() -> String {
 ///
 /// One client sends a request every 10 seconds, one every 7 seconds. The third sends 10 requests in 10 seconds, and
 /// again 35 seconds later, every 127 seconds. A sliding window of one minute is least accurate for this pattern.
-fn access_log() -> String {
+fn generate_access_log() -> String {
     let mut log = String::new();
     for second in 0..1_800 {
         for (ip, is_active) in [
@@ -237,7 +237,7 @@ fn access_log() -> String {
     log
 }
 
-fn gzip(text: &str) -> Vec<u8> {
+fn gzip_compress(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text.as_bytes()).unwrap();
     encoder.finish().unwrap()
@@ -255,7 +255,7 @@ fn find_program(name: &str) -> Option<String> {
 }
 
 fn check_make_target(target: &str) -> Result<(), String> {
-    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let makefile = fs::read_to_string(project_root().join("Makefile")).unwrap();
     let rule = format!("{target}:");
     let has_target = makefile.lines().any(|line| line.starts_with(&rule));
     if has_target { Ok(()) } else { Err(format!("the Makefile has no target `{target}`")) }
@@ -279,7 +279,7 @@ fn unknown_or_failing_commands_are_errors() {
         ("sh\ncurl localhost:8080/healthz", false),
         ("sh slowly\nslidegate --version", false),
     ] {
-        let block = crate::markdown::blocks(&format!("```{block}\n```\n")).remove(0);
+        let block = crate::markdown::parse_blocks(&format!("```{block}\n```\n")).remove(0);
         let result = shell.run(&block);
         assert_eq!(result.is_ok(), is_ok, "{block:?}: {result:?}");
     }

@@ -22,10 +22,10 @@ mod messages {
 }
 
 /// The path of `ShouldRateLimit`.
-pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const SHOULD_RATE_LIMIT_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Connects to the gRPC listener of a server.
-pub async fn channel(server: &Server) -> Channel {
+pub async fn connect_channel(server: &Server) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap();
     endpoint.connect().await.unwrap()
 }
@@ -37,17 +37,17 @@ pub struct Client(Grpc<Channel>);
 impl Client {
     /// Connects to the gRPC listener of a server.
     pub async fn connect(server: &Server) -> Self {
-        Self(Grpc::new(channel(server).await))
+        Self(Grpc::new(connect_channel(server).await))
     }
 
     /// Sends a request to `ShouldRateLimit`, and returns the response.
     pub async fn check(&self, message: RateLimitRequest) -> RateLimitResponse {
-        self.call(PATH, Request::new(message)).await.unwrap()
+        self.call(SHOULD_RATE_LIMIT_PATH, Request::new(message)).await.unwrap()
     }
 
     /// Sends an invalid request to `ShouldRateLimit`, and returns the error.
     pub async fn check_error(&self, message: RateLimitRequest) -> Status {
-        self.call::<_, RateLimitResponse>(PATH, Request::new(message)).await.unwrap_err()
+        self.call::<_, RateLimitResponse>(SHOULD_RATE_LIMIT_PATH, Request::new(message)).await.unwrap_err()
     }
 
     /// Calls any method with any message.
@@ -68,7 +68,7 @@ impl Client {
 }
 
 /// Returns a request with these descriptors in domain `api`.
-pub fn request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> RateLimitRequest {
+pub fn new_request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest {
         domain: "api".into(),
         descriptors: descriptors.into_iter().collect(),
@@ -77,13 +77,13 @@ pub fn request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> Ra
 }
 
 /// Returns a descriptor with these entries.
-pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+pub fn new_descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
 /// Returns the value of a header that the response adds for the end client.
-pub fn header<'r>(response: &'r RateLimitResponse, name: &str) -> Option<&'r str> {
+pub fn response_header<'r>(response: &'r RateLimitResponse, name: &str) -> Option<&'r str> {
     let headers = &response.response_headers_to_add;
     headers.iter().find(|header| header.key == name).map(|header| header.value.as_str())
 }

@@ -12,12 +12,12 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::client::{Client, PATH, channel, descriptor, request};
+use crate::client::{Client, SHOULD_RATE_LIMIT_PATH, connect_channel, new_descriptor, new_request};
 use crate::common::Server;
 use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
-const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// Maximum wait. Much longer than any test needs, so that a broken test fails instead of hanging.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,14 +38,14 @@ async fn health_check_covers_server_and_service() {
             .map(|response| response.status())
     };
     assert_eq!(check("").await.unwrap(), ServingStatus::Serving);
-    assert_eq!(check(SERVICE).await.unwrap(), ServingStatus::Serving);
+    assert_eq!(check(SERVICE_NAME).await.unwrap(), ServingStatus::Serving);
     assert_eq!(check("another").await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test]
 async fn health_watch_reports_shutdown_without_delaying_it() {
     let server = Server::start_with_grpc(POLICY, &["--shutdown-grace", "20s"]);
-    let mut watching = HealthClient::new(channel(&server).await);
+    let mut watching = HealthClient::new(connect_channel(&server).await);
     let mut watched = watching.watch(health_request("")).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.signal("TERM");
@@ -60,12 +60,12 @@ async fn health_watch_reports_shutdown_without_delaying_it() {
 async fn call_in_flight_completes_during_shutdown() {
     let server = Server::start_with_grpc(POLICY, &["--shutdown-grace", "20s"]);
     let client = RawGrpcConnection::connect(server.grpc()).await;
-    let mut call = client.start_call(PATH).await.unwrap();
+    let mut call = client.start_call(SHOULD_RATE_LIMIT_PATH).await.unwrap();
     // After this response, the server has received the call as well.
-    client.check(&request([descriptor(&[("user", "ann")])])).await;
+    client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
     server.signal("TERM");
     server.wait_for_log("stopping");
-    let message = prost::Message::encode_to_vec(&request([descriptor(&[("user", "ann")])]));
+    let message = prost::Message::encode_to_vec(&new_request([new_descriptor(&[("user", "ann")])]));
     call.body.send_data(frame_message(&message).into(), true).unwrap();
     let outcome = timeout(TIMEOUT, call.finish()).await.unwrap().unwrap();
     assert_eq!(outcome.code, "0", "{outcome:?}");
@@ -76,7 +76,7 @@ async fn call_in_flight_completes_during_shutdown() {
 #[tokio::test]
 async fn reflection_lists_service_and_messages() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let mut client = ServerReflectionClient::new(channel(&server).await);
+    let mut client = ServerReflectionClient::new(connect_channel(&server).await);
     let mut reflect = async |message| {
         let request =
             ServerReflectionRequest { host: String::new(), message_request: Some(message) };
@@ -90,7 +90,7 @@ async fn reflection_lists_service_and_messages() {
         panic!("no services")
     };
     let names: Vec<&str> = listed.service.iter().map(|service| service.name.as_str()).collect();
-    assert!(names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
-    let found = reflect(MessageRequest::FileContainingSymbol(SERVICE.into())).await;
+    assert!(names.contains(&SERVICE_NAME) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    let found = reflect(MessageRequest::FileContainingSymbol(SERVICE_NAME.into())).await;
     assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{found:?}");
 }

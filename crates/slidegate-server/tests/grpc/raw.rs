@@ -10,7 +10,7 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::client::{PATH, RateLimitRequest, RateLimitResponse};
+use crate::client::{SHOULD_RATE_LIMIT_PATH, RateLimitRequest, RateLimitResponse};
 
 /// An HTTP/2 connection.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl RawGrpcConnection {
 
     /// Sends a valid request to `ShouldRateLimit`, and returns the response.
     pub async fn check(&self, message: &RateLimitRequest) -> RateLimitResponse {
-        let outcome = self.call(PATH, frame_message(&message.encode_to_vec())).await;
+        let outcome = self.call(SHOULD_RATE_LIMIT_PATH, frame_message(&message.encode_to_vec())).await;
         assert_eq!(outcome.code, "0", "{outcome:?}");
         RateLimitResponse::decode(&outcome.body[5..]).unwrap()
     }

@@ -10,19 +10,19 @@ use crate::common::Server;
 const POLICY: &str = "rules: [{ name: all, limits: [100/h], algorithm: sliding_log }]";
 
 /// Returns the remaining units of a response.
-fn remaining(body: &str) -> u64 {
+fn remaining_units(body: &str) -> u64 {
     serde_json::from_str::<Value>(body).unwrap()["remaining"].as_u64().unwrap()
 }
 
 #[test]
-fn one_connection_carries_many_requests() {
+fn one_connection_serves_many_requests() {
     let server = Server::start(POLICY);
     let mut connection = RawConnection::connect(server.address());
     for nth in 0..200 {
         connection.write(raw_check(r#"{"attributes":{}}"#));
         let (status, body) = connection.read_status_and_body();
         assert_eq!(status, if nth < 100 { 200 } else { 429 });
-        assert_eq!(remaining(&body), 99_u64.saturating_sub(nth));
+        assert_eq!(remaining_units(&body), 99_u64.saturating_sub(nth));
     }
 }
 
@@ -85,7 +85,7 @@ fn half_closed_connection_gets_all_responses() {
     let mut connection = RawConnection::connect(server.address());
     connection.write(raw_check(r#"{"attributes":{}}"#).repeat(3));
     connection.stream().shutdown(Shutdown::Write).unwrap();
-    let left = [(); 3].map(|()| remaining(&connection.read_status_and_body().1));
+    let left = [(); 3].map(|()| remaining_units(&connection.read_status_and_body().1));
     assert_eq!(left, [99, 98, 97]);
     connection.assert_closes();
 }
@@ -105,6 +105,6 @@ fn pipelined_responses_keep_request_order() {
     let mut connection = RawConnection::connect(server.address());
     connection.write(raw_check(r#"{"attributes":{}}"#).repeat(100));
     let left: Vec<u64> =
-        (0..100).map(|_| remaining(&connection.read_status_and_body().1)).collect();
+        (0..100).map(|_| remaining_units(&connection.read_status_and_body().1)).collect();
     assert_eq!(left, (0..100).rev().collect::<Vec<_>>());
 }

@@ -6,7 +6,7 @@ use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, per: [client], limits: [1/h, 5/d] }]";
-const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+const HTTP_METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 /// The OpenAPI document of a server.
 struct OpenApi(Value);
@@ -57,7 +57,7 @@ impl OpenApi {
 }
 
 #[test]
-fn responses_match_description() {
+fn responses_match_openapi_description() {
     let server = Server::start_with(POLICY, &["--client-timeout", "1"]);
     let client = Client::new(&server);
     let openapi = OpenApi::fetch(&client);
@@ -87,7 +87,7 @@ fn responses_match_description() {
 }
 
 #[test]
-fn decision_headers_match_description() {
+fn decision_headers_match_openapi_description() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let openapi = OpenApi::fetch(&client);
@@ -131,8 +131,8 @@ fn paths_accept_exactly_described_methods() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for (path, operations) in OpenApi::fetch(&client).0["paths"].as_object().unwrap() {
-        let described = METHODS.map(|method| operations.get(method.to_ascii_lowercase()).is_some());
-        let accepted = METHODS.map(|method| client.call(method, path).status != 405);
+        let described = HTTP_METHODS.map(|method| operations.get(method.to_ascii_lowercase()).is_some());
+        let accepted = HTTP_METHODS.map(|method| client.call(method, path).status != 405);
         assert_eq!(accepted, described, "{path}");
     }
 }
@@ -172,7 +172,7 @@ fn server_enforces_described_bounds() {
 }
 
 #[test]
-fn examples_match_their_schemas() {
+fn openapi_examples_match_their_schemas() {
     let server = Server::start(POLICY);
     let openapi = OpenApi::fetch(&Client::new(&server));
     let mut examples = 0;

@@ -15,7 +15,7 @@ use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Longer than any export takes, so that a test fails instead of hanging.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The response of a collector to exports.
 #[derive(Clone)]
@@ -34,11 +34,11 @@ pub enum CollectorMode {
 pub struct FakeCollector {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    exports: Receiver<Export>,
+    exports: Receiver<TraceExport>,
 }
 
 /// An export as received.
-pub struct Export {
+pub struct TraceExport {
     pub path: String,
     pub headers: Vec<String>,
     pub body: Vec<u8>,
@@ -54,7 +54,7 @@ impl FakeCollector {
             for stream in listener.incoming() {
                 connection_count.fetch_add(1, Ordering::SeqCst);
                 let (mode, sender) = (mode.clone(), sender.clone());
-                thread::spawn(move || serve(stream.unwrap(), &mode, &sender));
+                thread::spawn(move || serve_connection(stream.unwrap(), &mode, &sender));
             }
         });
         Self { address, connections, exports }
@@ -73,8 +73,8 @@ impl FakeCollector {
     }
 
     /// Waits for the next export.
-    pub fn next_export(&self) -> Export {
-        self.exports.recv_timeout(TIMEOUT).expect("an export")
+    pub fn next_export(&self) -> TraceExport {
+        self.exports.recv_timeout(EXPORT_TIMEOUT).expect("an export")
     }
 
     /// Waits for `count` spans. The exports must not contain further spans.
@@ -93,7 +93,7 @@ impl FakeCollector {
     }
 }
 
-impl Export {
+impl TraceExport {
     pub fn message(&self) -> ExportTraceServiceRequest {
         ExportTraceServiceRequest::decode(&*self.body).unwrap()
     }
@@ -104,7 +104,7 @@ impl Export {
     }
 }
 
-fn serve(stream: TcpStream, mode: &CollectorMode, sender: &Sender<Export>) {
+fn serve_connection(stream: TcpStream, mode: &CollectorMode, sender: &Sender<TraceExport>) {
     match mode {
         CollectorMode::AcceptTls(config) => {
             let tls = ServerConnection::new(config.clone()).unwrap();
@@ -119,7 +119,7 @@ fn serve(stream: TcpStream, mode: &CollectorMode, sender: &Sender<Export>) {
     }
 }
 
-fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<Export>) {
+fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<TraceExport>) {
     let mut stream = BufReader::new(stream);
     while let Some(export) = read_export(&mut stream) {
         let response = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
@@ -129,7 +129,7 @@ fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<Expor
     }
 }
 
-fn read_export(stream: &mut BufReader<impl Read>) -> Option<Export> {
+fn read_export(stream: &mut BufReader<impl Read>) -> Option<TraceExport> {
     let mut line = String::new();
     match stream.read_line(&mut line) {
         // A client that does not trust the certificate aborts the handshake.
@@ -149,11 +149,11 @@ fn read_export(stream: &mut BufReader<impl Read>) -> Option<Export> {
     let length = headers.iter().find_map(|header| header.strip_prefix("content-length: "));
     let mut body = vec![0; length.unwrap().parse().unwrap()];
     stream.read_exact(&mut body).unwrap();
-    Some(Export { path, headers, body })
+    Some(TraceExport { path, headers, body })
 }
 
 /// Returns an attribute of a span as text.
-pub fn attribute(span: &Span, name: &str) -> Option<String> {
+pub fn attribute_text(span: &Span, name: &str) -> Option<String> {
     let value = span.attributes.iter().find(|attribute| attribute.key == name)?.value.clone();
     match value?.value? {
         Value::StringValue(text) => Some(text),

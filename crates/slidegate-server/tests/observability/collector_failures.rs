@@ -9,10 +9,10 @@ use crate::common::Server;
 use crate::traces::start_traced_server;
 
 /// A queue of eight spans, so that it is full soon.
-const SMALL_QUEUE: [(&str, &str); 2] =
+const SMALL_QUEUE_ENVIRONMENT: [(&str, &str); 2] =
     [("OTEL_BSP_MAX_QUEUE_SIZE", "8"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")];
 
-const FLAGS: [&str; 4] = ["--trace-sample", "100%", "--shutdown-grace", "1s"];
+const TRACE_FLAGS: [&str; 4] = ["--trace-sample", "100%", "--shutdown-grace", "1s"];
 
 /// Sends many more requests than the queue can hold, all of which must be allowed, waits for a log line, and stops the
 /// server.
@@ -37,14 +37,14 @@ fn assert_decisions_continue(server: Server, expected_log: &str) {
 #[test]
 fn decisions_continue_without_reachable_collector() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let server = start_traced_server(&format!("http://{unused_address}"), &FLAGS, &SMALL_QUEUE);
+    let server = start_traced_server(&format!("http://{unused_address}"), &TRACE_FLAGS, &SMALL_QUEUE_ENVIRONMENT);
     assert_decisions_continue(server, "the collector did not accept them: Connection refused");
 }
 
 #[test]
 fn decisions_continue_while_collector_fails() {
     let collector = FakeCollector::with_mode(CollectorMode::Fail);
-    let server = start_traced_server(&collector.url(), &FLAGS, &SMALL_QUEUE);
+    let server = start_traced_server(&collector.url(), &TRACE_FLAGS, &SMALL_QUEUE_ENVIRONMENT);
     assert_decisions_continue(
         server,
         "the collector did not accept them: it responded with 500 Internal Server Error",
@@ -54,6 +54,6 @@ fn decisions_continue_while_collector_fails() {
 #[test]
 fn decisions_continue_while_collector_hangs() {
     let collector = FakeCollector::with_mode(CollectorMode::Hang);
-    let server = start_traced_server(&collector.url(), &FLAGS, &SMALL_QUEUE);
+    let server = start_traced_server(&collector.url(), &TRACE_FLAGS, &SMALL_QUEUE_ENVIRONMENT);
     assert_decisions_continue(server, "dropped a Span due to queue full");
 }

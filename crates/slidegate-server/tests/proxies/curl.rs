@@ -12,17 +12,17 @@ pub struct CurlResponse {
 }
 
 /// Sends a request for a path to `address`, from client address 127.0.0.`from`.
-pub fn curl(address: SocketAddr, from: u8, path: &str, arguments: &[&str]) -> CurlResponse {
+pub fn send_with_curl(address: SocketAddr, from: u8, path: &str, arguments: &[&str]) -> CurlResponse {
     let mut command = Command::new("curl");
     command.args(["-sS", "-i", "--max-time", "30", "--interface", &format!("127.0.0.{from}")]);
     let output = command.args(arguments).arg(format!("http://{address}{path}")).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {stderr}");
-    CurlResponse::read(&String::from_utf8(output.stdout).unwrap())
+    CurlResponse::parse(&String::from_utf8(output.stdout).unwrap())
 }
 
 impl CurlResponse {
-    fn read(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let mut lines = head.lines();
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();

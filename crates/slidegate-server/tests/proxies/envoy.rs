@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use slidegate::Algorithm;
 
-use crate::common::{Server, TempFile, slidegate};
-use crate::curl::{CurlResponse, curl};
+use crate::common::{Server, TempFile, slidegate_command};
+use crate::curl::{CurlResponse, send_with_curl};
 use crate::process::{Proxy, free_address};
 use crate::servers::{Folder, wait_until};
 use crate::upstream::Upstream;
@@ -39,7 +39,7 @@ impl EnvoySetup {
     fn start(policy: &str, config: &Path, replacements: &[(&str, &str)]) -> Self {
         let slidegate = Server::start_with_grpc(policy, &[]);
         let upstream = Upstream::start();
-        let envoy = start(config, slidegate.grpc(), upstream.address(), replacements);
+        let envoy = start_envoy(config, slidegate.grpc(), upstream.address(), replacements);
         Self { envoy, upstream, slidegate: Some(slidegate) }
     }
 
@@ -51,7 +51,7 @@ impl EnvoySetup {
 
     /// Sends a request through Envoy.
     fn get(&self, path: &str, arguments: &[&str]) -> CurlResponse {
-        curl(self.envoy.address, 2, path, arguments)
+        send_with_curl(self.envoy.address, 2, path, arguments)
     }
 
     /// Sends a request as this user.
@@ -61,7 +61,7 @@ impl EnvoySetup {
 }
 
 /// Starts Envoy with this file, these addresses and these replacements.
-pub fn start(
+pub fn start_envoy(
     config: &Path,
     slidegate: SocketAddr,
     service: SocketAddr,
@@ -94,7 +94,7 @@ pub fn start(
 }
 
 #[test]
-fn deployed_config_counts_requests_and_final_costs() {
+fn deployed_envoy_config_counts_requests_and_tokens() {
     let policy = fs::read_to_string(project_path("deploy/envoy/policy.yaml")).unwrap();
     let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/envoy.yaml"), &[]);
     let allowed = setup.get("/", &["-H", "x-api-key: k"]);
@@ -153,7 +153,7 @@ fn envoy_accepts_istio_filter() {
 }
 
 #[test]
-fn denial_has_both_header_styles_and_problem() {
+fn envoy_denial_has_both_header_styles_and_problem() {
     let setup = EnvoySetup::with_cases(&[]);
     for remaining in ["1", "0"] {
         let allowed = setup.get_as("/one", "a");
@@ -249,7 +249,7 @@ fn send_token_requests(setup: &EnvoySetup, budget: u64, tokens: &[u64]) -> Vec<u
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let remaining = || {
         let peek = r#"{"domain":"edge","attributes":{"tokens":"a"}}"#;
-        let peeked = curl(slidegate, 2, "/v1/peek", &["-d", peek]);
+        let peeked = send_with_curl(slidegate, 2, "/v1/peek", &["-d", peek]);
         serde_json::from_str::<Value>(&peeked.body).unwrap()["remaining"].as_u64().unwrap()
     };
     let mut used = 0;
@@ -277,12 +277,12 @@ fn tokens_above_budget_deny_later_requests() {
 }
 
 #[test]
-fn token_recipe_serves_envoy_and_http() {
+fn token_recipe_limits_envoy_and_http_clients() {
     let policy = fs::read_to_string(project_path("examples/llm-tokens.yaml")).unwrap();
     let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/llm-tokens.yaml"), &[]);
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let post = |path: &str, body: &str| -> Value {
-        let response = curl(slidegate, 2, path, &["-d", body]);
+        let response = send_with_curl(slidegate, 2, path, &["-d", body]);
         serde_json::from_str(&response.body).unwrap()
     };
     let remaining = |rule: &str| {
@@ -317,7 +317,7 @@ fn token_recipe_serves_envoy_and_http() {
 }
 
 #[test]
-fn converted_budget_denies_above_max_only() {
+fn converted_budget_denies_only_requests_above_max() {
     let file = TempFile::new(
         ".yaml",
         "
@@ -327,7 +327,7 @@ descriptors:
     rate_limit: { unit: day, requests_per_unit: 1000 }
 ",
     );
-    let converted = slidegate().arg("convert").arg(file.path()).output().unwrap();
+    let converted = slidegate_command().arg("convert").arg(file.path()).output().unwrap();
     assert!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr));
     let policy = String::from_utf8(converted.stdout).unwrap();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
@@ -356,7 +356,7 @@ rules:
 }
 
 #[test]
-fn failure_mode_deny_decides_without_slidegate() {
+fn failure_mode_deny_sets_status_without_slidegate() {
     for (deny, status) in [("false", 200), ("true", 503)] {
         let place = [("failure_mode_deny: false", &*format!("failure_mode_deny: {deny}"))];
         let mut setup = EnvoySetup::with_cases(&place);
@@ -367,7 +367,7 @@ fn failure_mode_deny_decides_without_slidegate() {
 }
 
 #[test]
-fn reload_under_load_fails_no_request() {
+fn policy_reload_under_load_fails_no_request() {
     let setup = EnvoySetup::with_cases(&[("failure_mode_deny: false", "failure_mode_deny: true")]);
     let slidegate = setup.slidegate.as_ref().unwrap();
     let mut load = Command::new("curl");

@@ -10,7 +10,7 @@ use crate::servers::{Folder, free_port, wait_until};
 
 /// Writes a file of `deploy/` into a folder with these replacements, and returns its path. Panics if the file does not
 /// contain a replaced text.
-pub fn deploy(folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> String {
+pub fn write_deploy_file(folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> String {
     let mut text = fs::read_to_string(project_path("deploy").join(file)).unwrap();
     for (original, replacement) in replacements {
         assert!(text.contains(original), "deploy/{file} does not contain {original}");

@@ -12,13 +12,13 @@ use crate::installed_program;
 const OWN_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The files whose messages are compared.
-const FILES: [&str; 2] = [
+const COMPARED_PROTO_FILES: [&str; 2] = [
     "envoy/service/ratelimit/v3/rls.proto",
     "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
 ];
 
 /// Messages and fields of Envoy that slidegate does not have.
-const NOT_SUPPORTED: [(&str, &str); 4] = [
+const UNSUPPORTED_FIELDS: [(&str, &str); 4] = [
     // Quotas for a cache in Envoy. Its rate limit filter does not read them.
     ("RateLimitResponse.DescriptorStatus.quota", "message"),
     ("RateLimitResponse.Quota", "all"),
@@ -68,7 +68,7 @@ fn serialized_length(bytes: &[u8]) -> usize {
 }
 
 /// Returns the fields of messages: name, number, label and type.
-fn fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
+fn message_fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
     let mut all = Vec::new();
     for message in messages {
         let name = format!("{prefix}{}", message.name());
@@ -80,7 +80,7 @@ fn fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
             let repeated = field.label().as_str_name();
             all.push(format!("{name}.{} = {}: {repeated} {kind}", field.name(), field.number()));
         }
-        all.extend(fields(&format!("{name}."), &message.nested_type));
+        all.extend(message_fields(&format!("{name}."), &message.nested_type));
     }
     all
 }
@@ -92,25 +92,25 @@ fn envoy_binary() -> PathBuf {
     programs.into_iter().find(|program| program.exists()).unwrap()
 }
 
-/// Returns `false` for fields in `NOT_SUPPORTED`.
+/// Returns `false` for fields in `UNSUPPORTED_FIELDS`.
 fn is_supported(field: &str) -> bool {
-    !NOT_SUPPORTED.iter().any(|(name, _)| {
+    !UNSUPPORTED_FIELDS.iter().any(|(name, _)| {
         field.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('.'))
     })
 }
 
 #[test]
-fn protos_have_the_fields_of_the_installed_envoy() {
+fn proto_files_match_installed_envoy() {
     let program = fs::read(envoy_binary()).unwrap();
     let ours = FileDescriptorSet::decode(OWN_DESCRIPTORS).unwrap();
-    for file in FILES {
-        let envoy_fields = fields("", &find_descriptor(&program, file).message_type);
+    for file in COMPARED_PROTO_FILES {
+        let envoy_fields = message_fields("", &find_descriptor(&program, file).message_type);
         assert!(
             envoy_fields.iter().any(|field| field.contains("unit_multiplier = ")),
             "{envoy_fields:#?}"
         );
         let descriptor = ours.file.iter().find(|descriptor| descriptor.name() == file).unwrap();
-        let own_fields = fields("", &descriptor.message_type);
+        let own_fields = message_fields("", &descriptor.message_type);
         let missing: Vec<&String> = (envoy_fields.iter())
             .filter(|field| is_supported(field) && !own_fields.contains(field))
             .collect();

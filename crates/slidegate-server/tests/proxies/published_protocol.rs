@@ -53,7 +53,7 @@ impl PythonClient {
 
     /// Sends a request in domain `edge` with one descriptor per name, each with one entry.
     fn check_names(&mut self, names: &[&str]) -> Value {
-        let descriptors: Vec<Value> = names.iter().map(|name| descriptor(name)).collect();
+        let descriptors: Vec<Value> = names.iter().map(|name| new_descriptor(name)).collect();
         self.check(&json!({ "domain": "edge", "descriptors": descriptors }))
     }
 }
@@ -66,19 +66,19 @@ impl Drop for PythonClient {
 }
 
 /// Returns a descriptor with one entry.
-fn descriptor(name: &str) -> Value {
+fn new_descriptor(name: &str) -> Value {
     json!({ "entries": [{ "key": name, "value": "v" }] })
 }
 
 /// Returns a descriptor with one entry and one more field.
-fn descriptor_with(name: &str, field: &str, value: Value) -> Value {
-    let mut descriptor = descriptor(name);
+fn new_descriptor_with_field(name: &str, field: &str, value: Value) -> Value {
+    let mut descriptor = new_descriptor(name);
     descriptor[field] = value;
     descriptor
 }
 
 /// Returns the statuses of a response: code, limit name, max, unit, and remaining units.
-fn statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
+fn response_statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
     let statuses = response["statuses"].as_array().unwrap().iter();
     let statuses = statuses.map(|status| {
         let limit = &status["currentLimit"];
@@ -103,7 +103,7 @@ fn published_protocol_decodes_every_response() {
     let allowed = client.check_names(&["one", "unknown", "free", "watched"]);
     assert_eq!(allowed["overallCode"], "OK");
     assert_eq!(
-        statuses(&allowed),
+        response_statuses(&allowed),
         [
             ("OK", "one.1h", 2, "HOUR", 1),
             ("OK", "", 0, "", 0),
@@ -116,11 +116,11 @@ fn published_protocol_decodes_every_response() {
     assert!(["3600s", "3601s"].contains(&reset), "{reset}");
     let watched = client.check_names(&["watched"]);
     assert_eq!(watched["overallCode"], "OK");
-    assert_eq!(statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
+    assert_eq!(response_statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
 
     // The cost exceeds the max of both limits, so the denial has no reset time.
     let costly = client.check(
-        &json!({ "domain": "edge", "hits_addend": 101, "descriptors": [descriptor("one")] }),
+        &json!({ "domain": "edge", "hits_addend": 101, "descriptors": [new_descriptor("one")] }),
     );
     assert_eq!(costly["overallCode"], "OVER_LIMIT");
     assert!(costly["statuses"][0].get("durationUntilReset").is_none(), "cost above max: {costly}");
@@ -130,7 +130,7 @@ fn published_protocol_decodes_every_response() {
     let denied = client.check_names(&["one", "other"]);
     assert_eq!(denied["overallCode"], "OVER_LIMIT");
     let codes = [("OK", "one.1h", 2, "HOUR", 1), ("OVER_LIMIT", "other", 1, "MINUTE", 0)];
-    assert_eq!(statuses(&denied), codes);
+    assert_eq!(response_statuses(&denied), codes);
     let headers: Vec<&str> = denied["responseHeadersToAdd"]
         .as_array()
         .unwrap()
@@ -146,32 +146,32 @@ fn published_protocol_decodes_every_response() {
     );
 
     let peeked = client
-        .check(&json!({ "domain": "edge", "descriptors": [descriptor_with("one", "hits_addend", json!(0))] }));
-    assert_eq!(statuses(&peeked), [("OK", "one.1h", 2, "HOUR", 1)], "zero hits charge nothing");
+        .check(&json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("one", "hits_addend", json!(0))] }));
+    assert_eq!(response_statuses(&peeked), [("OK", "one.1h", 2, "HOUR", 1)], "zero hits charge nothing");
 
     let overspent = client.check(
-        &json!({ "domain": "edge", "descriptors": [descriptor_with("spent", "hits_addend", json!(25))] }),
+        &json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("spent", "hits_addend", json!(25))] }),
     );
     assert_eq!(overspent["overallCode"], "OVER_LIMIT", "the units are charged: {overspent}");
     assert_eq!(
         client.check(
-            &json!({ "domain": "edge", "descriptors": [descriptor_with("spent", "hits_addend", json!(0))] })
+            &json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("spent", "hits_addend", json!(0))] })
         )["overallCode"],
         "OVER_LIMIT"
     );
 
     let own =
-        descriptor_with("unknown", "limit", json!({ "requests_per_unit": 1, "unit": "SECOND" }));
+        new_descriptor_with_field("unknown", "limit", json!({ "requests_per_unit": 1, "unit": "SECOND" }));
     let own = json!({ "domain": "edge", "descriptors": [own] });
-    assert_eq!(statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
+    assert_eq!(response_statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
 
     let banned = client.check_names(&["banned"]);
     assert_eq!(banned["overallCode"], "OVER_LIMIT");
     assert!(banned["statuses"][0].get("durationUntilReset").is_none());
 
     // A client may send an empty domain: no rule matches.
-    let without_domain = client.check(&json!({ "descriptors": [descriptor("a")] }));
-    assert_eq!(statuses(&without_domain), [("OK", "", 0, "", 0)]);
+    let without_domain = client.check(&json!({ "descriptors": [new_descriptor("a")] }));
+    assert_eq!(response_statuses(&without_domain), [("OK", "", 0, "", 0)]);
 
     for request in [json!({}), json!({ "domain": "edge" })] {
         let rejected = client.check(&request);

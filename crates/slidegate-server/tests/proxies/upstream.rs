@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::{io, thread};
 
 /// Header of requests and responses: the tokens of a response. The service copies the value of the request.
-const TOKENS: &str = "x-tokens-used";
+const TOKENS_HEADER: &str = "x-tokens-used";
 
 /// The request line and header lines of each received request.
-type Heads = Arc<Mutex<Vec<Vec<String>>>>;
+type RequestHeads = Arc<Mutex<Vec<Vec<String>>>>;
 
 /// A service. Its response body is the method, path and body of the request, such as `POST /path abc`, and then a line
 /// for each rate-limit header of the request.
 pub struct Upstream {
     address: SocketAddr,
-    heads: Heads,
+    heads: RequestHeads,
 }
 
 impl Upstream {
@@ -23,13 +23,13 @@ impl Upstream {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let heads = Heads::default();
+        let heads = RequestHeads::default();
         let recorded = Arc::clone(&heads);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let recorded = Arc::clone(&recorded);
                 // A proxy may connect without sending a request.
-                thread::spawn(move || respond(&stream, &recorded));
+                thread::spawn(move || record_and_respond(&stream, &recorded));
             }
         });
         Self { address, heads }
@@ -51,7 +51,7 @@ impl Upstream {
 }
 
 /// Records a request, and writes the response.
-fn respond(mut stream: &TcpStream, recorded: &Mutex<Vec<Vec<String>>>) -> io::Result<()> {
+fn record_and_respond(mut stream: &TcpStream, recorded: &Mutex<Vec<Vec<String>>>) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let lines: Vec<String> = read_head(&mut reader)?;
     let Some(first) = lines.first() else { return Ok(()) };
@@ -68,8 +68,8 @@ fn respond(mut stream: &TcpStream, recorded: &Mutex<Vec<Vec<String>>>) -> io::Re
         echo += &format!("{}: {value}\n", name.to_lowercase());
     }
     let mut token_headers = String::new();
-    for (_, tokens) in headers().filter(|(name, _)| name.eq_ignore_ascii_case(TOKENS)) {
-        token_headers += &format!("{TOKENS}: {tokens}\r\n");
+    for (_, tokens) in headers().filter(|(name, _)| name.eq_ignore_ascii_case(TOKENS_HEADER)) {
+        token_headers += &format!("{TOKENS_HEADER}: {tokens}\r\n");
     }
     let (length, echo) = (echo.len(), if first.starts_with("HEAD") { "" } else { &echo });
     write!(

@@ -22,7 +22,7 @@ rules:
 ";
 
 #[test]
-fn long_headers_make_no_long_keys() {
+fn long_headers_keep_redis_keys_short() {
     let redis = Redis::start();
     let flags = ["--store", &redis.address(), "--redis-timeout", "30s"];
     let server = Server::start_with(POLICY, &flags);

@@ -17,12 +17,12 @@ rules:
   - { name: routes, per: [tenant, route], limits: [2/h] }
 ";
 
-const LONG_TIMEOUT: [&str; 2] = ["--redis-timeout", "30s"];
+const LONG_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
 
 /// Checks that two servers share counters, for several tenants.
 fn assert_shared_counters(address: &str, logged_address: &str) {
     let servers = [(); 2]
-        .map(|()| Server::start_with(POLICY, &[&["--store", address], &LONG_TIMEOUT[..]].concat()));
+        .map(|()| Server::start_with(POLICY, &[&["--store", address], &LONG_TIMEOUT_FLAGS[..]].concat()));
     let clients = servers.each_ref().map(Client::new);
     for server in &servers {
         assert!(

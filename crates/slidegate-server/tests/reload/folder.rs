@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::common::{Server, slidegate};
+use crate::common::{Server, slidegate_command};
 
 /// A temporary folder with a policy. It is removed when dropped.
 pub struct PolicyFolder(PathBuf);
@@ -80,7 +80,7 @@ impl PolicyFolder {
 
     /// Starts a server with the policy at a path.
     pub fn serve_path(&self, path: &Path, flags: &[&str]) -> ReloadingServer {
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.arg("serve").arg("--policy").arg(path).args(["--http", "127.0.0.1:0"]);
         ReloadingServer::new(Server::spawn(command.args(["--admin", "127.0.0.1:0"]).args(flags)))
     }

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use crate::folder::{PolicyFolder, ReloadingServer};
 
-const OLD: &str = "rules: [{ name: a, per: [tenant], limits: [9/h], algorithm: sliding_log }]";
-const NEW: &str = "rules: [{ name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]";
+const OLD_POLICY: &str = "rules: [{ name: a, per: [tenant], limits: [9/h], algorithm: sliding_log }]";
+const NEW_POLICY: &str = "rules: [{ name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]";
 
 /// The first half of a policy, which is a valid policy itself.
-const FIRST_HALF: &str =
+const FIRST_HALF_OF_POLICY: &str =
     "rules:\n  - { name: a, per: [tenant], limits: [100/h], algorithm: sliding_log }\n";
-const SECOND_HALF: &str = "  - { name: end, limits: [5/h], algorithm: sliding_log }\n";
+const SECOND_HALF_OF_POLICY: &str = "  - { name: end, limits: [5/h], algorithm: sliding_log }\n";
 
-fn start() -> (PolicyFolder, ReloadingServer) {
-    let folder = PolicyFolder::with_policy(OLD);
+fn start_with_old_policy() -> (PolicyFolder, ReloadingServer) {
+    let folder = PolicyFolder::with_policy(OLD_POLICY);
     let server = folder.serve(&[]);
     assert_eq!(server.check_remaining(), Some(8));
     (folder, server)
@@ -23,7 +23,7 @@ fn start() -> (PolicyFolder, ReloadingServer) {
 
 #[test]
 fn invalid_file_is_reported_and_keeps_policy() {
-    let (folder, server) = start();
+    let (folder, server) = start_with_old_policy();
     folder.replace_file(
         "rules:\n  - { name: A, limits: [10/s] }\n  - { name: b, limits: [1/fortnight] }\n",
     );
@@ -36,14 +36,14 @@ fn invalid_file_is_reported_and_keeps_policy() {
     assert!(problem.ends_with(" (and 1 more)") && !problem.contains('\n'), "{problem}");
     assert_eq!(server.check_remaining(), Some(7));
     assert_eq!((server.reloads("failed"), server.policy_status()["rules"].as_u64()), (1, Some(1)));
-    folder.replace_file(NEW);
+    folder.replace_file(NEW_POLICY);
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(2));
 }
 
 #[test]
 fn empty_file_is_rejected_until_restored() {
-    let (folder, server) = start();
+    let (folder, server) = start_with_old_policy();
     for (failures, content) in (1..).zip(["", "  \n\n", "# To be written.\n", "rules:\n", "---\n"])
     {
         folder.replace_file(content);
@@ -54,7 +54,7 @@ fn empty_file_is_rejected_until_restored() {
             (failures, Some(8 - failures))
         );
     }
-    folder.replace_file(OLD);
+    folder.replace_file(OLD_POLICY);
     server.process.wait_for_log("policy unchanged");
     assert_eq!((server.reloads("unchanged"), server.metric("slidegate_policy_stale")), (1, 0));
     assert!(server.policy_status()["problem"].is_null());
@@ -63,56 +63,56 @@ fn empty_file_is_rejected_until_restored() {
 
 #[test]
 fn explicit_empty_rules_load_with_warning() {
-    let (folder, server) = start();
+    let (folder, server) = start_with_old_policy();
     folder.replace_file("rules: []");
     server.wait_for_reload();
     let line = server.process.wait_for_log("the policy has no rules: everything passes");
     assert!(line.contains("WARN"), "{line}");
     assert_eq!(server.check_remaining(), None);
-    folder.replace_file(OLD);
+    folder.replace_file(OLD_POLICY);
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(7));
 }
 
 #[test]
 fn removed_file_is_reported_until_restored() {
-    let (folder, server) = start();
+    let (folder, server) = start_with_old_policy();
     fs::remove_file(folder.policy()).unwrap();
     assert!(server.wait_for_rejection().contains("cannot be read: No such file"));
     assert_eq!(server.check_remaining(), Some(7));
-    folder.write(OLD);
+    folder.write(OLD_POLICY);
     server.process.wait_for_log("policy unchanged");
     assert_eq!(server.metric("slidegate_policy_stale"), 0);
     fs::remove_file(folder.policy()).unwrap();
     server.wait_for_rejection();
-    folder.write(NEW);
+    folder.write(NEW_POLICY);
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(2));
 }
 
 #[test]
 fn folder_or_binary_file_is_rejected() {
-    let (folder, server) = start();
+    let (folder, server) = start_with_old_policy();
     fs::remove_file(folder.policy()).unwrap();
     fs::create_dir(folder.policy()).unwrap();
     server.process.wait_for_log("cannot be reloaded: not a regular file");
     fs::remove_dir(folder.policy()).unwrap();
     fs::write(folder.policy(), b"rules: [] # \xFF\n").unwrap();
     server.process.wait_for_log("UTF-8");
-    folder.write(NEW);
+    folder.write(NEW_POLICY);
     server.wait_for_reload();
 }
 
 #[test]
 fn partially_written_file_is_never_read() {
-    let (folder, server) = start();
-    let mut file = folder.begin_write(FIRST_HALF);
+    let (folder, server) = start_with_old_policy();
+    let mut file = folder.begin_write(FIRST_HALF_OF_POLICY);
     assert_eq!(server.process.next_log(Duration::from_millis(200)), None);
     // SIGHUP does not read the file either while it is being written.
     server.process.signal("HUP");
     assert!(server.wait_for_rejection().ends_with("cannot be read: it is still being written"));
     assert_eq!(server.check_remaining(), Some(7));
-    file.write_all(SECOND_HALF.as_bytes()).unwrap();
+    file.write_all(SECOND_HALF_OF_POLICY.as_bytes()).unwrap();
     assert_eq!(server.process.next_log(Duration::from_millis(200)), None);
     drop(file);
     server.wait_for_reload();
@@ -123,14 +123,14 @@ fn partially_written_file_is_never_read() {
 
 #[test]
 fn partially_written_new_file_is_never_read() {
-    let (folder, server) = start();
+    let (folder, server) = start_with_old_policy();
     fs::remove_file(folder.policy()).unwrap();
     server.wait_for_rejection();
     let mut file = folder.begin_write("");
     assert_eq!(server.process.next_log(Duration::from_millis(100)), None);
-    file.write_all(FIRST_HALF.as_bytes()).unwrap();
+    file.write_all(FIRST_HALF_OF_POLICY.as_bytes()).unwrap();
     assert_eq!(server.process.next_log(Duration::from_millis(200)), None);
-    file.write_all(SECOND_HALF.as_bytes()).unwrap();
+    file.write_all(SECOND_HALF_OF_POLICY.as_bytes()).unwrap();
     drop(file);
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(4));
@@ -139,7 +139,7 @@ fn partially_written_new_file_is_never_read() {
 
 #[test]
 fn number_of_logged_errors_is_bounded() {
-    let (folder, server) = start();
+    let (folder, server) = start_with_old_policy();
     let rule = "  - { name: A, limits: [1/x] }\n";
     folder.replace_file(&format!("rules:\n{}", rule.repeat(100)));
     let mut lines = Vec::new();

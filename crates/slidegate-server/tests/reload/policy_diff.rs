@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::folder::PolicyFolder;
 
 #[test]
-fn log_lists_changes_by_rule() {
+fn reload_log_lists_changed_rules() {
     let folder = PolicyFolder::with_policy(
         "rules: [{ name: a, limits: [9/h] }, { name: b, limits: [9/s] }, { name: c, limits: [1/s] }]",
     );

@@ -15,21 +15,21 @@ use crate::client::{RawConnection, raw_check};
 use crate::folder::{PolicyFolder, ReloadingServer};
 
 const RELOAD_INTERVAL: Duration = Duration::from_millis(50);
-const CONNECTIONS: usize = 4;
+const CONNECTION_COUNT: usize = 4;
 
 const REQUESTS_PER_TENANT: u64 = 100;
 /// Allowed requests per tenant, under both policies.
-const MAX: u64 = 30;
+const MAX_PER_TENANT: u64 = 30;
 
 /// Returns the policy variant `a` or `b`. Both contain the rules `bound`, `first` and `end`, which apply to every
 /// request.
-fn policy(variant: char) -> String {
-    let max = max_of(variant);
+fn policy_variant(variant: char) -> String {
+    let max = max_in_variant(variant);
     let fillers = (0..50)
         .map(|nth| format!("  - {{ name: {variant}-{nth}, domain: else, limits: [{nth}/s] }}\n"));
     format!(
         "rules:
-  - {{ name: bound, per: [tenant], limits: [{MAX}/d], algorithm: sliding_log }}
+  - {{ name: bound, per: [tenant], limits: [{MAX_PER_TENANT}/d], algorithm: sliding_log }}
   - {{ name: first, limits: [{max}/d] }}
   - {{ name: only-{variant}, limits: [500000000/d] }}
 {}  - {{ name: end, limits: [{max}/d] }}
@@ -38,7 +38,7 @@ fn policy(variant: char) -> String {
     )
 }
 
-fn max_of(variant: char) -> u64 {
+fn max_in_variant(variant: char) -> u64 {
     if variant == 'a' { 400_000_000 } else { 300_000_000 }
 }
 
@@ -59,7 +59,7 @@ struct ClientStats {
 }
 
 impl ClientStats {
-    fn add(&mut self, other: Self) {
+    fn merge(&mut self, other: Self) {
         for (key, count) in other.limit_results {
             *self.limit_results.entry(key).or_default() += count;
         }
@@ -77,7 +77,7 @@ impl ClientStats {
 
     /// Checks and records the response to the nth request of a tenant.
     fn record(&mut self, nth: u64, status: u16, response: &Value) {
-        let allowed = nth < MAX;
+        let allowed = nth < MAX_PER_TENANT;
         assert_eq!(
             status,
             if allowed { 200 } else { 429 },
@@ -88,11 +88,11 @@ impl ClientStats {
         let rules: Vec<&str> = limits.iter().map(|limit| limit["rule"].as_str().unwrap()).collect();
         let variant = rules[2].strip_prefix("only-").unwrap();
         assert_eq!([rules[0], rules[1], rules[3]], ["bound", "first", "end"], "{response}");
-        let max = max_of(variant.chars().next().unwrap());
+        let max = max_in_variant(variant.chars().next().unwrap());
         for index in [1, 3] {
             assert_eq!(limits[index]["limit"]["max"], max, "mixed policies: {response}");
         }
-        assert_eq!(limits[0]["remaining"], MAX.saturating_sub(nth + 1), "{response}");
+        assert_eq!(limits[0]["remaining"], MAX_PER_TENANT.saturating_sub(nth + 1), "{response}");
         *self.by_policy.entry(variant.into()).or_default() += 1;
         for limit in limits {
             let outcome = match limit["allowed"].as_bool().unwrap() {
@@ -126,7 +126,7 @@ fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool
 
 /// Changes the policy file and returns whether the change is valid. Some changes are invalid, or written in two steps.
 fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
-    let valid = policy(if nth.is_multiple_of(2) { 'a' } else { 'b' });
+    let valid = policy_variant(if nth.is_multiple_of(2) { 'a' } else { 'b' });
     match nth % 10 {
         3 => {
             // The first part is a valid policy without the last rule, but must not be loaded.
@@ -153,21 +153,21 @@ fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> b
 fn frequent_reloads_lose_no_requests_or_counts() {
     let seconds = env::var("RELOAD_SECONDS").map_or(10, |text| text.parse().unwrap());
     let is_policy = |text: &str| Policy::from_yaml(text).is_ok();
-    for valid in ['a', 'b'].map(policy) {
+    for valid in ['a', 'b'].map(policy_variant) {
         assert!(
             is_policy(&valid)
                 && is_policy(without_last_rule(&valid))
                 && !is_policy(&valid[..valid.len() / 2])
         );
     }
-    let folder = PolicyFolder::with_policy(&policy('a'));
+    let folder = PolicyFolder::with_policy(&policy_variant('a'));
     let server = folder.serve(&["--max-keys", "10000000"]);
     let (is_stopped, clock) = (AtomicBool::new(false), SystemClock::new());
     let (mut stats, mut changes, mut valid_changes) = (ClientStats::default(), 0, 0);
     let address = server.process.address();
     thread::scope(|scope| {
         let is_stopped = &is_stopped;
-        let clients: Vec<_> = (0..CONNECTIONS)
+        let clients: Vec<_> = (0..CONNECTION_COUNT)
             .map(|nth| scope.spawn(move || send_requests(address, nth, is_stopped)))
             .collect();
         let end = clock.now().after(Duration::from_secs(seconds));
@@ -178,7 +178,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
             valid_changes += u64::from(change_policy(&folder, &server, changes));
         }
         is_stopped.store(true, Ordering::Relaxed);
-        clients.into_iter().for_each(|client| stats.add(client.join().unwrap()));
+        clients.into_iter().for_each(|client| stats.merge(client.join().unwrap()));
     });
     let reloads = ["changed", "unchanged", "failed"].map(|result| server.reloads(result));
     println!(

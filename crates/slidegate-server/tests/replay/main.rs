@@ -27,7 +27,7 @@ rules:
 ";
 
 /// 2026-01-02T03:04:00Z
-const START: i64 = 1_767_323_040;
+const START_TIME: i64 = 1_767_323_040;
 
 /// The temporary directory of a test, with a `policy.yaml`. It is removed when dropped.
 struct ReplayFiles(PathBuf);
@@ -68,13 +68,13 @@ impl ReplayFiles {
     }
 
     /// Returns the text report of a successful run.
-    fn text(&self, arguments: &[&str]) -> String {
+    fn text_report(&self, arguments: &[&str]) -> String {
         successful_stdout(self.replay(arguments, b""))
     }
 
     /// Returns the JSON report of a successful run.
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.text(&[&["--json"], arguments].concat())).unwrap()
+    fn json_report(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.text_report(&[&["--json"], arguments].concat())).unwrap()
     }
 }
 
@@ -85,21 +85,21 @@ impl Drop for ReplayFiles {
 }
 
 fn successful_stdout(output: Output) -> String {
-    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(output.status.success(), "{}", stderr_text(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn stderr(output: &Output) -> String {
+fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Returns the standard error of a run that must fail with exit code 1 and without standard output.
-fn failure_message(output: Output) -> String {
+fn expect_failure(output: Output) -> String {
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
-    stderr(&output)
+    stderr_text(&output)
 }
 
-fn gzip(content: &str) -> Vec<u8> {
+fn gzip_compress(content: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(content.as_bytes()).unwrap();
     encoder.finish().unwrap()
@@ -117,15 +117,15 @@ struct LogRequest {
 
 impl LogRequest {
     /// Returns the line of this request in the combined log format.
-    fn line(&self) -> String {
+    fn log_line(&self) -> String {
         let time = Timestamp::from_second(self.at).unwrap().strftime("%d/%b/%Y:%H:%M:%S +0000");
         let Self { ip, method, path, .. } = self;
         format!("{ip} - - [{time}] \"{method} {path}?n=1 HTTP/1.1\" 200 512 \"-\" \"curl/8.1\"\n")
     }
 }
 
-fn log_text(requests: &[LogRequest]) -> String {
-    requests.iter().map(LogRequest::line).collect()
+fn render_log(requests: &[LogRequest]) -> String {
+    requests.iter().map(LogRequest::log_line).collect()
 }
 
 /// A pseudo-random number generator (xorshift64) with the same sequence in every run.
@@ -142,7 +142,7 @@ impl XorShift {
 }
 
 /// Generates requests of 300 clients over 30 minutes, sorted by time, with bursts at and around window boundaries.
-fn requests() -> Vec<LogRequest> {
+fn generate_requests() -> Vec<LogRequest> {
     let mut rng = XorShift(7);
     let mut requests = Vec::new();
     for client in 0..300 {
@@ -153,7 +153,7 @@ fn requests() -> Vec<LogRequest> {
         };
         for _ in 0..rng.next_below(8) {
             // Within a second of a full minute, so that bursts are about a whole number of windows apart.
-            let at = START + 60 * rng.next_below(30) as i64 + rng.next_below(3) as i64 - 1;
+            let at = START_TIME + 60 * rng.next_below(30) as i64 + rng.next_below(3) as i64 - 1;
             for _ in 0..rng.next_below(25) {
                 let method = if rng.next_below(3) == 0 { "POST" } else { "GET" };
                 let path = format!(
@@ -271,9 +271,9 @@ impl ReplayOracle {
 #[test]
 fn report_matches_brute_force_oracle() {
     let files = ReplayFiles::new("oracle");
-    let requests = requests();
-    files.write("access.log", log_text(&requests));
-    let report = files.json(&["--top", "100000", "access.log"]);
+    let requests = generate_requests();
+    files.write("access.log", render_log(&requests));
+    let report = files.json_report(&["--top", "100000", "access.log"]);
     let oracle = ReplayOracle::from_requests(&requests);
 
     assert!(oracle.counts.values().all(|counts| counts.denied > 20), "{:?}", oracle.counts);
@@ -300,35 +300,35 @@ fn report_matches_brute_force_oracle() {
 #[test]
 fn compression_and_stdin_give_equal_reports() {
     let files = ReplayFiles::new("alike");
-    let log = log_text(&requests());
+    let log = render_log(&generate_requests());
     files.write("access.log", &log);
     // The file name has no `.gz`, and the file consists of two gzip members, as rotated logs may.
     let half = log.len() / 2;
-    files.write("compressed", [gzip(&log[..half]), gzip(&log[half..])].concat());
-    let plain = files.text(&["access.log"]);
-    assert_eq!(files.text(&["compressed"]), plain);
+    files.write("compressed", [gzip_compress(&log[..half]), gzip_compress(&log[half..])].concat());
+    let plain = files.text_report(&["access.log"]);
+    assert_eq!(files.text_report(&["compressed"]), plain);
     assert_eq!(successful_stdout(files.replay(&["-"], log.as_bytes())), plain);
-    assert_eq!(successful_stdout(files.replay(&["-"], &gzip(&log))), plain);
+    assert_eq!(successful_stdout(files.replay(&["-"], &gzip_compress(&log))), plain);
 }
 
 #[test]
 fn logs_are_read_in_given_order() {
     let files = ReplayFiles::new("several");
-    let requests = requests();
+    let requests = generate_requests();
     let (early, late) = requests.split_at(requests.len() / 2);
-    files.write("all", log_text(&requests));
-    files.write("early", log_text(early));
-    files.write("late", log_text(late));
-    assert_eq!(files.text(&["early", "late"]), files.text(&["all"]));
-    assert_ne!(files.json(&["late", "early"])["out_of_order"], 0);
+    files.write("all", render_log(&requests));
+    files.write("early", render_log(early));
+    files.write("late", render_log(late));
+    assert_eq!(files.text_report(&["early", "late"]), files.text_report(&["all"]));
+    assert_ne!(files.json_report(&["late", "early"])["out_of_order"], 0);
 }
 
 #[test]
 fn text_and_json_reports_agree() {
     let files = ReplayFiles::new("text");
-    files.write("access.log", log_text(&requests()));
-    let text = files.text(&["--top", "3", "access.log"]);
-    let json = files.json(&["--top", "3", "access.log"]);
+    files.write("access.log", render_log(&generate_requests()));
+    let text = files.text_report(&["--top", "3", "access.log"]);
+    let json = files.json_report(&["--top", "3", "access.log"]);
 
     let rows = |text: &str| -> Vec<Vec<String>> {
         text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
@@ -356,7 +356,7 @@ fn text_and_json_reports_agree() {
     }
     expected +=
         "(Requests that a limit neither allowed nor denied were denied by another limit.)\n\n";
-    expected += &accuracy::table(&json);
+    expected += &accuracy::render_comparison_table(&json);
     expected += "\nmost denied keys denied asked\n";
     for top in json["top_denied"].as_array().unwrap() {
         let pairs = top["key"].as_object().unwrap().iter();
@@ -380,10 +380,10 @@ fn text_and_json_reports_agree() {
 fn report_columns_are_aligned() {
     let files = ReplayFiles::new("columns");
     let request =
-        LogRequest { at: START, ip: "192.0.2.7".into(), method: "POST", path: "/api/a".into() };
-    files.write("access.log", log_text(&[&request; 25].map(LogRequest::clone)));
+        LogRequest { at: START_TIME, ip: "192.0.2.7".into(), method: "POST", path: "/api/a".into() };
+    files.write("access.log", render_log(&[&request; 25].map(LogRequest::clone)));
     assert_eq!(
-        files.text(&["access.log"]),
+        files.text_report(&["access.log"]),
         "\
 requests      25
 first         2026-01-02T03:04:00Z
@@ -420,7 +420,7 @@ writes ip=192.0.2.7 path=/api/a      21     25
 #[test]
 fn unparsable_lines_are_counted_and_first_shown() {
     let files = ReplayFiles::new("unparsable");
-    let line = LogRequest { at: START, ip: "::1".into(), method: "GET", path: "/".into() }.line();
+    let line = LogRequest { at: START_TIME, ip: "::1".into(), method: "GET", path: "/".into() }.log_line();
     let mut log = line.clone().into_bytes();
     log.extend(line.replace("curl", "c\\xe9\u{e9}").bytes());
     // Not UTF-8, but still a valid request.
@@ -430,7 +430,7 @@ fn unparsable_lines_are_counted_and_first_shown() {
     log.extend(b"\nyesterday\x1b[31m\n\n\n\n\n");
     files.write("access.log", &log);
     let output = files.replay(&["--json", "access.log"], b"");
-    let messages = stderr(&output);
+    let messages = stderr_text(&output);
     let report: Value = serde_json::from_str(&successful_stdout(output)).unwrap();
     assert_eq!((&report["requests"], &report["unparsable"]), (&json!(3), &json!(7)));
     let shown: Vec<&str> = messages.lines().collect();
@@ -446,16 +446,16 @@ fn unparsable_lines_are_counted_and_first_shown() {
 #[test]
 fn slightly_late_lines_are_reordered() {
     let files = ReplayFiles::new("late");
-    let requests = requests();
-    files.write("sorted.log", log_text(&requests));
+    let requests = generate_requests();
+    files.write("sorted.log", render_log(&requests));
     // Reverses the order within each half minute, but not of requests at the same time.
     let mut shuffled = requests.clone();
     for half_minute in shuffled.chunk_by_mut(|first, second| first.at / 30 == second.at / 30) {
         half_minute.sort_by_key(|request| std::cmp::Reverse(request.at));
     }
     assert!(shuffled != requests);
-    files.write("shuffled.log", log_text(&shuffled));
-    let (sorted, shuffled) = (files.json(&["sorted.log"]), files.json(&["shuffled.log"]));
+    files.write("shuffled.log", render_log(&shuffled));
+    let (sorted, shuffled) = (files.json_report(&["sorted.log"]), files.json_report(&["shuffled.log"]));
     assert_eq!(shuffled["allowed"], sorted["allowed"]);
     assert_eq!(shuffled["out_of_order"], 0);
     assert_eq!((&shuffled["first"], &shuffled["last"]), (&sorted["first"], &sorted["last"]));
@@ -464,9 +464,9 @@ fn slightly_late_lines_are_reordered() {
 #[test]
 fn out_of_order_lines_are_counted() {
     let files = ReplayFiles::new("order");
-    let at = |at| LogRequest { at: START + at, ip: "::1".into(), method: "GET", path: "/".into() };
-    files.write("access.log", log_text(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
-    let report = files.json(&["--reorder", "0", "access.log"]);
+    let at = |at| LogRequest { at: START_TIME + at, ip: "::1".into(), method: "GET", path: "/".into() };
+    files.write("access.log", render_log(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
+    let report = files.json_report(&["--reorder", "0", "access.log"]);
     assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
     assert_eq!(report["first"], "2026-01-02T03:04:00Z");
     assert_eq!(report["last"], "2026-01-02T03:04:10Z");
@@ -481,7 +481,7 @@ fn rule_counts_by_any_line_attribute() {
     files.write("policy.yaml", policy);
     let line = r#"::1 - alice [02/Jan/2026:04:04:00 +0100] "GET http://e.org:80/a?b HTTP/1.1" 200 1 "http://from/" "curl""#;
     files.write("access.log", line);
-    let report = files.json(&["access.log"]);
+    let report = files.json_report(&["access.log"]);
     let values = names.map(|name| report["top_denied"][0]["key"][name].as_str().unwrap());
     assert_eq!(values, ["GET", "/a", "e.org", "::/64", "http://from/", "curl", "alice"]);
 }
@@ -489,41 +489,41 @@ fn rule_counts_by_any_line_attribute() {
 #[test]
 fn only_rules_of_given_domain_are_replayed() {
     let files = ReplayFiles::new("domain");
-    files.write("access.log", log_text(&requests()));
-    let report = files.json(&["--domain", "other", "access.log"]);
+    files.write("access.log", render_log(&generate_requests()));
+    let report = files.json_report(&["--domain", "other", "access.log"]);
     let rules: Vec<_> =
         report["rules"].as_array().unwrap().iter().map(|rule| &rule["rule"]).collect();
     assert_eq!(rules, ["elsewhere"]);
     assert_ne!(report["denied"], 0);
 
     let output = files.replay(&["--domain", "nowhere", "access.log"], b"");
-    assert!(stderr(&output).contains("no rule has domain `nowhere`"));
+    assert!(stderr_text(&output).contains("no rule has domain `nowhere`"));
     assert!(successful_stdout(output).contains("\ndenied        0\n"));
 }
 
 #[test]
 fn keys_beyond_max_keys_are_reported() {
     let files = ReplayFiles::new("bound");
-    files.write("access.log", log_text(&requests()));
-    let report = files.json(&["--max-keys", "64", "access.log"]);
+    files.write("access.log", render_log(&generate_requests()));
+    let report = files.json_report(&["--max-keys", "64", "access.log"]);
     assert!(report["uncounted_by_key"].as_u64().unwrap() > 1000);
-    assert!(files.text(&["--max-keys", "64", "access.log"]).contains("beyond --max-keys"));
+    assert!(files.text_report(&["--max-keys", "64", "access.log"]).contains("beyond --max-keys"));
 }
 
 #[test]
 fn empty_log_is_accepted() {
     let files = ReplayFiles::new("empty");
     files.write("access.log", "");
-    let report = files.json(&["access.log"]);
+    let report = files.json_report(&["access.log"]);
     assert_eq!((&report["requests"], &report["first"]), (&json!(0), &Value::Null));
-    assert!(files.text(&["access.log"]).starts_with("requests      0\nfirst         -\n"));
+    assert!(files.text_report(&["access.log"]).starts_with("requests      0\nfirst         -\n"));
 }
 
 #[test]
 fn unknown_log_format_fails_with_hint() {
     let files = ReplayFiles::new("format");
     files.write("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
-    let error = failure_message(files.replay(&["access.log"], b""));
+    let error = expect_failure(files.replay(&["access.log"], b""));
     assert!(
         error.contains("none of 9 lines is an access log line in the common or combined format"),
         "{error}"
@@ -531,16 +531,16 @@ fn unknown_log_format_fails_with_hint() {
 }
 
 #[test]
-fn unreadable_log_is_named() {
+fn unreadable_log_error_names_file() {
     let files = ReplayFiles::new("unreadable");
-    let compressed = gzip(&log_text(&requests()));
+    let compressed = gzip_compress(&render_log(&generate_requests()));
     files.write("cut.gz", &compressed[..compressed.len() / 2]);
     let mut broken = compressed;
     let half = broken.len() / 2;
     broken[half..half + 64].fill(0xff);
     files.write("broken.gz", broken);
     for log in ["missing.log", "cut.gz", "broken.gz", "."] {
-        let error = failure_message(files.replay(&[log], b""));
+        let error = expect_failure(files.replay(&[log], b""));
         assert!(
             error.lines().any(|line| line.starts_with(&format!("{log}: cannot be read: "))),
             "{error}"
@@ -553,6 +553,6 @@ fn invalid_policy_is_reported_with_location() {
     let files = ReplayFiles::new("policy");
     files.write("access.log", "");
     files.write("policy.yaml", "rules:\n  - { name: a, limits: [10/fortnight] }\n");
-    let error = failure_message(files.replay(&["access.log"], b""));
+    let error = expect_failure(files.replay(&["access.log"], b""));
     assert!(error.starts_with("policy.yaml:2:") && error.contains("`fortnight`"), "{error}");
 }
