@@ -1,4 +1,4 @@
-//! `/v1/explain` and the `explain` command.
+//! Tests of the endpoint `/v1/explain` and of the command `slidegate explain`, which describe a decision in detail.
 
 use std::time::Duration;
 
@@ -18,22 +18,24 @@ rules:
   - { name: off, limits: [1/h], mode: off }
 ";
 
-/// Returns the body of a check.
+/// Returns the JSON body of a check request with these attributes and this cost.
 fn check_body(attributes: Value, cost: u64) -> Value {
     json!({ "attributes": attributes, "cost": cost })
 }
 
-/// Sends a request to `/v1/explain`, and returns the response body.
+/// Posts a check request to `/v1/explain` of the server, and returns the response body, which describes the decision.
 fn post_explain(server: &Server, request: &Value) -> Value {
-    let response = Client::with_address(server.admin()).post("/v1/explain", request.to_string());
+    let response =
+        Client::with_address(server.admin_address()).post("/v1/explain", request.to_string());
     assert_eq!(response.status, 200, "{}", response.body);
     response.json()
 }
 
-/// Runs the `explain` command against a server, and returns its stdout and stderr.
+/// Runs `slidegate explain` against a running server, and returns the stdout and stderr of the command.
 fn run_explain(server: &Server, arguments: &[&str]) -> (String, String) {
-    let url = format!("http://{}", server.admin());
-    let output = slidegate_command().args(["explain", "--server", &url]).args(arguments).output().unwrap();
+    let url = format!("http://{}", server.admin_address());
+    let output =
+        slidegate_command().args(["explain", "--server", &url]).args(arguments).output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
@@ -83,7 +85,7 @@ fn explain_changes_no_counters_or_metrics() {
     assert_eq!(samples.sum("slidegate_requests_total", ""), 0.0);
 }
 
-/// Repeats the request exactly when the response says.
+/// Repeats a denied request exactly at the retry time that `/v1/explain` returned. The repeated request is allowed.
 #[test]
 fn explained_retry_after_is_exact() {
     let server = Server::start_with_admin(POLICY, &[]);
@@ -140,7 +142,7 @@ watched: applies
     assert!(text.ends_with("allowed: per-tenant.1h is closest to its limit\n"), "{text}");
 }
 
-/// The attributes are not sorted, and a rule matches one order only.
+/// Each rule matches only one order of attributes, so the command must not sort the attributes of a descriptor.
 #[test]
 fn explain_command_numbers_descriptors_in_order() {
     let policy = "
@@ -190,7 +192,7 @@ allowed: of-plan is closest to its limit
         assert!(error.contains(reason), "{error}");
     }
     for invalid in [r#"{}"#, r#"{"descriptors":[]}"#, r#"{"attributes":{},"descriptors":[{}]}"#] {
-        let response = Client::with_address(server.admin()).post("/v1/explain", invalid);
+        let response = Client::with_address(server.admin_address()).post("/v1/explain", invalid);
         assert_eq!(response.status, 400, "{invalid}: {}", response.body);
     }
 }
@@ -199,8 +201,11 @@ allowed: of-plan is closest to its limit
 fn failed_explain_requests_report_reason() {
     let server = Server::start_with_admin(POLICY, &[]);
     let error = |url: &str, arguments: &[&str]| {
-        let output =
-            slidegate_command().args(["explain", "--server", url]).args(arguments).output().unwrap();
+        let output = slidegate_command()
+            .args(["explain", "--server", url])
+            .args(arguments)
+            .output()
+            .unwrap();
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
         String::from_utf8(output.stderr).unwrap()
     };
@@ -211,7 +216,7 @@ fn failed_explain_requests_report_reason() {
         error(&http_url, &["a=b"])
             .contains("returned status 404: path `/v1/explain` does not exist")
     );
-    let response = Client::with_address(server.admin()).post("/v1/explain", "[]");
+    let response = Client::with_address(server.admin_address()).post("/v1/explain", "[]");
     assert_eq!(
         (response.status, response.header("content-type")),
         (400, Some("application/problem+json"))

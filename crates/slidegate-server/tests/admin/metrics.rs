@@ -1,4 +1,4 @@
-//! `/metrics`: values and formats.
+//! Tests of `/metrics`: the metric values and the response formats.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -21,10 +21,10 @@ rules:
   - { name: one, limits: [2/h], algorithm: sliding_log }
 "#;
 
-/// The domain of the first two rules. Its name must be escaped in labels.
+/// The domain of the first two rules in `POLICY`. The quotes and the backslash must be escaped in metric labels.
 const DOMAIN_WITH_SPECIAL_CHARACTERS: &str = r#"a "b" \c"#;
 
-/// Sends this number of checks, and returns their statuses.
+/// Sends `times` check requests in this domain, and returns the statuses of the responses.
 fn send_checks(client: &Client, domain: &str, times: usize) -> Vec<u16> {
     let request = json!({ "domain": domain, "attributes": { "tenant": "acme" } });
     (0..times).map(|_| client.check(&request).status).collect()
@@ -34,7 +34,10 @@ fn send_checks(client: &Client, domain: &str, times: usize) -> Vec<u16> {
 fn decisions_are_counted_per_limit() {
     let server = Server::start_with_admin(POLICY, &[]);
     let client = Client::new(&server);
-    assert_eq!(send_checks(&client, DOMAIN_WITH_SPECIAL_CHARACTERS, 13), [&[200; 10][..], &[429; 3]].concat());
+    assert_eq!(
+        send_checks(&client, DOMAIN_WITH_SPECIAL_CHARACTERS, 13),
+        [&[200; 10][..], &[429; 3]].concat()
+    );
     assert_eq!(send_checks(&client, "default", 6), [200, 200, 429, 429, 429, 429]);
     let samples = MetricSamples::scrape(&server);
     let outcomes = |domain: &str, rule: &str, limit: &str| {
@@ -130,7 +133,7 @@ fn requests_are_counted_by_result() {
 #[test]
 fn metrics_format_follows_accept_header() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let admin = Client::with_address(server.admin());
+    let admin = Client::with_address(server.admin_address());
     send_checks(&Client::new(&server), "default", 3);
     let scrape = |accept: &str| {
         admin.send(Request::get("/metrics").header("accept", accept).body(Vec::new()).unwrap())
@@ -156,7 +159,7 @@ fn metrics_format_follows_accept_header() {
 fn metrics_pass_promtool_lint() {
     let server = Server::start_with_admin(POLICY, &[]);
     send_checks(&Client::new(&server), "default", 3);
-    let text = Client::with_address(server.admin()).call("GET", "/metrics").body;
+    let text = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
     let mut promtool = prometheus_program("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut linter = promtool.stderr(Stdio::piped()).spawn().unwrap();
@@ -182,7 +185,8 @@ fn store_outage_is_visible_in_metrics() {
     assert_eq!(samples.get("slidegate_keys"), 0.0);
     redis.pause();
     // Another tenant of another rule, without an entry in the denial cache.
-    let request = json!({ "domain": DOMAIN_WITH_SPECIAL_CHARACTERS, "attributes": { "tenant": "bob" } });
+    let request =
+        json!({ "domain": DOMAIN_WITH_SPECIAL_CHARACTERS, "attributes": { "tenant": "bob" } });
     let mut degraded = 0.0;
     while MetricSamples::scrape(&server).get(r#"slidegate_breaker_open{store="redis"}"#) == 0.0 {
         assert_eq!(client.check(&request).json()["degraded"], true);
@@ -219,7 +223,7 @@ fn evicted_keys_are_counted() {
 #[test]
 fn admin_endpoints_exist_only_on_admin_listener() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let (client, admin) = (Client::new(&server), Client::with_address(server.admin()));
+    let (client, admin) = (Client::new(&server), Client::with_address(server.admin_address()));
     for path in ["/metrics", "/v1/explain", "/v1/top"] {
         assert_eq!(client.call("GET", path).status, 404, "{path}");
     }
@@ -227,5 +231,5 @@ fn admin_endpoints_exist_only_on_admin_listener() {
     assert!(misplaced.status == 404 && misplaced.body.contains("--http"), "{}", misplaced.body);
     assert_eq!(admin.call("GET", "/v1/explain").status, 405);
     let alone = Server::start(POLICY);
-    assert!(server.has_admin() && !alone.has_admin());
+    assert!(server.has_admin_listener() && !alone.has_admin_listener());
 }

@@ -1,4 +1,4 @@
-//! `--observe`: a policy that is evaluated and not enforced.
+//! Tests of the flag `--observe`, with which the server evaluates the policy but denies no request.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! `/v1/top`: the keys that are limited most.
+//! Tests of `/v1/top`, which lists the keys with the most denied requests and the most requests near a limit.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ rules:
   - { name: quiet, limits: [1/h] }
 ";
 
-/// Sends this number of checks for a tenant.
+/// Sends `times` check requests with this tenant.
 fn send_checks(server: &Server, tenant: &str, times: usize) {
     let client = Client::new(server);
     let attributes = json!({ "tenant": tenant, "ip": "2001:db8::7" });
@@ -22,14 +22,15 @@ fn send_checks(server: &Server, tenant: &str, times: usize) {
     }
 }
 
-/// Returns the body of a response of `/v1/top`.
+/// Requests `/v1/top` with this query string, and returns the response body.
 fn get_top_keys(server: &Server, query: &str) -> Value {
-    let response = Client::with_address(server.admin()).call("GET", &format!("/v1/top{query}"));
+    let response =
+        Client::with_address(server.admin_address()).call("GET", &format!("/v1/top{query}"));
     assert_eq!(response.status, 200, "{}", response.body);
     response.json()
 }
 
-/// Returns the expected entry of a tenant.
+/// Returns the entry that `/v1/top` must list for the key of this tenant.
 fn expected_entry(tenant: &str, count: u64) -> Value {
     json!({ "key": { "tenant": tenant, "ip": "2001:db8::/64" }, "count": count, "max_overcount": 0 })
 }
@@ -82,11 +83,12 @@ fn observed_keys_are_never_listed_as_denied() {
 fn keys_parameter_limits_listed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
     (0..70).for_each(|nth| send_checks(&server, &format!("t{nth}"), 4));
-    let denied = |query: &str| get_top_keys(&server, query)["rules"][0]["denied"].as_array().unwrap().len();
+    let denied =
+        |query: &str| get_top_keys(&server, query)["rules"][0]["denied"].as_array().unwrap().len();
     assert_eq!((denied(""), denied("?keys=1"), denied("?keys=64")), (10, 1, 64));
     for invalid in ["?keys=0", "?keys=65", "?keys=x", "?key=1", "?keys=1&a=b"] {
         let response =
-            Client::with_address(server.admin()).call("GET", &format!("/v1/top{invalid}"));
+            Client::with_address(server.admin_address()).call("GET", &format!("/v1/top{invalid}"));
         assert_eq!(response.status, 400, "{invalid}");
         assert!(
             response.body.contains("query: only keys=N is supported, with N from 1 to 64"),

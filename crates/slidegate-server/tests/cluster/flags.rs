@@ -1,4 +1,4 @@
-//! Invalid cluster flags are reported before the server starts anything.
+//! Invalid cluster flags are reported before the server opens any listener.
 
 use std::process::Output;
 
@@ -16,7 +16,7 @@ fn stderr_text(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-/// The flags of a node that listens on any free port.
+/// Flags of a server that forms a cluster alone and listens for peers on any free port.
 const SINGLE_NODE_FLAGS: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 
 #[test]
@@ -96,7 +96,11 @@ fn invalid_flag_value_error_names_valid_values() {
     ] {
         let output = run_serve(&[flag, value]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");
-        assert!(stderr_text(&output).contains(expected), "{flag} {value}: {}", stderr_text(&output));
+        assert!(
+            stderr_text(&output).contains(expected),
+            "{flag} {value}: {}",
+            stderr_text(&output)
+        );
     }
 }
 
@@ -110,7 +114,8 @@ fn other_stores_ignore_cluster_flags() {
 #[test]
 fn cluster_key_is_never_printed() {
     let secret = "as secret as it gets";
-    let help = slidegate_command().args(["serve", "--help"]).env("SLIDEGATE_CLUSTER_KEY", secret).output();
+    let help =
+        slidegate_command().args(["serve", "--help"]).env("SLIDEGATE_CLUSTER_KEY", secret).output();
     assert!(!String::from_utf8(help.unwrap().stdout).unwrap().contains(secret));
     let key = TempFile::new(".key", format!("{secret}\r\n"));
     let key = key.path().to_str().unwrap();

@@ -1,4 +1,4 @@
-//! Nodes discover each other and share their counters.
+//! Nodes find each other through their seed addresses, and share their counters.
 
 use std::thread;
 
@@ -19,7 +19,7 @@ fn three_servers_join_and_share_one_limit() {
         loop {
             let outcome = node.check("default");
             allowed += u64::from(outcome.allowed);
-            if !outcome.allowed && node.remaining("default") == 0 {
+            if !outcome.allowed && node.remaining_units("default") == 0 {
                 return allowed;
             }
         }
@@ -31,11 +31,11 @@ fn three_servers_join_and_share_one_limit() {
     assert!((max..=max_allowed_in_window(max, 3, max_unsynced)).contains(&allowed), "{allowed}");
     wait_for_remaining(&nodes.each_ref(), "default", 0);
     for node in &nodes {
-        let alive = node.metric("slidegate_cluster_members", r#"state="alive""#);
-        assert_eq!((alive, node.metric("slidegate_cluster_members", "silent")), (3.0, 0.0));
-        assert!(node.metric("slidegate_cluster_sent_bytes_total", "") > 0.0);
-        assert!(node.metric("slidegate_cluster_received_bytes_total", "") > 0.0);
-        assert_eq!(node.metric("slidegate_keys", ""), 1.0);
+        let alive = node.metric_sum("slidegate_cluster_members", r#"state="alive""#);
+        assert_eq!((alive, node.metric_sum("slidegate_cluster_members", "silent")), (3.0, 0.0));
+        assert!(node.metric_sum("slidegate_cluster_sent_bytes_total", "") > 0.0);
+        assert!(node.metric_sum("slidegate_cluster_received_bytes_total", "") > 0.0);
+        assert_eq!(node.metric_sum("slidegate_keys", ""), 1.0);
     }
 }
 
@@ -49,7 +49,7 @@ fn small_limit_has_no_unsynced_denials() {
     assert_eq!(left, [5, 4, 3, 2, 1, 0]);
     wait_for_remaining(&nodes.each_ref(), "default", 0);
     assert!(nodes.iter().all(|node| !node.check("default").allowed));
-    assert_eq!(nodes[1].metric("slidegate_cluster_unsynced_denials_total", ""), 0.0);
+    assert_eq!(nodes[1].metric_sum("slidegate_cluster_unsynced_denials_total", ""), 0.0);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn single_node_forms_a_cluster() {
     let status = node.status();
     assert_eq!((&status["name"], &status["joining"]), (&"only".into(), &false.into()));
     assert_eq!(status["members"], serde_json::json!([]));
-    assert_eq!(node.metric("slidegate_cluster_members", r#"state="alive""#), 1.0);
+    assert_eq!(node.metric_sum("slidegate_cluster_members", r#"state="alive""#), 1.0);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn host_name_is_accepted_as_seed() {
 #[test]
 fn cluster_status_without_cluster_store_is_404() {
     let server = Server::start_with_admin(&policy_with_max(9, 1), &[]);
-    let admin = Client::with_address(server.admin());
+    let admin = Client::with_address(server.admin_address());
     let response = admin.call("GET", "/v1/cluster");
     assert_eq!(response.status, 404);
     let detail = response.json()["detail"].as_str().unwrap().to_owned();
@@ -115,7 +115,7 @@ fn late_joining_node_receives_all_counters() {
     wait_for_remaining(&[&first, &second], "default", 40);
     let third = third.start();
     wait_until_connected(&[&first, &second, &third]);
-    assert_eq!(third.remaining("default"), 40, "the node has joined, so it has all counters");
+    assert_eq!(third.remaining_units("default"), 40, "the node has joined, so it has all counters");
     let lag = || third.status()["members"][0]["lag_ms"].as_u64();
     wait_until("the third node has replicated everything", lag, |lag| *lag == Some(0));
 }

@@ -1,4 +1,4 @@
-//! Network partitions between nodes.
+//! Network partitions between nodes: the limits stay bounded, and the counters converge after the partition.
 
 use crate::node::{
     Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,
@@ -6,7 +6,9 @@ use crate::node::{
 };
 use crate::relay::RelayNetwork;
 
-/// `bounded` waits for silent nodes, `available` does not, and `soon` has a window shorter than the partition.
+/// One rule per domain. While a node is silent (does not respond), each other node allows at most `max_unsynced` more
+/// units under `bounded`, and continues without the silent node under `available`. The rule `soon` has a window that is
+/// shorter than the partition.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:
@@ -88,12 +90,12 @@ fn partition_overshoot_is_reported() {
     // The overshoot is reported when its window is over and the next update arrives.
     let reports = || {
         a.check("default");
-        b.remaining("default");
-        b.metric("slidegate_cluster_overshoot_ratio_count", "")
+        b.remaining_units("default");
+        b.metric_sum("slidegate_cluster_overshoot_ratio_count", "")
     };
     wait_until("the overshoot is reported", reports, |reports| *reports > 0.0);
     assert_eq!(
-        b.metric("slidegate_cluster_overshoot_ratio_sum", ""),
+        b.metric_sum("slidegate_cluster_overshoot_ratio_sum", ""),
         1.0,
         "the overshoot equals max"
     );

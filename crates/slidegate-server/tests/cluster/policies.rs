@@ -1,4 +1,4 @@
-//! Limits that a cluster cannot replicate are rejected at the start and at each reload.
+//! A server with the cluster store rejects limits that a cluster cannot replicate, at the start and at each reload.
 
 use std::fs;
 
@@ -44,13 +44,13 @@ fn start_rejects_unreplicable_limits() {
 fn reload_rejects_unreplicable_limits() {
     let policy = "rules: [{ name: a, limits: [3/h] }]";
     let server = Server::start_with_admin(policy, &SINGLE_NODE_FLAGS);
-    fs::write(server.policy(), UNREPLICABLE_POLICY).unwrap();
+    fs::write(server.policy_path(), UNREPLICABLE_POLICY).unwrap();
     let line = server.wait_for_log("cannot count by `sliding_log`");
     assert!(line.contains(":3:25: "), "{line}");
     server.wait_for_log("policy reload failed");
     let ready = Client::new(&server).call("GET", "/readyz").json();
     assert_eq!(ready["policy"]["rules"], 1);
     assert!(ready["policy"]["problem"].as_str().unwrap().contains("sliding_log"), "{ready}");
-    fs::write(server.policy(), "rules: [{ name: a, limits: [4/h] }]").unwrap();
+    fs::write(server.policy_path(), "rules: [{ name: a, limits: [4/h] }]").unwrap();
     server.wait_for_log("the policy has changed");
 }

@@ -1,7 +1,7 @@
-//! Relays between nodes, whose links can be cut.
+//! Network relays between cluster nodes. A test can cut the links of the relays to create a partition.
 //!
 //! Each node advertises the address of a relay, so all traffic to the node passes through it. A cut link delivers
-//! nothing, like an unplugged cable: its connections stay open and wait.
+//! nothing, like an unplugged cable: TCP connections over the link stay open and wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
@@ -11,21 +11,21 @@ use std::thread;
 
 use crate::node::{NodeConfig, unused_address};
 
-/// Buffer size in bytes, enough for the largest datagram.
+/// Size of a read buffer in bytes, enough for the largest UDP datagram.
 const BUFFER_BYTES: usize = 65_536;
 
-/// A network of relays between nodes.
+/// A network of relays through which all traffic between nodes passes.
 #[derive(Clone, Default)]
 pub struct RelayNetwork(Arc<NetworkState>);
 
 #[derive(Default)]
 struct NetworkState {
-    /// Pairs of nodes that cannot reach each other.
+    /// Addresses of node pairs whose link is cut.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
 }
 
-/// The link between two nodes, in both directions.
+/// The network link between two nodes, for traffic in both directions.
 #[derive(Clone)]
 struct RelayLink {
     state: Arc<NetworkState>,
@@ -33,7 +33,8 @@ struct RelayLink {
 }
 
 impl RelayNetwork {
-    /// Creates a relay for each node, and makes the nodes advertise and use the relays.
+    /// Creates a relay for each node, and changes the configurations so that nodes advertise the addresses of their
+    /// relays and use relays as seeds.
     pub fn between(configs: &mut [NodeConfig]) -> Self {
         let network = Self::default();
         for config in &mut *configs {
@@ -49,7 +50,7 @@ impl RelayNetwork {
         network
     }
 
-    /// Cuts all links between two sets of nodes.
+    /// Cuts all links between the nodes of `side` and the nodes of `other_side`.
     pub fn cut(&self, side: &[&NodeConfig], other_side: &[&NodeConfig]) {
         let mut cut = self.0.cut.lock().unwrap();
         for node in side {
@@ -59,7 +60,7 @@ impl RelayNetwork {
         }
     }
 
-    /// Restores all links.
+    /// Restores all links that were cut.
     pub fn heal(&self) {
         self.0.cut.lock().unwrap().clear();
         self.0.changed.notify_all();
@@ -106,7 +107,7 @@ impl RelayLink {
         self.state.cut.lock().unwrap().contains(&self.ends)
     }
 
-    /// Waits while the link is cut.
+    /// Blocks the calling thread while the link is cut.
     fn wait_while_cut(&self) {
         let cut = self.state.cut.lock().unwrap();
         drop(self.state.changed.wait_while(cut, |cut| cut.contains(&self.ends)));
@@ -123,7 +124,7 @@ impl RelayLink {
         }
     }
 
-    /// Copies bytes in one direction until either side closes.
+    /// Copies bytes from one connection to the other until either side closes. Pauses while the link is cut.
     fn copy_bytes(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut bytes = vec![0; BUFFER_BYTES];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -149,7 +150,7 @@ impl RelayLink {
     }
 }
 
-/// Returns both addresses in order, so that each pair has one key.
+/// Returns both addresses in sorted order, so that a pair is equal to the reversed pair.
 fn node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
     [first.min(second), first.max(second)]
 }

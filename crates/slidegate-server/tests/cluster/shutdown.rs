@@ -1,4 +1,4 @@
-//! Graceful shutdown of nodes.
+//! Graceful shutdown of cluster nodes loses no charges and delays no peers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -33,9 +33,9 @@ fn stopping_node_replicates_its_last_charges() {
     wait_for_remaining(&[&a], "default", 50);
 }
 
-/// Requests to three nodes in turn, one of which may be restarting.
+/// A loop that sends requests to three nodes in turn, while one of the nodes may be restarting.
 struct RequestLoop {
-    /// `None` while the node restarts.
+    /// The nodes. An entry is `None` while the node restarts.
     nodes: Vec<Mutex<Option<Node>>>,
     allowed: AtomicU64,
     denied: AtomicU64,
@@ -43,7 +43,7 @@ struct RequestLoop {
 }
 
 impl RequestLoop {
-    /// Sends requests to the running nodes in turn, until it is stopped.
+    /// Sends requests to the running nodes in turn, until `is_stopped` is set.
     fn run(&self) {
         for node in self.nodes.iter().cycle() {
             if self.is_stopped.load(Ordering::Relaxed) {

@@ -1,4 +1,5 @@
-//! `slidegate convert`, and `serve --ratelimit-config` with files of the reference server.
+//! Tests of `slidegate convert`, which converts configuration files of the Envoy rate limit reference server to a
+//! policy, and of `serve --ratelimit-config`, which reads such files directly.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -12,7 +13,8 @@ use std::process::Output;
 use common::{TempFile, slidegate_command};
 use slidegate::Policy;
 
-/// Returns the folder with files of the reference server (`*.yaml`) and the equivalent policies (`*.policy`).
+/// Returns the folder with configuration files of the Envoy reference server (`*.yaml`) and the policies (`*.policy`)
+/// to which they must be converted.
 fn test_files_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert/files")
 }
@@ -25,7 +27,7 @@ fn parse_utf8(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-/// Runs the program, which must succeed without messages, and returns its standard output.
+/// Runs `slidegate` and returns its standard output. Panics if the program fails or writes to standard error.
 #[track_caller]
 fn run_successfully(arguments: &[&str]) -> String {
     let output = run_slidegate(arguments);
@@ -34,7 +36,7 @@ fn run_successfully(arguments: &[&str]) -> String {
     parse_utf8(&output.stdout).to_owned()
 }
 
-/// Runs the program, which must fail with an exit code, and returns its standard error.
+/// Runs `slidegate` and returns its standard error. Panics unless the program exits with `code` and prints no output.
 #[track_caller]
 fn run_expecting_failure(arguments: &[&str], code: i32) -> String {
     let output = run_slidegate(arguments);
@@ -48,7 +50,8 @@ fn converted_files_match_expected_policies() {
     let files = ["addresses", "mail", "order", "quotas", "replaces"];
     for name in files {
         let policy = run_successfully(&["convert", &format!("{name}.yaml")]);
-        let expected = fs::read_to_string(test_files_folder().join(name).with_extension("policy")).unwrap();
+        let expected =
+            fs::read_to_string(test_files_folder().join(name).with_extension("policy")).unwrap();
         assert_eq!(policy, expected, "{name}.yaml");
         Policy::from_yaml(&policy).unwrap();
     }
@@ -97,7 +100,8 @@ fn algorithm_flag_selects_the_algorithm() {
         let limits: Vec<_> = policy.limits().map(|(_, limit)| *limit.limit()).collect();
         assert!(limits[..2].iter().all(|limit| limit.algorithm().name() == algorithm));
     }
-    let wrong = run_expecting_failure(&["convert", "--ratelimit-algorithm", "leaky", "mail.yaml"], 2);
+    let wrong =
+        run_expecting_failure(&["convert", "--ratelimit-algorithm", "leaky", "mail.yaml"], 2);
     assert!(wrong.contains("write one of sliding_log, "), "{wrong}");
 }
 

@@ -1,28 +1,34 @@
-//! Alerts and recording rules of Prometheus.
+//! Checks the alerts and recording rules in `deploy/prometheus` with Prometheus.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::documented::documented_metrics;
+use crate::documented_metrics::documented_metrics;
 use crate::prometheus::{Prometheus, prometheus_program};
-use crate::{array_elements, exporter, expression, project_path, read_project_file, read_project_yaml, run_command, as_string};
+use crate::{
+    array_elements, as_string, exporter, expression, project_path, read_project_file,
+    read_project_yaml, run_command,
+};
 
 const RULES_FILE: &str = "deploy/prometheus/slidegate.rules.yml";
 const TESTS_FILE: &str = "deploy/prometheus/slidegate.tests.yml";
 
-/// Returns all alerts and recording rules of the file.
+/// Returns all alerts and recording rules of [`RULES_FILE`].
 fn read_rules() -> Vec<Value> {
     let file = read_project_yaml(RULES_FILE);
-    array_elements(&file["groups"]).iter().flat_map(|group| array_elements(&group["rules"]).to_vec()).collect()
+    array_elements(&file["groups"])
+        .iter()
+        .flat_map(|group| array_elements(&group["rules"]).to_vec())
+        .collect()
 }
 
-/// Returns the names of the recorded series.
+/// Returns the names of the series that the recording rules create.
 pub fn recorded_series_names() -> BTreeSet<String> {
     read_rules().iter().filter_map(|rule| Some(rule["record"].as_str()?.to_owned())).collect()
 }
 
-/// Returns the names of the alerts.
+/// Returns the names of all alerts in [`RULES_FILE`].
 pub fn alert_names() -> BTreeSet<String> {
     read_rules().iter().filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect()
 }
@@ -34,12 +40,18 @@ fn promtool_accepts_configuration_and_rules() {
             .args(["check", "config"])
             .arg(project_path("deploy/prometheus/prometheus.yml")),
     );
-    run_command(prometheus_program("promtool").args(["check", "rules", "--lint-fatal"]).arg(project_path(RULES_FILE)));
+    run_command(
+        prometheus_program("promtool")
+            .args(["check", "rules", "--lint-fatal"])
+            .arg(project_path(RULES_FILE)),
+    );
 }
 
 #[test]
 fn alerts_pass_their_promtool_tests() {
-    run_command(prometheus_program("promtool").args(["test", "rules"]).arg(project_path(TESTS_FILE)));
+    run_command(
+        prometheus_program("promtool").args(["test", "rules"]).arg(project_path(TESTS_FILE)),
+    );
 }
 
 #[test]
@@ -51,8 +63,8 @@ fn every_alert_has_firing_and_silent_tests() {
         .collect();
     for alert in alert_names() {
         let own_tests = tests.iter().filter(|test| test["alertname"] == *alert);
-        let (silent, fires) =
-            own_tests.partition::<Vec<&Value>, _>(|test| array_elements(&test["exp_alerts"]).is_empty());
+        let (silent, fires) = own_tests
+            .partition::<Vec<&Value>, _>(|test| array_elements(&test["exp_alerts"]).is_empty());
         assert!(!silent.is_empty() && !fires.is_empty(), "{alert}");
     }
 }
@@ -76,7 +88,10 @@ fn documentation_lists_every_alert() {
     let cell = |row: &str, nth: usize| row.split('|').nth(nth).unwrap().trim().replace('`', "");
     let documented: BTreeSet<_> = rows.map(|row| (cell(row, 1), cell(row, 3))).collect();
     let name_and_severity = |rule: &Value| {
-        Some((rule["alert"].as_str()?.to_owned(), as_string(&rule["labels"]["severity"]).to_owned()))
+        Some((
+            rule["alert"].as_str()?.to_owned(),
+            as_string(&rule["labels"]["severity"]).to_owned(),
+        ))
     };
     assert_eq!(documented, read_rules().iter().filter_map(name_and_severity).collect());
 }
@@ -85,7 +100,9 @@ fn documentation_lists_every_alert() {
 fn alerts_use_only_documented_metrics() {
     let (metrics, recorded) = (documented_metrics(), recorded_series_names());
     let tests = read_project_yaml(TESTS_FILE);
-    let series = array_elements(&tests["tests"]).iter().flat_map(|test| array_elements(&test["input_series"]));
+    let series = array_elements(&tests["tests"])
+        .iter()
+        .flat_map(|test| array_elements(&test["input_series"]));
     let series = series.map(|series| as_string(&series["series"]).to_owned());
     let expressions = read_rules().into_iter().map(|rule| as_string(&rule["expr"]).to_owned());
     let mut checked = 0;
@@ -100,7 +117,7 @@ fn alerts_use_only_documented_metrics() {
 #[test]
 fn prometheus_evaluates_every_rule() {
     let prometheus = Prometheus::start(&[exporter::start_fake_exporter()]);
-    let evaluated = prometheus.rules();
+    let evaluated = prometheus.evaluated_rules();
     assert_eq!(evaluated.len(), read_rules().len());
     for rule in &evaluated {
         assert_eq!(rule["health"], "ok", "{rule}");

@@ -1,15 +1,15 @@
-//! The Grafana dashboard.
+//! Checks the Grafana dashboard in `deploy/grafana`: queries, documentation and layout of its panels.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::documented::documented_metrics;
+use crate::documented_metrics::documented_metrics;
 use crate::expression::{find_undocumented, parse_selectors};
 use crate::prometheus::Prometheus;
-use crate::{alerts, array_elements, exporter, read_project_file, as_string};
+use crate::{alerts, array_elements, as_string, exporter, read_project_file};
 
-/// The values that Grafana substitutes for its variables when "All" is selected.
+/// Variables of the dashboard, and the values that Grafana substitutes when "All" is selected.
 const GRAFANA_VARIABLES: [(&str, &str); 5] = [
     ("$__rate_interval", "1s"),
     ("$__range", "1m"),
@@ -22,21 +22,21 @@ fn read_dashboard() -> Value {
     serde_json::from_str(&read_project_file("deploy/grafana/slidegate.json")).unwrap()
 }
 
-/// Returns all panels with data, without row headings.
+/// Returns all dashboard panels that show data. Row headings are omitted.
 fn read_panels() -> Vec<Value> {
     let dashboard = read_dashboard();
     let panels = array_elements(&dashboard["panels"]).iter().filter(|panel| panel["type"] != "row");
     panels.cloned().collect()
 }
 
-/// Returns the query expressions of a panel, each with the legend that names the series of its result.
+/// Returns the queries of a panel: each PromQL expression with its legend, the template for the names of the series.
 fn panel_queries(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
     array_elements(&panel["targets"])
         .iter()
         .map(|target| (as_string(&target["expr"]), as_string(&target["legendFormat"])))
 }
 
-/// Returns the selector and the label of each variable's query, which is `label_values(metric{…}, label)`.
+/// Returns the selector and the label of each variable query. A query has the form `label_values(metric{…}, label)`.
 fn variable_queries() -> Vec<(String, String)> {
     let dashboard = read_dashboard();
     let queries = array_elements(&dashboard["templating"]["list"]).iter();
@@ -49,7 +49,7 @@ fn variable_queries() -> Vec<(String, String)> {
     parts.collect()
 }
 
-/// Returns an expression with its variables substituted, as Grafana sends it.
+/// Replaces the dashboard variables in a PromQL expression with the values of [`GRAFANA_VARIABLES`], as Grafana does.
 fn substitute_variables(expression: &str) -> String {
     let substituted = GRAFANA_VARIABLES
         .iter()
@@ -75,14 +75,14 @@ fn prometheus_returns_data_for_every_panel() {
     }
     let variables = variable_queries();
     for (selector, label) in &variables {
-        let series = prometheus.series(&substitute_variables(selector)).unwrap();
+        let series = prometheus.series_labels(&substitute_variables(selector)).unwrap();
         let has = |series: &Value| series.get(label).is_some();
         assert!(!series.is_empty() && series.iter().all(has), "{selector}, {label}");
     }
     assert_eq!(variables.len(), 3);
 }
 
-/// Returns the labels in `{{rule}} / {{limit}}`.
+/// Returns the label names in a legend template: `rule` and `limit` for `{{rule}} / {{limit}}`.
 fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
     legend.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0)
 }
@@ -91,7 +91,8 @@ fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
 fn dashboard_queries_exactly_the_documented_metrics() {
     let metrics = documented_metrics();
     let panels = read_panels();
-    let expressions = panels.iter().flat_map(panel_queries).map(|(expression, _)| expression.to_owned());
+    let expressions =
+        panels.iter().flat_map(panel_queries).map(|(expression, _)| expression.to_owned());
     let expressions: Vec<String> =
         expressions.chain(variable_queries().into_iter().map(|(name, _)| name)).collect();
     let mut names = BTreeSet::new();
@@ -103,7 +104,7 @@ fn dashboard_queries_exactly_the_documented_metrics() {
     }
     let is_shown = |series: &String| names.contains(series);
     let hidden: Vec<_> =
-        metrics.iter().filter(|metric| !metric.series().iter().any(is_shown)).collect();
+        metrics.iter().filter(|metric| !metric.series_names().iter().any(is_shown)).collect();
     assert!(hidden.is_empty(), "on no panel: {hidden:?}");
 }
 

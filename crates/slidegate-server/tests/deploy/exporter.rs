@@ -1,12 +1,12 @@
-//! A fake slidegate that exports every series documented in docs/OPERATIONS.md. Its counters grow with each scrape.
+//! A fake server that exports every metric documented in docs/OPERATIONS.md. The counters grow with each scrape.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use crate::documented::{DocumentedMetric, documented_metrics};
+use crate::documented_metrics::{DocumentedMetric, documented_metrics};
 
-/// Starts the exporter, which listens until the process ends, and returns its address.
+/// Starts the fake server, and returns its address. The server listens until the test process ends.
 pub fn start_fake_exporter() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -25,13 +25,14 @@ pub fn start_fake_exporter() -> SocketAddr {
     address
 }
 
-/// Renders the metrics in the text format of Prometheus.
+/// Renders the metrics in the text format of Prometheus. `scrapes` is the number of scrapes so far, from which the
+/// counter values are derived.
 fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     let mut text = String::new();
     for metric in metrics {
         let DocumentedMetric { name, kind, .. } = metric;
         text += &format!("# TYPE {name} {kind}\n");
-        for labels in label_sets(metric) {
+        for labels in label_combinations(metric) {
             let total = 20.0 * f64::from(scrapes);
             match kind.as_str() {
                 "counter" => text += &format!("{name}{{{labels}}} {total}\n"),
@@ -51,8 +52,9 @@ fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     text
 }
 
-/// Returns all combinations of the label values of a metric, with the value `some` for labels without fixed values.
-fn label_sets(metric: &DocumentedMetric) -> Vec<String> {
+/// Returns the label text of each combination of the label values of a metric. A label without fixed values has the
+/// value `some`.
+fn label_combinations(metric: &DocumentedMetric) -> Vec<String> {
     metric.labels.iter().fold(vec![String::new()], |before, label| {
         let some = ["some".to_owned()];
         let values = if label.values.is_empty() { &some[..] } else { &label.values };

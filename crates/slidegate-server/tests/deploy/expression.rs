@@ -1,23 +1,23 @@
-//! Metrics, labels and values that a PromQL expression selects.
+//! Finds the slidegate metrics in PromQL expressions, and checks that each metric, label and value is documented.
 //!
-//! This scans expressions without a full parser. Prometheus itself checks their syntax.
+//! The scan does not fully parse the expressions. Prometheus itself checks the syntax.
 
 use std::collections::BTreeSet;
 
-use crate::documented::DocumentedMetric;
+use crate::documented_metrics::DocumentedMetric;
 
-/// Labels that Prometheus adds, and the label of histogram buckets.
+/// Labels that are allowed on every metric: `job` and `instance`, which Prometheus adds, and the histogram label `le`.
 const IMPLICIT_LABELS: [&str; 3] = ["job", "instance", "le"];
 
-/// A metric of slidegate in an expression, with its label matchers.
+/// A slidegate metric in a PromQL expression, with its label matchers.
 #[derive(Debug, PartialEq)]
 pub struct MetricSelector {
     pub name: String,
-    /// Name and values of each label; several values if the matcher is an alternative.
+    /// Name of each matched label, and the values in the matcher. A matcher such as `kind=~"p|q"` has several values.
     pub labels: Vec<(String, Vec<String>)>,
 }
 
-/// Finds the metrics of slidegate in an expression, or in a list of series.
+/// Returns all slidegate metrics in a PromQL expression or in the name of a series.
 pub fn parse_selectors(expression: &str) -> Vec<MetricSelector> {
     let is_name_char = |char: char| char.is_ascii_alphanumeric() || char == '_' || char == ':';
     let mut found = Vec::new();
@@ -40,7 +40,8 @@ pub fn parse_selectors(expression: &str) -> Vec<MetricSelector> {
     found
 }
 
-/// Parses the matchers `a="x", b=~"y|z"`. No label value of slidegate contains a comma.
+/// Parses label matchers such as `a="x", b=~"y|z"`: label names with their values. Assumes that no value contains a
+/// comma.
 fn parse_matchers(inner: &str) -> Vec<(String, Vec<String>)> {
     let parse = |matcher: &str| {
         let (name, value) = matcher.split_once(['=', '!']).unwrap();
@@ -50,8 +51,8 @@ fn parse_matchers(inner: &str) -> Vec<(String, Vec<String>)> {
     inner.split(',').filter(|matcher| !matcher.trim().is_empty()).map(parse).collect()
 }
 
-/// Returns an error for each undocumented metric, label or value in an expression, except for the series of recording
-/// rules (`recorded`).
+/// Returns an error for each undocumented metric, label or label value in a PromQL expression. Series in `recorded`,
+/// which recording rules create, are allowed.
 pub fn find_undocumented(
     expression: &str,
     metrics: &[DocumentedMetric],
@@ -64,7 +65,7 @@ pub fn find_undocumented(
 
 fn selector_error(selector: &MetricSelector, metrics: &[DocumentedMetric]) -> Option<String> {
     let name = &selector.name;
-    let Some(metric) = metrics.iter().find(|metric| metric.series().contains(name)) else {
+    let Some(metric) = metrics.iter().find(|metric| metric.series_names().contains(name)) else {
         return Some(format!("no metric `{name}`"));
     };
     selector.labels.iter().find_map(|(label, values)| {
@@ -99,7 +100,7 @@ fn selectors_are_parsed_with_their_labels() {
 
 #[test]
 fn undocumented_names_labels_and_values_are_reported() {
-    let metrics = crate::documented::documented_metrics();
+    let metrics = crate::documented_metrics::documented_metrics();
     let errors = |expression: &str| {
         find_undocumented(expression, &metrics, &BTreeSet::from(["r:slidegate:x".to_owned()]))
     };

@@ -1,4 +1,5 @@
-//! The Kubernetes manifests, checked against the schemas of Kubernetes, against each other, and against the server.
+//! Checks the Kubernetes manifests in `deploy/kubernetes` against the Kubernetes schemas, against each other, and with
+//! a running server.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,18 +9,21 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::{array_elements, project_path, read_project_yaml, run_command, as_string, venv_program};
+use crate::{
+    array_elements, as_string, project_path, read_project_yaml, run_command, venv_program,
+};
 
 const MANIFEST_FOLDER: &str = "deploy/kubernetes";
 
-/// The first version of Kubernetes with `preStop.sleep`, and the latest version with installed schemas.
+/// Kubernetes versions to check: the first version that supports `preStop.sleep`, and the latest with installed
+/// schemas.
 const KUBERNETES_VERSIONS: [&str; 2] = ["1.30", "1.37"];
 
 fn read_manifest(name: &str) -> Value {
     read_project_yaml(&format!("{MANIFEST_FOLDER}/{name}.yaml"))
 }
 
-/// Returns the file names of all manifests except `kustomization.yaml`.
+/// Returns the file names of all manifests in [`MANIFEST_FOLDER`] except `kustomization.yaml`.
 fn manifest_names() -> BTreeSet<String> {
     let files = fs::read_dir(project_path(MANIFEST_FOLDER)).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -36,13 +40,13 @@ fn read_container() -> Value {
     container.clone()
 }
 
-/// Returns the element of a list whose `name` field matches.
+/// Returns the element of a list whose field `name` is `name`. Panics if the list has no such element.
 fn element_named<'v>(list: &'v Value, name: &str) -> &'v Value {
     let found = array_elements(list).iter().find(|element| element["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {list}"))
 }
 
-/// Returns the number of a container port, given its name.
+/// Returns the port number of the container port with this name.
 fn container_port(name: &Value) -> u64 {
     element_named(&read_container()["ports"], as_string(name))["containerPort"].as_u64().unwrap()
 }
@@ -50,7 +54,8 @@ fn container_port(name: &Value) -> u64 {
 #[test]
 fn kubernetes_schemas_accept_manifests() {
     for version in KUBERNETES_VERSIONS {
-        let files = manifest_names().into_iter().map(|name| project_path(MANIFEST_FOLDER).join(name));
+        let files =
+            manifest_names().into_iter().map(|name| project_path(MANIFEST_FOLDER).join(name));
         run_command(
             venv_program("kubernetes-validate").args(["--strict", "-k", version]).args(files),
         );
@@ -60,8 +65,10 @@ fn kubernetes_schemas_accept_manifests() {
 #[test]
 fn kustomization_lists_manifests_and_current_image() {
     let kustomization = read_manifest("kustomization");
-    let listed: BTreeSet<String> =
-        array_elements(&kustomization["resources"]).iter().map(|name| as_string(name).to_owned()).collect();
+    let listed: BTreeSet<String> = array_elements(&kustomization["resources"])
+        .iter()
+        .map(|name| as_string(name).to_owned())
+        .collect();
     assert_eq!(listed, manifest_names());
     let image = element_named(&kustomization["images"], as_string(&read_container()["image"]));
     assert_eq!(image["newTag"], env!("CARGO_PKG_VERSION"));
@@ -76,7 +83,10 @@ fn selectors_match_pod_labels() {
         ("service", &read_manifest("service")["spec"]["selector"]),
         ("disruption", &read_manifest("disruption")["spec"]["selector"]["matchLabels"]),
         ("network", &read_manifest("network")["spec"]["podSelector"]["matchLabels"]),
-        ("spread", &read_pod_template()["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"]),
+        (
+            "spread",
+            &read_pod_template()["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
+        ),
     ] {
         assert!(selector.is_object() && selector == labels, "{manifest}: {selector}");
     }
@@ -92,9 +102,13 @@ fn only_monitoring_namespace_reaches_admin_port() {
     for rule in array_elements(&read_manifest("network")["spec"]["ingress"]) {
         // A rule without ports opens all ports.
         assert!(!array_elements(&rule["ports"]).is_empty(), "{rule}");
-        if array_elements(&rule["ports"]).iter().any(|open| container_port(&open["port"]) == container_port(&"admin".into()))
+        if array_elements(&rule["ports"])
+            .iter()
+            .any(|open| container_port(&open["port"]) == container_port(&"admin".into()))
         {
-            let [from] = array_elements(&rule["from"]) else { panic!("one permitted source: {rule}") };
+            let [from] = array_elements(&rule["from"]) else {
+                panic!("one permitted source: {rule}")
+            };
             let labels = &from["namespaceSelector"]["matchLabels"];
             assert_eq!(labels["kubernetes.io/metadata.name"], "monitoring");
             to_admin += 1;
@@ -106,9 +120,11 @@ fn only_monitoring_namespace_reaches_admin_port() {
 #[test]
 fn ports_replicas_and_paths_are_consistent() {
     let (container, pod) = (read_container(), read_pod_template());
-    let variable = |name: &str| as_string(&element_named(&container["env"], name)["value"]).to_owned();
-    let has_port =
-        |address: &str, name: &str| address.ends_with(&format!(":{}", container_port(&name.into())));
+    let variable =
+        |name: &str| as_string(&element_named(&container["env"], name)["value"]).to_owned();
+    let has_port = |address: &str, name: &str| {
+        address.ends_with(&format!(":{}", container_port(&name.into())))
+    };
     assert!(has_port(&variable("SLIDEGATE_HTTP"), "http"));
     assert!(has_port(&variable("SLIDEGATE_ADMIN"), "admin"));
     let annotated = as_string(&pod["metadata"]["annotations"]["prometheus.io/port"]);
@@ -129,7 +145,7 @@ fn ports_replicas_and_paths_are_consistent() {
     assert_eq!(variable("SLIDEGATE_POLICY"), file);
 }
 
-/// Writes the policy of the ConfigMap to a file.
+/// Writes the policy in the ConfigMap manifest to a temporary file.
 fn write_config_map_policy() -> TempFile {
     TempFile::new(".yaml", as_string(&read_manifest("policy")["data"]["policy.yaml"]))
 }
@@ -151,16 +167,17 @@ fn server_with_pod_settings_passes_its_probes() {
     command.env("SLIDEGATE_POLICY", policy.path()).env("SLIDEGATE_LOG_FORMAT", "text");
     command.env("SLIDEGATE_GRPC", "127.0.0.1:0").env("SLIDEGATE_MAX_CONNECTIONS", "2");
     command.env("SLIDEGATE_HTTP", "127.0.0.1:0").env("SLIDEGATE_ADMIN", "127.0.0.1:0");
-    let server = Server::spawn(command.args(array_elements(&container["args"]).iter().map(as_string)));
+    let server =
+        Server::spawn(command.args(array_elements(&container["args"]).iter().map(as_string)));
     // One idle connection more than --max-connections on each public listener.
-    let idle = [server.address(), server.grpc()]
+    let idle = [server.address(), server.grpc_address()]
         .map(|address| [(); 3].map(|()| TcpStream::connect(address).unwrap()));
     for probe in ["livenessProbe", "readinessProbe"] {
         let (seconds, target) = (&container[probe]["timeoutSeconds"], &container[probe]["httpGet"]);
         let address = match as_string(&target["port"]) {
             "http" => server.address(),
-            "grpc" => server.grpc(),
-            "admin" => server.admin(),
+            "grpc" => server.grpc_address(),
+            "admin" => server.admin_address(),
             other => panic!("{probe}: port {other}"),
         };
         let url = format!("http://{address}{}", as_string(&target["path"]));
@@ -172,7 +189,7 @@ fn server_with_pod_settings_passes_its_probes() {
     drop(idle);
 }
 
-/// Finds the probes of a manifest at any depth, with their names.
+/// Returns all fields of a manifest, at any depth, whose name ends with `Probe`, with their names.
 fn find_probes(manifest: &Value) -> Vec<(String, Value)> {
     match manifest {
         Value::Object(fields) => {
@@ -195,7 +212,8 @@ fn every_probe_uses_admin_port() {
         }
         for file in fs::read_dir(project_path(&format!("deploy/{folder}"))).unwrap() {
             let file = file.unwrap().file_name().into_string().unwrap();
-            for (name, probe) in find_probes(&read_project_yaml(&format!("deploy/{folder}/{file}"))) {
+            for (name, probe) in find_probes(&read_project_yaml(&format!("deploy/{folder}/{file}")))
+            {
                 assert_eq!(probe["httpGet"]["port"], "admin", "{name} in deploy/{folder}/{file}");
                 seen.push(name);
             }
@@ -204,7 +222,7 @@ fn every_probe_uses_admin_port() {
     assert_eq!(seen, ["livenessProbe", "readinessProbe"]);
 }
 
-/// Returns the seconds from the start of the shutdown until Kubernetes kills the pod.
+/// Returns the time in seconds from the SIGTERM signal until Kubernetes kills the pod.
 pub fn seconds_until_kill() -> u64 {
     let seconds = |value: &Value| value.as_u64().unwrap();
     let grace = seconds(&read_pod_template()["spec"]["terminationGracePeriodSeconds"]);

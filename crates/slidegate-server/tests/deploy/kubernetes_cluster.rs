@@ -1,4 +1,4 @@
-//! The Kubernetes manifests of a cluster, applied as patches to the base manifests.
+//! Checks the manifests in `deploy/kubernetes-cluster`, which patch the base manifests so that the pods form a cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,10 @@ use std::fs;
 use serde_json::{Map, Value, json};
 
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::{array_elements, project_path, read_project_file, read_project_yaml, run_command, as_string, venv_program};
+use crate::{
+    array_elements, as_string, project_path, read_project_file, read_project_yaml, run_command,
+    venv_program,
+};
 
 const OVERLAY_FOLDER: &str = "deploy/kubernetes-cluster";
 
@@ -14,8 +17,8 @@ fn read_overlay_manifest(name: &str) -> Value {
     read_project_yaml(&format!("{OVERLAY_FOLDER}/{name}.yaml"))
 }
 
-/// Applies a strategic merge patch as Kubernetes does: maps are merged by field, where null removes a field, and lists
-/// are merged by the names of their elements.
+/// Applies a strategic merge patch to a manifest as Kubernetes does. Maps are merged by field, and null removes a
+/// field. Lists whose elements have names are merged by name, and other lists are replaced.
 fn apply_patch(manifest: &Value, patch: &Value) -> Value {
     match (manifest, patch) {
         (Value::Object(fields), Value::Object(changes)) => {
@@ -45,7 +48,10 @@ fn apply_patch(manifest: &Value, patch: &Value) -> Value {
 }
 
 fn read_patched_deployment() -> Value {
-    apply_patch(&read_project_yaml("deploy/kubernetes/deployment.yaml"), &read_overlay_manifest("deployment"))
+    apply_patch(
+        &read_project_yaml("deploy/kubernetes/deployment.yaml"),
+        &read_overlay_manifest("deployment"),
+    )
 }
 
 fn environment_of_container() -> Vec<Value> {
@@ -60,7 +66,8 @@ fn environment_of_container() -> Vec<Value> {
 fn kubernetes_schemas_accept_cluster_manifests() {
     let deployment = TempFile::new(".yaml", read_patched_deployment().to_string());
     for version in ["1.30", "1.37"] {
-        let files = ["nodes", "network"].map(|name| project_path(OVERLAY_FOLDER).join(format!("{name}.yaml")));
+        let files = ["nodes", "network"]
+            .map(|name| project_path(OVERLAY_FOLDER).join(format!("{name}.yaml")));
         let mut validate = venv_program("kubernetes-validate");
         run_command(validate.args(["--strict", "-k", version]).args(files).arg(deployment.path()));
     }
@@ -69,11 +76,15 @@ fn kubernetes_schemas_accept_cluster_manifests() {
 #[test]
 fn kustomization_lists_every_cluster_manifest() {
     let kustomization = read_overlay_manifest("kustomization");
-    let mut listed: Vec<String> =
-        array_elements(&kustomization["resources"]).iter().map(|name| as_string(name).to_owned()).collect();
+    let mut listed: Vec<String> = array_elements(&kustomization["resources"])
+        .iter()
+        .map(|name| as_string(name).to_owned())
+        .collect();
     assert_eq!(listed.remove(0), "../kubernetes");
     listed.extend(
-        array_elements(&kustomization["patches"]).iter().map(|patch| as_string(&patch["path"]).into()),
+        array_elements(&kustomization["patches"])
+            .iter()
+            .map(|patch| as_string(&patch["path"]).into()),
     );
     listed.push("kustomization.yaml".to_owned());
     listed.sort();
@@ -86,15 +97,19 @@ fn kustomization_lists_every_cluster_manifest() {
 
 #[test]
 fn only_slidegate_pods_reach_cluster_port() {
-    let (deployment, service, policy) =
-        (read_patched_deployment(), read_overlay_manifest("nodes"), read_overlay_manifest("network"));
+    let (deployment, service, policy) = (
+        read_patched_deployment(),
+        read_overlay_manifest("nodes"),
+        read_overlay_manifest("network"),
+    );
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
     assert_eq!(&service["spec"]["selector"], labels);
     assert_eq!(&policy["spec"]["podSelector"]["matchLabels"], labels);
     let [rule] = array_elements(&policy["spec"]["ingress"]) else { panic!("one rule") };
     assert_eq!(rule["from"], json!([{ "podSelector": { "matchLabels": labels } }]));
     assert_eq!(service["spec"]["clusterIP"], "None");
-    let (ports, opened) = (array_elements(&service["spec"]["ports"]), array_elements(&rule["ports"]));
+    let (ports, opened) =
+        (array_elements(&service["spec"]["ports"]), array_elements(&rule["ports"]));
     let both_protocols = |port: u64| [(port, "UDP"), (port, "TCP")];
     for ports in [ports, opened] {
         let ports =
@@ -112,12 +127,16 @@ fn only_slidegate_pods_reach_cluster_port() {
         "a variable can only refer to earlier variables"
     );
     let key = &variable("SLIDEGATE_CLUSTER_KEY")["valueFrom"]["secretKeyRef"];
-    let create =
-        format!("secret generic {} --from-literal={}=", as_string(&key["name"]), as_string(&key["key"]));
+    let create = format!(
+        "secret generic {} --from-literal={}=",
+        as_string(&key["name"]),
+        as_string(&key["key"])
+    );
     assert!(read_project_file("docs/CLUSTER.md").contains(&create), "{create}");
 }
 
-/// Returns the environment variables of a pod. `known` has the values that depend on the running pod.
+/// Returns the environment variables of a running pod. `known` contains the values that Kubernetes or the test sets for
+/// the pod.
 fn environment_of_running_pod(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
     let settings = environment_of_container().into_iter().map(|variable| {
         let name = as_string(&variable["name"]).to_owned();
@@ -145,8 +164,9 @@ fn server_with_pod_settings_runs_as_node() {
         // The host name of the service resolves only inside Kubernetes.
         ("SLIDEGATE_CLUSTER_SEEDS", "localhost:7946".to_owned()),
     ]);
-    let server = Server::spawn(slidegate_command().envs(environment_of_running_pod(&known)).arg("serve"));
-    let url = format!("http://{}/v1/cluster", server.admin());
+    let server =
+        Server::spawn(slidegate_command().envs(environment_of_running_pod(&known)).arg("serve"));
+    let url = format!("http://{}/v1/cluster", server.admin_address());
     let status = ureq::get(&url).call().unwrap().body_mut().read_to_string().unwrap();
     assert!(status.contains("slidegate-7d9c-x2b4p"), "{status}");
 }

@@ -1,4 +1,4 @@
-//! Flags and environment variables of slidegate in `deploy/`, checked against the help of the program.
+//! Checks that the slidegate flags and environment variables in `deploy/` exist in the help text of the program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,19 +7,20 @@ use std::path::{Path, PathBuf};
 use crate::common::slidegate_command;
 use crate::{kubernetes, project_path, run_command, systemd};
 
-/// Returns the help of `slidegate serve`.
+/// Returns the help text of `slidegate serve`.
 fn serve_help() -> String {
     run_command(slidegate_command().args(["serve", "--help"]))
 }
 
-/// Returns all files below a folder.
+/// Returns the paths of all files below a folder, at any depth.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let below = entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] });
+    let below =
+        entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] });
     below.collect()
 }
 
-/// Returns the words of a text that begin with a prefix.
+/// Returns all words of a text that begin with `prefix` and are longer than `prefix`.
 fn words_with_prefix(text: &str, prefix: &str) -> BTreeSet<String> {
     let is_word_char = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
     let words = text.split(|char| !is_word_char(char));
@@ -30,7 +31,8 @@ fn words_with_prefix(text: &str, prefix: &str) -> BTreeSet<String> {
 #[test]
 fn deployed_flags_and_variables_exist_in_program() {
     let help = serve_help();
-    let (flags, variables) = (words_with_prefix(&help, "--"), words_with_prefix(&help, "SLIDEGATE_"));
+    let (flags, variables) =
+        (words_with_prefix(&help, "--"), words_with_prefix(&help, "SLIDEGATE_"));
     let mut seen = 0;
     for file in files_below(&project_path("deploy")) {
         let text = fs::read_to_string(&file).unwrap();

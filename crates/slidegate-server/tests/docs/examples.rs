@@ -1,4 +1,4 @@
-//! Checks of the files in `examples/`.
+//! Checks the policies and programs in `examples/`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,9 +6,10 @@ use std::process::Command;
 
 use crate::{policies, project_root};
 
-/// Returns the example files with an extension, sorted.
+/// Returns the paths of all files in `examples/` with this extension, sorted.
 fn example_files(extension: &str) -> Vec<PathBuf> {
-    let files = fs::read_dir(project_root().join("examples")).unwrap().map(|file| file.unwrap().path());
+    let files =
+        fs::read_dir(project_root().join("examples")).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
     files.sort();
@@ -53,9 +54,9 @@ fn policies_in_rust_code_count_by_trusted_attributes() {
     }
 }
 
-/// Returns the output that an example program documents at its end.
+/// Returns the expected output that an example program documents in a comment at the end of its source.
 ///
-/// Programs that serve or send requests have none.
+/// Returns `None` for programs without such a comment, which run servers or send requests.
 fn documented_output(source: &str) -> Option<&str> {
     source.split_once("\n// It prints:\n//\n").map(|(_, output)| output)
 }
@@ -78,7 +79,8 @@ fn example_programs_print_their_documented_output() {
     assert!(checked >= 2, "{checked} programs");
 }
 
-/// Covers the examples of slidegate-tower, whose behaviour is tested in that crate.
+/// Checks the examples of slidegate-tower: at most 79 lines, and a command that starts the example. The behaviour of
+/// the examples is tested in that crate.
 #[test]
 fn examples_without_output_show_start_command() {
     for path in example_files("rs") {
@@ -96,7 +98,8 @@ fn examples_without_output_show_start_command() {
     }
 }
 
-/// Builds and runs an example, and returns its output. The test profile reuses dependencies that are already built.
+/// Builds and runs an example program, and returns its standard output. The test profile reuses dependencies that are
+/// already built.
 fn run_example(name: &str) -> String {
     let output = Command::new(env!("CARGO"))
         .current_dir(project_root())

@@ -11,7 +11,8 @@ use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
 use crate::read_document;
 
-/// The heading of each table, and the schema definition whose fields it lists.
+/// The heading of each table of fields, and the name of the schema definition whose fields the table lists. The empty
+/// name is the whole policy.
 const FIELD_TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsSpec"),
@@ -25,7 +26,8 @@ const FIELD_TABLES: [(&str, &str); 10] = [
     ("Of a condition", "ConditionMap"),
 ];
 
-/// Returns the rows of the table below a heading: field, default, and accepted values.
+/// Returns the rows of the table below a heading in `docs/POLICY.md`. A row has three cells: field, default, and
+/// accepted values.
 fn table_rows(heading: &str) -> Vec<[String; 3]> {
     let document = read_document("docs/POLICY.md");
     let (_, section) = document
@@ -33,7 +35,8 @@ fn table_rows(heading: &str) -> Vec<[String; 3]> {
         .unwrap_or_else(|| panic!("no heading `{heading}`"));
     let section = section.split("\n#").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| `"));
-    let cells = |row: &str| row.trim_matches('|').split(" | ").map(trim_to_owned).collect::<Vec<_>>();
+    let cells =
+        |row: &str| row.trim_matches('|').split(" | ").map(trim_to_owned).collect::<Vec<_>>();
     let rows =
         rows.map(|row| cells(row).try_into().unwrap_or_else(|_| panic!("three cells: {row}")));
     rows.collect()
@@ -43,7 +46,7 @@ fn trim_to_owned(text: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Returns the content of a cell in backticks, or `None` if the cell is not quoted.
+/// Returns the text of a table cell without its backticks, or `None` if the cell is not quoted in backticks.
 fn strip_backticks(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }
@@ -107,7 +110,8 @@ fn documented_defaults_match_parser() {
         ("Of `cluster`", "rules: [{ name: a, limits: [9/s], cluster: { max_unsynced: 9, ", " } }]"),
     ] {
         for [field, default, _] in table_rows(heading) {
-            let (Some(field), Some(value)) = (strip_backticks(&field), strip_backticks(&default)) else {
+            let (Some(field), Some(value)) = (strip_backticks(&field), strip_backticks(&default))
+            else {
                 continue;
             };
             let algorithm = match field {

@@ -1,4 +1,4 @@
-//! Checks that the documents name exactly the flags of the program, and no unknown environment variables.
+//! Checks that the documents name every flag of the program, no unknown flag, and no unknown environment variable.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +26,12 @@ fn all_help_texts() -> String {
     names.iter().fold(all.clone(), |texts, name| texts + &help(&[name]))
 }
 
-/// Finds words that begin with a prefix and continue with accepted characters.
-fn words_with_prefix(text: &str, prefix: &str, is_word_char: impl Fn(char) -> bool) -> BTreeSet<String> {
+/// Returns all words of a text that begin with `prefix` and continue with characters that `is_word_char` accepts.
+fn words_with_prefix(
+    text: &str,
+    prefix: &str,
+    is_word_char: impl Fn(char) -> bool,
+) -> BTreeSet<String> {
     let starts = text.match_indices(prefix).filter_map(|(at, _)| {
         let before = text[..at].chars().next_back();
         let is_word_start =
@@ -51,7 +55,8 @@ fn find_environment_variables(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn documents_name_exactly_existing_flags() {
-    let documents: String = document_paths().iter().map(|document| read_document(document)).collect();
+    let documents: String =
+        document_paths().iter().map(|document| read_document(document)).collect();
     let (mut named, all_help_texts) = (find_flags(&documents), all_help_texts());
     named.retain(|flag| !OTHER_PROGRAM_FLAGS.contains(&flag.as_str()));
     assert_eq!(named, find_flags(&all_help_texts));
@@ -90,5 +95,8 @@ fn help_example_request_is_allowed() {
 fn flags_and_variables_are_extracted() {
     let text = "| `--max-keys` (SLIDEGATE_MAX_KEYS) |---|--- --x=5 <!-- a--b --not-- SLIDEGATE_…";
     assert_eq!(find_flags(text).into_iter().collect::<Vec<_>>(), ["--max-keys", "--not", "--x"]);
-    assert_eq!(find_environment_variables(text).into_iter().collect::<Vec<_>>(), ["SLIDEGATE_MAX_KEYS"]);
+    assert_eq!(
+        find_environment_variables(text).into_iter().collect::<Vec<_>>(),
+        ["SLIDEGATE_MAX_KEYS"]
+    );
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use pulldown_cmark::{Event, Parser, Tag};
 
-use crate::{document_paths, read_document, project_root};
+use crate::{document_paths, project_root, read_document};
 
-/// Returns the targets of links and images in a document, except for external addresses.
+/// Returns the targets of all links and images in a Markdown text, except for external URLs.
 fn find_links(text: &str) -> Vec<String> {
     let links = Parser::new(text).filter_map(|event| match event {
         Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
@@ -17,19 +17,20 @@ fn find_links(text: &str) -> Vec<String> {
     links.filter(|link| !link.contains("://")).collect()
 }
 
-/// Returns the anchor of a heading.
+/// Returns the anchor that GitHub generates for a heading: lower case, with hyphens for spaces.
 fn heading_anchor(heading: &str) -> String {
     let is_kept = |char: &char| char.is_alphanumeric() || " -_".contains(*char);
     heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-")
 }
 
-/// Returns whether the target of a link exists.
+/// Returns `true` if the file, and the heading if given, that a link in a document refers to exist.
 fn link_target_exists(document: &str, link: &str) -> bool {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let folder = Path::new(document).parent().unwrap_or(Path::new(""));
     let target = if file.is_empty() { document.into() } else { folder.join(file) };
     let path = project_root().join(&target);
-    path.exists() && (heading.is_empty() || has_heading(&read_document(&target.to_string_lossy()), heading))
+    path.exists()
+        && (heading.is_empty() || has_heading(&read_document(&target.to_string_lossy()), heading))
 }
 
 fn has_heading(text: &str, wanted_anchor: &str) -> bool {

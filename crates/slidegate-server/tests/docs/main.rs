@@ -1,19 +1,20 @@
-//! Checks the documentation and the examples against the program: code is run, and named things must exist.
+//! Checks the documentation and the examples against the program: the tests run all code blocks, and check that named
+//! flags, fields, files and headings exist.
 //!
 //! These fenced code blocks are supported:
 //!
 //! | block | content |
 //! |---|---|
-//! | `yaml` | a policy; or, without `rules:`, fields of one rule (see `policies`) |
+//! | `yaml` | a policy; or, without `rules:`, fields of one rule (see module `policies`) |
 //! | `yaml ratelimit` | a file of the reference server, which an `sh` block below reads |
 //! | `yaml warned` | a valid policy with warnings; other policies must not have any |
 //! | `yaml wrong` | an invalid policy; an `sh` block below shows its errors |
-//! | `requests` | requests and their outcomes under the policy above (see `requests`) |
-//! | `sh`, `sh fails` | commands, which are executed (see `shell`) |
-//! | `http`, `text`, or `json` below `sh` | the output of the commands above (see `output`) |
+//! | `requests` | requests and their outcomes under the policy above (see module `requests`) |
+//! | `sh`, `sh fails` | commands, which are executed (see module `shell`) |
+//! | `http`, `text`, or `json` below `sh` | the output of the commands above (see module `output`) |
 //! | `json` elsewhere | JSON |
 //! | `rust` | run by `cargo test --doc`: a library includes the document |
-//! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of that file, which other tests run or build |
+//! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of the named file, tested elsewhere |
 //! | no language | a diagram, which is not checked |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
@@ -66,12 +67,15 @@ fn every_documented_code_block_passes() {
     }
     let mut errors = Vec::new();
     for document in documents {
-        errors.extend(find_block_errors(&document, &markdown::parse_blocks(&read_document(&document))));
+        errors.extend(find_block_errors(
+            &document,
+            &markdown::parse_blocks(&read_document(&document)),
+        ));
     }
     assert!(errors.is_empty(), "\n{}\n", errors.join("\n\n"));
 }
 
-/// Checks every block of a document and returns the errors.
+/// Checks every code block of a document, and returns an error message for each block that fails.
 fn find_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
     let mut shell = Shell::new(document);
     let mut policy: Option<&FencedBlock> = None;
@@ -113,7 +117,8 @@ fn find_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
     errors
 }
 
-/// Checks that a library includes a document, so that its documentation tests run it.
+/// Checks that the documentation of a library crate includes a document, so that `cargo test --doc` runs the code
+/// blocks of the document.
 fn check_is_doctested(document: &str) -> Result<(), String> {
     let include = format!("#[doc = include_str!(\"../../../{document}\")]");
     let mut crates = fs::read_dir(project_root().join("crates")).unwrap();
@@ -124,10 +129,10 @@ fn check_is_doctested(document: &str) -> Result<(), String> {
     is_included.then_some(()).ok_or_else(|| format!("no library has {include}"))
 }
 
-/// Checks that a file contains the text of a block.
+/// Checks that the file `file` of the project contains the text of a code block.
 fn check_excerpt(file: &str, block: &FencedBlock) -> Result<(), String> {
-    let content =
-        fs::read_to_string(project_root().join(file)).map_err(|error| format!("{file}: {error}"))?;
+    let content = fs::read_to_string(project_root().join(file))
+        .map_err(|error| format!("{file}: {error}"))?;
     content
         .contains(&block.text)
         .then_some(())

@@ -1,14 +1,14 @@
-//! Runs the commands in documents: the blocks `sh`, and `sh fails`, whose commands must fail.
+//! Runs the commands in the code blocks `sh` and `sh fails` of documents. The commands of `sh fails` must fail.
 //!
 //! The commands of a document run in its own folder, which contains `examples/`, `access.log.gz` and every `yaml` block
 //! that begins with a file name, such as `# policy.yaml`. The only programs are `slidegate`, `curl`, `redis-cli`, and
 //! `cargo run` for slidegate and the examples.
 //!
 //! `slidegate serve` runs in the background on a free port. Requests to its documented addresses (`localhost:8080`, and
-//! `localhost:6070` for the admin listener) are redirected to it until another server starts on that address.
-//! `redis-server --port 6379` is redirected in the same way, for `localhost:6379` and `redis-cli`; servers use a long
-//! Redis timeout. Cluster nodes use a loopback address of their document instead of 127.0.0.1, and are connected before
-//! the next command runs. `make` and `git` are not executed, but a target of `make` must exist in the Makefile.
+//! `localhost:6070` for the admin listener) are redirected to that port until another server with the same address
+//! starts. `redis-server --port 6379` is redirected in the same way, for `localhost:6379` and `redis-cli`; servers use
+//! a long Redis timeout. Cluster nodes use a loopback address of their document instead of 127.0.0.1, and are connected
+//! before the next command runs. `make` and `git` are not executed, but a target of `make` must exist in the Makefile.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -27,22 +27,25 @@ use crate::nodes::NodeGroup;
 use crate::redis_server::Redis;
 use crate::{output, project_root};
 
-/// The default addresses of the server, as written in documents.
+/// The default HTTP address of a server, as written in documents.
 const DEFAULT_HTTP: &str = "localhost:8080";
+/// The default address of the admin listener, as written in documents.
 const DEFAULT_ADMIN: &str = "localhost:6070";
+/// The default address of the gRPC listener, as written in documents.
 const DEFAULT_GRPC: &str = "localhost:8081";
 
 /// The address of Redis in documents.
 const REDIS_ADDRESS: &str = "localhost:6379";
 
-/// Runs the commands of a document, and keeps the processes that they started.
+/// A runner for the commands of one document. Servers that the commands start run until the value is dropped.
 pub struct Shell {
     folder: PathBuf,
-    /// Servers by their documented HTTP address, with their documented admin and gRPC addresses.
+    /// Running servers. The key is the HTTP address in the document, and the array has the admin and the gRPC address
+    /// in the document.
     servers: BTreeMap<String, (Server, [String; 2])>,
     redis: Option<Redis>,
     nodes: NodeGroup,
-    /// Output of the last commands, until a block is compared with it.
+    /// Output of the last executed commands, or `None` after a block has been compared with the output.
     output: Option<String>,
 }
 
@@ -63,7 +66,7 @@ impl Shell {
         Self { folder, servers: BTreeMap::new(), redis: None, nodes, output: None }
     }
 
-    /// Saves a block as a file if it begins with a file name.
+    /// Saves a code block as a file if the first line is a comment with a file name, such as `# policy.yaml`.
     pub fn save_file(&mut self, block: &FencedBlock) -> Result<(), String> {
         self.output = None;
         let first = block.text.lines().next().and_then(|line| line.strip_prefix("# "));
@@ -75,7 +78,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Runs the commands of a block.
+    /// Runs the commands of a code block, and stores their output for the comparison with a later block.
     pub fn run(&mut self, block: &FencedBlock) -> Result<(), String> {
         self.output = None;
         let must_fail = match block.modifier() {
@@ -94,7 +97,9 @@ impl Shell {
                 ["git" | "cd", ..] => {}
                 ["redis-server", "--port", "6379"] => self.start_redis(),
                 ["slidegate", "serve", flags @ ..]
-                | ["cargo", "run", "--release", "--", "serve", flags @ ..] => self.start_server(flags)?,
+                | ["cargo", "run", "--release", "--", "serve", flags @ ..] => {
+                    self.start_server(flags)?
+                }
                 _ => script = format!("{script}{line}\n"),
             }
         }
@@ -144,12 +149,12 @@ impl Shell {
         self.redis = Some(redis);
     }
 
-    /// Replaces documented addresses with the actual addresses of the running servers.
+    /// Replaces the addresses that the document uses with the actual addresses of the running servers and of Redis.
     fn with_real_addresses(&self, text: &str) -> String {
         let redis =
             self.redis.iter().map(|redis| (REDIS_ADDRESS, format!("localhost:{}", redis.port())));
         let servers = self.servers.iter().flat_map(|(http, (server, [admin, _]))| {
-            [(&**http, server.address()), (&**admin, server.admin())]
+            [(&**http, server.address()), (&**admin, server.admin_address())]
         });
         let servers = servers.map(|(documented, actual)| (documented, actual.to_string()));
         redis
@@ -181,12 +186,12 @@ impl Shell {
         }
     }
 
-    /// Returns whether the last commands have output that no block has been compared with yet.
+    /// Returns `true` if commands have run and no code block has been compared with their output yet.
     pub fn has_output(&self) -> bool {
         self.output.is_some()
     }
 
-    /// Compares a block with the output of the last commands.
+    /// Compares the text of a code block with the output of the last executed commands.
     pub fn check_output(&mut self, block: &FencedBlock) -> Result<(), String> {
         let output = self.output.take().ok_or("no command above this output")?;
         output::compare_output(&block.text, &output)
@@ -199,8 +204,8 @@ impl Drop for Shell {
     }
 }
 
-/// Returns a shell script that implements `cargo run` for documents. Examples use the test profile, whose
-/// dependencies are already built.
+/// Returns a shell script that replaces `cargo` in documents and supports only `cargo run`. Examples are built with the
+/// test profile, because the dependencies of that profile are already built.
 fn cargo_script() -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     let path = std::env::var("PATH").unwrap();

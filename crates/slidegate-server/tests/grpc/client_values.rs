@@ -1,6 +1,9 @@
-//! Hostile values chosen by end clients. Envoy allows a request if its call fails, so no value may cause a failure.
+//! Hostile descriptor values that end clients choose. Envoy allows a request if the call to slidegate fails, so no
+//! value may cause a failure.
 
-use crate::client::{Client, Code, RateLimitDescriptor, RateLimitRequest, new_descriptor, new_request};
+use crate::client::{
+    Client, Code, RateLimitDescriptor, RateLimitRequest, new_descriptor, new_request,
+};
 use crate::common::Server;
 use crate::raw::RawGrpcConnection;
 
@@ -12,7 +15,7 @@ rules:
   - { name: requested, domain: other, limits: requested }
 ";
 
-/// Returns a descriptor with one entry.
+/// Returns a descriptor with one entry, whose key and value may be any bytes.
 fn one_entry_descriptor(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RateLimitDescriptor {
     let mut descriptor = new_descriptor(&[("", "")]);
     descriptor.entries[0].key = key.into();
@@ -20,7 +23,7 @@ fn one_entry_descriptor(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> R
     descriptor
 }
 
-/// Returns a request with this value of `user`.
+/// Returns a request with one descriptor, whose entry `user` has this value.
 fn user_request(value: impl Into<Vec<u8>>) -> RateLimitRequest {
     new_request([one_entry_descriptor("user", value)])
 }
@@ -28,7 +31,7 @@ fn user_request(value: impl Into<Vec<u8>>) -> RateLimitRequest {
 #[tokio::test]
 async fn long_or_non_utf8_values_have_separate_counters() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
     let check = async |value: &[u8]| client.check(&user_request(value)).await.overall_code();
     let long = |end: u8| [&[b'x'; 1024][..], &[end]].concat();
     let values = [
@@ -56,10 +59,13 @@ async fn long_or_non_utf8_values_have_separate_counters() {
 #[tokio::test]
 async fn hostile_value_does_not_hide_other_descriptors() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
     assert_eq!(client.check(&user_request("ann")).await.overall_code(), Code::Ok);
     for value in [vec![b'x'; 1025], b"\xff".to_vec(), vec![b'z'; 500_000]] {
-        let both = new_request([one_entry_descriptor("other", value), one_entry_descriptor("user", "ann")]);
+        let both = new_request([
+            one_entry_descriptor("other", value),
+            one_entry_descriptor("user", "ann"),
+        ]);
         assert_eq!(client.check(&both).await.overall_code(), Code::OverLimit);
     }
 }
@@ -67,7 +73,7 @@ async fn hostile_value_does_not_hide_other_descriptors() {
 #[tokio::test]
 async fn padded_value_does_not_evade_ban() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
     let padding = "x".repeat(100_000);
     for agent in [
         format!("evil{padding}").into_bytes(),
@@ -78,14 +84,18 @@ async fn padded_value_does_not_evade_ban() {
         let response = client.check(&new_request([one_entry_descriptor("agent", agent)])).await;
         assert_eq!(response.overall_code(), Code::OverLimit);
     }
-    assert_eq!(client.check(&new_request([one_entry_descriptor("agent", "good")])).await.overall_code(), Code::Ok);
+    assert_eq!(
+        client.check(&new_request([one_entry_descriptor("agent", "good")])).await.overall_code(),
+        Code::Ok
+    );
 }
 
 #[tokio::test]
 async fn unusual_keys_domains_and_sizes_never_fail() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
-    let in_domain = |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..user_request("ann") };
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    let in_domain =
+        |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..user_request("ann") };
     let requests = [
         new_request([one_entry_descriptor(vec![b'k'; 1025], "v")]),
         new_request([one_entry_descriptor(vec![b'k'; 900_000], "v")]),

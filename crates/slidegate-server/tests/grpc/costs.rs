@@ -1,18 +1,20 @@
-//! Costs of descriptors, overrides with a unit multiplier, and joint quotas.
+//! Costs of single descriptors (`hits_addend`), overrides with a unit multiplier, and joint quotas (several quotas of
+//! which one with capacity is sufficient).
 
 use slidegate::Algorithm;
 
 use crate::client::{
-    Client, Code, RateLimitDescriptor, RateLimitOverride, new_descriptor, response_header, new_request,
+    Client, Code, RateLimitDescriptor, RateLimitOverride, new_descriptor, new_request,
+    response_header,
 };
 use crate::common::Server;
 
-/// Returns a descriptor of user `ann` with its own cost.
+/// Returns a descriptor of user `ann` with this `hits_addend`, the cost of the descriptor.
 fn ann_descriptor(hits_addend: Option<u64>) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend, ..new_descriptor(&[("user", "ann")]) }
 }
 
-/// Sends one request per cost, and returns the response codes.
+/// Sends one request of user `ann` per cost in `hits`, and returns the response codes.
 async fn send_costs(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
     let mut codes = Vec::new();
     for hits in hits {
@@ -29,7 +31,8 @@ async fn consumed_cost_above_max_denies_later_checks() {
         );
         let server = Server::start_with_grpc(&policy, &[]);
         let client = Client::connect(&server).await;
-        let codes = send_costs(&client, &[Some(0), Some(10_000), Some(0), Some(0), None, None]).await;
+        let codes =
+            send_costs(&client, &[Some(0), Some(10_000), Some(0), Some(0), None, None]).await;
         let over = Code::OverLimit;
         assert_eq!(codes, [Code::Ok, over, over, over, over, over], "{algorithm}");
     }

@@ -1,10 +1,10 @@
-//! Decisions and all fields of the responses.
+//! Tests of the decisions and of all response fields of `ShouldRateLimit`.
 
 use serde_json::{Value, json};
 
 use crate::client::{
-    Client, Code, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, new_descriptor, response_header,
-    new_request,
+    Client, Code, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, new_descriptor,
+    new_request, response_header,
 };
 use crate::common::Server;
 
@@ -12,7 +12,7 @@ fn status_codes(statuses: &[DescriptorStatus]) -> Vec<Code> {
     statuses.iter().map(DescriptorStatus::code).collect()
 }
 
-/// Returns the max, unit, name and remaining units of a status.
+/// Returns the max, the time unit, the limit name and the remaining units in the status of a descriptor.
 fn limit_status(status: &DescriptorStatus) -> (u32, &str, &str, u32) {
     let limit = status.current_limit.as_ref().unwrap();
     (limit.requests_per_unit, limit.unit().as_str_name(), &limit.name, status.limit_remaining)
@@ -91,8 +91,10 @@ async fn rule_requires_exact_descriptor_and_domain() {
 async fn unlimited_descriptor_has_maximum_remaining() {
     let policy = "rules: [{ name: staff, domain: api, when: { user: root }, limits: unlimited }]";
     let server = Server::start_with_grpc(policy, &[]);
-    let response =
-        Client::connect(&server).await.check(new_request([new_descriptor(&[("user", "root")])])).await;
+    let response = Client::connect(&server)
+        .await
+        .check(new_request([new_descriptor(&[("user", "root")])]))
+        .await;
     assert_eq!(response.statuses[0].limit_remaining, u32::MAX);
     assert_eq!(response.statuses[0].current_limit, None);
 }
@@ -190,7 +192,8 @@ async fn store_failure_denial_names_its_cause() {
         "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h], on_store_error: deny }]",
         &["--store", "redis://127.0.0.1:1"],
     );
-    let check_request = new_request([new_descriptor(&[("user", "ann")]), new_descriptor(&[("x", "y")])]);
+    let check_request =
+        new_request([new_descriptor(&[("user", "ann")]), new_descriptor(&[("x", "y")])]);
     let response = Client::connect(&server).await.check(check_request).await;
     assert_eq!(response.overall_code(), Code::OverLimit);
     assert_eq!(status_codes(&response.statuses), [Code::OverLimit; 2]);

@@ -1,4 +1,4 @@
-//! TLS: certificate verification in both directions, and reload of certificates.
+//! TLS tests: verification of server and client certificates, and reload of the server certificate.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -22,10 +22,10 @@ use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
 
-/// A certificate authority.
+/// A certificate authority that issues certificates for tests.
 struct CertAuthority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its private key, in PEM.
+/// A certificate and its private key, both in PEM format.
 struct CertAndKey {
     cert: String,
     key: String,
@@ -42,7 +42,7 @@ impl CertAuthority {
         self.0.pem()
     }
 
-    /// Issues a certificate for `localhost`.
+    /// Issues a certificate for the host name `localhost`.
     fn issue(&self) -> CertAndKey {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -55,7 +55,8 @@ fn parse_certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-/// Opens a TLS connection that trusts this authority and presents this client certificate.
+/// Opens a TLS connection. The client trusts only `authority`, presents `client_cert` if given, and offers `protocol`
+/// in ALPN.
 async fn connect_with_tls(
     address: SocketAddr,
     authority: &CertAuthority,
@@ -81,14 +82,15 @@ async fn connect_with_tls(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// Makes a call over TLS. Returns the certificate of the server, or `None` if the handshake or the call fails: the
-/// server may reject a client certificate after the handshake.
+/// Makes a gRPC call over TLS. Returns the certificate of the server, or `None` if the handshake or the call fails. The
+/// call can fail after a successful handshake, because the server may reject the client certificate late.
 async fn check_over_tls(
     server: &Server,
     authority: &CertAuthority,
     client_cert: Option<&CertAndKey>,
 ) -> Option<Vec<u8>> {
-    let stream = connect_with_tls(server.grpc(), authority, client_cert, b"h2").await.ok()?;
+    let stream =
+        connect_with_tls(server.grpc_address(), authority, client_cert, b"h2").await.ok()?;
     let server_cert = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
     let client = RawGrpcConnection::with_io(stream).await.ok()?;
     let mut call = client.start_call(SHOULD_RATE_LIMIT_PATH).await.ok()?;
@@ -99,7 +101,7 @@ async fn check_over_tls(
     (outcome.code == "0").then_some(server_cert)
 }
 
-/// The certificate and key files of a server.
+/// The certificate file and the key file of a server.
 struct CertFiles {
     cert: TempFile,
     key: TempFile,
@@ -125,8 +127,15 @@ async fn grpc_and_http_require_tls() {
     let pair = authority.issue();
     let files = CertFiles::new(&pair);
     let server = Server::start_with_grpc(POLICY, &files.flags());
-    assert_eq!(check_over_tls(&server, &authority, None).await, Some(parse_certificate(&pair.cert).to_vec()));
-    assert_eq!(check_over_tls(&server, &CertAuthority::new(), None).await, None, "unknown authority");
+    assert_eq!(
+        check_over_tls(&server, &authority, None).await,
+        Some(parse_certificate(&pair.cert).to_vec())
+    );
+    assert_eq!(
+        check_over_tls(&server, &CertAuthority::new(), None).await,
+        None,
+        "unknown authority"
+    );
     assert!(server.listening_log().contains("listening on https://"));
 
     let mut http = connect_with_tls(server.address(), &authority, None, b"http/1.1").await.unwrap();
@@ -220,7 +229,7 @@ async fn missing_tls_handshake_times_out() {
     let files = CertFiles::new(&CertAuthority::new().issue());
     let flags = [&files.flags()[..], &["--client-timeout", "1"]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
-    for address in [server.address(), server.grpc()] {
+    for address in [server.address(), server.grpc_address()] {
         let mut silent = TcpStream::connect(address).await.unwrap();
         assert_eq!(silent.read(&mut [0; 1]).await.unwrap_or(0), 0);
     }

@@ -1,4 +1,4 @@
-//! `/v1/auth`: requests of a proxy, and the headers of the responses.
+//! Tests of `/v1/auth`, to which a proxy sends a subrequest for each client request (forward authentication).
 
 use serde_json::{Value, json};
 use ureq::http::Request;
@@ -14,7 +14,7 @@ rules:
   - { name: shop, domain: shop, per: [header.x-api-key], limits: [1/h], algorithm: sliding_log }
 ";
 
-/// Sends a request to `/v1/auth`, as a proxy does.
+/// Sends a request to `/v1/auth` with this method, query string and these headers, as a proxy does.
 fn send_auth_request(
     client: &Client,
     method: &str,
@@ -27,7 +27,7 @@ fn send_auth_request(
     client.send(request.body(Vec::new()).unwrap())
 }
 
-/// Returns the status for a client with this `X-Forwarded-For`.
+/// Sends a request with this `X-Forwarded-For` header to `/v1/auth`, and returns the response status.
 fn status_for_client(client: &Client, forwarded_for: &str) -> u16 {
     send_auth_request(client, "GET", "", &[("x-forwarded-for", forwarded_for)]).status
 }
@@ -63,7 +63,8 @@ fn auth_responses_have_headers_and_denials_have_body() {
     );
 }
 
-/// The rule of the binding limit determines the reason and the status. `deny_status` in the query takes precedence.
+/// The rule of the binding limit, which causes the denial, determines the reason and the status. The parameter
+/// `deny_status` in the query overrides the status.
 #[test]
 fn denial_has_reason_and_status_of_rule() {
     let policy = "
@@ -140,7 +141,8 @@ rules:
     let spellings = ["API.example.com", "api.example.com:443", "api.example.com."];
     assert_eq!(spellings.map(status), [200; 3]);
     assert_eq!((status("api.example.com"), status("other.example")), (429, 200));
-    let denied = send_auth_request(&client, "GET", "", &[("x-forwarded-host", "Api.example.com.:80")]);
+    let denied =
+        send_auth_request(&client, "GET", "", &[("x-forwarded-host", "Api.example.com.:80")]);
     assert_eq!(denied.json()["violated-policies"], json!(["api"]));
     // The `Host` header of the request itself.
     let response_for_host = |host| send_auth_request(&client, "GET", "", &[("host", host)]);
@@ -193,7 +195,7 @@ rules:
   - { name: banned, when: { header.user-agent: 'evil*' }, limits: denied }
 ";
 
-/// Returns the status for this value of `X-Api-Key`.
+/// Sends a request with this `X-Api-Key` header to `/v1/auth`, and returns the response status.
 fn status_for_key(client: &Client, key: &[u8]) -> u16 {
     let request = Request::get("/v1/auth").header("x-api-key", key);
     client.send(request.body(Vec::new()).unwrap()).status
@@ -262,11 +264,19 @@ fn repeated_header_handling_follows_flag() {
     let first_value_server = Server::start(PER_KEY_POLICY);
     let client = Client::new(&first_value_server);
     assert_eq!([(); 2].map(|()| send_auth_request(&client, "GET", "", &keys).status), [200, 429]);
-    assert_eq!(send_auth_request(&client, "GET", "", &keys[1..]).status, 200, "the first value counted");
+    assert_eq!(
+        send_auth_request(&client, "GET", "", &keys[1..]).status,
+        200,
+        "the first value counted"
+    );
     let absent_server = Server::start_with(PER_KEY_POLICY, &["--repeated-headers", "absent"]);
     let client = Client::new(&absent_server);
     assert_eq!(send_auth_request(&client, "GET", "", &keys).status, 429);
-    assert_eq!(send_auth_request(&client, "GET", "", &keys[..1]).status, 200, "nothing was charged");
+    assert_eq!(
+        send_auth_request(&client, "GET", "", &keys[..1]).status,
+        200,
+        "nothing was charged"
+    );
 }
 
 #[test]
@@ -313,8 +323,8 @@ fn untrusted_proxy_is_400_and_logged_once() {
     assert!(warning.contains("127.0.0.1 is not one of --trusted-proxies"), "{warning}");
     // Other endpoints need no trust.
     assert_eq!(client.check(&json!({"attributes": {"ip": "192.0.2.7"}})).status, 200);
-    server.signal("TERM");
-    let mut rest = std::iter::from_fn(|| server.next_log(std::time::Duration::from_secs(30)));
+    server.send_signal("TERM");
+    let mut rest = std::iter::from_fn(|| server.next_log_line(std::time::Duration::from_secs(30)));
     assert!(!rest.any(|line| line.contains("rejected forward-auth request")));
 }
 
@@ -339,7 +349,7 @@ fn denial_metric_ignores_deny_status() {
     let queries = ["", "", "", "?deny_status=403", "?deny_status=500", "?deny_status=1"];
     let statuses = queries.map(|query| send_auth_request(&client, "GET", query, &from).status);
     assert_eq!(statuses, [200, 200, 429, 403, 500, 400]);
-    let metrics = Client::with_address(server.admin()).call("GET", "/metrics").body;
+    let metrics = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
     for (result, count) in [("allowed", 2), ("denied", 3), ("invalid", 1), ("error", 0)] {
         let line =
             format!("slidegate_requests_total{{protocol=\"http\",result=\"{result}\"}} {count}");

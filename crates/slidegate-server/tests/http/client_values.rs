@@ -1,5 +1,5 @@
-//! Hostile values chosen by end clients. Many callers allow a request if its check fails, so no value may cause a
-//! failure.
+//! Hostile attribute values that end clients choose. Many callers allow a request if the check fails with an error, so
+//! no value may cause an error.
 
 use serde_json::json;
 
@@ -13,18 +13,19 @@ rules:
   - { name: per-user, per: [user], limits: [1/h] }
 ";
 
-/// Returns a body for `/v1/check` with this text as `user`, without escaping.
+/// Returns a body for `/v1/check` whose attribute `user` has this value. The bytes are inserted without JSON escaping.
 fn check_body(user: &[u8]) -> Vec<u8> {
     [br#"{"attributes":{"user":""#, user, br#""}}"#].concat()
 }
 
-/// Returns a body for `/json` with this text as `user`, without escaping.
+/// Returns a body for `/json`, the JSON form of the gRPC request, whose entry `user` has this value. The bytes are
+/// inserted without JSON escaping.
 fn rate_limit_service_body(user: &[u8]) -> Vec<u8> {
     let front = br#"{"domain":"default","descriptors":[{"entries":[{"key":"user","value":""#;
     [front, user, br#""}]}]}"#].concat()
 }
 
-/// Returns hostile JSON strings: long, not UTF-8, lone surrogates, control characters.
+/// Returns hostile contents of a JSON string: very long, not UTF-8, lone surrogates, and control characters.
 fn hostile_json_strings() -> Vec<Vec<u8>> {
     vec![
         vec![b'x'; 1025],

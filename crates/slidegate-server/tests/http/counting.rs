@@ -1,4 +1,4 @@
-//! The exact number of requests that pass, also with concurrent clients.
+//! Checks that the server allows exactly as many requests as the limit permits, also with concurrent clients.
 
 use std::net::SocketAddr;
 use std::sync::Barrier;
@@ -12,7 +12,7 @@ use crate::common::Server;
 const CONNECTION_COUNT: usize = 50;
 const REQUEST_COUNT: usize = 2_000;
 
-/// Sends 2,000 requests on 50 concurrent connections, and returns the number of allowed ones.
+/// Sends 2,000 requests with the same key over 50 concurrent connections, and returns the number of allowed requests.
 fn count_allowed(address: SocketAddr, key: &str) -> usize {
     let start = &Barrier::new(CONNECTION_COUNT);
     let send_requests = move || {
@@ -48,10 +48,11 @@ fn sliding_buckets_allow_exactly_max_across_connections() {
     assert_exactly_100_allowed("sliding_buckets");
 }
 
-/// 3,000 requests of 100 clients within one hour: a few clients send most of them.
+/// Sends 3,000 requests of 100 clients within one window, where a few clients send most of the requests. Each decision
+/// must match the number of earlier requests of the client.
 #[test]
 fn every_decision_matches_request_count() {
-    const MAX: u64 = 20;
+    const MAX_PER_CLIENT: u64 = 20;
     let policy = "rules: [{ name: per-ip, per: [ip], limits: [20/h], algorithm: sliding_log }]";
     let server = Server::start(policy);
     let client = Client::new(&server);
@@ -66,14 +67,14 @@ fn every_decision_matches_request_count() {
         request_counts[client_id] += 1;
         let response = client.check(&json!({"attributes": {"ip": format!("10.0.0.{client_id}")}}));
         let found = (response.status, response.json()["remaining"].as_u64());
-        let status = if request_counts[client_id] <= MAX { 200 } else { 429 };
+        let status = if request_counts[client_id] <= MAX_PER_CLIENT { 200 } else { 429 };
         assert_eq!(
             found,
-            (status, Some(MAX.saturating_sub(request_counts[client_id]))),
+            (status, Some(MAX_PER_CLIENT.saturating_sub(request_counts[client_id]))),
             "request {nth} of {client_id}"
         );
     }
-    let limited_clients = request_counts.iter().filter(|count| **count > MAX).count();
+    let limited_clients = request_counts.iter().filter(|count| **count > MAX_PER_CLIENT).count();
     assert!(
         (10..90).contains(&limited_clients),
         "unsuitable test pattern: {limited_clients} clients are above the limit"

@@ -1,4 +1,5 @@
-//! Flags `--headers` and `--retry-jitter`: header styles and jitter.
+//! Tests of the flag `--headers` (style of the rate-limit headers) and of the flag `--retry-jitter` (random extra wait
+//! in `Retry-After`).
 
 use std::ops::RangeInclusive;
 use std::process::Output;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, HttpResponse};
 use crate::common::{Server, TempFile, slidegate_command};
 
-/// The windows are long, so that no unit becomes available again while a test runs.
+/// Two limits with windows so long that no unit becomes available again while a test runs.
 const POLICY: &str = "
 rules:
   - { name: all, limits: [2/h], algorithm: sliding_log }
@@ -27,7 +28,7 @@ const RATE_LIMIT_HEADERS: [&str; 8] = [
     "x-ratelimit-reset",
 ];
 
-/// Starts a server with these flags, and returns an allowed and a denied response.
+/// Starts a server with these flags, and returns the responses to an allowed and to a denied request.
 fn allowed_and_denied_response(args: &[&str]) -> [HttpResponse; 2] {
     let server = Server::start_with(POLICY, args);
     let client = Client::new(&server);
@@ -36,17 +37,17 @@ fn allowed_and_denied_response(args: &[&str]) -> [HttpResponse; 2] {
     responses
 }
 
-/// Returns the names of the rate-limit headers in a response.
+/// Returns the names in [`RATE_LIMIT_HEADERS`] that a response contains.
 fn rate_limit_header_names(response: &HttpResponse) -> Vec<&'static str> {
     RATE_LIMIT_HEADERS.into_iter().filter(|name| response.header(name).is_some()).collect()
 }
 
-/// Parses the value of a header.
+/// Parses the value of a response header as a number.
 fn numeric_header(response: &HttpResponse, name: &str) -> u64 {
     response.header(name).unwrap().parse().unwrap()
 }
 
-/// Converts milliseconds to seconds, rounded up.
+/// Converts milliseconds in a JSON value to seconds, rounded up.
 fn ceil_seconds(millis: &Value) -> u64 {
     millis.as_u64().unwrap().div_ceil(1_000)
 }
@@ -82,7 +83,10 @@ fn draft03_ratelimit_reset_is_relative_seconds() {
         assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[2..5]);
         assert_eq!(response.header("ratelimit-limit"), Some("2, 2;w=3600, 50;w=86400"));
         assert_eq!(numeric_header(response, "ratelimit-remaining"), 0);
-        assert_eq!(numeric_header(response, "ratelimit-reset"), ceil_seconds(&response.json()[wait]));
+        assert_eq!(
+            numeric_header(response, "ratelimit-reset"),
+            ceil_seconds(&response.json()[wait])
+        );
     }
     assert_eq!(allowed.header("retry-after"), None);
     assert_eq!(numeric_header(&denied, "retry-after"), numeric_header(&denied, "ratelimit-reset"));
@@ -102,15 +106,24 @@ fn x_ratelimit_reset_is_epoch_seconds() {
         assert!(dates.contains(&reset), "{reset} is not within {dates:?}");
     }
     assert_eq!(allowed.header("retry-after"), None);
-    assert_eq!(numeric_header(&denied, "retry-after"), ceil_seconds(&denied.json()["retry_after_ms"]));
+    assert_eq!(
+        numeric_header(&denied, "retry-after"),
+        ceil_seconds(&denied.json()["retry_after_ms"])
+    );
 }
 
 #[test]
 fn none_style_sends_only_retry_after() {
     let [allowed, denied] = allowed_and_denied_response(&["--headers", "none"]);
-    assert_eq!((rate_limit_header_names(&allowed), rate_limit_header_names(&denied)), (vec![], vec![]));
+    assert_eq!(
+        (rate_limit_header_names(&allowed), rate_limit_header_names(&denied)),
+        (vec![], vec![])
+    );
     assert_eq!(allowed.header("retry-after"), None);
-    assert_eq!(numeric_header(&denied, "retry-after"), ceil_seconds(&denied.json()["retry_after_ms"]));
+    assert_eq!(
+        numeric_header(&denied, "retry-after"),
+        ceil_seconds(&denied.json()["retry_after_ms"])
+    );
 }
 
 #[test]
@@ -122,11 +135,15 @@ fn environment_sets_header_style_and_jitter() {
     command.env("SLIDEGATE_HEADERS", "draft03").env("SLIDEGATE_RETRY_JITTER", "100%");
     let server = Server::spawn(&mut command);
     let client = Client::new(&server);
-    assert_eq!(rate_limit_header_names(&client.check(&json!({"attributes": {}}))), RATE_LIMIT_HEADERS[2..5]);
+    assert_eq!(
+        rate_limit_header_names(&client.check(&json!({"attributes": {}}))),
+        RATE_LIMIT_HEADERS[2..5]
+    );
     assert!(retry_delays(&client, "ratelimit-reset").into_iter().any(|wait| wait > 3_600));
 }
 
-/// Returns the `Retry-After` values of 40 denials. Asserts that header `reset_header` has the same value in each.
+/// Sends 40 denied requests, and returns the values of `Retry-After` in seconds. Asserts that in each response the
+/// header `reset_header` has the same value as `Retry-After`.
 fn retry_delays(client: &Client, reset_header: &str) -> Vec<u64> {
     let denial = || {
         let denied = client.check(&json!({"attributes": {}, "cost": 2}));
@@ -165,7 +182,7 @@ fn jitter_delays_only_denials() {
     assert!(retry_delays.iter().any(|wait| *wait >= 5_400), "{retry_delays:?}");
 }
 
-/// Runs `serve` with invalid flags, and returns its output.
+/// Runs `slidegate serve` with invalid flags until the process exits, and returns the output.
 fn run_serve(args: &[&str]) -> Output {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate_command();

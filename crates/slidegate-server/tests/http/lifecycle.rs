@@ -1,4 +1,4 @@
-//! Start and stop of the server.
+//! Tests of the start, the shutdown and the exit codes of the server.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -11,7 +11,8 @@ use crate::common::{Server, TempFile, slidegate_command};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 
-/// Sends the head and a part of the body of a check, after the server has sent 100 Continue.
+/// Opens a connection and starts a check request. Sends the head, waits for the response 100 Continue, and then sends
+/// only a part of the body.
 fn start_incomplete_check(server: &Server) -> RawConnection {
     let mut connection = RawConnection::connect(server.address());
     connection.write(
@@ -22,9 +23,15 @@ fn start_incomplete_check(server: &Server) -> RawConnection {
     connection
 }
 
-/// Runs `serve` until it exits, and returns its output.
+/// Runs `slidegate serve` with a policy file and an HTTP address until the process exits, and returns the output.
 fn run_serve(policy: &Path, http: &str) -> Output {
-    slidegate_command().arg("serve").arg("--policy").arg(policy).args(["--http", http]).output().unwrap()
+    slidegate_command()
+        .arg("serve")
+        .arg("--policy")
+        .arg(policy)
+        .args(["--http", http])
+        .output()
+        .unwrap()
 }
 
 fn stderr_text(output: &Output) -> &str {
@@ -35,7 +42,7 @@ fn stderr_text(output: &Output) -> &str {
 fn sigterm_finishes_requests_and_rejects_new_connections() {
     let server = Server::start(POLICY);
     let mut in_flight = start_incomplete_check(&server);
-    server.signal("TERM");
+    server.send_signal("TERM");
     server.wait_for_log("SIGTERM: stopping");
     while TcpStream::connect(server.address()).is_ok() {
         thread::yield_now();
@@ -43,7 +50,7 @@ fn sigterm_finishes_requests_and_rejects_new_connections() {
     in_flight.write(r#"utes":{}}"#);
     assert_eq!(in_flight.read_status_and_body().0, 200);
     server.wait_for_log("stopped");
-    assert_eq!(server.exit_code(), Some(0));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[test]
@@ -53,21 +60,21 @@ fn sigint_closes_idle_connections_promptly() {
     let mut idle = RawConnection::connect(server.address());
     idle.write("GET /healthz HTTP/1.1\r\n\r\n");
     assert_eq!(idle.read_status_and_body().0, 200);
-    server.signal("INT");
+    server.send_signal("INT");
     server.wait_for_log("SIGINT: stopping");
-    assert!(server.next_log(Duration::from_secs(3)).unwrap().contains("stopped"));
-    assert_eq!(server.exit_code(), Some(0));
+    assert!(server.next_log_line(Duration::from_secs(3)).unwrap().contains("stopped"));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[test]
 fn stuck_request_delays_shutdown_by_grace_period() {
     let server = Server::start_with(POLICY, &["--shutdown-grace", "300ms"]);
     let _stuck = start_incomplete_check(&server);
-    server.signal("TERM");
+    server.send_signal("TERM");
     server.wait_for_log("stopping");
-    assert!(server.next_log(Duration::from_secs(9)).unwrap().contains("cutting connections"));
-    assert!(server.next_log(Duration::from_secs(1)).unwrap().contains("stopped"));
-    assert_eq!(server.exit_code(), Some(0));
+    assert!(server.next_log_line(Duration::from_secs(9)).unwrap().contains("cutting connections"));
+    assert!(server.next_log_line(Duration::from_secs(1)).unwrap().contains("stopped"));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[test]

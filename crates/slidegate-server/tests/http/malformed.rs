@@ -1,19 +1,20 @@
-//! Malformed HTTP: the response is a problem, and then the connection closes, because the start of the next request
-//! is unknown.
+//! Malformed HTTP: the server responds with a problem document and then closes the connection, because the start of the
+//! next request is unknown.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::time::Duration;
 
 use crate::bad_input::assert_problem;
-use crate::client::{RawConnection, raw_check};
+use crate::client::{RawConnection, raw_check_request};
 use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h] }]";
 const POST_HEAD_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
 const NOT_HTTP_DETAIL: &str = "this is not an HTTP/1.1 request";
 
-/// Asserts that the next response is this problem, and that the connection closes.
+/// Asserts that the next response on the connection is a problem document with this status, title and detail, and that
+/// the server then closes the connection.
 #[track_caller]
 fn assert_rejected(mut connection: RawConnection, status: u16, title: &str, detail: &str) {
     let response = connection.read_response();
@@ -22,7 +23,7 @@ fn assert_rejected(mut connection: RawConnection, status: u16, title: &str, deta
     connection.assert_closes();
 }
 
-/// Opens a connection, and writes these bytes.
+/// Opens a connection to the HTTP listener of a server, and writes these bytes.
 fn send_bytes(server: &Server, bytes: impl AsRef<[u8]>) -> RawConnection {
     let mut connection = RawConnection::connect(server.address());
     connection.write(bytes);
@@ -53,7 +54,8 @@ fn malformed_head_is_400() {
 #[test]
 fn malformed_request_keeps_earlier_pipelined_responses() {
     let server = Server::start(POLICY);
-    let mut connection = send_bytes(&server, raw_check(r#"{"attributes":{}}"#).repeat(3) + "?\r\n\r\n");
+    let mut connection =
+        send_bytes(&server, raw_check_request(r#"{"attributes":{}}"#).repeat(3) + "?\r\n\r\n");
     assert_eq!([(); 3].map(|()| connection.read_status_and_body().0), [200; 3]);
     assert_rejected(connection, 400, "Bad Request", NOT_HTTP_DETAIL);
 }
@@ -100,15 +102,22 @@ fn malformed_chunks_are_400() {
     let server = Server::start(POLICY);
     for chunks in ["zz\r\n{}\r\n", "\r\n", "1\r\n{}\r\n", "ffffffffffffffffff\r\n{}\r\n"] {
         let request = format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n{chunks}");
-        assert_rejected(send_bytes(&server, request), 400, "Bad Request", "the body cannot be read");
+        assert_rejected(
+            send_bytes(&server, request),
+            400,
+            "Bad Request",
+            "the body cannot be read",
+        );
     }
 }
 
 #[test]
 fn truncated_body_is_400() {
     let server = Server::start(POLICY);
-    let connection =
-        send_bytes(&server, format!("{POST_HEAD_START}content-length: 18\r\n\r\n{{\"attributes\":{{}}}}"));
+    let connection = send_bytes(
+        &server,
+        format!("{POST_HEAD_START}content-length: 18\r\n\r\n{{\"attributes\":{{}}}}"),
+    );
     connection.stream().shutdown(Shutdown::Write).unwrap();
     assert_rejected(connection, 400, "Bad Request", "the body cannot be read");
 }
@@ -116,7 +125,8 @@ fn truncated_body_is_400() {
 #[test]
 fn endless_body_closes_connection() {
     let server = Server::start(POLICY);
-    let mut connection = send_bytes(&server, format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n"));
+    let mut connection =
+        send_bytes(&server, format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n"));
     let chunk = format!("10000\r\n{}\r\n", " ".repeat(65_536));
     let error = (0..10_000).find_map(|_| connection.try_write(&chunk).err()).unwrap();
     assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");

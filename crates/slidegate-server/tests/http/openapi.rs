@@ -1,4 +1,4 @@
-//! Compares real responses with `/v1/openapi.json`.
+//! Compares the responses of a server with its OpenAPI description at `/v1/openapi.json`.
 
 use serde_json::{Value, json};
 
@@ -8,11 +8,11 @@ use crate::common::Server;
 const POLICY: &str = "rules: [{ name: all, per: [client], limits: [1/h, 5/d] }]";
 const HTTP_METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
-/// The OpenAPI document of a server.
+/// The OpenAPI description of a server, as parsed JSON.
 struct OpenApi(Value);
 
 impl OpenApi {
-    /// Fetches the document.
+    /// Fetches the OpenAPI description from `/v1/openapi.json`.
     fn fetch(client: &Client) -> Self {
         let response = client.call("GET", "/v1/openapi.json");
         assert_eq!(
@@ -22,7 +22,7 @@ impl OpenApi {
         Self(response.json())
     }
 
-    /// Returns the described response for this status.
+    /// Returns the OpenAPI description of the response with this status. Panics if the operation has no such response.
     fn described_response(&self, method: &str, path: &str, status: u16) -> &Value {
         let operation = &self.0["paths"][path][method.to_ascii_lowercase()];
         let described_response = &operation["responses"][status.to_string()];
@@ -33,14 +33,16 @@ impl OpenApi {
         }
     }
 
-    /// Returns `true` if a value matches a schema.
+    /// Returns `true` if a JSON value matches a JSON Schema. The schema may refer to components of the OpenAPI
+    /// description.
     fn is_valid(&self, schema: &Value, value: &Value) -> bool {
         let mut schema = schema.clone();
         schema["components"] = self.0["components"].clone();
         jsonschema::draft202012::new(&schema).unwrap().is_valid(value)
     }
 
-    /// Asserts that a response has this status and a described media type, and that its body matches the schema.
+    /// Asserts that a response has this status, a media type that the OpenAPI description lists, and a body that
+    /// matches the schema.
     #[track_caller]
     fn assert_matches(&self, method: &str, path: &str, status: u16, response: &HttpResponse) {
         assert_eq!(response.status, status);
@@ -131,7 +133,8 @@ fn paths_accept_exactly_described_methods() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for (path, operations) in OpenApi::fetch(&client).0["paths"].as_object().unwrap() {
-        let described = HTTP_METHODS.map(|method| operations.get(method.to_ascii_lowercase()).is_some());
+        let described =
+            HTTP_METHODS.map(|method| operations.get(method.to_ascii_lowercase()).is_some());
         let accepted = HTTP_METHODS.map(|method| client.call(method, path).status != 405);
         assert_eq!(accepted, described, "{path}");
     }

@@ -1,4 +1,4 @@
-//! All fields and headers of the responses of `/v1/check` and `/v1/peek`.
+//! Tests of all response fields and headers of `/v1/check` and `/v1/peek`.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ rules:
   - { name: per-tenant, domain: api, per: [tenant], limits: [3/min, 100/h], algorithm: sliding_log }
 ";
 
-/// Parses a List of Strings with Integers as parameters, as RFC 9651 defines it.
+/// Parses a structured header (RFC 9651): a list of strings, each with integer parameters.
 fn parse_structured_list(header: &str) -> Vec<(String, Vec<(String, i64)>)> {
     let list: List = Parser::new(header).parse().unwrap();
     let item = |entry| {
@@ -38,12 +38,12 @@ fn list_item(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i6
     (name.to_owned(), parameters.collect())
 }
 
-/// Converts milliseconds to seconds, rounded up.
+/// Converts milliseconds in a JSON value to seconds, rounded up.
 fn ceil_seconds(millis: &Value) -> i64 {
     i64::try_from(millis.as_u64().unwrap().div_ceil(1_000)).unwrap()
 }
 
-/// Asserts that a time is within the last ten seconds before `max`, or one tick above it.
+/// Asserts that a time in milliseconds is at most ten seconds less than `max`, and at most one millisecond more.
 fn assert_within_10_seconds_before(millis: &Value, max: u64) {
     let millis = millis.as_u64().unwrap();
     assert!((max - 10_000..=max + 1).contains(&millis), "{millis} is not just below {max}");

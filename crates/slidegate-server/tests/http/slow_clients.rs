@@ -1,17 +1,17 @@
-//! Slow, silent and numerous clients: other clients are still served.
+//! Other clients are served while slow, silent or too many clients are connected.
 
 use std::io::ErrorKind;
 use std::thread;
 use std::time::Duration;
 
 use crate::bad_input::assert_problem;
-use crate::client::{Client, RawConnection, raw_check};
+use crate::client::{Client, RawConnection, raw_check_request};
 use crate::common::{Server, TempFile, slidegate_command, with_open_file_limit};
 
 const POLICY: &str = "rules: [{ name: all, limits: [1000000/h] }]";
 const HEALTH_CHECK_REQUEST: &str = "GET /healthz HTTP/1.1\r\n\r\n";
 
-/// Starts a server with a client timeout of one second.
+/// Starts a server with a client timeout (`--client-timeout`) of one second.
 fn start_with_short_timeout() -> Server {
     Server::start_with(POLICY, &["--client-timeout", "1"])
 }
@@ -69,7 +69,7 @@ fn trickling_body_is_408() {
 fn client_not_reading_responses_is_disconnected() {
     let server = start_with_short_timeout();
     let mut connection = RawConnection::connect(server.address());
-    let requests = raw_check(r#"{"attributes":{}}"#).repeat(100);
+    let requests = raw_check_request(r#"{"attributes":{}}"#).repeat(100);
     // Many more responses than the socket buffers on both sides can hold.
     let error = (0..100_000).find_map(|_| connection.try_write(&requests).err()).unwrap();
     assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
@@ -111,7 +111,7 @@ fn server_out_of_file_descriptors_recovers() {
     let mut many = Vec::from([(); 40].map(|()| RawConnection::connect(server.address())));
     server.wait_for_log("cannot accept a connection");
     // One line per second: the server pauses between attempts.
-    assert_eq!(server.next_log(Duration::from_millis(500)), None);
+    assert_eq!(server.next_log_line(Duration::from_millis(500)), None);
     many[0].write(HEALTH_CHECK_REQUEST);
     assert_eq!(many[0].read_status_and_body().0, 200);
     many.clear();
@@ -121,7 +121,8 @@ fn server_out_of_file_descriptors_recovers() {
 #[test]
 fn zero_limit_flags_are_usage_errors() {
     for flag in ["--max-connections", "--client-timeout"] {
-        let output = slidegate_command().args(["serve", "--policy", "x", flag, "0"]).output().unwrap();
+        let output =
+            slidegate_command().args(["serve", "--policy", "x", flag, "0"]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{flag}");
     }
 }

@@ -1,4 +1,4 @@
-//! A fake trace collector that implements the part of OTLP over HTTP that exporters use.
+//! A fake trace collector, which receives exported traces over HTTP in the OpenTelemetry protocol (OTLP).
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,30 +14,30 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// Longer than any export takes, so that a test fails instead of hanging.
+/// Maximum wait for an export. Longer than any export takes, so that a broken test fails instead of hanging.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The response of a collector to exports.
+/// The behaviour of a fake collector when the server exports traces.
 #[derive(Clone)]
 pub enum CollectorMode {
-    /// Accepts exports.
+    /// Accepts exports over plain HTTP.
     Accept,
     /// Accepts exports over TLS.
     AcceptTls(Arc<ServerConfig>),
-    /// Responds with status 500.
+    /// Receives exports and responds with status 500.
     Fail,
-    /// Never responds.
+    /// Accepts connections and never responds.
     Hang,
 }
 
-/// A collector on a local port, which keeps the exports that it receives.
+/// A fake trace collector on a local port, which keeps the received exports for the test.
 pub struct FakeCollector {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
     exports: Receiver<TraceExport>,
 }
 
-/// An export as received.
+/// An export of traces as the collector received it: path, headers and body of the HTTP request.
 pub struct TraceExport {
     pub path: String,
     pub headers: Vec<String>,
@@ -68,16 +68,17 @@ impl FakeCollector {
         format!("http://{}", self.address)
     }
 
-    pub fn connections(&self) -> usize {
+    pub fn connection_count(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits for the next export.
+    /// Waits for the next export, and returns it. Panics after [`EXPORT_TIMEOUT`].
     pub fn next_export(&self) -> TraceExport {
         self.exports.recv_timeout(EXPORT_TIMEOUT).expect("an export")
     }
 
-    /// Waits for `count` spans. The exports must not contain further spans.
+    /// Waits until exports with `count` spans have arrived, and returns the spans. Panics if the exports contain more
+    /// spans.
     pub fn next_spans(&self, count: usize) -> Vec<Span> {
         let mut spans = Vec::new();
         while spans.len() < count {
@@ -87,19 +88,19 @@ impl FakeCollector {
         spans
     }
 
-    /// Returns the spans that have been received and not returned yet.
+    /// Returns all received spans that no earlier call returned. Does not wait for exports.
     pub fn received_spans(&self) -> Vec<Span> {
         self.exports.try_iter().flat_map(|export| export.spans()).collect()
     }
 }
 
 impl TraceExport {
-    pub fn message(&self) -> ExportTraceServiceRequest {
+    pub fn decode_message(&self) -> ExportTraceServiceRequest {
         ExportTraceServiceRequest::decode(&*self.body).unwrap()
     }
 
     fn spans(&self) -> Vec<Span> {
-        let resources = self.message().resource_spans.into_iter();
+        let resources = self.decode_message().resource_spans.into_iter();
         resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
     }
 }
@@ -152,7 +153,7 @@ fn read_export(stream: &mut BufReader<impl Read>) -> Option<TraceExport> {
     Some(TraceExport { path, headers, body })
 }
 
-/// Returns an attribute of a span as text.
+/// Returns the value of a span attribute as text, or `None` if the span has no such attribute.
 pub fn attribute_text(span: &Span, name: &str) -> Option<String> {
     let value = span.attributes.iter().find(|attribute| attribute.key == name)?.value.clone();
     match value?.value? {

@@ -1,4 +1,4 @@
-//! The lines of the log.
+//! Tests of the log lines of the server: format, escaping, rate and content.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::common::Server;
 
-/// A policy that denies every request.
+/// A policy with a limit of 0, which denies every request that has the attribute `tenant`.
 const POLICY: &str = "rules: [{ name: nobody, per: [tenant], limits: [0/min] }]";
 
 const JSON_LOG_FLAGS: [&str; 2] = ["--log-format", "json"];
 
-/// Values that would break a line of text or a JSON_LOG_FLAGS object if they were not escaped.
+/// Attribute values that would break a log line or a JSON object if the log did not escape them.
 const HOSTILE_VALUES: [&str; 7] = [
     "a\nb\r\n{\"level\":\"ERROR\"}",
     "\"}\\\",\\",
@@ -35,10 +35,10 @@ fn parse_json_line(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
-/// Returns the next denial in the log. All lines before it must be JSON_LOG_FLAGS, too.
+/// Skips log lines up to the next denial, and returns the denial as JSON. Panics if a skipped line is not JSON.
 fn next_denial_line(server: &Server) -> Value {
     loop {
-        let line = parse_json_line(&server.next_log(Duration::from_secs(30)).expect("a line"));
+        let line = parse_json_line(&server.next_log_line(Duration::from_secs(30)).expect("a line"));
         if line["unlogged"].is_number() {
             return line;
         }
@@ -49,10 +49,10 @@ fn start_logging_every_denial(flags: &[&str]) -> Server {
     Server::start_with(POLICY, &[&["--log-denials", "1000"], flags].concat())
 }
 
-/// Stops the server and returns the remaining lines of its log.
+/// Stops the server, and returns all remaining log lines before the line that reports the end.
 fn stop_and_read_log(server: &Server) -> Vec<String> {
-    server.signal("TERM");
-    let lines = std::iter::from_fn(|| server.next_log(Duration::from_secs(30)));
+    server.send_signal("TERM");
+    let lines = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)));
     lines.take_while(|line| !line.contains("stopped")).collect()
 }
 
@@ -95,12 +95,12 @@ fn hostile_values_keep_json_lines_valid() {
 }
 
 #[test]
-fn hostile_values_keep_text_lines_single() {
+fn hostile_values_do_not_split_text_lines() {
     let server = start_logging_every_denial(&[]);
     let client = Client::new(&server);
     for value in HOSTILE_VALUES {
         send_denied_check(&client, value);
-        let line = server.next_log(Duration::from_secs(30)).unwrap();
+        let line = server.next_log_line(Duration::from_secs(30)).unwrap();
         let is_complete =
             line.contains(" denied domain=\"default\" ") && line.ends_with(" unlogged=0");
         assert!(is_complete && !line.contains(|char: char| char.is_control()), "{line:?}");
@@ -111,7 +111,8 @@ fn hostile_values_keep_text_lines_single() {
 
 #[test]
 fn denial_flood_is_logged_in_few_lines() {
-    let server = Server::start_with(POLICY, &["--log-denials", "5", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
+    let server =
+        Server::start_with(POLICY, &["--log-denials", "5", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let client = Client::new(&server);
     let second = |line: &Value| {
         line["timestamp"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second()
@@ -122,7 +123,7 @@ fn denial_flood_is_logged_in_few_lines() {
     while seconds.len() < 3 {
         denials += 1;
         send_denied_check(&client, &denials.to_string());
-        while let Some(line) = server.next_log(Duration::ZERO) {
+        while let Some(line) = server.next_log_line(Duration::ZERO) {
             let line = parse_json_line(&line);
             lines += 1;
             accounted_denials += 1 + line["unlogged"].as_u64().unwrap();
@@ -141,7 +142,8 @@ fn denial_flood_is_logged_in_few_lines() {
 
 #[test]
 fn redacted_keys_are_stable_hashes() {
-    let server = start_logging_every_denial(&["--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
+    let server =
+        start_logging_every_denial(&["--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let client = Client::new(&server);
     let key = |tenant: &str| {
         send_denied_check(&client, tenant);
@@ -177,7 +179,8 @@ fn store_failure_denial_has_its_reason() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let policy = "rules: [{ name: a, domain: api, limits: [1/s], on_store_error: deny }]";
     let store = format!("redis://{unused_address}");
-    let server = Server::start_with(policy, &["--store", &store, JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
+    let server =
+        Server::start_with(policy, &["--store", &store, JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let request = json!({"domain": "api", "attributes": {}});
     assert_eq!(Client::new(&server).check(&request).status, 503);
     let line = next_denial_line(&server);
@@ -195,7 +198,7 @@ fn log_denials_zero_disables_denial_lines() {
     assert!(!lines.iter().any(|line| line.contains("denied")), "{lines:#?}");
 }
 
-/// Stops the server and returns the log lines about unknown domains.
+/// Stops the server, and returns the remaining log lines that report a request with an unknown domain.
 fn stop_and_read_unknown_domain_lines(server: &Server) -> Vec<Value> {
     let lines = stop_and_read_log(server).into_iter().map(|line| parse_json_line(&line));
     lines
@@ -234,7 +237,7 @@ fn policy_warnings_are_logged_at_start_and_reload() {
     let policy =
         |max: u8| format!("rules:\n  - name: key\n    per: [api_key|ip]\n    limits: [{max}/s]\n");
     let server = Server::start_with(&policy(1), &[]);
-    let warning = format!("{}:3:11: the client chooses `api_key`", server.policy().display());
+    let warning = format!("{}:3:11: the client chooses `api_key`", server.policy_path().display());
     let is_warning = |line: &&String| line.contains(" WARN ") && line.contains(&warning);
     assert_eq!(
         server.startup_log().iter().filter(is_warning).count(),
@@ -242,7 +245,7 @@ fn policy_warnings_are_logged_at_start_and_reload() {
         "{:#?}",
         server.startup_log()
     );
-    std::fs::write(server.policy(), policy(2)).unwrap();
+    std::fs::write(server.policy_path(), policy(2)).unwrap();
     server.wait_for_log("the policy has changed");
     let lines = stop_and_read_log(&server);
     assert_eq!(lines.iter().filter(is_warning).count(), 1, "{lines:#?}");

@@ -1,4 +1,4 @@
-//! Spans as received by a collector.
+//! Tests of the trace spans that a collector receives from the server.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ const CHECK_BODY: &str = r#"{"attributes":{"tenant":"user-value"}}"#;
 const CALLER_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER_SPAN_ID: &str = "b7ad6b7169203331";
 
-/// Starts a server that exports spans without delay. An empty URL means no `--otlp-endpoint`.
+/// Starts a server that exports spans to the collector at `url` with little delay. If `url` is empty, the server starts
+/// without the flag `--otlp-endpoint`.
 pub fn start_traced_server(url: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate_command();
@@ -49,7 +50,7 @@ fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the two spans of a decision: the span of the decision and the span of the store.
+/// Returns the two spans of a decided request: the span of the decision, and the span of the store call.
 fn decision_and_store_spans(spans: &[Span]) -> (&Span, &Span) {
     let [first, second] = spans else { panic!("{spans:?}") };
     if first.name == "slidegate.store" { (second, first) } else { (first, second) }
@@ -57,7 +58,8 @@ fn decision_and_store_spans(spans: &[Span]) -> (&Span, &Span) {
 
 #[track_caller]
 fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
-    let actual: Vec<_> = expected.iter().map(|(name, _)| (*name, attribute_text(span, name))).collect();
+    let actual: Vec<_> =
+        expected.iter().map(|(name, _)| (*name, attribute_text(span, name))).collect();
     let expected: Vec<_> =
         expected.iter().map(|(name, value)| (*name, Some((*value).to_owned()))).collect();
     assert_eq!(actual, expected);
@@ -124,7 +126,7 @@ fn export_names_service_and_hides_user_values() {
     for header in ["content-type: application/x-protobuf", "x-token: abc"] {
         assert!(export.headers.iter().any(|received| received == header), "{:?}", export.headers);
     }
-    let resource = export.message().resource_spans[0].resource.clone().unwrap();
+    let resource = export.decode_message().resource_spans[0].resource.clone().unwrap();
     let resource = Span { attributes: resource.attributes, ..Span::default() };
     assert_eq!(attribute_text(&resource, "service.name").as_deref(), Some("slidegate"));
     assert!(attribute_text(&resource, "service.version").is_some());
@@ -145,16 +147,22 @@ fn traceparent_overrides_sampling() {
     );
     assert_ne!(to_hex(&decision.trace_id), CALLER_TRACE_ID);
     // A malformed traceparent is ignored.
-    send_post(&sampling_all, "/v1/check", CHECK_BODY, &[("traceparent", &format!("{}-", new_traceparent("00")))]);
+    send_post(
+        &sampling_all,
+        "/v1/check",
+        CHECK_BODY,
+        &[("traceparent", &format!("{}-", new_traceparent("00")))],
+    );
     assert_eq!(decision_and_store_spans(&collector.next_spans(2)).0.parent_span_id, b"");
     let sampling_none = start_traced_server(&collector.url(), &["--trace-sample", "0%"], &[]);
     send_post(&sampling_none, "/v1/check", CHECK_BODY, &[]);
-    sampling_none.signal("TERM");
-    assert_eq!(sampling_none.exit_code(), Some(0));
+    sampling_none.send_signal("TERM");
+    assert_eq!(sampling_none.wait_for_exit_code(), Some(0));
     assert_eq!(collector.received_spans(), []);
 }
 
-/// Sends requests to `/v1/auth` with the `traceparent` headers of end clients, and returns the resulting spans.
+/// Starts a server, sends one request to `/v1/auth` for each `traceparent` header of an end client, stops the server,
+/// and returns all exported spans.
 fn spans_of_forwarded_requests(flags: &[&str], traceparents: &[String]) -> Vec<Span> {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let server = start_traced_server(&collector.url(), flags, &[]);
@@ -162,14 +170,17 @@ fn spans_of_forwarded_requests(flags: &[&str], traceparents: &[String]) -> Vec<S
         let headers = [("traceparent", &**traceparent), ("tracestate", "vendor=1")];
         assert_eq!(send_post(&server, "/v1/auth", "", &headers).status, 200);
     }
-    server.signal("TERM");
-    assert_eq!(server.exit_code(), Some(0));
+    server.send_signal("TERM");
+    assert_eq!(server.wait_for_exit_code(), Some(0));
     collector.received_spans()
 }
 
-/// Returns two `traceparent` values. A ratio sampler always samples the first trace id, and never the second.
+/// Returns two `traceparent` values that a hostile client might choose. A sampler that decides by trace ID would always
+/// sample the first trace ID, and never the second.
 fn client_chosen_traceparents(flags: &str) -> [String; 2] {
-    ["0", "f"].map(|digit| format!("00-{CALLER_TRACE_ID:.16}{}-{CALLER_SPAN_ID}-{flags}", digit.repeat(16)))
+    ["0", "f"].map(|digit| {
+        format!("00-{CALLER_TRACE_ID:.16}{}-{CALLER_SPAN_ID}-{flags}", digit.repeat(16))
+    })
 }
 
 #[test]
@@ -180,7 +191,10 @@ fn forwarded_traceparent_cannot_force_spans() {
     // The share is so small that only a deliberately chosen trace id could be sampled.
     assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0.0000001%"], &sampled), []);
     assert_eq!(
-        spans_of_forwarded_requests(&["--trace-sample", "0.0000001%"], &client_chosen_traceparents("00")),
+        spans_of_forwarded_requests(
+            &["--trace-sample", "0.0000001%"],
+            &client_chosen_traceparents("00")
+        ),
         []
     );
 }
@@ -188,7 +202,10 @@ fn forwarded_traceparent_cannot_force_spans() {
 #[test]
 fn forwarded_traceparent_cannot_suppress_spans() {
     for share in ["100%", "99.9999999%"] {
-        let spans = spans_of_forwarded_requests(&["--trace-sample", share], &client_chosen_traceparents("00"));
+        let spans = spans_of_forwarded_requests(
+            &["--trace-sample", share],
+            &client_chosen_traceparents("00"),
+        );
         assert_eq!(spans.len(), 2, "{share}: {spans:?}");
         for span in spans {
             assert_eq!((&*span.name, &*span.parent_span_id), ("slidegate.auth", &[][..]));
@@ -250,21 +267,21 @@ fn pending_spans_are_sent_before_exit() {
     let environment = [("OTEL_BSP_SCHEDULE_DELAY", "600000")];
     let server = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &environment);
     send_post(&server, "/v1/check", CHECK_BODY, &[]);
-    server.signal("TERM");
-    assert_eq!(server.exit_code(), Some(0));
+    server.send_signal("TERM");
+    assert_eq!(server.wait_for_exit_code(), Some(0));
     assert_eq!(collector.next_spans(2).len(), 2);
 }
 
 #[test]
-fn no_spans_without_otlp_endpoint() {
+fn no_spans_are_exported_without_otlp_endpoint() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     // The standard variable of OpenTelemetry does not enable traces.
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url())];
     let server = start_traced_server("", &["--trace-sample", "100%"], &environment);
     send_post(&server, "/v1/check", CHECK_BODY, &[("traceparent", &*new_traceparent("01"))]);
-    server.signal("TERM");
-    assert_eq!(server.exit_code(), Some(0));
-    assert_eq!(collector.connections(), 0);
+    server.send_signal("TERM");
+    assert_eq!(server.wait_for_exit_code(), Some(0));
+    assert_eq!(collector.connection_count(), 0);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Envoy with its rate limit filter: with the files of `deploy/`, and with a configuration for all other cases.
+//! Tests with Envoy and its rate limit filter, which calls slidegate over gRPC. Some tests use the configuration files
+//! in `deploy/`, the others use `cases.yaml`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -26,41 +27,44 @@ rules:
   - { name: cost, domain: edge, per: [cost], limits: [10/h] }
 ";
 
-/// Envoy in front of a service, with slidegate as rate limit service.
+/// Envoy in front of a service, with a slidegate server as the rate limit service.
 struct EnvoySetup {
     envoy: Proxy,
     upstream: Upstream,
-    /// `None` after slidegate has been stopped.
+    /// The slidegate server, or `None` after a test has stopped it.
     slidegate: Option<Server>,
 }
 
 impl EnvoySetup {
-    /// Starts all three with this policy, and Envoy with this file and these replacements.
+    /// Starts slidegate with this policy, a service, and Envoy with the configuration file `config`. Each replacement
+    /// changes a text of that file.
     fn start(policy: &str, config: &Path, replacements: &[(&str, &str)]) -> Self {
         let slidegate = Server::start_with_grpc(policy, &[]);
         let upstream = Upstream::start();
-        let envoy = start_envoy(config, slidegate.grpc(), upstream.address(), replacements);
+        let envoy = start_envoy(config, slidegate.grpc_address(), upstream.address(), replacements);
         Self { envoy, upstream, slidegate: Some(slidegate) }
     }
 
-    /// Starts all three with `POLICY`, and Envoy with `cases.yaml` and these replacements.
+    /// Starts slidegate with [`POLICY`], a service, and Envoy with the configuration file `cases.yaml`. Each
+    /// replacement changes a text of that file.
     fn with_cases(replacements: &[(&str, &str)]) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
         Self::start(POLICY, &path, replacements)
     }
 
-    /// Sends a request through Envoy.
+    /// Sends a request for `path` through Envoy with these arguments of curl.
     fn get(&self, path: &str, arguments: &[&str]) -> CurlResponse {
         send_with_curl(self.envoy.address, 2, path, arguments)
     }
 
-    /// Sends a request as this user.
+    /// Sends a request for `path` through Envoy with this `x-user` header.
     fn get_as(&self, path: &str, user: &str) -> CurlResponse {
         self.get(path, &["-H", &format!("x-user: {user}")])
     }
 }
 
-/// Starts Envoy with this file, these addresses and these replacements.
+/// Starts Envoy with a configuration file, in which the ports of Envoy, slidegate and the service, and the texts in
+/// `replacements`, are replaced.
 pub fn start_envoy(
     config: &Path,
     slidegate: SocketAddr,
@@ -243,8 +247,9 @@ fn envoy_override_replaces_limit() {
     assert_eq!(setup.get_as("/override", "a").status, 429);
 }
 
-/// Sends one request per entry of `tokens`, the tokens that its response uses, and returns the statuses. Waits for each
-/// charge before the next request, because Envoy charges after the response.
+/// Sends one request per entry of `tokens`, and returns the response statuses. An entry is the number of tokens that
+/// the response to the request consumes from `budget`. Envoy charges the tokens after the response, so each charge is
+/// awaited before the next request.
 fn send_token_requests(setup: &EnvoySetup, budget: u64, tokens: &[u64]) -> Vec<u16> {
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let remaining = || {
@@ -376,7 +381,7 @@ fn policy_reload_under_load_fails_no_request() {
     let load = load.stdout(Stdio::piped()).spawn().unwrap();
     for nth in 1..=10 {
         let wider = POLICY.replace("[2/h]", &format!("[{}/h]", 100_000 + nth));
-        fs::write(slidegate.policy(), wider).unwrap();
+        fs::write(slidegate.policy_path(), wider).unwrap();
         slidegate.wait_for_log("policy");
     }
     let output = load.wait_with_output().unwrap();

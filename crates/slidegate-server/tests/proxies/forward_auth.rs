@@ -1,4 +1,4 @@
-//! Proxies that call `/v1/auth`.
+//! Tests of nginx, Caddy, Traefik and HAProxy, which call `/v1/auth` of slidegate for each client request.
 
 use serde_json::{Value, json};
 
@@ -19,17 +19,19 @@ rules:
   - { name: gone, when: { header.x-api-key: gone }, limits: denied, deny_status: 410 }
 ";
 
-/// The features of a proxy's integration.
+/// The differences between the proxies in their integration with slidegate.
 struct ProxyFeatures {
-    /// Whether the client receives the rate-limit headers of allowed requests. Otherwise only the service does.
+    /// Whether the client receives the rate-limit headers of allowed requests. Otherwise only the service
+    /// behind the proxy receives the headers.
     sends_headers_to_client: bool,
-    /// Whether the client receives slidegate's body of a denial.
+    /// Whether the client receives the response body that slidegate returns for a denial.
     forwards_denial_body: bool,
-    /// The status of all requests while slidegate is down: 200 if the proxy fails open.
+    /// The response status of all requests while slidegate is down. 200 means that the proxy fails open.
     status_without_slidegate: u16,
 }
 
-/// Sends a request from this address, with forged headers that must not have an effect.
+/// Sends a request through the proxy from 127.0.0.`from`, with forged `X-Forwarded-*` and similar headers that must not
+/// have an effect.
 fn send_forged_request(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) -> CurlResponse {
     let forged = [
         ["-H", "X-Forwarded-For: 198.51.100.1"],
@@ -44,7 +46,7 @@ fn send_forged_request(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) 
     send_with_curl(proxy.address, from, path, &[&forged.concat(), arguments].concat())
 }
 
-/// Checks a proxy with its features.
+/// Starts a proxy, slidegate and a service, and checks all behaviour of the integration.
 fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     let upstream = Upstream::start();
     let server = Server::start(POLICY);
@@ -59,8 +61,8 @@ fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     check_without_slidegate(&proxy, server, features);
 }
 
-/// Returns `true` once the proxy calls slidegate. Traefik reads its files after it listens, and HAProxy checks the
-/// health of its servers first.
+/// Sends a request, and returns `true` if the proxy already calls slidegate. Traefik reads its configuration only after
+/// it listens, and HAProxy first checks the health of its servers.
 fn is_limiting(proxy: &Proxy, features: &ProxyFeatures) -> bool {
     let response = send_forged_request(proxy, 99, "/", &[]);
     response.status == 429
@@ -68,10 +70,11 @@ fn is_limiting(proxy: &Proxy, features: &ProxyFeatures) -> bool {
             && (!features.sends_headers_to_client || response.header("ratelimit").is_some())
 }
 
-/// Checks that the limit is enforced and the headers are correct.
+/// Checks that the proxy enforces the limit of three requests, and that the response headers are correct.
 fn check_limit_and_denial(proxy: &Proxy, upstream: &Upstream, features: &ProxyFeatures) {
     for remaining in [2, 1, 0] {
-        let response = send_forged_request(proxy, 2, "/a?domain=other&deny_status=418", &["-d", "abc"]);
+        let response =
+            send_forged_request(proxy, 2, "/a?domain=other&deny_status=418", &["-d", "abc"]);
         assert_eq!(response.status, 200, "{response:?}");
         assert!(response.body.starts_with("POST /a?domain=other&deny_status=418 abc\n"));
         let policy = r#""per-ip";q=3;w=3600"#;
@@ -116,7 +119,7 @@ fn assert_denied(denied: &CurlResponse, features: &ProxyFeatures) {
     assert_eq!(serde_json::from_str::<Value>(&denied.body).unwrap(), expected);
 }
 
-/// Checks that rules match the method, path, host and headers of the request.
+/// Checks that rules match the method, path, host and headers of the client request.
 fn check_forwarded_attributes(proxy: &Proxy) {
     assert_eq!(send_forged_request(proxy, 10, "/login?a", &["-d", "abc"]).status, 200);
     assert_eq!(send_forged_request(proxy, 11, "/login?b", &["-d", "abc"]).status, 429);
@@ -126,7 +129,7 @@ fn check_forwarded_attributes(proxy: &Proxy) {
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
 }
 
-/// Checks that rules with other statuses deny as well. Some proxies replace the status by another.
+/// Checks that rules with a `deny_status` other than 429 deny. Some proxies replace the status by another.
 fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
         let forwarded_before = upstream.request_count();
@@ -140,7 +143,7 @@ fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     }
 }
 
-/// Checks the status of requests while slidegate is down, and that forged headers do not reach the client.
+/// Stops slidegate. Checks the response status of requests, and that forged rate-limit headers do not reach the client.
 fn check_without_slidegate(proxy: &Proxy, server: Server, features: &ProxyFeatures) {
     drop(server);
     let response = send_forged_request(proxy, 2, "/without", &["-d", "abc"]);

@@ -1,4 +1,5 @@
-//! Hostile requests: after a limit is exhausted, none of them reaches the service behind any proxy.
+//! Hostile requests: after a client has exhausted its limit, no hostile request of the client reaches the service
+//! behind any proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +16,8 @@ use crate::raw_client::send_bytes;
 use crate::servers::wait_until;
 use crate::upstream::Upstream;
 
-/// A policy that counts by address, and by key if present, for `/v1/auth` and for Envoy.
+/// A policy that counts requests by client address, and also by API key if the request has one. The first two rules are
+/// for `/v1/auth`, the others for Envoy.
 const ADDRESS_POLICY: &str = "
 rules:
   - { name: address, per: [ip], limits: [3/h] }
@@ -24,33 +26,33 @@ rules:
   - { name: envoy-key, domain: edge, per: [api_key], limits: [100000/h] }
 ";
 
-/// A policy that counts by key only.
+/// A policy that counts requests by API key only.
 const KEY_POLICY: &str = "
 rules:
   - { name: key, per: [header.x-api-key], limits: [1/h] }
   - { name: envoy-key, domain: edge, per: [api_key], limits: [1/h] }
 ";
 
-/// The last byte of the client address that has exhausted its limit.
+/// The last byte of the address of the client that has exhausted its limit.
 const EXHAUSTED_CLIENT: u8 = 2;
 
-/// The last byte of the address of another client.
+/// The last byte of the address of a client that is within its limit.
 const OTHER_CLIENT: u8 = 99;
 
 /// A request that tries to evade a limit.
 struct HostileRequest {
     name: String,
     bytes: Vec<u8>,
-    /// Whether every proxy serves the request if the client is within its limit.
+    /// Whether every proxy forwards the request to the service if the client is within its limit.
     is_valid: bool,
 }
 
-/// A list of requests with names.
+/// A list of hostile requests with names.
 #[derive(Default)]
 struct RequestTable(Vec<HostileRequest>);
 
 impl RequestTable {
-    /// Adds a request that every proxy serves to a client within its limit.
+    /// Adds a valid request, which every proxy forwards if the client is within its limit.
     fn add_valid(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
         self.0.push(HostileRequest {
             name: name.into(),
@@ -59,7 +61,7 @@ impl RequestTable {
         });
     }
 
-    /// Adds a request that some proxies reject.
+    /// Adds an unusual or invalid request, which some proxies reject even if the client is within its limit.
     fn add_unusual(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
         self.0.push(HostileRequest {
             name: name.into(),
@@ -69,38 +71,38 @@ impl RequestTable {
     }
 }
 
-/// Returns a request for `/` with these header lines.
+/// Returns the bytes of a GET request for `/` with these header lines.
 fn get_request(headers: impl AsRef<[u8]>) -> Vec<u8> {
     build_request("GET / HTTP/1.1", [b"host: shop.example\r\n", headers.as_ref()].concat())
 }
 
-/// Returns a request with this request line and these header lines.
+/// Returns the bytes of a request with this request line and these header lines.
 fn build_request(line: impl AsRef<[u8]>, headers: impl AsRef<[u8]>) -> Vec<u8> {
     [line.as_ref(), b"\r\n", headers.as_ref(), b"\r\n"].concat()
 }
 
-/// Returns a request for this path, without a body.
+/// Returns the bytes of a GET request for this path.
 fn request_for_path(path: impl AsRef<[u8]>) -> Vec<u8> {
     build_request([b"GET ", path.as_ref(), b" HTTP/1.1"].concat(), "host: shop.example\r\n")
 }
 
-/// Returns a request with this method.
+/// Returns the bytes of a request for `/` with this method.
 fn request_with_method(method: &str) -> Vec<u8> {
     build_request(format!("{method} / HTTP/1.1"), "host: shop.example\r\n")
 }
 
-/// Returns `count` header lines with values of `length` bytes.
+/// Returns `count` header lines with different names, each with a value of `length` bytes.
 fn header_lines(count: usize, length: usize) -> String {
     let value = "v".repeat(length);
     (0..count).map(|nth| format!("x-many-{nth}: {value}\r\n")).collect()
 }
 
-/// Returns a value of `length` bytes.
+/// Returns a text of `length` bytes.
 fn long_value(length: usize) -> String {
     "a".repeat(length)
 }
 
-/// Returns all hostile requests.
+/// Returns the hostile requests of all kinds.
 fn hostile_requests() -> Vec<HostileRequest> {
     let mut table = RequestTable::default();
     add_long_and_many_values(&mut table);
@@ -120,19 +122,27 @@ fn add_long_and_many_values(table: &mut RequestTable) {
         "counted header of 7,000 bytes",
         get_request(format!("x-api-key: {}\r\n", long_value(7_000))),
     );
-    table
-        .add_unusual("counted header of 9,000 bytes", get_request(format!("x-api-key: {}\r\n", long_value(9_000))));
+    table.add_unusual(
+        "counted header of 9,000 bytes",
+        get_request(format!("x-api-key: {}\r\n", long_value(9_000))),
+    );
     table.add_unusual(
         "counted header of 14,900 bytes",
         get_request(format!("x-api-key: {}\r\n", long_value(14_900))),
     );
-    table.add_unusual("counted header of 50 KB", get_request(format!("x-api-key: {}\r\n", long_value(50_000))));
+    table.add_unusual(
+        "counted header of 50 KB",
+        get_request(format!("x-api-key: {}\r\n", long_value(50_000))),
+    );
     table.add_valid(
         "plan of 1,025 bytes",
         get_request(format!("x-plan: {}\r\nx-api-key: k\r\n", long_value(1_025))),
     );
     let key = long_value(50_000);
-    table.add_unusual("key of 50 KB and a plan", get_request(format!("x-plan: p\r\nx-api-key: {key}\r\n")));
+    table.add_unusual(
+        "key of 50 KB and a plan",
+        get_request(format!("x-plan: p\r\nx-api-key: {key}\r\n")),
+    );
     let chat = format!("host: a\r\nx-plan: p\r\nx-api-key: {key}\r\n");
     table.add_unusual("key of 50 KB in a chat", build_request("GET /v1/chat HTTP/1.1", chat));
     for count in [94, 110, 200, 600] {
@@ -150,9 +160,18 @@ fn add_long_and_many_values(table: &mut RequestTable) {
         table.add_unusual(format!("headers of {length} bytes"), bytes);
     }
     table.add_valid("cookie of 7 KB", get_request(format!("cookie: a={}\r\n", long_value(7_000))));
-    table.add_unusual("cookie of 60 KB", get_request(format!("cookie: a={}\r\n", long_value(60_000))));
-    table.add_unusual("cookie of 900 KB", get_request(format!("cookie: a={}\r\n", long_value(900_000))));
-    table.add_unusual("header name of 9,000 bytes", get_request(format!("{}: v\r\n", long_value(9_000))));
+    table.add_unusual(
+        "cookie of 60 KB",
+        get_request(format!("cookie: a={}\r\n", long_value(60_000))),
+    );
+    table.add_unusual(
+        "cookie of 900 KB",
+        get_request(format!("cookie: a={}\r\n", long_value(900_000))),
+    );
+    table.add_unusual(
+        "header name of 9,000 bytes",
+        get_request(format!("{}: v\r\n", long_value(9_000))),
+    );
     table.add_unusual("method of 3,000 bytes", request_with_method(&"M".repeat(3_000)));
     table.add_unusual(
         "host of 7,000 bytes",
@@ -168,9 +187,18 @@ fn add_unusual_values(table: &mut RequestTable) {
         }
     }
     table.add_unusual("0x00 in x-api-key", get_request(b"x-api-key: k\0\r\n"));
-    table.add_unusual("0xff in host", build_request("GET / HTTP/1.1", b"host: shop\xff.example\r\n"));
-    table.add_unusual("0x01 in host", build_request("GET / HTTP/1.1", b"host: shop\x01.example\r\n"));
-    table.add_unusual("invalid traceparent", get_request("traceparent: 00-zz\r\ntracestate: \x01\r\n"));
+    table.add_unusual(
+        "0xff in host",
+        build_request("GET / HTTP/1.1", b"host: shop\xff.example\r\n"),
+    );
+    table.add_unusual(
+        "0x01 in host",
+        build_request("GET / HTTP/1.1", b"host: shop\x01.example\r\n"),
+    );
+    table.add_unusual(
+        "invalid traceparent",
+        get_request("traceparent: 00-zz\r\ntracestate: \x01\r\n"),
+    );
     table.add_valid("empty counted header", get_request("x-api-key:\r\n"));
     table.add_valid("blank counted header", get_request("x-api-key: \t \r\n"));
     table.add_unusual("folded counted header", get_request("x-api-key: k\r\n other\r\n"));
@@ -180,7 +208,10 @@ fn add_unusual_values(table: &mut RequestTable) {
     table.add_unusual("blank before colon", get_request("x-api-key : k\r\n"));
     table.add_unusual("control byte in name", get_request("x-\x01key: k\r\n"));
     table.add_unusual("bare line feeds", b"GET / HTTP/1.1\nhost: shop.example\nx-api-key: k\n\n");
-    table.add_unusual("bare carriage return", get_request("x-api-key: a\rx-forwarded-for: 198.51.100.1\r\n"));
+    table.add_unusual(
+        "bare carriage return",
+        get_request("x-api-key: a\rx-forwarded-for: 198.51.100.1\r\n"),
+    );
     let kept = "if-none-match: *\r\nrange: bytes=0-0\r\nif-modified-since: 0\r\n";
     table.add_valid("conditional request", get_request(kept));
 }
@@ -189,7 +220,10 @@ fn add_forged_identities(table: &mut RequestTable) {
     table.add_unusual("counted header twice", get_request("x-api-key: a\r\nx-api-key: b\r\n"));
     table.add_unusual("counted header 80 times", get_request("x-api-key: a\r\n".repeat(80)));
     table.add_unusual("counted header with comma", get_request("x-api-key: a, b\r\n"));
-    table.add_unusual("underscores in names", get_request("x_api_key: a\r\nX_FORWARDED_FOR: 198.51.100.1\r\n"));
+    table.add_unusual(
+        "underscores in names",
+        get_request("x_api_key: a\r\nX_FORWARDED_FOR: 198.51.100.1\r\n"),
+    );
     let forged = "X-FORWARDED-FOR: 198.51.100.1\r\nX-Forwarded-Method: OPTIONS\r\n\
         X-Forwarded-Uri: /forged\r\nX-Forwarded-Host: forged.example\r\nX-Real-IP: 198.51.100.2\r\n\
         Forwarded: for=198.51.100.3\r\nTrue-Client-IP: 198.51.100.4\r\nX-Original-Uri: /forged\r\n\
@@ -200,7 +234,10 @@ fn add_forged_identities(table: &mut RequestTable) {
     table.add_valid("garbage as X-Forwarded-For", get_request("x-forwarded-for: ,, [::1 ;\"\r\n"));
     table.add_valid("empty X-Forwarded-For", get_request("x-forwarded-for:\r\n"));
     let entries = "198.51.100.1, ".repeat(500);
-    table.add_valid("X-Forwarded-For of 500 entries", get_request(format!("x-forwarded-for: {entries}\r\n")));
+    table.add_valid(
+        "X-Forwarded-For of 500 entries",
+        get_request(format!("x-forwarded-for: {entries}\r\n")),
+    );
     let line = "x-forwarded-for: 198.51.100.1\r\n";
     table.add_unusual("X-Forwarded-For 90 times", get_request(line.repeat(90)));
     for named in ["x-api-key", "x-forwarded-for, x-forwarded-host, x-real-ip", "host, close"] {
@@ -216,7 +253,10 @@ fn add_paths_and_hosts(table: &mut RequestTable) {
     table.add_unusual("path of 60 KB", request_for_path(format!("/{}", long_value(60_000))));
     table.add_unusual("path of 900 KB", request_for_path(format!("/{}", long_value(900_000))));
     for length in (14_000..=16_600).step_by(200) {
-        table.add_unusual(format!("path of {length} bytes"), request_for_path(format!("/{}", long_value(length))));
+        table.add_unusual(
+            format!("path of {length} bytes"),
+            request_for_path(format!("/{}", long_value(length))),
+        );
     }
     table.add_valid("query of 7 KB", request_for_path(format!("/?{}", long_value(7_000))));
     table.add_unusual("query of 60 KB", request_for_path(format!("/?{}", long_value(60_000))));
@@ -281,7 +321,10 @@ fn add_methods_and_bodies(table: &mut RequestTable) {
     let trailer = "3\r\nabc\r\n0\r\nx-api-key: t\r\nx-forwarded-for: 198.51.100.1\r\n\r\n";
     let trailers = "transfer-encoding: chunked\r\ntrailer: x-api-key\r\nte: trailers\r\n";
     table.add_unusual("chunked body with trailers", post(trailers, trailer));
-    table.add_unusual("invalid chunks", post("transfer-encoding: chunked\r\n", "zz\r\nabc\r\n0\r\n\r\n"));
+    table.add_unusual(
+        "invalid chunks",
+        post("transfer-encoding: chunked\r\n", "zz\r\nabc\r\n0\r\n\r\n"),
+    );
     table.add_unusual("other coding", post("transfer-encoding: gzip, chunked\r\n", chunks));
     table.add_unusual("hidden coding", post("transfer-encoding: \x0bchunked\r\n", chunks));
     let both = "content-length: 3\r\ntransfer-encoding: chunked\r\n";
@@ -291,12 +334,17 @@ fn add_methods_and_bodies(table: &mut RequestTable) {
     table.add_unusual("huge length", post("content-length: 99999999999999999999\r\n", "abc"));
     table.add_unusual("body of 30 KB", post("content-length: 30000\r\n", &long_value(30_000)));
     table.add_unusual("body of 2 MB", post("content-length: 2000000\r\n", &long_value(2_000_000)));
-    let get_body =
-        build_request("GET /v1/auth? HTTP/1.1", "host: shop.example\r\ntransfer-encoding: chunked\r\n");
+    let get_body = build_request(
+        "GET /v1/auth? HTTP/1.1",
+        "host: shop.example\r\ntransfer-encoding: chunked\r\n",
+    );
     table.add_unusual("GET with chunks for /v1/auth", [&get_body, chunks.as_bytes()].concat());
     let expect = "expect: 100-continue\r\ncontent-length: 3\r\n";
     table.add_unusual("expect continue", post(expect, "abc"));
-    table.add_unusual("expect something else", post("expect: 200-ok\r\ncontent-length: 3\r\n", "abc"));
+    table.add_unusual(
+        "expect something else",
+        post("expect: 200-ok\r\ncontent-length: 3\r\n", "abc"),
+    );
     let upgrade = "connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: \
         dGhlIHNhbXBsZSBub25jZQ==\r\n";
     table.add_unusual("websocket", get_request(format!("{upgrade}upgrade: websocket\r\n")));
@@ -306,7 +354,8 @@ fn add_methods_and_bodies(table: &mut RequestTable) {
     table.add_unusual("pipelined", get_request("").repeat(5));
 }
 
-/// Returns requests with the exhausted key `k` in different spellings, none of which may count as another key.
+/// Returns requests that contain the exhausted API key `k` in different spellings. No spelling may be counted as
+/// another key.
 fn exhausted_key_spellings() -> Vec<HostileRequest> {
     let mut table = RequestTable::default();
     table.add_valid("plain", get_request("x-api-key: k\r\n"));
@@ -319,23 +368,36 @@ fn exhausted_key_spellings() -> Vec<HostileRequest> {
         get_request("connection: close\r\nx-api-key: k\r\nConnection: X-Api-Key\r\n"),
     );
     table.add_unusual("another behind", get_request("x-api-key: k\r\nx-api-key: other\r\n"));
-    table.add_unusual("another with underscores", get_request("x_api_key: other\r\nx-api-key: k\r\n"));
+    table.add_unusual(
+        "another with underscores",
+        get_request("x_api_key: other\r\nx-api-key: k\r\n"),
+    );
     table.add_unusual("folded", get_request("x-api-key:\r\n k\r\n"));
     table.add_unusual("HTTP/1.0", build_request("GET / HTTP/1.0", "x-api-key: k\r\n"));
-    table.add_unusual("absolute URI", build_request("GET http://a/ HTTP/1.1", "host: a\r\nx-api-key: k\r\n"));
-    table.add_valid("many headers", get_request(format!("{}x-api-key: k\r\n", header_lines(90, 1))));
-    table.add_valid("long headers", get_request(format!("{}x-api-key: k\r\n", header_lines(7, 900))));
-    table.add_unusual("control byte elsewhere", get_request("x-unrelated: \x01\r\nx-api-key: k\r\n"));
+    table.add_unusual(
+        "absolute URI",
+        build_request("GET http://a/ HTTP/1.1", "host: a\r\nx-api-key: k\r\n"),
+    );
+    table
+        .add_valid("many headers", get_request(format!("{}x-api-key: k\r\n", header_lines(90, 1))));
+    table.add_valid(
+        "long headers",
+        get_request(format!("{}x-api-key: k\r\n", header_lines(7, 900))),
+    );
+    table.add_unusual(
+        "control byte elsewhere",
+        get_request("x-unrelated: \x01\r\nx-api-key: k\r\n"),
+    );
     table.add_unusual("0xff elsewhere", get_request(b"x-unrelated: \xff\r\nx-api-key: k\r\n"));
     let trailer = "transfer-encoding: chunked\r\n\r\n0\r\nx-api-key: other\r\n";
     table.add_unusual("another as trailer", get_request(format!("x-api-key: k\r\n{trailer}")));
     table.0
 }
 
-/// A function that starts a proxy for slidegate and a service.
+/// A function that starts a proxy in front of a service, with slidegate as the rate limiter.
 type StartProxy = fn(&Server, &Upstream) -> Proxy;
 
-/// A proxy with slidegate and a service.
+/// A running proxy with slidegate and the service behind the proxy.
 struct ProxySetup {
     proxy: Proxy,
     upstream: Upstream,
@@ -354,16 +416,17 @@ impl ProxySetup {
         send_bytes(self.proxy.address, from, bytes)
     }
 
-    /// Repeats a request until it is denied.
-    fn exhaust(&self, from: u8, bytes: &[u8]) {
+    /// Sends the same request from 127.0.0.`from` until the response is a denial (429).
+    fn exhaust_limit(&self, from: u8, bytes: &[u8]) {
         wait_until("the limit is exhausted", || self.send(from, bytes) == Some(429));
     }
 }
 
-/// Asserts that no hostile request passes from an address that has exhausted its limit.
+/// Asserts that no hostile request reaches the service from an address that has exhausted its limit, and that valid
+/// requests from other addresses do.
 fn assert_exhausted_address_is_blocked(start: StartProxy) {
     let setup = ProxySetup::start(start, ADDRESS_POLICY);
-    setup.exhaust(EXHAUSTED_CLIENT, &get_request(""));
+    setup.exhaust_limit(EXHAUSTED_CLIENT, &get_request(""));
     let forwarded_before = setup.upstream.request_count();
     let mut passed = Vec::new();
     for hostile in hostile_requests() {
@@ -373,7 +436,11 @@ fn assert_exhausted_address_is_blocked(start: StartProxy) {
             passed.push(format!("{}: {status:?}", hostile.name));
         }
     }
-    assert_eq!(setup.send(EXHAUSTED_CLIENT, &get_request("")), Some(429), "the limit is no longer exhausted");
+    assert_eq!(
+        setup.send(EXHAUSTED_CLIENT, &get_request("")),
+        Some(429),
+        "the limit is no longer exhausted"
+    );
     assert!(passed.is_empty(), "{} requests passed: {passed:#?}", passed.len());
     assert_eq!(setup.upstream.request_count(), forwarded_before, "a request passed later");
 
@@ -391,10 +458,10 @@ fn assert_exhausted_address_is_blocked(start: StartProxy) {
     assert!(failed.is_empty(), "valid requests of other clients failed: {failed:#?}");
 }
 
-/// Asserts that the exhausted key does not reach the service in any spelling.
+/// Asserts that no request with the exhausted API key reaches the service, in any spelling of the key.
 fn assert_exhausted_key_is_blocked(start: StartProxy) {
     let setup = ProxySetup::start(start, KEY_POLICY);
-    setup.exhaust(EXHAUSTED_CLIENT, &get_request("x-api-key: k\r\n"));
+    setup.exhaust_limit(EXHAUSTED_CLIENT, &get_request("x-api-key: k\r\n"));
     let mut passed = Vec::new();
     for hostile in exhausted_key_spellings() {
         let before = setup.upstream.request_count();
@@ -409,14 +476,15 @@ fn assert_exhausted_key_is_blocked(start: StartProxy) {
     assert_eq!(setup.send(EXHAUSTED_CLIENT, &get_request("x-api-key: other\r\n")), Some(200));
 }
 
-/// A server in place of slidegate with a fixed response. Its health check succeeds.
+/// A server that replaces slidegate and gives every request the same response. Its health check succeeds.
 struct FakeSlidegate {
     address: SocketAddr,
     request_count: Arc<AtomicUsize>,
 }
 
 impl FakeSlidegate {
-    /// Starts the server. An empty `response` closes the connection of each request, and `None` never responds.
+    /// Starts the server with a status line as its response. With an empty `response`, the server closes the connection
+    /// of each request. With `None`, the server never responds.
     fn start(response: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -433,7 +501,8 @@ impl FakeSlidegate {
     }
 }
 
-/// Reads a request, counts it unless it is a health check, and writes the response.
+/// Reads a request of the proxy, increments `request_count` unless the request is a health check, and writes the
+/// response.
 fn respond_to_proxy(
     mut stream: &TcpStream,
     response: Option<&str>,
@@ -457,7 +526,7 @@ fn respond_to_proxy(
     }
 }
 
-/// Statuses that deny a request, also if the proxy fails open.
+/// Response statuses of slidegate with which every proxy must deny a request, even if the proxy fails open.
 const REJECTION_STATUSES: [&str; 8] = [
     "302 Found",
     "400 Bad Request",
@@ -469,11 +538,12 @@ const REJECTION_STATUSES: [&str; 8] = [
     "431 Too Large",
 ];
 
-/// Failures of slidegate: a status, a closed connection, and no response.
+/// Responses of a failing slidegate: an error status, a closed connection (empty text), and no response (`None`).
 const FAILURE_RESPONSES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 
-/// Asserts that rejections deny, and that failures pass only if `fails_open`, with these edits of the proxy's file.
+/// Starts a proxy with these edits of its configuration file. Asserts that the proxy denies on every status in
+/// [`REJECTION_STATUSES`], and forwards requests on [`FAILURE_RESPONSES`] only if `fails_open` is `true`.
 fn assert_fails_open_as_configured(
     start: fn(&Backends) -> Proxy,
     edits: &'static [(&'static str, &'static str)],
@@ -490,7 +560,10 @@ fn assert_fails_open_as_configured(
             slidegate.request_count.load(Ordering::SeqCst) > 0
         });
         let before = upstream.request_count();
-        (send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")), upstream.request_count() > before)
+        (
+            send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")),
+            upstream.request_count() > before,
+        )
     };
     for rejection in REJECTION_STATUSES {
         let (status, has_passed) = send_with_response(Some(rejection));
@@ -509,50 +582,61 @@ fn assert_fails_open_as_configured(
     }
 }
 
-/// Asserts that a 503 with a problem denies. A rule denies this way while its store is down, which is a decision and
-/// not a failure of slidegate.
+/// Asserts that the proxy denies a request if slidegate responds with 503 and a problem document. A rule with
+/// `on_store_error: deny` denies this way while its store is down, which is a decision and not a failure of slidegate.
 fn assert_store_outage_denial_is_enforced(start: fn(&Backends) -> Proxy) {
     let slidegate =
         FakeSlidegate::start(Some("503 Unavailable\r\ncontent-type: application/problem+json"));
     let upstream = Upstream::start();
     let proxy =
         start(&Backends { slidegate: slidegate.address, service: upstream.address(), edits: &[] });
-    wait_until("the request is denied", || send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")) == Some(503));
+    wait_until("the request is denied", || {
+        send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")) == Some(503)
+    });
     let before = upstream.request_count();
     assert_eq!(send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")), Some(503));
     assert_eq!(upstream.request_count(), before);
 }
 
-/// Returns the addresses of the servers behind a proxy.
+/// Returns the addresses of slidegate and of the service for the configuration of a proxy.
 fn proxy_backends(server: &Server, upstream: &Upstream) -> Backends {
     Backends { slidegate: server.address(), service: upstream.address(), edits: &[] }
 }
 
-/// Starts Envoy with its file in `deploy/` and a longer timeout, so that it does not fail open on a busy machine.
+/// Starts Envoy with its configuration file in `deploy/` and a longer timeout, so that Envoy does not fail open on a
+/// busy machine.
 fn start_envoy_with_long_timeout(server: &Server, upstream: &Upstream) -> Proxy {
     let replacements = [("timeout: 0.25s", "timeout: 10s")];
     let file = project_path("deploy/envoy/envoy.yaml");
-    envoy::start_envoy(&file, server.grpc(), upstream.address(), &replacements)
+    envoy::start_envoy(&file, server.grpc_address(), upstream.address(), &replacements)
 }
 
 #[test]
 fn nginx_blocks_hostile_requests_from_exhausted_address() {
-    assert_exhausted_address_is_blocked(|server, upstream| start_nginx(&proxy_backends(server, upstream)));
+    assert_exhausted_address_is_blocked(|server, upstream| {
+        start_nginx(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
 fn caddy_blocks_hostile_requests_from_exhausted_address() {
-    assert_exhausted_address_is_blocked(|server, upstream| start_caddy(&proxy_backends(server, upstream)));
+    assert_exhausted_address_is_blocked(|server, upstream| {
+        start_caddy(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
 fn traefik_blocks_hostile_requests_from_exhausted_address() {
-    assert_exhausted_address_is_blocked(|server, upstream| start_traefik(&proxy_backends(server, upstream)));
+    assert_exhausted_address_is_blocked(|server, upstream| {
+        start_traefik(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
 fn haproxy_blocks_hostile_requests_from_exhausted_address() {
-    assert_exhausted_address_is_blocked(|server, upstream| start_haproxy(&proxy_backends(server, upstream)));
+    assert_exhausted_address_is_blocked(|server, upstream| {
+        start_haproxy(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
@@ -562,22 +646,30 @@ fn envoy_blocks_hostile_requests_from_exhausted_address() {
 
 #[test]
 fn nginx_blocks_exhausted_key_in_every_spelling() {
-    assert_exhausted_key_is_blocked(|server, upstream| start_nginx(&proxy_backends(server, upstream)));
+    assert_exhausted_key_is_blocked(|server, upstream| {
+        start_nginx(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
 fn caddy_blocks_exhausted_key_in_every_spelling() {
-    assert_exhausted_key_is_blocked(|server, upstream| start_caddy(&proxy_backends(server, upstream)));
+    assert_exhausted_key_is_blocked(|server, upstream| {
+        start_caddy(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
 fn traefik_blocks_exhausted_key_in_every_spelling() {
-    assert_exhausted_key_is_blocked(|server, upstream| start_traefik(&proxy_backends(server, upstream)));
+    assert_exhausted_key_is_blocked(|server, upstream| {
+        start_traefik(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
 fn haproxy_blocks_exhausted_key_in_every_spelling() {
-    assert_exhausted_key_is_blocked(|server, upstream| start_haproxy(&proxy_backends(server, upstream)));
+    assert_exhausted_key_is_blocked(|server, upstream| {
+        start_haproxy(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
@@ -608,7 +700,8 @@ fn haproxy_enforces_denial_during_store_outage() {
 #[test]
 fn caddy_fails_open_only_if_configured() {
     assert_fails_open_as_configured(start_caddy, &[], true);
-    const FAIL_CLOSED_EDIT: (&str, &str) = ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
+    const FAIL_CLOSED_EDIT: (&str, &str) =
+        ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
     assert_fails_open_as_configured(start_caddy, &[FAIL_CLOSED_EDIT], false);
 }
 
@@ -627,7 +720,8 @@ fn haproxy_fails_open_only_if_configured() {
     );
 }
 
-/// The route for tokens is defined in the file in `deploy/`.
+/// The Envoy configuration in `deploy/` meters tokens on the path `/v1/chat` only. Other spellings of the path must not
+/// evade the token limit.
 #[test]
 fn envoy_blocks_exhausted_tokens_for_every_path_spelling() {
     const TOKEN_POLICY: &str = "
@@ -639,7 +733,7 @@ rules:
         let headers = "host: shop.example\r\nx-api-key: k\r\nx-tokens-used: 10\r\n";
         build_request(format!("GET {path} HTTP/1.1"), headers)
     };
-    setup.exhaust(EXHAUSTED_CLIENT, &chat("/v1/chat"));
+    setup.exhaust_limit(EXHAUSTED_CLIENT, &chat("/v1/chat"));
     let forwarded_before = setup.upstream.request_count();
     for path in [
         "/v1/%63hat",

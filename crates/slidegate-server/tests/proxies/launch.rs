@@ -1,30 +1,36 @@
-//! Starts nginx, Caddy, Traefik and HAProxy with their files in `deploy/`.
+//! Starts nginx, Caddy, Traefik and HAProxy with their configuration files in `deploy/`.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::installed_program;
-use crate::process::{Proxy, write_deploy_file, free_address};
+use crate::process::{Proxy, free_address, write_deploy_file};
 use crate::servers::Folder;
 
-/// The servers behind a proxy.
+/// The addresses of the servers that a proxy calls, and changes to the configuration file of the proxy.
 pub struct Backends {
     pub slidegate: SocketAddr,
     pub service: SocketAddr,
-    /// Texts of the proxy's file in `deploy/`, and their replacements.
+    /// Texts in the configuration file of the proxy, each with its replacement.
     pub edits: &'static [(&'static str, &'static str)],
 }
 
 impl Backends {
-    /// Writes a file of `deploy/` with the addresses of these servers and other replacements, and returns its path.
-    fn write_deploy_file(&self, folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> String {
+    /// Copies a configuration file from `deploy/` into a folder, and returns the path of the copy. The addresses of
+    /// slidegate and the service, `edits`, and `replacements` are replaced in the copy.
+    fn write_deploy_file(
+        &self,
+        folder: &Folder,
+        file: &str,
+        replacements: &[(&str, &str)],
+    ) -> String {
         let (slidegate, service) = (self.slidegate.to_string(), self.service.to_string());
         let addresses = [("127.0.0.1:8080", &*slidegate), ("127.0.0.1:9000", &*service)];
         write_deploy_file(folder, file, &[self.edits, &addresses, replacements].concat())
     }
 }
 
-/// Starts nginx with its file in `deploy/`.
+/// Starts nginx with its configuration file in `deploy/`.
 pub fn start_nginx(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     let site = backends.write_deploy_file(
@@ -48,7 +54,7 @@ pub fn start_nginx(backends: &Backends) -> Proxy {
     Proxy::start(&mut command, address, folder)
 }
 
-/// Starts Caddy with its file in `deploy/`.
+/// Starts Caddy with its configuration file in `deploy/`.
 pub fn start_caddy(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     let site = format!(":{} {{", address.port());
@@ -60,7 +66,7 @@ pub fn start_caddy(backends: &Backends) -> Proxy {
     Proxy::start(&mut command, address, folder)
 }
 
-/// Starts Traefik with its file in `deploy/`.
+/// Starts Traefik with its configuration files in `deploy/`.
 pub fn start_traefik(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     backends.write_deploy_file(&folder, "traefik/slidegate.yml", &[]);
@@ -72,7 +78,7 @@ pub fn start_traefik(backends: &Backends) -> Proxy {
     Proxy::start(&mut command, address, folder)
 }
 
-/// Starts HAProxy with its file in `deploy/`.
+/// Starts HAProxy with its configuration file and Lua script in `deploy/`.
 pub fn start_haproxy(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     write_deploy_file(&folder, "haproxy/slidegate.lua", &[]);

@@ -1,4 +1,4 @@
-//! A Python client that is generated from Envoy's published protocol decodes every kind of response.
+//! A Python client, generated from the protocol files that Envoy publishes, decodes every kind of gRPC response.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -22,7 +22,7 @@ rules:
   - { name: own, domain: edge, limits: requested }
 ";
 
-/// The Python client as a process. It is killed when the value is dropped.
+/// A running Python client process. The process is killed when the value is dropped.
 struct PythonClient {
     child: Child,
     requests: ChildStdin,
@@ -33,7 +33,7 @@ impl PythonClient {
     fn start(server: &Server) -> Self {
         let mut child = Command::new(installed_program("python/bin/python"))
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proxies/published_protocol.py"))
-            .arg(server.grpc().to_string())
+            .arg(server.grpc_address().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -43,7 +43,7 @@ impl PythonClient {
         Self { child, requests, responses }
     }
 
-    /// Sends a request, and returns the response as JSON.
+    /// Sends a rate limit request through the Python client, and returns the decoded response as JSON.
     fn check(&mut self, request: &Value) -> Value {
         writeln!(self.requests, "{request}").unwrap();
         let mut response = String::new();
@@ -51,7 +51,8 @@ impl PythonClient {
         serde_json::from_str(&response).unwrap_or_else(|error| panic!("{request}: {error}"))
     }
 
-    /// Sends a request in domain `edge` with one descriptor per name, each with one entry.
+    /// Sends a request in domain `edge` with one descriptor per name, and returns the decoded response. Each descriptor
+    /// has one entry with that name.
     fn check_names(&mut self, names: &[&str]) -> Value {
         let descriptors: Vec<Value> = names.iter().map(|name| new_descriptor(name)).collect();
         self.check(&json!({ "domain": "edge", "descriptors": descriptors }))
@@ -65,19 +66,19 @@ impl Drop for PythonClient {
     }
 }
 
-/// Returns a descriptor with one entry.
+/// Returns a descriptor as JSON with a single entry, whose key is `name`.
 fn new_descriptor(name: &str) -> Value {
     json!({ "entries": [{ "key": name, "value": "v" }] })
 }
 
-/// Returns a descriptor with one entry and one more field.
+/// Returns a descriptor as JSON with a single entry, whose key is `name`, and with one additional field.
 fn new_descriptor_with_field(name: &str, field: &str, value: Value) -> Value {
     let mut descriptor = new_descriptor(name);
     descriptor[field] = value;
     descriptor
 }
 
-/// Returns the statuses of a response: code, limit name, max, unit, and remaining units.
+/// Returns the status of each descriptor in a response: code, limit name, max, time unit, and remaining units.
 fn response_statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
     let statuses = response["statuses"].as_array().unwrap().iter();
     let statuses = statuses.map(|status| {
@@ -95,7 +96,7 @@ fn response_statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
 }
 
 #[test]
-fn published_protocol_decodes_every_response() {
+fn published_protocol_client_decodes_every_response() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = &mut PythonClient::start(&server);
     let max_remaining = u64::from(u32::MAX);
@@ -147,7 +148,11 @@ fn published_protocol_decodes_every_response() {
 
     let peeked = client
         .check(&json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("one", "hits_addend", json!(0))] }));
-    assert_eq!(response_statuses(&peeked), [("OK", "one.1h", 2, "HOUR", 1)], "zero hits charge nothing");
+    assert_eq!(
+        response_statuses(&peeked),
+        [("OK", "one.1h", 2, "HOUR", 1)],
+        "zero hits charge nothing"
+    );
 
     let overspent = client.check(
         &json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("spent", "hits_addend", json!(25))] }),
@@ -160,8 +165,11 @@ fn published_protocol_decodes_every_response() {
         "OVER_LIMIT"
     );
 
-    let own =
-        new_descriptor_with_field("unknown", "limit", json!({ "requests_per_unit": 1, "unit": "SECOND" }));
+    let own = new_descriptor_with_field(
+        "unknown",
+        "limit",
+        json!({ "requests_per_unit": 1, "unit": "SECOND" }),
+    );
     let own = json!({ "domain": "edge", "descriptors": [own] });
     assert_eq!(response_statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
 

@@ -1,4 +1,4 @@
-//! A client that sends any bytes, including requests that curl refuses to send.
+//! A TCP client that sends any bytes, including requests that curl refuses to send.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,15 +7,15 @@ use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::runtime::Builder;
 
-/// Wait for a response before the client shuts down its side of the connection. A proxy that waits for more of the
-/// request then gives up.
+/// Maximum wait for a response before the client shuts down its side of the connection. A proxy that still waits for
+/// more bytes of the request then stops waiting.
 const SHUTDOWN_DELAY: Duration = Duration::from_secs(3);
 
-/// Maximum further wait for a response.
+/// Maximum wait for a response after the client has shut down its side of the connection.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sends these bytes from 127.0.0.`from`. Returns the status of the response, or `None` if the proxy closes the
-/// connection without a response, or waits for more bytes.
+/// Sends these bytes to a proxy from the address 127.0.0.`from`. Returns the status of the response. Returns `None` if
+/// the proxy closes the connection without a response, or does not respond in time.
 pub fn send_bytes(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
     let mut stream = connect_from(address, from).unwrap();
     stream.set_read_timeout(Some(SHUTDOWN_DELAY)).unwrap();
@@ -43,7 +43,7 @@ pub fn send_bytes(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
     final_status(&received)
 }
 
-/// Connects from a chosen address, which std does not support.
+/// Connects from the local address 127.0.0.`from`. The standard library cannot choose the local address.
 fn connect_from(address: SocketAddr, from: u8) -> io::Result<TcpStream> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let stream = runtime.block_on(async {
@@ -55,7 +55,8 @@ fn connect_from(address: SocketAddr, from: u8) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns the status of the first complete head whose status is not 1xx.
+/// Returns the status of the first complete response head whose status is not 1xx, or `None` if no such head has
+/// arrived.
 fn final_status(received: &[u8]) -> Option<u16> {
     let text = String::from_utf8_lossy(received);
     let mut rest = &*text;

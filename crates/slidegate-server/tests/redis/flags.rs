@@ -1,4 +1,4 @@
-//! Invalid store flags are reported before the server starts anything.
+//! Invalid store flags are reported before the server opens any listener.
 
 use std::process::Output;
 

@@ -1,4 +1,5 @@
-//! Responses under sampled rules, for which only some requests reach Redis.
+//! Responses under sampled rules. A sampled rule counts only a random share of the requests in Redis, each at a
+//! multiple of its cost.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,7 @@ use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 use crate::server::Redis;
 
-/// Enough requests that certainly some are sampled and some are not.
+/// Number of requests, large enough that almost certainly some requests are sampled and some are not.
 const REQUEST_COUNT: usize = 300;
 
 fn send_check(client: &Client) -> (HttpResponse, Value) {

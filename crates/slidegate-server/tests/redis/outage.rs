@@ -1,4 +1,4 @@
-//! Redis outages: while Redis does not respond, `on_store_error` of each rule decides.
+//! Redis outages: while Redis does not respond, the `on_store_error` setting of each rule determines the decision.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ rules:
 
 const REDIS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Allowed delay beyond the timeout on a busy machine.
+/// Maximum response time of a check beyond [`REDIS_TIMEOUT`], which allows for a busy machine.
 const MAX_SCHEDULING_DELAY: Duration = Duration::from_secs(2);
 
-/// Maximum time until the circuit breaker closes, including the first request after that.
+/// Maximum time from the return of Redis until Redis decides requests again, after the circuit breaker has closed.
 const MAX_RECOVERY_TIME: Duration = Duration::from_secs(12);
 
 fn start_server(redis: &Redis) -> (Server, Client) {
@@ -35,7 +35,7 @@ fn start_server(redis: &Redis) -> (Server, Client) {
     (server, client)
 }
 
-/// Checks a request, which must complete within the timeout, and returns the status and body of the response.
+/// Sends a check request, asserts that the response arrives in time, and returns the status and body of the response.
 fn send_check_within_timeout(client: &Client, domain: &str, id: &str) -> (u16, Value) {
     let clock = SystemClock::new();
     let start = clock.now();
@@ -45,7 +45,8 @@ fn send_check_within_timeout(client: &Client, domain: &str, id: &str) -> (u16, V
     (response.status, response.json())
 }
 
-/// Asserts that every rule applies its `on_store_error`. Each id can be used once.
+/// Asserts that the server decides without Redis, according to the `on_store_error` setting of each rule. Each `id` can
+/// be used only once per server.
 #[track_caller]
 fn assert_degraded(client: &Client, id: &str) {
     for _ in 0..20 {
@@ -69,7 +70,7 @@ fn assert_degraded(client: &Client, id: &str) {
     assert_eq!(send_check_within_timeout(client, "own", "banned").0, 429);
 }
 
-/// Sends requests until Redis decides them again.
+/// Sends requests until the server decides with Redis again. Panics after [`MAX_RECOVERY_TIME`].
 fn wait_for_recovery(client: &Client) {
     let clock = SystemClock::new();
     let end = clock.now().after(MAX_RECOVERY_TIME);
@@ -79,7 +80,7 @@ fn wait_for_recovery(client: &Client) {
     }
 }
 
-/// Asserts that the rules apply normally, starting from new counters.
+/// Asserts that the server counts the requests of `id` in Redis, starting from empty counters, up to each limit.
 #[track_caller]
 fn assert_counted_in_redis(client: &Client, id: &str) {
     for domain in ["open", "shut", "own"] {
@@ -107,11 +108,11 @@ fn redis_crash_degrades_and_recovers() {
     redis.restart();
     wait_for_recovery(&client);
     // The log has one line for the outage, and one for its end.
-    let line = server.next_log(Duration::from_secs(10)).unwrap();
+    let line = server.next_log_line(Duration::from_secs(10)).unwrap();
     assert!(line.contains("circuit breaker closed"), "{line}");
     // Redis has lost its counters in the crash, and the local counters of the outage are dropped.
     assert_counted_in_redis(&client, "ann");
-    assert_eq!(server.next_log(Duration::from_millis(100)), None);
+    assert_eq!(server.next_log_line(Duration::from_millis(100)), None);
     redis.kill();
     // Local counters survive a short recovery: in another outage so soon, those for `ann` would still count.
     assert_degraded(&client, "bob");

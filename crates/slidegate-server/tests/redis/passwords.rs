@@ -1,4 +1,4 @@
-//! Redis passwords are used for authentication, and never printed.
+//! Redis passwords are used for authentication, and never appear in logs, errors or help texts.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::server::Redis;
 
 const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 
-/// The password of the Redis user `ann` and of the default user.
+/// The password of the Redis user `ann` and of the default Redis user.
 const PASSWORD: &str = "sesame-unlocks";
-/// Redis options that set the password.
+/// Arguments of the Redis server that set [`PASSWORD`] for both users.
 const PASSWORD_ARGS: [&str; 8] =
     ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-unlocks", "~*", "+@all"];
 
-/// Runs a server with log level `trace` and sends six requests. Returns whether Redis decided the first request, and
-/// all output of the server: its log and its responses.
+/// Runs a server with this store and log level `trace`, and sends six requests. Returns `true` if Redis decided the
+/// first request, and the log lines and response bodies of the server as one text.
 pub fn run_and_collect_output(store: &str) -> (bool, String) {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate_command();
@@ -29,8 +29,8 @@ pub fn run_and_collect_output(store: &str) -> (bool, String) {
     let responses = [(); 6].map(|()| client.check(&json!({"attributes": {}})));
     let mut output = server.listening_log().to_owned();
     responses.iter().for_each(|response| output += &response.body);
-    server.signal("TERM");
-    while let Some(line) = server.next_log(Duration::from_secs(10)) {
+    server.send_signal("TERM");
+    while let Some(line) = server.next_log_line(Duration::from_secs(10)) {
         output += &line;
     }
     assert!(output.contains("stopped"), "{output}");

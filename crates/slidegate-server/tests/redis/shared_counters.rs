@@ -1,4 +1,4 @@
-//! Servers with the same Redis share its counters.
+//! Several servers with the same Redis share their counters.
 
 use std::sync::Barrier;
 use std::thread;
@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::common::{Server, TempFile};
 use crate::server::Redis;
 
-/// A timeout that does not affect these tests even on a busy machine.
+/// Flags for a Redis timeout so long that no call times out, even on a busy machine.
 const LONG_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
 
 const CONNECTION_COUNT: usize = 40;
@@ -18,7 +18,7 @@ fn start_server(policy: &str, address: &str, flags: &[&str]) -> Server {
     Server::start_with(policy, &[&["--store", address], &LONG_TIMEOUT_FLAGS[..], flags].concat())
 }
 
-/// Sends requests to all servers concurrently, and returns the number of allowed requests.
+/// Sends `requests` requests with the same key to all servers concurrently, and returns the number of allowed requests.
 fn count_allowed(servers: &[Server], requests: usize) -> usize {
     let addresses = &servers.iter().map(Server::address).collect::<Vec<_>>();
     let start = &Barrier::new(CONNECTION_COUNT);
@@ -57,7 +57,8 @@ fn two_servers_allow_exactly_1000_of_20000() {
 fn servers_with_client_clock_allow_exactly_max() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [200/h], algorithm: sliding_log }]";
-    let servers = [(); 2].map(|()| start_server(policy, &redis.address(), &["--redis-clock", "client"]));
+    let servers =
+        [(); 2].map(|()| start_server(policy, &redis.address(), &["--redis-clock", "client"]));
     assert_eq!(count_allowed(&servers, 2_000), 200);
     assert_eq!(redis.calls_of("time"), 0);
     redis.assert_all_expire();

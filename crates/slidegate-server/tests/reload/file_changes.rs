@@ -1,4 +1,4 @@
-//! Every kind of file change reloads the policy and keeps the counters.
+//! Every kind of change to the policy file reloads the policy and keeps the counters.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use crate::common::{Server, slidegate_command};
 use crate::folder::{PolicyFolder, ReloadingServer};
 
-/// Returns a policy with `max` requests per hour for each tenant.
+/// Returns a policy that allows `max` requests per hour for each tenant.
 fn policy_with_max(max: u32) -> String {
     format!(
         "rules: [{{ name: a, per: [tenant], limits: [{max}/h], algorithm: sliding_log }}, {{ name: end, limits: [1000/h] }}]"
     )
 }
 
-/// Starts a server with a max of five that has allowed one request.
+/// Starts a server with the policy in `folder`, whose max must be five, and sends one request, which is allowed.
 fn start_with_one_charge(folder: &PolicyFolder) -> ReloadingServer {
     let server = folder.serve(&[]);
     assert_eq!(server.check_remaining(), Some(4));
@@ -26,14 +26,14 @@ fn start_with_one_charge(folder: &PolicyFolder) -> ReloadingServer {
 fn sighup_reloads_and_keeps_counters() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
-    assert_eq!((server.reloads("unchanged"), server.reloads("changed")), (1, 0));
+    assert_eq!((server.reload_count("unchanged"), server.reload_count("changed")), (1, 0));
     folder.replace_file(&policy_with_max(7));
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 1));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 1));
 }
 
 #[test]
@@ -46,11 +46,11 @@ fn in_place_write_reloads_when_file_closes() {
     folder.write(&policy_with_max(9));
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 2));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 2));
 }
 
 #[test]
-fn each_atomic_replacement_reloads() {
+fn each_atomic_replacement_reloads_policy() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
     for (max, remaining) in [(7, 5), (9, 6), (8, 4)] {
@@ -58,11 +58,11 @@ fn each_atomic_replacement_reloads() {
         server.wait_for_reload();
         assert_eq!(server.check_remaining(), Some(remaining));
     }
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 3));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 3));
 }
 
 #[test]
-fn each_config_map_update_reloads() {
+fn each_config_map_update_reloads_policy() {
     let folder = PolicyFolder::new();
     folder.mount_config_map("1", &policy_with_max(5));
     let server = start_with_one_charge(&folder);
@@ -75,7 +75,7 @@ fn each_config_map_update_reloads() {
     assert!(server.wait_for_rejection().contains("policy.yaml:1:"));
     folder.mount_config_map("6", &policy_with_max(9));
     server.wait_for_reload();
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (1, 4));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (1, 4));
 }
 
 #[test]
@@ -109,17 +109,17 @@ fn new_link_to_file_reloads_policy() {
     for (max, remaining, is_hard_link) in [(7, 5, false), (9, 6, true)] {
         let target = folder.path(&format!("{max}.yaml"));
         fs::write(&target, policy_with_max(max)).unwrap();
-        fs::remove_file(folder.policy()).unwrap();
+        fs::remove_file(folder.policy_path()).unwrap();
         server.wait_for_rejection();
         match is_hard_link {
-            true => fs::hard_link(target, folder.policy()).unwrap(),
-            false => symlink(target, folder.policy()).unwrap(),
+            true => fs::hard_link(target, folder.policy_path()).unwrap(),
+            false => symlink(target, folder.policy_path()).unwrap(),
         }
         server.wait_for_reload();
         assert_eq!(server.check_remaining(), Some(remaining));
     }
     fs::write(folder.path("9.yaml"), policy_with_max(8)).unwrap();
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.wait_for_reload();
 }
 
@@ -135,7 +135,7 @@ fn other_files_cause_no_reload() {
     folder.replace_file(&policy_with_max(7));
     server.wait_for_reload();
     for (result, reloads) in [("changed", 1), ("unchanged", 0), ("failed", 0)] {
-        assert_eq!(server.reloads(result), reloads, "{result}");
+        assert_eq!(server.reload_count(result), reloads, "{result}");
     }
 }
 
@@ -157,7 +157,7 @@ fn reload_keeps_requests_in_progress() {
     let (status, response) = connection.read_status_and_body();
     assert_eq!(status, 200);
     assert!(response.contains(r#""remaining":6"#), "{response}");
-    connection.write(crate::client::raw_check(body));
+    connection.write(crate::client::raw_check_request(body));
     assert_eq!(connection.read_status_and_body().0, 200);
 }
 
@@ -183,18 +183,18 @@ fn sighup_reloads_without_file_watch() {
     let mut command = without_inotify(r#"exec "$0" "$@""#);
     command.arg(program.get_program()).args(["serve", "--http", "127.0.0.1:0", "--policy"]);
     let addresses = ["--admin", "127.0.0.1:0", "--grpc", "none"];
-    let server = Server::spawn(command.arg(folder.policy()).args(addresses));
+    let server = Server::spawn(command.arg(folder.policy_path()).args(addresses));
     let warning = server.startup_log().concat();
     assert!(warning.contains("WARN") && warning.ends_with("on SIGHUP only"), "{warning}");
     let server = ReloadingServer::new(server);
     assert_eq!(server.check_remaining(), Some(4));
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
     folder.replace_file(&policy_with_max(7));
     // The change is not detected.
-    assert_eq!(server.process.next_log(Duration::from_millis(200)), None);
+    assert_eq!(server.process.next_log_line(Duration::from_millis(200)), None);
     assert_eq!(server.check_remaining(), Some(3));
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(4));
 }

@@ -1,4 +1,4 @@
-//! Invalid or partially written files do not replace the current policy.
+//! Invalid or partially written policy files do not replace the current policy.
 
 use std::fs;
 use std::io::Write;
@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::folder::{PolicyFolder, ReloadingServer};
 
-const OLD_POLICY: &str = "rules: [{ name: a, per: [tenant], limits: [9/h], algorithm: sliding_log }]";
-const NEW_POLICY: &str = "rules: [{ name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]";
+const OLD_POLICY: &str =
+    "rules: [{ name: a, per: [tenant], limits: [9/h], algorithm: sliding_log }]";
+const NEW_POLICY: &str =
+    "rules: [{ name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]";
 
-/// The first half of a policy, which is a valid policy itself.
+/// The first half of a policy file. This half alone is a valid policy, too, but must not be loaded.
 const FIRST_HALF_OF_POLICY: &str =
     "rules:\n  - { name: a, per: [tenant], limits: [100/h], algorithm: sliding_log }\n";
 const SECOND_HALF_OF_POLICY: &str = "  - { name: end, limits: [5/h], algorithm: sliding_log }\n";
@@ -27,7 +29,7 @@ fn invalid_file_is_reported_and_keeps_policy() {
     folder.replace_file(
         "rules:\n  - { name: A, limits: [10/s] }\n  - { name: b, limits: [1/fortnight] }\n",
     );
-    let path = folder.policy().display().to_string();
+    let path = folder.policy_path().display().to_string();
     let line = server.process.wait_for_log(&format!("{path}:2:13: `A` cannot name a rule"));
     assert!(line.contains("ERROR"), "{line}");
     server.process.wait_for_log(&format!("{path}:3:25: `fortnight` is not a window"));
@@ -35,7 +37,10 @@ fn invalid_file_is_reported_and_keeps_policy() {
     assert!(problem.starts_with(&format!("{path}:2:13: ")), "{problem}");
     assert!(problem.ends_with(" (and 1 more)") && !problem.contains('\n'), "{problem}");
     assert_eq!(server.check_remaining(), Some(7));
-    assert_eq!((server.reloads("failed"), server.policy_status()["rules"].as_u64()), (1, Some(1)));
+    assert_eq!(
+        (server.reload_count("failed"), server.policy_status()["rules"].as_u64()),
+        (1, Some(1))
+    );
     folder.replace_file(NEW_POLICY);
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(2));
@@ -50,13 +55,16 @@ fn empty_file_is_rejected_until_restored() {
         let problem = server.wait_for_rejection();
         assert!(problem.contains("policy.yaml:"), "{problem}");
         assert_eq!(
-            (server.reloads("failed"), server.check_remaining()),
+            (server.reload_count("failed"), server.check_remaining()),
             (failures, Some(8 - failures))
         );
     }
     folder.replace_file(OLD_POLICY);
     server.process.wait_for_log("policy unchanged");
-    assert_eq!((server.reloads("unchanged"), server.metric("slidegate_policy_stale")), (1, 0));
+    assert_eq!(
+        (server.reload_count("unchanged"), server.metric_sum("slidegate_policy_stale")),
+        (1, 0)
+    );
     assert!(server.policy_status()["problem"].is_null());
     assert_eq!(server.check_remaining(), Some(2));
 }
@@ -77,13 +85,13 @@ fn explicit_empty_rules_load_with_warning() {
 #[test]
 fn removed_file_is_reported_until_restored() {
     let (folder, server) = start_with_old_policy();
-    fs::remove_file(folder.policy()).unwrap();
+    fs::remove_file(folder.policy_path()).unwrap();
     assert!(server.wait_for_rejection().contains("cannot be read: No such file"));
     assert_eq!(server.check_remaining(), Some(7));
     folder.write(OLD_POLICY);
     server.process.wait_for_log("policy unchanged");
-    assert_eq!(server.metric("slidegate_policy_stale"), 0);
-    fs::remove_file(folder.policy()).unwrap();
+    assert_eq!(server.metric_sum("slidegate_policy_stale"), 0);
+    fs::remove_file(folder.policy_path()).unwrap();
     server.wait_for_rejection();
     folder.write(NEW_POLICY);
     server.wait_for_reload();
@@ -91,13 +99,13 @@ fn removed_file_is_reported_until_restored() {
 }
 
 #[test]
-fn folder_or_binary_file_is_rejected() {
+fn folder_or_binary_file_is_rejected_as_policy() {
     let (folder, server) = start_with_old_policy();
-    fs::remove_file(folder.policy()).unwrap();
-    fs::create_dir(folder.policy()).unwrap();
+    fs::remove_file(folder.policy_path()).unwrap();
+    fs::create_dir(folder.policy_path()).unwrap();
     server.process.wait_for_log("cannot be reloaded: not a regular file");
-    fs::remove_dir(folder.policy()).unwrap();
-    fs::write(folder.policy(), b"rules: [] # \xFF\n").unwrap();
+    fs::remove_dir(folder.policy_path()).unwrap();
+    fs::write(folder.policy_path(), b"rules: [] # \xFF\n").unwrap();
     server.process.wait_for_log("UTF-8");
     folder.write(NEW_POLICY);
     server.wait_for_reload();
@@ -107,34 +115,34 @@ fn folder_or_binary_file_is_rejected() {
 fn partially_written_file_is_never_read() {
     let (folder, server) = start_with_old_policy();
     let mut file = folder.begin_write(FIRST_HALF_OF_POLICY);
-    assert_eq!(server.process.next_log(Duration::from_millis(200)), None);
+    assert_eq!(server.process.next_log_line(Duration::from_millis(200)), None);
     // SIGHUP does not read the file either while it is being written.
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     assert!(server.wait_for_rejection().ends_with("cannot be read: it is still being written"));
     assert_eq!(server.check_remaining(), Some(7));
     file.write_all(SECOND_HALF_OF_POLICY.as_bytes()).unwrap();
-    assert_eq!(server.process.next_log(Duration::from_millis(200)), None);
+    assert_eq!(server.process.next_log_line(Duration::from_millis(200)), None);
     drop(file);
     server.wait_for_reload();
     // Two requests were charged under `a`, none under `end`.
     assert_eq!(server.check_remaining(), Some(4));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (1, 1));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (1, 1));
 }
 
 #[test]
 fn partially_written_new_file_is_never_read() {
     let (folder, server) = start_with_old_policy();
-    fs::remove_file(folder.policy()).unwrap();
+    fs::remove_file(folder.policy_path()).unwrap();
     server.wait_for_rejection();
     let mut file = folder.begin_write("");
-    assert_eq!(server.process.next_log(Duration::from_millis(100)), None);
+    assert_eq!(server.process.next_log_line(Duration::from_millis(100)), None);
     file.write_all(FIRST_HALF_OF_POLICY.as_bytes()).unwrap();
-    assert_eq!(server.process.next_log(Duration::from_millis(200)), None);
+    assert_eq!(server.process.next_log_line(Duration::from_millis(200)), None);
     file.write_all(SECOND_HALF_OF_POLICY.as_bytes()).unwrap();
     drop(file);
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(4));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (1, 1));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (1, 1));
 }
 
 #[test]
@@ -144,7 +152,7 @@ fn number_of_logged_errors_is_bounded() {
     folder.replace_file(&format!("rules:\n{}", rule.repeat(100)));
     let mut lines = Vec::new();
     loop {
-        let line = server.process.next_log(Duration::from_secs(30)).unwrap();
+        let line = server.process.next_log_line(Duration::from_secs(30)).unwrap();
         lines.push(line);
         if lines.last().unwrap().contains("goes on as it was") {
             break;

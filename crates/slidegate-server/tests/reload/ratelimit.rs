@@ -1,4 +1,4 @@
-//! Folders with files of the reference server: a change of any file reloads the policy.
+//! Folders with configuration files of the Envoy rate limit reference server: a change of any file reloads the policy.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,14 +7,15 @@ use std::path::Path;
 use crate::common::{Server, slidegate_command};
 use crate::folder::{PolicyFolder, ReloadingServer};
 
-/// Returns a file of a domain with `max` requests per hour for each tenant.
+/// Returns a configuration file of the reference server that allows `max` requests per hour for each tenant of a
+/// domain.
 fn ratelimit_file(domain: &str, max: u32) -> String {
     format!(
         "domain: {domain}\ndescriptors: [{{ key: tenant, rate_limit: {{ unit: hour, requests_per_unit: {max} }} }}]\n"
     )
 }
 
-/// Starts a server with the files of a folder.
+/// Starts a server with all configuration files in the folder at `path`.
 fn start_server(path: &Path) -> ReloadingServer {
     let mut command = slidegate_command();
     command.arg("serve").arg("--ratelimit-config").arg(path);
@@ -23,7 +24,8 @@ fn start_server(path: &Path) -> ReloadingServer {
     ReloadingServer::new(Server::spawn(command.args(addresses)))
 }
 
-/// Creates a folder whose domain `default` allows five requests per hour, and starts a server that has allowed one.
+/// Creates a folder whose domain `default` allows five requests per hour, starts a server with the folder, and sends
+/// one request, which is allowed.
 fn start_with_one_charge() -> (PolicyFolder, ReloadingServer) {
     let folder = PolicyFolder::new();
     fs::write(folder.path("a.yaml"), ratelimit_file("default", 5)).unwrap();
@@ -49,7 +51,7 @@ fn added_changed_or_removed_files_reload_policy() {
     fs::write(folder.path("d.yaml"), ratelimit_file("default", 9)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 4));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 4));
 }
 
 #[test]
@@ -76,7 +78,7 @@ fn invalid_file_keeps_the_current_policy() {
 }
 
 #[test]
-fn config_map_of_ratelimit_files_reloads() {
+fn config_map_update_of_ratelimit_files_reloads_policy() {
     let folder = PolicyFolder::new();
     let publish = |version: &str, files: &[(&str, String)]| {
         let name = format!("..2026_{version}");
@@ -91,23 +93,30 @@ fn config_map_of_ratelimit_files_reloads() {
     symlink("..data/a.yaml", folder.path("a.yaml")).unwrap();
     let server = start_server(&folder.path(""));
     assert_eq!(server.check_remaining(), Some(4));
-    publish("2", &[("a.yaml", ratelimit_file("default", 7)), ("b.yaml", ratelimit_file("other", 1))]);
+    publish(
+        "2",
+        &[("a.yaml", ratelimit_file("default", 7)), ("b.yaml", ratelimit_file("other", 1))],
+    );
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
     symlink("..data/b.yaml", folder.path("b.yaml")).unwrap();
     server.wait_for_reload();
-    publish("3", &[("a.yaml", ratelimit_file("default", 9)), ("b.yaml", ratelimit_file("other", 2))]);
+    publish(
+        "3",
+        &[("a.yaml", ratelimit_file("default", 9)), ("b.yaml", ratelimit_file("other", 2))],
+    );
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 3));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 3));
 }
 
 #[test]
 fn sighup_reloads_folder_and_logs_notes() {
     let (folder, server) = start_with_one_charge();
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
-    let with_note = ratelimit_file("default", 7).replace("key: tenant", "key: tenant, detailed_metric: true");
+    let with_note =
+        ratelimit_file("default", 7).replace("key: tenant", "key: tenant, detailed_metric: true");
     fs::write(folder.path("a.yaml"), with_note).unwrap();
     let note = server.process.wait_for_log("`detailed_metric` is accepted and has no effect");
     assert!(note.contains("a.yaml:2:"), "{note}");

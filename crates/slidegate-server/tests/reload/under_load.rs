@@ -11,18 +11,18 @@ use std::{env, thread};
 use serde_json::Value;
 use slidegate::{Clock, Policy, SystemClock};
 
-use crate::client::{RawConnection, raw_check};
+use crate::client::{RawConnection, raw_check_request};
 use crate::folder::{PolicyFolder, ReloadingServer};
 
 const RELOAD_INTERVAL: Duration = Duration::from_millis(50);
 const CONNECTION_COUNT: usize = 4;
 
 const REQUESTS_PER_TENANT: u64 = 100;
-/// Allowed requests per tenant, under both policies.
+/// Number of allowed requests per tenant, the same under both policy variants.
 const MAX_PER_TENANT: u64 = 30;
 
-/// Returns the policy variant `a` or `b`. Both contain the rules `bound`, `first` and `end`, which apply to every
-/// request.
+/// Returns the policy variant `a` or `b`. Both variants contain the rules `bound`, `first` and `end`, which apply to
+/// every request.
 fn policy_variant(variant: char) -> String {
     let max = max_in_variant(variant);
     let fillers = (0..50)
@@ -42,19 +42,19 @@ fn max_in_variant(variant: char) -> u64 {
     if variant == 'a' { 400_000_000 } else { 300_000_000 }
 }
 
-/// Removes the last rule, which leaves a valid policy.
+/// Returns a policy without its last rule. The result is still a valid policy.
 fn without_last_rule(policy: &str) -> &str {
     &policy[..policy.find("  - { name: end").unwrap()]
 }
 
-/// Statistics of the responses that a client received.
+/// Counts of the responses that a client received.
 #[derive(Default)]
 struct ClientStats {
-    /// Number of limit results by rule and outcome.
+    /// Number of limit results, by rule and by outcome (`allowed` or `denied`).
     limit_results: BTreeMap<(String, &'static str), u64>,
-    /// Number of requests by result.
+    /// Number of requests, by result (`allowed` or `denied`).
     requests: BTreeMap<&'static str, u64>,
-    /// Number of requests by policy variant.
+    /// Number of requests, by the policy variant that decided them.
     by_policy: BTreeMap<String, u64>,
 }
 
@@ -75,7 +75,7 @@ impl ClientStats {
         self.requests.values().sum()
     }
 
-    /// Checks and records the response to the nth request of a tenant.
+    /// Asserts that the response to the `nth` request of a tenant comes from exactly one policy variant, and counts it.
     fn record(&mut self, nth: u64, status: u16, response: &Value) {
         let allowed = nth < MAX_PER_TENANT;
         assert_eq!(
@@ -106,12 +106,13 @@ impl ClientStats {
     }
 }
 
-/// Sends requests over one connection, tenant after tenant, until stopped.
+/// Sends requests over one connection, for one tenant after another, until `is_stopped` is set. Returns the counts of
+/// the responses.
 fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool) -> ClientStats {
     let (mut raw, mut stats) = (RawConnection::connect(address), ClientStats::default());
     for tenant in 0.. {
         let body = format!(r#"{{"attributes":{{"tenant":"{connection}-{tenant}"}}}}"#);
-        let request = raw_check(&body);
+        let request = raw_check_request(&body);
         for nth in 0..REQUESTS_PER_TENANT {
             if is_stopped.load(Ordering::Relaxed) {
                 return stats;
@@ -124,7 +125,8 @@ fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool
     stats
 }
 
-/// Changes the policy file and returns whether the change is valid. Some changes are invalid, or written in two steps.
+/// Makes the `nth` change to the policy file. Returns `true` if the new file is a valid policy. Some files are invalid,
+/// and some are written in two steps.
 fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
     let valid = policy_variant(if nth.is_multiple_of(2) { 'a' } else { 'b' });
     match nth % 10 {
@@ -132,7 +134,7 @@ fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> b
             // The first part is a valid policy without the last rule, but must not be loaded.
             let first_part = without_last_rule(&valid);
             let mut file = folder.begin_write(first_part);
-            server.process.signal("HUP");
+            server.process.send_signal("HUP");
             thread::sleep(RELOAD_INTERVAL / 2);
             file.write_all(&valid.as_bytes()[first_part.len()..]).unwrap();
             return true;
@@ -144,7 +146,7 @@ fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> b
         _ => folder.replace_file(&valid),
     }
     if nth.is_multiple_of(3) {
-        server.process.signal("HUP");
+        server.process.send_signal("HUP");
     }
     ![5, 7, 8].contains(&(nth % 10))
 }
@@ -180,7 +182,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
         is_stopped.store(true, Ordering::Relaxed);
         clients.into_iter().for_each(|client| stats.merge(client.join().unwrap()));
     });
-    let reloads = ["changed", "unchanged", "failed"].map(|result| server.reloads(result));
+    let reloads = ["changed", "unchanged", "failed"].map(|result| server.reload_count(result));
     println!(
         "{seconds} s: {} requests, none failed, by policy {:?}; {changes} changes, {valid_changes} of them valid; reloads {} changed, {} unchanged, {} failed",
         stats.total(),
@@ -190,16 +192,16 @@ fn frequent_reloads_lose_no_requests_or_counts() {
         reloads[2],
     );
     for ((rule, outcome), count) in &stats.limit_results {
-        let metric = server.metric(&format!(
+        let metric = server.metric_sum(&format!(
             r#"slidegate_decisions_total{{domain="default",rule="{rule}",limit="1d",outcome="{outcome}"}}"#
         ));
         assert_eq!(metric, *count, "{rule} {outcome}");
     }
     for (result, count) in &stats.requests {
         let name = format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#);
-        assert_eq!(server.metric(&name), *count, "{result}");
+        assert_eq!(server.metric_sum(&name), *count, "{result}");
     }
-    assert_eq!(server.metric("slidegate_requests_total"), stats.total());
+    assert_eq!(server.metric_sum("slidegate_requests_total"), stats.total());
     // Changes in quick succession cause a single reload, but even on a busy machine at least a quarter is loaded.
     let [changed, _, failed] = reloads;
     assert!(changed >= valid_changes / 4 && failed >= (changes - valid_changes) / 4, "{reloads:?}");

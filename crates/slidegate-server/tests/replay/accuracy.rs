@@ -1,8 +1,8 @@
-//! Comparison of each limit with an exact log of requests.
+//! Tests of the part of the replay report that compares each limit with an exact log, which keeps every request.
 
 use super::*;
 
-/// Renders the comparison table of the text report from the JSON report.
+/// Renders the table that compares limits with the exact log as in the text report, from the values in the JSON report.
 pub fn render_comparison_table(report: &Value) -> String {
     let mut table = "against an exact log false allows false denies worst window\n".to_owned();
     for rule in report["rules"].as_array().unwrap() {
@@ -28,7 +28,8 @@ pub fn render_comparison_table(report: &Value) -> String {
     table
 }
 
-/// Replays a log under one limit per ip, and returns the report of its rule.
+/// Replays requests under a policy with one limit per IP address, and returns the part of the JSON report for the rule.
+/// `test` names the temporary directory.
 fn replay_single_rule(test: &str, limit: &str, requests: &[LogRequest]) -> Value {
     let files = ReplayFiles::new(test);
     files.write("policy.yaml", format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]"));
@@ -36,7 +37,7 @@ fn replay_single_rule(test: &str, limit: &str, requests: &[LogRequest]) -> Value
     files.json_report(&["access.log"])["rules"][0].clone()
 }
 
-/// Returns `number` requests of one client in one second.
+/// Returns `number` requests of the same client, all of them `seconds` seconds after [`START_TIME`].
 fn new_burst(seconds: i64, number: usize) -> Vec<LogRequest> {
     new_burst_from("::1", seconds, number)
 }
@@ -47,7 +48,7 @@ fn new_burst_from(ip: &str, seconds: i64, number: usize) -> Vec<LogRequest> {
     vec![request; number]
 }
 
-/// Returns the expected comparison of a limit with max 10.
+/// Returns the comparison with the exact log that the report must contain for a limit with a max of 10.
 fn expected_comparison(
     false_allows: u64,
     false_denies: u64,
@@ -63,7 +64,7 @@ fn expected_comparison(
 }
 
 #[test]
-fn sliding_log_never_differs() {
+fn sliding_log_never_differs_from_exact_log() {
     let files = ReplayFiles::new("exact-log");
     files.write("access.log", render_log(&generate_requests()));
     let report = files.json_report(&["access.log"]);
@@ -114,7 +115,7 @@ fn sliding_window_false_denials_are_counted() {
 }
 
 #[test]
-fn burst_counts_as_excess_over_max() {
+fn token_bucket_burst_counts_as_excess_over_max() {
     let limit = "{ max: 10, window: 1m, burst: 15, algorithm: token_bucket }";
     let report = replay_single_rule("burst", limit, &new_burst(0, 20));
     assert_eq!(report["limits"][0]["exact"], expected_comparison(5, 0, 15, 150, 5));
@@ -136,13 +137,16 @@ fn exact_log_excludes_denials_by_other_limits() {
         "policy.yaml",
         "rules: [ { name: all, per: [ip], algorithm: sliding_log, limits: [3/s, 10/min] } ]",
     );
-    files.write("access.log", render_log(&[new_burst(0, 9), new_burst(1, 9), new_burst(2, 9)].concat()));
+    files.write(
+        "access.log",
+        render_log(&[new_burst(0, 9), new_burst(1, 9), new_burst(2, 9)].concat()),
+    );
     let limits = &files.json_report(&["access.log"])["rules"][0]["limits"];
     assert_eq!(limits[1]["exact"], expected_comparison(0, 0, 9, 90, 0));
 }
 
 #[test]
-fn uncompared_keys_are_reported() {
+fn keys_excluded_from_comparison_are_reported() {
     let files = ReplayFiles::new("cut");
     files.write("access.log", render_log(&generate_requests()));
     let report = files.json_report(&["--max-keys", "64", "access.log"]);
@@ -154,7 +158,7 @@ fn uncompared_keys_are_reported() {
 }
 
 #[test]
-fn zero_limit_has_no_percentage() {
+fn zero_limit_has_no_worst_window_percentage() {
     let report = replay_single_rule("nothing", "0/min", &new_burst(0, 3));
     let worst = json!({ "units": 0, "max": 0, "percent": null, "over": 0 });
     assert_eq!(report["limits"][0]["exact"]["worst_window"], worst);

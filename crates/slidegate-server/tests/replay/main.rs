@@ -1,4 +1,5 @@
-//! `slidegate replay`, compared with a brute-force oracle.
+//! Tests of `slidegate replay`, which replays an access log under a policy. One test compares the report with a
+//! brute-force implementation.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod accuracy;
@@ -26,10 +27,10 @@ rules:
     limits: [ { name: burst, max: 4, window: 10s } ]
 ";
 
-/// 2026-01-02T03:04:00Z
+/// Time of the first generated requests: 2026-01-02T03:04:00Z, in Unix seconds.
 const START_TIME: i64 = 1_767_323_040;
 
-/// The temporary directory of a test, with a `policy.yaml`. It is removed when dropped.
+/// The temporary directory of a test, with a file `policy.yaml`. The directory is removed when the value is dropped.
 struct ReplayFiles(PathBuf);
 
 impl ReplayFiles {
@@ -46,12 +47,12 @@ impl ReplayFiles {
         self.0.to_str().unwrap()
     }
 
-    /// Runs `slidegate replay` in the directory, with its policy.
+    /// Runs `slidegate replay` in the directory with the policy `policy.yaml` and these arguments.
     fn replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         self.run(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
     }
 
-    /// Runs `slidegate replay` in the directory.
+    /// Runs `slidegate replay` in the directory with these arguments, and without a policy by default.
     fn run(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
             .arg("replay")
@@ -67,12 +68,12 @@ impl ReplayFiles {
         child.wait_with_output().unwrap()
     }
 
-    /// Returns the text report of a successful run.
+    /// Runs `slidegate replay` with `policy.yaml`, and returns the text report. Panics if the command fails.
     fn text_report(&self, arguments: &[&str]) -> String {
         successful_stdout(self.replay(arguments, b""))
     }
 
-    /// Returns the JSON report of a successful run.
+    /// Runs `slidegate replay` with `policy.yaml`, and returns the JSON report. Panics if the command fails.
     fn json_report(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.text_report(&[&["--json"], arguments].concat())).unwrap()
     }
@@ -93,7 +94,8 @@ fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns the standard error of a run that must fail with exit code 1 and without standard output.
+/// Returns the standard error of a finished command. Panics unless the command failed with exit code 1 and printed no
+/// standard output.
 fn expect_failure(output: Output) -> String {
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     stderr_text(&output)
@@ -108,7 +110,7 @@ fn gzip_compress(content: &str) -> Vec<u8> {
 /// A request in a generated access log.
 #[derive(Clone, Debug, PartialEq)]
 struct LogRequest {
-    /// Unix time in seconds.
+    /// Time of the request in Unix seconds.
     at: i64,
     ip: String,
     method: &'static str,
@@ -116,7 +118,7 @@ struct LogRequest {
 }
 
 impl LogRequest {
-    /// Returns the line of this request in the combined log format.
+    /// Returns the access log line of this request in the combined log format.
     fn log_line(&self) -> String {
         let time = Timestamp::from_second(self.at).unwrap().strftime("%d/%b/%Y:%H:%M:%S +0000");
         let Self { ip, method, path, .. } = self;
@@ -128,11 +130,11 @@ fn render_log(requests: &[LogRequest]) -> String {
     requests.iter().map(LogRequest::log_line).collect()
 }
 
-/// A pseudo-random number generator (xorshift64) with the same sequence in every run.
+/// A pseudo-random number generator (xorshift64) that returns the same sequence in every run.
 struct XorShift(u64);
 
 impl XorShift {
-    /// Returns a number from 0 to `bound - 1`.
+    /// Returns the next random number, from 0 to `bound - 1`.
     fn next_below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -174,7 +176,7 @@ fn client_network(ip: &str) -> String {
     ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
 
-/// Number of requests to one limit, rule or key, by result.
+/// Number of requests that one limit, rule or key counted: in total, allowed, and denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RequestCounts {
     requests: u64,
@@ -183,7 +185,7 @@ struct RequestCounts {
 }
 
 impl RequestCounts {
-    fn count(&mut self, allowed: bool, fits: bool) {
+    fn record(&mut self, allowed: bool, fits: bool) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
         self.denied += u64::from(!fits);
@@ -195,12 +197,13 @@ impl RequestCounts {
     }
 }
 
-/// The names of a rule and its limit. The name of the limit is empty for the rule itself.
+/// The name of a rule, and the name of a limit of that rule. The second name is empty for the rule as a whole.
 type LimitName = (&'static str, &'static str);
 /// The name of a rule, and the values of its `per` attributes.
 type RuleKey = (&'static str, Vec<(&'static str, String)>);
 
-/// A brute-force implementation of [`POLICY`]. It keeps all allowed requests per key, and scans them at each check.
+/// A brute-force implementation of [`POLICY`], which keeps all allowed requests of each key and scans them at each
+/// check.
 #[derive(Default)]
 struct ReplayOracle {
     admitted: BTreeMap<(LimitName, RuleKey), Vec<i64>>,
@@ -216,7 +219,8 @@ impl ReplayOracle {
         oracle
     }
 
-    /// Returns the limits of [`POLICY`] that apply to a request: name, max, window in seconds, and key.
+    /// Returns the limits of [`POLICY`] that apply to a request. Each has a name, a max, a window in seconds, and a
+    /// key.
     fn matching_limits(request: &LogRequest) -> Vec<(LimitName, usize, i64, RuleKey)> {
         let ip = ("ip", client_network(&request.ip));
         let ip_key = ("per-ip", vec![ip.clone()]);
@@ -239,22 +243,22 @@ impl ReplayOracle {
         });
         let fits: Vec<bool> = fits.collect();
         let allowed = fits.iter().all(|fits| *fits);
-        self.total.count(allowed, allowed);
+        self.total.record(allowed, allowed);
         let mut rules: BTreeMap<RuleKey, bool> = BTreeMap::new();
         for ((name, _, _, key), fits) in matching_limits.into_iter().zip(fits) {
-            self.counts.entry(name).or_default().count(allowed, fits);
+            self.counts.entry(name).or_default().record(allowed, fits);
             *rules.entry(key.clone()).or_insert(true) &= fits;
             if allowed {
                 self.admitted.entry((name, key)).or_default().push(request.at);
             }
         }
         for (key, fits) in rules {
-            self.counts.entry((key.0, "")).or_default().count(allowed, fits);
-            self.keys.entry(key).or_default().count(allowed, fits);
+            self.counts.entry((key.0, "")).or_default().record(allowed, fits);
+            self.keys.entry(key).or_default().record(allowed, fits);
         }
     }
 
-    /// Returns the denied keys in the format and order of the report.
+    /// Returns all keys with denied requests, in the format and the order of the JSON report.
     fn denied_keys(&self) -> Vec<Value> {
         let mut denied: Vec<_> = self.keys.iter().filter(|(_, counts)| counts.denied > 0).collect();
         denied.sort_by_key(|(key, counts)| {
@@ -379,8 +383,12 @@ fn text_and_json_reports_agree() {
 #[test]
 fn report_columns_are_aligned() {
     let files = ReplayFiles::new("columns");
-    let request =
-        LogRequest { at: START_TIME, ip: "192.0.2.7".into(), method: "POST", path: "/api/a".into() };
+    let request = LogRequest {
+        at: START_TIME,
+        ip: "192.0.2.7".into(),
+        method: "POST",
+        path: "/api/a".into(),
+    };
     files.write("access.log", render_log(&[&request; 25].map(LogRequest::clone)));
     assert_eq!(
         files.text_report(&["access.log"]),
@@ -420,7 +428,8 @@ writes ip=192.0.2.7 path=/api/a      21     25
 #[test]
 fn unparsable_lines_are_counted_and_first_shown() {
     let files = ReplayFiles::new("unparsable");
-    let line = LogRequest { at: START_TIME, ip: "::1".into(), method: "GET", path: "/".into() }.log_line();
+    let line =
+        LogRequest { at: START_TIME, ip: "::1".into(), method: "GET", path: "/".into() }.log_line();
     let mut log = line.clone().into_bytes();
     log.extend(line.replace("curl", "c\\xe9\u{e9}").bytes());
     // Not UTF-8, but still a valid request.
@@ -455,7 +464,8 @@ fn slightly_late_lines_are_reordered() {
     }
     assert!(shuffled != requests);
     files.write("shuffled.log", render_log(&shuffled));
-    let (sorted, shuffled) = (files.json_report(&["sorted.log"]), files.json_report(&["shuffled.log"]));
+    let (sorted, shuffled) =
+        (files.json_report(&["sorted.log"]), files.json_report(&["shuffled.log"]));
     assert_eq!(shuffled["allowed"], sorted["allowed"]);
     assert_eq!(shuffled["out_of_order"], 0);
     assert_eq!((&shuffled["first"], &shuffled["last"]), (&sorted["first"], &sorted["last"]));
@@ -464,7 +474,8 @@ fn slightly_late_lines_are_reordered() {
 #[test]
 fn out_of_order_lines_are_counted() {
     let files = ReplayFiles::new("order");
-    let at = |at| LogRequest { at: START_TIME + at, ip: "::1".into(), method: "GET", path: "/".into() };
+    let at =
+        |at| LogRequest { at: START_TIME + at, ip: "::1".into(), method: "GET", path: "/".into() };
     files.write("access.log", render_log(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
     let report = files.json_report(&["--reorder", "0", "access.log"]);
     assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
@@ -473,7 +484,7 @@ fn out_of_order_lines_are_counted() {
 }
 
 #[test]
-fn rule_counts_by_any_line_attribute() {
+fn rule_counts_by_any_log_line_attribute() {
     let files = ReplayFiles::new("attributes");
     let names = ["method", "path", "host", "ip", "header.referer", "header.user-agent", "user"];
     let policy =

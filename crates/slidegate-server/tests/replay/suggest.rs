@@ -1,4 +1,4 @@
-//! Limits suggested from a log.
+//! Tests of `slidegate replay --suggest`, which suggests limits from an access log.
 
 use slidegate::Policy;
 
@@ -7,7 +7,8 @@ use super::*;
 const SUGGESTED_WINDOWS: [(&str, i64); 5] =
     [("1s", 1), ("10s", 10), ("1m", 60), ("1h", 3_600), ("1d", 86_400)];
 
-/// Returns the maximum number of requests of each client in any window of `window` seconds.
+/// Returns for each client the maximum number of its requests in any period of `window` seconds. `client` returns the
+/// key that identifies the client of a request.
 fn peak_per_client(
     requests: &[LogRequest],
     client: impl Fn(&LogRequest) -> String,

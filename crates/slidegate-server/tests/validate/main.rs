@@ -1,4 +1,4 @@
-//! The commands `slidegate validate`, `explain` and `schema`.
+//! Tests of the commands `slidegate validate`, `slidegate explain` and `slidegate schema`.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -49,21 +49,21 @@ fn parse_utf8(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-/// Runs the program, which must succeed, and returns its standard output.
+/// Runs `slidegate` and returns its standard output. Panics if the program fails.
 fn run_successfully(arguments: &[&str]) -> String {
     let output = run_slidegate(arguments);
     assert!(output.status.success(), "{}", parse_utf8(&output.stderr));
     parse_utf8(&output.stdout).to_owned()
 }
 
-/// Runs the program, which must fail with an exit code, and returns its standard error.
+/// Runs `slidegate` and returns its standard error. Panics unless the program exits with `code`.
 fn run_expecting_failure(arguments: &[&str], code: i32) -> String {
     let output = run_slidegate(arguments);
     assert_eq!(output.status.code(), Some(code), "{}", parse_utf8(&output.stdout));
     parse_utf8(&output.stderr).to_owned()
 }
 
-/// Returns the files of a folder with an extension, sorted.
+/// Returns the paths of all files in a folder with this extension, sorted.
 fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
@@ -72,7 +72,7 @@ fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The expected messages of each `.yaml` file are in the `.txt` file of the same name.
+/// The expected error messages of each broken `.yaml` policy are in the `.txt` file with the same name.
 #[test]
 fn broken_policies_have_the_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
@@ -80,7 +80,8 @@ fn broken_policies_have_the_expected_errors() {
     assert_eq!(broken.len(), 18);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
-        let output = slidegate_command().current_dir(&folder).args(["validate", name]).output().unwrap();
+        let output =
+            slidegate_command().current_dir(&folder).args(["validate", name]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{name}");
         let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
         assert_eq!(parse_utf8(&output.stderr), expected, "{name}");
@@ -88,7 +89,7 @@ fn broken_policies_have_the_expected_errors() {
     }
 }
 
-/// The expected warnings of each `.yaml` file are in the `.txt` file of the same name.
+/// The expected warnings of each valid `.yaml` policy are in the `.txt` file with the same name.
 #[test]
 fn warned_policies_are_valid_with_expected_warnings() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/warned");
@@ -96,7 +97,8 @@ fn warned_policies_are_valid_with_expected_warnings() {
     assert_eq!(warned.len(), 4);
     for path in warned {
         let name = path.file_name().unwrap().to_str().unwrap();
-        let output = slidegate_command().current_dir(&folder).args(["validate", name]).output().unwrap();
+        let output =
+            slidegate_command().current_dir(&folder).args(["validate", name]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{name}");
         let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
         assert_eq!(parse_utf8(&output.stderr), expected, "{name}");
@@ -235,7 +237,7 @@ fn explain_errors_name_the_cause() {
     assert!(explain(&["--cost", "many"], 2).contains("invalid value 'many'"));
 }
 
-/// Parses a policy into JSON without validation, as an editor does.
+/// Parses a YAML policy into a JSON value without validation, as an editor does before it applies the schema.
 fn parse_yaml(yaml: &str) -> Value {
     serde_saphyr::from_str(yaml).unwrap()
 }
