@@ -31,7 +31,7 @@ fn replicated_charges_survive_node_crash() {
         assert_eq!(b.count_allowed(domain, 30), 30);
         wait_for_remaining(&[&a, &b, &c], domain, 60);
     }
-    let before = b.status()["incarnation"].clone();
+    let before = b.cluster_status()["incarnation"].clone();
     drop(b);
     wait_until_silent(&[&a, &c], "b");
     assert_eq!(a.metric_sum("slidegate_cluster_members", r#"state="silent""#), 1.0);
@@ -47,7 +47,7 @@ fn replicated_charges_survive_node_crash() {
 
     let b = configs[1].start();
     wait_until_connected(&[&a, &b, &c]);
-    assert_ne!(b.status()["incarnation"], before);
+    assert_ne!(b.cluster_status()["incarnation"], before);
     wait_for_remaining(&[&b], "bounded", 50);
     wait_for_remaining(&[&b], "available", 20);
     let nodes = [&a, &b, &c];

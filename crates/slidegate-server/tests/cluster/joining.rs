@@ -53,14 +53,14 @@ fn small_limit_has_no_unsynced_denials() {
 }
 
 #[test]
-fn single_node_forms_a_cluster() {
+fn single_node_forms_cluster() {
     let flags =
         ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0", "--cluster-node-name", "only"];
     let server = Server::start_with_admin(&policy_with_max(50, 1), &flags);
     assert!(server.listening_log().contains("store=cluster://"), "{}", server.listening_log());
     let node = Node::new(server);
     assert_eq!(node.count_allowed("default", 60), 50, "a single node waits for no peer");
-    let status = node.status();
+    let status = node.cluster_status();
     assert_eq!((&status["name"], &status["joining"]), (&"only".into(), &false.into()));
     assert_eq!(status["members"], serde_json::json!([]));
     assert_eq!(node.metric_sum("slidegate_cluster_members", r#"state="alive""#), 1.0);
@@ -73,7 +73,7 @@ fn host_name_is_accepted_as_seed() {
         Node::new(Server::start_with_admin(&policy_with_max(9, 1), &[&common[..], more].concat()))
     };
     let first = start_server(&[]);
-    let address = first.status()["address"].as_str().unwrap().to_owned();
+    let address = first.cluster_status()["address"].as_str().unwrap().to_owned();
     let (_, port) = address.rsplit_once(':').unwrap();
     let second = start_server(&["--cluster-seeds", &format!("localhost:{port}")]);
     wait_until_connected(&[&first, &second]);
@@ -116,6 +116,6 @@ fn late_joining_node_receives_all_counters() {
     let third = third.start();
     wait_until_connected(&[&first, &second, &third]);
     assert_eq!(third.remaining_units("default"), 40, "the node has joined, so it has all counters");
-    let lag = || third.status()["members"][0]["lag_ms"].as_u64();
+    let lag = || third.cluster_status()["members"][0]["lag_ms"].as_u64();
     wait_until("the third node has replicated everything", lag, |lag| *lag == Some(0));
 }

@@ -153,7 +153,7 @@ impl Node {
     }
 
     /// Returns the response body of `/v1/cluster`, the state of the cluster as this node sees it.
-    pub fn status(&self) -> Value {
+    pub fn cluster_status(&self) -> Value {
         let response = self.admin.call("GET", "/v1/cluster");
         assert_eq!(response.status, 200, "{}", response.body);
         response.json()
@@ -161,7 +161,7 @@ impl Node {
 
     /// Returns the names of the peers that this node considers to be in a state, such as `alive`.
     pub fn members_in_state(&self, state: &str) -> Vec<String> {
-        let status = self.status();
+        let status = self.cluster_status();
         let members = status["members"].as_array().unwrap();
         let matching = members.iter().filter(|member| member["state"] == state);
         matching.map(|member| member["name"].as_str().unwrap().to_owned()).collect()
@@ -175,7 +175,7 @@ impl Node {
     }
 
     /// Stops the node gracefully, and asserts that the process exits with code 0.
-    pub fn stop(self) {
+    pub fn stop_gracefully(self) {
         self.send_signal("TERM");
         assert_eq!(self.server.into_inner().unwrap().wait_for_exit_code(), Some(0));
     }
@@ -202,7 +202,7 @@ pub fn wait_until<T: Debug>(
 /// Waits until each of these nodes reports exactly the other nodes as its peers, all of them alive.
 #[track_caller]
 pub fn wait_until_connected(nodes: &[&Node]) {
-    let statuses = || nodes.iter().map(|node| node.status()).collect::<Vec<_>>();
+    let statuses = || nodes.iter().map(|node| node.cluster_status()).collect::<Vec<_>>();
     wait_until("the nodes are connected", statuses, |statuses| {
         statuses.iter().all(|status| {
             let members = status["members"].as_array().unwrap();

@@ -25,17 +25,20 @@ fn wait_until_silent(node: &Node, silent_nodes: &[&str]) {
 #[test]
 fn partitioned_nodes_stay_bounded_and_converge() {
     let mut configs = node_configs::<3>(POLICY);
-    let network = RelayNetwork::between(&mut configs);
+    let network = RelayNetwork::with_relays_for(&mut configs);
     let [a, b, c] = start_nodes(&configs);
     for domain in ["bounded", "available"] {
         assert_eq!(b.count_allowed(domain, 30), 30);
         wait_for_remaining(&[&a, &b, &c], domain, 60);
     }
-    network.cut(&[&configs[0]], &[&configs[1], &configs[2]]);
+    network.cut_links(&[&configs[0]], &[&configs[1], &configs[2]]);
     wait_until_silent(&a, &["b", "c"]);
     wait_until_silent(&b, &["a"]);
     wait_until_silent(&c, &["a"]);
-    assert_eq!((&a.status()["majority"], &b.status()["majority"]), (&false.into(), &true.into()));
+    assert_eq!(
+        (&a.cluster_status()["majority"], &b.cluster_status()["majority"]),
+        (&false.into(), &true.into())
+    );
 
     // Each node allows max_unsynced units and no more.
     let bounded = [&a, &b, &c].map(|node| node.count_allowed("bounded", 20));
@@ -52,7 +55,7 @@ fn partitioned_nodes_stay_bounded_and_converge() {
     wait_until("the majority continues", majority, |allowed| allowed == &[30, 30]);
     assert!(a.count_allowed("soon", 30) < 10, "the minority waits for the majority");
 
-    network.heal();
+    network.restore_all_links();
     wait_until_connected(&[&a, &b, &c]);
     let nodes = [&a, &b, &c];
     wait_for_remaining(&nodes, "bounded", 90 - 30 - 15);
@@ -65,11 +68,11 @@ fn partitioned_nodes_stay_bounded_and_converge() {
 #[test]
 fn short_link_failure_loses_no_charges() {
     let mut configs = node_configs::<2>(POLICY);
-    let network = RelayNetwork::between(&mut configs);
+    let network = RelayNetwork::with_relays_for(&mut configs);
     let [a, b] = start_nodes(&configs);
-    network.cut(&[&configs[0]], &[&configs[1]]);
+    network.cut_links(&[&configs[0]], &[&configs[1]]);
     assert_eq!(a.count_allowed("bounded", 20), 5);
-    network.heal();
+    network.restore_all_links();
     wait_for_remaining(&[&a, &b], "bounded", 85);
     assert_eq!(a.count_allowed("bounded", 20), 20);
     wait_for_remaining(&[&a, &b], "bounded", 65);
@@ -82,11 +85,11 @@ fn partition_overshoot_is_reported() {
         "rules: [{{ name: a, per: [client], algorithm: sliding_buckets, limits: [{limit}], cluster: {{ max_unsynced: 20 }} }}]"
     );
     let mut configs = node_configs::<2>(&policy);
-    let network = RelayNetwork::between(&mut configs);
+    let network = RelayNetwork::with_relays_for(&mut configs);
     let [a, b] = start_nodes(&configs);
-    network.cut(&[&configs[0]], &[&configs[1]]);
+    network.cut_links(&[&configs[0]], &[&configs[1]]);
     assert_eq!([&a, &b].map(|node| node.count_allowed("default", 30)), [20, 20]);
-    network.heal();
+    network.restore_all_links();
     // The overshoot is reported when its window is over and the next update arrives.
     let reports = || {
         a.check("default");
@@ -99,7 +102,7 @@ fn partition_overshoot_is_reported() {
         1.0,
         "the overshoot equals max"
     );
-    let overshoot = b.status()["overshoot"].clone();
+    let overshoot = b.cluster_status()["overshoot"].clone();
     let last_bucket = &overshoot[8];
     assert!(last_bucket["le"].is_null() && last_bucket["count"] == 1, "{overshoot}");
     assert_eq!(max_allowed_in_window(20, 2, 20), 40, "both nodes together reached the bound");

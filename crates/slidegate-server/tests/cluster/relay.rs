@@ -35,7 +35,7 @@ struct RelayLink {
 impl RelayNetwork {
     /// Creates a relay for each node, and changes the configurations so that nodes advertise the addresses of their
     /// relays and use relays as seeds.
-    pub fn between(configs: &mut [NodeConfig]) -> Self {
+    pub fn with_relays_for(configs: &mut [NodeConfig]) -> Self {
         let network = Self::default();
         for config in &mut *configs {
             let relay = unused_address();
@@ -51,7 +51,7 @@ impl RelayNetwork {
     }
 
     /// Cuts all links between the nodes of `side` and the nodes of `other_side`.
-    pub fn cut(&self, side: &[&NodeConfig], other_side: &[&NodeConfig]) {
+    pub fn cut_links(&self, side: &[&NodeConfig], other_side: &[&NodeConfig]) {
         let mut cut = self.0.cut.lock().unwrap();
         for node in side {
             let pairs =
@@ -61,7 +61,7 @@ impl RelayNetwork {
     }
 
     /// Restores all links that were cut.
-    pub fn heal(&self) {
+    pub fn restore_all_links(&self) {
         self.0.cut.lock().unwrap().clear();
         self.0.changed.notify_all();
     }

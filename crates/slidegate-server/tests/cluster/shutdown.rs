@@ -14,7 +14,7 @@ use crate::node::{
 fn nodes_do_not_wait_for_departed_node() {
     let [a, b, c] = start_nodes(&node_configs::<3>(&policy_with_max(90, 5)));
     assert_eq!(b.count_allowed("default", 30), 30);
-    b.stop();
+    b.stop_gracefully();
     wait_until_connected(&[&a, &c]);
     wait_for_remaining(&[&a, &c], "default", 60);
     assert_eq!(a.count_allowed("default", 40), 40, "far more than max_unsynced");
@@ -29,7 +29,7 @@ fn stopping_node_replicates_its_last_charges() {
         .map(|config| NodeConfig { sync_interval: "5s", ..config });
     let [a, b] = start_nodes(&configs);
     assert_eq!(b.count_allowed("default", 40), 40);
-    b.stop();
+    b.stop_gracefully();
     wait_for_remaining(&[&a], "default", 50);
 }
 
@@ -77,7 +77,7 @@ fn rolling_restart_loses_no_charges() {
         scope.spawn(|| requests.run());
         for (slot, config) in requests.nodes.iter().zip(&configs) {
             let before = requests.allowed.load(Ordering::Relaxed);
-            slot.lock().unwrap().take().unwrap().stop();
+            slot.lock().unwrap().take().unwrap().stop_gracefully();
             let node = config.start();
             let peers = || node.members_in_state("alive").len();
             wait_until("the node knows its peers", peers, |peers| *peers == 2);

@@ -85,7 +85,7 @@ fn folder_converts_all_files_in_order() {
 }
 
 #[test]
-fn algorithm_flag_selects_the_algorithm() {
+fn algorithm_flag_selects_algorithm_of_limits() {
     let convert = |algorithm: &str| {
         run_successfully(&["convert", "--ratelimit-algorithm", algorithm, "mail.yaml"])
     };

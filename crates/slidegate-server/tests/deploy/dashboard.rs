@@ -88,7 +88,7 @@ fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn dashboard_queries_exactly_the_documented_metrics() {
+fn dashboard_queries_exactly_documented_metrics() {
     let metrics = documented_metrics();
     let panels = read_panels();
     let expressions =

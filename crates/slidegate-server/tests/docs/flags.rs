@@ -67,7 +67,7 @@ fn documents_name_exactly_existing_flags() {
 }
 
 #[test]
-fn every_serve_flag_has_an_environment_variable() {
+fn every_serve_flag_has_environment_variable() {
     let output = slidegate_command().args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let own_flags = find_flags(&help).into_iter().filter(|flag| flag != "--help");
@@ -88,7 +88,7 @@ fn help_example_request_is_allowed() {
         format!("```sh\n{serve}\n{commands}```\n\n```text\n{{\"allowed\":true,[…]\n```\n");
     let mut shell = Shell::new("help");
     let [command_block, output_block] = &parse_blocks(&document)[..] else { panic!("two blocks") };
-    shell.run(command_block).and_then(|()| shell.check_output(output_block)).unwrap();
+    shell.run_commands(command_block).and_then(|()| shell.check_output(output_block)).unwrap();
 }
 
 #[test]

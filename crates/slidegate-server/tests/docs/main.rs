@@ -100,7 +100,7 @@ fn find_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
                 Some(policy) => requests::check_requests(policy, block),
                 None => Err("no policy above these requests".to_owned()),
             },
-            ("sh", _) => shell.run(block),
+            ("sh", _) => shell.run_commands(block),
             ("http" | "text", "") => shell.check_output(block),
             ("json", "") if shell.has_output() => shell.check_output(block),
             ("json", "") => policies::check_json(block),

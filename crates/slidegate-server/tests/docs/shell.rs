@@ -79,7 +79,7 @@ impl Shell {
     }
 
     /// Runs the commands of a code block, and stores their output for the comparison with a later block.
-    pub fn run(&mut self, block: &FencedBlock) -> Result<(), String> {
+    pub fn run_commands(&mut self, block: &FencedBlock) -> Result<(), String> {
         self.output = None;
         let must_fail = match block.modifier() {
             "" => false,
@@ -285,7 +285,7 @@ fn unknown_or_failing_commands_are_errors() {
         ("sh slowly\nslidegate --version", false),
     ] {
         let block = crate::markdown::parse_blocks(&format!("```{block}\n```\n")).remove(0);
-        let result = shell.run(&block);
+        let result = shell.run_commands(&block);
         assert_eq!(result.is_ok(), is_ok, "{block:?}: {result:?}");
     }
 }

@@ -43,7 +43,7 @@ impl CertAuthority {
     }
 
     /// Issues a certificate for the host name `localhost`.
-    fn issue(&self) -> CertAndKey {
+    fn issue_certificate(&self) -> CertAndKey {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let cert = params.signed_by(&key, &self.0).unwrap();
@@ -112,7 +112,7 @@ impl CertFiles {
         Self { cert: TempFile::new(".pem", &pair.cert), key: TempFile::new(".pem", &pair.key) }
     }
 
-    fn flags(&self) -> [&str; 4] {
+    fn tls_flags(&self) -> [&str; 4] {
         ["--tls-cert", path_str(self.cert.path()), "--tls-key", path_str(self.key.path())]
     }
 }
@@ -124,9 +124,9 @@ fn path_str(path: &Path) -> &str {
 #[tokio::test]
 async fn grpc_and_http_require_tls() {
     let authority = CertAuthority::new();
-    let pair = authority.issue();
+    let pair = authority.issue_certificate();
     let files = CertFiles::new(&pair);
-    let server = Server::start_with_grpc(POLICY, &files.flags());
+    let server = Server::start_with_grpc(POLICY, &files.tls_flags());
     assert_eq!(
         check_over_tls(&server, &authority, None).await,
         Some(parse_certificate(&pair.cert).to_vec())
@@ -154,21 +154,28 @@ async fn grpc_and_http_require_tls() {
 #[tokio::test]
 async fn client_ca_rejects_other_client_certificates() {
     let (authority, client_authority) = (CertAuthority::new(), CertAuthority::new());
-    let files = CertFiles::new(&authority.issue());
+    let files = CertFiles::new(&authority.issue_certificate());
     let ca = TempFile::new(".pem", client_authority.pem());
-    let flags = [&files.flags()[..], &["--tls-client-ca", path_str(ca.path())]].concat();
+    let flags = [&files.tls_flags()[..], &["--tls-client-ca", path_str(ca.path())]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
     assert_eq!(check_over_tls(&server, &authority, None).await, None);
-    assert_eq!(check_over_tls(&server, &authority, Some(&authority.issue())).await, None);
-    assert!(check_over_tls(&server, &authority, Some(&client_authority.issue())).await.is_some());
+    assert_eq!(
+        check_over_tls(&server, &authority, Some(&authority.issue_certificate())).await,
+        None
+    );
+    assert!(
+        check_over_tls(&server, &authority, Some(&client_authority.issue_certificate()))
+            .await
+            .is_some()
+    );
 }
 
 #[tokio::test]
 async fn certificates_reload_and_invalid_files_are_rejected() {
     let authority = CertAuthority::new();
-    let [first, second] = [authority.issue(), authority.issue()];
+    let [first, second] = [authority.issue_certificate(), authority.issue_certificate()];
     let files = CertFiles::new(&first);
-    let server = Server::start_with_grpc(POLICY, &files.flags());
+    let server = Server::start_with_grpc(POLICY, &files.tls_flags());
     let server_cert = async || check_over_tls(&server, &authority, None).await.unwrap();
     assert_eq!(server_cert().await, parse_certificate(&first.cert).to_vec());
 
@@ -188,7 +195,10 @@ async fn certificates_reload_and_invalid_files_are_rejected() {
 #[test]
 fn invalid_tls_files_are_named_before_start() {
     let authority = CertAuthority::new();
-    let (first, second) = (CertFiles::new(&authority.issue()), CertFiles::new(&authority.issue()));
+    let (first, second) = (
+        CertFiles::new(&authority.issue_certificate()),
+        CertFiles::new(&authority.issue_certificate()),
+    );
     let policy = TempFile::new(".yaml", POLICY);
     let nonsense = TempFile::new(".pem", "nonsense");
     let missing = Path::new("/nowhere/cert.pem");
@@ -226,8 +236,8 @@ fn invalid_tls_files_are_named_before_start() {
 
 #[tokio::test]
 async fn missing_tls_handshake_times_out() {
-    let files = CertFiles::new(&CertAuthority::new().issue());
-    let flags = [&files.flags()[..], &["--client-timeout", "1"]].concat();
+    let files = CertFiles::new(&CertAuthority::new().issue_certificate());
+    let flags = [&files.tls_flags()[..], &["--client-timeout", "1"]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
     for address in [server.address(), server.grpc_address()] {
         let mut silent = TcpStream::connect(address).await.unwrap();

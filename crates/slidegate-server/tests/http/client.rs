@@ -98,7 +98,7 @@ impl RawConnection {
         self.try_write(text).unwrap();
     }
 
-    /// Writes bytes to the connection.
+    /// Writes bytes to the connection. Returns an error if the write fails.
     pub fn try_write(&mut self, text: impl AsRef<[u8]>) -> io::Result<()> {
         self.0.get_mut().write_all(text.as_ref())
     }

@@ -82,7 +82,7 @@ impl FakeCollector {
     pub fn next_spans(&self, count: usize) -> Vec<Span> {
         let mut spans = Vec::new();
         while spans.len() < count {
-            spans.extend(self.next_export().spans());
+            spans.extend(self.next_export().decode_spans());
         }
         assert_eq!(spans.len(), count, "{spans:?}");
         spans
@@ -90,7 +90,7 @@ impl FakeCollector {
 
     /// Returns all received spans that no earlier call returned. Does not wait for exports.
     pub fn received_spans(&self) -> Vec<Span> {
-        self.exports.try_iter().flat_map(|export| export.spans()).collect()
+        self.exports.try_iter().flat_map(|export| export.decode_spans()).collect()
     }
 }
 
@@ -99,7 +99,7 @@ impl TraceExport {
         ExportTraceServiceRequest::decode(&*self.body).unwrap()
     }
 
-    fn spans(&self) -> Vec<Span> {
+    fn decode_spans(&self) -> Vec<Span> {
         let resources = self.decode_message().resource_spans.into_iter();
         resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
     }

@@ -207,7 +207,7 @@ fn stop_and_read_unknown_domain_lines(server: &Server) -> Vec<Value> {
 }
 
 #[test]
-fn unknown_domains_are_logged_once_a_minute() {
+fn unknown_domains_are_logged_once_per_minute() {
     let server = Server::start_with(POLICY, &JSON_LOG_FLAGS);
     let client = Client::new(&server);
     let domain = format!("a\"\n{}", "x".repeat(125));

@@ -17,7 +17,7 @@ fn policy_with_max(max: u32) -> String {
 
 /// Starts a server with the policy in `folder`, whose max must be five, and sends one request, which is allowed.
 fn start_with_one_charge(folder: &PolicyFolder) -> ReloadingServer {
-    let server = folder.serve(&[]);
+    let server = folder.start_server(&[]);
     assert_eq!(server.check_remaining(), Some(4));
     server
 }
@@ -40,10 +40,10 @@ fn sighup_reloads_and_keeps_counters() {
 fn in_place_write_reloads_when_file_closes() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
-    folder.write(&policy_with_max(7));
+    folder.overwrite_policy(&policy_with_max(7));
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
-    folder.write(&policy_with_max(9));
+    folder.overwrite_policy(&policy_with_max(9));
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
     assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 2));
@@ -86,7 +86,7 @@ fn replaced_parent_folder_reloads_policy() {
         fs::write(folder.path(name).join("policy.yaml"), policy_with_max(max)).unwrap();
     }
     symlink("releases-1", folder.path("current")).unwrap();
-    let server = folder.serve_path(&folder.path("current/policy.yaml"), &[]);
+    let server = folder.start_server_with_path(&folder.path("current/policy.yaml"), &[]);
     assert_eq!(server.check_remaining(), Some(4));
     symlink("releases-2", folder.path("next")).unwrap();
     fs::rename(folder.path("next"), folder.path("current")).unwrap();
@@ -130,7 +130,7 @@ fn other_files_cause_no_reload() {
     fs::write(folder.path("policy.yaml.bak"), "{").unwrap();
     fs::remove_file(folder.path("policy.yaml.bak")).unwrap();
     // Writing the same content again does not count as a reload either.
-    folder.write(&policy_with_max(5));
+    folder.overwrite_policy(&policy_with_max(5));
     folder.replace_file(&policy_with_max(5));
     folder.replace_file(&policy_with_max(7));
     server.wait_for_reload();
@@ -142,7 +142,7 @@ fn other_files_cause_no_reload() {
 #[test]
 fn reload_keeps_requests_in_progress() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
-    let server = folder.serve(&[]);
+    let server = folder.start_server(&[]);
     let body = r#"{"attributes":{"tenant":"acme"}}"#;
     let mut connection = crate::client::RawConnection::connect(server.process.address());
     connection.write(format!(

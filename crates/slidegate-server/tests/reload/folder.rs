@@ -27,7 +27,7 @@ impl PolicyFolder {
     /// Creates a folder with the file `policy.yaml`, which contains this policy.
     pub fn with_policy(policy: &str) -> Self {
         let folder = Self::new();
-        folder.write(policy);
+        folder.overwrite_policy(policy);
         folder
     }
 
@@ -40,7 +40,7 @@ impl PolicyFolder {
     }
 
     /// Overwrites the policy file in place, without a new file.
-    pub fn write(&self, text: &str) {
+    pub fn overwrite_policy(&self, text: &str) {
         fs::write(self.policy_path(), text).unwrap();
     }
 
@@ -74,12 +74,12 @@ impl PolicyFolder {
     }
 
     /// Starts a server with the policy file in this folder.
-    pub fn serve(&self, flags: &[&str]) -> ReloadingServer {
-        self.serve_path(&self.policy_path(), flags)
+    pub fn start_server(&self, flags: &[&str]) -> ReloadingServer {
+        self.start_server_with_path(&self.policy_path(), flags)
     }
 
     /// Starts a server with the policy file at `path`.
-    pub fn serve_path(&self, path: &Path, flags: &[&str]) -> ReloadingServer {
+    pub fn start_server_with_path(&self, path: &Path, flags: &[&str]) -> ReloadingServer {
         let mut command = slidegate_command();
         command.arg("serve").arg("--policy").arg(path).args(["--http", "127.0.0.1:0"]);
         ReloadingServer::new(Server::spawn(command.args(["--admin", "127.0.0.1:0"]).args(flags)))

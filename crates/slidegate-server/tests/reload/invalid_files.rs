@@ -18,7 +18,7 @@ const SECOND_HALF_OF_POLICY: &str = "  - { name: end, limits: [5/h], algorithm: 
 
 fn start_with_old_policy() -> (PolicyFolder, ReloadingServer) {
     let folder = PolicyFolder::with_policy(OLD_POLICY);
-    let server = folder.serve(&[]);
+    let server = folder.start_server(&[]);
     assert_eq!(server.check_remaining(), Some(8));
     (folder, server)
 }
@@ -88,12 +88,12 @@ fn removed_file_is_reported_until_restored() {
     fs::remove_file(folder.policy_path()).unwrap();
     assert!(server.wait_for_rejection().contains("cannot be read: No such file"));
     assert_eq!(server.check_remaining(), Some(7));
-    folder.write(OLD_POLICY);
+    folder.overwrite_policy(OLD_POLICY);
     server.process.wait_for_log("policy unchanged");
     assert_eq!(server.metric_sum("slidegate_policy_stale"), 0);
     fs::remove_file(folder.policy_path()).unwrap();
     server.wait_for_rejection();
-    folder.write(NEW_POLICY);
+    folder.overwrite_policy(NEW_POLICY);
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(2));
 }
@@ -107,7 +107,7 @@ fn folder_or_binary_file_is_rejected_as_policy() {
     fs::remove_dir(folder.policy_path()).unwrap();
     fs::write(folder.policy_path(), b"rules: [] # \xFF\n").unwrap();
     server.process.wait_for_log("UTF-8");
-    folder.write(NEW_POLICY);
+    folder.overwrite_policy(NEW_POLICY);
     server.wait_for_reload();
 }
 

@@ -9,7 +9,7 @@ fn reload_log_lists_changed_rules() {
     let folder = PolicyFolder::with_policy(
         "rules: [{ name: a, limits: [9/h] }, { name: b, limits: [9/s] }, { name: c, limits: [1/s] }]",
     );
-    let server = folder.serve(&[]);
+    let server = folder.start_server(&[]);
     folder.replace_file(
         "rules: [{ name: d, limits: [2/s] }, { name: c, limits: [1/s] }, { name: a, limits: [5/h] }]",
     );
@@ -29,7 +29,7 @@ fn reload_log_lists_changed_rules() {
 fn observe_flag_applies_to_reloaded_policy() {
     let policy = |max| format!("rules: [{{ name: a, limits: [{max}/h] }}]");
     let folder = PolicyFolder::with_policy(&policy(1));
-    let server = folder.serve(&["--observe"]);
+    let server = folder.start_server(&["--observe"]);
     let assert_observed = |checks: u32| {
         for _ in 0..checks {
             let response = server.client.check(&json!({"attributes": {}}));

@@ -55,7 +55,7 @@ fn added_changed_or_removed_files_reload_policy() {
 }
 
 #[test]
-fn invalid_file_keeps_the_current_policy() {
+fn invalid_ratelimit_file_keeps_current_policy() {
     let (folder, server) = start_with_one_charge();
     fs::write(folder.path("b.yml"), "domain: other\ndescriptors: [{ kee: a }]").unwrap();
     let problem = server.wait_for_rejection();

@@ -71,7 +71,7 @@ impl ClientStats {
         }
     }
 
-    fn total(&self) -> u64 {
+    fn total_requests(&self) -> u64 {
         self.requests.values().sum()
     }
 
@@ -142,7 +142,7 @@ fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> b
         5 => folder.replace_file(""),
         7 => folder.replace_file(&valid[..valid.len() / 2]),
         8 => folder.replace_file(&valid.replace("500000000/d", "500000000/x")),
-        9 => folder.write(&valid),
+        9 => folder.overwrite_policy(&valid),
         _ => folder.replace_file(&valid),
     }
     if nth.is_multiple_of(3) {
@@ -163,7 +163,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
         );
     }
     let folder = PolicyFolder::with_policy(&policy_variant('a'));
-    let server = folder.serve(&["--max-keys", "10000000"]);
+    let server = folder.start_server(&["--max-keys", "10000000"]);
     let (is_stopped, clock) = (AtomicBool::new(false), SystemClock::new());
     let (mut stats, mut changes, mut valid_changes) = (ClientStats::default(), 0, 0);
     let address = server.process.address();
@@ -185,7 +185,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
     let reloads = ["changed", "unchanged", "failed"].map(|result| server.reload_count(result));
     println!(
         "{seconds} s: {} requests, none failed, by policy {:?}; {changes} changes, {valid_changes} of them valid; reloads {} changed, {} unchanged, {} failed",
-        stats.total(),
+        stats.total_requests(),
         stats.by_policy,
         reloads[0],
         reloads[1],
@@ -201,7 +201,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
         let name = format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#);
         assert_eq!(server.metric_sum(&name), *count, "{result}");
     }
-    assert_eq!(server.metric_sum("slidegate_requests_total"), stats.total());
+    assert_eq!(server.metric_sum("slidegate_requests_total"), stats.total_requests());
     // Changes in quick succession cause a single reload, but even on a busy machine at least a quarter is loaded.
     let [changed, _, failed] = reloads;
     assert!(changed >= valid_changes / 4 && failed >= (changes - valid_changes) / 4, "{reloads:?}");

@@ -32,8 +32,11 @@ pub fn render_comparison_table(report: &Value) -> String {
 /// `test` names the temporary directory.
 fn replay_single_rule(test: &str, limit: &str, requests: &[LogRequest]) -> Value {
     let files = ReplayFiles::new(test);
-    files.write("policy.yaml", format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]"));
-    files.write("access.log", render_log(requests));
+    files.write_file(
+        "policy.yaml",
+        format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]"),
+    );
+    files.write_file("access.log", render_log(requests));
     files.json_report(&["access.log"])["rules"][0].clone()
 }
 
@@ -66,7 +69,7 @@ fn expected_comparison(
 #[test]
 fn sliding_log_never_differs_from_exact_log() {
     let files = ReplayFiles::new("exact-log");
-    files.write("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_log(&generate_requests()));
     let report = files.json_report(&["access.log"]);
     for rule in report["rules"].as_array().unwrap() {
         assert_eq!(rule["exact"], json!({ "false_allows": 0, "false_denies": 0 }));
@@ -121,8 +124,8 @@ fn token_bucket_burst_counts_as_excess_over_max() {
     assert_eq!(report["limits"][0]["exact"], expected_comparison(5, 0, 15, 150, 5));
 
     let files = ReplayFiles::new("burst-text");
-    files.write("policy.yaml", format!("rules: [ {{ name: all, limits: [{limit}] }} ]"));
-    files.write("access.log", render_log(&new_burst(0, 20)));
+    files.write_file("policy.yaml", format!("rules: [ {{ name: all, limits: [{limit}] }} ]"));
+    files.write_file("access.log", render_log(&new_burst(0, 20)));
     assert!(
         files
             .text_report(&["access.log"])
@@ -133,11 +136,11 @@ fn token_bucket_burst_counts_as_excess_over_max() {
 #[test]
 fn exact_log_excludes_denials_by_other_limits() {
     let files = ReplayFiles::new("vetoed");
-    files.write(
+    files.write_file(
         "policy.yaml",
         "rules: [ { name: all, per: [ip], algorithm: sliding_log, limits: [3/s, 10/min] } ]",
     );
-    files.write(
+    files.write_file(
         "access.log",
         render_log(&[new_burst(0, 9), new_burst(1, 9), new_burst(2, 9)].concat()),
     );
@@ -148,7 +151,7 @@ fn exact_log_excludes_denials_by_other_limits() {
 #[test]
 fn keys_excluded_from_comparison_are_reported() {
     let files = ReplayFiles::new("cut");
-    files.write("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_log(&generate_requests()));
     let report = files.json_report(&["--max-keys", "64", "access.log"]);
     assert_ne!(report["forgotten_counts"], 0);
     let text = files.text_report(&["--max-keys", "64", "access.log"]);

@@ -42,18 +42,18 @@ impl ReplayFiles {
         Self(directory)
     }
 
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> &str {
+    fn write_file(&self, name: &str, content: impl AsRef<[u8]>) -> &str {
         fs::write(self.0.join(name), content).unwrap();
         self.0.to_str().unwrap()
     }
 
     /// Runs `slidegate replay` in the directory with the policy `policy.yaml` and these arguments.
-    fn replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
-        self.run(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
+    fn run_replay_with_policy(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+        self.run_replay(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
     }
 
     /// Runs `slidegate replay` in the directory with these arguments, and without a policy by default.
-    fn run(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+    fn run_replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
             .arg("replay")
             .args(arguments)
@@ -70,7 +70,7 @@ impl ReplayFiles {
 
     /// Runs `slidegate replay` with `policy.yaml`, and returns the text report. Panics if the command fails.
     fn text_report(&self, arguments: &[&str]) -> String {
-        successful_stdout(self.replay(arguments, b""))
+        successful_stdout(self.run_replay_with_policy(arguments, b""))
     }
 
     /// Runs `slidegate replay` with `policy.yaml`, and returns the JSON report. Panics if the command fails.
@@ -276,7 +276,7 @@ impl ReplayOracle {
 fn report_matches_brute_force_oracle() {
     let files = ReplayFiles::new("oracle");
     let requests = generate_requests();
-    files.write("access.log", render_log(&requests));
+    files.write_file("access.log", render_log(&requests));
     let report = files.json_report(&["--top", "100000", "access.log"]);
     let oracle = ReplayOracle::from_requests(&requests);
 
@@ -305,14 +305,20 @@ fn report_matches_brute_force_oracle() {
 fn compression_and_stdin_give_equal_reports() {
     let files = ReplayFiles::new("alike");
     let log = render_log(&generate_requests());
-    files.write("access.log", &log);
+    files.write_file("access.log", &log);
     // The file name has no `.gz`, and the file consists of two gzip members, as rotated logs may.
     let half = log.len() / 2;
-    files.write("compressed", [gzip_compress(&log[..half]), gzip_compress(&log[half..])].concat());
+    files.write_file(
+        "compressed",
+        [gzip_compress(&log[..half]), gzip_compress(&log[half..])].concat(),
+    );
     let plain = files.text_report(&["access.log"]);
     assert_eq!(files.text_report(&["compressed"]), plain);
-    assert_eq!(successful_stdout(files.replay(&["-"], log.as_bytes())), plain);
-    assert_eq!(successful_stdout(files.replay(&["-"], &gzip_compress(&log))), plain);
+    assert_eq!(successful_stdout(files.run_replay_with_policy(&["-"], log.as_bytes())), plain);
+    assert_eq!(
+        successful_stdout(files.run_replay_with_policy(&["-"], &gzip_compress(&log))),
+        plain
+    );
 }
 
 #[test]
@@ -320,9 +326,9 @@ fn logs_are_read_in_given_order() {
     let files = ReplayFiles::new("several");
     let requests = generate_requests();
     let (early, late) = requests.split_at(requests.len() / 2);
-    files.write("all", render_log(&requests));
-    files.write("early", render_log(early));
-    files.write("late", render_log(late));
+    files.write_file("all", render_log(&requests));
+    files.write_file("early", render_log(early));
+    files.write_file("late", render_log(late));
     assert_eq!(files.text_report(&["early", "late"]), files.text_report(&["all"]));
     assert_ne!(files.json_report(&["late", "early"])["out_of_order"], 0);
 }
@@ -330,7 +336,7 @@ fn logs_are_read_in_given_order() {
 #[test]
 fn text_and_json_reports_agree() {
     let files = ReplayFiles::new("text");
-    files.write("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_log(&generate_requests()));
     let text = files.text_report(&["--top", "3", "access.log"]);
     let json = files.json_report(&["--top", "3", "access.log"]);
 
@@ -389,7 +395,7 @@ fn report_columns_are_aligned() {
         method: "POST",
         path: "/api/a".into(),
     };
-    files.write("access.log", render_log(&[&request; 25].map(LogRequest::clone)));
+    files.write_file("access.log", render_log(&[&request; 25].map(LogRequest::clone)));
     assert_eq!(
         files.text_report(&["access.log"]),
         "\
@@ -437,8 +443,8 @@ fn unparsable_lines_are_counted_and_first_shown() {
     log.extend(line.replace("GET /?n=1 HTTP/1.1", "-").bytes());
     log.extend("x".repeat(70_000).bytes());
     log.extend(b"\nyesterday\x1b[31m\n\n\n\n\n");
-    files.write("access.log", &log);
-    let output = files.replay(&["--json", "access.log"], b"");
+    files.write_file("access.log", &log);
+    let output = files.run_replay_with_policy(&["--json", "access.log"], b"");
     let messages = stderr_text(&output);
     let report: Value = serde_json::from_str(&successful_stdout(output)).unwrap();
     assert_eq!((&report["requests"], &report["unparsable"]), (&json!(3), &json!(7)));
@@ -456,14 +462,14 @@ fn unparsable_lines_are_counted_and_first_shown() {
 fn slightly_late_lines_are_reordered() {
     let files = ReplayFiles::new("late");
     let requests = generate_requests();
-    files.write("sorted.log", render_log(&requests));
+    files.write_file("sorted.log", render_log(&requests));
     // Reverses the order within each half minute, but not of requests at the same time.
     let mut shuffled = requests.clone();
     for half_minute in shuffled.chunk_by_mut(|first, second| first.at / 30 == second.at / 30) {
         half_minute.sort_by_key(|request| std::cmp::Reverse(request.at));
     }
     assert!(shuffled != requests);
-    files.write("shuffled.log", render_log(&shuffled));
+    files.write_file("shuffled.log", render_log(&shuffled));
     let (sorted, shuffled) =
         (files.json_report(&["sorted.log"]), files.json_report(&["shuffled.log"]));
     assert_eq!(shuffled["allowed"], sorted["allowed"]);
@@ -476,7 +482,7 @@ fn out_of_order_lines_are_counted() {
     let files = ReplayFiles::new("order");
     let at =
         |at| LogRequest { at: START_TIME + at, ip: "::1".into(), method: "GET", path: "/".into() };
-    files.write("access.log", render_log(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
+    files.write_file("access.log", render_log(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
     let report = files.json_report(&["--reorder", "0", "access.log"]);
     assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
     assert_eq!(report["first"], "2026-01-02T03:04:00Z");
@@ -489,9 +495,9 @@ fn rule_counts_by_any_log_line_attribute() {
     let names = ["method", "path", "host", "ip", "header.referer", "header.user-agent", "user"];
     let policy =
         format!("rules: [ {{ name: all, per: [{}], limits: [0/min] }} ]", names.join(", "));
-    files.write("policy.yaml", policy);
+    files.write_file("policy.yaml", policy);
     let line = r#"::1 - alice [02/Jan/2026:04:04:00 +0100] "GET http://e.org:80/a?b HTTP/1.1" 200 1 "http://from/" "curl""#;
-    files.write("access.log", line);
+    files.write_file("access.log", line);
     let report = files.json_report(&["access.log"]);
     let values = names.map(|name| report["top_denied"][0]["key"][name].as_str().unwrap());
     assert_eq!(values, ["GET", "/a", "e.org", "::/64", "http://from/", "curl", "alice"]);
@@ -500,14 +506,14 @@ fn rule_counts_by_any_log_line_attribute() {
 #[test]
 fn only_rules_of_given_domain_are_replayed() {
     let files = ReplayFiles::new("domain");
-    files.write("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_log(&generate_requests()));
     let report = files.json_report(&["--domain", "other", "access.log"]);
     let rules: Vec<_> =
         report["rules"].as_array().unwrap().iter().map(|rule| &rule["rule"]).collect();
     assert_eq!(rules, ["elsewhere"]);
     assert_ne!(report["denied"], 0);
 
-    let output = files.replay(&["--domain", "nowhere", "access.log"], b"");
+    let output = files.run_replay_with_policy(&["--domain", "nowhere", "access.log"], b"");
     assert!(stderr_text(&output).contains("no rule has domain `nowhere`"));
     assert!(successful_stdout(output).contains("\ndenied        0\n"));
 }
@@ -515,7 +521,7 @@ fn only_rules_of_given_domain_are_replayed() {
 #[test]
 fn keys_beyond_max_keys_are_reported() {
     let files = ReplayFiles::new("bound");
-    files.write("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_log(&generate_requests()));
     let report = files.json_report(&["--max-keys", "64", "access.log"]);
     assert!(report["uncounted_by_key"].as_u64().unwrap() > 1000);
     assert!(files.text_report(&["--max-keys", "64", "access.log"]).contains("beyond --max-keys"));
@@ -524,7 +530,7 @@ fn keys_beyond_max_keys_are_reported() {
 #[test]
 fn empty_log_is_accepted() {
     let files = ReplayFiles::new("empty");
-    files.write("access.log", "");
+    files.write_file("access.log", "");
     let report = files.json_report(&["access.log"]);
     assert_eq!((&report["requests"], &report["first"]), (&json!(0), &Value::Null));
     assert!(files.text_report(&["access.log"]).starts_with("requests      0\nfirst         -\n"));
@@ -533,8 +539,8 @@ fn empty_log_is_accepted() {
 #[test]
 fn unknown_log_format_fails_with_hint() {
     let files = ReplayFiles::new("format");
-    files.write("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
-    let error = expect_failure(files.replay(&["access.log"], b""));
+    files.write_file("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
+    let error = expect_failure(files.run_replay_with_policy(&["access.log"], b""));
     assert!(
         error.contains("none of 9 lines is an access log line in the common or combined format"),
         "{error}"
@@ -545,13 +551,13 @@ fn unknown_log_format_fails_with_hint() {
 fn unreadable_log_error_names_file() {
     let files = ReplayFiles::new("unreadable");
     let compressed = gzip_compress(&render_log(&generate_requests()));
-    files.write("cut.gz", &compressed[..compressed.len() / 2]);
+    files.write_file("cut.gz", &compressed[..compressed.len() / 2]);
     let mut broken = compressed;
     let half = broken.len() / 2;
     broken[half..half + 64].fill(0xff);
-    files.write("broken.gz", broken);
+    files.write_file("broken.gz", broken);
     for log in ["missing.log", "cut.gz", "broken.gz", "."] {
-        let error = expect_failure(files.replay(&[log], b""));
+        let error = expect_failure(files.run_replay_with_policy(&[log], b""));
         assert!(
             error.lines().any(|line| line.starts_with(&format!("{log}: cannot be read: "))),
             "{error}"
@@ -562,8 +568,8 @@ fn unreadable_log_error_names_file() {
 #[test]
 fn invalid_policy_is_reported_with_location() {
     let files = ReplayFiles::new("policy");
-    files.write("access.log", "");
-    files.write("policy.yaml", "rules:\n  - { name: a, limits: [10/fortnight] }\n");
-    let error = expect_failure(files.replay(&["access.log"], b""));
+    files.write_file("access.log", "");
+    files.write_file("policy.yaml", "rules:\n  - { name: a, limits: [10/fortnight] }\n");
+    let error = expect_failure(files.run_replay_with_policy(&["access.log"], b""));
     assert!(error.starts_with("policy.yaml:2:") && error.contains("`fortnight`"), "{error}");
 }

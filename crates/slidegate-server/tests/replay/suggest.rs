@@ -32,9 +32,9 @@ fn as_usize(value: &Value) -> usize {
 fn suggested_max_is_minimal() {
     let files = ReplayFiles::new("smallest");
     let requests = generate_requests();
-    files.write("access.log", render_log(&requests));
+    files.write_file("access.log", render_log(&requests));
     let report: Value = serde_json::from_str(&successful_stdout(
-        files.run(&["--suggest", "--json", "--headroom", "50%", "access.log"], b""),
+        files.run_replay(&["--suggest", "--json", "--headroom", "50%", "access.log"], b""),
     ))
     .unwrap();
     assert_eq!((&report["rules"], &report["denied"]), (&json!([]), &json!(0)));
@@ -66,7 +66,7 @@ fn suggested_max_is_minimal() {
 fn suggestions_use_only_matching_requests() {
     let files = ReplayFiles::new("applies");
     let requests = generate_requests();
-    files.write("access.log", render_log(&requests));
+    files.write_file("access.log", render_log(&requests));
     let report = files.json_report(&["--suggest", "access.log"]);
     let rules = report["suggestions"]["rules"].as_array().unwrap();
     let named: Vec<_> = rules.iter().map(|rule| (&rule["rule"], &rule["per"])).collect();
@@ -88,19 +88,21 @@ fn suggestions_use_only_matching_requests() {
 #[test]
 fn suggested_policy_is_valid_and_accurate() {
     let files = ReplayFiles::new("paste");
-    files.write("access.log", render_log(&generate_requests()));
-    let text = successful_stdout(files.run(&["--suggest", "--headroom", "0", "access.log"], b""));
+    files.write_file("access.log", render_log(&generate_requests()));
+    let text =
+        successful_stdout(files.run_replay(&["--suggest", "--headroom", "0", "access.log"], b""));
     let yaml = &text[text.find("# Suggested by").unwrap()..];
     let policy = Policy::from_yaml(yaml).unwrap();
     assert_eq!((policy.rules().len(), policy.rules()[0].name()), (1, "per-ip"));
     // 0.1 % of 300 clients is less than one client, so no client is denied.
-    files.write("policy.yaml", yaml);
+    files.write_file("policy.yaml", yaml);
     let report = files.json_report(&["access.log"]);
     assert_eq!(report["denied"], 0);
     // The alternative of 5 %, which is in a comment, denies some clients, but at most 5 % per limit.
     let limits = yaml.lines().find_map(|line| line.trim().strip_prefix("# 5 % instead of 0.1 %: "));
     let rule = "name: per-ip, per: [ip], algorithm: sliding_log";
-    files.write("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", limits.unwrap()));
+    files
+        .write_file("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", limits.unwrap()));
     let report = files.json_report(&["--top", "1000", "access.log"]);
     let clients = report["top_denied"].as_array().unwrap().len();
     assert!((1..=3 * 15).contains(&clients), "{clients}");
@@ -116,9 +118,9 @@ fn few_clients_share_one_suggestion() {
         path: "/".into(),
     };
     let requests: Vec<_> = (1..=10).flat_map(|ip| vec![request(ip); ip as usize]).collect();
-    files.write("access.log", render_log(&requests));
+    files.write_file("access.log", render_log(&requests));
     assert_eq!(
-        successful_stdout(files.run(&["--suggest", "access.log"], b"")),
+        successful_stdout(files.run_replay(&["--suggest", "access.log"], b"")),
         "\
 requests      55
 first         2026-01-02T03:04:00Z
@@ -152,10 +154,10 @@ rules:
 #[test]
 fn clients_are_identified_by_any_attributes() {
     let files = ReplayFiles::new("per");
-    files.write("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_log(&generate_requests()));
     let arguments = ["--suggest", "--json", "--per", "ip,header.user-agent", "access.log"];
     let report: Value =
-        serde_json::from_str(&successful_stdout(files.run(&arguments, b""))).unwrap();
+        serde_json::from_str(&successful_stdout(files.run_replay(&arguments, b""))).unwrap();
     let rule = &report["suggestions"]["rules"][0];
     assert_eq!(rule["rule"], "per-ip-header.user-agent");
     assert_eq!(rule["per"], json!(["ip", "header.user-agent"]));
@@ -165,18 +167,19 @@ fn clients_are_identified_by_any_attributes() {
 #[test]
 fn invalid_per_error_quotes_argument() {
     let files = ReplayFiles::new("per-wrong");
-    files.write("access.log", "");
-    let error = expect_failure(files.run(&["--suggest", "--per", "ip,ip", "access.log"], b""));
+    files.write_file("access.log", "");
+    let error =
+        expect_failure(files.run_replay(&["--suggest", "--per", "ip,ip", "access.log"], b""));
     assert!(error.starts_with("--per ip,ip: `ip` stands"), "{error}");
 }
 
 #[test]
 fn log_without_clients_suggests_nothing() {
     let files = ReplayFiles::new("nobody");
-    files.write("access.log", "");
-    let text = successful_stdout(files.run(&["--suggest", "access.log"], b""));
+    files.write_file("access.log", "");
+    let text = successful_stdout(files.run_replay(&["--suggest", "access.log"], b""));
     assert!(text.ends_with("so no limit is suggested.)\n"), "{text}");
-    let json = successful_stdout(files.run(&["--suggest", "--json", "access.log"], b""));
+    let json = successful_stdout(files.run_replay(&["--suggest", "--json", "access.log"], b""));
     let json: Value = serde_json::from_str(&json).unwrap();
     assert!(Policy::from_yaml(json["suggestions"]["policy"].as_str().unwrap()).is_ok());
 }
@@ -184,8 +187,9 @@ fn log_without_clients_suggests_nothing() {
 #[test]
 fn clients_beyond_max_keys_are_reported() {
     let files = ReplayFiles::new("suggest-bound");
-    files.write("access.log", render_log(&generate_requests()));
-    let text = successful_stdout(files.run(&["--suggest", "--max-keys", "64", "access.log"], b""));
+    files.write_file("access.log", render_log(&generate_requests()));
+    let text =
+        successful_stdout(files.run_replay(&["--suggest", "--max-keys", "64", "access.log"], b""));
     assert!(text.contains("limits for per-ip, of 64 clients"), "{text}");
     assert!(text.contains("of keys beyond --max-keys are omitted"), "{text}");
 }
@@ -193,7 +197,7 @@ fn clients_beyond_max_keys_are_reported() {
 #[test]
 fn contradictory_arguments_are_rejected() {
     let files = ReplayFiles::new("sense");
-    files.write("access.log", "");
+    files.write_file("access.log", "");
     for arguments in [
         &["access.log"][..],
         &["--per", "ip", "access.log"],
@@ -201,6 +205,6 @@ fn contradictory_arguments_are_rejected() {
         &["--suggest", "--headroom", "-1%", "access.log"],
         &["--policy", "policy.yaml", "--headroom", "10%", "access.log"],
     ] {
-        assert_eq!(files.run(arguments, b"").status.code(), Some(2), "{arguments:?}");
+        assert_eq!(files.run_replay(arguments, b"").status.code(), Some(2), "{arguments:?}");
     }
 }

@@ -74,7 +74,7 @@ fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
 
 /// The expected error messages of each broken `.yaml` policy are in the `.txt` file with the same name.
 #[test]
-fn broken_policies_have_the_expected_errors() {
+fn broken_policies_have_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files_with_extension(&folder, "yaml");
     assert_eq!(broken.len(), 18);
@@ -219,7 +219,7 @@ denied by search, permanently
 }
 
 #[test]
-fn explain_errors_name_the_cause() {
+fn explain_errors_name_cause() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str], code: i32| {
         run_expecting_failure(
