@@ -1,4 +1,4 @@
-//! `/v1/explain` and the `explain` command.
+//! Tests of the endpoint `/v1/explain` and of the command `slidegate explain`, which describe a decision in detail.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use slidegate::{Clock, SystemClock};
 
 use crate::client::Client;
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate_command};
 use crate::server::Redis;
 
 const POLICY: &str = "
@@ -18,33 +18,35 @@ rules:
   - { name: off, limits: [1/h], mode: off }
 ";
 
-/// Returns the body of a check.
+/// Returns the JSON body of a check request with these attributes and this cost.
 fn check_body(attributes: Value, cost: u64) -> Value {
     json!({ "attributes": attributes, "cost": cost })
 }
 
-/// Sends a request to `/v1/explain`, and returns the response body.
-fn explain(server: &Server, request: &Value) -> Value {
-    let response = Client::with_address(server.admin()).post("/v1/explain", request.to_string());
+/// Posts a check request to `/v1/explain` of the server, and returns the response body, which describes the decision.
+fn post_explain(server: &Server, request: &Value) -> Value {
+    let response =
+        Client::with_address(server.admin_address()).post("/v1/explain", request.to_string());
     assert_eq!(response.status, 200, "{}", response.body);
     response.json()
 }
 
-/// Runs the `explain` command against a server, and returns its stdout and stderr.
+/// Runs `slidegate explain` against a running server, and returns the stdout and stderr of the command.
 fn run_explain(server: &Server, arguments: &[&str]) -> (String, String) {
-    let url = format!("http://{}", server.admin());
-    let output = slidegate().args(["explain", "--server", &url]).args(arguments).output().unwrap();
+    let url = format!("http://{}", server.admin_address());
+    let output =
+        slidegate_command().args(["explain", "--server", &url]).args(arguments).output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
-fn explain_reports_matches_counts_and_missing_units() {
+fn explain_reports_matching_rules_and_used_units() {
     let server = Server::start_with_admin(POLICY, &[]);
     let acme = check_body(json!({ "tenant": "acme", "path": "/users/7" }), 1);
     for _ in 0..3 {
         assert_eq!(Client::new(&server).check(&acme).status, 200);
     }
-    let explained = explain(&server, &acme);
+    let explained = post_explain(&server, &acme);
     assert_eq!(
         (&explained["allowed"], &explained["route"]),
         (&json!(false), &json!("/users/{id}"))
@@ -72,25 +74,25 @@ fn explain_reports_matches_counts_and_missing_units() {
 }
 
 #[test]
-fn explain_charges_and_counts_nothing() {
+fn explain_changes_no_counters_or_metrics() {
     let server = Server::start_with_admin(POLICY, &[]);
     let acme = check_body(json!({ "tenant": "acme" }), 1);
     for _ in 0..10 {
-        assert_eq!(explain(&server, &acme)["rules"][0]["limits"][0]["now"]["used"], 0);
+        assert_eq!(post_explain(&server, &acme)["rules"][0]["limits"][0]["now"]["used"], 0);
     }
-    let samples = crate::samples::Samples::scrape(&server);
+    let samples = crate::samples::MetricSamples::scrape(&server);
     assert_eq!(samples.sum("slidegate_decisions_total", "per-tenant"), 0.0);
     assert_eq!(samples.sum("slidegate_requests_total", ""), 0.0);
 }
 
-/// Repeats the request exactly when the response says.
+/// Repeats a denied request exactly at the retry time that `/v1/explain` returned. The repeated request is allowed.
 #[test]
 fn explained_retry_after_is_exact() {
     let server = Server::start_with_admin(POLICY, &[]);
     let pro = check_body(json!({ "tenant": "acme", "plan": "pro" }), 3);
     let client = Client::new(&server);
     assert_eq!(client.check(&pro).status, 200);
-    let explained = explain(&server, &pro);
+    let explained = post_explain(&server, &pro);
     assert_eq!(explained["rules"][0]["override"], "override `pro`");
     let limit = &explained["rules"][0]["limits"][0];
     let to_pass = limit["to_pass"].as_str().unwrap();
@@ -102,14 +104,14 @@ fn explained_retry_after_is_exact() {
     while clock.now() < retry_at {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(explain(&server, &pro)["allowed"], true);
+    assert_eq!(post_explain(&server, &pro)["allowed"], true);
     assert_eq!(client.check(&pro).status, 200);
 }
 
 #[test]
 fn explained_cost_above_max_has_no_retry_after() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let costly = explain(&server, &check_body(json!({ "tenant": "acme" }), 4));
+    let costly = post_explain(&server, &check_body(json!({ "tenant": "acme" }), 4));
     let limit = &costly["rules"][0]["limits"][0];
     assert_eq!(limit["to_pass"], "never allowed at this cost: at most 3 fit");
     assert_eq!(
@@ -140,9 +142,9 @@ watched: applies
     assert!(text.ends_with("allowed: per-tenant.1h is closest to its limit\n"), "{text}");
 }
 
-/// The attributes are not sorted, and a rule matches one order only.
+/// Each rule matches only one order of attributes, so the command must not sort the attributes of a descriptor.
 #[test]
-fn explain_numbers_descriptors_and_keeps_order() {
+fn explain_command_numbers_descriptors_in_order() {
     let policy = "
 rules:
   - { name: of-plan, descriptor: [user, plan], per: [user, plan], limits: [3/h] }
@@ -175,7 +177,7 @@ allowed: of-plan is closest to its limit
     assert_eq!(without_reasons(&text), expected);
     let file = TempFile::new(".yaml", policy);
     let run_with_policy = |arguments: &[&str]| {
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.args(["explain", "--policy"]).arg(file.path()).args(arguments);
         let output = command.output().unwrap();
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -190,17 +192,20 @@ allowed: of-plan is closest to its limit
         assert!(error.contains(reason), "{error}");
     }
     for invalid in [r#"{}"#, r#"{"descriptors":[]}"#, r#"{"attributes":{},"descriptors":[{}]}"#] {
-        let response = Client::with_address(server.admin()).post("/v1/explain", invalid);
+        let response = Client::with_address(server.admin_address()).post("/v1/explain", invalid);
         assert_eq!(response.status, 400, "{invalid}: {}", response.body);
     }
 }
 
 #[test]
-fn invalid_explain_requests_report_reason() {
+fn failed_explain_requests_report_reason() {
     let server = Server::start_with_admin(POLICY, &[]);
     let error = |url: &str, arguments: &[&str]| {
-        let output =
-            slidegate().args(["explain", "--server", url]).args(arguments).output().unwrap();
+        let output = slidegate_command()
+            .args(["explain", "--server", url])
+            .args(arguments)
+            .output()
+            .unwrap();
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
         String::from_utf8(output.stderr).unwrap()
     };
@@ -211,7 +216,7 @@ fn invalid_explain_requests_report_reason() {
         error(&http_url, &["a=b"])
             .contains("returned status 404: path `/v1/explain` does not exist")
     );
-    let response = Client::with_address(server.admin()).post("/v1/explain", "[]");
+    let response = Client::with_address(server.admin_address()).post("/v1/explain", "[]");
     assert_eq!(
         (response.status, response.header("content-type")),
         (400, Some("application/problem+json"))
@@ -219,7 +224,7 @@ fn invalid_explain_requests_report_reason() {
 }
 
 #[test]
-fn explain_without_store_reports_rule_fallbacks() {
+fn explain_during_store_outage_reports_rule_fallbacks() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];
@@ -231,7 +236,7 @@ rules:
 ";
     let server = Server::start_with_admin(policy, &flags);
     redis.pause();
-    let explained = explain(&server, &check_body(json!({ "tenant": "acme" }), 1));
+    let explained = post_explain(&server, &check_body(json!({ "tenant": "acme" }), 1));
     assert_eq!((&explained["allowed"], &explained["degraded"]), (&json!(true), &json!(true)));
     assert_eq!(explained["rules"][0]["limits"][0]["now"]["used"], 0);
     assert_eq!(explained["rules"][1]["limits"][0]["now"], Value::Null);

@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz`, and the stop of the server.
+//! Tests of the endpoints `/healthz` and `/readyz`, and of the graceful shutdown of the server.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const POLICY: &str = "rules: [{ name: all, limits: [100/min] }, { name: b, limit
 #[test]
 fn readyz_reports_details_on_both_listeners() {
     let server = Server::start_with_admin(POLICY, &[]);
-    for client in [Client::new(&server), Client::with_address(server.admin())] {
+    for client in [Client::new(&server), Client::with_address(server.admin_address())] {
         assert_eq!(client.call("GET", "/healthz").body, "ok");
         let ready = client.call("GET", "/readyz");
         assert_eq!(ready.status, 200);
@@ -28,9 +28,10 @@ fn readyz_reports_details_on_both_listeners() {
     }
 }
 
-/// The admin listener still responds while requests finish, and the server exits with 0 within the grace period.
+/// During the shutdown, the admin listener still responds while active requests finish. When the grace period ends,
+/// the server closes stuck connections and exits with code 0.
 #[test]
-fn stopping_server_finishes_requests_and_cuts_stuck_ones() {
+fn shutdown_finishes_requests_and_closes_stuck_connections() {
     let server = Server::start_with_admin(POLICY, &["--shutdown-grace", "1s"]);
     let mut stuck = RawConnection::connect(server.address());
     stuck.write("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{");
@@ -39,21 +40,21 @@ fn stopping_server_finishes_requests_and_cuts_stuck_ones() {
         "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 17\r\n\r\n",
     );
     assert_eq!(in_flight.read_status_and_body().0, 100);
-    server.signal("TERM");
+    server.send_signal("TERM");
     server.wait_for_log("SIGTERM: stopping");
-    let ready = Client::with_address(server.admin()).call("GET", "/readyz");
+    let ready = Client::with_address(server.admin_address()).call("GET", "/readyz");
     assert_eq!((ready.status, &ready.json()["draining"]), (503, &json!(true)));
-    assert_eq!(Client::with_address(server.admin()).call("GET", "/healthz").status, 200);
+    assert_eq!(Client::with_address(server.admin_address()).call("GET", "/healthz").status, 200);
     while TcpStream::connect(server.address()).is_ok() {}
     in_flight.write(r#"{"attributes":{}}"#);
     assert_eq!(in_flight.read_status_and_body().0, 200);
     server.wait_for_log("cutting connections");
     server.wait_for_log("stopped");
-    assert_eq!(server.exit_code(), Some(0));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[test]
-fn request_during_stop_gets_connection_close() {
+fn response_during_shutdown_has_connection_close() {
     let server = Server::start_with_admin(POLICY, &[]);
     let mut connection = RawConnection::connect(server.address());
     let check =
@@ -61,14 +62,14 @@ fn request_during_stop_gets_connection_close() {
     connection.write(check);
     let response = connection.read_response();
     assert_eq!((response.status, response.header("connection")), (200, None));
-    server.signal("TERM");
+    server.send_signal("TERM");
     server.wait_for_log("SIGTERM: stopping");
     connection.write(check);
     let response = connection.read_response();
     assert_eq!((response.status, response.header("connection")), (200, Some("close")));
     // It was the only connection, so the server need not wait.
-    assert!(server.next_log(Duration::from_secs(10)).unwrap().contains("stopped"));
-    assert_eq!(server.exit_code(), Some(0));
+    assert!(server.next_log_line(Duration::from_secs(10)).unwrap().contains("stopped"));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 fn wait_until_ready(server: &Server) {
@@ -76,9 +77,9 @@ fn wait_until_ready(server: &Server) {
     wait_until("the server is ready", || client.call("GET", "/readyz").status == 200);
 }
 
-/// There is no listener at the address of the store.
+/// Starts servers with the address of a Redis that is not running. When Redis starts, the servers become ready.
 #[test]
-fn unreachable_store_is_logged_and_not_reachable() {
+fn unreachable_store_is_logged_and_reported_by_readyz() {
     let mut redis = Redis::start();
     let address = redis.address();
     redis.kill();
@@ -102,7 +103,7 @@ fn unreachable_store_is_logged_and_not_reachable() {
 }
 
 #[test]
-fn lost_store_fails_readiness_only_if_needed() {
+fn store_outage_fails_readiness_only_with_flag() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];

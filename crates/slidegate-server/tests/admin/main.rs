@@ -7,8 +7,8 @@
 mod client;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/documented.rs"]
-mod documented;
+#[path = "../common/documented_metrics.rs"]
+mod documented_metrics;
 mod explain;
 #[path = "../grpc/client.rs"]
 #[allow(dead_code, unused_imports, reason = "only the gRPC tests use all of it")]

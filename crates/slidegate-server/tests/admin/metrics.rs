@@ -1,4 +1,4 @@
-//! `/metrics`: values and formats.
+//! Tests of `/metrics`: the metric values and the response formats.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -9,8 +9,8 @@ use ureq::http::Request;
 use crate::client::Client;
 use crate::common::Server;
 use crate::grpc;
-use crate::prometheus::program;
-use crate::samples::Samples;
+use crate::prometheus::prometheus_program;
+use crate::samples::MetricSamples;
 use crate::server::Redis;
 
 const POLICY: &str = r#"
@@ -21,11 +21,11 @@ rules:
   - { name: one, limits: [2/h], algorithm: sliding_log }
 "#;
 
-/// The domain of the first two rules. Its name must be escaped in labels.
-const ESCAPED_DOMAIN: &str = r#"a "b" \c"#;
+/// The domain of the first two rules in `POLICY`. The quotes and the backslash must be escaped in metric labels.
+const DOMAIN_WITH_SPECIAL_CHARACTERS: &str = r#"a "b" \c"#;
 
-/// Sends this number of checks, and returns their statuses.
-fn check(client: &Client, domain: &str, times: usize) -> Vec<u16> {
+/// Sends `times` check requests in this domain, and returns the statuses of the responses.
+fn send_checks(client: &Client, domain: &str, times: usize) -> Vec<u16> {
     let request = json!({ "domain": domain, "attributes": { "tenant": "acme" } });
     (0..times).map(|_| client.check(&request).status).collect()
 }
@@ -34,9 +34,12 @@ fn check(client: &Client, domain: &str, times: usize) -> Vec<u16> {
 fn decisions_are_counted_per_limit() {
     let server = Server::start_with_admin(POLICY, &[]);
     let client = Client::new(&server);
-    assert_eq!(check(&client, ESCAPED_DOMAIN, 13), [&[200; 10][..], &[429; 3]].concat());
-    assert_eq!(check(&client, "default", 6), [200, 200, 429, 429, 429, 429]);
-    let samples = Samples::scrape(&server);
+    assert_eq!(
+        send_checks(&client, DOMAIN_WITH_SPECIAL_CHARACTERS, 13),
+        [&[200; 10][..], &[429; 3]].concat()
+    );
+    assert_eq!(send_checks(&client, "default", 6), [200, 200, 429, 429, 429, 429]);
+    let samples = MetricSamples::scrape(&server);
     let outcomes = |domain: &str, rule: &str, limit: &str| {
         ["allowed", "denied", "observed"].map(|outcome| {
             samples.get(&format!(
@@ -62,7 +65,7 @@ fn decisions_are_counted_per_limit() {
 }
 
 #[tokio::test]
-async fn unmatched_requests_count_by_domain_on_every_listener() {
+async fn unmatched_requests_are_counted_by_domain() {
     let policy = "
 rules:
   - { name: login, domain: shop, when: { path: /login }, limits: [1000/h] }
@@ -71,11 +74,11 @@ rules:
 ";
     let server = Server::start_with_admin(policy, &["--grpc", "127.0.0.1:0"]);
     let client = Client::new(&server);
-    let unmatched = |samples: &Samples, domain: &str| {
+    let unmatched = |samples: &MetricSamples, domain: &str| {
         samples.get(&format!(r#"slidegate_unmatched_requests_total{{domain="{domain}"}}"#))
     };
     let unknown = "slidegate_unknown_domain_requests_total";
-    let samples = Samples::scrape(&server);
+    let samples = MetricSamples::scrape(&server);
     let at_start = [unmatched(&samples, "shop"), unmatched(&samples, "mail"), samples.get(unknown)];
     assert_eq!(at_start, [0.0; 3], "present before the first request");
 
@@ -92,13 +95,13 @@ rules:
         let auth = Request::get(format!("/v1/auth?domain={domain}"));
         let auth = auth.header("x-forwarded-uri", path).body(Vec::new()).unwrap();
         assert_eq!(client.send(auth).status, 200);
-        let request = grpc::request([grpc::descriptor(&[("path", path)])]);
+        let request = grpc::new_request([grpc::new_descriptor(&[("path", path)])]);
         grpc::RateLimitRequest { domain: domain.into(), ..request }
     };
     for (domain, path) in [("shop", "/"), ("shop", "/login"), ("shop", "/free"), ("made-up", "/")] {
         grpc.check(send_by_http(domain, path)).await;
     }
-    let samples = Samples::scrape(&server);
+    let samples = MetricSamples::scrape(&server);
     assert_eq!(unmatched(&samples, "shop"), 4.0, "once per listener and endpoint, except peek");
     assert_eq!((unmatched(&samples, "mail"), samples.get(unknown)), (0.0, 4.0));
     assert_eq!(samples.sum("slidegate_unmatched_requests_total", ""), 4.0, "no other domain");
@@ -108,14 +111,14 @@ rules:
 fn requests_are_counted_by_result() {
     let server = Server::start_with_admin(POLICY, &[]);
     let client = Client::new(&server);
-    check(&client, "default", 3);
+    send_checks(&client, "default", 3);
     client.post("/v1/peek", r#"{"attributes":{}}"#);
     client.post("/v1/check", "{");
     client.post("/v1/check", "x".repeat((1 << 20) + 1));
     client.call("GET", "/v1/check");
     client.call("GET", "/healthz");
     client.call("GET", "/nowhere");
-    let samples = Samples::scrape(&server);
+    let samples = MetricSamples::scrape(&server);
     let requests = |result: &str| {
         samples.get(&format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#))
     };
@@ -130,8 +133,8 @@ fn requests_are_counted_by_result() {
 #[test]
 fn metrics_format_follows_accept_header() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let admin = Client::with_address(server.admin());
-    check(&Client::new(&server), "default", 3);
+    let admin = Client::with_address(server.admin_address());
+    send_checks(&Client::new(&server), "default", 3);
     let scrape = |accept: &str| {
         admin.send(Request::get("/metrics").header("accept", accept).body(Vec::new()).unwrap())
     };
@@ -155,9 +158,9 @@ fn metrics_format_follows_accept_header() {
 #[test]
 fn metrics_pass_promtool_lint() {
     let server = Server::start_with_admin(POLICY, &[]);
-    check(&Client::new(&server), "default", 3);
-    let text = Client::with_address(server.admin()).call("GET", "/metrics").body;
-    let mut promtool = program("promtool");
+    send_checks(&Client::new(&server), "default", 3);
+    let text = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
+    let mut promtool = prometheus_program("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut linter = promtool.stderr(Stdio::piped()).spawn().unwrap();
     linter.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
@@ -173,24 +176,25 @@ fn store_outage_is_visible_in_metrics() {
     let flags = ["--store", &address, "--redis-timeout", "200ms"];
     let server = Server::start_with_admin(POLICY, &flags);
     let client = Client::new(&server);
-    let denied = check(&client, "default", 6);
+    let denied = send_checks(&client, "default", 6);
     assert_eq!(denied, [200, 200, 429, 429, 429, 429]);
-    let samples = Samples::scrape(&server);
+    let samples = MetricSamples::scrape(&server);
     let store_calls = samples.get(r#"slidegate_store_seconds_count{store="redis"}"#);
     assert_eq!((store_calls, samples.get("slidegate_deny_cache_hits_total")), (6.0, 4.0));
     assert_eq!(samples.get(r#"slidegate_breaker_open{store="redis"}"#), 0.0);
     assert_eq!(samples.get("slidegate_keys"), 0.0);
     redis.pause();
     // Another tenant of another rule, without an entry in the denial cache.
-    let request = json!({ "domain": ESCAPED_DOMAIN, "attributes": { "tenant": "bob" } });
+    let request =
+        json!({ "domain": DOMAIN_WITH_SPECIAL_CHARACTERS, "attributes": { "tenant": "bob" } });
     let mut degraded = 0.0;
-    while Samples::scrape(&server).get(r#"slidegate_breaker_open{store="redis"}"#) == 0.0 {
+    while MetricSamples::scrape(&server).get(r#"slidegate_breaker_open{store="redis"}"#) == 0.0 {
         assert_eq!(client.check(&request).json()["degraded"], true);
         degraded += 1.0;
         assert!(degraded < 20.0, "the breaker opens");
     }
     assert_eq!(client.check(&request).json()["degraded"], true);
-    let samples = Samples::scrape(&server);
+    let samples = MetricSamples::scrape(&server);
     assert_eq!(samples.get("slidegate_degraded_decisions_total"), degraded + 1.0);
     let errors = |kind: &str| {
         samples.get(&format!(r#"slidegate_store_errors_total{{store="redis",kind="{kind}"}}"#))
@@ -209,7 +213,7 @@ fn evicted_keys_are_counted() {
     for id in 0..30 {
         client.check(&json!({ "attributes": { "id": id.to_string() } }));
     }
-    let samples = Samples::scrape(&server);
+    let samples = MetricSamples::scrape(&server);
     assert_eq!(samples.get("slidegate_keys"), 10.0);
     assert_eq!(samples.get("slidegate_evicted_keys_total"), 20.0);
     let memory = samples.get("slidegate_store_memory_bytes");
@@ -219,7 +223,7 @@ fn evicted_keys_are_counted() {
 #[test]
 fn admin_endpoints_exist_only_on_admin_listener() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let (client, admin) = (Client::new(&server), Client::with_address(server.admin()));
+    let (client, admin) = (Client::new(&server), Client::with_address(server.admin_address()));
     for path in ["/metrics", "/v1/explain", "/v1/top"] {
         assert_eq!(client.call("GET", path).status, 404, "{path}");
     }
@@ -227,5 +231,5 @@ fn admin_endpoints_exist_only_on_admin_listener() {
     assert!(misplaced.status == 404 && misplaced.body.contains("--http"), "{}", misplaced.body);
     assert_eq!(admin.call("GET", "/v1/explain").status, 405);
     let alone = Server::start(POLICY);
-    assert!(server.has_admin() && !alone.has_admin());
+    assert!(server.has_admin_listener() && !alone.has_admin_listener());
 }

@@ -1,10 +1,10 @@
-//! `--observe`: a policy that is evaluated and not enforced.
+//! Tests of the flag `--observe`, with which the server evaluates the policy but denies no request.
 
 use serde_json::json;
 
 use crate::client::Client;
 use crate::common::Server;
-use crate::samples::Samples;
+use crate::samples::MetricSamples;
 
 const POLICY: &str = "
 rules:
@@ -29,7 +29,7 @@ fn observe_mode_allows_all_and_counts_denials() {
             assert!(limits.as_array().unwrap().iter().all(|limit| limit["observed"] == true));
         }
     }
-    let samples = Samples::scrape(&server);
+    let samples = MetricSamples::scrape(&server);
     let count = |rule: &str, outcome: &str| {
         let rule_label = format!(r#"rule="{rule}","#);
         let outcome_label = format!(r#"outcome="{outcome}""#);
@@ -53,7 +53,7 @@ fn observe_mode_allows_all_and_counts_denials() {
 
 #[test]
 fn observe_mode_logs_warning_at_start() {
-    let mut command = crate::common::slidegate();
+    let mut command = crate::common::slidegate_command();
     let policy = crate::common::TempFile::new(".yaml", POLICY);
     command.arg("serve").arg("--policy").arg(policy.path());
     command.args(["--http", "127.0.0.1:0", "--observe"]).env("SLIDEGATE_LOG_LEVEL", "warn");

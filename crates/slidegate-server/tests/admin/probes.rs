@@ -1,4 +1,4 @@
-//! Probes and scrapes while clients hold the maximum number of connections.
+//! Health probes and metric scrapes succeed while clients hold the maximum number of connections.
 
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
@@ -7,21 +7,22 @@ use std::time::Duration;
 use ureq::Agent;
 
 use crate::client::RawConnection;
-use crate::common::{Server, TempFile, slidegate, with_open_file_limit};
+use crate::common::{Server, TempFile, slidegate_command, with_open_file_limit};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 
-/// The `timeoutSeconds` of the probes in `deploy/kubernetes/deployment.yaml`.
+/// Maximum response time of a probe: `timeoutSeconds` of the probes in `deploy/kubernetes/deployment.yaml`.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Incomplete HTTP/1.1 requests: the server waits for the rest.
-const HTTP_STARTS: [&str; 3] =
+/// The first bytes of HTTP/1.1 requests. The server waits for the remaining bytes.
+const INCOMPLETE_HTTP1_REQUESTS: [&str; 3] =
     ["", "GET /heal", "POST /v1/explain HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"];
 
-/// Incomplete HTTP/2 requests. Any bytes other than the preface would close the connection.
-const GRPC_STARTS: [&str; 1] = [""];
+/// The first bytes of HTTP/2 connections, of which the server waits for the remaining bytes. The only entry is empty,
+/// because the server closes a connection that does not begin with the HTTP/2 preface.
+const INCOMPLETE_HTTP2_REQUESTS: [&str; 1] = [""];
 
-/// Opens connections on which the server waits for a request.
+/// Opens `count` connections, and writes one of the incomplete requests in `starts` to each.
 fn open_idle_connections(address: SocketAddr, starts: &[&str], count: usize) -> Vec<RawConnection> {
     let connections = starts.iter().cycle().take(count).map(|start| {
         let mut connection = RawConnection::connect(address);
@@ -31,12 +32,12 @@ fn open_idle_connections(address: SocketAddr, starts: &[&str], count: usize) -> 
     connections.collect()
 }
 
-/// Asserts that every path for probes and scrapes responds within the timeout of a probe.
+/// Asserts that `/healthz`, `/readyz` and `/metrics` respond with status 200 within [`PROBE_TIMEOUT`].
 #[track_caller]
 fn assert_probes_succeed(server: &Server) {
     let agent: Agent = Agent::config_builder().timeout_global(Some(PROBE_TIMEOUT)).build().into();
     for path in ["/healthz", "/readyz", "/metrics"] {
-        let url = format!("http://{}{path}", server.admin());
+        let url = format!("http://{}{path}", server.admin_address());
         let response = agent.get(&url).call().unwrap_or_else(|error| panic!("{path}: {error}"));
         assert_eq!(response.status(), 200, "{path}");
     }
@@ -47,8 +48,8 @@ fn idle_clients_do_not_delay_probes() {
     let flags = ["--grpc", "127.0.0.1:0", "--max-connections", "2"];
     let server = Server::start_with_admin(POLICY, &flags);
     let clients = (
-        open_idle_connections(server.address(), &HTTP_STARTS, 9),
-        open_idle_connections(server.grpc(), &GRPC_STARTS, 9),
+        open_idle_connections(server.address(), &INCOMPLETE_HTTP1_REQUESTS, 9),
+        open_idle_connections(server.grpc_address(), &INCOMPLETE_HTTP2_REQUESTS, 9),
     );
     assert_probes_succeed(&server);
     drop(clients);
@@ -58,7 +59,7 @@ fn idle_clients_do_not_delay_probes() {
 fn idle_admin_connections_do_not_delay_probes() {
     let server = Server::start_with_admin(POLICY, &[]);
     // More than the maximum of 64, and few enough that the others fit into the listen queue.
-    let mut idle = open_idle_connections(server.admin(), &HTTP_STARTS, 150);
+    let mut idle = open_idle_connections(server.admin_address(), &INCOMPLETE_HTTP1_REQUESTS, 150);
     assert_probes_succeed(&server);
     // At most 64 are left: the server has closed the oldest.
     for connection in &mut idle[..150 - 64] {
@@ -73,7 +74,7 @@ fn idle_admin_connections_do_not_delay_probes() {
 #[test]
 fn admin_connection_closes_after_response() {
     let server = Server::start_with_admin(POLICY, &[]);
-    let mut connection = RawConnection::connect(server.admin());
+    let mut connection = RawConnection::connect(server.admin_address());
     connection.write("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
     let response = connection.read_response();
     assert_eq!((response.status, response.header("connection")), (200, Some("close")));
@@ -83,7 +84,7 @@ fn admin_connection_closes_after_response() {
 #[test]
 fn client_connections_leave_file_descriptors_for_probes() {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path());
     for listener in ["--http", "--grpc", "--admin"] {
         command.args([listener, "127.0.0.1:0"]);
@@ -91,8 +92,8 @@ fn client_connections_leave_file_descriptors_for_probes() {
     let server = Server::spawn(&mut with_open_file_limit(300, &command));
     // More than the open file limit, and few enough that the others fit into the listen queues.
     let clients = (
-        open_idle_connections(server.address(), &HTTP_STARTS, 180),
-        open_idle_connections(server.grpc(), &GRPC_STARTS, 180),
+        open_idle_connections(server.address(), &INCOMPLETE_HTTP1_REQUESTS, 180),
+        open_idle_connections(server.grpc_address(), &INCOMPLETE_HTTP2_REQUESTS, 180),
     );
     assert_probes_succeed(&server);
     drop(clients);

@@ -1,4 +1,5 @@
-//! A real Prometheus scrapes a server under load. Its final counts must match the responses that the callers received.
+//! A real Prometheus scrapes a server under load. The final counts in Prometheus must match the responses that the
+//! callers received.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, HttpResponse};
 use crate::common::Server;
-use crate::documented::metrics;
+use crate::documented_metrics::documented_metrics;
 use crate::prometheus::{Prometheus, Sample};
 
 const POLICY: &str = "
@@ -22,14 +23,15 @@ rules:
   - { name: spent, domain: api, per: [tenant], limits: [90000/d], charge: always }
 ";
 
-/// Number of concurrent callers. Few enough that they do not overload the machine.
-const CALLERS: usize = 4;
+/// Number of threads that send requests concurrently, small enough to not overload the machine.
+const CALLER_COUNT: usize = 4;
 
-/// Numbers of request results and limit outcomes, by labels.
-type Counts = BTreeMap<String, u64>;
+/// Number of occurrences of each request result (such as `request denied`) and of each limit outcome (such as
+/// `allowed per-tenant 1s`).
+type CountsByLabel = BTreeMap<String, u64>;
 
-/// Returns the path and body of a caller's `nth` request.
-fn request(nth: usize, caller: usize) -> (&'static str, Value) {
+/// Returns the path and the body of the `nth` request that a caller sends.
+fn nth_request(nth: usize, caller: usize) -> (&'static str, Value) {
     let tenant = format!("t{}", nth % 3);
     let plan = if nth.is_multiple_of(3) { "pro" } else { "free" };
     let attributes =
@@ -39,8 +41,8 @@ fn request(nth: usize, caller: usize) -> (&'static str, Value) {
     (path, json!({ "domain": "api", "attributes": attributes, "cost": cost }))
 }
 
-/// Counts a response.
-fn count_response(counts: &mut Counts, path: &str, response: &HttpResponse) {
+/// Adds the result of a response, and the outcome of each limit in the response, to `counts`.
+fn count_response(counts: &mut CountsByLabel, path: &str, response: &HttpResponse) {
     let mut count = |label: String| *counts.entry(label).or_default() += 1;
     let result = match response.status {
         200 => "allowed",
@@ -76,20 +78,24 @@ fn count_response(counts: &mut Counts, path: &str, response: &HttpResponse) {
     }
 }
 
-/// Sends requests until `stop` is set, and returns the counts of their responses.
-fn run_caller(address: SocketAddr, caller: usize, stop: &AtomicBool) -> Counts {
-    let (client, mut counts) = (Client::with_address(address), Counts::new());
+/// Sends requests to `address` until `stop` is set, and returns the counted results of all responses.
+fn send_requests_until_stopped(
+    address: SocketAddr,
+    caller: usize,
+    stop: &AtomicBool,
+) -> CountsByLabel {
+    let (client, mut counts) = (Client::with_address(address), CountsByLabel::new());
     for nth in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
-        let (path, check) = request(nth, caller);
+        let (path, check) = nth_request(nth, caller);
         let body = if nth % 100 == 3 { "{".to_owned() } else { check.to_string() };
         count_response(&mut counts, path, &client.post(path, body));
     }
     counts
 }
 
-/// Returns the counts of Prometheus.
-fn prometheus_counts(prometheus: &Prometheus) -> Counts {
-    let mut counts = Counts::new();
+/// Queries Prometheus for the request results and limit outcomes that the server has exported.
+fn counts_in_prometheus(prometheus: &Prometheus) -> CountsByLabel {
+    let mut counts = CountsByLabel::new();
     let mut read = |metric: &str, name: fn(&Sample) -> String| {
         for sample in prometheus.query(&format!("{metric} > 0")).unwrap() {
             counts.insert(name(&sample), sample.value as u64);
@@ -112,17 +118,17 @@ fn prometheus_totals_match_responses_under_load() {
     let stop = AtomicBool::new(false);
     let address = server.address();
     let (prometheus, counts) = thread::scope(|scope| {
-        let run = |caller| run_caller(address, caller, &stop);
-        let callers: Vec<_> = (0..CALLERS).map(|nth| scope.spawn(move || run(nth))).collect();
-        let prometheus = Prometheus::start(&[server.admin()]);
+        let run = |caller| send_requests_until_stopped(address, caller, &stop);
+        let callers: Vec<_> = (0..CALLER_COUNT).map(|nth| scope.spawn(move || run(nth))).collect();
+        let prometheus = Prometheus::start(&[server.admin_address()]);
         // The counters continue after a change of the policy.
         for reload in 0..5 {
             let other = format!("{}/d", 90_001 + reload);
-            fs::write(server.policy(), POLICY.replace("90000/d", &other)).unwrap();
+            fs::write(server.policy_path(), POLICY.replace("90000/d", &other)).unwrap();
             server.wait_for_log("the policy has changed");
         }
         stop.store(true, Ordering::Relaxed);
-        let mut total = Counts::new();
+        let mut total = CountsByLabel::new();
         for caller in callers {
             for (label, count) in caller.join().unwrap() {
                 *total.entry(label).or_default() += count;
@@ -131,18 +137,18 @@ fn prometheus_totals_match_responses_under_load() {
         (prometheus, total)
     });
     prometheus.wait_for_scrapes(2);
-    assert_eq!(prometheus_counts(&prometheus), counts);
-    assert_eq!(prometheus.value(r#"slidegate_policy_reloads_total{result="changed"}"#), 5.0);
-    for metric in metrics() {
-        for series in metric.series() {
-            let found = prometheus.series(&series).unwrap();
+    assert_eq!(counts_in_prometheus(&prometheus), counts);
+    assert_eq!(prometheus.single_value(r#"slidegate_policy_reloads_total{result="changed"}"#), 5.0);
+    for metric in documented_metrics() {
+        for series in metric.series_names() {
+            let found = prometheus.series_labels(&series).unwrap();
             assert!(!found.is_empty(), "{series} is documented and missing");
         }
     }
-    let store_calls = prometheus.value("slidegate_store_seconds_count");
-    let decided = prometheus.value("slidegate_request_seconds_count");
+    let store_calls = prometheus.single_value("slidegate_store_seconds_count");
+    let decided = prometheus.single_value("slidegate_request_seconds_count");
     let invalid = counts["request invalid"] as f64;
     assert_eq!(store_calls, decided - invalid, "every decision calls the store once");
     assert!(counts["request denied"] > 0 && counts["request allowed"] > 0, "{counts:?}");
-    assert!(prometheus.value("slidegate_request_seconds_sum") > 0.0);
+    assert!(prometheus.single_value("slidegate_request_seconds_sum") > 0.0);
 }

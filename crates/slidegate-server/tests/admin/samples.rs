@@ -1,22 +1,22 @@
-//! The metrics of a server, as a scraper reads them.
+//! Scrapes and parses the metrics of a server, as Prometheus does.
 
 use std::collections::BTreeMap;
 
 use crate::client::Client;
 use crate::common::Server;
 
-/// Values by name and labels, in the syntax of the response.
-pub struct Samples(BTreeMap<String, f64>);
+/// The values of all series in a scrape. The keys are series names with labels, such as `name{label="value"}`.
+pub struct MetricSamples(BTreeMap<String, f64>);
 
-impl Samples {
-    /// Scrapes a server.
+impl MetricSamples {
+    /// Fetches and parses `/metrics` of the server. Panics if the status is not 200.
     pub fn scrape(server: &Server) -> Self {
-        let response = Client::with_address(server.admin()).call("GET", "/metrics");
+        let response = Client::with_address(server.admin_address()).call("GET", "/metrics");
         assert_eq!(response.status, 200, "{}", response.body);
         Self::parse(&response.body)
     }
 
-    /// Parses the text format.
+    /// Parses metrics in the Prometheus text format.
     pub fn parse(text: &str) -> Self {
         let samples = text.lines().filter(|line| !line.starts_with('#'));
         Self(
@@ -29,14 +29,14 @@ impl Samples {
         )
     }
 
-    /// Returns the value of a sample. Panics if it is missing.
+    /// Returns the value of the series `name`, which includes the labels. Panics if the series is missing.
     #[track_caller]
     pub fn get(&self, name: &str) -> f64 {
         let sample = self.0.get(name);
         *sample.unwrap_or_else(|| panic!("no sample {name} in {:#?}", self.0.keys()))
     }
 
-    /// Returns the sum of all samples of a metric whose labels contain `labels`.
+    /// Returns the sum of all series of the metric whose label text contains `labels`.
     pub fn sum(&self, metric: &str, labels: &str) -> f64 {
         let matches = |name: &str| {
             name.strip_prefix(metric)

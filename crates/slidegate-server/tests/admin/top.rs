@@ -1,4 +1,4 @@
-//! `/v1/top`: the keys that are limited most.
+//! Tests of `/v1/top`, which lists the keys with the most denied requests and the most requests near a limit.
 
 use serde_json::{Value, json};
 
@@ -13,8 +13,8 @@ rules:
   - { name: quiet, limits: [1/h] }
 ";
 
-/// Sends this number of checks for a tenant.
-fn check(server: &Server, tenant: &str, times: usize) {
+/// Sends `times` check requests with this tenant.
+fn send_checks(server: &Server, tenant: &str, times: usize) {
     let client = Client::new(server);
     let attributes = json!({ "tenant": tenant, "ip": "2001:db8::7" });
     for _ in 0..times {
@@ -22,34 +22,35 @@ fn check(server: &Server, tenant: &str, times: usize) {
     }
 }
 
-/// Returns the body of a response of `/v1/top`.
-fn top(server: &Server, query: &str) -> Value {
-    let response = Client::with_address(server.admin()).call("GET", &format!("/v1/top{query}"));
+/// Requests `/v1/top` with this query string, and returns the response body.
+fn get_top_keys(server: &Server, query: &str) -> Value {
+    let response =
+        Client::with_address(server.admin_address()).call("GET", &format!("/v1/top{query}"));
     assert_eq!(response.status, 200, "{}", response.body);
     response.json()
 }
 
-/// Returns the expected entry of a tenant.
-fn key_count(tenant: &str, count: u64) -> Value {
+/// Returns the entry that `/v1/top` must list for the key of this tenant.
+fn expected_entry(tenant: &str, count: u64) -> Value {
     json!({ "key": { "tenant": tenant, "ip": "2001:db8::/64" }, "count": count, "max_overcount": 0 })
 }
 
 #[test]
-fn top_lists_denied_near_and_observed_keys() {
+fn top_lists_denied_near_limit_and_observed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
-    check(&server, "acme", 10);
-    check(&server, "bob", 5);
-    check(&server, "carol", 3);
-    check(&server, "dave", 1);
-    let mut body = top(&server, "");
+    send_checks(&server, "acme", 10);
+    send_checks(&server, "bob", 5);
+    send_checks(&server, "carol", 3);
+    send_checks(&server, "dave", 1);
+    let mut body = get_top_keys(&server, "");
     assert!(body["since_seconds"].take().is_u64());
     let watched = |tenant: &str, count: u64| json!({ "key": { "tenant": tenant }, "count": count, "max_overcount": 0 });
     let expected = json!([
         {
             "domain": "api",
             "rule": "per-tenant",
-            "denied": [key_count("acme", 7), key_count("bob", 2)],
-            "near": [key_count("acme", 1), key_count("bob", 1), key_count("carol", 1)],
+            "denied": [expected_entry("acme", 7), expected_entry("bob", 2)],
+            "near": [expected_entry("acme", 1), expected_entry("bob", 1), expected_entry("carol", 1)],
         },
         {
             "domain": "api",
@@ -72,8 +73,8 @@ fn top_lists_denied_near_and_observed_keys() {
 #[test]
 fn observed_keys_are_never_listed_as_denied() {
     let server = Server::start_with_admin(POLICY, &["--observe"]);
-    check(&server, "acme", 10);
-    let rule = top(&server, "")["rules"][0].clone();
+    send_checks(&server, "acme", 10);
+    let rule = get_top_keys(&server, "")["rules"][0].clone();
     assert_eq!((&rule["rule"], &rule["denied"]), (&json!("watched"), &json!([])));
     assert_eq!(rule["observed"][0]["count"], 8);
 }
@@ -81,12 +82,13 @@ fn observed_keys_are_never_listed_as_denied() {
 #[test]
 fn keys_parameter_limits_listed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
-    (0..70).for_each(|nth| check(&server, &format!("t{nth}"), 4));
-    let denied = |query: &str| top(&server, query)["rules"][0]["denied"].as_array().unwrap().len();
+    (0..70).for_each(|nth| send_checks(&server, &format!("t{nth}"), 4));
+    let denied =
+        |query: &str| get_top_keys(&server, query)["rules"][0]["denied"].as_array().unwrap().len();
     assert_eq!((denied(""), denied("?keys=1"), denied("?keys=64")), (10, 1, 64));
     for invalid in ["?keys=0", "?keys=65", "?keys=x", "?key=1", "?keys=1&a=b"] {
         let response =
-            Client::with_address(server.admin()).call("GET", &format!("/v1/top{invalid}"));
+            Client::with_address(server.admin_address()).call("GET", &format!("/v1/top{invalid}"));
         assert_eq!(response.status, 400, "{invalid}");
         assert!(
             response.body.contains("query: only keys=N is supported, with N from 1 to 64"),

@@ -1,4 +1,4 @@
-//! Unauthenticated peers: their frames are rejected and counted.
+//! Frames of unauthenticated peers are rejected and counted.
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};
@@ -9,11 +9,11 @@ use crate::node::{
 };
 
 #[test]
-fn node_with_wrong_key_is_rejected_and_counted() {
+fn frames_with_wrong_key_are_rejected_and_counted() {
     let configs = node_configs::<3>(&policy_with_max(50, 5));
     let nodes = start_nodes(&configs);
     let rejected =
-        || nodes[0].metric("slidegate_cluster_rejected_frames_total", r#"reason="wrong_mac""#);
+        || nodes[0].metric_sum("slidegate_cluster_rejected_frames_total", r#"reason="wrong_mac""#);
     for (name, key) in [("other", "a key that only strangers know"), ("none", "")] {
         let (name, listen, before) = (name.to_owned(), unused_address(), rejected());
         let outsider = NodeConfig { name, listen, key, ..configs[0].clone() }.start();
@@ -26,12 +26,12 @@ fn node_with_wrong_key_is_rejected_and_counted() {
 }
 
 #[test]
-fn invalid_frames_are_counted_and_harmless() {
+fn invalid_frames_are_counted_and_change_nothing() {
     let configs = node_configs::<2>(&policy_with_max(50, 5));
     let nodes = start_nodes(&configs);
     let target = configs[0].listen;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let rejected = || nodes[0].metric("slidegate_cluster_rejected_frames_total", "");
+    let rejected = || nodes[0].metric_sum("slidegate_cluster_rejected_frames_total", "");
     let before = rejected();
     for length in [0, 1, 50, 200, 1_400, 60_000] {
         socket.send_to(&vec![0xA5; length], target).unwrap();

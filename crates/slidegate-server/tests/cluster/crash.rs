@@ -1,11 +1,12 @@
-//! Nodes that crash, and nodes that are paused for a while.
+//! Counters of the cluster survive the crash or the pause of a node.
 
 use crate::node::{
     Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,
     wait_until_connected,
 };
 
-/// One rule per domain: `bounded` waits for silent nodes, `available` does not.
+/// One rule per domain. While a node is silent (does not respond), each other node allows at most `max_unsynced` more
+/// units under `bounded`, and continues without the silent node under `available`.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:
@@ -15,7 +16,7 @@ rules:
 
 const DOMAINS: [&str; 2] = ["bounded", "available"];
 
-fn wait_for_silence(nodes: &[&Node], silent_node: &str) {
+fn wait_until_silent(nodes: &[&Node], silent_node: &str) {
     for node in nodes {
         let members = || node.members_in_state("silent");
         wait_until("the node is silent", members, |silent| *silent == [silent_node]);
@@ -30,14 +31,14 @@ fn replicated_charges_survive_node_crash() {
         assert_eq!(b.count_allowed(domain, 30), 30);
         wait_for_remaining(&[&a, &b, &c], domain, 60);
     }
-    let before = b.status()["incarnation"].clone();
+    let before = b.cluster_status()["incarnation"].clone();
     drop(b);
-    wait_for_silence(&[&a, &c], "b");
-    assert_eq!(a.metric("slidegate_cluster_members", r#"state="silent""#), 1.0);
+    wait_until_silent(&[&a, &c], "b");
+    assert_eq!(a.metric_sum("slidegate_cluster_members", r#"state="silent""#), 1.0);
     // The killed node may have allowed more than it replicated: the others stop at max_unsynced units each.
     let bounded = a.count_allowed("bounded", 20) + c.count_allowed("bounded", 20);
     assert_eq!(bounded, 10);
-    assert!(a.metric("slidegate_cluster_unsynced_denials_total", "") > 0.0);
+    assert!(a.metric_sum("slidegate_cluster_unsynced_denials_total", "") > 0.0);
     // With `on_partition: available` they continue.
     let available = a.count_allowed("available", 20) + c.count_allowed("available", 20);
     assert_eq!(available, 40);
@@ -46,7 +47,7 @@ fn replicated_charges_survive_node_crash() {
 
     let b = configs[1].start();
     wait_until_connected(&[&a, &b, &c]);
-    assert_ne!(b.status()["incarnation"], before);
+    assert_ne!(b.cluster_status()["incarnation"], before);
     wait_for_remaining(&[&b], "bounded", 50);
     wait_for_remaining(&[&b], "available", 20);
     let nodes = [&a, &b, &c];
@@ -59,17 +60,17 @@ fn replicated_charges_survive_node_crash() {
 }
 
 #[test]
-fn paused_node_catches_up() {
+fn paused_node_receives_missed_charges() {
     let configs = node_configs::<3>(POLICY);
     let [a, b, c] = start_nodes(&configs);
     assert_eq!(b.count_allowed("bounded", 30), 30);
     wait_for_remaining(&[&a, &b, &c], "bounded", 60);
-    b.signal("STOP");
+    b.send_signal("STOP");
     // The others wait for acknowledgements of `b`, both before and after it counts as silent.
     assert_eq!(a.count_allowed("bounded", 20), 5);
-    wait_for_silence(&[&a, &c], "b");
+    wait_until_silent(&[&a, &c], "b");
     assert_eq!(c.count_allowed("bounded", 20), 5);
-    b.signal("CONT");
+    b.send_signal("CONT");
     // The resumed node does not know yet that it was paused.
     let ahead = b.count_allowed("bounded", 5);
     wait_until_connected(&[&a, &b, &c]);

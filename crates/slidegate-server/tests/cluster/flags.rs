@@ -1,26 +1,26 @@
-//! Invalid cluster flags are reported before the server starts anything.
+//! Invalid cluster flags are reported before the server opens any listener.
 
 use std::process::Output;
 
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate_command};
 use crate::node::{policy_with_max, unused_address};
 
-fn serve(flags: &[&str]) -> Output {
+fn run_serve(flags: &[&str]) -> Output {
     let policy = TempFile::new(".yaml", policy_with_max(9, 1));
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     command.args(flags).output().unwrap()
 }
 
-fn stderr(output: &Output) -> &str {
+fn stderr_text(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-/// The flags of a node that listens on any free port.
-const FREE_PORT: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
+/// Flags of a server that forms a cluster alone and listens for peers on any free port.
+const SINGLE_NODE_FLAGS: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 
 #[test]
-fn inconsistent_flags_fail_with_one_line() {
+fn inconsistent_flags_fail_with_one_line_error() {
     let short = TempFile::new(".key", "fifteen letters\n");
     let short = short.path().to_str().unwrap();
     let occupant = Server::start_with(
@@ -72,11 +72,11 @@ fn inconsistent_flags_fail_with_one_line() {
     ] {
         // A default flag is left out if `flags` sets it.
         let is_default = |flag: &&str| !flags.contains(flag);
-        let defaults = FREE_PORT.chunks(2).filter(|pair| is_default(&pair[0])).flatten();
+        let defaults = SINGLE_NODE_FLAGS.chunks(2).filter(|pair| is_default(&pair[0])).flatten();
         let all: Vec<&str> = defaults.chain(flags).copied().collect();
-        let output = serve(&all);
-        assert_eq!(output.status.code(), Some(1), "{all:?}: {}", stderr(&output));
-        let line = stderr(&output);
+        let output = run_serve(&all);
+        assert_eq!(output.status.code(), Some(1), "{all:?}: {}", stderr_text(&output));
+        let line = stderr_text(&output);
         assert!(line.starts_with(flag) && line.contains(expected), "{all:?}: {line}");
         assert_eq!(line.lines().count(), 1, "{line}");
         assert!(!line.contains("letters"), "{line}");
@@ -84,7 +84,7 @@ fn inconsistent_flags_fail_with_one_line() {
 }
 
 #[test]
-fn invalid_flags_are_reported_with_the_remedy() {
+fn invalid_flag_value_error_names_valid_values() {
     for (flag, value, expected) in [
         ("--cluster-listen", "localhost:1", "invalid socket address"),
         ("--cluster-seeds", "a", "slidegate-nodes:7946"),
@@ -94,9 +94,13 @@ fn invalid_flags_are_reported_with_the_remedy() {
         ("--cluster-sync-wait", "2s", "from 0ms to 1s"),
         ("--cluster-max-clock-skew", "2m", "from 0s to 60s"),
     ] {
-        let output = serve(&[flag, value]);
+        let output = run_serve(&[flag, value]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");
-        assert!(stderr(&output).contains(expected), "{flag} {value}: {}", stderr(&output));
+        assert!(
+            stderr_text(&output).contains(expected),
+            "{flag} {value}: {}",
+            stderr_text(&output)
+        );
     }
 }
 
@@ -110,14 +114,15 @@ fn other_stores_ignore_cluster_flags() {
 #[test]
 fn cluster_key_is_never_printed() {
     let secret = "as secret as it gets";
-    let help = slidegate().args(["serve", "--help"]).env("SLIDEGATE_CLUSTER_KEY", secret).output();
+    let help =
+        slidegate_command().args(["serve", "--help"]).env("SLIDEGATE_CLUSTER_KEY", secret).output();
     assert!(!String::from_utf8(help.unwrap().stdout).unwrap().contains(secret));
     let key = TempFile::new(".key", format!("{secret}\r\n"));
     let key = key.path().to_str().unwrap();
     for key_flag in [["--cluster-key", secret], ["--cluster-key-file", key]] {
         let server = Server::start_with(
             &policy_with_max(9, 1),
-            &[&FREE_PORT[..], &key_flag, &["--log-level", "trace"]].concat(),
+            &[&SINGLE_NODE_FLAGS[..], &key_flag, &["--log-level", "trace"]].concat(),
         );
         let log = server.startup_log().concat();
         assert!(!log.contains(secret), "{log}");

@@ -1,4 +1,4 @@
-//! Nodes discover each other and share their counters.
+//! Nodes find each other through their seed addresses, and share their counters.
 
 use std::thread;
 
@@ -19,7 +19,7 @@ fn three_servers_join_and_share_one_limit() {
         loop {
             let outcome = node.check("default");
             allowed += u64::from(outcome.allowed);
-            if !outcome.allowed && node.remaining("default") == 0 {
+            if !outcome.allowed && node.remaining_units("default") == 0 {
                 return allowed;
             }
         }
@@ -31,11 +31,11 @@ fn three_servers_join_and_share_one_limit() {
     assert!((max..=max_allowed_in_window(max, 3, max_unsynced)).contains(&allowed), "{allowed}");
     wait_for_remaining(&nodes.each_ref(), "default", 0);
     for node in &nodes {
-        let alive = node.metric("slidegate_cluster_members", r#"state="alive""#);
-        assert_eq!((alive, node.metric("slidegate_cluster_members", "silent")), (3.0, 0.0));
-        assert!(node.metric("slidegate_cluster_sent_bytes_total", "") > 0.0);
-        assert!(node.metric("slidegate_cluster_received_bytes_total", "") > 0.0);
-        assert_eq!(node.metric("slidegate_keys", ""), 1.0);
+        let alive = node.metric_sum("slidegate_cluster_members", r#"state="alive""#);
+        assert_eq!((alive, node.metric_sum("slidegate_cluster_members", "silent")), (3.0, 0.0));
+        assert!(node.metric_sum("slidegate_cluster_sent_bytes_total", "") > 0.0);
+        assert!(node.metric_sum("slidegate_cluster_received_bytes_total", "") > 0.0);
+        assert_eq!(node.metric_sum("slidegate_keys", ""), 1.0);
     }
 }
 
@@ -49,31 +49,31 @@ fn small_limit_has_no_unsynced_denials() {
     assert_eq!(left, [5, 4, 3, 2, 1, 0]);
     wait_for_remaining(&nodes.each_ref(), "default", 0);
     assert!(nodes.iter().all(|node| !node.check("default").allowed));
-    assert_eq!(nodes[1].metric("slidegate_cluster_unsynced_denials_total", ""), 0.0);
+    assert_eq!(nodes[1].metric_sum("slidegate_cluster_unsynced_denials_total", ""), 0.0);
 }
 
 #[test]
-fn single_node_forms_a_cluster() {
+fn single_node_forms_cluster() {
     let flags =
         ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0", "--cluster-node-name", "only"];
     let server = Server::start_with_admin(&policy_with_max(50, 1), &flags);
     assert!(server.listening_log().contains("store=cluster://"), "{}", server.listening_log());
     let node = Node::new(server);
     assert_eq!(node.count_allowed("default", 60), 50, "a single node waits for no peer");
-    let status = node.status();
+    let status = node.cluster_status();
     assert_eq!((&status["name"], &status["joining"]), (&"only".into(), &false.into()));
     assert_eq!(status["members"], serde_json::json!([]));
-    assert_eq!(node.metric("slidegate_cluster_members", r#"state="alive""#), 1.0);
+    assert_eq!(node.metric_sum("slidegate_cluster_members", r#"state="alive""#), 1.0);
 }
 
 #[test]
-fn host_name_works_as_seed() {
+fn host_name_is_accepted_as_seed() {
     let common = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
     let start_server = |more: &[&str]| {
         Node::new(Server::start_with_admin(&policy_with_max(9, 1), &[&common[..], more].concat()))
     };
     let first = start_server(&[]);
-    let address = first.status()["address"].as_str().unwrap().to_owned();
+    let address = first.cluster_status()["address"].as_str().unwrap().to_owned();
     let (_, port) = address.rsplit_once(':').unwrap();
     let second = start_server(&["--cluster-seeds", &format!("localhost:{port}")]);
     wait_until_connected(&[&first, &second]);
@@ -81,9 +81,9 @@ fn host_name_works_as_seed() {
 }
 
 #[test]
-fn status_without_cluster_is_not_found() {
+fn cluster_status_without_cluster_store_is_404() {
     let server = Server::start_with_admin(&policy_with_max(9, 1), &[]);
-    let admin = Client::with_address(server.admin());
+    let admin = Client::with_address(server.admin_address());
     let response = admin.call("GET", "/v1/cluster");
     assert_eq!(response.status, 404);
     let detail = response.json()["detail"].as_str().unwrap().to_owned();
@@ -92,7 +92,7 @@ fn status_without_cluster_is_not_found() {
 }
 
 #[test]
-fn seeds_started_at_once_form_one_cluster() {
+fn seeds_started_simultaneously_form_one_cluster() {
     let configs = node_configs::<3>(&policy_with_max(90, 5));
     let nodes = thread::scope(|scope| {
         configs
@@ -108,14 +108,14 @@ fn seeds_started_at_once_form_one_cluster() {
 }
 
 #[test]
-fn late_node_receives_all_counters() {
+fn late_joining_node_receives_all_counters() {
     let [first, second, third] = node_configs::<3>(&policy_with_max(100, 50));
     let [first, second] = start_nodes(&[first, second]);
     assert_eq!(first.count_allowed("default", 30) + second.count_allowed("default", 30), 60);
     wait_for_remaining(&[&first, &second], "default", 40);
     let third = third.start();
     wait_until_connected(&[&first, &second, &third]);
-    assert_eq!(third.remaining("default"), 40, "the node has joined, so it has all counters");
-    let lag = || third.status()["members"][0]["lag_ms"].as_u64();
+    assert_eq!(third.remaining_units("default"), 40, "the node has joined, so it has all counters");
+    let lag = || third.cluster_status()["members"][0]["lag_ms"].as_u64();
     wait_until("the third node has replicated everything", lag, |lag| *lag == Some(0));
 }

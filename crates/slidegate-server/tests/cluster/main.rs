@@ -1,7 +1,8 @@
 //! Clusters of server processes over real sockets, with crashed, paused, restarted and partitioned nodes.
 //!
 //! Each process has its own loopback address, so that a restarted node listens on its previous address. After each
-//! failure the documented bound must hold, and all nodes must agree on the remaining units.
+//! failure, the number of allowed units must stay within the documented bound, and all nodes must report the same
+//! number of remaining units.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Cluster nodes as server processes: their configuration, requests to them, and waiting for their state.
+//! Starts cluster nodes as server processes, sends requests to the nodes, and waits until the nodes reach a state.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,24 +15,24 @@ use crate::client::Client;
 use crate::common::Server;
 
 /// The cluster key of all nodes in a test.
-pub const KEY: &str = "a key that only the nodes of tests know";
+pub const CLUSTER_KEY: &str = "a key that only the nodes of tests know";
 
 /// Pause between two polls of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of polls before a wait fails: 40 seconds, far longer than any wait takes.
 const MAX_POLLS: usize = 2_000;
 
-/// Returns a loopback address that no other test uses, also in other test processes.
+/// Returns a loopback address that no other test uses, neither in this process nor in another test process.
 pub fn unused_address() -> SocketAddr {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+    static NEXT_NUMBER: AtomicU8 = AtomicU8::new(1);
+    let nth = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
     assert!(nth > 0, "no unused address is left");
     let process = std::process::id();
     let [second, third] = [process >> 8, process].map(|part| u8::try_from(part % 254 + 1).unwrap());
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, second, third, nth)), 7946)
 }
 
-/// The configuration of a node, which can be started several times.
+/// The configuration of a node. A test can start the same node several times.
 #[derive(Clone)]
 pub struct NodeConfig {
     pub name: String,
@@ -45,14 +45,14 @@ pub struct NodeConfig {
     pub sync_interval: &'static str,
 }
 
-/// Returns the configurations of `N` nodes, named `a`, `b` and so on, all of which are seeds.
+/// Returns the configurations of `N` nodes, named `a`, `b` and so on. The seed list of each node contains all nodes.
 pub fn node_configs<const N: usize>(policy: &str) -> [NodeConfig; N] {
     let mut configs = [(); N].map(|()| NodeConfig {
         name: String::new(),
         listen: unused_address(),
         advertise: None,
         seeds: String::new(),
-        key: KEY,
+        key: CLUSTER_KEY,
         policy: policy.to_owned(),
         // Longer than the default, since other processes compete for the cores.
         sync_wait: "500ms",
@@ -90,9 +90,9 @@ impl NodeConfig {
     }
 }
 
-/// Starts the nodes and waits until they are connected.
+/// Starts the nodes and waits until all of them are connected.
 ///
-/// The first node has only itself as a seed, so it forms the cluster at once instead of searching for others.
+/// The first node has only itself as a seed, so the node forms the cluster at once instead of searching for others.
 pub fn start_nodes<const N: usize>(configs: &[NodeConfig; N]) -> [Node; N] {
     let own = configs[0].advertise.unwrap_or(configs[0].listen).to_string();
     let mut first = Some(NodeConfig { seeds: own, ..configs[0].clone() }.start());
@@ -101,7 +101,7 @@ pub fn start_nodes<const N: usize>(configs: &[NodeConfig; N]) -> [Node; N] {
     nodes
 }
 
-/// A server process that is a cluster node. It is killed when dropped.
+/// A server process that is a cluster node. The process is killed when the value is dropped.
 pub struct Node {
     // The log of a server has a single reader, so `Server` is not `Sync`.
     server: Mutex<Server>,
@@ -109,7 +109,7 @@ pub struct Node {
     admin: Client,
 }
 
-/// The outcome of a check.
+/// The outcome of a check request: whether the request was allowed, and the remaining units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOutcome {
     pub allowed: bool,
@@ -118,26 +118,27 @@ pub struct CheckOutcome {
 
 impl Node {
     pub fn new(server: Server) -> Self {
-        let (client, admin) = (Client::new(&server), Client::with_address(server.admin()));
+        let (client, admin) = (Client::new(&server), Client::with_address(server.admin_address()));
         Self { server: Mutex::new(server), client, admin }
     }
 
-    /// Sends a signal, such as `STOP`.
-    pub fn signal(&self, name: &str) {
-        self.server.lock().unwrap().signal(name);
+    /// Sends a Unix signal, such as `STOP`, to the process.
+    pub fn send_signal(&self, name: &str) {
+        self.server.lock().unwrap().send_signal(name);
     }
 
-    /// Checks a request in a domain with one rule.
+    /// Sends a check request in a domain that has a single rule. An allowed request charges one unit.
     pub fn check(&self, domain: &str) -> CheckOutcome {
-        self.send("/v1/check", domain)
+        self.send_request("/v1/check", domain)
     }
 
-    /// Returns the units that remain in a domain, as far as this node knows.
-    pub fn remaining(&self, domain: &str) -> u64 {
-        self.send("/v1/peek", domain).remaining
+    /// Returns the remaining units of the single rule in a domain, according to the counters of this node. Charges
+    /// nothing.
+    pub fn remaining_units(&self, domain: &str) -> u64 {
+        self.send_request("/v1/peek", domain).remaining
     }
 
-    fn send(&self, path: &str, domain: &str) -> CheckOutcome {
+    fn send_request(&self, path: &str, domain: &str) -> CheckOutcome {
         let request = json!({ "domain": domain, "attributes": { "client": "alice" } });
         let response = self.client.post(path, request.to_string()).json();
         assert_eq!(response["degraded"], false, "{response}");
@@ -145,41 +146,43 @@ impl Node {
         CheckOutcome { allowed: response["allowed"] == true, remaining }
     }
 
-    /// Sends requests until one is denied, at most `max_requests`, and returns the number of allowed requests.
+    /// Sends at most `max_requests` check requests, stops at the first denial, and returns the number of allowed
+    /// requests.
     pub fn count_allowed(&self, domain: &str, max_requests: u64) -> u64 {
         (0..max_requests).take_while(|_| self.check(domain).allowed).count() as u64
     }
 
-    /// Returns the response of `/v1/cluster`.
-    pub fn status(&self) -> Value {
+    /// Returns the response body of `/v1/cluster`, the state of the cluster as this node sees it.
+    pub fn cluster_status(&self) -> Value {
         let response = self.admin.call("GET", "/v1/cluster");
         assert_eq!(response.status, 200, "{}", response.body);
         response.json()
     }
 
-    /// Returns the names of the peers in a state, such as `alive`.
+    /// Returns the names of the peers that this node considers to be in a state, such as `alive`.
     pub fn members_in_state(&self, state: &str) -> Vec<String> {
-        let status = self.status();
+        let status = self.cluster_status();
         let members = status["members"].as_array().unwrap();
         let matching = members.iter().filter(|member| member["state"] == state);
         matching.map(|member| member["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Returns the sum of the series of a metric whose labels contain `label`.
-    pub fn metric(&self, name: &str, label: &str) -> f64 {
+    /// Returns the sum of all series of the metric `name` whose label text contains `label`.
+    pub fn metric_sum(&self, name: &str, label: &str) -> f64 {
         let text = self.admin.call("GET", "/metrics").body;
         let series = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
         series.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
     }
 
-    /// Stops the node gracefully.
-    pub fn stop(self) {
-        self.signal("TERM");
-        assert_eq!(self.server.into_inner().unwrap().exit_code(), Some(0));
+    /// Stops the node gracefully, and asserts that the process exits with code 0.
+    pub fn stop_gracefully(self) {
+        self.send_signal("TERM");
+        assert_eq!(self.server.into_inner().unwrap().wait_for_exit_code(), Some(0));
     }
 }
 
-/// Polls a value until a condition holds. Fails with the description and the last value if it never does.
+/// Calls `poll` until the returned value satisfies `condition`, and returns the value. Panics with `description` and
+/// the last value after [`MAX_POLLS`] calls.
 #[track_caller]
 pub fn wait_until<T: Debug>(
     description: &str,
@@ -196,10 +199,10 @@ pub fn wait_until<T: Debug>(
     panic!("timed out waiting until {description}; last value: {:#?}", poll());
 }
 
-/// Waits until every node sees all other nodes alive, and no further members.
+/// Waits until each of these nodes reports exactly the other nodes as its peers, all of them alive.
 #[track_caller]
 pub fn wait_until_connected(nodes: &[&Node]) {
-    let statuses = || nodes.iter().map(|node| node.status()).collect::<Vec<_>>();
+    let statuses = || nodes.iter().map(|node| node.cluster_status()).collect::<Vec<_>>();
     wait_until("the nodes are connected", statuses, |statuses| {
         statuses.iter().all(|status| {
             let members = status["members"].as_array().unwrap();
@@ -211,24 +214,25 @@ pub fn wait_until_connected(nodes: &[&Node]) {
     });
 }
 
-/// Waits until all nodes report the same remaining units.
+/// Waits until all nodes report exactly `remaining` remaining units in the domain.
 #[track_caller]
 pub fn wait_for_remaining(nodes: &[&Node], domain: &str, remaining: u64) {
-    let values = || nodes.iter().map(|node| node.remaining(domain)).collect::<Vec<_>>();
+    let values = || nodes.iter().map(|node| node.remaining_units(domain)).collect::<Vec<_>>();
     wait_until(&format!("all nodes report {remaining} units"), values, |values| {
         values.iter().all(|value| *value == remaining)
     });
 }
 
-/// Returns the documented bound on the units that all incarnations together allow within a window.
+/// Returns the documented maximum of the units that a cluster allows within one window of an hour. `incarnations` is
+/// the number of node processes, where a restarted node counts again.
 pub fn max_allowed_in_window(max: u64, incarnations: u64, max_unsynced: u64) -> u64 {
     let buckets = Algorithm::SlidingBuckets { precision: None };
     let limit = Limit::new(format!("{max}/h").parse().unwrap(), buckets).unwrap();
     max_units_in_window(&limit, incarnations, max_unsynced, 1)
 }
 
-/// Returns a policy of one rule: at most `max` units in any hour, plus the units that nodes have not replicated to each
-/// other yet. Nodes wait for silent nodes.
+/// Returns a policy with one rule that allows `max` units in any hour. Each node may allow up to `max_unsynced` units
+/// that its peers have not acknowledged yet. While a peer is silent, a node does not exceed that number.
 pub fn policy_with_max(max: u64, max_unsynced: u64) -> String {
     format!(
         "rules: [{{ name: shared, per: [client], algorithm: sliding_buckets, limits: [{max}/h], cluster: {{ max_unsynced: {max_unsynced} }} }}]"

@@ -1,13 +1,13 @@
-//! Limits that a cluster cannot replicate are rejected at the start and at each reload.
+//! A server with the cluster store rejects limits that a cluster cannot replicate, at the start and at each reload.
 
 use std::fs;
 
 use crate::client::Client;
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate_command};
 
-const SINGLE_NODE: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
+const SINGLE_NODE_FLAGS: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 
-const UNREPLICABLE: &str = "\
+const UNREPLICABLE_POLICY: &str = "\
 rules:
   - { name: a, limits: [3/h] }
   - { name: b, limits: [3/h], algorithm: sliding_log }
@@ -17,10 +17,10 @@ rules:
 
 #[test]
 fn start_rejects_unreplicable_limits() {
-    let policy = TempFile::new(".yaml", UNREPLICABLE);
-    let mut command = slidegate();
+    let policy = TempFile::new(".yaml", UNREPLICABLE_POLICY);
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
-    let output = command.args(SINGLE_NODE).output().unwrap();
+    let output = command.args(SINGLE_NODE_FLAGS).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     let path = policy.path().display();
@@ -37,20 +37,20 @@ fn start_rejects_unreplicable_limits() {
         "{stderr}"
     );
     // The memory store accepts the same policy.
-    drop(Server::start_with(UNREPLICABLE, &["--store", "memory"]));
+    drop(Server::start_with(UNREPLICABLE_POLICY, &["--store", "memory"]));
 }
 
 #[test]
 fn reload_rejects_unreplicable_limits() {
     let policy = "rules: [{ name: a, limits: [3/h] }]";
-    let server = Server::start_with_admin(policy, &SINGLE_NODE);
-    fs::write(server.policy(), UNREPLICABLE).unwrap();
+    let server = Server::start_with_admin(policy, &SINGLE_NODE_FLAGS);
+    fs::write(server.policy_path(), UNREPLICABLE_POLICY).unwrap();
     let line = server.wait_for_log("cannot count by `sliding_log`");
     assert!(line.contains(":3:25: "), "{line}");
     server.wait_for_log("policy reload failed");
     let ready = Client::new(&server).call("GET", "/readyz").json();
     assert_eq!(ready["policy"]["rules"], 1);
     assert!(ready["policy"]["problem"].as_str().unwrap().contains("sliding_log"), "{ready}");
-    fs::write(server.policy(), "rules: [{ name: a, limits: [4/h] }]").unwrap();
+    fs::write(server.policy_path(), "rules: [{ name: a, limits: [4/h] }]").unwrap();
     server.wait_for_log("the policy has changed");
 }

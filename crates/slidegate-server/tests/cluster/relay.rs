@@ -1,7 +1,7 @@
-//! Relays between nodes, whose links can be cut.
+//! Network relays between cluster nodes. A test can cut the links of the relays to create a partition.
 //!
 //! Each node advertises the address of a relay, so all traffic to the node passes through it. A cut link delivers
-//! nothing, like an unplugged cable: its connections stay open and wait.
+//! nothing, like an unplugged cable: TCP connections over the link stay open and wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
@@ -11,30 +11,31 @@ use std::thread;
 
 use crate::node::{NodeConfig, unused_address};
 
-/// Buffer size in bytes, enough for the largest datagram.
+/// Size of a read buffer in bytes, enough for the largest UDP datagram.
 const BUFFER_BYTES: usize = 65_536;
 
-/// A network of relays between nodes.
+/// A network of relays through which all traffic between nodes passes.
 #[derive(Clone, Default)]
-pub struct RelayNetwork(Arc<LinkState>);
+pub struct RelayNetwork(Arc<NetworkState>);
 
 #[derive(Default)]
-struct LinkState {
-    /// Pairs of nodes that cannot reach each other.
+struct NetworkState {
+    /// Addresses of node pairs whose link is cut.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
 }
 
-/// The link between two nodes, in both directions.
+/// The network link between two nodes, for traffic in both directions.
 #[derive(Clone)]
 struct RelayLink {
-    state: Arc<LinkState>,
+    state: Arc<NetworkState>,
     ends: [IpAddr; 2],
 }
 
 impl RelayNetwork {
-    /// Creates a relay for each node, and makes the nodes advertise and use the relays.
-    pub fn between(configs: &mut [NodeConfig]) -> Self {
+    /// Creates a relay for each node, and changes the configurations so that nodes advertise the addresses of their
+    /// relays and use relays as seeds.
+    pub fn with_relays_for(configs: &mut [NodeConfig]) -> Self {
         let network = Self::default();
         for config in &mut *configs {
             let relay = unused_address();
@@ -49,8 +50,8 @@ impl RelayNetwork {
         network
     }
 
-    /// Cuts all links between two sets of nodes.
-    pub fn cut(&self, side: &[&NodeConfig], other_side: &[&NodeConfig]) {
+    /// Cuts all links between the nodes of `side` and the nodes of `other_side`.
+    pub fn cut_links(&self, side: &[&NodeConfig], other_side: &[&NodeConfig]) {
         let mut cut = self.0.cut.lock().unwrap();
         for node in side {
             let pairs =
@@ -59,13 +60,13 @@ impl RelayNetwork {
         }
     }
 
-    /// Restores all links.
-    pub fn heal(&self) {
+    /// Restores all links that were cut.
+    pub fn restore_all_links(&self) {
         self.0.cut.lock().unwrap().clear();
         self.0.changed.notify_all();
     }
 
-    fn link(&self, from: SocketAddr, to: SocketAddr) -> RelayLink {
+    fn link_between(&self, from: SocketAddr, to: SocketAddr) -> RelayLink {
         RelayLink { state: self.0.clone(), ends: node_pair(from.ip(), to.ip()) }
     }
 
@@ -73,7 +74,7 @@ impl RelayNetwork {
         let (listener, network) = (TcpListener::bind(relay).unwrap(), self.clone());
         thread::spawn(move || {
             while let Ok((stream, from)) = listener.accept() {
-                let link = network.link(from, to);
+                let link = network.link_between(from, to);
                 thread::spawn(move || link.relay_connection(stream, to));
             }
         });
@@ -84,7 +85,7 @@ impl RelayNetwork {
         thread::spawn(move || {
             let (mut forwarders, mut datagram) = (HashMap::new(), vec![0; BUFFER_BYTES]);
             while let Ok((bytes, from)) = socket.recv_from(&mut datagram) {
-                let link = network.link(from, to);
+                let link = network.link_between(from, to);
                 let forwarder = forwarders.entry(from).or_insert_with(|| {
                     let forwarder = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
                     let (socket, receiver, link) =
@@ -106,7 +107,7 @@ impl RelayLink {
         self.state.cut.lock().unwrap().contains(&self.ends)
     }
 
-    /// Waits while the link is cut.
+    /// Blocks the calling thread while the link is cut.
     fn wait_while_cut(&self) {
         let cut = self.state.cut.lock().unwrap();
         drop(self.state.changed.wait_while(cut, |cut| cut.contains(&self.ends)));
@@ -123,7 +124,7 @@ impl RelayLink {
         }
     }
 
-    /// Copies bytes in one direction until either side closes.
+    /// Copies bytes from one connection to the other until either side closes. Pauses while the link is cut.
     fn copy_bytes(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut bytes = vec![0; BUFFER_BYTES];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -149,7 +150,7 @@ impl RelayLink {
     }
 }
 
-/// Returns both addresses in order, so that each pair has one key.
+/// Returns both addresses in sorted order, so that a pair is equal to the reversed pair.
 fn node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
     [first.min(second), first.max(second)]
 }

@@ -1,4 +1,4 @@
-//! Graceful shutdown of nodes.
+//! Graceful shutdown of cluster nodes loses no charges and delays no peers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +11,10 @@ use crate::node::{
 };
 
 #[test]
-fn departed_node_is_not_waited_for() {
+fn nodes_do_not_wait_for_departed_node() {
     let [a, b, c] = start_nodes(&node_configs::<3>(&policy_with_max(90, 5)));
     assert_eq!(b.count_allowed("default", 30), 30);
-    b.stop();
+    b.stop_gracefully();
     wait_until_connected(&[&a, &c]);
     wait_for_remaining(&[&a, &c], "default", 60);
     assert_eq!(a.count_allowed("default", 40), 40, "far more than max_unsynced");
@@ -29,13 +29,13 @@ fn stopping_node_replicates_its_last_charges() {
         .map(|config| NodeConfig { sync_interval: "5s", ..config });
     let [a, b] = start_nodes(&configs);
     assert_eq!(b.count_allowed("default", 40), 40);
-    b.stop();
+    b.stop_gracefully();
     wait_for_remaining(&[&a], "default", 50);
 }
 
-/// Requests to three nodes in turn, one of which may be restarting.
+/// A loop that sends requests to three nodes in turn, while one of the nodes may be restarting.
 struct RequestLoop {
-    /// `None` while the node restarts.
+    /// The nodes. An entry is `None` while the node restarts.
     nodes: Vec<Mutex<Option<Node>>>,
     allowed: AtomicU64,
     denied: AtomicU64,
@@ -43,7 +43,7 @@ struct RequestLoop {
 }
 
 impl RequestLoop {
-    /// Sends requests to the running nodes in turn, until it is stopped.
+    /// Sends requests to the running nodes in turn, until `is_stopped` is set.
     fn run(&self) {
         for node in self.nodes.iter().cycle() {
             if self.is_stopped.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ fn rolling_restart_loses_no_charges() {
         scope.spawn(|| requests.run());
         for (slot, config) in requests.nodes.iter().zip(&configs) {
             let before = requests.allowed.load(Ordering::Relaxed);
-            slot.lock().unwrap().take().unwrap().stop();
+            slot.lock().unwrap().take().unwrap().stop_gracefully();
             let node = config.start();
             let peers = || node.members_in_state("alive").len();
             wait_until("the node knows its peers", peers, |peers| *peers == 2);

@@ -1,4 +1,4 @@
-//! Shared by the tests of the binary: the program as a child process, and policies as temporary files.
+//! Helpers that all tests of the binary share: the program as a child process, and policies as temporary files.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -11,11 +11,12 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-/// Maximum wait for a line of the log. Much longer than any test needs.
+/// Maximum wait for a log line of a server. Much longer than any test needs.
 const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns a command that runs the program, without `SLIDEGATE_` variables of the test's environment.
-pub fn slidegate() -> Command {
+/// Returns a command that runs the `slidegate` binary, with the admin and gRPC listeners off by default. Environment
+/// variables of the test process that begin with `SLIDEGATE_` are removed.
+pub fn slidegate_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slidegate"));
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("SLIDEGATE_") {
@@ -27,7 +28,7 @@ pub fn slidegate() -> Command {
     command
 }
 
-/// Returns the same command with an open file limit of `limit`.
+/// Returns a command that runs `command` with a maximum of `limit` open files.
 pub fn with_open_file_limit(limit: u32, command: &Command) -> Command {
     let mut limited = Command::new("sh");
     limited.arg("-c").arg(format!(r#"ulimit -n {limit} && exec "$0" "$@""#));
@@ -41,14 +42,14 @@ pub fn with_open_file_limit(limit: u32, command: &Command) -> Command {
     limited
 }
 
-/// A file that is removed when the value is dropped.
+/// A temporary file that is removed when the value is dropped.
 pub struct TempFile(PathBuf);
 
 impl TempFile {
-    /// Writes a file whose name ends with `suffix`.
+    /// Creates a file with this content, whose name ends with `suffix`.
     pub fn new(suffix: &str, content: impl AsRef<[u8]>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{nth}{suffix}", std::process::id());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::write(&path, content).unwrap();
@@ -66,7 +67,7 @@ impl Drop for TempFile {
     }
 }
 
-/// A server process on a free port. It is killed when the value is dropped.
+/// A running server process on a free port. The process is killed when the value is dropped.
 pub struct Server {
     child: Child,
     address: SocketAddr,
@@ -74,23 +75,23 @@ pub struct Server {
     grpc: Option<SocketAddr>,
     /// The log line that reports the address of `--http`.
     listening_log: String,
-    /// The log lines before `listening_log`.
+    /// The log lines that the server wrote before `listening_log`.
     startup_log: Vec<String>,
     log: Receiver<String>,
-    /// Lives as long as the server, because the server logs the removal of its policy file.
+    /// The policy file. The file is kept as long as the server runs, because the server logs the removal of the file.
     policy: Option<TempFile>,
 }
 
 impl Server {
-    /// Starts a server with this policy, and waits until it listens.
+    /// Starts a server with this policy, and waits until the server listens.
     pub fn start(policy: &str) -> Self {
         Self::start_with(policy, &[])
     }
 
-    /// Starts a server with this policy and these flags, and waits until it listens.
+    /// Starts a server with this policy and these flags, and waits until the server listens.
     pub fn start_with(policy: &str, flags: &[&str]) -> Self {
         let file = TempFile::new(".yaml", policy);
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.arg("serve").arg("--policy").arg(file.path()).args(["--http", "127.0.0.1:0"]);
         let mut server = Self::spawn(command.args(flags));
         server.policy = Some(file);
@@ -107,7 +108,7 @@ impl Server {
         Self::start_with(policy, &[&["--grpc", "127.0.0.1:0"], flags].concat())
     }
 
-    /// Starts a server with this command, and waits until it listens.
+    /// Runs a `slidegate serve` command as a child process, and waits until the server listens.
     pub fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -129,7 +130,7 @@ impl Server {
             policy: None,
         };
         loop {
-            let line = server.next_log(LOG_TIMEOUT).unwrap();
+            let line = server.next_log_line(LOG_TIMEOUT).unwrap();
             if let Some((_, address)) = line.split_once("gRPC listening on ") {
                 server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
             }
@@ -150,27 +151,27 @@ impl Server {
     }
 
     /// Returns the path of the policy file. Panics if [`Server::spawn`] started the server.
-    pub fn policy(&self) -> &Path {
+    pub fn policy_path(&self) -> &Path {
         self.policy.as_ref().unwrap().path()
     }
 
-    /// Returns `true` if the server logged an admin address, which it does before `listening_log`.
-    pub fn has_admin(&self) -> bool {
+    /// Returns `true` if the server logged the address of an admin listener at the start.
+    pub fn has_admin_listener(&self) -> bool {
         self.admin.is_some()
     }
 
-    /// Returns the address of the admin listener. Panics if there is none.
-    pub fn admin(&self) -> SocketAddr {
+    /// Returns the address of the admin listener. Panics if the server has no admin listener.
+    pub fn admin_address(&self) -> SocketAddr {
         self.admin.unwrap()
     }
 
-    /// Returns the process ID.
+    /// Returns the process ID of the server.
     pub fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns the address of the gRPC listener. Panics if there is none.
-    pub fn grpc(&self) -> SocketAddr {
+    /// Returns the address of the gRPC listener. Panics if the server has no gRPC listener.
+    pub fn grpc_address(&self) -> SocketAddr {
         self.grpc.unwrap()
     }
 
@@ -184,12 +185,12 @@ impl Server {
         &self.listening_log
     }
 
-    /// Returns the log lines before `listening_log`.
+    /// Returns the log lines that the server wrote before it listened on the HTTP address.
     pub fn startup_log(&self) -> &[String] {
         &self.startup_log
     }
 
-    /// Waits for a log line that contains `part`, and returns it.
+    /// Skips log lines until a line contains `part`, and returns that line.
     pub fn wait_for_log(&self, part: &str) -> String {
         loop {
             match self.log.recv_timeout(LOG_TIMEOUT) {
@@ -200,20 +201,20 @@ impl Server {
         }
     }
 
-    /// Returns the next line of the log, or `None` after `timeout`.
-    pub fn next_log(&self, timeout: Duration) -> Option<String> {
+    /// Returns the next log line. Returns `None` if no line arrives within `timeout`, or if the log has ended.
+    pub fn next_log_line(&self, timeout: Duration) -> Option<String> {
         self.log.recv_timeout(timeout).ok()
     }
 
-    /// Sends a signal to the process, for example `TERM`.
-    pub fn signal(&self, name: &str) {
+    /// Sends a Unix signal, for example `TERM`, to the server process.
+    pub fn send_signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status().unwrap();
         assert!(sent.success());
     }
 
-    /// Waits until the process exits, and returns its exit code.
-    pub fn exit_code(mut self) -> Option<i32> {
+    /// Waits until the server process exits, and returns the exit code. `None` if a signal ended the process.
+    pub fn wait_for_exit_code(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
 }

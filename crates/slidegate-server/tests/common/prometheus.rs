@@ -16,12 +16,12 @@ use serde_json::Value;
 /// Interval of scrapes and of rule evaluations. Short enough that a rate over one second has several samples.
 const SCRAPE_INTERVAL: &str = "200ms";
 
-/// Maximum number of polls for a condition. Much more than any test needs: new targets take longest, because
-/// Prometheus collects them for five seconds.
+/// Maximum number of polls while waiting for Prometheus: 30 seconds. New targets take longest, because
+/// Prometheus collects new targets for five seconds before the first scrape.
 const MAX_POLLS: u32 = 1_500;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A Prometheus process with its own port and folder. It is killed when the value is dropped.
+/// A Prometheus process with its own port and folder. The process is killed when the value is dropped.
 pub struct Prometheus {
     child: Child,
     address: SocketAddr,
@@ -29,7 +29,7 @@ pub struct Prometheus {
     targets: usize,
 }
 
-/// One series of a query result: its labels and its value.
+/// One series in the result of a query, with its labels and its value.
 #[derive(Debug)]
 pub struct Sample {
     pub labels: BTreeMap<String, String>,
@@ -37,17 +37,18 @@ pub struct Sample {
 }
 
 impl Prometheus {
-    /// Starts a Prometheus with these targets and the rules of `deploy/`, and waits for three scrapes of each target.
+    /// Starts Prometheus with the rules in `deploy/prometheus`, and waits until each target has been scraped three
+    /// times.
     pub fn start(targets: &[SocketAddr]) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("prometheus-{}-{nth}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("prometheus.yml"), scrape_config(targets)).unwrap();
         let rules = deploy_folder().join("slidegate.rules.yml");
         fs::copy(rules, folder.join("slidegate.rules.yml")).unwrap();
-        let (child, address) = spawn(&folder);
+        let (child, address) = spawn_prometheus(&folder);
         let prometheus = Self { child, address, folder, targets: targets.len() };
         prometheus.wait_for_scrapes(3);
         prometheus
@@ -57,11 +58,11 @@ impl Prometheus {
         self.address
     }
 
-    /// Returns the current values of an expression.
+    /// Evaluates a PromQL expression, and returns the current value of each resulting series.
     ///
     /// # Errors
     ///
-    /// If the expression is invalid: the message of Prometheus.
+    /// Returns the error message of Prometheus if the expression is invalid.
     pub fn query(&self, expression: &str) -> Result<Vec<Sample>, String> {
         let response = self.call_api("query", &[("query", expression)])?;
         let result = &response["data"]["result"];
@@ -71,7 +72,8 @@ impl Prometheus {
         })
     }
 
-    /// Waits until an expression has values, and returns them.
+    /// Evaluates a PromQL expression until the result is not empty, and returns the result. Panics after [`MAX_POLLS`]
+    /// evaluations.
     pub fn wait_for(&self, expression: &str) -> Vec<Sample> {
         let mut samples = Vec::new();
         self.wait_until(expression, || {
@@ -82,22 +84,23 @@ impl Prometheus {
         samples
     }
 
-    /// Returns the value of an expression that has exactly one.
-    pub fn value(&self, expression: &str) -> f64 {
+    /// Returns the value of a PromQL expression. Panics if the result is not exactly one series.
+    pub fn single_value(&self, expression: &str) -> f64 {
         match &self.query(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))[..] {
             [sample] => sample.value,
             other => panic!("{expression}: {other:?}"),
         }
     }
 
-    /// Returns the labels of the series that match a selector.
-    pub fn series(&self, selector: &str) -> Result<Vec<Value>, String> {
+    /// Returns the label sets of all stored series that match a selector, such as `name{label="value"}`.
+    pub fn series_labels(&self, selector: &str) -> Result<Vec<Value>, String> {
         let response = self.call_api("series", &[("match[]", selector)])?;
         Ok(response["data"].as_array().unwrap().clone())
     }
 
-    /// Waits until every rule has been evaluated, and returns the rules with their state and health.
-    pub fn rules(&self) -> Vec<Value> {
+    /// Waits until every alert and recording rule has been evaluated, and returns the rules with their state and
+    /// health.
+    pub fn evaluated_rules(&self) -> Vec<Value> {
         let mut rules = Vec::new();
         self.wait_until("every rule is evaluated", || {
             let response = self.call_api("rules", &[]).unwrap();
@@ -113,10 +116,10 @@ impl Prometheus {
 
     /// Waits until every target has been scraped `count` more times.
     pub fn wait_for_scrapes(&self, count: u32) {
-        let started = self.value("time()");
+        let started = self.single_value("time()");
         self.wait_until("every target is scraped", || {
             // A scrape has the time at which it began, so one that is in progress now does not count.
-            let elapsed_ms = ((self.value("time()") - started) * 1000.0).max(1.0) as u64;
+            let elapsed_ms = ((self.single_value("time()") - started) * 1000.0).max(1.0) as u64;
             let scrapes = self.query(&format!("sum_over_time(up[{elapsed_ms}ms])")).unwrap();
             scrapes.iter().filter(|scrapes| scrapes.value >= count.into()).count() == self.targets
         });
@@ -155,8 +158,8 @@ impl Drop for Prometheus {
     }
 }
 
-/// Returns a command for a program of Prometheus, which `make test` unpacks.
-pub fn program(name: &str) -> Command {
+/// Returns a command for a program of the Prometheus package, such as `promtool`. `make test` installs the package.
+pub fn prometheus_program(name: &str) -> Command {
     let path =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join("../deploy/prometheus/usr/bin").join(name);
     assert!(
@@ -170,7 +173,7 @@ fn deploy_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus")
 }
 
-/// Returns the configuration of `deploy/` with these targets and short intervals.
+/// Returns the Prometheus configuration in `deploy/prometheus` with these targets and the short [`SCRAPE_INTERVAL`].
 fn scrape_config(targets: &[SocketAddr]) -> String {
     let config = fs::read_to_string(deploy_folder().join("prometheus.yml")).unwrap();
     let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
@@ -188,9 +191,10 @@ fn scrape_config(targets: &[SocketAddr]) -> String {
     })
 }
 
-/// Starts Prometheus on a free port, and waits until it is ready.
-fn spawn(folder: &Path) -> (Child, SocketAddr) {
-    let mut child = program("prometheus")
+/// Starts Prometheus in a folder and on a free port, and waits until Prometheus is ready. Returns the process and its
+/// address.
+fn spawn_prometheus(folder: &Path) -> (Child, SocketAddr) {
+    let mut child = prometheus_program("prometheus")
         .current_dir(folder)
         .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
         .args(["--web.listen-address=127.0.0.1:0"])
@@ -225,7 +229,7 @@ fn parse_sample(series: &Value) -> Sample {
     Sample { labels: labels.collect(), value: parse_value(&series["value"]) }
 }
 
-/// Parses the number in `[time, "number"]`.
+/// Parses the number of a sample in the JSON form `[time, "number"]`.
 fn parse_value(pair: &Value) -> f64 {
     pair[1].as_str().unwrap().parse().unwrap()
 }

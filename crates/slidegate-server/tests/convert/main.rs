@@ -1,4 +1,5 @@
-//! `slidegate convert`, and `serve --ratelimit-config` with files of the reference server.
+//! Tests of `slidegate convert`, which converts configuration files of the Envoy rate limit reference server to a
+//! policy, and of `serve --ratelimit-config`, which reads such files directly.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -9,38 +10,39 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use common::{TempFile, slidegate};
+use common::{TempFile, slidegate_command};
 use slidegate::Policy;
 
-/// Returns the folder with files of the reference server (`*.yaml`) and the equivalent policies (`*.policy`).
-fn folder() -> PathBuf {
+/// Returns the folder with configuration files of the Envoy reference server (`*.yaml`) and the policies (`*.policy`)
+/// to which they must be converted.
+fn test_files_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert/files")
 }
 
-fn run(arguments: &[&str]) -> Output {
-    slidegate().current_dir(folder()).args(arguments).output().unwrap()
+fn run_slidegate(arguments: &[&str]) -> Output {
+    slidegate_command().current_dir(test_files_folder()).args(arguments).output().unwrap()
 }
 
-fn utf8(bytes: &[u8]) -> &str {
+fn parse_utf8(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-/// Runs the program, which must succeed without messages, and returns its standard output.
+/// Runs `slidegate` and returns its standard output. Panics if the program fails or writes to standard error.
 #[track_caller]
 fn run_successfully(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(output.status.success(), "{}", utf8(&output.stderr));
-    assert_eq!(utf8(&output.stderr), "");
-    utf8(&output.stdout).to_owned()
+    let output = run_slidegate(arguments);
+    assert!(output.status.success(), "{}", parse_utf8(&output.stderr));
+    assert_eq!(parse_utf8(&output.stderr), "");
+    parse_utf8(&output.stdout).to_owned()
 }
 
-/// Runs the program, which must fail with an exit code, and returns its standard error.
+/// Runs `slidegate` and returns its standard error. Panics unless the program exits with `code` and prints no output.
 #[track_caller]
-fn run_with_failure(arguments: &[&str], code: i32) -> String {
-    let output = run(arguments);
-    assert_eq!(output.status.code(), Some(code), "{}", utf8(&output.stderr));
-    assert_eq!(utf8(&output.stdout), "");
-    utf8(&output.stderr).to_owned()
+fn run_expecting_failure(arguments: &[&str], code: i32) -> String {
+    let output = run_slidegate(arguments);
+    assert_eq!(output.status.code(), Some(code), "{}", parse_utf8(&output.stderr));
+    assert_eq!(parse_utf8(&output.stdout), "");
+    parse_utf8(&output.stderr).to_owned()
 }
 
 #[test]
@@ -48,7 +50,8 @@ fn converted_files_match_expected_policies() {
     let files = ["addresses", "mail", "order", "quotas", "replaces"];
     for name in files {
         let policy = run_successfully(&["convert", &format!("{name}.yaml")]);
-        let expected = fs::read_to_string(folder().join(name).with_extension("policy")).unwrap();
+        let expected =
+            fs::read_to_string(test_files_folder().join(name).with_extension("policy")).unwrap();
         assert_eq!(policy, expected, "{name}.yaml");
         Policy::from_yaml(&policy).unwrap();
     }
@@ -82,7 +85,7 @@ fn folder_converts_all_files_in_order() {
 }
 
 #[test]
-fn algorithm_flag_selects_the_algorithm() {
+fn algorithm_flag_selects_algorithm_of_limits() {
     let convert = |algorithm: &str| {
         run_successfully(&["convert", "--ratelimit-algorithm", algorithm, "mail.yaml"])
     };
@@ -97,58 +100,59 @@ fn algorithm_flag_selects_the_algorithm() {
         let limits: Vec<_> = policy.limits().map(|(_, limit)| *limit.limit()).collect();
         assert!(limits[..2].iter().all(|limit| limit.algorithm().name() == algorithm));
     }
-    let wrong = run_with_failure(&["convert", "--ratelimit-algorithm", "leaky", "mail.yaml"], 2);
+    let wrong =
+        run_expecting_failure(&["convert", "--ratelimit-algorithm", "leaky", "mail.yaml"], 2);
     assert!(wrong.contains("write one of sliding_log, "), "{wrong}");
 }
 
 #[test]
-fn errors_have_locations_and_suppress_output() {
+fn conversion_errors_have_locations_and_suppress_output() {
     let bad = TempFile::new(
         ".yaml",
         "domain: d\ndescriptors:\n- { kay: a }\n- { key: b, rate_limit: {} }\n",
     );
     let path = bad.path().to_str().unwrap();
-    let wrong = run_with_failure(&["convert", "mail.yaml", path], 1);
+    let wrong = run_expecting_failure(&["convert", "mail.yaml", path], 1);
     let lines: Vec<&str> = wrong.lines().collect();
     assert_eq!(lines.len(), 3, "{wrong}");
     assert!(lines[0].starts_with(&format!("{path}:3:3: a descriptor needs a `key`")), "{wrong}");
     assert!(lines[1].starts_with(&format!("{path}:3:5: unknown field `kay`")), "{wrong}");
     assert!(lines[2].starts_with(&format!("{path}:4:25: `` is not a unit of time")), "{wrong}");
-    let twice = run_with_failure(&["convert", "mail.yaml", "./mail.yaml"], 1);
+    let twice = run_expecting_failure(&["convert", "mail.yaml", "./mail.yaml"], 1);
     assert!(
         twice.starts_with("./mail.yaml:2:9: domain `mail` is already defined in mail.yaml"),
         "{twice}"
     );
     assert!(
-        run_with_failure(&["convert", "nowhere"], 1)
+        run_expecting_failure(&["convert", "nowhere"], 1)
             .starts_with("nowhere: cannot be read: No such file")
     );
     assert!(
-        run_with_failure(&["convert", ".."], 1)
+        run_expecting_failure(&["convert", ".."], 1)
             .contains("there is no *.yaml or *.yml in this folder")
     );
-    run_with_failure(&["convert"], 2);
+    run_expecting_failure(&["convert"], 2);
 }
 
 #[test]
 fn validate_suggests_convert_for_ratelimit_files() {
     let hint =
         "mail.yaml: this looks like a file of the reference server: `slidegate convert mail.yaml`";
-    assert!(run_with_failure(&["validate", "mail.yaml"], 1).contains(hint));
-    assert!(!run_with_failure(&["validate", "nowhere"], 1).contains("convert"));
+    assert!(run_expecting_failure(&["validate", "mail.yaml"], 1).contains(hint));
+    assert!(!run_expecting_failure(&["validate", "nowhere"], 1).contains("convert"));
 }
 
 #[test]
 fn serve_accepts_exactly_one_policy_source() {
-    let none = run_with_failure(&["serve"], 2);
+    let none = run_expecting_failure(&["serve"], 2);
     assert!(none.contains("--policy <FILE>"), "{none}");
-    let both = run_with_failure(&["serve", "--policy", "a", "--ratelimit-config", "b"], 2);
+    let both = run_expecting_failure(&["serve", "--policy", "a", "--ratelimit-config", "b"], 2);
     assert!(both.contains("cannot be used with"), "{both}");
     let serve_in_image = |arguments: &[&str], variable: &str| {
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         let output =
             command.env("SLIDEGATE_POLICY", "policy").env(variable, "files").args(arguments);
-        utf8(&output.output().unwrap().stderr).to_owned()
+        parse_utf8(&output.output().unwrap().stderr).to_owned()
     };
     // An explicit --ratelimit-config takes precedence over the SLIDEGATE_POLICY that a container image sets.
     for arguments in [&["serve"][..], &["serve", "--ratelimit-config", "files"]] {
@@ -157,6 +161,6 @@ fn serve_accepts_exactly_one_policy_source() {
     }
     let wrong = serve_in_image(&["serve", "--policy", "typed"], "SLIDEGATE_RATELIMIT_CONFIG");
     assert!(wrong.starts_with("typed: cannot be read"), "{wrong}");
-    let wrong = run_with_failure(&["serve", "--ratelimit-config", "nowhere"], 1);
+    let wrong = run_expecting_failure(&["serve", "--ratelimit-config", "nowhere"], 1);
     assert!(wrong.starts_with("nowhere: cannot be read"), "{wrong}");
 }

@@ -1,16 +1,16 @@
-//! The Grafana dashboard.
+//! Checks the Grafana dashboard in `deploy/grafana`: queries, documentation and layout of its panels.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::documented::metrics;
-use crate::expression::{find_errors, selectors};
+use crate::documented_metrics::documented_metrics;
+use crate::expression::{find_undocumented, parse_selectors};
 use crate::prometheus::Prometheus;
-use crate::{alerts, elements, exporter, read, string};
+use crate::{alerts, array_elements, as_string, exporter, read_project_file};
 
-/// The values that Grafana substitutes for its variables when "All" is selected.
-const VARIABLES: [(&str, &str); 5] = [
+/// Variables of the dashboard, and the values that Grafana substitutes when "All" is selected.
+const GRAFANA_VARIABLES: [(&str, &str); 5] = [
     ("$__rate_interval", "1s"),
     ("$__range", "1m"),
     ("$job", ".*"),
@@ -18,28 +18,28 @@ const VARIABLES: [(&str, &str); 5] = [
     ("$domain", ".*"),
 ];
 
-fn dashboard() -> Value {
-    serde_json::from_str(&read("deploy/grafana/slidegate.json")).unwrap()
+fn read_dashboard() -> Value {
+    serde_json::from_str(&read_project_file("deploy/grafana/slidegate.json")).unwrap()
 }
 
-/// Returns all panels with data, without row headings.
-fn panels() -> Vec<Value> {
-    let dashboard = dashboard();
-    let panels = elements(&dashboard["panels"]).iter().filter(|panel| panel["type"] != "row");
+/// Returns all dashboard panels that show data. Row headings are omitted.
+fn read_panels() -> Vec<Value> {
+    let dashboard = read_dashboard();
+    let panels = array_elements(&dashboard["panels"]).iter().filter(|panel| panel["type"] != "row");
     panels.cloned().collect()
 }
 
-/// Returns the query expressions of a panel, each with the legend that names the series of its result.
-fn targets(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
-    elements(&panel["targets"])
+/// Returns the queries of a panel: each PromQL expression with its legend, the template for the names of the series.
+fn panel_queries(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
+    array_elements(&panel["targets"])
         .iter()
-        .map(|target| (string(&target["expr"]), string(&target["legendFormat"])))
+        .map(|target| (as_string(&target["expr"]), as_string(&target["legendFormat"])))
 }
 
-/// Returns the selector and the label of each variable's query, which is `label_values(metric{…}, label)`.
+/// Returns the selector and the label of each variable query. A query has the form `label_values(metric{…}, label)`.
 fn variable_queries() -> Vec<(String, String)> {
-    let dashboard = dashboard();
-    let queries = elements(&dashboard["templating"]["list"]).iter();
+    let dashboard = read_dashboard();
+    let queries = array_elements(&dashboard["templating"]["list"]).iter();
     let queries = queries.filter_map(|variable| variable["query"]["query"].as_str());
     let parts = queries.map(|query| {
         let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
@@ -49,9 +49,9 @@ fn variable_queries() -> Vec<(String, String)> {
     parts.collect()
 }
 
-/// Returns an expression with its variables substituted, as Grafana sends it.
+/// Replaces the dashboard variables in a PromQL expression with the values of [`GRAFANA_VARIABLES`], as Grafana does.
 fn substitute_variables(expression: &str) -> String {
-    let substituted = VARIABLES
+    let substituted = GRAFANA_VARIABLES
         .iter()
         .fold(expression.to_owned(), |text, (variable, value)| text.replace(variable, value));
     assert!(!substituted.contains('$'), "unknown variable: {substituted}");
@@ -60,9 +60,9 @@ fn substitute_variables(expression: &str) -> String {
 
 #[test]
 fn prometheus_returns_data_for_every_panel() {
-    let prometheus = Prometheus::start(&[exporter::start()]);
-    for panel in panels() {
-        for (expression, legend) in targets(&panel) {
+    let prometheus = Prometheus::start(&[exporter::start_fake_exporter()]);
+    for panel in read_panels() {
+        for (expression, legend) in panel_queries(&panel) {
             let expression = substitute_variables(expression);
             let samples = prometheus.wait_for(&expression);
             for sample in &samples {
@@ -75,43 +75,44 @@ fn prometheus_returns_data_for_every_panel() {
     }
     let variables = variable_queries();
     for (selector, label) in &variables {
-        let series = prometheus.series(&substitute_variables(selector)).unwrap();
+        let series = prometheus.series_labels(&substitute_variables(selector)).unwrap();
         let has = |series: &Value| series.get(label).is_some();
         assert!(!series.is_empty() && series.iter().all(has), "{selector}, {label}");
     }
     assert_eq!(variables.len(), 3);
 }
 
-/// Returns the labels in `{{rule}} / {{limit}}`.
+/// Returns the label names in a legend template: `rule` and `limit` for `{{rule}} / {{limit}}`.
 fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
     legend.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0)
 }
 
 #[test]
-fn dashboard_queries_exactly_the_documented_metrics() {
-    let metrics = metrics();
-    let panels = panels();
-    let expressions = panels.iter().flat_map(targets).map(|(expression, _)| expression.to_owned());
+fn dashboard_queries_exactly_documented_metrics() {
+    let metrics = documented_metrics();
+    let panels = read_panels();
+    let expressions =
+        panels.iter().flat_map(panel_queries).map(|(expression, _)| expression.to_owned());
     let expressions: Vec<String> =
         expressions.chain(variable_queries().into_iter().map(|(name, _)| name)).collect();
     let mut names = BTreeSet::new();
     for expression in &expressions {
-        // The variables are not substituted: `find_errors` does not need their values.
-        let errors = find_errors(expression, &metrics, &BTreeSet::new());
+        // The variables are not substituted: `find_undocumented` does not need their values.
+        let errors = find_undocumented(expression, &metrics, &BTreeSet::new());
         assert!(errors.is_empty(), "{expression}: {errors:?}");
-        names.extend(selectors(expression).into_iter().map(|selector| selector.name));
+        names.extend(parse_selectors(expression).into_iter().map(|selector| selector.name));
     }
     let is_shown = |series: &String| names.contains(series);
     let hidden: Vec<_> =
-        metrics.iter().filter(|metric| !metric.series().iter().any(is_shown)).collect();
+        metrics.iter().filter(|metric| !metric.series_names().iter().any(is_shown)).collect();
     assert!(hidden.is_empty(), "on no panel: {hidden:?}");
 }
 
 #[test]
-fn every_panel_filters_by_the_variables() {
-    for panel in panels() {
-        for (expression, _) in targets(&panel) {
-            for selector in selectors(expression) {
+fn every_panel_filters_by_dashboard_variables() {
+    for panel in read_panels() {
+        for (expression, _) in panel_queries(&panel) {
+            for selector in parse_selectors(expression) {
                 let has = |label: &str, value: &str| {
                     selector.labels.iter().any(|(name, is)| name == label && *is == [value])
                 };
@@ -124,7 +125,7 @@ fn every_panel_filters_by_the_variables() {
             }
         }
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
-        for target in elements(&panel["targets"]) {
+        for target in array_elements(&panel["targets"]) {
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
         }
     }
@@ -133,14 +134,14 @@ fn every_panel_filters_by_the_variables() {
 #[test]
 fn every_panel_has_title_description_and_unit() {
     let mut titles = BTreeSet::new();
-    for panel in panels() {
-        let title = string(&panel["title"]).to_owned();
-        let description = string(&panel["description"]);
+    for panel in read_panels() {
+        let title = as_string(&panel["title"]).to_owned();
+        let description = as_string(&panel["description"]);
         assert!(
             description.len() > title.len() && description.ends_with('.'),
             "{title}: {description}"
         );
-        let unit = string(&panel["fieldConfig"]["defaults"]["unit"]);
+        let unit = as_string(&panel["fieldConfig"]["defaults"]["unit"]);
         let units = ["reqps", "ops", "percentunit", "s", "Bps", "bytes", "short", "none"];
         assert!(units.contains(&unit), "{title}: {unit}");
         assert!(titles.insert(title), "duplicate panel title: {}", panel["title"]);
@@ -150,9 +151,9 @@ fn every_panel_has_title_description_and_unit() {
 
 #[test]
 fn panels_do_not_overlap() {
-    let dashboard = dashboard();
+    let dashboard = read_dashboard();
     let (mut occupied, mut ids) = (BTreeSet::new(), BTreeSet::new());
-    for panel in elements(&dashboard["panels"]) {
+    for panel in array_elements(&dashboard["panels"]) {
         let position = |name: &str| panel["gridPos"][name].as_u64().unwrap();
         assert!(
             position("x") + position("w") <= 24,
@@ -177,10 +178,10 @@ fn panels_do_not_overlap() {
 }
 
 #[test]
-fn alerts_named_by_panels_exist() {
-    let panels = panels();
+fn alerts_in_panel_descriptions_exist() {
+    let panels = read_panels();
     let words =
-        panels.iter().flat_map(|panel| string(&panel["description"]).split([' ', '.', ',']));
+        panels.iter().flat_map(|panel| as_string(&panel["description"]).split([' ', '.', ',']));
     let named_alerts: BTreeSet<&str> = words.filter(|word| word.starts_with("Slidegate")).collect();
     assert!(!named_alerts.is_empty());
     let alerts = alerts::alert_names();

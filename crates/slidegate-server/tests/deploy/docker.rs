@@ -1,66 +1,72 @@
-//! The Dockerfile. No test builds the image: a linter checks the file, and cargo checks the copied files.
+//! Checks the Dockerfile without building the image: a linter checks the file, and cargo checks that the copied files
+//! form a workspace.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{project, read, run_command, venv_program};
+use crate::{project_path, read_project_file, run_command, venv_program};
 
-const FILE: &str = "deploy/Dockerfile";
+const DOCKERFILE: &str = "deploy/Dockerfile";
 
-/// Returns the instructions, each on one line, without comments.
-fn instructions() -> Vec<String> {
-    let text = read(FILE);
+/// Returns the instructions of the Dockerfile, each joined to one line, without comments.
+fn read_instructions() -> Vec<String> {
+    let text = read_project_file(DOCKERFILE);
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let joined = lines.collect::<Vec<_>>().join("\n").replace("\\\n", " ");
     joined.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Returns the arguments of each instruction of one kind, such as `COPY`.
-fn arguments_of<'i>(instructions: &'i [String], name: &str) -> Vec<&'i str> {
+/// Returns the arguments of each instruction with the name `name`, such as `COPY`.
+fn instruction_arguments<'i>(instructions: &'i [String], name: &str) -> Vec<&'i str> {
     let name = format!("{name} ");
     instructions.iter().filter_map(|line| line.strip_prefix(&name)).collect()
 }
 
 #[test]
-fn dockerfile_passes_the_linter() {
-    run_command(venv_program("hadolint").args(["--failure-threshold", "style"]).arg(project(FILE)));
+fn dockerfile_passes_linter() {
+    run_command(
+        venv_program("hadolint")
+            .args(["--failure-threshold", "style"])
+            .arg(project_path(DOCKERFILE)),
+    );
 }
 
 #[test]
-fn image_contains_only_unprivileged_binary() {
-    let instructions = instructions();
+fn image_contains_only_binary_and_unprivileged_user() {
+    let instructions = read_instructions();
     let last = instructions.iter().position(|line| line == "FROM scratch").expect("a last stage");
     let image = &instructions[last + 1..];
-    assert_eq!(arguments_of(image, "COPY"), ["--from=build /slidegate /slidegate"]);
+    assert_eq!(instruction_arguments(image, "COPY"), ["--from=build /slidegate /slidegate"]);
     assert!(
-        arguments_of(image, "RUN").is_empty() && arguments_of(image, "FROM").is_empty(),
+        instruction_arguments(image, "RUN").is_empty()
+            && instruction_arguments(image, "FROM").is_empty(),
         "{image:?}"
     );
-    let [user] = arguments_of(image, "USER")[..] else { panic!("one user: {image:?}") };
+    let [user] = instruction_arguments(image, "USER")[..] else { panic!("one user: {image:?}") };
     let ids: Vec<u32> = user.split(':').map(|id| id.parse().expect("a number")).collect();
     assert!(ids.len() == 2 && !ids.contains(&0), "{user}");
     // The exec form starts no shell, so the program itself receives signals.
-    assert_eq!(arguments_of(image, "ENTRYPOINT"), ["[\"/slidegate\"]"]);
+    assert_eq!(instruction_arguments(image, "ENTRYPOINT"), ["[\"/slidegate\"]"]);
 }
 
 #[test]
 fn dockerfile_uses_minimum_rust_version() {
-    let manifest = read("Cargo.toml");
+    let manifest = read_project_file("Cargo.toml");
     let (_, rest) = manifest.split_once("\nrust-version = \"").unwrap();
     let version = rest.split('"').next().unwrap();
     assert_eq!(
-        arguments_of(&instructions(), "FROM")[0],
+        instruction_arguments(&read_instructions(), "FROM")[0],
         format!("rust:{version}-bookworm AS build")
     );
 }
 
 #[test]
-fn docker_context_is_complete_workspace() {
-    let ignored = read(".dockerignore");
+fn docker_context_contains_complete_workspace() {
+    let ignored = read_project_file(".dockerignore");
     let context: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
-    let instructions = instructions();
-    let copies = arguments_of(&instructions, "COPY");
+    let instructions = read_instructions();
+    let copies = instruction_arguments(&instructions, "COPY");
     let mut copied: Vec<&str> = copies
         .iter()
         .filter(|copy| !copy.starts_with("--from"))
@@ -76,7 +82,10 @@ fn docker_context_is_complete_workspace() {
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     run_command(
-        Command::new("cp").arg("-r").args(context.iter().map(|path| project(path))).arg(&folder),
+        Command::new("cp")
+            .arg("-r")
+            .args(context.iter().map(|path| project_path(path)))
+            .arg(&folder),
     );
     for excluded in ignored.lines().filter(|line| line.starts_with("crates/")) {
         let excluded = folder.join(excluded);

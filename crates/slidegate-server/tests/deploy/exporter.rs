@@ -1,22 +1,22 @@
-//! A fake slidegate that exports every series documented in docs/OPERATIONS.md. Its counters grow with each scrape.
+//! A fake server that exports every metric documented in docs/OPERATIONS.md. The counters grow with each scrape.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use crate::documented::{Metric, metrics};
+use crate::documented_metrics::{DocumentedMetric, documented_metrics};
 
-/// Starts the exporter, which listens until the process ends, and returns its address.
-pub fn start() -> SocketAddr {
+/// Starts the fake server, and returns its address. The server listens until the test process ends.
+pub fn start_fake_exporter() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let metrics = metrics();
+    let metrics = documented_metrics();
     thread::spawn(move || {
         for (scrapes, stream) in (1_u32..).zip(listener.incoming()) {
             let mut stream = stream.unwrap();
             // The request has no body and arrives in one piece.
             let _ = stream.read(&mut [0; 4096]);
-            let body = exposition(&metrics, scrapes);
+            let body = render_metrics(&metrics, scrapes);
             let head =
                 "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\nconnection: close";
             let _ = write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -25,13 +25,14 @@ pub fn start() -> SocketAddr {
     address
 }
 
-/// Renders the metrics in the text format of Prometheus.
-fn exposition(metrics: &[Metric], scrapes: u32) -> String {
+/// Renders the metrics in the text format of Prometheus. `scrapes` is the number of scrapes so far, from which the
+/// counter values are derived.
+fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     let mut text = String::new();
     for metric in metrics {
-        let Metric { name, kind, .. } = metric;
+        let DocumentedMetric { name, kind, .. } = metric;
         text += &format!("# TYPE {name} {kind}\n");
-        for labels in label_sets(metric) {
+        for labels in label_combinations(metric) {
             let total = 20.0 * f64::from(scrapes);
             match kind.as_str() {
                 "counter" => text += &format!("{name}{{{labels}}} {total}\n"),
@@ -51,8 +52,9 @@ fn exposition(metrics: &[Metric], scrapes: u32) -> String {
     text
 }
 
-/// Returns all combinations of the label values of a metric, with the value `some` for labels without fixed values.
-fn label_sets(metric: &Metric) -> Vec<String> {
+/// Returns the label text of each combination of the label values of a metric. A label without fixed values has the
+/// value `some`.
+fn label_combinations(metric: &DocumentedMetric) -> Vec<String> {
     metric.labels.iter().fold(vec![String::new()], |before, label| {
         let some = ["some".to_owned()];
         let values = if label.values.is_empty() { &some[..] } else { &label.values };

@@ -1,24 +1,24 @@
-//! Metrics, labels and values that a PromQL expression selects.
+//! Finds the slidegate metrics in PromQL expressions, and checks that each metric, label and value is documented.
 //!
-//! This scans expressions without a full parser. Prometheus itself checks their syntax.
+//! The scan does not fully parse the expressions. Prometheus itself checks the syntax.
 
 use std::collections::BTreeSet;
 
-use crate::documented::Metric;
+use crate::documented_metrics::DocumentedMetric;
 
-/// Labels that Prometheus adds, and the label of histogram buckets.
+/// Labels that are allowed on every metric: `job` and `instance`, which Prometheus adds, and the histogram label `le`.
 const IMPLICIT_LABELS: [&str; 3] = ["job", "instance", "le"];
 
-/// A metric of slidegate in an expression, with its label matchers.
+/// A slidegate metric in a PromQL expression, with its label matchers.
 #[derive(Debug, PartialEq)]
-pub struct Selector {
+pub struct MetricSelector {
     pub name: String,
-    /// Name and values of each label; several values if the matcher is an alternative.
+    /// Name of each matched label, and the values in the matcher. A matcher such as `kind=~"p|q"` has several values.
     pub labels: Vec<(String, Vec<String>)>,
 }
 
-/// Finds the metrics of slidegate in an expression, or in a list of series.
-pub fn selectors(expression: &str) -> Vec<Selector> {
+/// Returns all slidegate metrics in a PromQL expression or in the name of a series.
+pub fn parse_selectors(expression: &str) -> Vec<MetricSelector> {
     let is_name_char = |char: char| char.is_ascii_alphanumeric() || char == '_' || char == ':';
     let mut found = Vec::new();
     let mut rest = expression;
@@ -33,15 +33,16 @@ pub fn selectors(expression: &str) -> Vec<Selector> {
         rest = after;
         if name.contains("slidegate") {
             let labels = after.strip_prefix('{').map(|inner| inner.split_once('}').unwrap().0);
-            let labels = labels.map(matchers).unwrap_or_default();
-            found.push(Selector { name: name.to_owned(), labels });
+            let labels = labels.map(parse_matchers).unwrap_or_default();
+            found.push(MetricSelector { name: name.to_owned(), labels });
         }
     }
     found
 }
 
-/// Parses the matchers `a="x", b=~"y|z"`. No label value of slidegate contains a comma.
-fn matchers(inner: &str) -> Vec<(String, Vec<String>)> {
+/// Parses label matchers such as `a="x", b=~"y|z"`: label names with their values. Assumes that no value contains a
+/// comma.
+fn parse_matchers(inner: &str) -> Vec<(String, Vec<String>)> {
     let parse = |matcher: &str| {
         let (name, value) = matcher.split_once(['=', '!']).unwrap();
         let value = value.split('"').nth(1).unwrap();
@@ -50,21 +51,21 @@ fn matchers(inner: &str) -> Vec<(String, Vec<String>)> {
     inner.split(',').filter(|matcher| !matcher.trim().is_empty()).map(parse).collect()
 }
 
-/// Returns an error for each undocumented metric, label or value in an expression, except for the series of recording
-/// rules (`recorded`).
-pub fn find_errors(
+/// Returns an error for each undocumented metric, label or label value in a PromQL expression. Series in `recorded`,
+/// which recording rules create, are allowed.
+pub fn find_undocumented(
     expression: &str,
-    metrics: &[Metric],
+    metrics: &[DocumentedMetric],
     recorded: &BTreeSet<String>,
 ) -> Vec<String> {
-    let selectors = selectors(expression);
+    let selectors = parse_selectors(expression);
     let own_metrics = selectors.into_iter().filter(|selector| !recorded.contains(&selector.name));
     own_metrics.filter_map(|selector| selector_error(&selector, metrics)).collect()
 }
 
-fn selector_error(selector: &Selector, metrics: &[Metric]) -> Option<String> {
+fn selector_error(selector: &MetricSelector, metrics: &[DocumentedMetric]) -> Option<String> {
     let name = &selector.name;
-    let Some(metric) = metrics.iter().find(|metric| metric.series().contains(name)) else {
+    let Some(metric) = metrics.iter().find(|metric| metric.series_names().contains(name)) else {
         return Some(format!("no metric `{name}`"));
     };
     selector.labels.iter().find_map(|(label, values)| {
@@ -88,20 +89,20 @@ fn selectors_are_parsed_with_their_labels() {
         let owned = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();
         let labels =
             labels.iter().map(|&(name, values)| (name.to_owned(), owned(values))).collect();
-        Selector { name: name.to_owned(), labels }
+        MetricSelector { name: name.to_owned(), labels }
     };
     let expected = [
         selector("slidegate_a_total", &[("job", &["x"]), ("kind", &["p", "q"])]),
         selector("x:slidegate_b:y", &[]),
     ];
-    assert_eq!(selectors(expression), expected);
+    assert_eq!(parse_selectors(expression), expected);
 }
 
 #[test]
-fn unknown_names_labels_and_values_are_reported() {
-    let metrics = crate::documented::metrics();
+fn undocumented_names_labels_and_values_are_reported() {
+    let metrics = crate::documented_metrics::documented_metrics();
     let errors = |expression: &str| {
-        find_errors(expression, &metrics, &BTreeSet::from(["r:slidegate:x".to_owned()]))
+        find_undocumented(expression, &metrics, &BTreeSet::from(["r:slidegate:x".to_owned()]))
     };
     for valid in [
         "slidegate_keys{job=\"a\",instance=\"b\"}",

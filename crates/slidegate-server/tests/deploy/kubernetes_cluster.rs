@@ -1,21 +1,24 @@
-//! The Kubernetes manifests of a cluster, applied as patches to the base manifests.
+//! Checks the manifests in `deploy/kubernetes-cluster`, which patch the base manifests so that the pods form a cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::{Map, Value, json};
 
-use crate::common::{Server, TempFile, slidegate};
-use crate::{elements, project, read, read_yaml, run_command, string, venv_program};
+use crate::common::{Server, TempFile, slidegate_command};
+use crate::{
+    array_elements, as_string, project_path, read_project_file, read_project_yaml, run_command,
+    venv_program,
+};
 
-const FOLDER: &str = "deploy/kubernetes-cluster";
+const OVERLAY_FOLDER: &str = "deploy/kubernetes-cluster";
 
-fn overlay_manifest(name: &str) -> Value {
-    read_yaml(&format!("{FOLDER}/{name}.yaml"))
+fn read_overlay_manifest(name: &str) -> Value {
+    read_project_yaml(&format!("{OVERLAY_FOLDER}/{name}.yaml"))
 }
 
-/// Applies a strategic merge patch as Kubernetes does: maps are merged by field, where null removes a field, and lists
-/// are merged by the names of their elements.
+/// Applies a strategic merge patch to a manifest as Kubernetes does. Maps are merged by field, and null removes a
+/// field. Lists whose elements have names are merged by name, and other lists are replaced.
 fn apply_patch(manifest: &Value, patch: &Value) -> Value {
     match (manifest, patch) {
         (Value::Object(fields), Value::Object(changes)) => {
@@ -30,7 +33,7 @@ fn apply_patch(manifest: &Value, patch: &Value) -> Value {
         }
         (_, Value::Object(_)) => apply_patch(&Value::Object(Map::new()), patch),
         (_, Value::Array(changes)) if changes.iter().all(|change| change["name"].is_string()) => {
-            let mut merged = elements(manifest).to_vec();
+            let mut merged = array_elements(manifest).to_vec();
             for change in changes {
                 let existing = merged.iter_mut().find(|element| element["name"] == change["name"]);
                 match existing {
@@ -44,40 +47,48 @@ fn apply_patch(manifest: &Value, patch: &Value) -> Value {
     }
 }
 
-fn deployment() -> Value {
-    apply_patch(&read_yaml("deploy/kubernetes/deployment.yaml"), &overlay_manifest("deployment"))
+fn read_patched_deployment() -> Value {
+    apply_patch(
+        &read_project_yaml("deploy/kubernetes/deployment.yaml"),
+        &read_overlay_manifest("deployment"),
+    )
 }
 
-fn environment() -> Vec<Value> {
-    let deployment = deployment();
-    let [container] = elements(&deployment["spec"]["template"]["spec"]["containers"]) else {
+fn environment_of_container() -> Vec<Value> {
+    let deployment = read_patched_deployment();
+    let [container] = array_elements(&deployment["spec"]["template"]["spec"]["containers"]) else {
         panic!("one container")
     };
-    elements(&container["env"]).to_vec()
+    array_elements(&container["env"]).to_vec()
 }
 
 #[test]
-fn kubernetes_accepts_the_manifests() {
-    let deployment = TempFile::new(".yaml", deployment().to_string());
+fn kubernetes_schemas_accept_cluster_manifests() {
+    let deployment = TempFile::new(".yaml", read_patched_deployment().to_string());
     for version in ["1.30", "1.37"] {
-        let files = ["nodes", "network"].map(|name| project(FOLDER).join(format!("{name}.yaml")));
+        let files = ["nodes", "network"]
+            .map(|name| project_path(OVERLAY_FOLDER).join(format!("{name}.yaml")));
         let mut validate = venv_program("kubernetes-validate");
         run_command(validate.args(["--strict", "-k", version]).args(files).arg(deployment.path()));
     }
 }
 
 #[test]
-fn kustomization_lists_every_manifest() {
-    let kustomization = overlay_manifest("kustomization");
-    let mut listed: Vec<String> =
-        elements(&kustomization["resources"]).iter().map(|name| string(name).to_owned()).collect();
+fn kustomization_lists_every_cluster_manifest() {
+    let kustomization = read_overlay_manifest("kustomization");
+    let mut listed: Vec<String> = array_elements(&kustomization["resources"])
+        .iter()
+        .map(|name| as_string(name).to_owned())
+        .collect();
     assert_eq!(listed.remove(0), "../kubernetes");
     listed.extend(
-        elements(&kustomization["patches"]).iter().map(|patch| string(&patch["path"]).into()),
+        array_elements(&kustomization["patches"])
+            .iter()
+            .map(|patch| as_string(&patch["path"]).into()),
     );
     listed.push("kustomization.yaml".to_owned());
     listed.sort();
-    let files = fs::read_dir(project(FOLDER)).unwrap();
+    let files = fs::read_dir(project_path(OVERLAY_FOLDER)).unwrap();
     let mut files: Vec<String> =
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
     files.sort();
@@ -85,26 +96,30 @@ fn kustomization_lists_every_manifest() {
 }
 
 #[test]
-fn only_pods_reach_the_cluster_port() {
-    let (deployment, service, policy) =
-        (deployment(), overlay_manifest("nodes"), overlay_manifest("network"));
+fn only_slidegate_pods_reach_cluster_port() {
+    let (deployment, service, policy) = (
+        read_patched_deployment(),
+        read_overlay_manifest("nodes"),
+        read_overlay_manifest("network"),
+    );
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
     assert_eq!(&service["spec"]["selector"], labels);
     assert_eq!(&policy["spec"]["podSelector"]["matchLabels"], labels);
-    let [rule] = elements(&policy["spec"]["ingress"]) else { panic!("one rule") };
+    let [rule] = array_elements(&policy["spec"]["ingress"]) else { panic!("one rule") };
     assert_eq!(rule["from"], json!([{ "podSelector": { "matchLabels": labels } }]));
     assert_eq!(service["spec"]["clusterIP"], "None");
-    let (ports, opened) = (elements(&service["spec"]["ports"]), elements(&rule["ports"]));
+    let (ports, opened) =
+        (array_elements(&service["spec"]["ports"]), array_elements(&rule["ports"]));
     let both_protocols = |port: u64| [(port, "UDP"), (port, "TCP")];
     for ports in [ports, opened] {
         let ports =
-            ports.iter().map(|port| (port["port"].as_u64().unwrap(), string(&port["protocol"])));
+            ports.iter().map(|port| (port["port"].as_u64().unwrap(), as_string(&port["protocol"])));
         assert_eq!(ports.collect::<Vec<_>>(), both_protocols(7946));
     }
-    let variables = environment();
+    let variables = environment_of_container();
     let variable = |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap();
     assert_eq!(variable("SLIDEGATE_CLUSTER_LISTEN")["value"], "$(POD_IP):7946");
-    let seeds = format!("{}:7946", string(&service["metadata"]["name"]));
+    let seeds = format!("{}:7946", as_string(&service["metadata"]["name"]));
     assert_eq!(variable("SLIDEGATE_CLUSTER_SEEDS")["value"], *seeds);
     let position = |name: &str| variables.iter().position(|variable| variable["name"] == name);
     assert!(
@@ -112,15 +127,19 @@ fn only_pods_reach_the_cluster_port() {
         "a variable can only refer to earlier variables"
     );
     let key = &variable("SLIDEGATE_CLUSTER_KEY")["valueFrom"]["secretKeyRef"];
-    let create =
-        format!("secret generic {} --from-literal={}=", string(&key["name"]), string(&key["key"]));
-    assert!(read("docs/CLUSTER.md").contains(&create), "{create}");
+    let create = format!(
+        "secret generic {} --from-literal={}=",
+        as_string(&key["name"]),
+        as_string(&key["key"])
+    );
+    assert!(read_project_file("docs/CLUSTER.md").contains(&create), "{create}");
 }
 
-/// Returns the environment variables of a pod. `known` has the values that depend on the running pod.
-fn settings(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
-    let settings = environment().into_iter().map(|variable| {
-        let name = string(&variable["name"]).to_owned();
+/// Returns the environment variables of a running pod. `known` contains the values that Kubernetes or the test sets for
+/// the pod.
+fn environment_of_running_pod(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
+    let settings = environment_of_container().into_iter().map(|variable| {
+        let name = as_string(&variable["name"]).to_owned();
         let value = variable["value"].as_str().unwrap_or_default();
         let value = value.replace("$(POD_IP)", &known["POD_IP"]);
         (name.clone(), known.get(&*name).cloned().unwrap_or(value))
@@ -129,9 +148,9 @@ fn settings(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
 }
 
 #[test]
-fn server_with_pod_settings_is_a_node() {
-    let policy = read_yaml("deploy/kubernetes/policy.yaml");
-    let policy = TempFile::new(".yaml", string(&policy["data"]["policy.yaml"]));
+fn server_with_pod_settings_runs_as_node() {
+    let policy = read_project_yaml("deploy/kubernetes/policy.yaml");
+    let policy = TempFile::new(".yaml", as_string(&policy["data"]["policy.yaml"]));
     let [second, third] = std::process::id().to_be_bytes()[2..] else { panic!("four bytes") };
     let known = BTreeMap::from([
         ("POD_IP", format!("127.{}.{third}.77", second.max(1))),
@@ -145,8 +164,9 @@ fn server_with_pod_settings_is_a_node() {
         // The host name of the service resolves only inside Kubernetes.
         ("SLIDEGATE_CLUSTER_SEEDS", "localhost:7946".to_owned()),
     ]);
-    let server = Server::spawn(slidegate().envs(settings(&known)).arg("serve"));
-    let url = format!("http://{}/v1/cluster", server.admin());
+    let server =
+        Server::spawn(slidegate_command().envs(environment_of_running_pod(&known)).arg("serve"));
+    let url = format!("http://{}/v1/cluster", server.admin_address());
     let status = ureq::get(&url).call().unwrap().body_mut().read_to_string().unwrap();
     assert!(status.contains("slidegate-7d9c-x2b4p"), "{status}");
 }

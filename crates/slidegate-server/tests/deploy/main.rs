@@ -1,8 +1,9 @@
 //! Checks the files in `deploy/` with the programs that use them: Prometheus, systemd, a linter for Dockerfiles,
-//! the schemas of Kubernetes, and slidegate itself.
+//! the schemas of Kubernetes, and slidegate_command itself.
 //!
 //! Prometheus evaluates every rule and every query of the dashboard against a fake server that exports exactly the
-//! documented metrics. `make test` installs these programs. A test fails if its program is missing.
+//! documented documented_metrics. `make test` installs these programs. A test fails if its prometheus_program is
+//! missing.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod alerts;
@@ -10,8 +11,8 @@ mod alerts;
 mod common;
 mod dashboard;
 mod docker;
-#[path = "../common/documented.rs"]
-mod documented;
+#[path = "../common/documented_metrics.rs"]
+mod documented_metrics;
 mod exporter;
 mod expression;
 mod kubernetes;
@@ -27,17 +28,18 @@ use std::{env, fs};
 
 use serde_json::Value;
 
-/// Returns the absolute path of a file or folder of the project.
-fn project(path: &str) -> PathBuf {
+/// Returns the absolute path of a file or folder, given its path relative to the project root.
+fn project_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
 }
 
-fn read(path: &str) -> String {
-    fs::read_to_string(project(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+fn read_project_file(path: &str) -> String {
+    fs::read_to_string(project_path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-fn read_yaml(path: &str) -> Value {
-    serde_saphyr::from_str(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+fn read_project_yaml(path: &str) -> Value {
+    serde_saphyr::from_str(&read_project_file(path))
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// Returns a command for a program that `make test` installs in a Python virtual environment.
@@ -50,7 +52,7 @@ fn venv_program(program: &str) -> Command {
     Command::new(path)
 }
 
-/// Runs a command that must succeed, and returns its standard output and standard error.
+/// Runs a command and returns its standard output followed by its standard error. Panics if the command fails.
 fn run_command(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let printed = [output.stdout, output.stderr].concat();
@@ -59,11 +61,11 @@ fn run_command(command: &mut Command) -> String {
     printed
 }
 
-/// Returns the elements of an array, or none if the value is not an array.
-fn elements(value: &Value) -> &[Value] {
+/// Returns the elements of a JSON array, or an empty slice if the value is not an array.
+fn array_elements(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn string(value: &Value) -> &str {
+fn as_string(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("not a string: {value}"))
 }

@@ -1,26 +1,27 @@
-//! Flags and environment variables of slidegate in `deploy/`, checked against the help of the program.
+//! Checks that the slidegate flags and environment variables in `deploy/` exist in the help text of the program.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::slidegate;
-use crate::{kubernetes, project, run_command, systemd};
+use crate::common::slidegate_command;
+use crate::{kubernetes, project_path, run_command, systemd};
 
-/// Returns the help of `slidegate serve`.
-fn help() -> String {
-    run_command(slidegate().args(["serve", "--help"]))
+/// Returns the help text of `slidegate serve`.
+fn serve_help() -> String {
+    run_command(slidegate_command().args(["serve", "--help"]))
 }
 
-/// Returns all files below a folder.
-fn files(folder: &Path) -> Vec<PathBuf> {
+/// Returns the paths of all files below a folder, at any depth.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let below = entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+    let below =
+        entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] });
     below.collect()
 }
 
-/// Returns the words of a text that begin with a prefix.
-fn words(text: &str, prefix: &str) -> BTreeSet<String> {
+/// Returns all words of a text that begin with `prefix` and are longer than `prefix`.
+fn words_with_prefix(text: &str, prefix: &str) -> BTreeSet<String> {
     let is_word_char = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
     let words = text.split(|char| !is_word_char(char));
     let matching = words.filter(|word| word.len() > prefix.len() && word.starts_with(prefix));
@@ -28,20 +29,21 @@ fn words(text: &str, prefix: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn deployed_settings_exist_in_the_program() {
-    let help = help();
-    let (flags, variables) = (words(&help, "--"), words(&help, "SLIDEGATE_"));
+fn deployed_flags_and_variables_exist_in_program() {
+    let help = serve_help();
+    let (flags, variables) =
+        (words_with_prefix(&help, "--"), words_with_prefix(&help, "SLIDEGATE_"));
     let mut seen = 0;
-    for file in files(&project("deploy")) {
+    for file in files_below(&project_path("deploy")) {
         let text = fs::read_to_string(&file).unwrap();
         // Comments mention variables of other programs, and the Dockerfile has flags of other programs.
         let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-        let used = words(&lines.collect::<Vec<_>>().join("\n"), "SLIDEGATE_");
+        let used = words_with_prefix(&lines.collect::<Vec<_>>().join("\n"), "SLIDEGATE_");
         let unknown: Vec<_> = used.difference(&variables).collect();
         assert!(unknown.is_empty(), "{}: {unknown:?}", file.display());
         seen += used.len();
         if !file.ends_with("Dockerfile") {
-            let named = words(&text, "--");
+            let named = words_with_prefix(&text, "--");
             let unknown: Vec<_> = named.difference(&flags).collect();
             assert!(unknown.is_empty(), "{}: {unknown:?}", file.display());
             seen += named.len();
@@ -52,12 +54,12 @@ fn deployed_settings_exist_in_the_program() {
 
 #[test]
 fn supervisors_wait_longer_than_shutdown_grace() {
-    let help = help();
+    let help = serve_help();
     let (_, rest) = help.split_once("--shutdown-grace ").expect("the flag");
     let (_, rest) = rest.split_once("[default: ").unwrap();
     let grace: u64 = rest.split_once("s]").unwrap().0.parse().unwrap();
-    let systemd_timeout: u64 = systemd::setting("TimeoutStopSec").parse().unwrap();
+    let systemd_timeout: u64 = systemd::unit_setting("TimeoutStopSec").parse().unwrap();
     assert!(systemd_timeout > grace, "systemd: {systemd_timeout} s, slidegate: {grace} s");
-    let kubernetes_timeout = kubernetes::shutdown_seconds();
+    let kubernetes_timeout = kubernetes::seconds_until_kill();
     assert!(kubernetes_timeout > grace, "Kubernetes: {kubernetes_timeout} s, slidegate: {grace} s");
 }

@@ -1,4 +1,4 @@
-//! Compares the server with a reference implementation in Python, over HTTP.
+//! Compares the responses of the server with a reference implementation in Python, over HTTP.
 //!
 //! Random requests go to a server with the memory store and to a server with Redis and the denial cache. Every
 //! decision, limit status and wait is compared. The test takes one minute. `DIFFERENTIAL_SECONDS=600` runs ten minutes,
@@ -16,14 +16,14 @@ use std::process::Command;
 use common::Server;
 use server::Redis;
 
-/// Reads a number from an environment variable, or returns `None` if it is not set.
+/// Returns the number in an environment variable, or `None` if the variable is not set.
 fn env_number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")))
 }
 
 #[test]
-fn server_matches_the_python_reference() {
+fn server_matches_python_reference() {
     let policy = include_str!("policy.yaml");
     let redis = Redis::start();
     let address = redis.address();

@@ -1,14 +1,15 @@
-//! Checks of the files in `examples/`.
+//! Checks the policies and programs in `examples/`.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{policies, root};
+use crate::{policies, project_root};
 
-/// Returns the example files with an extension, sorted.
+/// Returns the paths of all files in `examples/` with this extension, sorted.
 fn example_files(extension: &str) -> Vec<PathBuf> {
-    let files = fs::read_dir(root().join("examples")).unwrap().map(|file| file.unwrap().path());
+    let files =
+        fs::read_dir(project_root().join("examples")).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
     files.sort();
@@ -31,21 +32,21 @@ fn every_example_policy_is_valid_and_runnable() {
 #[test]
 fn shipped_policies_have_no_warnings() {
     let mut policies = example_files("yaml");
-    policies.push(root().join("deploy/envoy/policy.yaml"));
+    policies.push(project_root().join("deploy/envoy/policy.yaml"));
     for path in policies {
         let yaml = fs::read_to_string(&path).unwrap();
         policies::check_no_warnings(&yaml)
             .unwrap_or_else(|warnings| panic!("{}: {warnings}", path.display()));
     }
-    let map = fs::read_to_string(root().join("deploy/kubernetes/policy.yaml")).unwrap();
+    let map = fs::read_to_string(project_root().join("deploy/kubernetes/policy.yaml")).unwrap();
     let map: serde_json::Value = serde_saphyr::from_str(&map).unwrap();
     policies::check_no_warnings(map["data"]["policy.yaml"].as_str().unwrap()).unwrap();
 }
 
 #[test]
-fn policies_in_rust_use_no_client_chosen_attributes() {
-    let tower = root().join("crates/slidegate-tower/src/layer.rs");
-    let gate = root().join("crates/slidegate/src/gate.rs");
+fn policies_in_rust_code_count_by_trusted_attributes() {
+    let tower = project_root().join("crates/slidegate-tower/src/layer.rs");
+    let gate = project_root().join("crates/slidegate/src/gate.rs");
     for path in example_files("rs").into_iter().chain([tower, gate]) {
         let source = fs::read_to_string(&path).unwrap();
         policies::check_rust_source(&source)
@@ -53,9 +54,9 @@ fn policies_in_rust_use_no_client_chosen_attributes() {
     }
 }
 
-/// Returns the output that an example program documents at its end.
+/// Returns the expected output that an example program documents in a comment at the end of its source.
 ///
-/// Programs that serve or send requests have none.
+/// Returns `None` for programs without such a comment, which run servers or send requests.
 fn documented_output(source: &str) -> Option<&str> {
     source.split_once("\n// It prints:\n//\n").map(|(_, output)| output)
 }
@@ -78,9 +79,10 @@ fn example_programs_print_their_documented_output() {
     assert!(checked >= 2, "{checked} programs");
 }
 
-/// Covers the examples of slidegate-tower, whose behaviour is tested in that crate.
+/// Checks the examples of slidegate-tower: at most 79 lines, and a command that starts the example. The behaviour of
+/// the examples is tested in that crate.
 #[test]
-fn other_examples_are_short_and_runnable() {
+fn examples_without_output_show_start_command() {
     for path in example_files("rs") {
         let source = fs::read_to_string(&path).unwrap();
         if documented_output(&source).is_none() {
@@ -96,10 +98,11 @@ fn other_examples_are_short_and_runnable() {
     }
 }
 
-/// Builds and runs an example, and returns its output. The test profile reuses dependencies that are already built.
+/// Builds and runs an example program, and returns its standard output. The test profile reuses dependencies that are
+/// already built.
 fn run_example(name: &str) -> String {
     let output = Command::new(env!("CARGO"))
-        .current_dir(root())
+        .current_dir(project_root())
         .args(["run", "--quiet", "--profile", "test", "-p", "slidegate", "--example", name])
         .output()
         .unwrap();

@@ -9,10 +9,11 @@ use slidegate::policy::file::{
 };
 use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
-use crate::read;
+use crate::read_document;
 
-/// The heading of each table, and the schema definition whose fields it lists.
-const TABLES: [(&str, &str); 10] = [
+/// The heading of each table of fields, and the name of the schema definition whose fields the table lists. The empty
+/// name is the whole policy.
+const FIELD_TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsSpec"),
     ("Of a rule", "RuleSpec"),
@@ -25,51 +26,53 @@ const TABLES: [(&str, &str); 10] = [
     ("Of a condition", "ConditionMap"),
 ];
 
-/// Returns the rows of the table below a heading: field, default, and accepted values.
-fn rows(heading: &str) -> Vec<[String; 3]> {
-    let document = read("docs/POLICY.md");
+/// Returns the rows of the table below a heading in `docs/POLICY.md`. A row has three cells: field, default, and
+/// accepted values.
+fn table_rows(heading: &str) -> Vec<[String; 3]> {
+    let document = read_document("docs/POLICY.md");
     let (_, section) = document
         .split_once(&format!("\n### {heading}\n"))
         .unwrap_or_else(|| panic!("no heading `{heading}`"));
     let section = section.split("\n#").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| `"));
-    let cells = |row: &str| row.trim_matches('|').split(" | ").map(trimmed).collect::<Vec<_>>();
+    let cells =
+        |row: &str| row.trim_matches('|').split(" | ").map(trim_to_owned).collect::<Vec<_>>();
     let rows =
         rows.map(|row| cells(row).try_into().unwrap_or_else(|_| panic!("three cells: {row}")));
     rows.collect()
 }
 
-fn trimmed(text: &str) -> String {
+fn trim_to_owned(text: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Returns the content of a cell in backticks, or `None` if the cell is not quoted.
-fn unquoted(cell: &str) -> Option<&str> {
+/// Returns the text of a table cell without its backticks, or `None` if the cell is not quoted in backticks.
+fn strip_backticks(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }
 
 #[test]
-fn tables_list_exactly_the_schema_fields() {
+fn documented_tables_list_exactly_schema_fields() {
     let schema = serde_json::to_value(schema()).unwrap();
     let definitions = schema["$defs"].as_object().unwrap();
-    let documented: BTreeSet<&str> = TABLES.iter().map(|(_, name)| *name).collect();
+    let documented: BTreeSet<&str> = FIELD_TABLES.iter().map(|(_, name)| *name).collect();
     for (name, definition) in definitions {
         let has_fields = definition.get("properties").is_some();
         assert!(!has_fields || documented.contains(name.as_str()), "no table for {name}");
     }
-    for (heading, name) in TABLES {
+    for (heading, name) in FIELD_TABLES {
         let definition = if name.is_empty() { &schema } else { &definitions[name] };
         let fields: BTreeSet<&str> =
             definition["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-        let rows = rows(heading);
+        let rows = table_rows(heading);
         let documented: BTreeSet<&str> =
-            rows.iter().map(|[name, ..]| unquoted(name).unwrap()).collect();
+            rows.iter().map(|[name, ..]| strip_backticks(name).unwrap()).collect();
         assert_eq!(documented, fields, "in the table `{heading}`");
     }
 }
 
 #[test]
-fn every_keyword_is_documented() {
+fn every_schema_keyword_is_documented() {
     fn collect_keywords<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
         match schema {
             Value::Object(map) => {
@@ -83,7 +86,7 @@ fn every_keyword_is_documented() {
         }
     }
     let schema = serde_json::to_value(schema()).unwrap();
-    let (document, mut all) = (read("docs/POLICY.md"), Vec::new());
+    let (document, mut all) = (read_document("docs/POLICY.md"), Vec::new());
     collect_keywords(&schema, &mut all);
     assert!(
         all.contains(&"observe") && all.contains(&"sliding_log") && all.contains(&"clock"),
@@ -95,7 +98,7 @@ fn every_keyword_is_documented() {
 }
 
 #[test]
-fn documented_defaults_match_the_parser() {
+fn documented_defaults_match_parser() {
     // A field that is absent must have the same effect as the field with its documented default.
     let parsed_rules = |yaml: &str| format!("{:?}", Policy::from_yaml(yaml).expect(yaml).rules());
     let mut checked = 0;
@@ -106,8 +109,9 @@ fn documented_defaults_match_the_parser() {
         ("Of a limit", "rules: [{ name: a, per: [ip], limits: [{ max: 9, window: 1m, ", " }] }]"),
         ("Of `cluster`", "rules: [{ name: a, limits: [9/s], cluster: { max_unsynced: 9, ", " } }]"),
     ] {
-        for [field, default, _] in rows(heading) {
-            let (Some(field), Some(value)) = (unquoted(&field), unquoted(&default)) else {
+        for [field, default, _] in table_rows(heading) {
+            let (Some(field), Some(value)) = (strip_backticks(&field), strip_backticks(&default))
+            else {
                 continue;
             };
             let algorithm = match field {
@@ -127,7 +131,7 @@ fn documented_defaults_match_the_parser() {
 
 #[test]
 fn client_chosen_attributes_are_documented() {
-    let document = read("docs/POLICY.md");
+    let document = read_document("docs/POLICY.md");
     for section in ["## `per`: who is counted", "### Warnings"] {
         let (_, section) = document.split_once(&format!("\n{section}\n")).unwrap();
         let section = section.split("\n##").next().unwrap();
@@ -138,7 +142,7 @@ fn client_chosen_attributes_are_documented() {
 }
 
 #[test]
-fn documented_bounds_match_the_program() {
+fn documented_bounds_match_program() {
     let with_thousands_separators = |number: u64| {
         let digits = number.to_string();
         let groups: Vec<&str> = digits
@@ -149,7 +153,7 @@ fn documented_bounds_match_the_program() {
             .collect();
         groups.join(",")
     };
-    let document = read("docs/POLICY.md");
+    let document = read_document("docs/POLICY.md");
     let (_, section) = document.split_once("\n### Bounds\n").unwrap();
     let section = section.split("\n#").next().unwrap();
     for (bound, value) in [

@@ -1,20 +1,20 @@
-//! Checks that the documents name exactly the flags of the program, and no unknown environment variables.
+//! Checks that the documents name every flag of the program, no unknown flag, and no unknown environment variable.
 
 use std::collections::BTreeSet;
 
-use crate::common::slidegate;
-use crate::markdown::blocks;
+use crate::common::slidegate_command;
+use crate::markdown::parse_blocks;
 use crate::shell::Shell;
-use crate::{documents, read};
+use crate::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
-const FOREIGN_FLAGS: [&str; 6] =
+const OTHER_PROGRAM_FLAGS: [&str; 6] =
     ["--release", "--example", "--path", "--quick", "--port", "--from-literal"];
 
 /// Returns the help texts of the program and of each of its commands, concatenated.
 fn all_help_texts() -> String {
     let help = |arguments: &[&str]| {
-        let output = slidegate().args(arguments).arg("--help").output().unwrap();
+        let output = slidegate_command().args(arguments).arg("--help").output().unwrap();
         assert!(output.status.success());
         String::from_utf8(output.stdout).unwrap()
     };
@@ -26,8 +26,12 @@ fn all_help_texts() -> String {
     names.iter().fold(all.clone(), |texts, name| texts + &help(&[name]))
 }
 
-/// Finds words that begin with a prefix and continue with accepted characters.
-fn words(text: &str, prefix: &str, is_word_char: impl Fn(char) -> bool) -> BTreeSet<String> {
+/// Returns all words of a text that begin with `prefix` and continue with characters that `is_word_char` accepts.
+fn words_with_prefix(
+    text: &str,
+    prefix: &str,
+    is_word_char: impl Fn(char) -> bool,
+) -> BTreeSet<String> {
     let starts = text.match_indices(prefix).filter_map(|(at, _)| {
         let before = text[..at].chars().next_back();
         let is_word_start =
@@ -41,39 +45,40 @@ fn words(text: &str, prefix: &str, is_word_char: impl Fn(char) -> bool) -> BTree
     starts.collect()
 }
 
-fn flags(text: &str) -> BTreeSet<String> {
-    words(text, "--", |char| char.is_ascii_lowercase() || char == '-')
+fn find_flags(text: &str) -> BTreeSet<String> {
+    words_with_prefix(text, "--", |char| char.is_ascii_lowercase() || char == '-')
 }
 
-fn variables(text: &str) -> BTreeSet<String> {
-    words(text, "SLIDEGATE_", |char| char.is_ascii_uppercase() || char == '_')
+fn find_environment_variables(text: &str) -> BTreeSet<String> {
+    words_with_prefix(text, "SLIDEGATE_", |char| char.is_ascii_uppercase() || char == '_')
 }
 
 #[test]
-fn documents_name_exactly_the_existing_flags() {
-    let documents: String = documents().iter().map(|document| read(document)).collect();
-    let (mut named, all_help_texts) = (flags(&documents), all_help_texts());
-    named.retain(|flag| !FOREIGN_FLAGS.contains(&flag.as_str()));
-    assert_eq!(named, flags(&all_help_texts));
-    let variables = variables(&documents);
+fn documents_name_exactly_existing_flags() {
+    let documents: String =
+        document_paths().iter().map(|document| read_document(document)).collect();
+    let (mut named, all_help_texts) = (find_flags(&documents), all_help_texts());
+    named.retain(|flag| !OTHER_PROGRAM_FLAGS.contains(&flag.as_str()));
+    assert_eq!(named, find_flags(&all_help_texts));
+    let variables = find_environment_variables(&documents);
     let unknown: Vec<_> =
-        variables.difference(&self::variables(&all_help_texts)).cloned().collect();
+        variables.difference(&self::find_environment_variables(&all_help_texts)).cloned().collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]
-fn every_serve_flag_has_an_environment_variable() {
-    let output = slidegate().args(["serve", "--help"]).output().unwrap();
+fn every_serve_flag_has_environment_variable() {
+    let output = slidegate_command().args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
-    let own_flags = flags(&help).into_iter().filter(|flag| flag != "--help");
+    let own_flags = find_flags(&help).into_iter().filter(|flag| flag != "--help");
     let expected =
         own_flags.map(|flag| flag.replace("--", "SLIDEGATE_").replace('-', "_").to_uppercase());
-    assert_eq!(expected.collect::<BTreeSet<_>>(), variables(&help));
+    assert_eq!(expected.collect::<BTreeSet<_>>(), find_environment_variables(&help));
 }
 
 #[test]
 fn help_example_request_is_allowed() {
-    let output = slidegate().arg("--help").output().unwrap();
+    let output = slidegate_command().arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let quoted: Vec<&str> = help.split('`').filter(|part| part.starts_with("curl ")).collect();
     assert!(!quoted.is_empty());
@@ -82,13 +87,16 @@ fn help_example_request_is_allowed() {
     let document =
         format!("```sh\n{serve}\n{commands}```\n\n```text\n{{\"allowed\":true,[…]\n```\n");
     let mut shell = Shell::new("help");
-    let [command_block, output_block] = &blocks(&document)[..] else { panic!("two blocks") };
-    shell.run(command_block).and_then(|()| shell.check_output(output_block)).unwrap();
+    let [command_block, output_block] = &parse_blocks(&document)[..] else { panic!("two blocks") };
+    shell.run_commands(command_block).and_then(|()| shell.check_output(output_block)).unwrap();
 }
 
 #[test]
 fn flags_and_variables_are_extracted() {
     let text = "| `--max-keys` (SLIDEGATE_MAX_KEYS) |---|--- --x=5 <!-- a--b --not-- SLIDEGATE_…";
-    assert_eq!(flags(text).into_iter().collect::<Vec<_>>(), ["--max-keys", "--not", "--x"]);
-    assert_eq!(variables(text).into_iter().collect::<Vec<_>>(), ["SLIDEGATE_MAX_KEYS"]);
+    assert_eq!(find_flags(text).into_iter().collect::<Vec<_>>(), ["--max-keys", "--not", "--x"]);
+    assert_eq!(
+        find_environment_variables(text).into_iter().collect::<Vec<_>>(),
+        ["SLIDEGATE_MAX_KEYS"]
+    );
 }

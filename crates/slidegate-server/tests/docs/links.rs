@@ -4,10 +4,10 @@ use std::path::Path;
 
 use pulldown_cmark::{Event, Parser, Tag};
 
-use crate::{documents, read, root};
+use crate::{document_paths, project_root, read_document};
 
-/// Returns the targets of links and images in a document, except for external addresses.
-fn links(text: &str) -> Vec<String> {
+/// Returns the targets of all links and images in a Markdown text, except for external URLs.
+fn find_links(text: &str) -> Vec<String> {
     let links = Parser::new(text).filter_map(|event| match event {
         Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
             Some(dest_url.to_string())
@@ -17,34 +17,35 @@ fn links(text: &str) -> Vec<String> {
     links.filter(|link| !link.contains("://")).collect()
 }
 
-/// Returns the anchor of a heading.
-fn anchor(heading: &str) -> String {
+/// Returns the anchor that GitHub generates for a heading: lower case, with hyphens for spaces.
+fn heading_anchor(heading: &str) -> String {
     let is_kept = |char: &char| char.is_alphanumeric() || " -_".contains(*char);
     heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-")
 }
 
-/// Returns whether the target of a link exists.
-fn target_exists(document: &str, link: &str) -> bool {
+/// Returns `true` if the file, and the heading if given, that a link in a document refers to exist.
+fn link_target_exists(document: &str, link: &str) -> bool {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let folder = Path::new(document).parent().unwrap_or(Path::new(""));
     let target = if file.is_empty() { document.into() } else { folder.join(file) };
-    let path = root().join(&target);
-    path.exists() && (heading.is_empty() || has_heading(&read(&target.to_string_lossy()), heading))
+    let path = project_root().join(&target);
+    path.exists()
+        && (heading.is_empty() || has_heading(&read_document(&target.to_string_lossy()), heading))
 }
 
 fn has_heading(text: &str, wanted_anchor: &str) -> bool {
     let mut headings = text.lines().filter(|line| line.starts_with('#'));
-    headings.any(|heading| anchor(heading.trim_start_matches('#').trim()) == wanted_anchor)
+    headings.any(|heading| heading_anchor(heading.trim_start_matches('#').trim()) == wanted_anchor)
 }
 
 #[test]
 fn every_link_target_exists() {
     let mut broken = Vec::new();
     let mut found = 0;
-    for document in documents() {
-        let links = links(&read(&document));
+    for document in document_paths() {
+        let links = find_links(&read_document(&document));
         found += links.len();
-        let missing = links.into_iter().filter(|link| !target_exists(&document, link));
+        let missing = links.into_iter().filter(|link| !link_target_exists(&document, link));
         broken.extend(missing.map(|link| format!("{document}: {link}")));
     }
     assert!(broken.is_empty(), "{broken:?}");
@@ -54,12 +55,12 @@ fn every_link_target_exists() {
 #[test]
 fn broken_links_are_detected() {
     assert!(
-        target_exists("README.md", "docs/HTTP.md#headers")
-            && target_exists("docs/HTTP.md", "#headers")
+        link_target_exists("README.md", "docs/HTTP.md#headers")
+            && link_target_exists("docs/HTTP.md", "#headers")
     );
-    assert!(target_exists("docs/POLICY.md", "#llm-tokens-limit-requests-and-a-token-budget"));
+    assert!(link_target_exists("docs/POLICY.md", "#llm-tokens-limit-requests-and-a-token-budget"));
     assert!(
-        !target_exists("README.md", "docs/HTTP.md#footers")
-            && !target_exists("README.md", "HTTP.md")
+        !link_target_exists("README.md", "docs/HTTP.md#footers")
+            && !link_target_exists("README.md", "HTTP.md")
     );
 }

@@ -1,19 +1,20 @@
-//! Checks the documentation and the examples against the program: code is run, and named things must exist.
+//! Checks the documentation and the examples against the program: the tests run all code blocks, and check that named
+//! flags, fields, files and headings exist.
 //!
 //! These fenced code blocks are supported:
 //!
 //! | block | content |
 //! |---|---|
-//! | `yaml` | a policy; or, without `rules:`, fields of one rule (see `policies`) |
+//! | `yaml` | a policy; or, without `rules:`, fields of one rule (see module `policies`) |
 //! | `yaml ratelimit` | a file of the reference server, which an `sh` block below reads |
 //! | `yaml warned` | a valid policy with warnings; other policies must not have any |
 //! | `yaml wrong` | an invalid policy; an `sh` block below shows its errors |
-//! | `requests` | requests and their outcomes under the policy above (see `requests`) |
-//! | `sh`, `sh fails` | commands, which are executed (see `shell`) |
-//! | `http`, `text`, or `json` below `sh` | the output of the commands above (see `output`) |
+//! | `requests` | requests and their outcomes under the policy above (see module `requests`) |
+//! | `sh`, `sh fails` | commands, which are executed (see module `shell`) |
+//! | `http`, `text`, or `json` below `sh` | the output of the commands above (see module `output`) |
 //! | `json` elsewhere | JSON |
 //! | `rust` | run by `cargo test --doc`: a library includes the document |
-//! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of that file, which other tests run or build |
+//! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of the named file, tested elsewhere |
 //! | no language | a diagram, which is not checked |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
@@ -39,13 +40,13 @@ use markdown::FencedBlock;
 use shell::Shell;
 
 /// Returns the root folder of the project.
-fn root() -> PathBuf {
+fn project_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Returns the paths of README.md and of all documents in `docs/`, relative to the root.
-fn documents() -> Vec<String> {
-    let files = fs::read_dir(root().join("docs")).unwrap();
+fn document_paths() -> Vec<String> {
+    let files = fs::read_dir(project_root().join("docs")).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     let mut documents: Vec<String> =
         names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
@@ -54,25 +55,28 @@ fn documents() -> Vec<String> {
     documents
 }
 
-fn read(document: &str) -> String {
-    fs::read_to_string(root().join(document)).unwrap()
+fn read_document(document: &str) -> String {
+    fs::read_to_string(project_root().join(document)).unwrap()
 }
 
 #[test]
-fn every_block_of_every_document_passes() {
-    let documents = documents();
+fn every_documented_code_block_passes() {
+    let documents = document_paths();
     for required in ["README.md", "docs/POLICY.md", "docs/ALGORITHMS.md"] {
         assert!(documents.iter().any(|document| document == required), "{required} is missing");
     }
     let mut errors = Vec::new();
     for document in documents {
-        errors.extend(find_errors(&document, &markdown::blocks(&read(&document))));
+        errors.extend(find_block_errors(
+            &document,
+            &markdown::parse_blocks(&read_document(&document)),
+        ));
     }
     assert!(errors.is_empty(), "\n{}\n", errors.join("\n\n"));
 }
 
-/// Checks every block of a document and returns the errors.
-fn find_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
+/// Checks every code block of a document, and returns an error message for each block that fails.
+fn find_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
     let mut shell = Shell::new(document);
     let mut policy: Option<&FencedBlock> = None;
     let mut errors = Vec::new();
@@ -86,17 +90,17 @@ fn find_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
             ("yaml", modifier) => {
                 policy = Some(block);
                 shell.save_file(block).and(match modifier {
-                    "" => policies::check(block),
+                    "" => policies::check_policy(block),
                     "warned" => policies::check_warned(block),
                     "wrong" => policies::check_invalid(block),
                     other => Err(format!("unknown block `yaml {other}`")),
                 })
             }
             ("requests", "") => match policy {
-                Some(policy) => requests::check(policy, block),
+                Some(policy) => requests::check_requests(policy, block),
                 None => Err("no policy above these requests".to_owned()),
             },
-            ("sh", _) => shell.run(block),
+            ("sh", _) => shell.run_commands(block),
             ("http" | "text", "") => shell.check_output(block),
             ("json", "") if shell.has_output() => shell.check_output(block),
             ("json", "") => policies::check_json(block),
@@ -113,10 +117,11 @@ fn find_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
     errors
 }
 
-/// Checks that a library includes a document, so that its documentation tests run it.
+/// Checks that the documentation of a library crate includes a document, so that `cargo test --doc` runs the code
+/// blocks of the document.
 fn check_is_doctested(document: &str) -> Result<(), String> {
     let include = format!("#[doc = include_str!(\"../../../{document}\")]");
-    let mut crates = fs::read_dir(root().join("crates")).unwrap();
+    let mut crates = fs::read_dir(project_root().join("crates")).unwrap();
     let is_included = crates.any(|folder| {
         let library = fs::read_to_string(folder.unwrap().path().join("src/lib.rs"));
         library.is_ok_and(|library| library.contains(&include))
@@ -124,10 +129,10 @@ fn check_is_doctested(document: &str) -> Result<(), String> {
     is_included.then_some(()).ok_or_else(|| format!("no library has {include}"))
 }
 
-/// Checks that a file contains the text of a block.
+/// Checks that the file `file` of the project contains the text of a code block.
 fn check_excerpt(file: &str, block: &FencedBlock) -> Result<(), String> {
-    let content =
-        fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))?;
+    let content = fs::read_to_string(project_root().join(file))
+        .map_err(|error| format!("{file}: {error}"))?;
     content
         .contains(&block.text)
         .then_some(())
@@ -136,7 +141,7 @@ fn check_excerpt(file: &str, block: &FencedBlock) -> Result<(), String> {
 
 #[test]
 fn every_recipe_shows_request_outcomes() {
-    let blocks = markdown::blocks(&read("docs/POLICY.md"));
+    let blocks = markdown::parse_blocks(&read_document("docs/POLICY.md"));
     let recipes: Vec<&FencedBlock> = blocks
         .iter()
         .filter(|block| block.headings.get(1).is_some_and(|h| h == "Recipes"))

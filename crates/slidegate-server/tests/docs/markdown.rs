@@ -1,33 +1,33 @@
-//! Parses the fenced code blocks of a document.
+//! Parses the fenced code blocks of Markdown documents.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Parser, Tag, TagEnd};
 
-/// A fenced code block.
+/// A fenced code block of a Markdown document.
 #[derive(Debug)]
 pub struct FencedBlock {
-    /// The text after the fence, such as `yaml wrong`.
+    /// The text that follows the opening fence, such as `yaml wrong`.
     info: String,
     pub text: String,
-    /// Line number of the fence in the document.
+    /// Line number of the opening fence in the document.
     pub line: usize,
-    /// The headings above the block, from the title down.
+    /// The headings of the enclosing sections, from the document title to the innermost section.
     pub headings: Vec<String>,
 }
 
 impl FencedBlock {
-    /// Returns the first word after the fence.
+    /// Returns the first word after the opening fence, such as `yaml`.
     pub fn language(&self) -> &str {
         self.info.split_whitespace().next().unwrap_or_default()
     }
 
-    /// Returns the words after the language.
+    /// Returns the words that follow the language, such as `wrong`, or an empty string.
     pub fn modifier(&self) -> &str {
         self.info.strip_prefix(self.language()).unwrap_or_default().trim()
     }
 }
 
-/// Returns the blocks of a document, in order.
-pub fn blocks(document: &str) -> Vec<FencedBlock> {
+/// Returns all fenced code blocks of a document, in order.
+pub fn parse_blocks(document: &str) -> Vec<FencedBlock> {
     let mut blocks: Vec<FencedBlock> = Vec::new();
     let mut headings: Vec<String> = Vec::new();
     let (mut in_heading, mut in_block) = (false, false);
@@ -65,7 +65,7 @@ pub fn blocks(document: &str) -> Vec<FencedBlock> {
 #[test]
 fn blocks_have_their_line_and_headings() {
     let document = "# A\n\n```sh x\none\n\ntwo\n```\n\n## `B` c\n\n- item\n\n  ```yaml\n  a: b\n  ```\n\n## D\n\n```\n=\n```\n";
-    let found = blocks(document);
+    let found = parse_blocks(document);
     let block = |nth: usize| {
         let FencedBlock { text, line, headings, .. } = &found[nth];
         (found[nth].language(), found[nth].modifier(), text.as_str(), *line, headings.join("/"))

@@ -1,30 +1,32 @@
 //! Compares the documented output of a command with its actual output.
 //!
 //! - `[…]` matches any text.
-//! - Numbers that depend on time only have to be numbers: those in `retry-after: 10`, `t=10`, `x-ratelimit-reset: 10`
-//!   and `…_after_ms":9995`.
+//! - Numbers that depend on time match any number. They are the numbers in `retry-after: 10`, `t=10`,
+//!   `x-ratelimit-reset: 10` and `…_after_ms":9995`.
 //! - The headers `content-length` and `date` are ignored.
 
-/// The texts that precede a number that depends on time.
-const TIME_PREFIXES: [&str; 4] = ["_after_ms\":", ";t=", "retry-after: ", "ratelimit-reset: "];
+/// Texts that precede a time-dependent number in the output.
+const TIME_NUMBER_PREFIXES: [&str; 4] =
+    ["_after_ms\":", ";t=", "retry-after: ", "ratelimit-reset: "];
 
-pub fn compare(documented: &str, actual: &str) -> Result<(), String> {
-    let (pattern, output) = (without_times(documented), without_times(&without_headers(actual)));
-    match matches(pattern.trim_end(), output.trim_end()) {
+pub fn compare_output(documented: &str, actual: &str) -> Result<(), String> {
+    let (pattern, output) =
+        (mask_time_numbers(documented), mask_time_numbers(&remove_ignored_headers(actual)));
+    match matches_pattern(pattern.trim_end(), output.trim_end()) {
         true => Ok(()),
         false => Err(format!("documented:\n{documented}actual:\n{actual}")),
     }
 }
 
-/// Removes the ignored headers, and trailing spaces of each line.
-fn without_headers(text: &str) -> String {
+/// Removes the header lines `content-length` and `date`, and trailing spaces of each line.
+fn remove_ignored_headers(text: &str) -> String {
     let is_compared =
         |line: &&str| !line.starts_with("content-length: ") && !line.starts_with("date: ");
     text.lines().filter(is_compared).map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Replaces numbers that depend on time with `N`.
-fn without_times(text: &str) -> String {
+/// Replaces each time-dependent number, which follows a text in [`TIME_NUMBER_PREFIXES`], with `N`.
+fn mask_time_numbers(text: &str) -> String {
     let replace = |text: String, prefix: &str| {
         let mut parts = text.split(prefix);
         let mut replaced = parts.next().unwrap_or_default().to_owned();
@@ -35,13 +37,14 @@ fn without_times(text: &str) -> String {
         }
         replaced
     };
-    TIME_PREFIXES.into_iter().fold(text.to_owned(), replace)
+    TIME_NUMBER_PREFIXES.into_iter().fold(text.to_owned(), replace)
 }
 
-/// Returns whether a text matches a pattern.
+/// Returns `true` if a text matches a pattern, in which each `[…]` matches any text.
 ///
-/// Each part between two `[…]` matches at its first occurrence, the last part at the end.
-fn matches(pattern: &str, text: &str) -> bool {
+/// A part between two `[…]` matches at its first occurrence in the rest of the text. The last part must match at the
+/// end.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts: Vec<&str> = pattern.split("[…]").collect();
     let last = parts.pop().unwrap_or_default();
     let Some((first, middle)) = parts.split_first() else { return last == text };
@@ -54,7 +57,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 }
 
 #[test]
-fn only_times_dates_and_ellipses_may_differ() {
+fn output_comparison_ignores_only_times_and_ellipses() {
     let output = "HTTP/1.1 429 Too\r\nratelimit: \"a\";r=0;t=10\r\nretry-after: 9\r\ndate: now\r\ncontent-length: 5\r\n\r\n{\"a\":[1,2],\"retry_after_ms\":8}";
     let head = "HTTP/1.1 429 Too\nratelimit: \"a\";r=0;t=7\nretry-after: 10\n\n";
     for (documented, is_match) in [
@@ -66,6 +69,6 @@ fn only_times_dates_and_ellipses_may_differ() {
         (head.replace("r=0", "r=1") + "[…]", false),
         (head.replace("retry-after: 10\n", "") + "[…]", false),
     ] {
-        assert_eq!(compare(&documented, output).is_ok(), is_match, "{documented}");
+        assert_eq!(compare_output(&documented, output).is_ok(), is_match, "{documented}");
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of the policies in documents.
+//! Checks the policies in the code blocks of documents.
 
 use serde_json::Value;
 use slidegate::Policy;
@@ -6,8 +6,8 @@ use slidegate::policy::file::schema;
 
 use crate::markdown::FencedBlock;
 
-/// Returns the policy of a block. A block without `rules:` contains fields of a single rule, which is completed with
-/// the required fields that are missing.
+/// Returns the complete policy of a code block. A block without `rules:` contains fields of a single rule. The missing
+/// required fields of that rule are added.
 pub fn complete_policy(block: &FencedBlock) -> String {
     let has = |field: &str| block.text.lines().any(|line| line.starts_with(field));
     if has("rules:") {
@@ -19,12 +19,12 @@ pub fn complete_policy(block: &FencedBlock) -> String {
     format!("rules:\n  -\n{}", lines.collect::<String>())
 }
 
-/// Checks a policy that must be valid, also by the schema, and without warnings.
-pub fn check(block: &FencedBlock) -> Result<(), String> {
+/// Checks that the policy of a block is valid for the parser and for the JSON Schema, and has no warnings.
+pub fn check_policy(block: &FencedBlock) -> Result<(), String> {
     check_valid(&complete_policy(block)).and(check_no_warnings(&complete_policy(block)))
 }
 
-/// Checks a policy that must be valid and have a warning.
+/// Checks that the policy of a block is valid and has at least one warning.
 pub fn check_warned(block: &FencedBlock) -> Result<(), String> {
     check_valid(&complete_policy(block))?;
     match check_no_warnings(&complete_policy(block)) {
@@ -33,7 +33,7 @@ pub fn check_warned(block: &FencedBlock) -> Result<(), String> {
     }
 }
 
-/// Checks that a policy has no warnings.
+/// Checks that the parser returns no warnings for a policy.
 pub fn check_no_warnings(yaml: &str) -> Result<(), String> {
     let policy = Policy::from_yaml(yaml).map_err(|errors| errors.to_string())?;
     let warnings: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();
@@ -59,7 +59,7 @@ pub fn check_rust_source(source: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a policy that must be invalid.
+/// Checks that the parser rejects the policy of a block.
 pub fn check_invalid(block: &FencedBlock) -> Result<(), String> {
     match Policy::from_yaml(&complete_policy(block)) {
         Ok(_) => Err("this policy is valid".to_owned()),
@@ -67,7 +67,7 @@ pub fn check_invalid(block: &FencedBlock) -> Result<(), String> {
     }
 }
 
-/// Checks a policy with the parser and with the JSON Schema.
+/// Checks that a policy is valid for the parser and for the JSON Schema.
 pub fn check_valid(yaml: &str) -> Result<(), String> {
     Policy::from_yaml(yaml).map_err(|errors| format!("{errors}\nin\n{yaml}"))?;
     let policy: Value = serde_saphyr::from_str(yaml).map_err(|error| error.to_string())?;
@@ -80,7 +80,7 @@ pub fn check_valid(yaml: &str) -> Result<(), String> {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// Checks that a block is valid JSON.
+/// Checks that the text of a block is valid JSON.
 pub fn check_json(block: &FencedBlock) -> Result<(), String> {
     serde_json::from_str(&block.text).map(|_: Value| ()).map_err(|error| error.to_string())
 }

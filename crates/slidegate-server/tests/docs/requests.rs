@@ -1,4 +1,4 @@
-//! Blocks `requests`: requests and their outcomes under a policy.
+//! Runs code blocks with the language `requests`, which list requests and their outcomes under a policy.
 //!
 //! ```text
 //! # A comment.
@@ -10,15 +10,15 @@
 //! ```
 //!
 //! A line is a request or a step in time. A request consists of attributes, and optionally a repeat count (`5x`), a
-//! `cost`, named costs (`cost.tokens=1800`) and a `domain`. `report` makes it the report of a cost. Its outcome is one
-//! of
+//! `cost`, named costs (`cost.tokens=1800`) and a `domain`. The word `report` marks a report of
+//! consumption after the fact. The outcome of a line is one of
 //!
 //! - `allowed`, or `allowed, 3 left` with the remaining units of the binding limit
-//! - `not counted`: allowed, and no limit applied
-//! - `denied by RULE, retry after 12s`: in whole seconds, rounded up as in Retry-After, in the units of a policy (60
-//!   seconds are `1m`)
+//! - `not counted`: allowed, because no limit applies
+//! - `denied by RULE, retry after 12s`: the wait is rounded up to whole seconds, as in Retry-After, and written like a
+//!   window in a policy (60 seconds are `1m`)
 //! - `denied by RULE, for good`: a retry can never succeed
-//! - `reported: LIMIT 200 left`, with every charged limit, or `reported: nothing`
+//! - `reported: LIMIT 200 left`, with an entry for every charged limit, or `reported: nothing`
 //!
 //! Each block has its own clock and counters. The clock starts on a Monday at midnight (UTC).
 
@@ -31,10 +31,10 @@ use slidegate::{
 use crate::markdown::FencedBlock;
 use crate::policies;
 
-/// 2026-01-05, a Monday.
-const START: Timestamp = Timestamp::from_secs(1_767_571_200);
+/// Start of the clock of each block: 2026-01-05 00:00 UTC, a Monday.
+const START_TIME: Timestamp = Timestamp::from_secs(1_767_571_200);
 
-/// A line of a block.
+/// A parsed line of a `requests` block: a step in time, or a request with its outcome.
 #[derive(Debug, PartialEq)]
 enum ScriptLine<'a> {
     Advance(Duration),
@@ -50,22 +50,23 @@ struct ExpectedRequest<'a> {
     cost: Option<u64>,
     named_costs: Vec<(&'a str, u64)>,
     attributes: Vec<(&'a str, &'a str)>,
-    /// The documented outcome.
+    /// The outcome that the document states, the text after `->`.
     outcome: &'a str,
 }
 
-/// Runs a block of requests under the policy of another block.
-pub fn check(policy: &FencedBlock, requests: &FencedBlock) -> Result<(), String> {
+/// Runs a `requests` block under the policy of another block, and compares the actual outcomes with the documented
+/// ones.
+pub fn check_requests(policy: &FencedBlock, requests: &FencedBlock) -> Result<(), String> {
     let policy = Policy::from_yaml(&policies::complete_policy(policy))
         .map_err(|errors| errors.to_string())?;
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::at(START_TIME);
     let gate = Gate::new(policy, MemoryStore::with_clock(clock.clone(), 1_000));
     let mut request_count = 0;
     for text in requests.text.lines().map(str::trim) {
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        match parse_line(text)? {
+        match parse_script_line(text)? {
             ScriptLine::Advance(duration) => clock.advance(duration),
             ScriptLine::Request(expected) => {
                 request_count += 1;
@@ -77,7 +78,8 @@ pub fn check(policy: &FencedBlock, requests: &FencedBlock) -> Result<(), String>
     if request_count == 0 { Err("this block has no requests".to_owned()) } else { Ok(()) }
 }
 
-/// Sends the request as often as documented. The error is the actual outcome.
+/// Sends a request as often as documented, and compares each actual outcome with the documented one. The error states
+/// the first outcome that differs.
 fn check_outcome(
     gate: &Gate<MemoryStore<ManualClock>>,
     expected: &ExpectedRequest<'_>,
@@ -104,7 +106,7 @@ fn check_outcome(
     Ok(())
 }
 
-/// Returns the outcome of a request, as documents write it.
+/// Returns the outcome of a check in the notation of `requests` blocks, such as `allowed, 3 left`.
 fn describe_decision(ruling: &Ruling) -> String {
     let decision = ruling.decision();
     match (decision.is_allowed(), ruling.binding()) {
@@ -125,7 +127,7 @@ fn describe_decision(ruling: &Ruling) -> String {
     }
 }
 
-/// Returns the result of a report, as documents write it.
+/// Returns the outcome of a report in the notation of `requests` blocks, such as `reported: per-user 200 left`.
 fn describe_report(ruling: &Ruling) -> String {
     let limits = ruling.limits();
     let limits: Vec<String> = limits
@@ -137,7 +139,7 @@ fn describe_report(ruling: &Ruling) -> String {
     )
 }
 
-fn parse_line(text: &str) -> Result<ScriptLine<'_>, String> {
+fn parse_script_line(text: &str) -> Result<ScriptLine<'_>, String> {
     let error = |problem: &str| format!("`{text}`: {problem}");
     if let Some(span) = text.strip_prefix('+') {
         let quota: Quota = format!("1/{span}").parse().map_err(|_| error("not a time"))?;
@@ -179,9 +181,9 @@ fn parse_line(text: &str) -> Result<ScriptLine<'_>, String> {
 
 #[test]
 fn request_lines_are_parsed() {
-    assert_eq!(parse_line("+90s").unwrap(), ScriptLine::Advance(Duration::from_secs(90)));
+    assert_eq!(parse_script_line("+90s").unwrap(), ScriptLine::Advance(Duration::from_secs(90)));
     let ScriptLine::Request(expected) =
-        parse_line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good").unwrap()
+        parse_script_line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good").unwrap()
     else {
         panic!("a request");
     };
@@ -196,14 +198,14 @@ fn request_lines_are_parsed() {
         "a -> allowed",
         "cost=a -> allowed",
     ] {
-        assert!(parse_line(invalid).is_err(), "{invalid}");
+        assert!(parse_script_line(invalid).is_err(), "{invalid}");
     }
 }
 
 #[test]
 fn wrong_request_outcomes_are_errors() {
     let block = |language: &str, text: &str| {
-        crate::markdown::blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
+        crate::markdown::parse_blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
     };
     let policy = block("yaml", "rules:\n  - { name: a, per: [u], limits: [2/min] }");
     for (text, is_ok) in [
@@ -224,7 +226,7 @@ fn wrong_request_outcomes_are_errors() {
         ("u=1 -> welcome", false),
         ("# nothing", false),
     ] {
-        let result = check(&policy, &block("requests", text));
+        let result = check_requests(&policy, &block("requests", text));
         assert_eq!(result.is_ok(), is_ok, "{text}: {result:?}");
     }
 }

@@ -1,14 +1,14 @@
-//! Runs the commands in documents: the blocks `sh`, and `sh fails`, whose commands must fail.
+//! Runs the commands in the code blocks `sh` and `sh fails` of documents. The commands of `sh fails` must fail.
 //!
 //! The commands of a document run in its own folder, which contains `examples/`, `access.log.gz` and every `yaml` block
 //! that begins with a file name, such as `# policy.yaml`. The only programs are `slidegate`, `curl`, `redis-cli`, and
 //! `cargo run` for slidegate and the examples.
 //!
 //! `slidegate serve` runs in the background on a free port. Requests to its documented addresses (`localhost:8080`, and
-//! `localhost:6070` for the admin listener) are redirected to it until another server starts on that address.
-//! `redis-server --port 6379` is redirected in the same way, for `localhost:6379` and `redis-cli`; servers use a long
-//! Redis timeout. Cluster nodes use a loopback address of their document instead of 127.0.0.1, and are connected before
-//! the next command runs. `make` and `git` are not executed, but a target of `make` must exist in the Makefile.
+//! `localhost:6070` for the admin listener) are redirected to that port until another server with the same address
+//! starts. `redis-server --port 6379` is redirected in the same way, for `localhost:6379` and `redis-cli`; servers use
+//! a long Redis timeout. Cluster nodes use a loopback address of their document instead of 127.0.0.1, and are connected
+//! before the next command runs. `make` and `git` are not executed, but a target of `make` must exist in the Makefile.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -21,28 +21,31 @@ use std::process::Command;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::common::{Server, slidegate};
+use crate::common::{Server, slidegate_command};
 use crate::markdown::FencedBlock;
 use crate::nodes::NodeGroup;
 use crate::redis_server::Redis;
-use crate::{output, root};
+use crate::{output, project_root};
 
-/// The default addresses of the server, as written in documents.
+/// The default HTTP address of a server, as written in documents.
 const DEFAULT_HTTP: &str = "localhost:8080";
+/// The default address of the admin listener, as written in documents.
 const DEFAULT_ADMIN: &str = "localhost:6070";
+/// The default address of the gRPC listener, as written in documents.
 const DEFAULT_GRPC: &str = "localhost:8081";
 
 /// The address of Redis in documents.
 const REDIS_ADDRESS: &str = "localhost:6379";
 
-/// Runs the commands of a document, and keeps the processes that they started.
+/// A runner for the commands of one document. Servers that the commands start run until the value is dropped.
 pub struct Shell {
     folder: PathBuf,
-    /// Servers by their documented HTTP address, with their documented admin and gRPC addresses.
+    /// Running servers. The key is the HTTP address in the document, and the array has the admin and the gRPC address
+    /// in the document.
     servers: BTreeMap<String, (Server, [String; 2])>,
     redis: Option<Redis>,
     nodes: NodeGroup,
-    /// Output of the last commands, until a block is compared with it.
+    /// Output of the last executed commands, or `None` after a block has been compared with the output.
     output: Option<String>,
 }
 
@@ -52,8 +55,8 @@ impl Shell {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let programs = folder.join("bin");
         fs::create_dir_all(&programs).unwrap();
-        symlink(root().join("examples"), folder.join("examples")).unwrap();
-        fs::write(folder.join("access.log.gz"), gzip(&access_log())).unwrap();
+        symlink(project_root().join("examples"), folder.join("examples")).unwrap();
+        fs::write(folder.join("access.log.gz"), gzip_compress(&generate_access_log())).unwrap();
         symlink(env!("CARGO_BIN_EXE_slidegate"), programs.join("slidegate")).unwrap();
         let curl = find_program("curl").expect("`make` installs curl, which the documents use");
         // curl shows its progress if its output is not a terminal.
@@ -63,7 +66,7 @@ impl Shell {
         Self { folder, servers: BTreeMap::new(), redis: None, nodes, output: None }
     }
 
-    /// Saves a block as a file if it begins with a file name.
+    /// Saves a code block as a file if the first line is a comment with a file name, such as `# policy.yaml`.
     pub fn save_file(&mut self, block: &FencedBlock) -> Result<(), String> {
         self.output = None;
         let first = block.text.lines().next().and_then(|line| line.strip_prefix("# "));
@@ -75,8 +78,8 @@ impl Shell {
         Ok(())
     }
 
-    /// Runs the commands of a block.
-    pub fn run(&mut self, block: &FencedBlock) -> Result<(), String> {
+    /// Runs the commands of a code block, and stores their output for the comparison with a later block.
+    pub fn run_commands(&mut self, block: &FencedBlock) -> Result<(), String> {
         self.output = None;
         let must_fail = match block.modifier() {
             "" => false,
@@ -94,7 +97,9 @@ impl Shell {
                 ["git" | "cd", ..] => {}
                 ["redis-server", "--port", "6379"] => self.start_redis(),
                 ["slidegate", "serve", flags @ ..]
-                | ["cargo", "run", "--release", "--", "serve", flags @ ..] => self.serve(flags)?,
+                | ["cargo", "run", "--release", "--", "serve", flags @ ..] => {
+                    self.start_server(flags)?
+                }
                 _ => script = format!("{script}{line}\n"),
             }
         }
@@ -104,7 +109,7 @@ impl Shell {
         Ok(())
     }
 
-    fn serve(&mut self, flags: &[&str]) -> Result<(), String> {
+    fn start_server(&mut self, flags: &[&str]) -> Result<(), String> {
         if flags.iter().any(|flag| flag.contains(['\'', '"', '$', '|', '>'])) {
             return Err(format!("serve {}: shell syntax is not supported", flags.join(" ")));
         }
@@ -121,7 +126,7 @@ impl Shell {
         let http = take_address("--http", DEFAULT_HTTP);
         let admin = take_address("--admin", DEFAULT_ADMIN);
         let grpc = take_address("--grpc", DEFAULT_GRPC);
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.current_dir(&self.folder).arg("serve").args(flags);
         command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.env("SLIDEGATE_REDIS_TIMEOUT", "30s");
@@ -144,12 +149,12 @@ impl Shell {
         self.redis = Some(redis);
     }
 
-    /// Replaces documented addresses with the actual addresses of the running servers.
+    /// Replaces the addresses that the document uses with the actual addresses of the running servers and of Redis.
     fn with_real_addresses(&self, text: &str) -> String {
         let redis =
             self.redis.iter().map(|redis| (REDIS_ADDRESS, format!("localhost:{}", redis.port())));
         let servers = self.servers.iter().flat_map(|(http, (server, [admin, _]))| {
-            [(&**http, server.address()), (&**admin, server.admin())]
+            [(&**http, server.address()), (&**admin, server.admin_address())]
         });
         let servers = servers.map(|(documented, actual)| (documented, actual.to_string()));
         redis
@@ -181,15 +186,15 @@ impl Shell {
         }
     }
 
-    /// Returns whether the last commands have output that no block has been compared with yet.
+    /// Returns `true` if commands have run and no code block has been compared with their output yet.
     pub fn has_output(&self) -> bool {
         self.output.is_some()
     }
 
-    /// Compares a block with the output of the last commands.
+    /// Compares the text of a code block with the output of the last executed commands.
     pub fn check_output(&mut self, block: &FencedBlock) -> Result<(), String> {
         let output = self.output.take().ok_or("no command above this output")?;
-        output::compare(&block.text, &output)
+        output::compare_output(&block.text, &output)
     }
 }
 
@@ -199,8 +204,8 @@ impl Drop for Shell {
     }
 }
 
-/// Returns a shell script that implements `cargo run` for documents. Examples use the test profile, whose
-/// dependencies are already built.
+/// Returns a shell script that replaces `cargo` in documents and supports only `cargo run`. Examples are built with the
+/// test profile, because the dependencies of that profile are already built.
 fn cargo_script() -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     let path = std::env::var("PATH").unwrap();
@@ -210,7 +215,7 @@ fn cargo_script() -> String {
          'run -p slidegate') shift; cd '{root}'; HOME='{home}' PATH='{path}' exec '{cargo}' run -q --profile test \"$@\";;\n\
          esac\n\
          echo \"cargo $*: not supported in documents\"; exit 2",
-        root = root().display(),
+        root = project_root().display(),
         cargo = env!("CARGO"),
     )
 }
@@ -219,7 +224,7 @@ fn cargo_script() -> String {
 ///
 /// One client sends a request every 10 seconds, one every 7 seconds. The third sends 10 requests in 10 seconds, and
 /// again 35 seconds later, every 127 seconds. A sliding window of one minute is least accurate for this pattern.
-fn access_log() -> String {
+fn generate_access_log() -> String {
     let mut log = String::new();
     for second in 0..1_800 {
         for (ip, is_active) in [
@@ -237,7 +242,7 @@ fn access_log() -> String {
     log
 }
 
-fn gzip(text: &str) -> Vec<u8> {
+fn gzip_compress(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text.as_bytes()).unwrap();
     encoder.finish().unwrap()
@@ -255,7 +260,7 @@ fn find_program(name: &str) -> Option<String> {
 }
 
 fn check_make_target(target: &str) -> Result<(), String> {
-    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let makefile = fs::read_to_string(project_root().join("Makefile")).unwrap();
     let rule = format!("{target}:");
     let has_target = makefile.lines().any(|line| line.starts_with(&rule));
     if has_target { Ok(()) } else { Err(format!("the Makefile has no target `{target}`")) }
@@ -279,8 +284,8 @@ fn unknown_or_failing_commands_are_errors() {
         ("sh\ncurl localhost:8080/healthz", false),
         ("sh slowly\nslidegate --version", false),
     ] {
-        let block = crate::markdown::blocks(&format!("```{block}\n```\n")).remove(0);
-        let result = shell.run(&block);
+        let block = crate::markdown::parse_blocks(&format!("```{block}\n```\n")).remove(0);
+        let result = shell.run_commands(&block);
         assert_eq!(result.is_ok(), is_ok, "{block:?}: {result:?}");
     }
 }

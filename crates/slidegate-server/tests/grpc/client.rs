@@ -1,4 +1,4 @@
-//! A tonic client, with message types generated from the server's `.proto` files.
+//! A gRPC client based on tonic, with message types generated from the `.proto` files of the server.
 
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
@@ -15,46 +15,49 @@ pub use self::messages::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 pub use self::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
-/// Message types, generated from `proto/`.
+/// Protobuf message types, generated at build time from the files in `proto/`.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 mod messages {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
 
-/// The path of `ShouldRateLimit`.
-pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// The URL path of the gRPC method `ShouldRateLimit`.
+pub const SHOULD_RATE_LIMIT_PATH: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Connects to the gRPC listener of a server.
-pub async fn channel(server: &Server) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap();
+/// Opens a tonic channel to the gRPC listener of a server.
+pub async fn connect_channel(server: &Server) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc_address())).unwrap();
     endpoint.connect().await.unwrap()
 }
 
-/// A client with its own connection.
+/// A client of the rate limit service with its own connection.
 #[derive(Clone)]
 pub struct Client(Grpc<Channel>);
 
 impl Client {
     /// Connects to the gRPC listener of a server.
     pub async fn connect(server: &Server) -> Self {
-        Self(Grpc::new(channel(server).await))
+        Self(Grpc::new(connect_channel(server).await))
     }
 
-    /// Sends a request to `ShouldRateLimit`, and returns the response.
+    /// Calls `ShouldRateLimit`, and returns the response. Panics if the call fails.
     pub async fn check(&self, message: RateLimitRequest) -> RateLimitResponse {
-        self.call(PATH, Request::new(message)).await.unwrap()
+        self.call(SHOULD_RATE_LIMIT_PATH, Request::new(message)).await.unwrap()
     }
 
-    /// Sends an invalid request to `ShouldRateLimit`, and returns the error.
+    /// Calls `ShouldRateLimit` with an invalid request, and returns the error status. Panics if the call succeeds.
     pub async fn check_error(&self, message: RateLimitRequest) -> Status {
-        self.call::<_, RateLimitResponse>(PATH, Request::new(message)).await.unwrap_err()
+        self.call::<_, RateLimitResponse>(SHOULD_RATE_LIMIT_PATH, Request::new(message))
+            .await
+            .unwrap_err()
     }
 
-    /// Calls any method with any message.
+    /// Calls the gRPC method at `path` with a message of any type.
     ///
     /// # Errors
     ///
-    /// If the status of the call is not OK.
+    /// Returns the status of the call if it is not OK.
     pub async fn call<M, R>(&self, path: &'static str, message: Request<M>) -> Result<R, Status>
     where
         M: prost::Message + 'static,
@@ -67,8 +70,8 @@ impl Client {
     }
 }
 
-/// Returns a request with these descriptors in domain `api`.
-pub fn request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> RateLimitRequest {
+/// Returns a `ShouldRateLimit` request with these descriptors in domain `api`.
+pub fn new_request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest {
         domain: "api".into(),
         descriptors: descriptors.into_iter().collect(),
@@ -76,14 +79,15 @@ pub fn request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> Ra
     }
 }
 
-/// Returns a descriptor with these entries.
-pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+/// Returns a descriptor with these entries, each a key and a value.
+pub fn new_descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
-/// Returns the value of a header that the response adds for the end client.
-pub fn header<'r>(response: &'r RateLimitResponse, name: &str) -> Option<&'r str> {
+/// Returns the value of a header that Envoy must add to the HTTP response for the end client, or `None` if the rate
+/// limit response does not list the header.
+pub fn response_header<'r>(response: &'r RateLimitResponse, name: &str) -> Option<&'r str> {
     let headers = &response.response_headers_to_add;
     headers.iter().find(|header| header.key == name).map(|header| header.value.as_str())
 }

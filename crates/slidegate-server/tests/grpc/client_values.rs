@@ -1,6 +1,9 @@
-//! Hostile values chosen by end clients. Envoy allows a request if its call fails, so no value may cause a failure.
+//! Hostile descriptor values that end clients choose. Envoy allows a request if the call to slidegate fails, so no
+//! value may cause a failure.
 
-use crate::client::{Client, Code, RateLimitDescriptor, RateLimitRequest, descriptor, request};
+use crate::client::{
+    Client, Code, RateLimitDescriptor, RateLimitRequest, new_descriptor, new_request,
+};
 use crate::common::Server;
 use crate::raw::RawGrpcConnection;
 
@@ -12,24 +15,24 @@ rules:
   - { name: requested, domain: other, limits: requested }
 ";
 
-/// Returns a descriptor with one entry.
-fn entry(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RateLimitDescriptor {
-    let mut descriptor = descriptor(&[("", "")]);
+/// Returns a descriptor with one entry, whose key and value may be any bytes.
+fn one_entry_descriptor(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RateLimitDescriptor {
+    let mut descriptor = new_descriptor(&[("", "")]);
     descriptor.entries[0].key = key.into();
     descriptor.entries[0].value = value.into();
     descriptor
 }
 
-/// Returns a request with this value of `user`.
-fn user(value: impl Into<Vec<u8>>) -> RateLimitRequest {
-    request([entry("user", value)])
+/// Returns a request with one descriptor, whose entry `user` has this value.
+fn user_request(value: impl Into<Vec<u8>>) -> RateLimitRequest {
+    new_request([one_entry_descriptor("user", value)])
 }
 
 #[tokio::test]
-async fn long_or_non_utf8_values_have_own_counters() {
+async fn long_or_non_utf8_values_have_separate_counters() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
-    let check = async |value: &[u8]| client.check(&user(value)).await.overall_code();
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    let check = async |value: &[u8]| client.check(&user_request(value)).await.overall_code();
     let long = |end: u8| [&[b'x'; 1024][..], &[end]].concat();
     let values = [
         long(b'a'),
@@ -56,18 +59,21 @@ async fn long_or_non_utf8_values_have_own_counters() {
 #[tokio::test]
 async fn hostile_value_does_not_hide_other_descriptors() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
-    assert_eq!(client.check(&user("ann")).await.overall_code(), Code::Ok);
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    assert_eq!(client.check(&user_request("ann")).await.overall_code(), Code::Ok);
     for value in [vec![b'x'; 1025], b"\xff".to_vec(), vec![b'z'; 500_000]] {
-        let both = request([entry("other", value), entry("user", "ann")]);
+        let both = new_request([
+            one_entry_descriptor("other", value),
+            one_entry_descriptor("user", "ann"),
+        ]);
         assert_eq!(client.check(&both).await.overall_code(), Code::OverLimit);
     }
 }
 
 #[tokio::test]
-async fn padding_does_not_evade_ban() {
+async fn padded_value_does_not_evade_ban() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
     let padding = "x".repeat(100_000);
     for agent in [
         format!("evil{padding}").into_bytes(),
@@ -75,26 +81,30 @@ async fn padding_does_not_evade_ban() {
         b"evil\xff".to_vec(),
         b"\xffworse".to_vec(),
     ] {
-        let response = client.check(&request([entry("agent", agent)])).await;
+        let response = client.check(&new_request([one_entry_descriptor("agent", agent)])).await;
         assert_eq!(response.overall_code(), Code::OverLimit);
     }
-    assert_eq!(client.check(&request([entry("agent", "good")])).await.overall_code(), Code::Ok);
+    assert_eq!(
+        client.check(&new_request([one_entry_descriptor("agent", "good")])).await.overall_code(),
+        Code::Ok
+    );
 }
 
 #[tokio::test]
 async fn unusual_keys_domains_and_sizes_never_fail() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
-    let in_domain = |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..user("ann") };
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    let in_domain =
+        |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..user_request("ann") };
     let requests = [
-        request([entry(vec![b'k'; 1025], "v")]),
-        request([entry(vec![b'k'; 900_000], "v")]),
-        request([entry(b"\xff", "v")]),
-        request([entry("", "v")]),
-        request([descriptor(&[])]),
-        request([descriptor(&vec![("a", "b"); 65])]),
-        request([descriptor(&vec![("a", "b"); 50_000])]),
-        request(vec![descriptor(&[("a", "b")]); 1_024]),
+        new_request([one_entry_descriptor(vec![b'k'; 1025], "v")]),
+        new_request([one_entry_descriptor(vec![b'k'; 900_000], "v")]),
+        new_request([one_entry_descriptor(b"\xff", "v")]),
+        new_request([one_entry_descriptor("", "v")]),
+        new_request([new_descriptor(&[])]),
+        new_request([new_descriptor(&vec![("a", "b"); 65])]),
+        new_request([new_descriptor(&vec![("a", "b"); 50_000])]),
+        new_request(vec![new_descriptor(&[("a", "b")]); 1_024]),
         in_domain(b""),
         in_domain(b"\xff"),
         in_domain(&vec![b'd'; 900_000]),
@@ -119,9 +129,9 @@ async fn requested_limit_counts_hostile_names_and_values() {
             unit_multiplier: None,
         };
         let check = || {
-            let mut with_limit = entry(key.clone(), value.clone());
+            let mut with_limit = one_entry_descriptor(key.clone(), value.clone());
             with_limit.limit = Some(limit);
-            RateLimitRequest { domain: "other".into(), ..request([with_limit]) }
+            RateLimitRequest { domain: "other".into(), ..new_request([with_limit]) }
         };
         assert_eq!(client.check(check()).await.overall_code(), Code::Ok);
         assert_eq!(client.check(check()).await.overall_code(), Code::OverLimit);

@@ -1,22 +1,24 @@
-//! Costs of descriptors, overrides with a unit multiplier, and joint quotas.
+//! Costs of single descriptors (`hits_addend`), overrides with a unit multiplier, and joint quotas (several quotas of
+//! which one with capacity is sufficient).
 
 use slidegate::Algorithm;
 
 use crate::client::{
-    Client, Code, RateLimitDescriptor, RateLimitOverride, descriptor, header, request,
+    Client, Code, RateLimitDescriptor, RateLimitOverride, new_descriptor, new_request,
+    response_header,
 };
 use crate::common::Server;
 
-/// Returns a descriptor of user `ann` with its own cost.
+/// Returns a descriptor of user `ann` with this `hits_addend`, the cost of the descriptor.
 fn ann_descriptor(hits_addend: Option<u64>) -> RateLimitDescriptor {
-    RateLimitDescriptor { hits_addend, ..descriptor(&[("user", "ann")]) }
+    RateLimitDescriptor { hits_addend, ..new_descriptor(&[("user", "ann")]) }
 }
 
-/// Sends one request per cost, and returns the response codes.
-async fn codes(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
+/// Sends one request of user `ann` per cost in `hits`, and returns the response codes.
+async fn send_costs(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
     let mut codes = Vec::new();
     for hits in hits {
-        codes.push(client.check(request([ann_descriptor(*hits)])).await.overall_code());
+        codes.push(client.check(new_request([ann_descriptor(*hits)])).await.overall_code());
     }
     codes
 }
@@ -29,7 +31,8 @@ async fn consumed_cost_above_max_denies_later_checks() {
         );
         let server = Server::start_with_grpc(&policy, &[]);
         let client = Client::connect(&server).await;
-        let codes = codes(&client, &[Some(0), Some(10_000), Some(0), Some(0), None, None]).await;
+        let codes =
+            send_costs(&client, &[Some(0), Some(10_000), Some(0), Some(0), None, None]).await;
         let over = Code::OverLimit;
         assert_eq!(codes, [Code::Ok, over, over, over, over, over], "{algorithm}");
     }
@@ -47,14 +50,14 @@ async fn descriptor_hits_are_charged_as_named_cost() {
     );
     let client = Client::connect(&server).await;
     let rate_limit_header = async |hits: Option<u64>| {
-        let response = client.check(request([ann_descriptor(hits)])).await;
-        header(&response, "ratelimit").map(str::to_owned).unwrap_or_default()
+        let response = client.check(new_request([ann_descriptor(hits)])).await;
+        response_header(&response, "ratelimit").map(str::to_owned).unwrap_or_default()
     };
     // The call without hits counts the request and checks the tokens. The call with hits charges tokens only.
     assert!(rate_limit_header(None).await.contains("\"requests\";r=2;"));
     assert!(rate_limit_header(Some(400)).await.contains("\"tokens\";r=600;"));
     assert!(rate_limit_header(None).await.contains("\"requests\";r=1;"));
-    assert_eq!(codes(&client, &[Some(700), None]).await, [Code::OverLimit; 2]);
+    assert_eq!(send_costs(&client, &[Some(700), None]).await, [Code::OverLimit; 2]);
 }
 
 #[tokio::test]
@@ -64,20 +67,20 @@ async fn override_with_unit_multiplier_sets_window() {
     let client = Client::connect(&server).await;
     let limit = RateLimitOverride { requests_per_unit: 10, unit: 1, unit_multiplier: Some(30) };
     let with_override =
-        || RateLimitDescriptor { limit: Some(limit), ..descriptor(&[("user", "ann")]) };
-    let response = client.check(request([with_override()])).await;
+        || RateLimitDescriptor { limit: Some(limit), ..new_descriptor(&[("user", "ann")]) };
+    let response = client.check(new_request([with_override()])).await;
     let current = response.statuses[0].current_limit.clone().unwrap();
     let units = (current.requests_per_unit, current.unit().as_str_name(), current.unit_multiplier);
     assert_eq!(units, (10, "SECOND", Some(30)));
-    assert!(header(&response, "ratelimit-policy").unwrap().contains("q=10;w=30"));
+    assert!(response_header(&response, "ratelimit-policy").unwrap().contains("q=10;w=30"));
     let invalid = RateLimitOverride { unit_multiplier: Some(0), ..limit };
     let invalid = RateLimitDescriptor { limit: Some(invalid), ..ann_descriptor(None) };
-    let error = client.check_error(request([invalid])).await;
+    let error = client.check_error(new_request([invalid])).await;
     assert!(error.message().starts_with("descriptors[0].limit has unit_multiplier 0"));
 }
 
 #[tokio::test]
-async fn joint_quotas_deny_if_none_fits() {
+async fn joint_quotas_deny_when_all_are_exhausted() {
     let server = Server::start_with_grpc(
         "
         rules:
@@ -90,7 +93,7 @@ async fn joint_quotas_deny_if_none_fits() {
     let client = Client::connect(&server).await;
     let check = async || {
         let names = [("user", "ann"), ("team", "red"), ("host", "a.example")];
-        let response = client.check(request(names.map(|name| descriptor(&[name])))).await;
+        let response = client.check(new_request(names.map(|name| new_descriptor(&[name])))).await;
         let codes: Vec<Code> = response.statuses.iter().map(|status| status.code()).collect();
         (response.overall_code(), codes)
     };

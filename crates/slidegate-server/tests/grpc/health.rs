@@ -1,4 +1,4 @@
-//! Health checks, reflection, and calls during the stop of the server.
+//! Tests of the gRPC health service, of reflection, and of calls during the shutdown of the server.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::client::{Client, PATH, channel, descriptor, request};
+use crate::client::{Client, SHOULD_RATE_LIMIT_PATH, connect_channel, new_descriptor, new_request};
 use crate::common::Server;
 use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
-const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// Maximum wait. Much longer than any test needs, so that a broken test fails instead of hanging.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum wait for a response. Much longer than any test needs, so that a broken test fails instead of hanging.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// Returns a health check request for a service.
+/// Returns a request to the gRPC health service for the status of `service`.
 fn health_request(service: &str) -> Request<HealthCheckRequest> {
     Request::new(HealthCheckRequest { service: service.into() })
 }
@@ -38,45 +38,45 @@ async fn health_check_covers_server_and_service() {
             .map(|response| response.status())
     };
     assert_eq!(check("").await.unwrap(), ServingStatus::Serving);
-    assert_eq!(check(SERVICE).await.unwrap(), ServingStatus::Serving);
+    assert_eq!(check(SERVICE_NAME).await.unwrap(), ServingStatus::Serving);
     assert_eq!(check("another").await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test]
 async fn health_watch_reports_shutdown_without_delaying_it() {
     let server = Server::start_with_grpc(POLICY, &["--shutdown-grace", "20s"]);
-    let mut watching = HealthClient::new(channel(&server).await);
+    let mut watching = HealthClient::new(connect_channel(&server).await);
     let mut watched = watching.watch(health_request("")).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
-    server.signal("TERM");
-    let last = timeout(TIMEOUT, watched.message()).await.unwrap().unwrap().unwrap();
+    server.send_signal("TERM");
+    let last = timeout(MAX_WAIT, watched.message()).await.unwrap().unwrap().unwrap();
     assert_eq!(last.status(), ServingStatus::NotServing);
-    assert!(timeout(TIMEOUT, watched.message()).await.unwrap().unwrap().is_none());
+    assert!(timeout(MAX_WAIT, watched.message()).await.unwrap().unwrap().is_none());
     server.wait_for_log("stopped");
-    assert_eq!(server.exit_code(), Some(0));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[tokio::test]
 async fn call_in_flight_completes_during_shutdown() {
     let server = Server::start_with_grpc(POLICY, &["--shutdown-grace", "20s"]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
-    let mut call = client.start_call(PATH).await.unwrap();
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    let mut call = client.start_call(SHOULD_RATE_LIMIT_PATH).await.unwrap();
     // After this response, the server has received the call as well.
-    client.check(&request([descriptor(&[("user", "ann")])])).await;
-    server.signal("TERM");
+    client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
+    server.send_signal("TERM");
     server.wait_for_log("stopping");
-    let message = prost::Message::encode_to_vec(&request([descriptor(&[("user", "ann")])]));
+    let message = prost::Message::encode_to_vec(&new_request([new_descriptor(&[("user", "ann")])]));
     call.body.send_data(frame_message(&message).into(), true).unwrap();
-    let outcome = timeout(TIMEOUT, call.finish()).await.unwrap().unwrap();
+    let outcome = timeout(MAX_WAIT, call.finish()).await.unwrap().unwrap();
     assert_eq!(outcome.code, "0", "{outcome:?}");
     server.wait_for_log("stopped");
-    assert_eq!(server.exit_code(), Some(0));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[tokio::test]
 async fn reflection_lists_service_and_messages() {
     let server = Server::start_with_grpc(POLICY, &[]);
-    let mut client = ServerReflectionClient::new(channel(&server).await);
+    let mut client = ServerReflectionClient::new(connect_channel(&server).await);
     let mut reflect = async |message| {
         let request =
             ServerReflectionRequest { host: String::new(), message_request: Some(message) };
@@ -90,7 +90,7 @@ async fn reflection_lists_service_and_messages() {
         panic!("no services")
     };
     let names: Vec<&str> = listed.service.iter().map(|service| service.name.as_str()).collect();
-    assert!(names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
-    let found = reflect(MessageRequest::FileContainingSymbol(SERVICE.into())).await;
+    assert!(names.contains(&SERVICE_NAME) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    let found = reflect(MessageRequest::FileContainingSymbol(SERVICE_NAME.into())).await;
     assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{found:?}");
 }

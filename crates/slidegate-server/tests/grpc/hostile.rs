@@ -1,4 +1,4 @@
-//! Hostile calls: each gets an error that names the problem, and other clients are still served.
+//! Hostile gRPC calls: each call receives an error that names the problem, and other clients are still served.
 
 use std::fs;
 use std::time::Duration;
@@ -8,27 +8,29 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{PATH, descriptor, request};
+use crate::client::{SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
 use crate::common::Server;
 use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [1000000/h] }]";
 
-/// Maximum wait. Much longer than any test needs, so that a broken test fails instead of hanging.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum wait for the server. Much longer than any test needs, so that a broken test fails instead of hanging.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
-const INVALID_ARGUMENT: &str = "3";
-const DEADLINE_EXCEEDED: &str = "4";
-const OUT_OF_RANGE: &str = "11";
-const UNIMPLEMENTED: &str = "12";
-const INTERNAL: &str = "13";
+const INVALID_ARGUMENT_CODE: &str = "3";
+const DEADLINE_EXCEEDED_CODE: &str = "4";
+const OUT_OF_RANGE_CODE: &str = "11";
+const UNIMPLEMENTED_CODE: &str = "12";
+const INTERNAL_CODE: &str = "13";
 
-/// Returns hostile calls: name, path, body, expected status, and a part of the expected message.
+/// Returns hostile calls. Each has a name, a path, a body, the expected gRPC status code, and a part of the expected
+/// error message.
 fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'static str)> {
-    let good = request([descriptor(&[("user", "ann")])]).encode_to_vec();
-    let many = request(vec![descriptor(&[("a", "b")]); 1_025]).encode_to_vec();
-    let long =
-        frame_message(&request([descriptor(&[("a", &"x".repeat(1 << 20))])]).encode_to_vec());
+    let good = new_request([new_descriptor(&[("user", "ann")])]).encode_to_vec();
+    let many = new_request(vec![new_descriptor(&[("a", "b")]); 1_025]).encode_to_vec();
+    let long = frame_message(
+        &new_request([new_descriptor(&[("a", &"x".repeat(1 << 20))])]).encode_to_vec(),
+    );
     let mut compressed = frame_message(&good);
     compressed[0] = 1;
     let mut invalid_flag = frame_message(&good);
@@ -36,48 +38,84 @@ fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'
     vec![
         (
             "1,025 descriptors",
-            PATH,
+            SHOULD_RATE_LIMIT_PATH,
             frame_message(&many),
-            INVALID_ARGUMENT,
+            INVALID_ARGUMENT_CODE,
             "1025 descriptors: at most 1024",
         ),
-        ("over 1 MiB", PATH, long, OUT_OF_RANGE, "too large"),
+        ("over 1 MiB", SHOULD_RATE_LIMIT_PATH, long, OUT_OF_RANGE_CODE, "too large"),
         (
             "no descriptors",
-            PATH,
-            frame_message(&request([]).encode_to_vec()),
-            INVALID_ARGUMENT,
+            SHOULD_RATE_LIMIT_PATH,
+            frame_message(&new_request([]).encode_to_vec()),
+            INVALID_ARGUMENT_CODE,
             "no descriptors",
         ),
-        ("empty message", PATH, frame_message(&[]), INVALID_ARGUMENT, "no descriptors"),
-        ("garbage", PATH, frame_message(&[0xff; 100]), INVALID_ARGUMENT, "decode"),
         (
-            "truncated message",
-            PATH,
-            frame_message(&good[..good.len() - 1]),
-            INVALID_ARGUMENT,
+            "empty message",
+            SHOULD_RATE_LIMIT_PATH,
+            frame_message(&[]),
+            INVALID_ARGUMENT_CODE,
+            "no descriptors",
+        ),
+        (
+            "garbage",
+            SHOULD_RATE_LIMIT_PATH,
+            frame_message(&[0xff; 100]),
+            INVALID_ARGUMENT_CODE,
             "decode",
         ),
-        ("truncated frame", PATH, frame_message(&good)[..9].to_vec(), INTERNAL, "EOF"),
-        ("truncated length", PATH, vec![0, 0], INTERNAL, "EOF"),
-        ("empty body", PATH, vec![], INTERNAL, "issing"),
-        ("compressed", PATH, compressed, INTERNAL, "ompress"),
-        ("invalid flag", PATH, invalid_flag, INTERNAL, "ompress"),
-        ("maximum length", PATH, vec![0, 0xff, 0xff, 0xff, 0xff], OUT_OF_RANGE, "too large"),
-        ("other path", "/", frame_message(&good), UNIMPLEMENTED, "is not the path of a method"),
-        ("other service", "/some.Service/Do", frame_message(&good), UNIMPLEMENTED, "some.Service"),
+        (
+            "truncated message",
+            SHOULD_RATE_LIMIT_PATH,
+            frame_message(&good[..good.len() - 1]),
+            INVALID_ARGUMENT_CODE,
+            "decode",
+        ),
+        (
+            "truncated frame",
+            SHOULD_RATE_LIMIT_PATH,
+            frame_message(&good)[..9].to_vec(),
+            INTERNAL_CODE,
+            "EOF",
+        ),
+        ("truncated length", SHOULD_RATE_LIMIT_PATH, vec![0, 0], INTERNAL_CODE, "EOF"),
+        ("empty body", SHOULD_RATE_LIMIT_PATH, vec![], INTERNAL_CODE, "issing"),
+        ("compressed", SHOULD_RATE_LIMIT_PATH, compressed, INTERNAL_CODE, "ompress"),
+        ("invalid flag", SHOULD_RATE_LIMIT_PATH, invalid_flag, INTERNAL_CODE, "ompress"),
+        (
+            "maximum length",
+            SHOULD_RATE_LIMIT_PATH,
+            vec![0, 0xff, 0xff, 0xff, 0xff],
+            OUT_OF_RANGE_CODE,
+            "too large",
+        ),
+        (
+            "other path",
+            "/",
+            frame_message(&good),
+            UNIMPLEMENTED_CODE,
+            "is not the path of a method",
+        ),
+        (
+            "other service",
+            "/some.Service/Do",
+            frame_message(&good),
+            UNIMPLEMENTED_CODE,
+            "some.Service",
+        ),
         (
             "other method",
             "/envoy.service.ratelimit.v3.RateLimitService/Reset",
             frame_message(&good),
-            UNIMPLEMENTED,
+            UNIMPLEMENTED_CODE,
             "no method `Reset`",
         ),
     ]
 }
 
-/// Returns the resident memory of a server in kB.
-fn resident_kb(server: &Server) -> usize {
+/// Returns the resident memory of the server process in kB.
+fn resident_memory_kb(server: &Server) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.process_id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
@@ -88,24 +126,24 @@ async fn hostile_calls_are_rejected_without_memory_growth() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let calls = hostile_calls();
     let round = async || {
-        let client = RawGrpcConnection::connect(server.grpc()).await;
+        let client = RawGrpcConnection::connect(server.grpc_address()).await;
         for (name, path, body, code, message) in &calls {
             let outcome = client.call(path, body.clone()).await;
             assert_eq!(outcome.code, *code, "{name}: {outcome:?}");
             let decoded = outcome.message.replace("%20", " ").replace("%60", "`");
             assert!(decoded.contains(message), "{name}: {outcome:?}");
         }
-        let response = client.check(&request([descriptor(&[("user", "ann")])])).await;
+        let response = client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
         assert_eq!(response.overall_code, 1);
     };
     for _ in 0..20 {
         round().await;
     }
-    let before = resident_kb(&server);
+    let before = resident_memory_kb(&server);
     for _ in 0..200 {
         round().await;
     }
-    let growth_kb = resident_kb(&server).saturating_sub(before);
+    let growth_kb = resident_memory_kb(&server).saturating_sub(before);
     assert!(
         growth_kb < 8 * 1024,
         "memory grew by {growth_kb} kB in {} hostile calls",
@@ -127,36 +165,36 @@ async fn invalid_http_2_closes_only_its_connection() {
         &[preface, &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 5, 0, 0, 0, 1, 0xff][..]].concat(),
     ];
     for bytes in frames {
-        let mut client = TcpStream::connect(server.grpc()).await.unwrap();
+        let mut client = TcpStream::connect(server.grpc_address()).await.unwrap();
         client.write_all(bytes).await.unwrap();
         let mut received = Vec::new();
         // A reset closes the connection as well.
-        let closed = timeout(TIMEOUT, client.read_to_end(&mut received)).await;
+        let closed = timeout(MAX_WAIT, client.read_to_end(&mut received)).await;
         let _ = closed.expect("the server closes the connection");
     }
-    let client = RawGrpcConnection::connect(server.grpc()).await;
-    client.check(&request([descriptor(&[("user", "ann")])])).await;
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
 }
 
 #[tokio::test]
-async fn incomplete_call_times_out_and_connection_stays() {
+async fn incomplete_call_times_out_without_closing_connection() {
     let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1"]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
-    let silent = client.start_call(PATH).await.unwrap();
-    let mut slow = client.start_call(PATH).await.unwrap();
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    let silent = client.start_call(SHOULD_RATE_LIMIT_PATH).await.unwrap();
+    let mut slow = client.start_call(SHOULD_RATE_LIMIT_PATH).await.unwrap();
     slow.body.send_data(vec![0, 0].into(), false).unwrap();
     for call in [silent, slow] {
-        let outcome = timeout(TIMEOUT, call.finish()).await.unwrap().unwrap();
-        assert_eq!(outcome.code, DEADLINE_EXCEEDED, "{outcome:?}");
+        let outcome = timeout(MAX_WAIT, call.finish()).await.unwrap().unwrap();
+        assert_eq!(outcome.code, DEADLINE_EXCEEDED_CODE, "{outcome:?}");
     }
-    client.check(&request([descriptor(&[("user", "ann")])])).await;
+    client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
 }
 
 #[tokio::test]
-async fn idle_connection_is_kept() {
+async fn idle_connection_stays_open() {
     let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1"]);
-    let client = RawGrpcConnection::connect(server.grpc()).await;
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
     // No event to wait for: the test is that an idle time above the client timeout is harmless.
     sleep(Duration::from_millis(2_500)).await;
-    client.check(&request([descriptor(&[("user", "ann")])])).await;
+    client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
 }

@@ -1,4 +1,4 @@
-//! A client that can send any bytes: gRPC written directly to HTTP/2.
+//! A gRPC client based directly on HTTP/2, which can also send invalid bytes.
 
 use std::net::SocketAddr;
 
@@ -10,19 +10,19 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::client::{PATH, RateLimitRequest, RateLimitResponse};
+use crate::client::{RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT_PATH};
 
-/// An HTTP/2 connection.
+/// An HTTP/2 connection for gRPC calls.
 #[derive(Clone)]
 pub struct RawGrpcConnection(SendRequest<Bytes>);
 
-/// A call in progress.
+/// A gRPC call in progress, whose request body is still open.
 pub struct Call {
     pub body: SendStream<Bytes>,
     response: h2::client::ResponseFuture,
 }
 
-/// The result of a call.
+/// The result of a gRPC call: status code, error message and response body.
 #[derive(Debug)]
 pub struct CallOutcome {
     pub code: String,
@@ -37,7 +37,7 @@ impl RawGrpcConnection {
         Self::with_io(TcpStream::connect(address).await.unwrap()).await.unwrap()
     }
 
-    /// Starts HTTP/2 on any byte stream.
+    /// Starts HTTP/2 on an open byte stream, for example a TLS connection.
     pub async fn with_io(
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Self, h2::Error> {
@@ -46,7 +46,7 @@ impl RawGrpcConnection {
         Ok(Self(requests.ready().await?))
     }
 
-    /// Starts a call without a body.
+    /// Sends the headers of a call, and leaves the request body open.
     pub async fn start_call(&self, path: &str) -> Result<Call, h2::Error> {
         let head = Request::post(format!("http://slidegate{path}"))
             .header("content-type", "application/grpc")
@@ -56,7 +56,7 @@ impl RawGrpcConnection {
         Ok(Call { body, response })
     }
 
-    /// Makes a call with this body, which may be invalid.
+    /// Makes a call with this request body, which may be invalid, and returns the result.
     pub async fn call(&self, path: &str, body: impl Into<Bytes>) -> CallOutcome {
         let mut call = self.start_call(path).await.unwrap();
         // The server may respond before it has read the whole body.
@@ -64,16 +64,17 @@ impl RawGrpcConnection {
         call.finish().await.unwrap()
     }
 
-    /// Sends a valid request to `ShouldRateLimit`, and returns the response.
+    /// Calls `ShouldRateLimit` with a valid request, and returns the response. Panics if the call fails.
     pub async fn check(&self, message: &RateLimitRequest) -> RateLimitResponse {
-        let outcome = self.call(PATH, frame_message(&message.encode_to_vec())).await;
+        let outcome =
+            self.call(SHOULD_RATE_LIMIT_PATH, frame_message(&message.encode_to_vec())).await;
         assert_eq!(outcome.code, "0", "{outcome:?}");
         RateLimitResponse::decode(&outcome.body[5..]).unwrap()
     }
 }
 
 impl Call {
-    /// Waits for the response and its trailers.
+    /// Waits until the response and its trailers are complete, and returns the result of the call.
     pub async fn finish(self) -> Result<CallOutcome, h2::Error> {
         let (head, mut body): (_, RecvStream) = Response::into_parts(self.response.await?);
         let mut bytes = Vec::new();
@@ -89,12 +90,12 @@ impl Call {
     }
 }
 
-/// Returns the value of a header, or an empty string.
+/// Returns the value of a header, or an empty string if the header is missing.
 fn header_value(headers: &HeaderMap, name: &str) -> String {
     headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
 }
 
-/// Adds the gRPC frame header to a message.
+/// Returns a message with the gRPC frame header (compression flag and length) in front.
 pub fn frame_message(message: &[u8]) -> Vec<u8> {
     [&[0], &(message.len() as u32).to_be_bytes()[..], message].concat()
 }

@@ -1,18 +1,18 @@
-//! Decisions and all fields of the responses.
+//! Tests of the decisions and of all response fields of `ShouldRateLimit`.
 
 use serde_json::{Value, json};
 
 use crate::client::{
-    Client, Code, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, descriptor, header,
-    request,
+    Client, Code, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, new_descriptor,
+    new_request, response_header,
 };
 use crate::common::Server;
 
-fn codes(statuses: &[DescriptorStatus]) -> Vec<Code> {
+fn status_codes(statuses: &[DescriptorStatus]) -> Vec<Code> {
     statuses.iter().map(DescriptorStatus::code).collect()
 }
 
-/// Returns the max, unit, name and remaining units of a status.
+/// Returns the max, the time unit, the limit name and the remaining units in the status of a descriptor.
 fn limit_status(status: &DescriptorStatus) -> (u32, &str, &str, u32) {
     let limit = status.current_limit.as_ref().unwrap();
     (limit.requests_per_unit, limit.unit().as_str_name(), &limit.name, status.limit_remaining)
@@ -25,23 +25,23 @@ async fn response_has_binding_limit_and_denial_details() {
         &[],
     );
     let client = Client::connect(&server).await;
-    let check_request = || request([descriptor(&[("user", "ann")])]);
+    let check_request = || new_request([new_descriptor(&[("user", "ann")])]);
     let allowed = client.check(check_request()).await;
     assert_eq!(allowed.overall_code(), Code::Ok);
-    assert_eq!(codes(&allowed.statuses), [Code::Ok]);
+    assert_eq!(status_codes(&allowed.statuses), [Code::Ok]);
     assert_eq!(limit_status(&allowed.statuses[0]), (2, "MINUTE", "per-user.1m", 1));
     let until = allowed.statuses[0].duration_until_reset.unwrap();
     assert!((60..=120).contains(&until.seconds) && until.nanos == 0, "{until:?}");
-    assert!(header(&allowed, "ratelimit").unwrap().starts_with("\"per-user.1m\";r=1;t="));
-    assert!(allowed.raw_body.is_empty() && header(&allowed, "content-type").is_none());
+    assert!(response_header(&allowed, "ratelimit").unwrap().starts_with("\"per-user.1m\";r=1;t="));
+    assert!(allowed.raw_body.is_empty() && response_header(&allowed, "content-type").is_none());
 
     client.check(check_request()).await;
     let denied = client.check(check_request()).await;
     assert_eq!(denied.overall_code(), Code::OverLimit);
-    assert_eq!(codes(&denied.statuses), [Code::OverLimit]);
+    assert_eq!(status_codes(&denied.statuses), [Code::OverLimit]);
     let wait = denied.statuses[0].duration_until_reset.unwrap().seconds;
-    assert_eq!(header(&denied, "retry-after"), Some(&*wait.to_string()));
-    assert_eq!(header(&denied, "content-type"), Some("application/problem+json"));
+    assert_eq!(response_header(&denied, "retry-after"), Some(&*wait.to_string()));
+    assert_eq!(response_header(&denied, "content-type"), Some("application/problem+json"));
     let body: Value = serde_json::from_slice(&denied.raw_body).unwrap();
     assert_eq!(body["violated-policies"], json!(["per-user.1m"]));
 }
@@ -58,20 +58,20 @@ async fn descriptors_share_one_decision_with_ordered_statuses() {
     );
     let client = Client::connect(&server).await;
     let check_request = |user: &str| {
-        request([
-            descriptor(&[("unknown", "value")]),
-            descriptor(&[("user", user)]),
-            descriptor(&[("plan", "pro")]),
+        new_request([
+            new_descriptor(&[("unknown", "value")]),
+            new_descriptor(&[("user", user)]),
+            new_descriptor(&[("plan", "pro")]),
         ])
     };
     let allowed = client.check(check_request("ann")).await;
-    assert_eq!(codes(&allowed.statuses), [Code::Ok; 3]);
+    assert_eq!(status_codes(&allowed.statuses), [Code::Ok; 3]);
     assert_eq!(allowed.statuses[0], DescriptorStatus { code: 1, ..Default::default() });
     assert_eq!(limit_status(&allowed.statuses[1]), (5, "HOUR", "per-user", 4));
     let denied = client.check(check_request("ann")).await;
     assert_eq!(denied.overall_code(), Code::OverLimit);
-    assert_eq!(codes(&denied.statuses), [Code::Ok, Code::Ok, Code::OverLimit]);
-    let alone = client.check(request([descriptor(&[("user", "ann")])])).await;
+    assert_eq!(status_codes(&denied.statuses), [Code::Ok, Code::Ok, Code::OverLimit]);
+    let alone = client.check(new_request([new_descriptor(&[("user", "ann")])])).await;
     assert_eq!(alone.statuses[0].limit_remaining, 3, "the denial charged nothing");
 }
 
@@ -80,9 +80,9 @@ async fn rule_requires_exact_descriptor_and_domain() {
     let policy = "rules: [{ name: per-user, domain: api, per: [user], limits: [1/h] }]";
     let server = Server::start_with_grpc(policy, &[]);
     let client = Client::connect(&server).await;
-    let other = descriptor(&[("user", "ann"), ("path", "/")]);
-    assert_eq!(client.check(request([other])).await.statuses[0].current_limit, None);
-    let mut other_domain = request([descriptor(&[("user", "ann")])]);
+    let other = new_descriptor(&[("user", "ann"), ("path", "/")]);
+    assert_eq!(client.check(new_request([other])).await.statuses[0].current_limit, None);
+    let mut other_domain = new_request([new_descriptor(&[("user", "ann")])]);
     other_domain.domain = "other".into();
     assert_eq!(client.check(other_domain).await.statuses[0].current_limit, None);
 }
@@ -91,8 +91,10 @@ async fn rule_requires_exact_descriptor_and_domain() {
 async fn unlimited_descriptor_has_maximum_remaining() {
     let policy = "rules: [{ name: staff, domain: api, when: { user: root }, limits: unlimited }]";
     let server = Server::start_with_grpc(policy, &[]);
-    let response =
-        Client::connect(&server).await.check(request([descriptor(&[("user", "root")])])).await;
+    let response = Client::connect(&server)
+        .await
+        .check(new_request([new_descriptor(&[("user", "root")])]))
+        .await;
     assert_eq!(response.statuses[0].limit_remaining, u32::MAX);
     assert_eq!(response.statuses[0].current_limit, None);
 }
@@ -103,8 +105,8 @@ async fn descriptor_cost_overrides_request_cost() {
     let server = Server::start_with_grpc(policy, &[]);
     let client = Client::connect(&server).await;
     let check = async |request_hits: u32, own: Option<u64>| {
-        let ann = RateLimitDescriptor { hits_addend: own, ..descriptor(&[("user", "ann")]) };
-        let mut message = request([ann]);
+        let ann = RateLimitDescriptor { hits_addend: own, ..new_descriptor(&[("user", "ann")]) };
+        let mut message = new_request([ann]);
         message.hits_addend = request_hits;
         let response = client.check(message).await;
         (response.overall_code(), response.statuses[0].limit_remaining)
@@ -128,16 +130,16 @@ async fn observed_limit_reports_over_limit_and_allows() {
         &[],
     );
     let client = Client::connect(&server).await;
-    let check_request = || request([descriptor(&[("user", "ann")])]);
+    let check_request = || new_request([new_descriptor(&[("user", "ann")])]);
     client.check(check_request()).await;
     let response = client.check(check_request()).await;
     assert_eq!(response.overall_code(), Code::Ok);
-    assert_eq!(codes(&response.statuses), [Code::OverLimit]);
+    assert_eq!(status_codes(&response.statuses), [Code::OverLimit]);
     assert_eq!(limit_status(&response.statuses[0]), (1, "HOUR", "shadow", 0));
 }
 
 #[tokio::test]
-async fn windows_are_reported_in_their_units() {
+async fn windows_are_reported_in_protocol_units() {
     let server = Server::start_with_grpc(
         "
         rules:
@@ -148,7 +150,7 @@ async fn windows_are_reported_in_their_units() {
         &[],
     );
     let names = ["week", "month", "ten"];
-    let check_request = request(names.map(|name| descriptor(&[(name, "x")])));
+    let check_request = new_request(names.map(|name| new_descriptor(&[(name, "x")])));
     let response = Client::connect(&server).await.check(check_request).await;
     let units: Vec<&str> = response.statuses.iter().map(|status| limit_status(status).1).collect();
     assert_eq!(units, ["WEEK", "MONTH", "SECOND"]);
@@ -162,11 +164,11 @@ async fn descriptor_override_replaces_limit() {
     let limit =
         |unit| Some(RateLimitOverride { requests_per_unit: 7, unit, unit_multiplier: None });
     let with_override =
-        |unit| RateLimitDescriptor { limit: limit(unit), ..descriptor(&[("user", "ann")]) };
-    let response = client.check(request([with_override(4)])).await;
+        |unit| RateLimitDescriptor { limit: limit(unit), ..new_descriptor(&[("user", "ann")]) };
+    let response = client.check(new_request([with_override(4)])).await;
     let (max, unit, _, remaining) = limit_status(&response.statuses[0]);
     assert_eq!((max, unit, remaining), (7, "DAY", 6));
-    let error = client.check_error(request([with_override(4), with_override(0)])).await;
+    let error = client.check_error(new_request([with_override(4), with_override(0)])).await;
     assert_eq!(error.code(), tonic::Code::InvalidArgument);
     assert!(error.message().starts_with("descriptors[1].limit has unit 0"), "{error}");
 }
@@ -178,7 +180,7 @@ async fn repeated_entry_names_are_distinguished() {
         &[],
     );
     let client = Client::connect(&server).await;
-    let check_request = |second| request([descriptor(&[("ip", "a"), ("ip", second)])]);
+    let check_request = |second| new_request([new_descriptor(&[("ip", "a"), ("ip", second)])]);
     assert_eq!(client.check(check_request("b")).await.overall_code(), Code::Ok);
     assert_eq!(client.check(check_request("c")).await.overall_code(), Code::Ok);
     assert_eq!(client.check(check_request("b")).await.overall_code(), Code::OverLimit);
@@ -190,10 +192,11 @@ async fn store_failure_denial_names_its_cause() {
         "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h], on_store_error: deny }]",
         &["--store", "redis://127.0.0.1:1"],
     );
-    let check_request = request([descriptor(&[("user", "ann")]), descriptor(&[("x", "y")])]);
+    let check_request =
+        new_request([new_descriptor(&[("user", "ann")]), new_descriptor(&[("x", "y")])]);
     let response = Client::connect(&server).await.check(check_request).await;
     assert_eq!(response.overall_code(), Code::OverLimit);
-    assert_eq!(codes(&response.statuses), [Code::OverLimit; 2]);
+    assert_eq!(status_codes(&response.statuses), [Code::OverLimit; 2]);
     let body: Value = serde_json::from_slice(&response.raw_body).unwrap();
     let kind = body["type"].as_str().unwrap();
     assert!(kind.ends_with("#temporary-reduced-capacity"), "{kind}");

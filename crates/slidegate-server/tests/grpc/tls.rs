@@ -1,4 +1,4 @@
-//! TLS: certificate verification in both directions, and reload of certificates.
+//! TLS tests: verification of server and client certificates, and reload of the server certificate.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,16 +16,16 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::client::{PATH, descriptor, request};
-use crate::common::{Server, TempFile, slidegate};
+use crate::client::{SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
+use crate::common::{Server, TempFile, slidegate_command};
 use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
 
-/// A certificate authority.
+/// A certificate authority that issues certificates for tests.
 struct CertAuthority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its private key, in PEM.
+/// A certificate and its private key, both in PEM format.
 struct CertAndKey {
     cert: String,
     key: String,
@@ -42,8 +42,8 @@ impl CertAuthority {
         self.0.pem()
     }
 
-    /// Issues a certificate for `localhost`.
-    fn issue(&self) -> CertAndKey {
+    /// Issues a certificate for the host name `localhost`.
+    fn issue_certificate(&self) -> CertAndKey {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let cert = params.signed_by(&key, &self.0).unwrap();
@@ -51,19 +51,20 @@ impl CertAuthority {
     }
 }
 
-fn certificate(pem: &str) -> CertificateDer<'static> {
+fn parse_certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-/// Opens a TLS connection that trusts this authority and presents this client certificate.
-async fn connect(
+/// Opens a TLS connection. The client trusts only `authority`, presents `client_cert` if given, and offers `protocol`
+/// in ALPN.
+async fn connect_with_tls(
     address: SocketAddr,
     authority: &CertAuthority,
     client_cert: Option<&CertAndKey>,
     protocol: &[u8],
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
-    roots.add(certificate(&authority.pem())).unwrap();
+    roots.add(parse_certificate(&authority.pem())).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -72,7 +73,7 @@ async fn connect(
         None => config.with_no_client_auth(),
         Some(CertAndKey { cert, key }) => {
             let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-            config.with_client_auth_cert(vec![certificate(cert)], key).unwrap()
+            config.with_client_auth_cert(vec![parse_certificate(cert)], key).unwrap()
         }
     };
     config.alpn_protocols = vec![protocol.to_vec()];
@@ -81,25 +82,26 @@ async fn connect(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// Makes a call over TLS. Returns the certificate of the server, or `None` if the handshake or the call fails: the
-/// server may reject a client certificate after the handshake.
-async fn check(
+/// Makes a gRPC call over TLS. Returns the certificate of the server, or `None` if the handshake or the call fails. The
+/// call can fail after a successful handshake, because the server may reject the client certificate late.
+async fn check_over_tls(
     server: &Server,
     authority: &CertAuthority,
     client_cert: Option<&CertAndKey>,
 ) -> Option<Vec<u8>> {
-    let stream = connect(server.grpc(), authority, client_cert, b"h2").await.ok()?;
+    let stream =
+        connect_with_tls(server.grpc_address(), authority, client_cert, b"h2").await.ok()?;
     let server_cert = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
     let client = RawGrpcConnection::with_io(stream).await.ok()?;
-    let mut call = client.start_call(PATH).await.ok()?;
-    let message = request([descriptor(&[("user", "ann")])]);
+    let mut call = client.start_call(SHOULD_RATE_LIMIT_PATH).await.ok()?;
+    let message = new_request([new_descriptor(&[("user", "ann")])]);
     let message = frame_message(&message.encode_to_vec());
     call.body.send_data(message.into(), true).ok()?;
     let outcome = call.finish().await.ok()?;
     (outcome.code == "0").then_some(server_cert)
 }
 
-/// The certificate and key files of a server.
+/// The certificate file and the key file of a server.
 struct CertFiles {
     cert: TempFile,
     key: TempFile,
@@ -110,7 +112,7 @@ impl CertFiles {
         Self { cert: TempFile::new(".pem", &pair.cert), key: TempFile::new(".pem", &pair.key) }
     }
 
-    fn flags(&self) -> [&str; 4] {
+    fn tls_flags(&self) -> [&str; 4] {
         ["--tls-cert", path_str(self.cert.path()), "--tls-key", path_str(self.key.path())]
     }
 }
@@ -122,14 +124,21 @@ fn path_str(path: &Path) -> &str {
 #[tokio::test]
 async fn grpc_and_http_require_tls() {
     let authority = CertAuthority::new();
-    let pair = authority.issue();
+    let pair = authority.issue_certificate();
     let files = CertFiles::new(&pair);
-    let server = Server::start_with_grpc(POLICY, &files.flags());
-    assert_eq!(check(&server, &authority, None).await, Some(certificate(&pair.cert).to_vec()));
-    assert_eq!(check(&server, &CertAuthority::new(), None).await, None, "unknown authority");
+    let server = Server::start_with_grpc(POLICY, &files.tls_flags());
+    assert_eq!(
+        check_over_tls(&server, &authority, None).await,
+        Some(parse_certificate(&pair.cert).to_vec())
+    );
+    assert_eq!(
+        check_over_tls(&server, &CertAuthority::new(), None).await,
+        None,
+        "unknown authority"
+    );
     assert!(server.listening_log().contains("listening on https://"));
 
-    let mut http = connect(server.address(), &authority, None, b"http/1.1").await.unwrap();
+    let mut http = connect_with_tls(server.address(), &authority, None, b"http/1.1").await.unwrap();
     http.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut received = Vec::new();
     let _ = http.read_to_end(&mut received).await;
@@ -145,41 +154,51 @@ async fn grpc_and_http_require_tls() {
 #[tokio::test]
 async fn client_ca_rejects_other_client_certificates() {
     let (authority, client_authority) = (CertAuthority::new(), CertAuthority::new());
-    let files = CertFiles::new(&authority.issue());
+    let files = CertFiles::new(&authority.issue_certificate());
     let ca = TempFile::new(".pem", client_authority.pem());
-    let flags = [&files.flags()[..], &["--tls-client-ca", path_str(ca.path())]].concat();
+    let flags = [&files.tls_flags()[..], &["--tls-client-ca", path_str(ca.path())]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
-    assert_eq!(check(&server, &authority, None).await, None);
-    assert_eq!(check(&server, &authority, Some(&authority.issue())).await, None);
-    assert!(check(&server, &authority, Some(&client_authority.issue())).await.is_some());
+    assert_eq!(check_over_tls(&server, &authority, None).await, None);
+    assert_eq!(
+        check_over_tls(&server, &authority, Some(&authority.issue_certificate())).await,
+        None
+    );
+    assert!(
+        check_over_tls(&server, &authority, Some(&client_authority.issue_certificate()))
+            .await
+            .is_some()
+    );
 }
 
 #[tokio::test]
-async fn certificates_reload_and_invalid_files_are_ignored() {
+async fn certificates_reload_and_invalid_files_are_rejected() {
     let authority = CertAuthority::new();
-    let [first, second] = [authority.issue(), authority.issue()];
+    let [first, second] = [authority.issue_certificate(), authority.issue_certificate()];
     let files = CertFiles::new(&first);
-    let server = Server::start_with_grpc(POLICY, &files.flags());
-    let server_cert = async || check(&server, &authority, None).await.unwrap();
-    assert_eq!(server_cert().await, certificate(&first.cert).to_vec());
+    let server = Server::start_with_grpc(POLICY, &files.tls_flags());
+    let server_cert = async || check_over_tls(&server, &authority, None).await.unwrap();
+    assert_eq!(server_cert().await, parse_certificate(&first.cert).to_vec());
 
     fs::write(files.cert.path(), "-----BEGIN CERTIFICATE-----\nno\n").unwrap();
     let error = server.wait_for_log("--tls-cert (SLIDEGATE_TLS_CERT)");
     assert!(error.contains(path_str(files.cert.path())), "{error}");
     server.wait_for_log("TLS certificate reload failed; keeping the current certificates");
-    assert_eq!(server_cert().await, certificate(&first.cert).to_vec());
+    assert_eq!(server_cert().await, parse_certificate(&first.cert).to_vec());
 
     // Until the certificate is replaced as well, the key belongs to another certificate.
     fs::write(files.key.path(), &second.key).unwrap();
     fs::write(files.cert.path(), &second.cert).unwrap();
     server.wait_for_log("TLS certificates reloaded");
-    assert_eq!(server_cert().await, certificate(&second.cert).to_vec());
+    assert_eq!(server_cert().await, parse_certificate(&second.cert).to_vec());
 }
 
 #[test]
 fn invalid_tls_files_are_named_before_start() {
     let authority = CertAuthority::new();
-    let (first, second) = (CertFiles::new(&authority.issue()), CertFiles::new(&authority.issue()));
+    let (first, second) = (
+        CertFiles::new(&authority.issue_certificate()),
+        CertFiles::new(&authority.issue_certificate()),
+    );
     let policy = TempFile::new(".yaml", POLICY);
     let nonsense = TempFile::new(".pem", "nonsense");
     let missing = Path::new("/nowhere/cert.pem");
@@ -202,7 +221,7 @@ fn invalid_tls_files_are_named_before_start() {
         ),
     ];
     for (cert, key, wrong, flag, problem) in cases {
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
         command.arg("--tls-cert").arg(cert).arg("--tls-key").arg(key);
         let output = command.output().unwrap();
@@ -217,10 +236,10 @@ fn invalid_tls_files_are_named_before_start() {
 
 #[tokio::test]
 async fn missing_tls_handshake_times_out() {
-    let files = CertFiles::new(&CertAuthority::new().issue());
-    let flags = [&files.flags()[..], &["--client-timeout", "1"]].concat();
+    let files = CertFiles::new(&CertAuthority::new().issue_certificate());
+    let flags = [&files.tls_flags()[..], &["--client-timeout", "1"]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
-    for address in [server.address(), server.grpc()] {
+    for address in [server.address(), server.grpc_address()] {
         let mut silent = TcpStream::connect(address).await.unwrap();
         assert_eq!(silent.read(&mut [0; 1]).await.unwrap_or(0), 0);
     }

@@ -1,12 +1,12 @@
-//! `/v1/auth`: requests of a proxy, and the headers of the responses.
+//! Tests of `/v1/auth`, to which a proxy sends a subrequest for each client request (forward authentication).
 
 use serde_json::{Value, json};
 use ureq::http::Request;
 
 use crate::client::{Client, HttpResponse};
-use crate::common::{Server, slidegate};
+use crate::common::{Server, slidegate_command};
 
-const PER_IP: &str = "
+const PER_IP_POLICY: &str = "
 routes: [/login, '/users/{id}']
 rules:
   - { name: per-ip, per: [ip], limits: [2/h], algorithm: sliding_log }
@@ -14,8 +14,8 @@ rules:
   - { name: shop, domain: shop, per: [header.x-api-key], limits: [1/h], algorithm: sliding_log }
 ";
 
-/// Sends a request to `/v1/auth`, as a proxy does.
-fn forward_auth(
+/// Sends a request to `/v1/auth` with this method, query string and these headers, as a proxy does.
+fn send_auth_request(
     client: &Client,
     method: &str,
     query: &str,
@@ -27,24 +27,24 @@ fn forward_auth(
     client.send(request.body(Vec::new()).unwrap())
 }
 
-/// Returns the status for a client with this `X-Forwarded-For`.
+/// Sends a request with this `X-Forwarded-For` header to `/v1/auth`, and returns the response status.
 fn status_for_client(client: &Client, forwarded_for: &str) -> u16 {
-    forward_auth(client, "GET", "", &[("x-forwarded-for", forwarded_for)]).status
+    send_auth_request(client, "GET", "", &[("x-forwarded-for", forwarded_for)]).status
 }
 
 #[test]
-fn responses_have_headers_and_only_denials_have_body() {
-    let server = Server::start(PER_IP);
+fn auth_responses_have_headers_and_denials_have_body() {
+    let server = Server::start(PER_IP_POLICY);
     let client = Client::new(&server);
     let from = [("x-forwarded-for", "192.0.2.7")];
-    let allowed = forward_auth(&client, "GET", "", &from);
+    let allowed = send_auth_request(&client, "GET", "", &from);
     assert_eq!((allowed.status, &*allowed.body), (200, ""));
     assert_eq!(allowed.header("ratelimit-policy"), Some(r#""per-ip";q=2;w=3600"#));
     assert!(allowed.header("ratelimit").unwrap().starts_with(r#""per-ip";r=1;t="#));
     assert_eq!(allowed.header("retry-after"), None);
 
     assert_eq!(status_for_client(&client, "192.0.2.7"), 200);
-    let denied = forward_auth(&client, "GET", "", &from);
+    let denied = send_auth_request(&client, "GET", "", &from);
     assert_eq!(
         (denied.status, denied.header("content-type")),
         (429, Some("application/problem+json"))
@@ -63,7 +63,8 @@ fn responses_have_headers_and_only_denials_have_body() {
     );
 }
 
-/// The rule of the binding limit determines the reason and the status. `deny_status` in the query takes precedence.
+/// The rule of the binding limit, which causes the denial, determines the reason and the status. The parameter
+/// `deny_status` in the query overrides the status.
 #[test]
 fn denial_has_reason_and_status_of_rule() {
     let policy = "
@@ -76,7 +77,7 @@ rules:
     let client = Client::new(&server);
     let auth = |query, from, uri| {
         let headers = [("x-forwarded-for", from), ("x-forwarded-uri", uri)];
-        let denied = forward_auth(&client, "GET", query, &headers);
+        let denied = send_auth_request(&client, "GET", query, &headers);
         assert_eq!(denied.json()["status"], denied.status);
         (denied.status, denied.json()["reason"].as_str().unwrap().to_owned())
     };
@@ -100,24 +101,24 @@ fn every_method_charges_one_unit() {
     let server = Server::start("rules: [{ name: all, limits: [7/h], algorithm: sliding_log }]");
     let client = Client::new(&server);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
-        assert_eq!(forward_auth(&client, method, "", &[]).status, 200, "{method}");
+        assert_eq!(send_auth_request(&client, method, "", &[]).status, 200, "{method}");
     }
-    let allowed = forward_auth(&client, "HEAD", "", &[]);
+    let allowed = send_auth_request(&client, "HEAD", "", &[]);
     assert_eq!((allowed.status, &*allowed.body), (200, ""));
     assert!(allowed.header("ratelimit").unwrap().starts_with(r#""all";r=0"#));
-    let denied = forward_auth(&client, "HEAD", "", &[]);
+    let denied = send_auth_request(&client, "HEAD", "", &[]);
     assert_eq!((denied.status, &*denied.body), (429, ""));
     assert!(denied.header("retry-after").is_some());
 }
 
 #[test]
 fn rules_match_forwarded_method_and_uri() {
-    let server = Server::start(PER_IP);
+    let server = Server::start(PER_IP_POLICY);
     let client = Client::new(&server);
     let login = |from, method, uri| {
         let headers =
             [("x-forwarded-for", from), ("x-forwarded-method", method), ("x-forwarded-uri", uri)];
-        forward_auth(&client, "GET", "", &headers).status
+        send_auth_request(&client, "GET", "", &headers).status
     };
     assert_eq!(login("192.0.2.1", "POST", "/login?next=/"), 200);
     assert_eq!(login("192.0.2.2", "POST", "/login"), 429);
@@ -136,14 +137,15 @@ rules:
 ",
     );
     let client = Client::new(&server);
-    let status = |host| forward_auth(&client, "GET", "", &[("x-forwarded-host", host)]).status;
+    let status = |host| send_auth_request(&client, "GET", "", &[("x-forwarded-host", host)]).status;
     let spellings = ["API.example.com", "api.example.com:443", "api.example.com."];
     assert_eq!(spellings.map(status), [200; 3]);
     assert_eq!((status("api.example.com"), status("other.example")), (429, 200));
-    let denied = forward_auth(&client, "GET", "", &[("x-forwarded-host", "Api.example.com.:80")]);
+    let denied =
+        send_auth_request(&client, "GET", "", &[("x-forwarded-host", "Api.example.com.:80")]);
     assert_eq!(denied.json()["violated-policies"], json!(["api"]));
     // The `Host` header of the request itself.
-    let response_for_host = |host| forward_auth(&client, "GET", "", &[("host", host)]);
+    let response_for_host = |host| send_auth_request(&client, "GET", "", &[("host", host)]);
     let rate_limit_header = |host| response_for_host(host).header("ratelimit").unwrap().to_owned();
     assert!(rate_limit_header("shop.example").starts_with(r#""per-host";r=8"#));
     assert!(rate_limit_header("SHOP.example.:8080").starts_with(r#""per-host";r=7"#));
@@ -151,9 +153,9 @@ rules:
 
 #[test]
 fn query_sets_domain_and_denial_status() {
-    let server = Server::start(PER_IP);
+    let server = Server::start(PER_IP_POLICY);
     let client = Client::new(&server);
-    let shop = |query: &str, key| forward_auth(&client, "GET", query, &[("X-Api-Key", key)]);
+    let shop = |query: &str, key| send_auth_request(&client, "GET", query, &[("X-Api-Key", key)]);
     assert_eq!(shop("?domain=shop", "k1").status, 200);
     assert_eq!(shop("?domain=%73hop", "k1").status, 429);
     let denied = shop("?domain=shop&deny_status=403", "k1");
@@ -165,7 +167,7 @@ fn query_sets_domain_and_denial_status() {
 
 #[test]
 fn invalid_query_is_400() {
-    let server = Server::start(PER_IP);
+    let server = Server::start(PER_IP_POLICY);
     let client = Client::new(&server);
     for (query, error) in [
         ("?deny_status=399", "a status from 400 to 599"),
@@ -175,7 +177,7 @@ fn invalid_query_is_400() {
         ("?deny=403", "unknown field `deny`, expected `domain` or `deny_status`"),
         ("?domain=a&domain=b", "duplicate field `domain`"),
     ] {
-        let response = forward_auth(&client, "GET", query, &[]);
+        let response = send_auth_request(&client, "GET", query, &[]);
         assert_eq!(
             (response.status, response.header("content-type")),
             (400, Some("application/problem+json"))
@@ -186,22 +188,22 @@ fn invalid_query_is_400() {
     }
 }
 
-const PER_KEY: &str = "
+const PER_KEY_POLICY: &str = "
 defaults: { algorithm: sliding_log }
 rules:
   - { name: per-key, per: [header.x-api-key], limits: [1/h], when_missing: deny }
   - { name: banned, when: { header.user-agent: 'evil*' }, limits: denied }
 ";
 
-/// Returns the status for this value of `X-Api-Key`.
+/// Sends a request with this `X-Api-Key` header to `/v1/auth`, and returns the response status.
 fn status_for_key(client: &Client, key: &[u8]) -> u16 {
     let request = Request::get("/v1/auth").header("x-api-key", key);
     client.send(request.body(Vec::new()).unwrap()).status
 }
 
 #[test]
-fn long_or_non_utf8_headers_have_own_counters() {
-    let server = Server::start(PER_KEY);
+fn long_or_non_utf8_headers_have_separate_counters() {
+    let server = Server::start(PER_KEY_POLICY);
     let client = Client::new(&server);
     let long = |end: &str| [&[b'*'; 15_000], end.as_bytes()].concat();
     for status in [200, 429] {
@@ -212,8 +214,8 @@ fn long_or_non_utf8_headers_have_own_counters() {
 }
 
 #[test]
-fn empty_header_is_missing() {
-    let server = Server::start(PER_KEY);
+fn empty_header_counts_as_missing() {
+    let server = Server::start(PER_KEY_POLICY);
     let client = Client::new(&server);
     assert_eq!(
         [(); 2].map(|()| status_for_key(&client, b"")),
@@ -228,7 +230,7 @@ fn empty_header_is_missing() {
 
 #[test]
 fn unrelated_headers_within_bounds_change_nothing() {
-    let server = Server::start(PER_KEY);
+    let server = Server::start(PER_KEY_POLICY);
     let client = Client::new(&server);
     let status_with_headers = |count: usize, bytes: usize| {
         let request = Request::get("/v1/auth").header("x-api-key", format!("{count}-{bytes}"));
@@ -248,8 +250,8 @@ fn unrelated_headers_within_bounds_change_nothing() {
 }
 
 #[test]
-fn header_padding_does_not_evade_ban() {
-    let server = Server::start(PER_KEY);
+fn padded_header_does_not_evade_ban() {
+    let server = Server::start(PER_KEY_POLICY);
     let client = Client::new(&server);
     let evil = [&b"evil"[..], &[b'x'; 5_000], b"\xff"].concat();
     let request = Request::get("/v1/auth").header("x-api-key", "k").header("user-agent", evil);
@@ -257,21 +259,29 @@ fn header_padding_does_not_evade_ban() {
 }
 
 #[test]
-fn repeated_headers_follow_flag() {
+fn repeated_header_handling_follows_flag() {
     let keys = [("x-api-key", "a"), ("x-api-key", "b")];
-    let first_value_server = Server::start(PER_KEY);
+    let first_value_server = Server::start(PER_KEY_POLICY);
     let client = Client::new(&first_value_server);
-    assert_eq!([(); 2].map(|()| forward_auth(&client, "GET", "", &keys).status), [200, 429]);
-    assert_eq!(forward_auth(&client, "GET", "", &keys[1..]).status, 200, "the first value counted");
-    let absent_server = Server::start_with(PER_KEY, &["--repeated-headers", "absent"]);
+    assert_eq!([(); 2].map(|()| send_auth_request(&client, "GET", "", &keys).status), [200, 429]);
+    assert_eq!(
+        send_auth_request(&client, "GET", "", &keys[1..]).status,
+        200,
+        "the first value counted"
+    );
+    let absent_server = Server::start_with(PER_KEY_POLICY, &["--repeated-headers", "absent"]);
     let client = Client::new(&absent_server);
-    assert_eq!(forward_auth(&client, "GET", "", &keys).status, 429);
-    assert_eq!(forward_auth(&client, "GET", "", &keys[..1]).status, 200, "nothing was charged");
+    assert_eq!(send_auth_request(&client, "GET", "", &keys).status, 429);
+    assert_eq!(
+        send_auth_request(&client, "GET", "", &keys[..1]).status,
+        200,
+        "nothing was charged"
+    );
 }
 
 #[test]
 fn client_cannot_forge_its_address() {
-    let server = Server::start(PER_IP);
+    let server = Server::start(PER_IP_POLICY);
     let client = Client::new(&server);
     // The proxy appends the last entry: the address of its client.
     let statuses =
@@ -281,8 +291,8 @@ fn client_cannot_forge_its_address() {
 }
 
 #[test]
-fn trusted_proxy_chain_is_skipped() {
-    let server = Server::start_with(PER_IP, &["--trusted-proxies", "127.0.0.1, 10.0.0.0/8"]);
+fn trusted_proxies_in_chain_are_skipped() {
+    let server = Server::start_with(PER_IP_POLICY, &["--trusted-proxies", "127.0.0.1, 10.0.0.0/8"]);
     let client = Client::new(&server);
     let statuses = ["192.0.2.7, 10.0.0.1", "192.0.2.7, 10.0.0.2", "192.0.2.7"]
         .map(|forwarded_for| status_for_client(&client, forwarded_for));
@@ -291,7 +301,7 @@ fn trusted_proxy_chain_is_skipped() {
 
 #[test]
 fn forwarded_ipv6_addresses_share_slash_64_counter() {
-    let server = Server::start(PER_IP);
+    let server = Server::start(PER_IP_POLICY);
     let client = Client::new(&server);
     let statuses = ["2001:db8::1", "[2001:db8:0:0:ffff::2]:443", "2001:db8::3", "2001:db8:0:1::1"]
         .map(|forwarded_for| status_for_client(&client, forwarded_for));
@@ -300,10 +310,10 @@ fn forwarded_ipv6_addresses_share_slash_64_counter() {
 
 #[test]
 fn untrusted_proxy_is_400_and_logged_once() {
-    let server = Server::start_with(PER_IP, &["--trusted-proxies", "10.0.0.0/8"]);
+    let server = Server::start_with(PER_IP_POLICY, &["--trusted-proxies", "10.0.0.0/8"]);
     let client = Client::new(&server);
     for _ in 0..3 {
-        let response = forward_auth(&client, "GET", "", &[("x-forwarded-for", "10.0.0.1")]);
+        let response = send_auth_request(&client, "GET", "", &[("x-forwarded-for", "10.0.0.1")]);
         assert_eq!(response.status, 400);
         let problem = response.json();
         let detail = problem["detail"].as_str().unwrap();
@@ -313,14 +323,14 @@ fn untrusted_proxy_is_400_and_logged_once() {
     assert!(warning.contains("127.0.0.1 is not one of --trusted-proxies"), "{warning}");
     // Other endpoints need no trust.
     assert_eq!(client.check(&json!({"attributes": {"ip": "192.0.2.7"}})).status, 200);
-    server.signal("TERM");
-    let mut rest = std::iter::from_fn(|| server.next_log(std::time::Duration::from_secs(30)));
+    server.send_signal("TERM");
+    let mut rest = std::iter::from_fn(|| server.next_log_line(std::time::Duration::from_secs(30)));
     assert!(!rest.any(|line| line.contains("rejected forward-auth request")));
 }
 
 #[test]
 fn invalid_trusted_network_prevents_start() {
-    let output = slidegate()
+    let output = slidegate_command()
         .args(["serve", "--policy", "p.yaml", "--trusted-proxies", "127.0.0.1,10.0.0.0/33"])
         .output()
         .unwrap();
@@ -333,13 +343,13 @@ fn invalid_trusted_network_prevents_start() {
 
 #[test]
 fn denial_metric_ignores_deny_status() {
-    let server = Server::start_with_admin(PER_IP, &[]);
+    let server = Server::start_with_admin(PER_IP_POLICY, &[]);
     let client = Client::new(&server);
     let from = [("x-forwarded-for", "192.0.2.7")];
     let queries = ["", "", "", "?deny_status=403", "?deny_status=500", "?deny_status=1"];
-    let statuses = queries.map(|query| forward_auth(&client, "GET", query, &from).status);
+    let statuses = queries.map(|query| send_auth_request(&client, "GET", query, &from).status);
     assert_eq!(statuses, [200, 200, 429, 403, 500, 400]);
-    let metrics = Client::with_address(server.admin()).call("GET", "/metrics").body;
+    let metrics = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
     for (result, count) in [("allowed", 2), ("denied", 3), ("invalid", 1), ("error", 0)] {
         let line =
             format!("slidegate_requests_total{{protocol=\"http\",result=\"{result}\"}} {count}");
@@ -352,7 +362,7 @@ fn credentials_are_not_logged() {
     let policy = "rules: [{ name: a, per: [header.authorization], limits: [0/h] }]";
     let server = Server::start(policy);
     let denied =
-        forward_auth(&Client::new(&server), "GET", "", &[("Authorization", "Bearer s3cret")]);
+        send_auth_request(&Client::new(&server), "GET", "", &[("Authorization", "Bearer s3cret")]);
     assert_eq!(denied.status, 429);
     let line = server.wait_for_log("denied");
     assert!(line.contains("header.authorization=") && !line.contains("s3cret"), "{line}");

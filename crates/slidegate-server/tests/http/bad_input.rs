@@ -1,4 +1,4 @@
-//! Invalid requests: the response describes the error.
+//! Invalid HTTP requests: the response status and body describe the error.
 
 use serde_json::json;
 use ureq::http::Request;
@@ -8,7 +8,7 @@ use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, domain: api, limits: [2/h] }]";
 
-/// Asserts that a response is a problem with this status and title, whose detail contains `detail`.
+/// Asserts that a response is a problem document (RFC 9457) with this status and title, whose detail contains `detail`.
 #[track_caller]
 pub fn assert_problem(response: &HttpResponse, status: u16, title: &str, detail: &str) {
     assert_eq!(response.header("content-type"), Some("application/problem+json"));
@@ -42,7 +42,7 @@ fn body_with_cost(cost: &str) -> String {
     format!(r#"{{"attributes":{{}},"cost":{cost}}}"#)
 }
 
-/// Returns a valid body of `bytes` bytes, most of them spaces.
+/// Returns a valid body that is padded with spaces to a length of `bytes` bytes.
 fn padded_body(bytes: usize) -> String {
     let body = r#"{"attributes":{}}"#;
     body.to_owned() + &" ".repeat(bytes - body.len())

@@ -1,4 +1,4 @@
-//! Two HTTP clients: ureq, and a TCP connection for details that ureq hides.
+//! Two HTTP clients: one based on ureq, and a raw TCP connection for tests of details that ureq hides.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,13 +9,13 @@ use ureq::http::{HeaderMap, HeaderName, Request};
 
 use crate::common::Server;
 
-/// A client that keeps its connections open.
+/// An HTTP client that keeps its connections open between requests.
 pub struct Client {
     address: SocketAddr,
     agent: ureq::Agent,
 }
 
-/// A complete response.
+/// A complete HTTP response.
 pub struct HttpResponse {
     pub status: u16,
     pub headers: HeaderMap,
@@ -23,28 +23,29 @@ pub struct HttpResponse {
 }
 
 impl Client {
-    /// Creates a client of a server's HTTP listener.
+    /// Creates a client for the HTTP listener of a server.
     pub fn new(server: &Server) -> Self {
         Self::with_address(server.address())
     }
 
-    /// Creates a client of any listener.
+    /// Creates a client for a listener at this address, for example the admin listener.
     pub fn with_address(address: SocketAddr) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).build();
         Self { address, agent: config.into() }
     }
 
-    /// Sends a POST request.
+    /// Sends a POST request, and returns the response.
     pub fn post(&self, path: &str, body: impl AsRef<[u8]>) -> HttpResponse {
         self.send(Request::post(path).body(body.as_ref().to_vec()).unwrap())
     }
 
-    /// Sends a request without a body.
+    /// Sends a request with this method and without a body, and returns the response.
     pub fn call(&self, method: &str, path: &str) -> HttpResponse {
         self.send(Request::builder().method(method).uri(path).body(Vec::new()).unwrap())
     }
 
-    /// Sends a request whose URI is a path only.
+    /// Sends a request, and returns the response. The URI of the request must consist of a path, and optionally a
+    /// query.
     pub fn send(&self, mut request: Request<Vec<u8>>) -> HttpResponse {
         let url = format!("http://{}{}", self.address, request.uri());
         *request.uri_mut() = url.parse().unwrap();
@@ -56,29 +57,29 @@ impl Client {
         }
     }
 
-    /// Sends a request to `/v1/check`.
+    /// Posts a body to `/v1/check`, and returns the response.
     pub fn check(&self, body: &Value) -> HttpResponse {
         self.post("/v1/check", body.to_string())
     }
 }
 
 impl HttpResponse {
-    /// Parses the body as JSON.
+    /// Parses the response body as JSON. Panics if the body is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// Returns the value of a header.
+    /// Returns the value of a response header, or `None` if the header is missing.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 }
 
-/// A TCP connection on which the test writes and reads HTTP itself.
+/// A TCP connection on which the test itself writes the bytes of HTTP requests and reads responses.
 pub struct RawConnection(BufReader<TcpStream>);
 
 impl RawConnection {
-    /// Opens a connection.
+    /// Opens a TCP connection to this address.
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         // Much longer than any test needs, so that a broken test fails instead of hanging.
@@ -87,22 +88,22 @@ impl RawConnection {
         Self(BufReader::new(stream))
     }
 
-    /// Returns the underlying stream.
+    /// Returns the underlying TCP stream.
     pub fn stream(&self) -> &TcpStream {
         self.0.get_ref()
     }
 
-    /// Writes bytes. Panics if that fails.
+    /// Writes bytes to the connection. Panics if the write fails.
     pub fn write(&mut self, text: impl AsRef<[u8]>) {
         self.try_write(text).unwrap();
     }
 
-    /// Writes bytes.
+    /// Writes bytes to the connection. Returns an error if the write fails.
     pub fn try_write(&mut self, text: impl AsRef<[u8]>) -> io::Result<()> {
         self.0.get_mut().write_all(text.as_ref())
     }
 
-    /// Returns `true` if data or the end of the connection arrives within `timeout`.
+    /// Returns `true` if data arrives or the server closes the connection within `timeout`.
     pub fn is_readable_within(&mut self, timeout: Duration) -> bool {
         let previous_timeout = self.stream().read_timeout().unwrap();
         self.stream().set_read_timeout(Some(timeout)).unwrap();
@@ -111,13 +112,13 @@ impl RawConnection {
         is_readable
     }
 
-    /// Reads the next response, and returns its status and body.
+    /// Reads the next response, and returns the status and the body.
     pub fn read_status_and_body(&mut self) -> (u16, String) {
         let response = self.read_response();
         (response.status, response.body)
     }
 
-    /// Reads the next response.
+    /// Reads the next complete response from the connection.
     pub fn read_response(&mut self) -> HttpResponse {
         let status = self.read_line().split(' ').nth(1).expect("a status line").parse().unwrap();
         let mut headers = HeaderMap::new();
@@ -137,7 +138,7 @@ impl RawConnection {
         line.trim_end().to_owned()
     }
 
-    /// Waits until the server closes the connection, and asserts that it sends nothing more.
+    /// Waits until the server closes the connection, and asserts that no more bytes arrive before.
     #[track_caller]
     pub fn assert_closes(&mut self) {
         let mut rest = String::new();
@@ -146,13 +147,13 @@ impl RawConnection {
     }
 }
 
-/// Returns the bytes of a request to `/v1/check`.
-pub fn raw_check(body: &str) -> String {
+/// Returns the bytes of an HTTP/1.1 request to `/v1/check` with this body.
+pub fn raw_check_request(body: &str) -> String {
     format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Returns the bytes of a request to `/v1/check` whose body has these chunks.
-pub fn raw_chunked_check(chunks: &[&str]) -> String {
+/// Returns the bytes of an HTTP/1.1 request to `/v1/check` with a chunked body of these chunks.
+pub fn raw_chunked_check_request(chunks: &[&str]) -> String {
     let mut request =
         "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
     for chunk in chunks {

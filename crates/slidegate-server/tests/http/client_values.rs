@@ -1,5 +1,5 @@
-//! Hostile values chosen by end clients. Many callers allow a request if its check fails, so no value may cause a
-//! failure.
+//! Hostile attribute values that end clients choose. Many callers allow a request if the check fails with an error, so
+//! no value may cause an error.
 
 use serde_json::json;
 
@@ -13,19 +13,20 @@ rules:
   - { name: per-user, per: [user], limits: [1/h] }
 ";
 
-/// Returns a body for `/v1/check` with this text as `user`, without escaping.
+/// Returns a body for `/v1/check` whose attribute `user` has this value. The bytes are inserted without JSON escaping.
 fn check_body(user: &[u8]) -> Vec<u8> {
     [br#"{"attributes":{"user":""#, user, br#""}}"#].concat()
 }
 
-/// Returns a body for `/json` with this text as `user`, without escaping.
-fn rls_body(user: &[u8]) -> Vec<u8> {
+/// Returns a body for `/json`, the JSON form of the gRPC request, whose entry `user` has this value. The bytes are
+/// inserted without JSON escaping.
+fn rate_limit_service_body(user: &[u8]) -> Vec<u8> {
     let front = br#"{"domain":"default","descriptors":[{"entries":[{"key":"user","value":""#;
     [front, user, br#""}]}]}"#].concat()
 }
 
-/// Returns hostile JSON strings: long, not UTF-8, lone surrogates, control characters.
-fn hostile_texts() -> Vec<Vec<u8>> {
+/// Returns hostile contents of a JSON string: very long, not UTF-8, lone surrogates, and control characters.
+fn hostile_json_strings() -> Vec<Vec<u8>> {
     vec![
         vec![b'x'; 1025],
         [vec![b'x'; 1025], b"y".to_vec()].concat(),
@@ -40,11 +41,11 @@ fn hostile_texts() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn hostile_values_have_own_counters() {
+fn hostile_values_have_separate_counters() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for status in [200, 429] {
-        for text in hostile_texts() {
+        for text in hostile_json_strings() {
             let shown = String::from_utf8_lossy(&text[..text.len().min(20)]).into_owned();
             // A peek charges nothing.
             assert_eq!(client.post("/v1/peek", check_body(&text)).status, status, "{shown}");
@@ -54,19 +55,19 @@ fn hostile_values_have_own_counters() {
 }
 
 #[test]
-fn json_and_check_share_counters_of_hostile_values() {
+fn json_and_check_endpoints_share_hostile_counters() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
-    for text in hostile_texts() {
+    for text in hostile_json_strings() {
         let shown = String::from_utf8_lossy(&text[..text.len().min(20)]).into_owned();
-        assert_eq!(client.post("/json", rls_body(&text)).status, 200, "{shown}");
-        assert_eq!(client.post("/json", rls_body(&text)).status, 429, "{shown}");
+        assert_eq!(client.post("/json", rate_limit_service_body(&text)).status, 200, "{shown}");
+        assert_eq!(client.post("/json", rate_limit_service_body(&text)).status, 429, "{shown}");
         assert_eq!(client.post("/v1/check", check_body(&text)).status, 429, "{shown}");
     }
 }
 
 #[test]
-fn padding_does_not_evade_ban() {
+fn padded_value_does_not_evade_ban() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let agent = |agent: &[u8]| [br#"{"attributes":{"agent":""#, agent, br#""}}"#].concat();

@@ -1,28 +1,28 @@
-//! Many requests on one connection, sequential and pipelined.
+//! Tests of many requests on one HTTP connection, sequential and pipelined.
 
 use std::net::Shutdown;
 
 use serde_json::Value;
 
-use crate::client::{RawConnection, raw_check, raw_chunked_check};
+use crate::client::{RawConnection, raw_check_request, raw_chunked_check_request};
 use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h], algorithm: sliding_log }]";
 
-/// Returns the remaining units of a response.
-fn remaining(body: &str) -> u64 {
+/// Returns the field `remaining` of a response body, the remaining units.
+fn remaining_units(body: &str) -> u64 {
     serde_json::from_str::<Value>(body).unwrap()["remaining"].as_u64().unwrap()
 }
 
 #[test]
-fn one_connection_carries_many_requests() {
+fn one_connection_serves_many_requests() {
     let server = Server::start(POLICY);
     let mut connection = RawConnection::connect(server.address());
     for nth in 0..200 {
-        connection.write(raw_check(r#"{"attributes":{}}"#));
+        connection.write(raw_check_request(r#"{"attributes":{}}"#));
         let (status, body) = connection.read_status_and_body();
         assert_eq!(status, if nth < 100 { 200 } else { 429 });
-        assert_eq!(remaining(&body), 99_u64.saturating_sub(nth));
+        assert_eq!(remaining_units(&body), 99_u64.saturating_sub(nth));
     }
 }
 
@@ -32,20 +32,20 @@ fn invalid_request_keeps_connection_open() {
     let mut connection = RawConnection::connect(server.address());
     let too_large = " ".repeat((1 << 20) + 1);
     let cases = [
-        (raw_check(""), 400),
-        (raw_check("{"), 400),
-        (raw_check(r#"{"attributes":{"a":0}}"#), 400),
-        (raw_check(r#"{"attributes":{},"cost":101}"#), 429),
-        (raw_check(&too_large), 413),
-        (raw_chunked_check(&[&too_large]), 413),
-        (raw_check("{}").replace("/v1/check", "/nowhere"), 404),
-        (raw_check("{}").replace("POST", "PUT"), 405),
-        (raw_check("not wanted").replace("POST /v1/check", "GET /healthz"), 200),
+        (raw_check_request(""), 400),
+        (raw_check_request("{"), 400),
+        (raw_check_request(r#"{"attributes":{"a":0}}"#), 400),
+        (raw_check_request(r#"{"attributes":{},"cost":101}"#), 429),
+        (raw_check_request(&too_large), 413),
+        (raw_chunked_check_request(&[&too_large]), 413),
+        (raw_check_request("{}").replace("/v1/check", "/nowhere"), 404),
+        (raw_check_request("{}").replace("POST", "PUT"), 405),
+        (raw_check_request("not wanted").replace("POST /v1/check", "GET /healthz"), 200),
     ];
     for (request, status) in &cases {
         connection.write(request);
         assert_eq!(connection.read_status_and_body().0, *status);
-        connection.write(raw_check(r#"{"attributes":{}}"#));
+        connection.write(raw_check_request(r#"{"attributes":{}}"#));
         assert_eq!(connection.read_status_and_body().0, 200, "after {status}");
     }
     // The same requests, pipelined.
@@ -63,9 +63,9 @@ fn chunked_body_is_accepted_up_to_limit() {
     let server = Server::start(POLICY);
     let mut connection = RawConnection::connect(server.address());
     let padding = " ".repeat((1 << 20) - 17);
-    connection.write(raw_chunked_check(&["{\"attri", "butes", "\":{}}", &padding]));
+    connection.write(raw_chunked_check_request(&["{\"attri", "butes", "\":{}}", &padding]));
     assert_eq!(connection.read_status_and_body().0, 200);
-    connection.write(raw_chunked_check(&["{\"attri", "butes", "\":{}}", &padding, " "]));
+    connection.write(raw_chunked_check_request(&["{\"attri", "butes", "\":{}}", &padding, " "]));
     assert_eq!(connection.read_status_and_body().0, 413);
 }
 
@@ -83,9 +83,9 @@ fn expect_continue_over_limit_is_413() {
 fn half_closed_connection_gets_all_responses() {
     let server = Server::start(POLICY);
     let mut connection = RawConnection::connect(server.address());
-    connection.write(raw_check(r#"{"attributes":{}}"#).repeat(3));
+    connection.write(raw_check_request(r#"{"attributes":{}}"#).repeat(3));
     connection.stream().shutdown(Shutdown::Write).unwrap();
-    let left = [(); 3].map(|()| remaining(&connection.read_status_and_body().1));
+    let left = [(); 3].map(|()| remaining_units(&connection.read_status_and_body().1));
     assert_eq!(left, [99, 98, 97]);
     connection.assert_closes();
 }
@@ -94,7 +94,7 @@ fn half_closed_connection_gets_all_responses() {
 fn http_1_0_connection_closes_after_response() {
     let server = Server::start(POLICY);
     let mut connection = RawConnection::connect(server.address());
-    connection.write(raw_check(r#"{"attributes":{}}"#).replace("HTTP/1.1", "HTTP/1.0"));
+    connection.write(raw_check_request(r#"{"attributes":{}}"#).replace("HTTP/1.1", "HTTP/1.0"));
     assert_eq!(connection.read_status_and_body().0, 200);
     connection.assert_closes();
 }
@@ -103,8 +103,8 @@ fn http_1_0_connection_closes_after_response() {
 fn pipelined_responses_keep_request_order() {
     let server = Server::start(POLICY);
     let mut connection = RawConnection::connect(server.address());
-    connection.write(raw_check(r#"{"attributes":{}}"#).repeat(100));
+    connection.write(raw_check_request(r#"{"attributes":{}}"#).repeat(100));
     let left: Vec<u64> =
-        (0..100).map(|_| remaining(&connection.read_status_and_body().1)).collect();
+        (0..100).map(|_| remaining_units(&connection.read_status_and_body().1)).collect();
     assert_eq!(left, (0..100).rev().collect::<Vec<_>>());
 }

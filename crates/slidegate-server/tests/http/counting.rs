@@ -1,4 +1,4 @@
-//! The exact number of requests that pass, also with concurrent clients.
+//! Checks that the server allows exactly as many requests as the limit permits, also with concurrent clients.
 
 use std::net::SocketAddr;
 use std::sync::Barrier;
@@ -9,26 +9,26 @@ use serde_json::json;
 use crate::client::Client;
 use crate::common::Server;
 
-const CONNECTIONS: usize = 50;
-const REQUESTS: usize = 2_000;
+const CONNECTION_COUNT: usize = 50;
+const REQUEST_COUNT: usize = 2_000;
 
-/// Sends 2,000 requests on 50 concurrent connections, and returns the number of allowed ones.
+/// Sends 2,000 requests with the same key over 50 concurrent connections, and returns the number of allowed requests.
 fn count_allowed(address: SocketAddr, key: &str) -> usize {
-    let start = &Barrier::new(CONNECTIONS);
+    let start = &Barrier::new(CONNECTION_COUNT);
     let send_requests = move || {
         let client = Client::with_address(address);
         let request = json!({"attributes": {"key": key}});
         start.wait();
-        let statuses = (0..REQUESTS / CONNECTIONS).map(|_| client.check(&request).status);
+        let statuses = (0..REQUEST_COUNT / CONNECTION_COUNT).map(|_| client.check(&request).status);
         statuses.filter(|status| *status == 200).count()
     };
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(send_requests)).collect();
+        let clients: Vec<_> = (0..CONNECTION_COUNT).map(|_| scope.spawn(send_requests)).collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     })
 }
 
-fn assert_exactly_100_pass(algorithm: &str) {
+fn assert_exactly_100_allowed(algorithm: &str) {
     let limits = "per: [key], limits: [100/min]";
     let policy = format!("rules: [{{ name: storm, {limits}, algorithm: {algorithm} }}]");
     let server = Server::start(&policy);
@@ -40,18 +40,19 @@ fn assert_exactly_100_pass(algorithm: &str) {
 
 #[test]
 fn sliding_log_allows_exactly_max_across_connections() {
-    assert_exactly_100_pass("sliding_log");
+    assert_exactly_100_allowed("sliding_log");
 }
 
 #[test]
 fn sliding_buckets_allow_exactly_max_across_connections() {
-    assert_exactly_100_pass("sliding_buckets");
+    assert_exactly_100_allowed("sliding_buckets");
 }
 
-/// 3,000 requests of 100 clients within one hour: a few clients send most of them.
+/// Sends 3,000 requests of 100 clients within one window, where a few clients send most of the requests. Each decision
+/// must match the number of earlier requests of the client.
 #[test]
-fn every_decision_matches_plain_count() {
-    const MAX: u64 = 20;
+fn every_decision_matches_request_count() {
+    const MAX_PER_CLIENT: u64 = 20;
     let policy = "rules: [{ name: per-ip, per: [ip], limits: [20/h], algorithm: sliding_log }]";
     let server = Server::start(policy);
     let client = Client::new(&server);
@@ -66,14 +67,14 @@ fn every_decision_matches_plain_count() {
         request_counts[client_id] += 1;
         let response = client.check(&json!({"attributes": {"ip": format!("10.0.0.{client_id}")}}));
         let found = (response.status, response.json()["remaining"].as_u64());
-        let status = if request_counts[client_id] <= MAX { 200 } else { 429 };
+        let status = if request_counts[client_id] <= MAX_PER_CLIENT { 200 } else { 429 };
         assert_eq!(
             found,
-            (status, Some(MAX.saturating_sub(request_counts[client_id]))),
+            (status, Some(MAX_PER_CLIENT.saturating_sub(request_counts[client_id]))),
             "request {nth} of {client_id}"
         );
     }
-    let limited_clients = request_counts.iter().filter(|count| **count > MAX).count();
+    let limited_clients = request_counts.iter().filter(|count| **count > MAX_PER_CLIENT).count();
     assert!(
         (10..90).contains(&limited_clients),
         "unsuitable test pattern: {limited_clients} clients are above the limit"

@@ -1,4 +1,5 @@
-//! Flags `--headers` and `--retry-jitter`: header styles and jitter.
+//! Tests of the flag `--headers` (style of the rate-limit headers) and of the flag `--retry-jitter` (random extra wait
+//! in `Retry-After`).
 
 use std::ops::RangeInclusive;
 use std::process::Output;
@@ -7,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::client::{Client, HttpResponse};
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate_command};
 
-/// The windows are long, so that no unit becomes available again while a test runs.
+/// Two limits with windows so long that no unit becomes available again while a test runs.
 const POLICY: &str = "
 rules:
   - { name: all, limits: [2/h], algorithm: sliding_log }
@@ -27,8 +28,8 @@ const RATE_LIMIT_HEADERS: [&str; 8] = [
     "x-ratelimit-reset",
 ];
 
-/// Starts a server with these flags, and returns an allowed and a denied response.
-fn allowed_and_denied(args: &[&str]) -> [HttpResponse; 2] {
+/// Starts a server with these flags, and returns the responses to an allowed and to a denied request.
+fn allowed_and_denied_response(args: &[&str]) -> [HttpResponse; 2] {
     let server = Server::start_with(POLICY, args);
     let client = Client::new(&server);
     let responses = [2, 1].map(|cost| client.check(&json!({"attributes": {}, "cost": cost})));
@@ -36,18 +37,18 @@ fn allowed_and_denied(args: &[&str]) -> [HttpResponse; 2] {
     responses
 }
 
-/// Returns the names of the rate-limit headers in a response.
-fn header_names(response: &HttpResponse) -> Vec<&'static str> {
+/// Returns the names in [`RATE_LIMIT_HEADERS`] that a response contains.
+fn rate_limit_header_names(response: &HttpResponse) -> Vec<&'static str> {
     RATE_LIMIT_HEADERS.into_iter().filter(|name| response.header(name).is_some()).collect()
 }
 
-/// Parses the value of a header.
-fn header_number(response: &HttpResponse, name: &str) -> u64 {
+/// Parses the value of a response header as a number.
+fn numeric_header(response: &HttpResponse, name: &str) -> u64 {
     response.header(name).unwrap().parse().unwrap()
 }
 
-/// Converts milliseconds to seconds, rounded up.
-fn seconds_up(millis: &Value) -> u64 {
+/// Converts milliseconds in a JSON value to seconds, rounded up.
+fn ceil_seconds(millis: &Value) -> u64 {
     millis.as_u64().unwrap().div_ceil(1_000)
 }
 
@@ -59,85 +60,101 @@ fn epoch_seconds() -> u64 {
 #[test]
 fn ietf_headers_are_default() {
     for args in [&[][..], &["--headers", "ietf"]] {
-        let [allowed, denied] = allowed_and_denied(args);
+        let [allowed, denied] = allowed_and_denied_response(args);
         for (response, wait) in [(&allowed, "reset_after_ms"), (&denied, "retry_after_ms")] {
-            assert_eq!(header_names(response), RATE_LIMIT_HEADERS[..2]);
+            assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[..2]);
             let policies = r#""all";q=2;w=3600, "more";q=50;w=86400"#;
             assert_eq!(response.header("ratelimit-policy"), Some(policies));
-            let expected = format!(r#""all";r=0;t={}"#, seconds_up(&response.json()[wait]));
+            let expected = format!(r#""all";r=0;t={}"#, ceil_seconds(&response.json()[wait]));
             assert_eq!(response.header("ratelimit"), Some(&*expected));
         }
         assert_eq!(allowed.header("retry-after"), None);
         assert_eq!(
-            header_number(&denied, "retry-after"),
-            seconds_up(&denied.json()["retry_after_ms"])
+            numeric_header(&denied, "retry-after"),
+            ceil_seconds(&denied.json()["retry_after_ms"])
         );
     }
 }
 
 #[test]
-fn draft03_reset_is_seconds_from_now() {
-    let [allowed, denied] = allowed_and_denied(&["--headers", "draft03"]);
+fn draft03_ratelimit_reset_is_relative_seconds() {
+    let [allowed, denied] = allowed_and_denied_response(&["--headers", "draft03"]);
     for (response, wait) in [(&allowed, "reset_after_ms"), (&denied, "retry_after_ms")] {
-        assert_eq!(header_names(response), RATE_LIMIT_HEADERS[2..5]);
+        assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[2..5]);
         assert_eq!(response.header("ratelimit-limit"), Some("2, 2;w=3600, 50;w=86400"));
-        assert_eq!(header_number(response, "ratelimit-remaining"), 0);
-        assert_eq!(header_number(response, "ratelimit-reset"), seconds_up(&response.json()[wait]));
+        assert_eq!(numeric_header(response, "ratelimit-remaining"), 0);
+        assert_eq!(
+            numeric_header(response, "ratelimit-reset"),
+            ceil_seconds(&response.json()[wait])
+        );
     }
     assert_eq!(allowed.header("retry-after"), None);
-    assert_eq!(header_number(&denied, "retry-after"), header_number(&denied, "ratelimit-reset"));
+    assert_eq!(numeric_header(&denied, "retry-after"), numeric_header(&denied, "ratelimit-reset"));
 }
 
 #[test]
-fn x_reset_is_epoch_seconds() {
+fn x_ratelimit_reset_is_epoch_seconds() {
     let before = epoch_seconds();
-    let [allowed, denied] = allowed_and_denied(&["--headers", "x"]);
+    let [allowed, denied] = allowed_and_denied_response(&["--headers", "x"]);
     // Rounding up may add one second to the elapsed time.
     let dates: RangeInclusive<u64> = before + 3_590..=epoch_seconds() + 3_602;
     for response in [&allowed, &denied] {
-        assert_eq!(header_names(response), RATE_LIMIT_HEADERS[5..]);
-        assert_eq!(header_number(response, "x-ratelimit-limit"), 2);
-        assert_eq!(header_number(response, "x-ratelimit-remaining"), 0);
-        let reset = header_number(response, "x-ratelimit-reset");
+        assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[5..]);
+        assert_eq!(numeric_header(response, "x-ratelimit-limit"), 2);
+        assert_eq!(numeric_header(response, "x-ratelimit-remaining"), 0);
+        let reset = numeric_header(response, "x-ratelimit-reset");
         assert!(dates.contains(&reset), "{reset} is not within {dates:?}");
     }
     assert_eq!(allowed.header("retry-after"), None);
-    assert_eq!(header_number(&denied, "retry-after"), seconds_up(&denied.json()["retry_after_ms"]));
+    assert_eq!(
+        numeric_header(&denied, "retry-after"),
+        ceil_seconds(&denied.json()["retry_after_ms"])
+    );
 }
 
 #[test]
 fn none_style_sends_only_retry_after() {
-    let [allowed, denied] = allowed_and_denied(&["--headers", "none"]);
-    assert_eq!((header_names(&allowed), header_names(&denied)), (vec![], vec![]));
+    let [allowed, denied] = allowed_and_denied_response(&["--headers", "none"]);
+    assert_eq!(
+        (rate_limit_header_names(&allowed), rate_limit_header_names(&denied)),
+        (vec![], vec![])
+    );
     assert_eq!(allowed.header("retry-after"), None);
-    assert_eq!(header_number(&denied, "retry-after"), seconds_up(&denied.json()["retry_after_ms"]));
+    assert_eq!(
+        numeric_header(&denied, "retry-after"),
+        ceil_seconds(&denied.json()["retry_after_ms"])
+    );
 }
 
 #[test]
 fn environment_sets_header_style_and_jitter() {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").env("SLIDEGATE_POLICY", policy.path());
     command.env("SLIDEGATE_HTTP", "127.0.0.1:0");
     command.env("SLIDEGATE_HEADERS", "draft03").env("SLIDEGATE_RETRY_JITTER", "100%");
     let server = Server::spawn(&mut command);
     let client = Client::new(&server);
-    assert_eq!(header_names(&client.check(&json!({"attributes": {}}))), RATE_LIMIT_HEADERS[2..5]);
+    assert_eq!(
+        rate_limit_header_names(&client.check(&json!({"attributes": {}}))),
+        RATE_LIMIT_HEADERS[2..5]
+    );
     assert!(retry_delays(&client, "ratelimit-reset").into_iter().any(|wait| wait > 3_600));
 }
 
-/// Returns the `Retry-After` values of 40 denials. Asserts that header `reset_header` has the same value in each.
+/// Sends 40 denied requests, and returns the values of `Retry-After` in seconds. Asserts that in each response the
+/// header `reset_header` has the same value as `Retry-After`.
 fn retry_delays(client: &Client, reset_header: &str) -> Vec<u64> {
     let denial = || {
         let denied = client.check(&json!({"attributes": {}, "cost": 2}));
         assert_eq!(denied.status, 429);
-        let wait = header_number(&denied, "retry-after");
+        let wait = numeric_header(&denied, "retry-after");
         assert_eq!(
-            header_number(&denied, reset_header),
+            numeric_header(&denied, reset_header),
             wait,
             "one jitter sample for the whole response"
         );
-        let exact = seconds_up(&denied.json()["retry_after_ms"]);
+        let exact = ceil_seconds(&denied.json()["retry_after_ms"]);
         assert!((3_500..=3_601).contains(&exact), "the JSON body has no jitter");
         assert!(
             (exact..=2 * exact + 1).contains(&wait),
@@ -155,8 +172,8 @@ fn jitter_delays_only_denials() {
     let client = Client::new(&server);
     let allowed = client.check(&json!({"attributes": {}}));
     assert_eq!(
-        header_number(&allowed, "ratelimit-reset"),
-        seconds_up(&allowed.json()["reset_after_ms"]),
+        numeric_header(&allowed, "ratelimit-reset"),
+        ceil_seconds(&allowed.json()["reset_after_ms"]),
         "an allowed response has no jitter"
     );
     let retry_delays = retry_delays(&client, "ratelimit-reset");
@@ -165,10 +182,10 @@ fn jitter_delays_only_denials() {
     assert!(retry_delays.iter().any(|wait| *wait >= 5_400), "{retry_delays:?}");
 }
 
-/// Runs `serve` with invalid flags, and returns its output.
-fn serve_output(args: &[&str]) -> Output {
+/// Runs `slidegate serve` with invalid flags until the process exits, and returns the output.
+fn run_serve(args: &[&str]) -> Output {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path());
     command.args(["--http", "127.0.0.1:0"]).args(args).output().unwrap()
 }
@@ -189,7 +206,7 @@ fn invalid_style_or_jitter_error_names_valid_values() {
             "invalid value '110%' for '--retry-jitter <PERCENT>': a jitter of 110% is too large: at most 100%",
         ),
     ] {
-        let output = serve_output(&args);
+        let output = run_serve(&args);
         let stderr = str::from_utf8(&output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr.contains(message), "{stderr}");

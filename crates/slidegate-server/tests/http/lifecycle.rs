@@ -1,4 +1,4 @@
-//! Start and stop of the server.
+//! Tests of the start, the shutdown and the exit codes of the server.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -7,12 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use crate::client::RawConnection;
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate_command};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 
-/// Sends the head and a part of the body of a check, after the server has sent 100 Continue.
-fn start_check(server: &Server) -> RawConnection {
+/// Opens a connection and starts a check request. Sends the head, waits for the response 100 Continue, and then sends
+/// only a part of the body.
+fn start_incomplete_check(server: &Server) -> RawConnection {
     let mut connection = RawConnection::connect(server.address());
     connection.write(
         "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 17\r\n\r\n",
@@ -22,20 +23,26 @@ fn start_check(server: &Server) -> RawConnection {
     connection
 }
 
-/// Runs `serve` until it exits, and returns its output.
-fn serve(policy: &Path, http: &str) -> Output {
-    slidegate().arg("serve").arg("--policy").arg(policy).args(["--http", http]).output().unwrap()
+/// Runs `slidegate serve` with a policy file and an HTTP address until the process exits, and returns the output.
+fn run_serve(policy: &Path, http: &str) -> Output {
+    slidegate_command()
+        .arg("serve")
+        .arg("--policy")
+        .arg(policy)
+        .args(["--http", http])
+        .output()
+        .unwrap()
 }
 
-fn stderr(output: &Output) -> &str {
+fn stderr_text(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
 #[test]
-fn sigterm_finishes_requests_and_accepts_no_more() {
+fn sigterm_finishes_requests_and_rejects_new_connections() {
     let server = Server::start(POLICY);
-    let mut in_flight = start_check(&server);
-    server.signal("TERM");
+    let mut in_flight = start_incomplete_check(&server);
+    server.send_signal("TERM");
     server.wait_for_log("SIGTERM: stopping");
     while TcpStream::connect(server.address()).is_ok() {
         thread::yield_now();
@@ -43,7 +50,7 @@ fn sigterm_finishes_requests_and_accepts_no_more() {
     in_flight.write(r#"utes":{}}"#);
     assert_eq!(in_flight.read_status_and_body().0, 200);
     server.wait_for_log("stopped");
-    assert_eq!(server.exit_code(), Some(0));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[test]
@@ -53,27 +60,27 @@ fn sigint_closes_idle_connections_promptly() {
     let mut idle = RawConnection::connect(server.address());
     idle.write("GET /healthz HTTP/1.1\r\n\r\n");
     assert_eq!(idle.read_status_and_body().0, 200);
-    server.signal("INT");
+    server.send_signal("INT");
     server.wait_for_log("SIGINT: stopping");
-    assert!(server.next_log(Duration::from_secs(3)).unwrap().contains("stopped"));
-    assert_eq!(server.exit_code(), Some(0));
+    assert!(server.next_log_line(Duration::from_secs(3)).unwrap().contains("stopped"));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[test]
-fn stuck_request_delays_stop_by_grace_only() {
+fn stuck_request_delays_shutdown_by_grace_period() {
     let server = Server::start_with(POLICY, &["--shutdown-grace", "300ms"]);
-    let _stuck = start_check(&server);
-    server.signal("TERM");
+    let _stuck = start_incomplete_check(&server);
+    server.send_signal("TERM");
     server.wait_for_log("stopping");
-    assert!(server.next_log(Duration::from_secs(9)).unwrap().contains("cutting connections"));
-    assert!(server.next_log(Duration::from_secs(1)).unwrap().contains("stopped"));
-    assert_eq!(server.exit_code(), Some(0));
+    assert!(server.next_log_line(Duration::from_secs(9)).unwrap().contains("cutting connections"));
+    assert!(server.next_log_line(Duration::from_secs(1)).unwrap().contains("stopped"));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[test]
 fn environment_variables_replace_flags() {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command
         .arg("serve")
         .env("SLIDEGATE_POLICY", policy.path())
@@ -86,22 +93,22 @@ fn environment_variables_replace_flags() {
 fn log_level_off_prints_only_fatal_error() {
     let policy = TempFile::new(".yaml", "rules: []");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path());
     command.args(["--log-level", "off", "--http", &listener.local_addr().unwrap().to_string()]);
     let output = command.output().unwrap();
-    assert_eq!(stderr(&output).lines().count(), 1);
+    assert_eq!(stderr_text(&output).lines().count(), 1);
 }
 
 #[test]
-fn used_port_is_named_and_exits_1() {
+fn occupied_port_error_names_address_and_exits_1() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let policy = TempFile::new(".yaml", POLICY);
-    let output = serve(policy.path(), &address);
+    let output = run_serve(policy.path(), &address);
     let expected =
         format!("cannot listen on {address}, the address of --http: Address already in use");
-    assert!(stderr(&output).starts_with(&expected), "{}", stderr(&output));
+    assert!(stderr_text(&output).starts_with(&expected), "{}", stderr_text(&output));
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -111,8 +118,8 @@ fn invalid_policy_reports_every_error_and_exits_1() {
         ".yaml",
         "rules:\n  - { name: a, limits: [10/fortnight] }\n  - { name: A, limits: [] }\n",
     );
-    let output = serve(policy.path(), "127.0.0.1:0");
-    let lines: Vec<&str> = stderr(&output).lines().collect();
+    let output = run_serve(policy.path(), "127.0.0.1:0");
+    let lines: Vec<&str> = stderr_text(&output).lines().collect();
     let file = policy.path().display();
     assert_eq!(lines.len(), 9, "{lines:?}");
     assert!(lines[0].starts_with(&format!("{file}:2:25: ")), "{lines:?}");
@@ -126,24 +133,24 @@ fn invalid_policy_reports_every_error_and_exits_1() {
 #[test]
 fn invalid_yaml_reports_location_and_exits_1() {
     let policy = TempFile::new(".yaml", "rules:\n  - { name: a, limits: [10/s }\n");
-    let output = serve(policy.path(), "127.0.0.1:0");
+    let output = run_serve(policy.path(), "127.0.0.1:0");
     let location = format!("{}:2:", policy.path().display());
-    assert!(stderr(&output).starts_with(&location), "{}", stderr(&output));
+    assert!(stderr_text(&output).starts_with(&location), "{}", stderr_text(&output));
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
-fn missing_policy_is_named_and_exits_1() {
-    let output = serve(Path::new("/nowhere/policy.yaml"), "127.0.0.1:0");
+fn missing_policy_error_names_file_and_exits_1() {
+    let output = run_serve(Path::new("/nowhere/policy.yaml"), "127.0.0.1:0");
     let expected = "/nowhere/policy.yaml: cannot be read: No such file or directory";
-    assert!(stderr(&output).starts_with(expected), "{}", stderr(&output));
+    assert!(stderr_text(&output).starts_with(expected), "{}", stderr_text(&output));
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
-fn wrong_usage_exits_2() {
+fn usage_error_exits_2() {
     for args in [&["serve"][..], &["serve", "--policy", "x", "--http", "nowhere"], &["sreve"]] {
-        let output = slidegate().args(args).output().unwrap();
+        let output = slidegate_command().args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}");
     }
 }

@@ -1,19 +1,20 @@
-//! Malformed HTTP: the response is a problem, and then the connection closes, because the start of the next request
-//! is unknown.
+//! Malformed HTTP: the server responds with a problem document and then closes the connection, because the start of the
+//! next request is unknown.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::time::Duration;
 
 use crate::bad_input::assert_problem;
-use crate::client::{RawConnection, raw_check};
+use crate::client::{RawConnection, raw_check_request};
 use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h] }]";
-const POST: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
-const NOT_HTTP: &str = "this is not an HTTP/1.1 request";
+const POST_HEAD_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
+const NOT_HTTP_DETAIL: &str = "this is not an HTTP/1.1 request";
 
-/// Asserts that the next response is this problem, and that the connection closes.
+/// Asserts that the next response on the connection is a problem document with this status, title and detail, and that
+/// the server then closes the connection.
 #[track_caller]
 fn assert_rejected(mut connection: RawConnection, status: u16, title: &str, detail: &str) {
     let response = connection.read_response();
@@ -22,8 +23,8 @@ fn assert_rejected(mut connection: RawConnection, status: u16, title: &str, deta
     connection.assert_closes();
 }
 
-/// Opens a connection, and writes these bytes.
-fn send(server: &Server, bytes: impl AsRef<[u8]>) -> RawConnection {
+/// Opens a connection to the HTTP listener of a server, and writes these bytes.
+fn send_bytes(server: &Server, bytes: impl AsRef<[u8]>) -> RawConnection {
     let mut connection = RawConnection::connect(server.address());
     connection.write(bytes);
     connection
@@ -39,23 +40,24 @@ fn malformed_head_is_400() {
         "GET /healthz HTTP/1.1\r\nno colon\r\n\r\n".to_owned(),
         "GET /healthz HTTP/1.1\r\nna me: x\r\n\r\n".to_owned(),
         "GET /healthz HTTP/1.1\r\nname: \0\r\n\r\n".to_owned(),
-        format!("{POST}content-length: x\r\n\r\n"),
-        format!("{POST}content-length: -1\r\n\r\n"),
-        format!("{POST}content-length: 99999999999999999999\r\n\r\n"),
-        format!("{POST}content-length: 1\r\ncontent-length: 2\r\n\r\n"),
-        format!("{POST}transfer-encoding: gzip\r\n\r\n"),
+        format!("{POST_HEAD_START}content-length: x\r\n\r\n"),
+        format!("{POST_HEAD_START}content-length: -1\r\n\r\n"),
+        format!("{POST_HEAD_START}content-length: 99999999999999999999\r\n\r\n"),
+        format!("{POST_HEAD_START}content-length: 1\r\ncontent-length: 2\r\n\r\n"),
+        format!("{POST_HEAD_START}transfer-encoding: gzip\r\n\r\n"),
     ];
     for head in heads {
-        assert_rejected(send(&server, &head), 400, "Bad Request", NOT_HTTP);
+        assert_rejected(send_bytes(&server, &head), 400, "Bad Request", NOT_HTTP_DETAIL);
     }
 }
 
 #[test]
 fn malformed_request_keeps_earlier_pipelined_responses() {
     let server = Server::start(POLICY);
-    let mut connection = send(&server, raw_check(r#"{"attributes":{}}"#).repeat(3) + "?\r\n\r\n");
+    let mut connection =
+        send_bytes(&server, raw_check_request(r#"{"attributes":{}}"#).repeat(3) + "?\r\n\r\n");
     assert_eq!([(); 3].map(|()| connection.read_status_and_body().0), [200; 3]);
-    assert_rejected(connection, 400, "Bad Request", NOT_HTTP);
+    assert_rejected(connection, 400, "Bad Request", NOT_HTTP_DETAIL);
 }
 
 #[test]
@@ -65,9 +67,9 @@ fn head_over_64_kib_is_431() {
         let [front, rest] = ["GET /healthz HTTP/1.1\r\nname: ", "\r\n\r\n"];
         format!("{front}{}{rest}", "v".repeat(bytes - front.len() - rest.len()))
     };
-    assert_eq!(send(&server, head(65_536)).read_status_and_body().0, 200);
+    assert_eq!(send_bytes(&server, head(65_536)).read_status_and_body().0, 200);
     for bytes in [65_537, 1 << 20] {
-        let rejected = send(&server, head(bytes));
+        let rejected = send_bytes(&server, head(bytes));
         assert_rejected(rejected, 431, "Request Header Fields Too Large", "over 65536 bytes");
     }
 }
@@ -75,7 +77,7 @@ fn head_over_64_kib_is_431() {
 #[test]
 fn rejected_client_can_finish_sending_and_read_error() {
     let server = Server::start(POLICY);
-    let mut connection = send(&server, "GET /healthz HTTP/1.1\r\nname: ");
+    let mut connection = send_bytes(&server, "GET /healthz HTTP/1.1\r\nname: ");
     connection.write("v".repeat(70_000));
     assert!(connection.is_readable_within(Duration::from_secs(30)));
     // If the server closed the connection immediately, the first write would reset it, and the next would fail.
@@ -90,8 +92,8 @@ fn rejected_client_can_finish_sending_and_read_error() {
 fn over_500_headers_are_431() {
     let server = Server::start(POLICY);
     let head = |count| format!("GET /healthz HTTP/1.1\r\n{}\r\n", "name: v\r\n".repeat(count));
-    assert_eq!(send(&server, head(500)).read_status_and_body().0, 200);
-    let rejected = send(&server, head(501));
+    assert_eq!(send_bytes(&server, head(500)).read_status_and_body().0, 200);
+    let rejected = send_bytes(&server, head(501));
     assert_rejected(rejected, 431, "Request Header Fields Too Large", "over 500 headers");
 }
 
@@ -99,24 +101,32 @@ fn over_500_headers_are_431() {
 fn malformed_chunks_are_400() {
     let server = Server::start(POLICY);
     for chunks in ["zz\r\n{}\r\n", "\r\n", "1\r\n{}\r\n", "ffffffffffffffffff\r\n{}\r\n"] {
-        let request = format!("{POST}transfer-encoding: chunked\r\n\r\n{chunks}");
-        assert_rejected(send(&server, request), 400, "Bad Request", "the body cannot be read");
+        let request = format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n{chunks}");
+        assert_rejected(
+            send_bytes(&server, request),
+            400,
+            "Bad Request",
+            "the body cannot be read",
+        );
     }
 }
 
 #[test]
 fn truncated_body_is_400() {
     let server = Server::start(POLICY);
-    let connection =
-        send(&server, format!("{POST}content-length: 18\r\n\r\n{{\"attributes\":{{}}}}"));
+    let connection = send_bytes(
+        &server,
+        format!("{POST_HEAD_START}content-length: 18\r\n\r\n{{\"attributes\":{{}}}}"),
+    );
     connection.stream().shutdown(Shutdown::Write).unwrap();
     assert_rejected(connection, 400, "Bad Request", "the body cannot be read");
 }
 
 #[test]
-fn endless_body_is_cut_off() {
+fn endless_body_closes_connection() {
     let server = Server::start(POLICY);
-    let mut connection = send(&server, format!("{POST}transfer-encoding: chunked\r\n\r\n"));
+    let mut connection =
+        send_bytes(&server, format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n"));
     let chunk = format!("10000\r\n{}\r\n", " ".repeat(65_536));
     let error = (0..10_000).find_map(|_| connection.try_write(&chunk).err()).unwrap();
     assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");

@@ -1,4 +1,4 @@
-//! Compares real responses with `/v1/openapi.json`.
+//! Compares the responses of a server with its OpenAPI description at `/v1/openapi.json`.
 
 use serde_json::{Value, json};
 
@@ -6,13 +6,13 @@ use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, per: [client], limits: [1/h, 5/d] }]";
-const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+const HTTP_METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
-/// The OpenAPI document of a server.
+/// The OpenAPI description of a server, as parsed JSON.
 struct OpenApi(Value);
 
 impl OpenApi {
-    /// Fetches the document.
+    /// Fetches the OpenAPI description from `/v1/openapi.json`.
     fn fetch(client: &Client) -> Self {
         let response = client.call("GET", "/v1/openapi.json");
         assert_eq!(
@@ -22,7 +22,7 @@ impl OpenApi {
         Self(response.json())
     }
 
-    /// Returns the described response for this status.
+    /// Returns the OpenAPI description of the response with this status. Panics if the operation has no such response.
     fn described_response(&self, method: &str, path: &str, status: u16) -> &Value {
         let operation = &self.0["paths"][path][method.to_ascii_lowercase()];
         let described_response = &operation["responses"][status.to_string()];
@@ -33,14 +33,16 @@ impl OpenApi {
         }
     }
 
-    /// Returns `true` if a value matches a schema.
+    /// Returns `true` if a JSON value matches a JSON Schema. The schema may refer to components of the OpenAPI
+    /// description.
     fn is_valid(&self, schema: &Value, value: &Value) -> bool {
         let mut schema = schema.clone();
         schema["components"] = self.0["components"].clone();
         jsonschema::draft202012::new(&schema).unwrap().is_valid(value)
     }
 
-    /// Asserts that a response has this status and a described media type, and that its body matches the schema.
+    /// Asserts that a response has this status, a media type that the OpenAPI description lists, and a body that
+    /// matches the schema.
     #[track_caller]
     fn assert_matches(&self, method: &str, path: &str, status: u16, response: &HttpResponse) {
         assert_eq!(response.status, status);
@@ -57,7 +59,7 @@ impl OpenApi {
 }
 
 #[test]
-fn responses_match_description() {
+fn responses_match_openapi_description() {
     let server = Server::start_with(POLICY, &["--client-timeout", "1"]);
     let client = Client::new(&server);
     let openapi = OpenApi::fetch(&client);
@@ -87,7 +89,7 @@ fn responses_match_description() {
 }
 
 #[test]
-fn decision_headers_match_description() {
+fn decision_headers_match_openapi_description() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let openapi = OpenApi::fetch(&client);
@@ -131,8 +133,9 @@ fn paths_accept_exactly_described_methods() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for (path, operations) in OpenApi::fetch(&client).0["paths"].as_object().unwrap() {
-        let described = METHODS.map(|method| operations.get(method.to_ascii_lowercase()).is_some());
-        let accepted = METHODS.map(|method| client.call(method, path).status != 405);
+        let described =
+            HTTP_METHODS.map(|method| operations.get(method.to_ascii_lowercase()).is_some());
+        let accepted = HTTP_METHODS.map(|method| client.call(method, path).status != 405);
         assert_eq!(accepted, described, "{path}");
     }
 }
@@ -172,7 +175,7 @@ fn server_enforces_described_bounds() {
 }
 
 #[test]
-fn examples_match_their_schemas() {
+fn openapi_examples_match_their_schemas() {
     let server = Server::start(POLICY);
     let openapi = OpenApi::fetch(&Client::new(&server));
     let mut examples = 0;

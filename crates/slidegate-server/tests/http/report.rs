@@ -1,4 +1,4 @@
-//! Named costs, and reports of consumption.
+//! Tests of named costs (`costs`), and of `/v1/report`, which records consumption after the fact.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ rules:
   - { name: bytes, per: [client], limits: [5000/h], algorithm: sliding_log }
 ";
 
-/// Returns the rules of a response with their remaining units.
+/// Returns the rule name and the remaining units of each limit in a response.
 fn remaining_by_rule(response: &Value) -> Vec<(&str, u64)> {
     let limits = response["limits"].as_array().unwrap();
     let remaining = |limit: &'_ Value| limit["remaining"].as_u64().unwrap();

@@ -1,4 +1,4 @@
-//! All fields and headers of the responses of `/v1/check` and `/v1/peek`.
+//! Tests of all response fields and headers of `/v1/check` and `/v1/peek`.
 
 use std::thread;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 
-const TWO_WINDOWS: &str = "
+const TWO_WINDOW_POLICY: &str = "
 rules:
   - { name: per-tenant, domain: api, per: [tenant], limits: [3/min, 100/h], algorithm: sliding_log }
 ";
 
-/// Parses a List of Strings with Integers as parameters, as RFC 9651 defines it.
+/// Parses a structured header (RFC 9651): a list of strings, each with integer parameters.
 fn parse_structured_list(header: &str) -> Vec<(String, Vec<(String, i64)>)> {
     let list: List = Parser::new(header).parse().unwrap();
     let item = |entry| {
@@ -33,35 +33,35 @@ fn parse_structured_list(header: &str) -> Vec<(String, Vec<(String, i64)>)> {
     list.into_iter().map(item).collect()
 }
 
-fn item(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>) {
+fn list_item(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>) {
     let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), *value));
     (name.to_owned(), parameters.collect())
 }
 
-/// Converts milliseconds to seconds, rounded up.
-fn seconds_up(millis: &Value) -> i64 {
+/// Converts milliseconds in a JSON value to seconds, rounded up.
+fn ceil_seconds(millis: &Value) -> i64 {
     i64::try_from(millis.as_u64().unwrap().div_ceil(1_000)).unwrap()
 }
 
-/// Asserts that a time is within the last ten seconds before `max`, or one tick above it.
-fn assert_just_under(millis: &Value, max: u64) {
+/// Asserts that a time in milliseconds is at most ten seconds less than `max`, and at most one millisecond more.
+fn assert_within_10_seconds_before(millis: &Value, max: u64) {
     let millis = millis.as_u64().unwrap();
     assert!((max - 10_000..=max + 1).contains(&millis), "{millis} is not just below {max}");
 }
 
-fn assert_policies(response: &HttpResponse) {
+fn assert_policy_header(response: &HttpResponse) {
     assert_eq!(
         parse_structured_list(response.header("ratelimit-policy").unwrap()),
         [
-            item("per-tenant.1m", &[("q", 3), ("w", 60)]),
-            item("per-tenant.1h", &[("q", 100), ("w", 3_600)])
+            list_item("per-tenant.1m", &[("q", 3), ("w", 60)]),
+            list_item("per-tenant.1h", &[("q", 100), ("w", 3_600)])
         ]
     );
 }
 
 #[test]
 fn allowed_response_has_status_of_every_limit() {
-    let server = Server::start(TWO_WINDOWS);
+    let server = Server::start(TWO_WINDOW_POLICY);
     let request =
         json!({"domain": "api", "attributes": {"tenant": "acme", "method": "GET"}, "cost": 2});
     let response = Client::new(&server).check(&request);
@@ -69,8 +69,8 @@ fn allowed_response_has_status_of_every_limit() {
 
     let found = response.json();
     let [minute, hour] = [0, 1].map(|nth| found["limits"][nth]["reset_after_ms"].clone());
-    assert_just_under(&minute, 60_000);
-    assert_just_under(&hour, 3_600_000);
+    assert_within_10_seconds_before(&minute, 60_000);
+    assert_within_10_seconds_before(&hour, 3_600_000);
     assert_eq!(
         found,
         json!({
@@ -106,17 +106,17 @@ fn allowed_response_has_status_of_every_limit() {
             ]
         })
     );
-    assert_policies(&response);
+    assert_policy_header(&response);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [item("per-tenant.1m", &[("r", 1), ("t", seconds_up(&minute))])]
+        [list_item("per-tenant.1m", &[("r", 1), ("t", ceil_seconds(&minute))])]
     );
     assert_eq!(response.header("retry-after"), None);
 }
 
 #[test]
 fn denied_response_has_binding_limit_and_retry_after() {
-    let server = Server::start(TWO_WINDOWS);
+    let server = Server::start(TWO_WINDOW_POLICY);
     let client = Client::new(&server);
     let request = json!({"domain": "api", "attributes": {"tenant": "acme"}, "cost": 2});
     assert_eq!(client.check(&request).status, 200);
@@ -126,7 +126,7 @@ fn denied_response_has_binding_limit_and_retry_after() {
     let found = response.json();
     let [minute, hour] = [0, 1].map(|nth| found["limits"][nth]["reset_after_ms"].clone());
     let wait = found["retry_after_ms"].clone();
-    assert_just_under(&wait, 60_000);
+    assert_within_10_seconds_before(&wait, 60_000);
     assert_eq!(
         found,
         json!({
@@ -162,12 +162,12 @@ fn denied_response_has_binding_limit_and_retry_after() {
             ]
         })
     );
-    assert_policies(&response);
+    assert_policy_header(&response);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [item("per-tenant.1m", &[("r", 1), ("t", seconds_up(&wait))])]
+        [list_item("per-tenant.1m", &[("r", 1), ("t", ceil_seconds(&wait))])]
     );
-    assert_eq!(response.header("retry-after"), Some(&*seconds_up(&wait).to_string()));
+    assert_eq!(response.header("retry-after"), Some(&*ceil_seconds(&wait).to_string()));
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn cost_above_max_has_no_retry_after() {
     assert_eq!(response.header("retry-after"), None);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [item("few", &[("r", 5)])]
+        [list_item("few", &[("r", 5)])]
     );
 }
 
@@ -203,7 +203,7 @@ fn subsecond_window_is_omitted_from_policy_header() {
     let server = Server::start("rules: [{ name: quick, limits: [5/100ms] }]");
     let response = Client::new(&server).check(&json!({"attributes": {}}));
     let policies = parse_structured_list(response.header("ratelimit-policy").unwrap());
-    assert_eq!(policies, [item("quick", &[("q", 5)])]);
+    assert_eq!(policies, [list_item("quick", &[("q", 5)])]);
     assert_eq!(response.json()["limit"]["window_ms"], 100);
 }
 
@@ -233,7 +233,7 @@ fn zero_cost_charges_nothing() {
 
 #[test]
 fn unmatched_request_is_allowed_without_rate_limit_headers() {
-    let server = Server::start(TWO_WINDOWS);
+    let server = Server::start(TWO_WINDOW_POLICY);
     let client = Client::new(&server);
     let other_domain = json!({"attributes": {"tenant": "acme"}});
     let without_tenant = json!({"domain": "api", "attributes": {}});

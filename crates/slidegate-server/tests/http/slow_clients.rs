@@ -1,23 +1,23 @@
-//! Slow, silent and numerous clients: other clients are still served.
+//! Other clients are served while slow, silent or too many clients are connected.
 
 use std::io::ErrorKind;
 use std::thread;
 use std::time::Duration;
 
 use crate::bad_input::assert_problem;
-use crate::client::{Client, RawConnection, raw_check};
-use crate::common::{Server, TempFile, slidegate, with_open_file_limit};
+use crate::client::{Client, RawConnection, raw_check_request};
+use crate::common::{Server, TempFile, slidegate_command, with_open_file_limit};
 
 const POLICY: &str = "rules: [{ name: all, limits: [1000000/h] }]";
-const HEALTH_CHECK: &str = "GET /healthz HTTP/1.1\r\n\r\n";
+const HEALTH_CHECK_REQUEST: &str = "GET /healthz HTTP/1.1\r\n\r\n";
 
-/// Starts a server with a client timeout of one second.
+/// Starts a server with a client timeout (`--client-timeout`) of one second.
 fn start_with_short_timeout() -> Server {
     Server::start_with(POLICY, &["--client-timeout", "1"])
 }
 
 #[track_caller]
-fn assert_serves(server: &Server) {
+fn assert_healthz_succeeds(server: &Server) {
     assert_eq!(Client::new(server).call("GET", "/healthz").status, 200);
 }
 
@@ -35,7 +35,7 @@ fn incomplete_head_times_out() {
 fn idle_connection_times_out() {
     let server = start_with_short_timeout();
     let mut connection = RawConnection::connect(server.address());
-    connection.write(HEALTH_CHECK);
+    connection.write(HEALTH_CHECK_REQUEST);
     assert_eq!(connection.read_status_and_body().0, 200);
     connection.assert_closes();
 }
@@ -69,11 +69,11 @@ fn trickling_body_is_408() {
 fn client_not_reading_responses_is_disconnected() {
     let server = start_with_short_timeout();
     let mut connection = RawConnection::connect(server.address());
-    let requests = raw_check(r#"{"attributes":{}}"#).repeat(100);
+    let requests = raw_check_request(r#"{"attributes":{}}"#).repeat(100);
     // Many more responses than the socket buffers on both sides can hold.
     let error = (0..100_000).find_map(|_| connection.try_write(&requests).err()).unwrap();
     assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
-    assert_serves(&server);
+    assert_healthz_succeeds(&server);
 }
 
 #[test]
@@ -81,14 +81,14 @@ fn connection_above_limit_waits_for_free_slot() {
     let server = Server::start_with(POLICY, &["--max-connections", "2"]);
     let mut served = [(); 2].map(|()| RawConnection::connect(server.address()));
     for connection in &mut served {
-        connection.write(HEALTH_CHECK);
+        connection.write(HEALTH_CHECK_REQUEST);
         assert_eq!(connection.read_status_and_body().0, 200);
     }
     let mut waiting = RawConnection::connect(server.address());
-    waiting.write(HEALTH_CHECK);
+    waiting.write(HEALTH_CHECK_REQUEST);
     assert!(!waiting.is_readable_within(Duration::from_millis(300)));
     let [first, mut second] = served;
-    second.write(HEALTH_CHECK);
+    second.write(HEALTH_CHECK_REQUEST);
     assert_eq!(second.read_status_and_body().0, 200);
     drop(first);
     assert_eq!(waiting.read_status_and_body().0, 200);
@@ -99,29 +99,30 @@ fn slow_clients_do_not_exhaust_connection_limit() {
     let server = Server::start_with(POLICY, &["--max-connections", "3", "--client-timeout", "1"]);
     let mut slow = [(); 6].map(|()| RawConnection::connect(server.address()));
     slow.iter_mut().for_each(|connection| connection.write("GET /heal"));
-    assert_serves(&server);
+    assert_healthz_succeeds(&server);
 }
 
 #[test]
 fn server_out_of_file_descriptors_recovers() {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     let server = Server::spawn(&mut with_open_file_limit(24, &command));
     let mut many = Vec::from([(); 40].map(|()| RawConnection::connect(server.address())));
     server.wait_for_log("cannot accept a connection");
     // One line per second: the server pauses between attempts.
-    assert_eq!(server.next_log(Duration::from_millis(500)), None);
-    many[0].write(HEALTH_CHECK);
+    assert_eq!(server.next_log_line(Duration::from_millis(500)), None);
+    many[0].write(HEALTH_CHECK_REQUEST);
     assert_eq!(many[0].read_status_and_body().0, 200);
     many.clear();
-    assert_serves(&server);
+    assert_healthz_succeeds(&server);
 }
 
 #[test]
-fn zero_bounds_are_usage_errors() {
+fn zero_limit_flags_are_usage_errors() {
     for flag in ["--max-connections", "--client-timeout"] {
-        let output = slidegate().args(["serve", "--policy", "x", flag, "0"]).output().unwrap();
+        let output =
+            slidegate_command().args(["serve", "--policy", "x", flag, "0"]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{flag}");
     }
 }

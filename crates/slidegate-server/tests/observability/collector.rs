@@ -1,4 +1,4 @@
-//! A fake trace collector that implements the part of OTLP over HTTP that exporters use.
+//! A fake trace collector, which receives exported traces over HTTP in the OpenTelemetry protocol (OTLP).
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,31 +14,31 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// Longer than any export takes, so that a test fails instead of hanging.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum wait for an export. Longer than any export takes, so that a broken test fails instead of hanging.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The response of a collector to exports.
+/// The behaviour of a fake collector when the server exports traces.
 #[derive(Clone)]
 pub enum CollectorMode {
-    /// Accepts exports.
+    /// Accepts exports over plain HTTP.
     Accept,
     /// Accepts exports over TLS.
     AcceptTls(Arc<ServerConfig>),
-    /// Responds with status 500.
+    /// Receives exports and responds with status 500.
     Fail,
-    /// Never responds.
+    /// Accepts connections and never responds.
     Hang,
 }
 
-/// A collector on a local port, which keeps the exports that it receives.
+/// A fake trace collector on a local port, which keeps the received exports for the test.
 pub struct FakeCollector {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    exports: Receiver<Export>,
+    exports: Receiver<TraceExport>,
 }
 
-/// An export as received.
-pub struct Export {
+/// An export of traces as the collector received it: path, headers and body of the HTTP request.
+pub struct TraceExport {
     pub path: String,
     pub headers: Vec<String>,
     pub body: Vec<u8>,
@@ -54,7 +54,7 @@ impl FakeCollector {
             for stream in listener.incoming() {
                 connection_count.fetch_add(1, Ordering::SeqCst);
                 let (mode, sender) = (mode.clone(), sender.clone());
-                thread::spawn(move || serve(stream.unwrap(), &mode, &sender));
+                thread::spawn(move || serve_connection(stream.unwrap(), &mode, &sender));
             }
         });
         Self { address, connections, exports }
@@ -68,43 +68,44 @@ impl FakeCollector {
         format!("http://{}", self.address)
     }
 
-    pub fn connections(&self) -> usize {
+    pub fn connection_count(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits for the next export.
-    pub fn next_export(&self) -> Export {
-        self.exports.recv_timeout(TIMEOUT).expect("an export")
+    /// Waits for the next export, and returns it. Panics after [`EXPORT_TIMEOUT`].
+    pub fn next_export(&self) -> TraceExport {
+        self.exports.recv_timeout(EXPORT_TIMEOUT).expect("an export")
     }
 
-    /// Waits for `count` spans. The exports must not contain further spans.
+    /// Waits until exports with `count` spans have arrived, and returns the spans. Panics if the exports contain more
+    /// spans.
     pub fn next_spans(&self, count: usize) -> Vec<Span> {
         let mut spans = Vec::new();
         while spans.len() < count {
-            spans.extend(self.next_export().spans());
+            spans.extend(self.next_export().decode_spans());
         }
         assert_eq!(spans.len(), count, "{spans:?}");
         spans
     }
 
-    /// Returns the spans that have been received and not returned yet.
+    /// Returns all received spans that no earlier call returned. Does not wait for exports.
     pub fn received_spans(&self) -> Vec<Span> {
-        self.exports.try_iter().flat_map(|export| export.spans()).collect()
+        self.exports.try_iter().flat_map(|export| export.decode_spans()).collect()
     }
 }
 
-impl Export {
-    pub fn message(&self) -> ExportTraceServiceRequest {
+impl TraceExport {
+    pub fn decode_message(&self) -> ExportTraceServiceRequest {
         ExportTraceServiceRequest::decode(&*self.body).unwrap()
     }
 
-    fn spans(&self) -> Vec<Span> {
-        let resources = self.message().resource_spans.into_iter();
+    fn decode_spans(&self) -> Vec<Span> {
+        let resources = self.decode_message().resource_spans.into_iter();
         resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
     }
 }
 
-fn serve(stream: TcpStream, mode: &CollectorMode, sender: &Sender<Export>) {
+fn serve_connection(stream: TcpStream, mode: &CollectorMode, sender: &Sender<TraceExport>) {
     match mode {
         CollectorMode::AcceptTls(config) => {
             let tls = ServerConnection::new(config.clone()).unwrap();
@@ -119,7 +120,7 @@ fn serve(stream: TcpStream, mode: &CollectorMode, sender: &Sender<Export>) {
     }
 }
 
-fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<Export>) {
+fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<TraceExport>) {
     let mut stream = BufReader::new(stream);
     while let Some(export) = read_export(&mut stream) {
         let response = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
@@ -129,7 +130,7 @@ fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<Expor
     }
 }
 
-fn read_export(stream: &mut BufReader<impl Read>) -> Option<Export> {
+fn read_export(stream: &mut BufReader<impl Read>) -> Option<TraceExport> {
     let mut line = String::new();
     match stream.read_line(&mut line) {
         // A client that does not trust the certificate aborts the handshake.
@@ -149,11 +150,11 @@ fn read_export(stream: &mut BufReader<impl Read>) -> Option<Export> {
     let length = headers.iter().find_map(|header| header.strip_prefix("content-length: "));
     let mut body = vec![0; length.unwrap().parse().unwrap()];
     stream.read_exact(&mut body).unwrap();
-    Some(Export { path, headers, body })
+    Some(TraceExport { path, headers, body })
 }
 
-/// Returns an attribute of a span as text.
-pub fn attribute(span: &Span, name: &str) -> Option<String> {
+/// Returns the value of a span attribute as text, or `None` if the span has no such attribute.
+pub fn attribute_text(span: &Span, name: &str) -> Option<String> {
     let value = span.attributes.iter().find(|attribute| attribute.key == name)?.value.clone();
     match value?.value? {
         Value::StringValue(text) => Some(text),

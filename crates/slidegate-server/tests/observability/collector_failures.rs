@@ -1,4 +1,4 @@
-//! Failing collectors: the server continues to decide, and logs the loss of traces.
+//! The server continues to decide requests while the trace collector fails, and logs that traces are lost.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::collector::{CollectorMode, FakeCollector};
 use crate::common::Server;
 use crate::traces::start_traced_server;
 
-/// A queue of eight spans, so that it is full soon.
-const SMALL_QUEUE: [(&str, &str); 2] =
+/// Environment variables that limit the export queue to eight spans, so that a few requests fill the queue.
+const SMALL_QUEUE_ENVIRONMENT: [(&str, &str); 2] =
     [("OTEL_BSP_MAX_QUEUE_SIZE", "8"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")];
 
-const FLAGS: [&str; 4] = ["--trace-sample", "100%", "--shutdown-grace", "1s"];
+const TRACE_FLAGS: [&str; 4] = ["--trace-sample", "100%", "--shutdown-grace", "1s"];
 
-/// Sends many more requests than the queue can hold, all of which must be allowed, waits for a log line, and stops the
-/// server.
+/// Sends many more requests than the export queue can hold, and asserts that all are allowed. Then waits for a log line
+/// that contains `expected_log`, stops the server, and asserts that the loss is not logged again.
 fn assert_decisions_continue(server: Server, expected_log: &str) {
     let client = Client::new(&server);
     for nth in 0..200 {
@@ -25,26 +25,30 @@ fn assert_decisions_continue(server: Server, expected_log: &str) {
     }
     server.wait_for_log(expected_log);
     // The loss is logged once per minute, so it is not logged again until the end.
-    server.signal("TERM");
+    server.send_signal("TERM");
     let mut lines = Vec::new();
-    while let Some(line) = server.next_log(Duration::from_secs(20)) {
+    while let Some(line) = server.next_log_line(Duration::from_secs(20)) {
         lines.push(line);
     }
     assert!(!lines.iter().any(|line| line.contains("the collector did not")), "{lines:#?}");
-    assert_eq!(server.exit_code(), Some(0));
+    assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
 #[test]
 fn decisions_continue_without_reachable_collector() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let server = start_traced_server(&format!("http://{unused_address}"), &FLAGS, &SMALL_QUEUE);
+    let server = start_traced_server(
+        &format!("http://{unused_address}"),
+        &TRACE_FLAGS,
+        &SMALL_QUEUE_ENVIRONMENT,
+    );
     assert_decisions_continue(server, "the collector did not accept them: Connection refused");
 }
 
 #[test]
 fn decisions_continue_while_collector_fails() {
     let collector = FakeCollector::with_mode(CollectorMode::Fail);
-    let server = start_traced_server(&collector.url(), &FLAGS, &SMALL_QUEUE);
+    let server = start_traced_server(&collector.url(), &TRACE_FLAGS, &SMALL_QUEUE_ENVIRONMENT);
     assert_decisions_continue(
         server,
         "the collector did not accept them: it responded with 500 Internal Server Error",
@@ -54,6 +58,6 @@ fn decisions_continue_while_collector_fails() {
 #[test]
 fn decisions_continue_while_collector_hangs() {
     let collector = FakeCollector::with_mode(CollectorMode::Hang);
-    let server = start_traced_server(&collector.url(), &FLAGS, &SMALL_QUEUE);
+    let server = start_traced_server(&collector.url(), &TRACE_FLAGS, &SMALL_QUEUE_ENVIRONMENT);
     assert_decisions_continue(server, "dropped a Span due to queue full");
 }

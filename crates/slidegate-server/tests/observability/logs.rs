@@ -1,4 +1,4 @@
-//! The lines of the log.
+//! Tests of the log lines of the server: format, escaping, rate and content.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::common::Server;
 
-/// A policy that denies every request.
+/// A policy with a limit of 0, which denies every request that has the attribute `tenant`.
 const POLICY: &str = "rules: [{ name: nobody, per: [tenant], limits: [0/min] }]";
 
-const JSON: [&str; 2] = ["--log-format", "json"];
+const JSON_LOG_FLAGS: [&str; 2] = ["--log-format", "json"];
 
-/// Values that would break a line of text or a JSON object if they were not escaped.
-const HOSTILE: [&str; 7] = [
+/// Attribute values that would break a log line or a JSON object if the log did not escape them.
+const HOSTILE_VALUES: [&str; 7] = [
     "a\nb\r\n{\"level\":\"ERROR\"}",
     "\"}\\\",\\",
     "\u{0}\u{1}\u{7f}\u{85}\u{1b}[2K",
@@ -31,45 +31,45 @@ fn send_denied_check(client: &Client, tenant: &str) {
     assert_eq!(response.status, 429);
 }
 
-fn parse_json(line: &str) -> Value {
+fn parse_json_line(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
-/// Returns the next denial in the log. All lines before it must be JSON, too.
-fn next_denial(server: &Server) -> Value {
+/// Skips log lines up to the next denial, and returns the denial as JSON. Panics if a skipped line is not JSON.
+fn next_denial_line(server: &Server) -> Value {
     loop {
-        let line = parse_json(&server.next_log(Duration::from_secs(30)).expect("a line"));
+        let line = parse_json_line(&server.next_log_line(Duration::from_secs(30)).expect("a line"));
         if line["unlogged"].is_number() {
             return line;
         }
     }
 }
 
-fn start(flags: &[&str]) -> Server {
+fn start_logging_every_denial(flags: &[&str]) -> Server {
     Server::start_with(POLICY, &[&["--log-denials", "1000"], flags].concat())
 }
 
-/// Stops the server and returns the remaining lines of its log.
-fn remaining_lines(server: &Server) -> Vec<String> {
-    server.signal("TERM");
-    let lines = std::iter::from_fn(|| server.next_log(Duration::from_secs(30)));
+/// Stops the server, and returns all remaining log lines before the line that reports the end.
+fn stop_and_read_log(server: &Server) -> Vec<String> {
+    server.send_signal("TERM");
+    let lines = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)));
     lines.take_while(|line| !line.contains("stopped")).collect()
 }
 
 #[test]
 fn hostile_values_keep_json_lines_valid() {
-    let server = start(&JSON);
+    let server = start_logging_every_denial(&JSON_LOG_FLAGS);
     let client = Client::new(&server);
-    let listening = parse_json(server.listening_log());
+    let listening = parse_json_line(server.listening_log());
     assert_eq!((&listening["level"], &listening["rules"]), (&json!("INFO"), &json!(1)));
     assert!(listening["timestamp"].as_str().unwrap().parse::<Timestamp>().is_ok());
-    for value in HOSTILE {
+    for value in HOSTILE_VALUES {
         send_denied_check(&client, value);
         let shown = value.replace(',', "%2C");
-        assert_eq!(next_denial(&server)["key"], format!("tenant={shown}"));
+        assert_eq!(next_denial_line(&server)["key"], format!("tenant={shown}"));
     }
     send_denied_check(&client, &"\n".repeat(1_024));
-    let line = next_denial(&server);
+    let line = next_denial_line(&server);
     assert_eq!(line["key"], format!("tenant={}…", "\n".repeat(128)));
     let names: BTreeSet<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
     let expected = [
@@ -91,39 +91,40 @@ fn hostile_values_keep_json_lines_valid() {
         (&line["message"], &line["rule"], &line["limit"], &line["observed"]),
         (&json!("denied"), &json!("nobody"), &json!("1m"), &json!(false))
     );
-    assert!(remaining_lines(&server).iter().all(|line| parse_json(line).is_object()));
+    assert!(stop_and_read_log(&server).iter().all(|line| parse_json_line(line).is_object()));
 }
 
 #[test]
-fn hostile_values_keep_text_lines_single() {
-    let server = start(&[]);
+fn hostile_values_do_not_split_text_lines() {
+    let server = start_logging_every_denial(&[]);
     let client = Client::new(&server);
-    for value in HOSTILE {
+    for value in HOSTILE_VALUES {
         send_denied_check(&client, value);
-        let line = server.next_log(Duration::from_secs(30)).unwrap();
+        let line = server.next_log_line(Duration::from_secs(30)).unwrap();
         let is_complete =
             line.contains(" denied domain=\"default\" ") && line.ends_with(" unlogged=0");
         assert!(is_complete && !line.contains(|char: char| char.is_control()), "{line:?}");
     }
-    let lines = remaining_lines(&server);
+    let lines = stop_and_read_log(&server);
     assert_eq!(lines.len(), 1, "only the line about the shutdown: {lines:#?}");
 }
 
 #[test]
 fn denial_flood_is_logged_in_few_lines() {
-    let server = Server::start_with(POLICY, &["--log-denials", "5", JSON[0], JSON[1]]);
+    let server =
+        Server::start_with(POLICY, &["--log-denials", "5", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let client = Client::new(&server);
     let second = |line: &Value| {
         line["timestamp"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second()
     };
-    let start = second(&parse_json(server.listening_log()));
+    let start = second(&parse_json_line(server.listening_log()));
     let (mut lines, mut accounted_denials, mut denials) = (0, 0, 0_u64);
     let mut seconds = BTreeSet::new();
     while seconds.len() < 3 {
         denials += 1;
         send_denied_check(&client, &denials.to_string());
-        while let Some(line) = server.next_log(Duration::ZERO) {
-            let line = parse_json(&line);
+        while let Some(line) = server.next_log_line(Duration::ZERO) {
+            let line = parse_json_line(&line);
             lines += 1;
             accounted_denials += 1 + line["unlogged"].as_u64().unwrap();
             assert_eq!(
@@ -141,11 +142,12 @@ fn denial_flood_is_logged_in_few_lines() {
 
 #[test]
 fn redacted_keys_are_stable_hashes() {
-    let server = start(&["--redact-keys", JSON[0], JSON[1]]);
+    let server =
+        start_logging_every_denial(&["--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let client = Client::new(&server);
     let key = |tenant: &str| {
         send_denied_check(&client, tenant);
-        let line = next_denial(&server);
+        let line = next_denial_line(&server);
         assert!(!line.to_string().contains(tenant), "{line}");
         line["key"].as_str().unwrap().strip_prefix("tenant=").unwrap().to_owned()
     };
@@ -158,12 +160,12 @@ fn redacted_keys_are_stable_hashes() {
 #[test]
 fn observed_denial_is_logged_as_observed() {
     let policy = "rules: [{ name: watched, limits: [1/h], algorithm: sliding_log, mode: observe }]";
-    let server = Server::start_with(policy, &JSON);
+    let server = Server::start_with(policy, &JSON_LOG_FLAGS);
     let client = Client::new(&server);
     for _ in 0..2 {
         assert_eq!(client.check(&json!({"attributes": {}})).status, 200);
     }
-    let line = next_denial(&server);
+    let line = next_denial_line(&server);
     assert_eq!(
         (&line["message"], &line["rule"], &line["observed"], &line["key"]),
         (&json!("would have been denied"), &json!("watched"), &json!(true), &Value::Null)
@@ -177,10 +179,11 @@ fn store_failure_denial_has_its_reason() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let policy = "rules: [{ name: a, domain: api, limits: [1/s], on_store_error: deny }]";
     let store = format!("redis://{unused_address}");
-    let server = Server::start_with(policy, &["--store", &store, JSON[0], JSON[1]]);
+    let server =
+        Server::start_with(policy, &["--store", &store, JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let request = json!({"domain": "api", "attributes": {}});
     assert_eq!(Client::new(&server).check(&request).status, 503);
-    let line = next_denial(&server);
+    let line = next_denial_line(&server);
     assert_eq!(
         (&line["message"], &line["because"], &line["domain"], &line["degraded"]),
         (&json!("denied"), &json!("the store is unavailable"), &json!("api"), &json!(true))
@@ -191,21 +194,21 @@ fn store_failure_denial_has_its_reason() {
 fn log_denials_zero_disables_denial_lines() {
     let server = Server::start_with(POLICY, &["--log-denials", "0"]);
     send_denied_check(&Client::new(&server), "a");
-    let lines = remaining_lines(&server);
+    let lines = stop_and_read_log(&server);
     assert!(!lines.iter().any(|line| line.contains("denied")), "{lines:#?}");
 }
 
-/// Stops the server and returns the log lines about unknown domains.
-fn unknown_domain_lines(server: &Server) -> Vec<Value> {
-    let lines = remaining_lines(server).into_iter().map(|line| parse_json(&line));
+/// Stops the server, and returns the remaining log lines that report a request with an unknown domain.
+fn stop_and_read_unknown_domain_lines(server: &Server) -> Vec<Value> {
+    let lines = stop_and_read_log(server).into_iter().map(|line| parse_json_line(&line));
     lines
         .filter(|line| line["message"].as_str().unwrap().contains("no rule of this domain"))
         .collect()
 }
 
 #[test]
-fn unknown_domains_are_logged_once_a_minute() {
-    let server = Server::start_with(POLICY, &JSON);
+fn unknown_domains_are_logged_once_per_minute() {
+    let server = Server::start_with(POLICY, &JSON_LOG_FLAGS);
     let client = Client::new(&server);
     let domain = format!("a\"\n{}", "x".repeat(125));
     for nth in 0..100 {
@@ -213,7 +216,7 @@ fn unknown_domains_are_logged_once_a_minute() {
         let request = json!({ "domain": domain, "attributes": {} });
         assert_eq!(client.check(&request).status, 200);
     }
-    let lines = unknown_domain_lines(&server);
+    let lines = stop_and_read_unknown_domain_lines(&server);
     // There are two lines if a minute ended during the test.
     assert!((1..=2).contains(&lines.len()), "{lines:#?}");
     assert_eq!((&lines[0]["level"], &lines[0]["domain"]), (&json!("WARN"), &json!(domain)));
@@ -223,10 +226,10 @@ fn unknown_domains_are_logged_once_a_minute() {
 #[test]
 fn known_domains_without_match_are_not_logged() {
     let policy = "rules: [{ name: a, when: { path: /a }, limits: [1/s] }]";
-    let server = Server::start_with(policy, &JSON);
+    let server = Server::start_with(policy, &JSON_LOG_FLAGS);
     let client = Client::new(&server);
     assert_eq!(client.check(&json!({ "attributes": {} })).status, 200);
-    assert_eq!(unknown_domain_lines(&server), Vec::<serde_json::Value>::new());
+    assert_eq!(stop_and_read_unknown_domain_lines(&server), Vec::<serde_json::Value>::new());
 }
 
 #[test]
@@ -234,7 +237,7 @@ fn policy_warnings_are_logged_at_start_and_reload() {
     let policy =
         |max: u8| format!("rules:\n  - name: key\n    per: [api_key|ip]\n    limits: [{max}/s]\n");
     let server = Server::start_with(&policy(1), &[]);
-    let warning = format!("{}:3:11: the client chooses `api_key`", server.policy().display());
+    let warning = format!("{}:3:11: the client chooses `api_key`", server.policy_path().display());
     let is_warning = |line: &&String| line.contains(" WARN ") && line.contains(&warning);
     assert_eq!(
         server.startup_log().iter().filter(is_warning).count(),
@@ -242,8 +245,8 @@ fn policy_warnings_are_logged_at_start_and_reload() {
         "{:#?}",
         server.startup_log()
     );
-    std::fs::write(server.policy(), policy(2)).unwrap();
+    std::fs::write(server.policy_path(), policy(2)).unwrap();
     server.wait_for_log("the policy has changed");
-    let lines = remaining_lines(&server);
+    let lines = stop_and_read_log(&server);
     assert_eq!(lines.iter().filter(is_warning).count(), 1, "{lines:#?}");
 }

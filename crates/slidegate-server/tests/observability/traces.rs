@@ -1,4 +1,4 @@
-//! Spans as received by a collector.
+//! Tests of the trace spans that a collector receives from the server.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -11,20 +11,21 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use ureq::http::Request;
 
 use crate::client::{Client, HttpResponse};
-use crate::collector::{CollectorMode, FakeCollector, attribute};
-use crate::common::{Server, TempFile, slidegate};
+use crate::collector::{CollectorMode, FakeCollector, attribute_text};
+use crate::common::{Server, TempFile, slidegate_command};
 
 const POLICY: &str = "rules: [{ name: per-tenant, per: [tenant], limits: [2/h], algorithm: sliding_log, on_store_error: deny }]";
 
-const BODY: &str = r#"{"attributes":{"tenant":"user-value"}}"#;
+const CHECK_BODY: &str = r#"{"attributes":{"tenant":"user-value"}}"#;
 
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const SPAN: &str = "b7ad6b7169203331";
+const CALLER_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
+const CALLER_SPAN_ID: &str = "b7ad6b7169203331";
 
-/// Starts a server that exports spans without delay. An empty URL means no `--otlp-endpoint`.
+/// Starts a server that exports spans to the collector at `url` with little delay. If `url` is empty, the server starts
+/// without the flag `--otlp-endpoint`.
 pub fn start_traced_server(url: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     if !url.is_empty() {
         command.args(["--otlp-endpoint", url]);
@@ -33,7 +34,7 @@ pub fn start_traced_server(url: &str, flags: &[&str], environment: &[(&str, &str
     Server::spawn(command.envs(environment.iter().copied()))
 }
 
-fn send(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> HttpResponse {
+fn send_post(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> HttpResponse {
     let mut request = Request::post(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -41,23 +42,24 @@ fn send(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Ht
     Client::new(server).send(request.body(body.as_bytes().to_vec()).unwrap())
 }
 
-fn traceparent(flags: &str) -> String {
-    format!("00-{TRACE}-{SPAN}-{flags}")
+fn new_traceparent(flags: &str) -> String {
+    format!("00-{CALLER_TRACE_ID}-{CALLER_SPAN_ID}-{flags}")
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the two spans of a decision: the span of the decision and the span of the store.
-fn decision_and_store(spans: &[Span]) -> (&Span, &Span) {
+/// Returns the two spans of a decided request: the span of the decision, and the span of the store call.
+fn decision_and_store_spans(spans: &[Span]) -> (&Span, &Span) {
     let [first, second] = spans else { panic!("{spans:?}") };
     if first.name == "slidegate.store" { (second, first) } else { (first, second) }
 }
 
 #[track_caller]
 fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
-    let actual: Vec<_> = expected.iter().map(|(name, _)| (*name, attribute(span, name))).collect();
+    let actual: Vec<_> =
+        expected.iter().map(|(name, _)| (*name, attribute_text(span, name))).collect();
     let expected: Vec<_> =
         expected.iter().map(|(name, value)| (*name, Some((*value).to_owned()))).collect();
     assert_eq!(actual, expected);
@@ -79,13 +81,13 @@ fn decision_span_links_caller_and_store() {
         ("/v1/check", "slidegate.check", "allowed", "0", "200"),
         ("/v1/check", "slidegate.check", "denied", "0", "429"),
     ] {
-        let headers = [("traceparent", &*traceparent("01")), ("tracestate", "vendor=1")];
-        assert_eq!(send(&server, path, BODY, &headers).status.to_string(), status);
+        let headers = [("traceparent", &*new_traceparent("01")), ("tracestate", "vendor=1")];
+        assert_eq!(send_post(&server, path, CHECK_BODY, &headers).status.to_string(), status);
         let spans = collector.next_spans(2);
-        let (decision, store) = decision_and_store(&spans);
+        let (decision, store) = decision_and_store_spans(&spans);
         assert_eq!((&*decision.name, decision.kind()), (name, SpanKind::Server));
-        assert_eq!(hex(&decision.trace_id), TRACE);
-        assert_eq!(hex(&decision.parent_span_id), SPAN);
+        assert_eq!(to_hex(&decision.trace_id), CALLER_TRACE_ID);
+        assert_eq!(to_hex(&decision.parent_span_id), CALLER_SPAN_ID);
         assert_eq!(decision.trace_state, "vendor=1");
         assert_attributes(
             decision,
@@ -100,7 +102,7 @@ fn decision_span_links_caller_and_store() {
             ],
         );
         assert_eq!((&*store.name, store.kind()), ("slidegate.store", SpanKind::Client));
-        assert_eq!(hex(&store.trace_id), TRACE);
+        assert_eq!(to_hex(&store.trace_id), CALLER_TRACE_ID);
         assert_eq!(store.parent_span_id, decision.span_id);
         assert_attributes(store, &[("slidegate.store", "memory")]);
         let times = [
@@ -118,16 +120,16 @@ fn export_names_service_and_hides_user_values() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let environment = [("OTEL_EXPORTER_OTLP_HEADERS", "x-token=abc")];
     let server = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &environment);
-    send(&server, "/v1/check", BODY, &[]);
+    send_post(&server, "/v1/check", CHECK_BODY, &[]);
     let export = collector.next_export();
     assert_eq!(export.path, "/v1/traces");
     for header in ["content-type: application/x-protobuf", "x-token: abc"] {
         assert!(export.headers.iter().any(|received| received == header), "{:?}", export.headers);
     }
-    let resource = export.message().resource_spans[0].resource.clone().unwrap();
+    let resource = export.decode_message().resource_spans[0].resource.clone().unwrap();
     let resource = Span { attributes: resource.attributes, ..Span::default() };
-    assert_eq!(attribute(&resource, "service.name").as_deref(), Some("slidegate"));
-    assert!(attribute(&resource, "service.version").is_some());
+    assert_eq!(attribute_text(&resource, "service.name").as_deref(), Some("slidegate"));
+    assert!(attribute_text(&resource, "service.version").is_some());
     assert!(!String::from_utf8_lossy(&export.body).contains("user-value"));
 }
 
@@ -135,52 +137,64 @@ fn export_names_service_and_hides_user_values() {
 fn traceparent_overrides_sampling() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let sampling_all = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &[]);
-    send(&sampling_all, "/v1/check", BODY, &[("traceparent", &*traceparent("00"))]);
-    send(&sampling_all, "/v1/check", BODY, &[]);
+    send_post(&sampling_all, "/v1/check", CHECK_BODY, &[("traceparent", &*new_traceparent("00"))]);
+    send_post(&sampling_all, "/v1/check", CHECK_BODY, &[]);
     let spans = collector.next_spans(2);
-    let (decision, _) = decision_and_store(&spans);
+    let (decision, _) = decision_and_store_spans(&spans);
     assert_eq!(
         decision.parent_span_id, b"",
         "only the second request, which has no traceparent, is traced"
     );
-    assert_ne!(hex(&decision.trace_id), TRACE);
+    assert_ne!(to_hex(&decision.trace_id), CALLER_TRACE_ID);
     // A malformed traceparent is ignored.
-    send(&sampling_all, "/v1/check", BODY, &[("traceparent", &format!("{}-", traceparent("00")))]);
-    assert_eq!(decision_and_store(&collector.next_spans(2)).0.parent_span_id, b"");
+    send_post(
+        &sampling_all,
+        "/v1/check",
+        CHECK_BODY,
+        &[("traceparent", &format!("{}-", new_traceparent("00")))],
+    );
+    assert_eq!(decision_and_store_spans(&collector.next_spans(2)).0.parent_span_id, b"");
     let sampling_none = start_traced_server(&collector.url(), &["--trace-sample", "0%"], &[]);
-    send(&sampling_none, "/v1/check", BODY, &[]);
-    sampling_none.signal("TERM");
-    assert_eq!(sampling_none.exit_code(), Some(0));
+    send_post(&sampling_none, "/v1/check", CHECK_BODY, &[]);
+    sampling_none.send_signal("TERM");
+    assert_eq!(sampling_none.wait_for_exit_code(), Some(0));
     assert_eq!(collector.received_spans(), []);
 }
 
-/// Sends requests to `/v1/auth` with the `traceparent` headers of end clients, and returns the resulting spans.
+/// Starts a server, sends one request to `/v1/auth` for each `traceparent` header of an end client, stops the server,
+/// and returns all exported spans.
 fn spans_of_forwarded_requests(flags: &[&str], traceparents: &[String]) -> Vec<Span> {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let server = start_traced_server(&collector.url(), flags, &[]);
     for traceparent in traceparents {
         let headers = [("traceparent", &**traceparent), ("tracestate", "vendor=1")];
-        assert_eq!(send(&server, "/v1/auth", "", &headers).status, 200);
+        assert_eq!(send_post(&server, "/v1/auth", "", &headers).status, 200);
     }
-    server.signal("TERM");
-    assert_eq!(server.exit_code(), Some(0));
+    server.send_signal("TERM");
+    assert_eq!(server.wait_for_exit_code(), Some(0));
     collector.received_spans()
 }
 
-/// Returns two `traceparent` values. A ratio sampler always samples the first trace id, and never the second.
-fn chosen_ids(flags: &str) -> [String; 2] {
-    ["0", "f"].map(|digit| format!("00-{TRACE:.16}{}-{SPAN}-{flags}", digit.repeat(16)))
+/// Returns two `traceparent` values that a hostile client might choose. A sampler that decides by trace ID would always
+/// sample the first trace ID, and never the second.
+fn client_chosen_traceparents(flags: &str) -> [String; 2] {
+    ["0", "f"].map(|digit| {
+        format!("00-{CALLER_TRACE_ID:.16}{}-{CALLER_SPAN_ID}-{flags}", digit.repeat(16))
+    })
 }
 
 #[test]
 fn forwarded_traceparent_cannot_force_spans() {
-    let mut sampled = chosen_ids("01").to_vec();
-    sampled.push(traceparent("01"));
+    let mut sampled = client_chosen_traceparents("01").to_vec();
+    sampled.push(new_traceparent("01"));
     assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0%"], &sampled), []);
     // The share is so small that only a deliberately chosen trace id could be sampled.
     assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0.0000001%"], &sampled), []);
     assert_eq!(
-        spans_of_forwarded_requests(&["--trace-sample", "0.0000001%"], &chosen_ids("00")),
+        spans_of_forwarded_requests(
+            &["--trace-sample", "0.0000001%"],
+            &client_chosen_traceparents("00")
+        ),
         []
     );
 }
@@ -188,47 +202,50 @@ fn forwarded_traceparent_cannot_force_spans() {
 #[test]
 fn forwarded_traceparent_cannot_suppress_spans() {
     for share in ["100%", "99.9999999%"] {
-        let spans = spans_of_forwarded_requests(&["--trace-sample", share], &chosen_ids("00"));
+        let spans = spans_of_forwarded_requests(
+            &["--trace-sample", share],
+            &client_chosen_traceparents("00"),
+        );
         assert_eq!(spans.len(), 2, "{share}: {spans:?}");
         for span in spans {
             assert_eq!((&*span.name, &*span.parent_span_id), ("slidegate.auth", &[][..]));
             assert_eq!(span.trace_state, "");
             let [link] = &*span.links else { panic!("a link to the span of the client: {span:?}") };
             assert_ne!(span.trace_id, link.trace_id);
-            assert!(hex(&link.trace_id).starts_with(&TRACE[..16]));
-            assert_eq!((&*hex(&link.span_id), &*link.trace_state), (SPAN, ""));
+            assert!(to_hex(&link.trace_id).starts_with(&CALLER_TRACE_ID[..16]));
+            assert_eq!((&*to_hex(&link.span_id), &*link.trace_state), (CALLER_SPAN_ID, ""));
         }
     }
 }
 
 #[test]
-fn forwarded_traceparent_decides_if_trusted() {
+fn trusted_forwarded_traceparent_decides_sampling() {
     let flags = ["--trust-traceparent", "--trace-sample", "0%"];
-    let spans = spans_of_forwarded_requests(&flags, &[traceparent("01")]);
+    let spans = spans_of_forwarded_requests(&flags, &[new_traceparent("01")]);
     let [span] = &*spans else { panic!("{spans:?}") };
-    assert_eq!((&*span.name, &*hex(&span.trace_id)), ("slidegate.auth", TRACE));
-    assert_eq!((&*hex(&span.parent_span_id), &*span.trace_state), (SPAN, "vendor=1"));
+    assert_eq!((&*span.name, &*to_hex(&span.trace_id)), ("slidegate.auth", CALLER_TRACE_ID));
+    assert_eq!((&*to_hex(&span.parent_span_id), &*span.trace_state), (CALLER_SPAN_ID, "vendor=1"));
     assert_eq!(span.links, []);
     let flags = ["--trust-traceparent", "--trace-sample", "100%"];
-    assert_eq!(spans_of_forwarded_requests(&flags, &[traceparent("00")]), []);
+    assert_eq!(spans_of_forwarded_requests(&flags, &[new_traceparent("00")]), []);
 }
 
 #[test]
-fn invalid_and_store_failures_have_outcomes() {
+fn failed_requests_have_outcome_attribute() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let store = format!("redis://{unused_address}");
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let server =
         start_traced_server(&collector.url(), &["--trace-sample", "100%", "--store", &store], &[]);
-    send(&server, "/v1/check", "nonsense", &[]);
+    send_post(&server, "/v1/check", "nonsense", &[]);
     let spans = collector.next_spans(1);
     assert_attributes(
         &spans[0],
         &[("slidegate.outcome", "invalid"), ("http.response.status_code", "400")],
     );
-    send(&server, "/v1/check", BODY, &[]);
+    send_post(&server, "/v1/check", CHECK_BODY, &[]);
     let spans = collector.next_spans(2);
-    let (decision, store) = decision_and_store(&spans);
+    let (decision, store) = decision_and_store_spans(&spans);
     assert_attributes(
         decision,
         &[
@@ -249,22 +266,22 @@ fn pending_spans_are_sent_before_exit() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let environment = [("OTEL_BSP_SCHEDULE_DELAY", "600000")];
     let server = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &environment);
-    send(&server, "/v1/check", BODY, &[]);
-    server.signal("TERM");
-    assert_eq!(server.exit_code(), Some(0));
+    send_post(&server, "/v1/check", CHECK_BODY, &[]);
+    server.send_signal("TERM");
+    assert_eq!(server.wait_for_exit_code(), Some(0));
     assert_eq!(collector.next_spans(2).len(), 2);
 }
 
 #[test]
-fn no_spans_without_otlp_endpoint() {
+fn no_spans_are_exported_without_otlp_endpoint() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     // The standard variable of OpenTelemetry does not enable traces.
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url())];
     let server = start_traced_server("", &["--trace-sample", "100%"], &environment);
-    send(&server, "/v1/check", BODY, &[("traceparent", &*traceparent("01"))]);
-    server.signal("TERM");
-    assert_eq!(server.exit_code(), Some(0));
-    assert_eq!(collector.connections(), 0);
+    send_post(&server, "/v1/check", CHECK_BODY, &[("traceparent", &*new_traceparent("01"))]);
+    server.send_signal("TERM");
+    assert_eq!(server.wait_for_exit_code(), Some(0));
+    assert_eq!(collector.connection_count(), 0);
 }
 
 #[test]
@@ -283,13 +300,13 @@ fn tls_collector_requires_trusted_certificate() {
     let trusted = ("SSL_CERT_FILE", certificate.path().to_str().unwrap());
     let flags = ["--trace-sample", "100%"];
     let server = start_traced_server(&url, &flags, &[trusted]);
-    send(&server, "/v1/check", BODY, &[]);
+    send_post(&server, "/v1/check", CHECK_BODY, &[]);
     assert_eq!(collector.next_spans(2).len(), 2);
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let other = TempFile::new(".pem", other.cert.pem());
     let distrusting =
         start_traced_server(&url, &flags, &[("SSL_CERT_FILE", other.path().to_str().unwrap())]);
-    send(&distrusting, "/v1/check", BODY, &[]);
+    send_post(&distrusting, "/v1/check", CHECK_BODY, &[]);
     distrusting
         .wait_for_log("traces lost: the collector did not accept them: invalid peer certificate");
     assert_eq!(collector.received_spans(), []);
@@ -302,7 +319,7 @@ fn invalid_otlp_endpoint_is_rejected_at_start() {
         ("http://me:secret@localhost:4318", "OTEL_EXPORTER_OTLP_HEADERS"),
     ] {
         let policy = TempFile::new(".yaml", POLICY);
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.arg("serve").arg("--policy").arg(policy.path()).args(["--otlp-endpoint", url]);
         let output = command.output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

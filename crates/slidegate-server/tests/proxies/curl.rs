@@ -1,9 +1,9 @@
-//! Requests by curl from a chosen client address.
+//! Sends requests with curl from a chosen client address.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
-/// A response in the output of curl.
+/// An HTTP response, parsed from the output of curl.
 #[derive(Debug)]
 pub struct CurlResponse {
     pub status: u16,
@@ -11,18 +11,24 @@ pub struct CurlResponse {
     pub body: String,
 }
 
-/// Sends a request for a path to `address`, from client address 127.0.0.`from`.
-pub fn curl(address: SocketAddr, from: u8, path: &str, arguments: &[&str]) -> CurlResponse {
+/// Sends a request for `path` to `address` with curl, from the client address 127.0.0.`from`. `arguments` are
+/// additional arguments of curl.
+pub fn send_with_curl(
+    address: SocketAddr,
+    from: u8,
+    path: &str,
+    arguments: &[&str],
+) -> CurlResponse {
     let mut command = Command::new("curl");
     command.args(["-sS", "-i", "--max-time", "30", "--interface", &format!("127.0.0.{from}")]);
     let output = command.args(arguments).arg(format!("http://{address}{path}")).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {stderr}");
-    CurlResponse::read(&String::from_utf8(output.stdout).unwrap())
+    CurlResponse::parse(&String::from_utf8(output.stdout).unwrap())
 }
 
 impl CurlResponse {
-    fn read(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let mut lines = head.lines();
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -33,7 +39,7 @@ impl CurlResponse {
         Self { status, headers: lines.map(header).collect(), body: body.to_owned() }
     }
 
-    /// Returns the value of a header. Panics if the response has it more than once.
+    /// Returns the value of a response header, or `None` if the header is missing. Panics if the header occurs twice.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(key, _)| key == name);
         let value = values.next().map(|(_, value)| &**value);

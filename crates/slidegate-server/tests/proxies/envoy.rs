@@ -1,4 +1,5 @@
-//! Envoy with its rate limit filter: with the files of `deploy/`, and with a configuration for all other cases.
+//! Tests with Envoy and its rate limit filter, which calls slidegate over gRPC. Some tests use the configuration files
+//! in `deploy/`, the others use `cases.yaml`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,8 +10,8 @@ use serde_json::Value;
 
 use slidegate::Algorithm;
 
-use crate::common::{Server, TempFile, slidegate};
-use crate::curl::{CurlResponse, curl};
+use crate::common::{Server, TempFile, slidegate_command};
+use crate::curl::{CurlResponse, send_with_curl};
 use crate::process::{Proxy, free_address};
 use crate::servers::{Folder, wait_until};
 use crate::upstream::Upstream;
@@ -26,42 +27,45 @@ rules:
   - { name: cost, domain: edge, per: [cost], limits: [10/h] }
 ";
 
-/// Envoy in front of a service, with slidegate as rate limit service.
+/// Envoy in front of a service, with a slidegate server as the rate limit service.
 struct EnvoySetup {
     envoy: Proxy,
     upstream: Upstream,
-    /// `None` after slidegate has been stopped.
+    /// The slidegate server, or `None` after a test has stopped it.
     slidegate: Option<Server>,
 }
 
 impl EnvoySetup {
-    /// Starts all three with this policy, and Envoy with this file and these replacements.
+    /// Starts slidegate with this policy, a service, and Envoy with the configuration file `config`. Each replacement
+    /// changes a text of that file.
     fn start(policy: &str, config: &Path, replacements: &[(&str, &str)]) -> Self {
         let slidegate = Server::start_with_grpc(policy, &[]);
         let upstream = Upstream::start();
-        let envoy = start(config, slidegate.grpc(), upstream.address(), replacements);
+        let envoy = start_envoy(config, slidegate.grpc_address(), upstream.address(), replacements);
         Self { envoy, upstream, slidegate: Some(slidegate) }
     }
 
-    /// Starts all three with `POLICY`, and Envoy with `cases.yaml` and these replacements.
+    /// Starts slidegate with [`POLICY`], a service, and Envoy with the configuration file `cases.yaml`. Each
+    /// replacement changes a text of that file.
     fn with_cases(replacements: &[(&str, &str)]) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
         Self::start(POLICY, &path, replacements)
     }
 
-    /// Sends a request through Envoy.
+    /// Sends a request for `path` through Envoy with these arguments of curl.
     fn get(&self, path: &str, arguments: &[&str]) -> CurlResponse {
-        curl(self.envoy.address, 2, path, arguments)
+        send_with_curl(self.envoy.address, 2, path, arguments)
     }
 
-    /// Sends a request as this user.
+    /// Sends a request for `path` through Envoy with this `x-user` header.
     fn get_as(&self, path: &str, user: &str) -> CurlResponse {
         self.get(path, &["-H", &format!("x-user: {user}")])
     }
 }
 
-/// Starts Envoy with this file, these addresses and these replacements.
-pub fn start(
+/// Starts Envoy with a configuration file, in which the ports of Envoy, slidegate and the service, and the texts in
+/// `replacements`, are replaced.
+pub fn start_envoy(
     config: &Path,
     slidegate: SocketAddr,
     service: SocketAddr,
@@ -94,7 +98,7 @@ pub fn start(
 }
 
 #[test]
-fn deployed_config_counts_requests_and_final_costs() {
+fn deployed_envoy_config_counts_requests_and_tokens() {
     let policy = fs::read_to_string(project_path("deploy/envoy/policy.yaml")).unwrap();
     let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/envoy.yaml"), &[]);
     let allowed = setup.get("/", &["-H", "x-api-key: k"]);
@@ -153,7 +157,7 @@ fn envoy_accepts_istio_filter() {
 }
 
 #[test]
-fn denial_has_both_header_styles_and_problem() {
+fn envoy_denial_has_both_header_styles_and_problem() {
     let setup = EnvoySetup::with_cases(&[]);
     for remaining in ["1", "0"] {
         let allowed = setup.get_as("/one", "a");
@@ -243,13 +247,14 @@ fn envoy_override_replaces_limit() {
     assert_eq!(setup.get_as("/override", "a").status, 429);
 }
 
-/// Sends one request per entry of `tokens`, the tokens that its response uses, and returns the statuses. Waits for each
-/// charge before the next request, because Envoy charges after the response.
+/// Sends one request per entry of `tokens`, and returns the response statuses. An entry is the number of tokens that
+/// the response to the request consumes from `budget`. Envoy charges the tokens after the response, so each charge is
+/// awaited before the next request.
 fn send_token_requests(setup: &EnvoySetup, budget: u64, tokens: &[u64]) -> Vec<u16> {
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let remaining = || {
         let peek = r#"{"domain":"edge","attributes":{"tokens":"a"}}"#;
-        let peeked = curl(slidegate, 2, "/v1/peek", &["-d", peek]);
+        let peeked = send_with_curl(slidegate, 2, "/v1/peek", &["-d", peek]);
         serde_json::from_str::<Value>(&peeked.body).unwrap()["remaining"].as_u64().unwrap()
     };
     let mut used = 0;
@@ -277,12 +282,12 @@ fn tokens_above_budget_deny_later_requests() {
 }
 
 #[test]
-fn token_recipe_serves_envoy_and_http() {
+fn token_recipe_limits_envoy_and_http_clients() {
     let policy = fs::read_to_string(project_path("examples/llm-tokens.yaml")).unwrap();
     let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/llm-tokens.yaml"), &[]);
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let post = |path: &str, body: &str| -> Value {
-        let response = curl(slidegate, 2, path, &["-d", body]);
+        let response = send_with_curl(slidegate, 2, path, &["-d", body]);
         serde_json::from_str(&response.body).unwrap()
     };
     let remaining = |rule: &str| {
@@ -317,7 +322,7 @@ fn token_recipe_serves_envoy_and_http() {
 }
 
 #[test]
-fn converted_budget_denies_above_max_only() {
+fn converted_budget_denies_only_requests_above_max() {
     let file = TempFile::new(
         ".yaml",
         "
@@ -327,7 +332,7 @@ descriptors:
     rate_limit: { unit: day, requests_per_unit: 1000 }
 ",
     );
-    let converted = slidegate().arg("convert").arg(file.path()).output().unwrap();
+    let converted = slidegate_command().arg("convert").arg(file.path()).output().unwrap();
     assert!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr));
     let policy = String::from_utf8(converted.stdout).unwrap();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
@@ -356,7 +361,7 @@ rules:
 }
 
 #[test]
-fn failure_mode_deny_decides_without_slidegate() {
+fn failure_mode_deny_sets_status_without_slidegate() {
     for (deny, status) in [("false", 200), ("true", 503)] {
         let place = [("failure_mode_deny: false", &*format!("failure_mode_deny: {deny}"))];
         let mut setup = EnvoySetup::with_cases(&place);
@@ -367,7 +372,7 @@ fn failure_mode_deny_decides_without_slidegate() {
 }
 
 #[test]
-fn reload_under_load_fails_no_request() {
+fn policy_reload_under_load_fails_no_request() {
     let setup = EnvoySetup::with_cases(&[("failure_mode_deny: false", "failure_mode_deny: true")]);
     let slidegate = setup.slidegate.as_ref().unwrap();
     let mut load = Command::new("curl");
@@ -376,7 +381,7 @@ fn reload_under_load_fails_no_request() {
     let load = load.stdout(Stdio::piped()).spawn().unwrap();
     for nth in 1..=10 {
         let wider = POLICY.replace("[2/h]", &format!("[{}/h]", 100_000 + nth));
-        fs::write(slidegate.policy(), wider).unwrap();
+        fs::write(slidegate.policy_path(), wider).unwrap();
         slidegate.wait_for_log("policy");
     }
     let output = load.wait_with_output().unwrap();

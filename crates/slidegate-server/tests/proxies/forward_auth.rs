@@ -1,10 +1,10 @@
-//! Proxies that call `/v1/auth`.
+//! Tests of nginx, Caddy, Traefik and HAProxy, which call `/v1/auth` of slidegate for each client request.
 
 use serde_json::{Value, json};
 
 use crate::common::Server;
-use crate::curl::{CurlResponse, curl};
-use crate::launch::{Backends, caddy, haproxy, nginx, traefik};
+use crate::curl::{CurlResponse, send_with_curl};
+use crate::launch::{Backends, start_caddy, start_haproxy, start_nginx, start_traefik};
 use crate::process::Proxy;
 use crate::servers::wait_until;
 use crate::upstream::Upstream;
@@ -19,18 +19,20 @@ rules:
   - { name: gone, when: { header.x-api-key: gone }, limits: denied, deny_status: 410 }
 ";
 
-/// The features of a proxy's integration.
+/// The differences between the proxies in their integration with slidegate.
 struct ProxyFeatures {
-    /// Whether the client receives the rate-limit headers of allowed requests. Otherwise only the service does.
+    /// Whether the client receives the rate-limit headers of allowed requests. Otherwise only the service
+    /// behind the proxy receives the headers.
     sends_headers_to_client: bool,
-    /// Whether the client receives slidegate's body of a denial.
+    /// Whether the client receives the response body that slidegate returns for a denial.
     forwards_denial_body: bool,
-    /// The status of all requests while slidegate is down: 200 if the proxy fails open.
+    /// The response status of all requests while slidegate is down. 200 means that the proxy fails open.
     status_without_slidegate: u16,
 }
 
-/// Sends a request from this address, with forged headers that must not have an effect.
-fn send_request(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) -> CurlResponse {
+/// Sends a request through the proxy from 127.0.0.`from`, with forged `X-Forwarded-*` and similar headers that must not
+/// have an effect.
+fn send_forged_request(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) -> CurlResponse {
     let forged = [
         ["-H", "X-Forwarded-For: 198.51.100.1"],
         ["-H", "X-Forwarded-Method: HEAD"],
@@ -41,10 +43,10 @@ fn send_request(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) -> Curl
         ["-H", "RateLimit: forged"],
         ["-H", "Host: shop.example"],
     ];
-    curl(proxy.address, from, path, &[&forged.concat(), arguments].concat())
+    send_with_curl(proxy.address, from, path, &[&forged.concat(), arguments].concat())
 }
 
-/// Checks a proxy with its features.
+/// Starts a proxy, slidegate and a service, and checks all behaviour of the integration.
 fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     let upstream = Upstream::start();
     let server = Server::start(POLICY);
@@ -59,19 +61,20 @@ fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     check_without_slidegate(&proxy, server, features);
 }
 
-/// Returns `true` once the proxy calls slidegate. Traefik reads its files after it listens, and HAProxy checks the
-/// health of its servers first.
+/// Sends a request, and returns `true` if the proxy already calls slidegate. Traefik reads its configuration only after
+/// it listens, and HAProxy first checks the health of its servers.
 fn is_limiting(proxy: &Proxy, features: &ProxyFeatures) -> bool {
-    let response = send_request(proxy, 99, "/", &[]);
+    let response = send_forged_request(proxy, 99, "/", &[]);
     response.status == 429
         || response.status == 200
             && (!features.sends_headers_to_client || response.header("ratelimit").is_some())
 }
 
-/// Checks that the limit is enforced and the headers are correct.
+/// Checks that the proxy enforces the limit of three requests, and that the response headers are correct.
 fn check_limit_and_denial(proxy: &Proxy, upstream: &Upstream, features: &ProxyFeatures) {
     for remaining in [2, 1, 0] {
-        let response = send_request(proxy, 2, "/a?domain=other&deny_status=418", &["-d", "abc"]);
+        let response =
+            send_forged_request(proxy, 2, "/a?domain=other&deny_status=418", &["-d", "abc"]);
         assert_eq!(response.status, 200, "{response:?}");
         assert!(response.body.starts_with("POST /a?domain=other&deny_status=418 abc\n"));
         let policy = r#""per-ip";q=3;w=3600"#;
@@ -86,12 +89,12 @@ fn check_limit_and_denial(proxy: &Proxy, upstream: &Upstream, features: &ProxyFe
         assert_eq!(response.header("retry-after"), None);
     }
     let forwarded_before = upstream.request_count();
-    let denied = send_request(proxy, 2, "/a?deny_status=418", &["-d", "abc"]);
+    let denied = send_forged_request(proxy, 2, "/a?deny_status=418", &["-d", "abc"]);
     assert_eq!(upstream.request_count(), forwarded_before, "a denied request reached the service");
     assert_denied(&denied, features);
     // A client with another counter is served.
-    assert_eq!(send_request(proxy, 3, "/", &[]).status, 200);
-    assert_eq!(send_request(proxy, 2, "/", &["--head"]).status, 429);
+    assert_eq!(send_forged_request(proxy, 3, "/", &[]).status, 200);
+    assert_eq!(send_forged_request(proxy, 2, "/", &["--head"]).status, 429);
 }
 
 fn assert_denied(denied: &CurlResponse, features: &ProxyFeatures) {
@@ -116,21 +119,21 @@ fn assert_denied(denied: &CurlResponse, features: &ProxyFeatures) {
     assert_eq!(serde_json::from_str::<Value>(&denied.body).unwrap(), expected);
 }
 
-/// Checks that rules match the method, path, host and headers of the request.
+/// Checks that rules match the method, path, host and headers of the client request.
 fn check_forwarded_attributes(proxy: &Proxy) {
-    assert_eq!(send_request(proxy, 10, "/login?a", &["-d", "abc"]).status, 200);
-    assert_eq!(send_request(proxy, 11, "/login?b", &["-d", "abc"]).status, 429);
-    assert_eq!(send_request(proxy, 11, "/%6Cogin", &["-d", "abc"]).status, 429);
-    assert_eq!(send_request(proxy, 11, "/login", &[]).status, 200);
-    let with_key = |from| send_request(proxy, from, "/", &["-H", "X-Api-Key: k1"]).status;
+    assert_eq!(send_forged_request(proxy, 10, "/login?a", &["-d", "abc"]).status, 200);
+    assert_eq!(send_forged_request(proxy, 11, "/login?b", &["-d", "abc"]).status, 429);
+    assert_eq!(send_forged_request(proxy, 11, "/%6Cogin", &["-d", "abc"]).status, 429);
+    assert_eq!(send_forged_request(proxy, 11, "/login", &[]).status, 200);
+    let with_key = |from| send_forged_request(proxy, from, "/", &["-H", "X-Api-Key: k1"]).status;
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
 }
 
-/// Checks that rules with other statuses deny as well. Some proxies replace the status by another.
+/// Checks that rules with a `deny_status` other than 429 deny. Some proxies replace the status by another.
 fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
         let forwarded_before = upstream.request_count();
-        let denied = send_request(proxy, 14, "/", &["-H", key]);
+        let denied = send_forged_request(proxy, 14, "/", &["-H", key]);
         assert!((400..500).contains(&denied.status), "{key}: {denied:?}");
         assert_eq!(
             upstream.request_count(),
@@ -140,10 +143,10 @@ fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     }
 }
 
-/// Checks the status of requests while slidegate is down, and that forged headers do not reach the client.
+/// Stops slidegate. Checks the response status of requests, and that forged rate-limit headers do not reach the client.
 fn check_without_slidegate(proxy: &Proxy, server: Server, features: &ProxyFeatures) {
     drop(server);
-    let response = send_request(proxy, 2, "/without", &["-d", "abc"]);
+    let response = send_forged_request(proxy, 2, "/without", &["-d", "abc"]);
     assert_eq!(response.status, features.status_without_slidegate, "{response:?}");
     if features.status_without_slidegate == 200 {
         assert_eq!(response.body, "POST /without abc\nratelimit: forged\n");
@@ -154,7 +157,7 @@ fn check_without_slidegate(proxy: &Proxy, server: Server, features: &ProxyFeatur
 #[test]
 fn nginx_enforces_limits_and_sends_headers() {
     check_proxy(
-        nginx,
+        start_nginx,
         &ProxyFeatures {
             sends_headers_to_client: true,
             forwards_denial_body: false,
@@ -166,7 +169,7 @@ fn nginx_enforces_limits_and_sends_headers() {
 #[test]
 fn caddy_enforces_limits_and_sends_headers() {
     check_proxy(
-        caddy,
+        start_caddy,
         &ProxyFeatures {
             sends_headers_to_client: true,
             forwards_denial_body: true,
@@ -178,7 +181,7 @@ fn caddy_enforces_limits_and_sends_headers() {
 #[test]
 fn traefik_enforces_limits_and_sends_headers() {
     check_proxy(
-        traefik,
+        start_traefik,
         &ProxyFeatures {
             sends_headers_to_client: false,
             forwards_denial_body: true,
@@ -190,7 +193,7 @@ fn traefik_enforces_limits_and_sends_headers() {
 #[test]
 fn haproxy_enforces_limits_and_sends_headers() {
     check_proxy(
-        haproxy,
+        start_haproxy,
         &ProxyFeatures {
             sends_headers_to_client: true,
             forwards_denial_body: true,

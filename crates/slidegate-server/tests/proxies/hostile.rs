@@ -1,4 +1,5 @@
-//! Hostile requests: after a limit is exhausted, none of them reaches the service behind any proxy.
+//! Hostile requests: after a client has exhausted its limit, no hostile request of the client reaches the service
+//! behind any proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,15 +9,16 @@ use std::thread;
 
 use crate::common::Server;
 use crate::envoy;
-use crate::launch::{Backends, caddy, haproxy, nginx, traefik};
+use crate::launch::{Backends, start_caddy, start_haproxy, start_nginx, start_traefik};
 use crate::process::Proxy;
 use crate::project_path;
-use crate::raw_client::send;
+use crate::raw_client::send_bytes;
 use crate::servers::wait_until;
 use crate::upstream::Upstream;
 
-/// A policy that counts by address, and by key if present, for `/v1/auth` and for Envoy.
-const BY_ADDRESS: &str = "
+/// A policy that counts requests by client address, and also by API key if the request has one. The first two rules are
+/// for `/v1/auth`, the others for Envoy.
+const ADDRESS_POLICY: &str = "
 rules:
   - { name: address, per: [ip], limits: [3/h] }
   - { name: key, per: [header.x-api-key], limits: [100000/h] }
@@ -24,34 +26,34 @@ rules:
   - { name: envoy-key, domain: edge, per: [api_key], limits: [100000/h] }
 ";
 
-/// A policy that counts by key only.
-const BY_KEY: &str = "
+/// A policy that counts requests by API key only.
+const KEY_POLICY: &str = "
 rules:
   - { name: key, per: [header.x-api-key], limits: [1/h] }
   - { name: envoy-key, domain: edge, per: [api_key], limits: [1/h] }
 ";
 
-/// The last byte of the client address that has exhausted its limit.
-const EXHAUSTED: u8 = 2;
+/// The last byte of the address of the client that has exhausted its limit.
+const EXHAUSTED_CLIENT: u8 = 2;
 
-/// The last byte of the address of another client.
-const OTHER: u8 = 99;
+/// The last byte of the address of a client that is within its limit.
+const OTHER_CLIENT: u8 = 99;
 
 /// A request that tries to evade a limit.
 struct HostileRequest {
     name: String,
     bytes: Vec<u8>,
-    /// Whether every proxy serves the request if the client is within its limit.
+    /// Whether every proxy forwards the request to the service if the client is within its limit.
     is_valid: bool,
 }
 
-/// A list of requests with names.
+/// A list of hostile requests with names.
 #[derive(Default)]
 struct RequestTable(Vec<HostileRequest>);
 
 impl RequestTable {
-    /// Adds a request that every proxy serves to a client within its limit.
-    fn valid(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
+    /// Adds a valid request, which every proxy forwards if the client is within its limit.
+    fn add_valid(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
         self.0.push(HostileRequest {
             name: name.into(),
             bytes: bytes.as_ref().to_vec(),
@@ -59,8 +61,8 @@ impl RequestTable {
         });
     }
 
-    /// Adds a request that some proxies reject.
-    fn odd(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
+    /// Adds an unusual or invalid request, which some proxies reject even if the client is within its limit.
+    fn add_unusual(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
         self.0.push(HostileRequest {
             name: name.into(),
             bytes: bytes.as_ref().to_vec(),
@@ -69,42 +71,42 @@ impl RequestTable {
     }
 }
 
-/// Returns a request for `/` with these header lines.
-fn get(headers: impl AsRef<[u8]>) -> Vec<u8> {
-    request("GET / HTTP/1.1", [b"host: shop.example\r\n", headers.as_ref()].concat())
+/// Returns the bytes of a GET request for `/` with these header lines.
+fn get_request(headers: impl AsRef<[u8]>) -> Vec<u8> {
+    build_request("GET / HTTP/1.1", [b"host: shop.example\r\n", headers.as_ref()].concat())
 }
 
-/// Returns a request with this request line and these header lines.
-fn request(line: impl AsRef<[u8]>, headers: impl AsRef<[u8]>) -> Vec<u8> {
+/// Returns the bytes of a request with this request line and these header lines.
+fn build_request(line: impl AsRef<[u8]>, headers: impl AsRef<[u8]>) -> Vec<u8> {
     [line.as_ref(), b"\r\n", headers.as_ref(), b"\r\n"].concat()
 }
 
-/// Returns a request for this path, without a body.
-fn path(path: impl AsRef<[u8]>) -> Vec<u8> {
-    request([b"GET ", path.as_ref(), b" HTTP/1.1"].concat(), "host: shop.example\r\n")
+/// Returns the bytes of a GET request for this path.
+fn request_for_path(path: impl AsRef<[u8]>) -> Vec<u8> {
+    build_request([b"GET ", path.as_ref(), b" HTTP/1.1"].concat(), "host: shop.example\r\n")
 }
 
-/// Returns a request with this method.
-fn method(method: &str) -> Vec<u8> {
-    request(format!("{method} / HTTP/1.1"), "host: shop.example\r\n")
+/// Returns the bytes of a request for `/` with this method.
+fn request_with_method(method: &str) -> Vec<u8> {
+    build_request(format!("{method} / HTTP/1.1"), "host: shop.example\r\n")
 }
 
-/// Returns `count` header lines with values of `length` bytes.
+/// Returns `count` header lines with different names, each with a value of `length` bytes.
 fn header_lines(count: usize, length: usize) -> String {
     let value = "v".repeat(length);
     (0..count).map(|nth| format!("x-many-{nth}: {value}\r\n")).collect()
 }
 
-/// Returns a value of `length` bytes.
+/// Returns a text of `length` bytes.
 fn long_value(length: usize) -> String {
     "a".repeat(length)
 }
 
-/// Returns all hostile requests.
+/// Returns the hostile requests of all kinds.
 fn hostile_requests() -> Vec<HostileRequest> {
     let mut table = RequestTable::default();
     add_long_and_many_values(&mut table);
-    add_odd_values(&mut table);
+    add_unusual_values(&mut table);
     add_forged_identities(&mut table);
     add_paths_and_hosts(&mut table);
     add_methods_and_bodies(&mut table);
@@ -112,116 +114,154 @@ fn hostile_requests() -> Vec<HostileRequest> {
 }
 
 fn add_long_and_many_values(table: &mut RequestTable) {
-    table.valid(
+    table.add_valid(
         "counted header of 1,025 bytes",
-        get(format!("x-api-key: {}\r\n", long_value(1_025))),
+        get_request(format!("x-api-key: {}\r\n", long_value(1_025))),
     );
-    table.valid(
+    table.add_valid(
         "counted header of 7,000 bytes",
-        get(format!("x-api-key: {}\r\n", long_value(7_000))),
+        get_request(format!("x-api-key: {}\r\n", long_value(7_000))),
     );
-    table
-        .odd("counted header of 9,000 bytes", get(format!("x-api-key: {}\r\n", long_value(9_000))));
-    table.odd(
+    table.add_unusual(
+        "counted header of 9,000 bytes",
+        get_request(format!("x-api-key: {}\r\n", long_value(9_000))),
+    );
+    table.add_unusual(
         "counted header of 14,900 bytes",
-        get(format!("x-api-key: {}\r\n", long_value(14_900))),
+        get_request(format!("x-api-key: {}\r\n", long_value(14_900))),
     );
-    table.odd("counted header of 50 KB", get(format!("x-api-key: {}\r\n", long_value(50_000))));
-    table.valid(
+    table.add_unusual(
+        "counted header of 50 KB",
+        get_request(format!("x-api-key: {}\r\n", long_value(50_000))),
+    );
+    table.add_valid(
         "plan of 1,025 bytes",
-        get(format!("x-plan: {}\r\nx-api-key: k\r\n", long_value(1_025))),
+        get_request(format!("x-plan: {}\r\nx-api-key: k\r\n", long_value(1_025))),
     );
     let key = long_value(50_000);
-    table.odd("key of 50 KB and a plan", get(format!("x-plan: p\r\nx-api-key: {key}\r\n")));
+    table.add_unusual(
+        "key of 50 KB and a plan",
+        get_request(format!("x-plan: p\r\nx-api-key: {key}\r\n")),
+    );
     let chat = format!("host: a\r\nx-plan: p\r\nx-api-key: {key}\r\n");
-    table.odd("key of 50 KB in a chat", request("GET /v1/chat HTTP/1.1", chat));
+    table.add_unusual("key of 50 KB in a chat", build_request("GET /v1/chat HTTP/1.1", chat));
     for count in [94, 110, 200, 600] {
-        let bytes = get(header_lines(count, 1));
+        let bytes = get_request(header_lines(count, 1));
         if count < 100 {
-            table.valid(format!("{count} headers"), bytes);
+            table.add_valid(format!("{count} headers"), bytes);
         } else {
-            table.odd(format!("{count} headers"), bytes);
+            table.add_unusual(format!("{count} headers"), bytes);
         }
     }
-    table.odd("21 KB of headers", get(header_lines(21, 1_000)));
+    table.add_unusual("21 KB of headers", get_request(header_lines(21, 1_000)));
     // Sizes near the buffer of HAProxy: a request fits, but the longer subrequest to slidegate may not.
     for length in (14_000..=16_600).step_by(200) {
-        let bytes = get([header_lines(1, 7_000), header_lines(1, length - 7_000)].concat());
-        table.odd(format!("headers of {length} bytes"), bytes);
+        let bytes = get_request([header_lines(1, 7_000), header_lines(1, length - 7_000)].concat());
+        table.add_unusual(format!("headers of {length} bytes"), bytes);
     }
-    table.valid("cookie of 7 KB", get(format!("cookie: a={}\r\n", long_value(7_000))));
-    table.odd("cookie of 60 KB", get(format!("cookie: a={}\r\n", long_value(60_000))));
-    table.odd("cookie of 900 KB", get(format!("cookie: a={}\r\n", long_value(900_000))));
-    table.odd("header name of 9,000 bytes", get(format!("{}: v\r\n", long_value(9_000))));
-    table.odd("method of 3,000 bytes", method(&"M".repeat(3_000)));
-    table.odd(
+    table.add_valid("cookie of 7 KB", get_request(format!("cookie: a={}\r\n", long_value(7_000))));
+    table.add_unusual(
+        "cookie of 60 KB",
+        get_request(format!("cookie: a={}\r\n", long_value(60_000))),
+    );
+    table.add_unusual(
+        "cookie of 900 KB",
+        get_request(format!("cookie: a={}\r\n", long_value(900_000))),
+    );
+    table.add_unusual(
+        "header name of 9,000 bytes",
+        get_request(format!("{}: v\r\n", long_value(9_000))),
+    );
+    table.add_unusual("method of 3,000 bytes", request_with_method(&"M".repeat(3_000)));
+    table.add_unusual(
         "host of 7,000 bytes",
-        request("GET / HTTP/1.1", format!("host: {}\r\n", long_value(7_000))),
+        build_request("GET / HTTP/1.1", format!("host: {}\r\n", long_value(7_000))),
     );
 }
 
-fn add_odd_values(table: &mut RequestTable) {
+fn add_unusual_values(table: &mut RequestTable) {
     for name in ["x-api-key", "x-unrelated", "x-forwarded-for", "cookie", "user-agent", "x-plan"] {
         for (byte, value) in [("0xff", b"k\xff"), ("0x01", b"k\x01"), ("0x7f", b"k\x7f")] {
-            let bytes = get([name.as_bytes(), b": ", value, b"\r\n"].concat());
-            table.odd(format!("{byte} in {name}"), bytes);
+            let bytes = get_request([name.as_bytes(), b": ", value, b"\r\n"].concat());
+            table.add_unusual(format!("{byte} in {name}"), bytes);
         }
     }
-    table.odd("0x00 in x-api-key", get(b"x-api-key: k\0\r\n"));
-    table.odd("0xff in host", request("GET / HTTP/1.1", b"host: shop\xff.example\r\n"));
-    table.odd("0x01 in host", request("GET / HTTP/1.1", b"host: shop\x01.example\r\n"));
-    table.odd("invalid traceparent", get("traceparent: 00-zz\r\ntracestate: \x01\r\n"));
-    table.valid("empty counted header", get("x-api-key:\r\n"));
-    table.valid("blank counted header", get("x-api-key: \t \r\n"));
-    table.odd("folded counted header", get("x-api-key: k\r\n other\r\n"));
-    table.odd("folded header", get("x-unrelated: a\r\n\tb\r\n"));
-    table.odd("header without colon", get("x-api-key\r\n"));
-    table.odd("header without name", get(": k\r\n"));
-    table.odd("blank before colon", get("x-api-key : k\r\n"));
-    table.odd("control byte in name", get("x-\x01key: k\r\n"));
-    table.odd("bare line feeds", b"GET / HTTP/1.1\nhost: shop.example\nx-api-key: k\n\n");
-    table.odd("bare carriage return", get("x-api-key: a\rx-forwarded-for: 198.51.100.1\r\n"));
+    table.add_unusual("0x00 in x-api-key", get_request(b"x-api-key: k\0\r\n"));
+    table.add_unusual(
+        "0xff in host",
+        build_request("GET / HTTP/1.1", b"host: shop\xff.example\r\n"),
+    );
+    table.add_unusual(
+        "0x01 in host",
+        build_request("GET / HTTP/1.1", b"host: shop\x01.example\r\n"),
+    );
+    table.add_unusual(
+        "invalid traceparent",
+        get_request("traceparent: 00-zz\r\ntracestate: \x01\r\n"),
+    );
+    table.add_valid("empty counted header", get_request("x-api-key:\r\n"));
+    table.add_valid("blank counted header", get_request("x-api-key: \t \r\n"));
+    table.add_unusual("folded counted header", get_request("x-api-key: k\r\n other\r\n"));
+    table.add_unusual("folded header", get_request("x-unrelated: a\r\n\tb\r\n"));
+    table.add_unusual("header without colon", get_request("x-api-key\r\n"));
+    table.add_unusual("header without name", get_request(": k\r\n"));
+    table.add_unusual("blank before colon", get_request("x-api-key : k\r\n"));
+    table.add_unusual("control byte in name", get_request("x-\x01key: k\r\n"));
+    table.add_unusual("bare line feeds", b"GET / HTTP/1.1\nhost: shop.example\nx-api-key: k\n\n");
+    table.add_unusual(
+        "bare carriage return",
+        get_request("x-api-key: a\rx-forwarded-for: 198.51.100.1\r\n"),
+    );
     let kept = "if-none-match: *\r\nrange: bytes=0-0\r\nif-modified-since: 0\r\n";
-    table.valid("conditional request", get(kept));
+    table.add_valid("conditional request", get_request(kept));
 }
 
 fn add_forged_identities(table: &mut RequestTable) {
-    table.odd("counted header twice", get("x-api-key: a\r\nx-api-key: b\r\n"));
-    table.odd("counted header 80 times", get("x-api-key: a\r\n".repeat(80)));
-    table.odd("counted header with comma", get("x-api-key: a, b\r\n"));
-    table.odd("underscores in names", get("x_api_key: a\r\nX_FORWARDED_FOR: 198.51.100.1\r\n"));
+    table.add_unusual("counted header twice", get_request("x-api-key: a\r\nx-api-key: b\r\n"));
+    table.add_unusual("counted header 80 times", get_request("x-api-key: a\r\n".repeat(80)));
+    table.add_unusual("counted header with comma", get_request("x-api-key: a, b\r\n"));
+    table.add_unusual(
+        "underscores in names",
+        get_request("x_api_key: a\r\nX_FORWARDED_FOR: 198.51.100.1\r\n"),
+    );
     let forged = "X-FORWARDED-FOR: 198.51.100.1\r\nX-Forwarded-Method: OPTIONS\r\n\
         X-Forwarded-Uri: /forged\r\nX-Forwarded-Host: forged.example\r\nX-Real-IP: 198.51.100.2\r\n\
         Forwarded: for=198.51.100.3\r\nTrue-Client-IP: 198.51.100.4\r\nX-Original-Uri: /forged\r\n\
         X-Envoy-External-Address: 198.51.100.5\r\nX-Envoy-Internal: true\r\n";
-    table.valid("forged identity", get(forged));
-    table.valid("forged identity twice", get(forged.repeat(2)));
-    table.valid("loopback as X-Forwarded-For", get("x-forwarded-for: 127.0.0.1\r\n"));
-    table.valid("garbage as X-Forwarded-For", get("x-forwarded-for: ,, [::1 ;\"\r\n"));
-    table.valid("empty X-Forwarded-For", get("x-forwarded-for:\r\n"));
+    table.add_valid("forged identity", get_request(forged));
+    table.add_valid("forged identity twice", get_request(forged.repeat(2)));
+    table.add_valid("loopback as X-Forwarded-For", get_request("x-forwarded-for: 127.0.0.1\r\n"));
+    table.add_valid("garbage as X-Forwarded-For", get_request("x-forwarded-for: ,, [::1 ;\"\r\n"));
+    table.add_valid("empty X-Forwarded-For", get_request("x-forwarded-for:\r\n"));
     let entries = "198.51.100.1, ".repeat(500);
-    table.valid("X-Forwarded-For of 500 entries", get(format!("x-forwarded-for: {entries}\r\n")));
+    table.add_valid(
+        "X-Forwarded-For of 500 entries",
+        get_request(format!("x-forwarded-for: {entries}\r\n")),
+    );
     let line = "x-forwarded-for: 198.51.100.1\r\n";
-    table.odd("X-Forwarded-For 90 times", get(line.repeat(90)));
+    table.add_unusual("X-Forwarded-For 90 times", get_request(line.repeat(90)));
     for named in ["x-api-key", "x-forwarded-for, x-forwarded-host, x-real-ip", "host, close"] {
-        let bytes = get(format!("connection: {named}\r\nx-api-key: k\r\n"));
-        table.odd(format!("connection names {named}"), bytes);
+        let bytes = get_request(format!("connection: {named}\r\nx-api-key: k\r\n"));
+        table.add_unusual(format!("connection names {named}"), bytes);
     }
     let every = "connection: x-forwarded-for, x-forwarded-method, x-forwarded-uri, x-api-key\r\n";
-    table.odd("connection names what is forwarded", get([every, forged].concat()));
+    table.add_unusual("connection names what is forwarded", get_request([every, forged].concat()));
 }
 
 fn add_paths_and_hosts(table: &mut RequestTable) {
-    table.valid("path of 7 KB", path(format!("/{}", long_value(7_000))));
-    table.odd("path of 60 KB", path(format!("/{}", long_value(60_000))));
-    table.odd("path of 900 KB", path(format!("/{}", long_value(900_000))));
+    table.add_valid("path of 7 KB", request_for_path(format!("/{}", long_value(7_000))));
+    table.add_unusual("path of 60 KB", request_for_path(format!("/{}", long_value(60_000))));
+    table.add_unusual("path of 900 KB", request_for_path(format!("/{}", long_value(900_000))));
     for length in (14_000..=16_600).step_by(200) {
-        table.odd(format!("path of {length} bytes"), path(format!("/{}", long_value(length))));
+        table.add_unusual(
+            format!("path of {length} bytes"),
+            request_for_path(format!("/{}", long_value(length))),
+        );
     }
-    table.valid("query of 7 KB", path(format!("/?{}", long_value(7_000))));
-    table.odd("query of 60 KB", path(format!("/?{}", long_value(60_000))));
-    table.odd("query of 900 KB", path(format!("/?{}", long_value(900_000))));
-    table.valid("query for slidegate", path("/?domain=other&deny_status=200"));
+    table.add_valid("query of 7 KB", request_for_path(format!("/?{}", long_value(7_000))));
+    table.add_unusual("query of 60 KB", request_for_path(format!("/?{}", long_value(60_000))));
+    table.add_unusual("query of 900 KB", request_for_path(format!("/?{}", long_value(900_000))));
+    table.add_valid("query for slidegate", request_for_path("/?domain=other&deny_status=200"));
     let odd: [&[u8]; 16] = [
         b"/%ff%00",
         b"/%0d%0aX-Forwarded-For:%20198.51.100.1%0d%0a",
@@ -242,100 +282,122 @@ fn add_paths_and_hosts(table: &mut RequestTable) {
     ];
     for odd in odd {
         let name = format!("path {}", odd.escape_ascii());
-        table.odd(name, path(odd));
+        table.add_unusual(name, request_for_path(odd));
     }
-    table.odd("location of nginx", path("/slidegate"));
+    table.add_unusual("location of nginx", request_for_path("/slidegate"));
     for uri in
         ["http://other.example/", "https://other.example:99/a?b", "http://", "ftp://a/", "//"]
     {
-        table.odd(format!("absolute URI {uri}"), path(uri));
+        table.add_unusual(format!("absolute URI {uri}"), request_for_path(uri));
     }
     for host in
         ["", " ", "a b", "a, b", "SHOP.example.:80", "[::1", "shop.example:x", "a/b?c#d", "%00"]
     {
-        let bytes = request("GET / HTTP/1.1", format!("host: {host}\r\n"));
-        table.odd(format!("host `{host}`"), bytes);
+        let bytes = build_request("GET / HTTP/1.1", format!("host: {host}\r\n"));
+        table.add_unusual(format!("host `{host}`"), bytes);
     }
-    table.odd("two hosts", get("host: other.example\r\n"));
-    table.odd("no host", request("GET / HTTP/1.1", ""));
-    table.odd("HTTP/1.0 without host", request("GET / HTTP/1.0", ""));
-    table.odd("HTTP/0.9", "GET /\r\n");
-    table.odd("HTTP/1.2", request("GET / HTTP/1.2", "host: shop.example\r\n"));
-    table.odd("HTTP/2.0", request("GET / HTTP/2.0", "host: shop.example\r\n"));
+    table.add_unusual("two hosts", get_request("host: other.example\r\n"));
+    table.add_unusual("no host", build_request("GET / HTTP/1.1", ""));
+    table.add_unusual("HTTP/1.0 without host", build_request("GET / HTTP/1.0", ""));
+    table.add_unusual("HTTP/0.9", "GET /\r\n");
+    table.add_unusual("HTTP/1.2", build_request("GET / HTTP/1.2", "host: shop.example\r\n"));
+    table.add_unusual("HTTP/2.0", build_request("GET / HTTP/2.0", "host: shop.example\r\n"));
 }
 
 fn add_methods_and_bodies(table: &mut RequestTable) {
     for name in ["HEAD", "OPTIONS", "DELETE"] {
-        table.valid(name, method(name));
+        table.add_valid(name, request_with_method(name));
     }
     for name in ["TRACE", "CONNECT", "get", "BREW", "M-SEARCH", "G\u{e9}T", "PRI", "A'`|~"] {
-        table.odd(format!("method {name}"), method(name));
+        table.add_unusual(format!("method {name}"), request_with_method(name));
     }
-    table.valid("content-length 0", get("content-length: 0\r\n"));
+    table.add_valid("content-length 0", get_request("content-length: 0\r\n"));
     let post = |headers: &str, body: &str| {
-        let head = request("POST / HTTP/1.1", format!("host: shop.example\r\n{headers}"));
+        let head = build_request("POST / HTTP/1.1", format!("host: shop.example\r\n{headers}"));
         [&head, body.as_bytes()].concat()
     };
     let chunks = "3\r\nabc\r\n0\r\n\r\n";
-    table.valid("chunked body", post("transfer-encoding: chunked\r\n", chunks));
+    table.add_valid("chunked body", post("transfer-encoding: chunked\r\n", chunks));
     let trailer = "3\r\nabc\r\n0\r\nx-api-key: t\r\nx-forwarded-for: 198.51.100.1\r\n\r\n";
     let trailers = "transfer-encoding: chunked\r\ntrailer: x-api-key\r\nte: trailers\r\n";
-    table.odd("chunked body with trailers", post(trailers, trailer));
-    table.odd("invalid chunks", post("transfer-encoding: chunked\r\n", "zz\r\nabc\r\n0\r\n\r\n"));
-    table.odd("other coding", post("transfer-encoding: gzip, chunked\r\n", chunks));
-    table.odd("hidden coding", post("transfer-encoding: \x0bchunked\r\n", chunks));
+    table.add_unusual("chunked body with trailers", post(trailers, trailer));
+    table.add_unusual(
+        "invalid chunks",
+        post("transfer-encoding: chunked\r\n", "zz\r\nabc\r\n0\r\n\r\n"),
+    );
+    table.add_unusual("other coding", post("transfer-encoding: gzip, chunked\r\n", chunks));
+    table.add_unusual("hidden coding", post("transfer-encoding: \x0bchunked\r\n", chunks));
     let both = "content-length: 3\r\ntransfer-encoding: chunked\r\n";
-    table.odd("content-length and chunks", post(both, chunks));
-    table.odd("two lengths", post("content-length: 3\r\ncontent-length: 4\r\n", "abcd"));
-    table.odd("negative length", post("content-length: -3\r\n", "abc"));
-    table.odd("huge length", post("content-length: 99999999999999999999\r\n", "abc"));
-    table.odd("body of 30 KB", post("content-length: 30000\r\n", &long_value(30_000)));
-    table.odd("body of 2 MB", post("content-length: 2000000\r\n", &long_value(2_000_000)));
-    let get_body =
-        request("GET /v1/auth? HTTP/1.1", "host: shop.example\r\ntransfer-encoding: chunked\r\n");
-    table.odd("GET with chunks for /v1/auth", [&get_body, chunks.as_bytes()].concat());
+    table.add_unusual("content-length and chunks", post(both, chunks));
+    table.add_unusual("two lengths", post("content-length: 3\r\ncontent-length: 4\r\n", "abcd"));
+    table.add_unusual("negative length", post("content-length: -3\r\n", "abc"));
+    table.add_unusual("huge length", post("content-length: 99999999999999999999\r\n", "abc"));
+    table.add_unusual("body of 30 KB", post("content-length: 30000\r\n", &long_value(30_000)));
+    table.add_unusual("body of 2 MB", post("content-length: 2000000\r\n", &long_value(2_000_000)));
+    let get_body = build_request(
+        "GET /v1/auth? HTTP/1.1",
+        "host: shop.example\r\ntransfer-encoding: chunked\r\n",
+    );
+    table.add_unusual("GET with chunks for /v1/auth", [&get_body, chunks.as_bytes()].concat());
     let expect = "expect: 100-continue\r\ncontent-length: 3\r\n";
-    table.odd("expect continue", post(expect, "abc"));
-    table.odd("expect something else", post("expect: 200-ok\r\ncontent-length: 3\r\n", "abc"));
+    table.add_unusual("expect continue", post(expect, "abc"));
+    table.add_unusual(
+        "expect something else",
+        post("expect: 200-ok\r\ncontent-length: 3\r\n", "abc"),
+    );
     let upgrade = "connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: \
         dGhlIHNhbXBsZSBub25jZQ==\r\n";
-    table.odd("websocket", get(format!("{upgrade}upgrade: websocket\r\n")));
+    table.add_unusual("websocket", get_request(format!("{upgrade}upgrade: websocket\r\n")));
     let h2c = "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
-    table.odd("upgrade to HTTP/2", get(h2c));
-    table.odd("grpc", post("content-type: application/grpc\r\nte: trailers\r\n", ""));
-    table.odd("pipelined", get("").repeat(5));
+    table.add_unusual("upgrade to HTTP/2", get_request(h2c));
+    table.add_unusual("grpc", post("content-type: application/grpc\r\nte: trailers\r\n", ""));
+    table.add_unusual("pipelined", get_request("").repeat(5));
 }
 
-/// Returns requests with the exhausted key `k` in different spellings, none of which may count as another key.
-fn spellings_of_key() -> Vec<HostileRequest> {
+/// Returns requests that contain the exhausted API key `k` in different spellings. No spelling may be counted as
+/// another key.
+fn exhausted_key_spellings() -> Vec<HostileRequest> {
     let mut table = RequestTable::default();
-    table.valid("plain", get("x-api-key: k\r\n"));
-    table.valid("upper case", get("X-API-KEY: k\r\n"));
-    table.valid("padded", get("x-api-key: \t  k \t \r\n"));
-    table.valid("close", get("x-api-key: k\r\nconnection: close, x-other\r\n"));
-    table.odd("hop-by-hop", get("x-api-key: k\r\nconnection: x-api-key\r\n"));
-    table.odd(
+    table.add_valid("plain", get_request("x-api-key: k\r\n"));
+    table.add_valid("upper case", get_request("X-API-KEY: k\r\n"));
+    table.add_valid("padded", get_request("x-api-key: \t  k \t \r\n"));
+    table.add_valid("close", get_request("x-api-key: k\r\nconnection: close, x-other\r\n"));
+    table.add_unusual("hop-by-hop", get_request("x-api-key: k\r\nconnection: x-api-key\r\n"));
+    table.add_unusual(
         "hop-by-hop twice",
-        get("connection: close\r\nx-api-key: k\r\nConnection: X-Api-Key\r\n"),
+        get_request("connection: close\r\nx-api-key: k\r\nConnection: X-Api-Key\r\n"),
     );
-    table.odd("another behind", get("x-api-key: k\r\nx-api-key: other\r\n"));
-    table.odd("another with underscores", get("x_api_key: other\r\nx-api-key: k\r\n"));
-    table.odd("folded", get("x-api-key:\r\n k\r\n"));
-    table.odd("HTTP/1.0", request("GET / HTTP/1.0", "x-api-key: k\r\n"));
-    table.odd("absolute URI", request("GET http://a/ HTTP/1.1", "host: a\r\nx-api-key: k\r\n"));
-    table.valid("many headers", get(format!("{}x-api-key: k\r\n", header_lines(90, 1))));
-    table.valid("long headers", get(format!("{}x-api-key: k\r\n", header_lines(7, 900))));
-    table.odd("control byte elsewhere", get("x-unrelated: \x01\r\nx-api-key: k\r\n"));
-    table.odd("0xff elsewhere", get(b"x-unrelated: \xff\r\nx-api-key: k\r\n"));
+    table.add_unusual("another behind", get_request("x-api-key: k\r\nx-api-key: other\r\n"));
+    table.add_unusual(
+        "another with underscores",
+        get_request("x_api_key: other\r\nx-api-key: k\r\n"),
+    );
+    table.add_unusual("folded", get_request("x-api-key:\r\n k\r\n"));
+    table.add_unusual("HTTP/1.0", build_request("GET / HTTP/1.0", "x-api-key: k\r\n"));
+    table.add_unusual(
+        "absolute URI",
+        build_request("GET http://a/ HTTP/1.1", "host: a\r\nx-api-key: k\r\n"),
+    );
+    table
+        .add_valid("many headers", get_request(format!("{}x-api-key: k\r\n", header_lines(90, 1))));
+    table.add_valid(
+        "long headers",
+        get_request(format!("{}x-api-key: k\r\n", header_lines(7, 900))),
+    );
+    table.add_unusual(
+        "control byte elsewhere",
+        get_request("x-unrelated: \x01\r\nx-api-key: k\r\n"),
+    );
+    table.add_unusual("0xff elsewhere", get_request(b"x-unrelated: \xff\r\nx-api-key: k\r\n"));
     let trailer = "transfer-encoding: chunked\r\n\r\n0\r\nx-api-key: other\r\n";
-    table.odd("another as trailer", get(format!("x-api-key: k\r\n{trailer}")));
+    table.add_unusual("another as trailer", get_request(format!("x-api-key: k\r\n{trailer}")));
     table.0
 }
 
-/// A function that starts a proxy for slidegate and a service.
+/// A function that starts a proxy in front of a service, with slidegate as the rate limiter.
 type StartProxy = fn(&Server, &Upstream) -> Proxy;
 
-/// A proxy with slidegate and a service.
+/// A running proxy with slidegate and the service behind the proxy.
 struct ProxySetup {
     proxy: Proxy,
     upstream: Upstream,
@@ -351,34 +413,39 @@ impl ProxySetup {
     }
 
     fn send(&self, from: u8, bytes: &[u8]) -> Option<u16> {
-        send(self.proxy.address, from, bytes)
+        send_bytes(self.proxy.address, from, bytes)
     }
 
-    /// Repeats a request until it is denied.
-    fn exhaust(&self, from: u8, bytes: &[u8]) {
+    /// Sends the same request from 127.0.0.`from` until the response is a denial (429).
+    fn exhaust_limit(&self, from: u8, bytes: &[u8]) {
         wait_until("the limit is exhausted", || self.send(from, bytes) == Some(429));
     }
 }
 
-/// Asserts that no hostile request passes from an address that has exhausted its limit.
-fn assert_exhausted_address_never_passes(start: StartProxy) {
-    let setup = ProxySetup::start(start, BY_ADDRESS);
-    setup.exhaust(EXHAUSTED, &get(""));
+/// Asserts that no hostile request reaches the service from an address that has exhausted its limit, and that valid
+/// requests from other addresses do.
+fn assert_exhausted_address_is_blocked(start: StartProxy) {
+    let setup = ProxySetup::start(start, ADDRESS_POLICY);
+    setup.exhaust_limit(EXHAUSTED_CLIENT, &get_request(""));
     let forwarded_before = setup.upstream.request_count();
     let mut passed = Vec::new();
     for hostile in hostile_requests() {
         let before = setup.upstream.request_count();
-        let status = setup.send(EXHAUSTED, &hostile.bytes);
+        let status = setup.send(EXHAUSTED_CLIENT, &hostile.bytes);
         if setup.upstream.request_count() > before {
             passed.push(format!("{}: {status:?}", hostile.name));
         }
     }
-    assert_eq!(setup.send(EXHAUSTED, &get("")), Some(429), "the limit is no longer exhausted");
+    assert_eq!(
+        setup.send(EXHAUSTED_CLIENT, &get_request("")),
+        Some(429),
+        "the limit is no longer exhausted"
+    );
     assert!(passed.is_empty(), "{} requests passed: {passed:#?}", passed.len());
     assert_eq!(setup.upstream.request_count(), forwarded_before, "a request passed later");
 
     // Valid requests of other clients pass, which excludes a proxy that rejects everything.
-    assert_eq!(setup.send(OTHER, &get("")), Some(200));
+    assert_eq!(setup.send(OTHER_CLIENT, &get_request("")), Some(200));
     let valid = hostile_requests().into_iter().filter(|hostile| hostile.is_valid);
     let mut failed = Vec::new();
     for (hostile, from) in valid.zip(100..) {
@@ -391,14 +458,14 @@ fn assert_exhausted_address_never_passes(start: StartProxy) {
     assert!(failed.is_empty(), "valid requests of other clients failed: {failed:#?}");
 }
 
-/// Asserts that the exhausted key does not reach the service in any spelling.
-fn assert_exhausted_key_never_passes(start: StartProxy) {
-    let setup = ProxySetup::start(start, BY_KEY);
-    setup.exhaust(EXHAUSTED, &get("x-api-key: k\r\n"));
+/// Asserts that no request with the exhausted API key reaches the service, in any spelling of the key.
+fn assert_exhausted_key_is_blocked(start: StartProxy) {
+    let setup = ProxySetup::start(start, KEY_POLICY);
+    setup.exhaust_limit(EXHAUSTED_CLIENT, &get_request("x-api-key: k\r\n"));
     let mut passed = Vec::new();
-    for hostile in spellings_of_key() {
+    for hostile in exhausted_key_spellings() {
         let before = setup.upstream.request_count();
-        let status = setup.send(EXHAUSTED, &hostile.bytes);
+        let status = setup.send(EXHAUSTED_CLIENT, &hostile.bytes);
         let heads = setup.upstream.heads_after(before);
         let has_key = |line: &String| line.to_ascii_lowercase().starts_with("x-api-key:");
         if hostile.is_valid && status != Some(429) || heads.iter().flatten().any(has_key) {
@@ -406,17 +473,18 @@ fn assert_exhausted_key_never_passes(start: StartProxy) {
         }
     }
     assert!(passed.is_empty(), "{} requests passed: {passed:#?}", passed.len());
-    assert_eq!(setup.send(EXHAUSTED, &get("x-api-key: other\r\n")), Some(200));
+    assert_eq!(setup.send(EXHAUSTED_CLIENT, &get_request("x-api-key: other\r\n")), Some(200));
 }
 
-/// A server in place of slidegate with a fixed response. Its health check succeeds.
+/// A server that replaces slidegate and gives every request the same response. Its health check succeeds.
 struct FakeSlidegate {
     address: SocketAddr,
     request_count: Arc<AtomicUsize>,
 }
 
 impl FakeSlidegate {
-    /// Starts the server. An empty `response` closes the connection of each request, and `None` never responds.
+    /// Starts the server with a status line as its response. With an empty `response`, the server closes the connection
+    /// of each request. With `None`, the server never responds.
     fn start(response: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -426,15 +494,16 @@ impl FakeSlidegate {
             for stream in listener.incoming().flatten() {
                 let counter = Arc::clone(&counter);
                 // A proxy may close the connection first.
-                thread::spawn(move || respond(&stream, response, &counter));
+                thread::spawn(move || respond_to_proxy(&stream, response, &counter));
             }
         });
         Self { address, request_count }
     }
 }
 
-/// Reads a request, counts it unless it is a health check, and writes the response.
-fn respond(
+/// Reads a request of the proxy, increments `request_count` unless the request is a health check, and writes the
+/// response.
+fn respond_to_proxy(
     mut stream: &TcpStream,
     response: Option<&str>,
     request_count: &AtomicUsize,
@@ -457,8 +526,8 @@ fn respond(
     }
 }
 
-/// Statuses that deny a request, also if the proxy fails open.
-const REJECTIONS: [&str; 8] = [
+/// Response statuses of slidegate with which every proxy must deny a request, even if the proxy fails open.
+const REJECTION_STATUSES: [&str; 8] = [
     "302 Found",
     "400 Bad Request",
     "401 Unauthorized",
@@ -469,12 +538,13 @@ const REJECTIONS: [&str; 8] = [
     "431 Too Large",
 ];
 
-/// Failures of slidegate: a status, a closed connection, and no response.
-const FAILURES: [Option<&str>; 6] =
+/// Responses of a failing slidegate: an error status, a closed connection (empty text), and no response (`None`).
+const FAILURE_RESPONSES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 
-/// Asserts that rejections deny, and that failures pass only if `fails_open`, with these edits of the proxy's file.
-fn assert_only_configured_failures_pass(
+/// Starts a proxy with these edits of its configuration file. Asserts that the proxy denies on every status in
+/// [`REJECTION_STATUSES`], and forwards requests on [`FAILURE_RESPONSES`] only if `fails_open` is `true`.
+fn assert_fails_open_as_configured(
     start: fn(&Backends) -> Proxy,
     edits: &'static [(&'static str, &'static str)],
     fails_open: bool,
@@ -486,20 +556,23 @@ fn assert_only_configured_failures_pass(
         let proxy = start(&backends);
         // Traefik reads its files after it listens, and HAProxy checks the health of its servers first.
         wait_until("the proxy calls slidegate", || {
-            send(proxy.address, EXHAUSTED, &get(""));
+            send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request(""));
             slidegate.request_count.load(Ordering::SeqCst) > 0
         });
         let before = upstream.request_count();
-        (send(proxy.address, EXHAUSTED, &get("")), upstream.request_count() > before)
+        (
+            send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")),
+            upstream.request_count() > before,
+        )
     };
-    for rejection in REJECTIONS {
+    for rejection in REJECTION_STATUSES {
         let (status, has_passed) = send_with_response(Some(rejection));
         assert!(!has_passed && status != Some(200), "{rejection}: {status:?}");
         if rejection.starts_with('4') {
             assert!(status.is_some_and(|status| (400..500).contains(&status)), "{status:?}");
         }
     }
-    for failure in FAILURES {
+    for failure in FAILURE_RESPONSES {
         let (status, has_passed) = send_with_response(failure);
         assert_eq!(
             (has_passed, status == Some(200)),
@@ -509,137 +582,158 @@ fn assert_only_configured_failures_pass(
     }
 }
 
-/// Asserts that a 503 with a problem denies. A rule denies this way while its store is down, which is a decision and
-/// not a failure of slidegate.
-fn assert_denial_without_store_is_no_failure(start: fn(&Backends) -> Proxy) {
+/// Asserts that the proxy denies a request if slidegate responds with 503 and a problem document. A rule with
+/// `on_store_error: deny` denies this way while its store is down, which is a decision and not a failure of slidegate.
+fn assert_store_outage_denial_is_enforced(start: fn(&Backends) -> Proxy) {
     let slidegate =
         FakeSlidegate::start(Some("503 Unavailable\r\ncontent-type: application/problem+json"));
     let upstream = Upstream::start();
     let proxy =
         start(&Backends { slidegate: slidegate.address, service: upstream.address(), edits: &[] });
-    wait_until("the request is denied", || send(proxy.address, EXHAUSTED, &get("")) == Some(503));
+    wait_until("the request is denied", || {
+        send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")) == Some(503)
+    });
     let before = upstream.request_count();
-    assert_eq!(send(proxy.address, EXHAUSTED, &get("")), Some(503));
+    assert_eq!(send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")), Some(503));
     assert_eq!(upstream.request_count(), before);
 }
 
-/// Returns the addresses of the servers behind a proxy.
-fn backends(server: &Server, upstream: &Upstream) -> Backends {
+/// Returns the addresses of slidegate and of the service for the configuration of a proxy.
+fn proxy_backends(server: &Server, upstream: &Upstream) -> Backends {
     Backends { slidegate: server.address(), service: upstream.address(), edits: &[] }
 }
 
-/// Starts Envoy with its file in `deploy/` and a longer timeout, so that it does not fail open on a busy machine.
-fn envoy(server: &Server, upstream: &Upstream) -> Proxy {
+/// Starts Envoy with its configuration file in `deploy/` and a longer timeout, so that Envoy does not fail open on a
+/// busy machine.
+fn start_envoy_with_long_timeout(server: &Server, upstream: &Upstream) -> Proxy {
     let replacements = [("timeout: 0.25s", "timeout: 10s")];
     let file = project_path("deploy/envoy/envoy.yaml");
-    envoy::start(&file, server.grpc(), upstream.address(), &replacements)
+    envoy::start_envoy(&file, server.grpc_address(), upstream.address(), &replacements)
 }
 
 #[test]
-fn nginx_exhausted_address_passes_no_hostile_request() {
-    assert_exhausted_address_never_passes(|server, upstream| nginx(&backends(server, upstream)));
+fn nginx_blocks_hostile_requests_from_exhausted_address() {
+    assert_exhausted_address_is_blocked(|server, upstream| {
+        start_nginx(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
-fn caddy_exhausted_address_passes_no_hostile_request() {
-    assert_exhausted_address_never_passes(|server, upstream| caddy(&backends(server, upstream)));
+fn caddy_blocks_hostile_requests_from_exhausted_address() {
+    assert_exhausted_address_is_blocked(|server, upstream| {
+        start_caddy(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
-fn traefik_exhausted_address_passes_no_hostile_request() {
-    assert_exhausted_address_never_passes(|server, upstream| traefik(&backends(server, upstream)));
+fn traefik_blocks_hostile_requests_from_exhausted_address() {
+    assert_exhausted_address_is_blocked(|server, upstream| {
+        start_traefik(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
-fn haproxy_exhausted_address_passes_no_hostile_request() {
-    assert_exhausted_address_never_passes(|server, upstream| haproxy(&backends(server, upstream)));
+fn haproxy_blocks_hostile_requests_from_exhausted_address() {
+    assert_exhausted_address_is_blocked(|server, upstream| {
+        start_haproxy(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
-fn envoy_exhausted_address_passes_no_hostile_request() {
-    assert_exhausted_address_never_passes(envoy);
+fn envoy_blocks_hostile_requests_from_exhausted_address() {
+    assert_exhausted_address_is_blocked(start_envoy_with_long_timeout);
 }
 
 #[test]
-fn nginx_exhausted_key_passes_in_no_spelling() {
-    assert_exhausted_key_never_passes(|server, upstream| nginx(&backends(server, upstream)));
+fn nginx_blocks_exhausted_key_in_every_spelling() {
+    assert_exhausted_key_is_blocked(|server, upstream| {
+        start_nginx(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
-fn caddy_exhausted_key_passes_in_no_spelling() {
-    assert_exhausted_key_never_passes(|server, upstream| caddy(&backends(server, upstream)));
+fn caddy_blocks_exhausted_key_in_every_spelling() {
+    assert_exhausted_key_is_blocked(|server, upstream| {
+        start_caddy(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
-fn traefik_exhausted_key_passes_in_no_spelling() {
-    assert_exhausted_key_never_passes(|server, upstream| traefik(&backends(server, upstream)));
+fn traefik_blocks_exhausted_key_in_every_spelling() {
+    assert_exhausted_key_is_blocked(|server, upstream| {
+        start_traefik(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
-fn haproxy_exhausted_key_passes_in_no_spelling() {
-    assert_exhausted_key_never_passes(|server, upstream| haproxy(&backends(server, upstream)));
+fn haproxy_blocks_exhausted_key_in_every_spelling() {
+    assert_exhausted_key_is_blocked(|server, upstream| {
+        start_haproxy(&proxy_backends(server, upstream))
+    });
 }
 
 #[test]
-fn envoy_exhausted_key_passes_in_no_spelling() {
-    assert_exhausted_key_never_passes(envoy);
+fn envoy_blocks_exhausted_key_in_every_spelling() {
+    assert_exhausted_key_is_blocked(start_envoy_with_long_timeout);
 }
 
 #[test]
-fn nginx_failures_pass_only_if_configured() {
-    assert_only_configured_failures_pass(nginx, &[], true);
-    assert_only_configured_failures_pass(
-        nginx,
+fn nginx_fails_open_only_if_configured() {
+    assert_fails_open_as_configured(start_nginx, &[], true);
+    assert_fails_open_as_configured(
+        start_nginx,
         &[(r#""~5\d\d$" @open;"#, r#""~5\d\d$" @closed;"#)],
         false,
     );
 }
 
 #[test]
-fn caddy_denial_without_store_is_no_failure() {
-    assert_denial_without_store_is_no_failure(caddy);
+fn caddy_enforces_denial_during_store_outage() {
+    assert_store_outage_denial_is_enforced(start_caddy);
 }
 
 #[test]
-fn haproxy_denial_without_store_is_no_failure() {
-    assert_denial_without_store_is_no_failure(haproxy);
+fn haproxy_enforces_denial_during_store_outage() {
+    assert_store_outage_denial_is_enforced(start_haproxy);
 }
 
 #[test]
-fn caddy_failures_pass_only_if_configured() {
-    assert_only_configured_failures_pass(caddy, &[], true);
-    const CLOSED: (&str, &str) = ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
-    assert_only_configured_failures_pass(caddy, &[CLOSED], false);
+fn caddy_fails_open_only_if_configured() {
+    assert_fails_open_as_configured(start_caddy, &[], true);
+    const FAIL_CLOSED_EDIT: (&str, &str) =
+        ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
+    assert_fails_open_as_configured(start_caddy, &[FAIL_CLOSED_EDIT], false);
 }
 
 #[test]
-fn traefik_failures_never_pass() {
-    assert_only_configured_failures_pass(traefik, &[], false);
+fn traefik_never_fails_open() {
+    assert_fails_open_as_configured(start_traefik, &[], false);
 }
 
 #[test]
-fn haproxy_failures_pass_only_if_configured() {
-    assert_only_configured_failures_pass(haproxy, &[], true);
-    assert_only_configured_failures_pass(
-        haproxy,
+fn haproxy_fails_open_only_if_configured() {
+    assert_fails_open_as_configured(start_haproxy, &[], true);
+    assert_fails_open_as_configured(
+        start_haproxy,
         &[("-m str allowed failed }", "-m str allowed }")],
         false,
     );
 }
 
-/// The route for tokens is defined in the file in `deploy/`.
+/// The Envoy configuration in `deploy/` meters tokens on the path `/v1/chat` only. Other spellings of the path must not
+/// evade the token limit.
 #[test]
-fn envoy_exhausted_tokens_pass_in_no_spelling_of_path() {
-    const TOKENS: &str = "
+fn envoy_blocks_exhausted_tokens_for_every_path_spelling() {
+    const TOKEN_POLICY: &str = "
 rules:
   - { name: t, domain: edge, when: { meter: tokens }, per: [api_key], limits: [9/h], charge: always }
 ";
-    let setup = ProxySetup::start(envoy, TOKENS);
+    let setup = ProxySetup::start(start_envoy_with_long_timeout, TOKEN_POLICY);
     let chat = |path: &str| {
         let headers = "host: shop.example\r\nx-api-key: k\r\nx-tokens-used: 10\r\n";
-        request(format!("GET {path} HTTP/1.1"), headers)
+        build_request(format!("GET {path} HTTP/1.1"), headers)
     };
-    setup.exhaust(EXHAUSTED, &chat("/v1/chat"));
+    setup.exhaust_limit(EXHAUSTED_CLIENT, &chat("/v1/chat"));
     let forwarded_before = setup.upstream.request_count();
     for path in [
         "/v1/%63hat",
@@ -653,8 +747,8 @@ rules:
         "/v1\\chat",
         "/v1%5cchat",
     ] {
-        let status = setup.send(EXHAUSTED, &chat(path));
+        let status = setup.send(EXHAUSTED_CLIENT, &chat(path));
         assert_eq!(setup.upstream.request_count(), forwarded_before, "{path}: {status:?}");
     }
-    assert_eq!(setup.send(EXHAUSTED, &chat("/v1")), Some(200));
+    assert_eq!(setup.send(EXHAUSTED_CLIENT, &chat("/v1")), Some(200));
 }

@@ -1,33 +1,39 @@
-//! Starts nginx, Caddy, Traefik and HAProxy with their files in `deploy/`.
+//! Starts nginx, Caddy, Traefik and HAProxy with their configuration files in `deploy/`.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::installed_program;
-use crate::process::{Proxy, deploy, free_address};
+use crate::process::{Proxy, free_address, write_deploy_file};
 use crate::servers::Folder;
 
-/// The servers behind a proxy.
+/// The addresses of the servers that a proxy calls, and changes to the configuration file of the proxy.
 pub struct Backends {
     pub slidegate: SocketAddr,
     pub service: SocketAddr,
-    /// Texts of the proxy's file in `deploy/`, and their replacements.
+    /// Texts in the configuration file of the proxy, each with its replacement.
     pub edits: &'static [(&'static str, &'static str)],
 }
 
 impl Backends {
-    /// Writes a file of `deploy/` with the addresses of these servers and other replacements, and returns its path.
-    fn deploy(&self, folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> String {
+    /// Copies a configuration file from `deploy/` into a folder, and returns the path of the copy. In the copy, the
+    /// addresses of slidegate and the service, and the texts in `edits` and `replacements`, are replaced.
+    fn write_deploy_file(
+        &self,
+        folder: &Folder,
+        file: &str,
+        replacements: &[(&str, &str)],
+    ) -> String {
         let (slidegate, service) = (self.slidegate.to_string(), self.service.to_string());
         let addresses = [("127.0.0.1:8080", &*slidegate), ("127.0.0.1:9000", &*service)];
-        deploy(folder, file, &[self.edits, &addresses, replacements].concat())
+        write_deploy_file(folder, file, &[self.edits, &addresses, replacements].concat())
     }
 }
 
-/// Starts nginx with its file in `deploy/`.
-pub fn nginx(backends: &Backends) -> Proxy {
+/// Starts nginx with its configuration file in `deploy/`.
+pub fn start_nginx(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
-    let site = backends.deploy(
+    let site = backends.write_deploy_file(
         &folder,
         "nginx/slidegate.conf",
         &[("listen 80;", &format!("listen {address};"))],
@@ -48,11 +54,11 @@ pub fn nginx(backends: &Backends) -> Proxy {
     Proxy::start(&mut command, address, folder)
 }
 
-/// Starts Caddy with its file in `deploy/`.
-pub fn caddy(backends: &Backends) -> Proxy {
+/// Starts Caddy with its configuration file in `deploy/`.
+pub fn start_caddy(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     let site = format!(":{} {{", address.port());
-    let config = backends.deploy(&folder, "caddy/Caddyfile", &[(":80 {", &site)]);
+    let config = backends.write_deploy_file(&folder, "caddy/Caddyfile", &[(":80 {", &site)]);
     let mut command = Command::new(installed_program("caddy/bin/caddy"));
     command.args(["run", "--adapter", "caddyfile", "--config", &config]);
     command.env("HOME", folder.path()).env_remove("XDG_CONFIG_HOME").env_remove("XDG_DATA_HOME");
@@ -60,25 +66,25 @@ pub fn caddy(backends: &Backends) -> Proxy {
     Proxy::start(&mut command, address, folder)
 }
 
-/// Starts Traefik with its file in `deploy/`.
-pub fn traefik(backends: &Backends) -> Proxy {
+/// Starts Traefik with its configuration files in `deploy/`.
+pub fn start_traefik(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
-    backends.deploy(&folder, "traefik/slidegate.yml", &[]);
+    backends.write_deploy_file(&folder, "traefik/slidegate.yml", &[]);
     let folder_path = folder.path().to_str().unwrap();
     let replacements = [("/etc/traefik", folder_path), (":80\"", &format!("{address}\""))];
-    let config = deploy(&folder, "traefik/traefik.yml", &replacements);
+    let config = write_deploy_file(&folder, "traefik/traefik.yml", &replacements);
     let mut command = Command::new(installed_program("traefik/bin/traefik"));
     command.arg(format!("--configFile={config}"));
     Proxy::start(&mut command, address, folder)
 }
 
-/// Starts HAProxy with its file in `deploy/`.
-pub fn haproxy(backends: &Backends) -> Proxy {
+/// Starts HAProxy with its configuration file and Lua script in `deploy/`.
+pub fn start_haproxy(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
-    deploy(&folder, "haproxy/slidegate.lua", &[]);
+    write_deploy_file(&folder, "haproxy/slidegate.lua", &[]);
     let folder_path = folder.path().to_str().unwrap();
     let replacements = [("/etc/haproxy", folder_path), ("bind :80", &format!("bind {address}"))];
-    let config = backends.deploy(&folder, "haproxy/haproxy.cfg", &replacements);
+    let config = backends.write_deploy_file(&folder, "haproxy/haproxy.cfg", &replacements);
     let mut command = Command::new(installed_program("debian/usr/sbin/haproxy"));
     command.args(["-db", "-f", &config]);
     Proxy::start(&mut command, address, folder)

@@ -1,8 +1,8 @@
-//! Tests of slidegate with real proxies, configured by the files of `deploy/`: nginx, Caddy, Traefik, HAProxy and
-//! Envoy.
+//! Tests of slidegate with real proxies, which use the configuration files in `deploy/`: nginx, Caddy, Traefik, HAProxy
+//! and Envoy.
 //!
-//! `proxies.sh` installs the proxies; the tests of a missing proxy fail. Clients use the addresses from 127.0.0.2
-//! upwards, which are not trusted, unlike 127.0.0.1.
+//! `proxies.sh` installs the proxies. If a proxy is missing, its tests fail. Clients use the addresses from 127.0.0.2
+//! upwards. Unlike 127.0.0.1, these addresses are not trusted as proxies.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -23,12 +23,12 @@ mod upstream;
 
 use std::path::{Path, PathBuf};
 
-/// Returns the path of a file or folder of the project.
+/// Returns the absolute path of a file or folder, given its path relative to the project root.
 fn project_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
 }
 
-/// Returns the path of a program that `make test` installs.
+/// Returns the path of a program that `make test` installs. Panics if the program is missing.
 fn installed_program(program: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../proxies").join(program);
     assert!(

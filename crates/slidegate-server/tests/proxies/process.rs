@@ -1,4 +1,4 @@
-//! Proxy processes, and their configuration from `deploy/` with replaced addresses and folders.
+//! Starts proxy processes, with configuration files from `deploy/` in which addresses and folders are replaced.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use crate::project_path;
 use crate::servers::{Folder, free_port, wait_until};
 
-/// Writes a file of `deploy/` into a folder with these replacements, and returns its path. Panics if the file does not
-/// contain a replaced text.
-pub fn deploy(folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> String {
+/// Copies a file from `deploy/` into a folder, replaces texts in the copy, and returns the path of the copy. Panics if
+/// the file does not contain one of the texts.
+pub fn write_deploy_file(folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> String {
     let mut text = fs::read_to_string(project_path("deploy").join(file)).unwrap();
     for (original, replacement) in replacements {
         assert!(text.contains(original), "deploy/{file} does not contain {original}");
@@ -21,20 +21,21 @@ pub fn deploy(folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> Str
     path.to_str().unwrap().to_owned()
 }
 
-/// A proxy process. It is killed when the value is dropped.
+/// A running proxy process. The process is killed when the value is dropped.
 pub struct Proxy {
     child: Child,
     pub address: SocketAddr,
     _folder: Folder,
 }
 
-/// Returns an address without a listener.
+/// Returns a local address with a free port, on which no process listens.
 pub fn free_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
 impl Proxy {
-    /// Starts a proxy, and waits until it listens on `address`.
+    /// Runs the command of a proxy, and waits until the proxy listens on `address`. Keeps `folder` while the proxy
+    /// runs.
     pub fn start(command: &mut Command, address: SocketAddr, folder: Folder) -> Self {
         let log_path = folder.path().join("log");
         let log = fs::File::create(&log_path).unwrap();

@@ -1,4 +1,5 @@
-//! Compares the messages in `proto/` with the descriptors in the installed Envoy, to detect new fields.
+//! Compares the messages in `proto/` with the message descriptors in the installed Envoy binary, to detect fields that
+//! Envoy has added.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,17 +9,17 @@ use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
 use crate::installed_program;
 
-/// Serialized descriptors of `proto/`.
+/// Serialized protobuf descriptors of the files in `proto/`.
 const OWN_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// The files whose messages are compared.
-const FILES: [&str; 2] = [
+/// The `.proto` files whose messages are compared.
+const COMPARED_PROTO_FILES: [&str; 2] = [
     "envoy/service/ratelimit/v3/rls.proto",
     "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
 ];
 
-/// Messages and fields of Envoy that slidegate does not have.
-const NOT_SUPPORTED: [(&str, &str); 4] = [
+/// Messages and fields of Envoy that `proto/` omits on purpose. The second value is not used.
+const UNSUPPORTED_FIELDS: [(&str, &str); 4] = [
     // Quotas for a cache in Envoy. Its rate limit filter does not read them.
     ("RateLimitResponse.DescriptorStatus.quota", "message"),
     ("RateLimitResponse.Quota", "all"),
@@ -27,7 +28,7 @@ const NOT_SUPPORTED: [(&str, &str); 4] = [
     ("LocalRateLimitDescriptor", "all"),
 ];
 
-/// Finds the serialized descriptor of a `.proto` file in a C++ program.
+/// Finds and decodes the serialized descriptor of a `.proto` file in the bytes of a C++ binary.
 fn find_descriptor(program: &[u8], file: &str) -> FileDescriptorProto {
     let mut prefix = vec![0x0a, u8::try_from(file.len()).unwrap()];
     prefix.extend(file.as_bytes());
@@ -37,8 +38,8 @@ fn find_descriptor(program: &[u8], file: &str) -> FileDescriptorProto {
     FileDescriptorProto::decode(&bytes[..serialized_length(bytes)]).unwrap()
 }
 
-/// Returns the length of the serialized file descriptor at the start of `bytes`. Its fields have numbers from 1 to 14,
-/// and the bytes after it do not start with such a field.
+/// Returns the length in bytes of the serialized file descriptor at the start of `bytes`. The fields of a file
+/// descriptor have numbers from 1 to 14. The descriptor ends where the next bytes are not such a field.
 fn serialized_length(bytes: &[u8]) -> usize {
     let mut end = 0;
     loop {
@@ -67,8 +68,8 @@ fn serialized_length(bytes: &[u8]) -> usize {
     }
 }
 
-/// Returns the fields of messages: name, number, label and type.
-fn fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
+/// Describes every field of these messages and of nested messages: name, number, label and type.
+fn message_fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
     let mut all = Vec::new();
     for message in messages {
         let name = format!("{prefix}{}", message.name());
@@ -80,37 +81,37 @@ fn fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
             let repeated = field.label().as_str_name();
             all.push(format!("{name}.{} = {}: {repeated} {kind}", field.name(), field.number()));
         }
-        all.extend(fields(&format!("{name}."), &message.nested_type));
+        all.extend(message_fields(&format!("{name}."), &message.nested_type));
     }
     all
 }
 
-/// Returns the path of the Envoy binary; `bin/envoy` is a script that starts it.
+/// Returns the path of the Envoy binary. The installed `bin/envoy` is only a script that starts this binary.
 fn envoy_binary() -> PathBuf {
     let versions = fs::read_dir(installed_program("envoy/lib")).unwrap().flatten();
     let programs = versions.map(|python| python.path().join("site-packages/envoy/_bin/envoy"));
     programs.into_iter().find(|program| program.exists()).unwrap()
 }
 
-/// Returns `false` for fields in `NOT_SUPPORTED`.
+/// Returns `false` if a field is, or belongs to, an entry of [`UNSUPPORTED_FIELDS`].
 fn is_supported(field: &str) -> bool {
-    !NOT_SUPPORTED.iter().any(|(name, _)| {
+    !UNSUPPORTED_FIELDS.iter().any(|(name, _)| {
         field.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('.'))
     })
 }
 
 #[test]
-fn protos_have_the_fields_of_the_installed_envoy() {
+fn proto_files_match_installed_envoy() {
     let program = fs::read(envoy_binary()).unwrap();
     let ours = FileDescriptorSet::decode(OWN_DESCRIPTORS).unwrap();
-    for file in FILES {
-        let envoy_fields = fields("", &find_descriptor(&program, file).message_type);
+    for file in COMPARED_PROTO_FILES {
+        let envoy_fields = message_fields("", &find_descriptor(&program, file).message_type);
         assert!(
             envoy_fields.iter().any(|field| field.contains("unit_multiplier = ")),
             "{envoy_fields:#?}"
         );
         let descriptor = ours.file.iter().find(|descriptor| descriptor.name() == file).unwrap();
-        let own_fields = fields("", &descriptor.message_type);
+        let own_fields = message_fields("", &descriptor.message_type);
         let missing: Vec<&String> = (envoy_fields.iter())
             .filter(|field| is_supported(field) && !own_fields.contains(field))
             .collect();

@@ -1,4 +1,4 @@
-//! A Python client that is generated from Envoy's published protocol decodes every kind of response.
+//! A Python client, generated from the protocol files that Envoy publishes, decodes every kind of gRPC response.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -22,7 +22,7 @@ rules:
   - { name: own, domain: edge, limits: requested }
 ";
 
-/// The Python client as a process. It is killed when the value is dropped.
+/// A running Python client process. The process is killed when the value is dropped.
 struct PythonClient {
     child: Child,
     requests: ChildStdin,
@@ -33,7 +33,7 @@ impl PythonClient {
     fn start(server: &Server) -> Self {
         let mut child = Command::new(installed_program("python/bin/python"))
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proxies/published_protocol.py"))
-            .arg(server.grpc().to_string())
+            .arg(server.grpc_address().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -43,7 +43,7 @@ impl PythonClient {
         Self { child, requests, responses }
     }
 
-    /// Sends a request, and returns the response as JSON.
+    /// Sends a rate limit request through the Python client, and returns the decoded response as JSON.
     fn check(&mut self, request: &Value) -> Value {
         writeln!(self.requests, "{request}").unwrap();
         let mut response = String::new();
@@ -51,9 +51,10 @@ impl PythonClient {
         serde_json::from_str(&response).unwrap_or_else(|error| panic!("{request}: {error}"))
     }
 
-    /// Sends a request in domain `edge` with one descriptor per name, each with one entry.
+    /// Sends a request in domain `edge` with one descriptor per name, and returns the decoded response. Each descriptor
+    /// has one entry with that name.
     fn check_names(&mut self, names: &[&str]) -> Value {
-        let descriptors: Vec<Value> = names.iter().map(|name| descriptor(name)).collect();
+        let descriptors: Vec<Value> = names.iter().map(|name| new_descriptor(name)).collect();
         self.check(&json!({ "domain": "edge", "descriptors": descriptors }))
     }
 }
@@ -65,20 +66,20 @@ impl Drop for PythonClient {
     }
 }
 
-/// Returns a descriptor with one entry.
-fn descriptor(name: &str) -> Value {
+/// Returns a descriptor as JSON with a single entry, whose key is `name`.
+fn new_descriptor(name: &str) -> Value {
     json!({ "entries": [{ "key": name, "value": "v" }] })
 }
 
-/// Returns a descriptor with one entry and one more field.
-fn descriptor_with(name: &str, field: &str, value: Value) -> Value {
-    let mut descriptor = descriptor(name);
+/// Returns a descriptor as JSON with a single entry, whose key is `name`, and with one additional field.
+fn new_descriptor_with_field(name: &str, field: &str, value: Value) -> Value {
+    let mut descriptor = new_descriptor(name);
     descriptor[field] = value;
     descriptor
 }
 
-/// Returns the statuses of a response: code, limit name, max, unit, and remaining units.
-fn statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
+/// Returns the status of each descriptor in a response: code, limit name, max, time unit, and remaining units.
+fn response_statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
     let statuses = response["statuses"].as_array().unwrap().iter();
     let statuses = statuses.map(|status| {
         let limit = &status["currentLimit"];
@@ -95,7 +96,7 @@ fn statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
 }
 
 #[test]
-fn published_protocol_decodes_every_response() {
+fn published_protocol_client_decodes_every_response() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = &mut PythonClient::start(&server);
     let max_remaining = u64::from(u32::MAX);
@@ -103,7 +104,7 @@ fn published_protocol_decodes_every_response() {
     let allowed = client.check_names(&["one", "unknown", "free", "watched"]);
     assert_eq!(allowed["overallCode"], "OK");
     assert_eq!(
-        statuses(&allowed),
+        response_statuses(&allowed),
         [
             ("OK", "one.1h", 2, "HOUR", 1),
             ("OK", "", 0, "", 0),
@@ -116,11 +117,11 @@ fn published_protocol_decodes_every_response() {
     assert!(["3600s", "3601s"].contains(&reset), "{reset}");
     let watched = client.check_names(&["watched"]);
     assert_eq!(watched["overallCode"], "OK");
-    assert_eq!(statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
+    assert_eq!(response_statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
 
     // The cost exceeds the max of both limits, so the denial has no reset time.
     let costly = client.check(
-        &json!({ "domain": "edge", "hits_addend": 101, "descriptors": [descriptor("one")] }),
+        &json!({ "domain": "edge", "hits_addend": 101, "descriptors": [new_descriptor("one")] }),
     );
     assert_eq!(costly["overallCode"], "OVER_LIMIT");
     assert!(costly["statuses"][0].get("durationUntilReset").is_none(), "cost above max: {costly}");
@@ -130,7 +131,7 @@ fn published_protocol_decodes_every_response() {
     let denied = client.check_names(&["one", "other"]);
     assert_eq!(denied["overallCode"], "OVER_LIMIT");
     let codes = [("OK", "one.1h", 2, "HOUR", 1), ("OVER_LIMIT", "other", 1, "MINUTE", 0)];
-    assert_eq!(statuses(&denied), codes);
+    assert_eq!(response_statuses(&denied), codes);
     let headers: Vec<&str> = denied["responseHeadersToAdd"]
         .as_array()
         .unwrap()
@@ -146,32 +147,39 @@ fn published_protocol_decodes_every_response() {
     );
 
     let peeked = client
-        .check(&json!({ "domain": "edge", "descriptors": [descriptor_with("one", "hits_addend", json!(0))] }));
-    assert_eq!(statuses(&peeked), [("OK", "one.1h", 2, "HOUR", 1)], "zero hits charge nothing");
+        .check(&json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("one", "hits_addend", json!(0))] }));
+    assert_eq!(
+        response_statuses(&peeked),
+        [("OK", "one.1h", 2, "HOUR", 1)],
+        "zero hits charge nothing"
+    );
 
     let overspent = client.check(
-        &json!({ "domain": "edge", "descriptors": [descriptor_with("spent", "hits_addend", json!(25))] }),
+        &json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("spent", "hits_addend", json!(25))] }),
     );
     assert_eq!(overspent["overallCode"], "OVER_LIMIT", "the units are charged: {overspent}");
     assert_eq!(
         client.check(
-            &json!({ "domain": "edge", "descriptors": [descriptor_with("spent", "hits_addend", json!(0))] })
+            &json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("spent", "hits_addend", json!(0))] })
         )["overallCode"],
         "OVER_LIMIT"
     );
 
-    let own =
-        descriptor_with("unknown", "limit", json!({ "requests_per_unit": 1, "unit": "SECOND" }));
+    let own = new_descriptor_with_field(
+        "unknown",
+        "limit",
+        json!({ "requests_per_unit": 1, "unit": "SECOND" }),
+    );
     let own = json!({ "domain": "edge", "descriptors": [own] });
-    assert_eq!(statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
+    assert_eq!(response_statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
 
     let banned = client.check_names(&["banned"]);
     assert_eq!(banned["overallCode"], "OVER_LIMIT");
     assert!(banned["statuses"][0].get("durationUntilReset").is_none());
 
     // A client may send an empty domain: no rule matches.
-    let without_domain = client.check(&json!({ "descriptors": [descriptor("a")] }));
-    assert_eq!(statuses(&without_domain), [("OK", "", 0, "", 0)]);
+    let without_domain = client.check(&json!({ "descriptors": [new_descriptor("a")] }));
+    assert_eq!(response_statuses(&without_domain), [("OK", "", 0, "", 0)]);
 
     for request in [json!({}), json!({ "domain": "edge" })] {
         let rejected = client.check(&request);

@@ -1,4 +1,4 @@
-//! A client that sends any bytes, including requests that curl refuses to send.
+//! A TCP client that sends any bytes, including requests that curl refuses to send.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::runtime::Builder;
 
-/// Wait for a response before the client shuts down its side of the connection. A proxy that waits for more of the
-/// request then gives up.
+/// Maximum wait for a response before the client shuts down its side of the connection. A proxy that still waits for
+/// more bytes of the request then stops waiting.
 const SHUTDOWN_DELAY: Duration = Duration::from_secs(3);
 
-/// Maximum further wait for a response.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum wait for a response after the client has shut down its side of the connection.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sends these bytes from 127.0.0.`from`. Returns the status of the response, or `None` if the proxy closes the
-/// connection without a response, or waits for more bytes.
-pub fn send(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
-    let mut stream = connect(address, from).unwrap();
+/// Sends these bytes to a proxy from the address 127.0.0.`from`. Returns the status of the response. Returns `None` if
+/// the proxy closes the connection without a response, or does not respond in time.
+pub fn send_bytes(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
+    let mut stream = connect_from(address, from).unwrap();
     stream.set_read_timeout(Some(SHUTDOWN_DELAY)).unwrap();
     // A proxy may respond, and close the connection, before it has read everything.
     let _ = stream.write_all(bytes);
@@ -32,19 +32,19 @@ pub fn send(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
             Err(error) if error.kind() == ErrorKind::WouldBlock && !is_shut_down => {
                 is_shut_down = true;
                 let _ = stream.shutdown(Shutdown::Write);
-                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+                stream.set_read_timeout(Some(RESPONSE_TIMEOUT)).unwrap();
             }
             Err(_) => break,
         }
-        if let Some(status) = status(&received) {
+        if let Some(status) = final_status(&received) {
             return Some(status);
         }
     }
-    status(&received)
+    final_status(&received)
 }
 
-/// Connects from a chosen address, which std does not support.
-fn connect(address: SocketAddr, from: u8) -> io::Result<TcpStream> {
+/// Connects from the local address 127.0.0.`from`. The standard library cannot choose the local address.
+fn connect_from(address: SocketAddr, from: u8) -> io::Result<TcpStream> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let stream = runtime.block_on(async {
         let socket = TcpSocket::new_v4()?;
@@ -55,8 +55,9 @@ fn connect(address: SocketAddr, from: u8) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns the status of the first complete head whose status is not 1xx.
-fn status(received: &[u8]) -> Option<u16> {
+/// Returns the status of the first complete response head whose status is not 1xx, or `None` if no such head has
+/// arrived.
+fn final_status(received: &[u8]) -> Option<u16> {
     let text = String::from_utf8_lossy(received);
     let mut rest = &*text;
     while let Some((head, after_head)) = rest.split_once("\r\n\r\n") {

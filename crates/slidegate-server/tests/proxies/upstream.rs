@@ -1,35 +1,36 @@
-//! The service behind a proxy, which records its requests and echoes them.
+//! The service behind a proxy, which records each received request and echoes the request in the response.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::{io, thread};
 
-/// Header of requests and responses: the tokens of a response. The service copies the value of the request.
-const TOKENS: &str = "x-tokens-used";
+/// Name of the header with the number of tokens that a response consumes. The service copies the header from the
+/// request to the response.
+const TOKENS_HEADER: &str = "x-tokens-used";
 
 /// The request line and header lines of each received request.
-type Heads = Arc<Mutex<Vec<Vec<String>>>>;
+type RequestHeads = Arc<Mutex<Vec<Vec<String>>>>;
 
-/// A service. Its response body is the method, path and body of the request, such as `POST /path abc`, and then a line
-/// for each rate-limit header of the request.
+/// A running service. The response body consists of the method, path and body of the request, such as `POST /path abc`,
+/// and then a line for each rate-limit header of the request.
 pub struct Upstream {
     address: SocketAddr,
-    heads: Heads,
+    heads: RequestHeads,
 }
 
 impl Upstream {
-    /// Starts the service. It runs until the test process exits.
+    /// Starts the service, which runs until the test process exits.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let heads = Heads::default();
+        let heads = RequestHeads::default();
         let recorded = Arc::clone(&heads);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let recorded = Arc::clone(&recorded);
                 // A proxy may connect without sending a request.
-                thread::spawn(move || respond(&stream, &recorded));
+                thread::spawn(move || record_and_respond(&stream, &recorded));
             }
         });
         Self { address, heads }
@@ -39,19 +40,22 @@ impl Upstream {
         self.address
     }
 
-    /// Returns the number of received requests.
+    /// Returns the number of requests that the service has received.
     pub fn request_count(&self) -> usize {
         self.heads.lock().unwrap().len()
     }
 
-    /// Returns the heads of all requests after the first `skipped`.
+    /// Returns the request line and header lines of each received request, except for the first `skipped` requests.
     pub fn heads_after(&self, skipped: usize) -> Vec<Vec<String>> {
         self.heads.lock().unwrap()[skipped..].to_vec()
     }
 }
 
-/// Records a request, and writes the response.
-fn respond(mut stream: &TcpStream, recorded: &Mutex<Vec<Vec<String>>>) -> io::Result<()> {
+/// Reads a request, adds the lines of its head to `recorded`, and writes the response.
+fn record_and_respond(
+    mut stream: &TcpStream,
+    recorded: &Mutex<Vec<Vec<String>>>,
+) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let lines: Vec<String> = read_head(&mut reader)?;
     let Some(first) = lines.first() else { return Ok(()) };
@@ -68,8 +72,8 @@ fn respond(mut stream: &TcpStream, recorded: &Mutex<Vec<Vec<String>>>) -> io::Re
         echo += &format!("{}: {value}\n", name.to_lowercase());
     }
     let mut token_headers = String::new();
-    for (_, tokens) in headers().filter(|(name, _)| name.eq_ignore_ascii_case(TOKENS)) {
-        token_headers += &format!("{TOKENS}: {tokens}\r\n");
+    for (_, tokens) in headers().filter(|(name, _)| name.eq_ignore_ascii_case(TOKENS_HEADER)) {
+        token_headers += &format!("{TOKENS_HEADER}: {tokens}\r\n");
     }
     let (length, echo) = (echo.len(), if first.starts_with("HEAD") { "" } else { &echo });
     write!(
@@ -78,7 +82,7 @@ fn respond(mut stream: &TcpStream, recorded: &Mutex<Vec<Vec<String>>>) -> io::Re
     )
 }
 
-/// Reads lines up to the empty line.
+/// Reads the request line and the header lines, up to the empty line at the end of the head.
 fn read_head(reader: &mut impl BufRead) -> io::Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {

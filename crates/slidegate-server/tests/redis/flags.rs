@@ -1,25 +1,25 @@
-//! Invalid store flags are reported before the server starts anything.
+//! Invalid store flags are reported before the server opens any listener.
 
 use std::process::Output;
 
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate_command};
 use crate::server::Redis;
 
 const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 
-fn serve(flags: &[&str]) -> Output {
+fn run_serve(flags: &[&str]) -> Output {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     command.args(flags).output().unwrap()
 }
 
-fn stderr(output: &Output) -> &str {
+fn stderr_text(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
 #[test]
-fn invalid_address_is_reported_with_the_remedy() {
+fn invalid_store_address_error_names_valid_forms() {
     for (address, expected) in [
         (
             "",
@@ -47,16 +47,16 @@ fn invalid_address_is_reported_with_the_remedy() {
         ),
         ("redis+sentinels://a/service", "unknown scheme"),
     ] {
-        let output = serve(&["--store", address]);
-        assert_eq!(output.status.code(), Some(1), "{address}: {}", stderr(&output));
-        let line = stderr(&output);
+        let output = run_serve(&["--store", address]);
+        assert_eq!(output.status.code(), Some(1), "{address}: {}", stderr_text(&output));
+        let line = stderr_text(&output);
         assert!(line.starts_with("--store (SLIDEGATE_STORE)") && line.contains(expected), "{line}");
         assert_eq!(line.lines().count(), 1, "{line}");
     }
 }
 
 #[test]
-fn invalid_flags_are_reported_with_the_remedy() {
+fn invalid_flag_value_error_names_valid_values() {
     for (flag, value, expected) in [
         ("--redis-timeout", "0ms", "write it as 15ms or 1s, from 1ms to 60s"),
         ("--redis-timeout", "15", "write it as 15ms or 1s, from 1ms to 60s"),
@@ -65,23 +65,23 @@ fn invalid_flags_are_reported_with_the_remedy() {
         ("--redis-prefix", "", "for example `slidegate:eu:`"),
         ("--expected-instances", "0", "number would be zero"),
     ] {
-        let output = serve(&[flag, value]);
+        let output = run_serve(&[flag, value]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");
-        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert!(stderr_text(&output).contains(expected), "{}", stderr_text(&output));
     }
 }
 
 #[test]
-fn missing_certificate_file_is_named() {
+fn missing_certificate_file_error_names_file() {
     let flags = ["--store", "rediss://localhost", "--redis-ca-file", "/nowhere/ca.pem"];
-    let output = serve(&flags);
+    let output = run_serve(&flags);
     assert_eq!(output.status.code(), Some(1));
     let expected = "cannot trust the certificates in `/nowhere/ca.pem`: No such file";
-    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    assert!(stderr_text(&output).contains(expected), "{}", stderr_text(&output));
 }
 
 #[test]
-fn log_names_the_store() {
+fn startup_log_names_store() {
     let redis = Redis::start();
     for (store, expected) in
         [("memory", "store=memory".to_owned()), (&redis.address(), format!("{}0", redis.address()))]

@@ -1,4 +1,5 @@
-//! Responses under sampled rules, for which only some requests reach Redis.
+//! Responses under sampled rules. A sampled rule counts only a random share of the requests in Redis, each at a
+//! multiple of its cost.
 
 use serde_json::{Value, json};
 
@@ -6,17 +7,17 @@ use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 use crate::server::Redis;
 
-/// Enough requests that certainly some are sampled and some are not.
+/// Number of requests, large enough that almost certainly some requests are sampled and some are not.
 const REQUEST_COUNT: usize = 300;
 
-fn check(client: &Client) -> (HttpResponse, Value) {
+fn send_check(client: &Client) -> (HttpResponse, Value) {
     let response = client.check(&json!({"attributes": {"tenant": "acme"}}));
     let json = response.json();
     assert_eq!(json["degraded"], false, "{json}");
     (response, json)
 }
 
-fn start(redis: &Redis, policy: &str, flags: &[&str]) -> Server {
+fn start_server(redis: &Redis, policy: &str, flags: &[&str]) -> Server {
     let address = redis.address();
     let flags = [&["--store", &address, "--redis-timeout", "30s"], flags].concat();
     Server::start_with(policy, &flags)
@@ -28,11 +29,11 @@ fn unsampled_response_has_no_limit_data() {
     let policy = "rules: [{ name: a, per: [tenant], limits: [100000/h],
         redis: { sample: 10% } }]";
     for style in ["ietf", "draft03", "x"] {
-        let server = start(&redis, policy, &["--headers", style]);
+        let server = start_server(&redis, policy, &["--headers", style]);
         let client = Client::new(&server);
         let mut sampled = 0;
         for _ in 0..REQUEST_COUNT {
-            let (response, json) = check(&client);
+            let (response, json) = send_check(&client);
             let has_headers =
                 response.headers.keys().any(|name| name.as_str().contains("ratelimit"));
             match json["limits"].as_array().unwrap().len() {
@@ -67,11 +68,11 @@ fn sampled_rule_appears_only_in_sampled_responses() {
     let policy = "rules:
       - { name: a, per: [tenant], limits: [100/h], redis: { sample: 10% } }
       - { name: b, per: [tenant], limits: [100000/h] }";
-    let server = start(&redis, policy, &[]);
+    let server = start_server(&redis, policy, &[]);
     let client = Client::new(&server);
     let (mut both_rules, mut one_rule) = (0, 0);
     for _ in 0..2_000 {
-        let (response, json) = check(&client);
+        let (response, json) = send_check(&client);
         let policies = response.header("ratelimit-policy").unwrap();
         let names: Vec<&str> = json["limits"]
             .as_array()
@@ -87,7 +88,7 @@ fn sampled_rule_appears_only_in_sampled_responses() {
             assert!(json["retry_after_ms"].as_u64().unwrap() > 0);
             assert!(response.header("retry-after").is_some());
             // A cached denial is returned without a call to Redis, so it lists only the denying rule.
-            let again = check(&client).1;
+            let again = send_check(&client).1;
             assert_eq!(again["rule"], "a");
             break;
         }

@@ -1,4 +1,4 @@
-//! Keys in Redis have a bounded length for all client input.
+//! Redis keys have a bounded length, however long the values in client requests are.
 
 use std::iter;
 
@@ -8,7 +8,8 @@ use crate::client::Client;
 use crate::common::Server;
 use crate::server::Redis;
 
-/// Upper bound of a key in bytes: prefix, domain, rule, twice 4,096 bytes of names and values, and limit.
+/// Maximum length of a Redis key in bytes. A key contains the prefix, the domain, the rule, at most twice 4,096 bytes
+/// of attribute names and values, and the limit.
 const MAX_KEY_BYTES: usize = 9_000;
 
 const POLICY: &str = "
@@ -22,7 +23,7 @@ rules:
 ";
 
 #[test]
-fn long_headers_make_no_long_keys() {
+fn long_headers_keep_redis_keys_short() {
     let redis = Redis::start();
     let flags = ["--store", &redis.address(), "--redis-timeout", "30s"];
     let server = Server::start_with(POLICY, &flags);

@@ -1,4 +1,4 @@
-//! Redis outages: while Redis does not respond, `on_store_error` of each rule decides.
+//! Redis outages: while Redis does not respond, the `on_store_error` setting of each rule determines the decision.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ rules:
   - { name: none, domain: own, per: [id], when: { id: banned }, limits: denied }
 ";
 
-const TIMEOUT: Duration = Duration::from_millis(200);
+const REDIS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Allowed delay beyond the timeout on a busy machine.
+/// Maximum response time of a check beyond [`REDIS_TIMEOUT`], which allows for a busy machine.
 const MAX_SCHEDULING_DELAY: Duration = Duration::from_secs(2);
 
-/// Maximum time until the circuit breaker closes, including the first request after that.
+/// Maximum time from the return of Redis until Redis decides requests again, after the circuit breaker has closed.
 const MAX_RECOVERY_TIME: Duration = Duration::from_secs(12);
 
-fn start(redis: &Redis) -> (Server, Client) {
+fn start_server(redis: &Redis) -> (Server, Client) {
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "200ms", "--expected-instances", "4"];
     // The denial cache is off, since it decides without Redis.
@@ -35,56 +35,57 @@ fn start(redis: &Redis) -> (Server, Client) {
     (server, client)
 }
 
-/// Checks a request, which must complete within the timeout, and returns the status and body of the response.
-fn check(client: &Client, domain: &str, id: &str) -> (u16, Value) {
+/// Sends a check request, asserts that the response arrives in time, and returns the status and body of the response.
+fn send_check_within_timeout(client: &Client, domain: &str, id: &str) -> (u16, Value) {
     let clock = SystemClock::new();
     let start = clock.now();
     let response = client.check(&json!({"domain": domain, "attributes": {"id": id}}));
     let elapsed = Duration::from_micros(clock.now().as_micros() - start.as_micros());
-    assert!(elapsed < TIMEOUT + MAX_SCHEDULING_DELAY, "{domain}: {elapsed:?}");
+    assert!(elapsed < REDIS_TIMEOUT + MAX_SCHEDULING_DELAY, "{domain}: {elapsed:?}");
     (response.status, response.json())
 }
 
-/// Asserts that every rule applies its `on_store_error`. Each id can be used once.
+/// Asserts that the server decides without Redis, according to the `on_store_error` setting of each rule. Each `id` can
+/// be used only once per server.
 #[track_caller]
 fn assert_degraded(client: &Client, id: &str) {
     for _ in 0..20 {
-        let (status, response) = check(client, "open", id);
+        let (status, response) = send_check_within_timeout(client, "open", id);
         assert_eq!((status, &response["degraded"]), (200, &json!(true)), "{response}");
     }
     for _ in 0..3 {
-        let (status, response) = check(client, "shut", id);
+        let (status, response) = send_check_within_timeout(client, "shut", id);
         assert_eq!((status, &response["degraded"]), (503, &json!(true)), "{response}");
         assert_eq!(response["allowed"], false);
     }
     // Each of the 4 expected instances allows a quarter of max 10, rounded down.
     for (expected, remaining) in [(200, 1), (200, 0), (429, 0)] {
-        let (status, response) = check(client, "own", id);
+        let (status, response) = send_check_within_timeout(client, "own", id);
         assert_eq!((status, &response["degraded"]), (expected, &json!(true)), "{response}");
         assert_eq!(
             (&response["limit"]["max"], &response["remaining"]),
             (&json!(2), &json!(remaining))
         );
     }
-    assert_eq!(check(client, "own", "banned").0, 429);
+    assert_eq!(send_check_within_timeout(client, "own", "banned").0, 429);
 }
 
-/// Sends requests until Redis decides them again.
+/// Sends requests until the server decides with Redis again. Panics after [`MAX_RECOVERY_TIME`].
 fn wait_for_recovery(client: &Client) {
     let clock = SystemClock::new();
     let end = clock.now().after(MAX_RECOVERY_TIME);
-    while check(client, "open", "anybody").1["degraded"] == true {
+    while send_check_within_timeout(client, "open", "anybody").1["degraded"] == true {
         assert!(clock.now() < end, "not within {MAX_RECOVERY_TIME:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Asserts that the rules apply normally, starting from new counters.
+/// Asserts that the server counts the requests of `id` in Redis, starting from empty counters, up to each limit.
 #[track_caller]
 fn assert_counted_in_redis(client: &Client, id: &str) {
     for domain in ["open", "shut", "own"] {
         for left in (0..10).rev() {
-            let (status, response) = check(client, domain, id);
+            let (status, response) = send_check_within_timeout(client, domain, id);
             assert_eq!(
                 (status, &response["remaining"]),
                 (200, &json!(left)),
@@ -92,14 +93,14 @@ fn assert_counted_in_redis(client: &Client, id: &str) {
             );
             assert_eq!(response["degraded"], false);
         }
-        assert_eq!(check(client, domain, id).0, 429);
+        assert_eq!(send_check_within_timeout(client, domain, id).0, 429);
     }
 }
 
 #[test]
 fn redis_crash_degrades_and_recovers() {
     let mut redis = Redis::start();
-    let (server, client) = start(&redis);
+    let (server, client) = start_server(&redis);
     assert_counted_in_redis(&client, "ann");
     redis.kill();
     assert_degraded(&client, "ann");
@@ -107,11 +108,11 @@ fn redis_crash_degrades_and_recovers() {
     redis.restart();
     wait_for_recovery(&client);
     // The log has one line for the outage, and one for its end.
-    let line = server.next_log(Duration::from_secs(10)).unwrap();
+    let line = server.next_log_line(Duration::from_secs(10)).unwrap();
     assert!(line.contains("circuit breaker closed"), "{line}");
     // Redis has lost its counters in the crash, and the local counters of the outage are dropped.
     assert_counted_in_redis(&client, "ann");
-    assert_eq!(server.next_log(Duration::from_millis(100)), None);
+    assert_eq!(server.next_log_line(Duration::from_millis(100)), None);
     redis.kill();
     // Local counters survive a short recovery: in another outage so soon, those for `ann` would still count.
     assert_degraded(&client, "bob");
@@ -120,7 +121,7 @@ fn redis_crash_degrades_and_recovers() {
 #[test]
 fn redis_hang_degrades_and_recovers() {
     let redis = Redis::start();
-    let (server, client) = start(&redis);
+    let (server, client) = start_server(&redis);
     assert_counted_in_redis(&client, "ann");
     redis.pause();
     assert_degraded(&client, "ann");
@@ -129,7 +130,7 @@ fn redis_hang_degrades_and_recovers() {
     wait_for_recovery(&client);
     server.wait_for_log("circuit breaker closed");
     // Redis has kept its counters.
-    assert_eq!(check(&client, "own", "ann").0, 429);
+    assert_eq!(send_check_within_timeout(&client, "own", "ann").0, 429);
     assert_counted_in_redis(&client, "bob");
 }
 
@@ -137,7 +138,7 @@ fn redis_hang_degrades_and_recovers() {
 fn server_started_before_redis_recovers() {
     let mut redis = Redis::start();
     redis.kill();
-    let (_server, client) = start(&redis);
+    let (_server, client) = start_server(&redis);
     assert_degraded(&client, "ann");
     redis.restart();
     wait_for_recovery(&client);

@@ -1,4 +1,4 @@
-//! Redis passwords are used for authentication, and never printed.
+//! Redis passwords are used for authentication, and never appear in logs, errors or help texts.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::client::Client;
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate_command};
 use crate::server::Redis;
 
 const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 
-/// The password of the Redis user `ann` and of the default user.
+/// The password of the Redis user `ann` and of the default Redis user.
 const PASSWORD: &str = "sesame-unlocks";
-/// Redis options that set the password.
-const PASSWORD_CONFIG: [&str; 8] =
+/// Arguments of the Redis server that set [`PASSWORD`] for both users.
+const PASSWORD_ARGS: [&str; 8] =
     ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-unlocks", "~*", "+@all"];
 
-/// Runs a server with log level `trace` and sends six requests. Returns whether Redis decided the first request, and
-/// all output of the server: its log and its responses.
+/// Runs a server with this store and log level `trace`, and sends six requests. Returns `true` if Redis decided the
+/// first request, and the log lines and response bodies of the server as one text.
 pub fn run_and_collect_output(store: &str) -> (bool, String) {
     let policy = TempFile::new(".yaml", POLICY);
-    let mut command = slidegate();
+    let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     command.args(["--log-level", "trace", "--redis-timeout", "2s"]).env("SLIDEGATE_STORE", store);
     let server = Server::spawn(command.stdout(Stdio::null()));
@@ -29,8 +29,8 @@ pub fn run_and_collect_output(store: &str) -> (bool, String) {
     let responses = [(); 6].map(|()| client.check(&json!({"attributes": {}})));
     let mut output = server.listening_log().to_owned();
     responses.iter().for_each(|response| output += &response.body);
-    server.signal("TERM");
-    while let Some(line) = server.next_log(Duration::from_secs(10)) {
+    server.send_signal("TERM");
+    while let Some(line) = server.next_log_line(Duration::from_secs(10)) {
         output += &line;
     }
     assert!(output.contains("stopped"), "{output}");
@@ -39,7 +39,7 @@ pub fn run_and_collect_output(store: &str) -> (bool, String) {
 
 #[test]
 fn valid_and_invalid_passwords_are_never_logged() {
-    let redis = Redis::with_args(&PASSWORD_CONFIG);
+    let redis = Redis::with_args(&PASSWORD_ARGS);
     let host = format!("127.0.0.1:{}", redis.port());
     for (store, is_valid) in [
         (format!("redis://:{PASSWORD}@{host}"), true),
@@ -75,7 +75,7 @@ fn address_errors_never_contain_passwords() {
         "redis+sentinel://ann:sesame@h/service?password=sesame",
         "redis+sentinel://ann:sesame@h/service?sentinel_pass=sesame&db=sesame",
     ] {
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         command.arg("serve").arg("--policy").arg(policy.path()).env("SLIDEGATE_STORE", store);
         let output = command.output().unwrap();
         let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -90,7 +90,7 @@ fn address_errors_never_contain_passwords() {
 #[test]
 fn help_hides_environment_values() {
     for help in ["-h", "--help"] {
-        let mut command = slidegate();
+        let mut command = slidegate_command();
         let store = "redis://ann:sesame@h";
         let output = command.args(["serve", help]).env("SLIDEGATE_STORE", store).output().unwrap();
         let help_text = String::from_utf8(output.stdout).unwrap();

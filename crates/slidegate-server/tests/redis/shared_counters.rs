@@ -1,4 +1,4 @@
-//! Servers with the same Redis share its counters.
+//! Several servers with the same Redis share their counters.
 
 use std::sync::Barrier;
 use std::thread;
@@ -9,24 +9,24 @@ use crate::client::Client;
 use crate::common::{Server, TempFile};
 use crate::server::Redis;
 
-/// A timeout that does not affect these tests even on a busy machine.
-const LONG_TIMEOUT: [&str; 2] = ["--redis-timeout", "30s"];
+/// Flags for a Redis timeout so long that no call times out, even on a busy machine.
+const LONG_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
 
-const CONNECTIONS: usize = 40;
+const CONNECTION_COUNT: usize = 40;
 
-fn start(policy: &str, address: &str, flags: &[&str]) -> Server {
-    Server::start_with(policy, &[&["--store", address], &LONG_TIMEOUT[..], flags].concat())
+fn start_server(policy: &str, address: &str, flags: &[&str]) -> Server {
+    Server::start_with(policy, &[&["--store", address], &LONG_TIMEOUT_FLAGS[..], flags].concat())
 }
 
-/// Sends requests to all servers concurrently, and returns the number of allowed requests.
+/// Sends `requests` requests with the same key to all servers concurrently, and returns the number of allowed requests.
 fn count_allowed(servers: &[Server], requests: usize) -> usize {
     let addresses = &servers.iter().map(Server::address).collect::<Vec<_>>();
-    let start = &Barrier::new(CONNECTIONS);
+    let start = &Barrier::new(CONNECTION_COUNT);
     let send_requests = move |nth: usize| {
         let client = Client::with_address(addresses[nth % addresses.len()]);
         let request = json!({"attributes": {"tenant": "acme"}});
         start.wait();
-        let responses = (0..requests / CONNECTIONS).map(|_| client.check(&request));
+        let responses = (0..requests / CONNECTION_COUNT).map(|_| client.check(&request));
         let allowed = responses.filter(|response| {
             assert_eq!(response.json()["degraded"], false, "{}", response.body);
             response.status == 200
@@ -35,7 +35,7 @@ fn count_allowed(servers: &[Server], requests: usize) -> usize {
     };
     thread::scope(|scope| {
         let clients: Vec<_> =
-            (0..CONNECTIONS).map(|nth| scope.spawn(move || send_requests(nth))).collect();
+            (0..CONNECTION_COUNT).map(|nth| scope.spawn(move || send_requests(nth))).collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     })
 }
@@ -44,7 +44,7 @@ fn count_allowed(servers: &[Server], requests: usize) -> usize {
 fn two_servers_allow_exactly_1000_of_20000() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [1000/min], algorithm: sliding_log }]";
-    let servers = [(); 2].map(|()| start(policy, &redis.address(), &[]));
+    let servers = [(); 2].map(|()| start_server(policy, &redis.address(), &[]));
     assert_eq!(
         count_allowed(&servers, 20_000),
         1_000,
@@ -54,10 +54,11 @@ fn two_servers_allow_exactly_1000_of_20000() {
 }
 
 #[test]
-fn client_clock_servers_allow_exactly_max() {
+fn servers_with_client_clock_allow_exactly_max() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [200/h], algorithm: sliding_log }]";
-    let servers = [(); 2].map(|()| start(policy, &redis.address(), &["--redis-clock", "client"]));
+    let servers =
+        [(); 2].map(|()| start_server(policy, &redis.address(), &["--redis-clock", "client"]));
     assert_eq!(count_allowed(&servers, 2_000), 200);
     assert_eq!(redis.calls_of("time"), 0);
     redis.assert_all_expire();
@@ -67,9 +68,9 @@ fn client_clock_servers_allow_exactly_max() {
 fn databases_and_prefixes_isolate_counters() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [3/h] }]";
-    let with_prefix = start(policy, &redis.address(), &["--redis-prefix", "eu:"]);
-    let default = start(policy, &redis.address(), &[]);
-    let other_database = start(policy, &(redis.address() + "1"), &[]);
+    let with_prefix = start_server(policy, &redis.address(), &["--redis-prefix", "eu:"]);
+    let default = start_server(policy, &redis.address(), &[]);
+    let other_database = start_server(policy, &(redis.address() + "1"), &[]);
     let request = json!({"attributes": {"tenant": "acme"}});
     for left in [2, 1, 0] {
         for server in [&with_prefix, &default, &other_database] {
@@ -87,19 +88,19 @@ fn counters_survive_server_restart() {
     let policy = "rules: [{ name: a, per: [tenant], limits: [3/h] }]";
     let request = json!({"attributes": {"tenant": "acme"}});
     for left in [2, 1, 0] {
-        let server = start(policy, &redis.address(), &[]);
+        let server = start_server(policy, &redis.address(), &[]);
         assert_eq!(Client::new(&server).check(&request).json()["remaining"], left);
     }
 }
 
 #[test]
-fn unix_socket_works() {
+fn unix_socket_store_counts_requests() {
     let socket = TempFile::new(".sock", "");
     let path = socket.path().to_str().unwrap();
     std::fs::remove_file(path).unwrap();
     let _redis = Redis::with_args(&["--unixsocket", path]);
     let policy = "rules: [{ name: a, limits: [3/h] }]";
-    let server = start(policy, &format!("unix://{path}"), &[]);
+    let server = start_server(policy, &format!("unix://{path}"), &[]);
     let response = Client::new(&server).check(&json!({"attributes": {}})).json();
     assert_eq!((&response["remaining"], &response["degraded"]), (&json!(2), &json!(false)));
 }

@@ -1,4 +1,4 @@
-//! The server with Redis Cluster and with Redis Sentinel.
+//! Tests of the server with Redis Cluster and with Redis Sentinel as its store.
 
 use std::time::Duration;
 
@@ -17,12 +17,14 @@ rules:
   - { name: routes, per: [tenant, route], limits: [2/h] }
 ";
 
-const LONG_TIMEOUT: [&str; 2] = ["--redis-timeout", "30s"];
+const LONG_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
 
-/// Checks that two servers share counters, for several tenants.
+/// Starts two servers with the Redis at `address`. Asserts that the servers share the counters of several tenants, and
+/// that the log names the store as `logged_address`.
 fn assert_shared_counters(address: &str, logged_address: &str) {
-    let servers = [(); 2]
-        .map(|()| Server::start_with(POLICY, &[&["--store", address], &LONG_TIMEOUT[..]].concat()));
+    let servers = [(); 2].map(|()| {
+        Server::start_with(POLICY, &[&["--store", address], &LONG_TIMEOUT_FLAGS[..]].concat())
+    });
     let clients = servers.each_ref().map(Client::new);
     for server in &servers {
         assert!(
@@ -61,13 +63,14 @@ fn servers_share_counters_over_sentinel() {
     assert_shared_counters(&service.address(), &service.address());
 }
 
-/// Requires a password for new connections to these nodes.
+/// Configures these Redis nodes to require a password from new connections.
 fn require_password<'n>(nodes: impl Iterator<Item = &'n Node> + Clone, password: &str) {
     nodes.clone().for_each(|node| drop(node.command(&["CONFIG", "SET", "masterauth", password])));
     nodes.for_each(|node| drop(node.command(&["CONFIG", "SET", "requirepass", password])));
 }
 
-/// Connects with a valid and with an invalid password, and checks that the output never contains it.
+/// Runs a server with a valid and with an invalid Redis password, and asserts that the output of the server never
+/// contains the password.
 fn assert_passwords_are_hidden(address: &str, password: &str) {
     for (given_password, is_valid) in
         [(password.to_owned(), true), (format!("{password}-not"), false)]
@@ -117,8 +120,8 @@ fn server_starts_with_unreachable_redis_nodes() {
             server.wait_for_log(warning);
         }
         assert_eq!(Client::new(&server).call("GET", "/readyz").json()["store"]["reachable"], false);
-        server.signal("TERM");
-        while server.next_log(Duration::from_secs(10)).is_some() {}
-        assert_eq!(server.exit_code(), Some(0));
+        server.send_signal("TERM");
+        while server.next_log_line(Duration::from_secs(10)).is_some() {}
+        assert_eq!(server.wait_for_exit_code(), Some(0));
     }
 }

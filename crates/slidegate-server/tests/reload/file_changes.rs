@@ -1,92 +1,92 @@
-//! Every kind of file change reloads the policy and keeps the counters.
+//! Every kind of change to the policy file reloads the policy and keeps the counters.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Server, slidegate};
+use crate::common::{Server, slidegate_command};
 use crate::folder::{PolicyFolder, ReloadingServer};
 
-/// Returns a policy with `max` requests per hour for each tenant.
-fn policy(max: u32) -> String {
+/// Returns a policy that allows `max` requests per hour for each tenant.
+fn policy_with_max(max: u32) -> String {
     format!(
         "rules: [{{ name: a, per: [tenant], limits: [{max}/h], algorithm: sliding_log }}, {{ name: end, limits: [1000/h] }}]"
     )
 }
 
-/// Starts a server with a max of five that has allowed one request.
+/// Starts a server with the policy in `folder`, whose max must be five, and sends one request, which is allowed.
 fn start_with_one_charge(folder: &PolicyFolder) -> ReloadingServer {
-    let server = folder.serve(&[]);
+    let server = folder.start_server(&[]);
     assert_eq!(server.check_remaining(), Some(4));
     server
 }
 
 #[test]
 fn sighup_reloads_and_keeps_counters() {
-    let folder = PolicyFolder::with_policy(&policy(5));
+    let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
-    assert_eq!((server.reloads("unchanged"), server.reloads("changed")), (1, 0));
-    folder.replace_file(&policy(7));
-    server.process.signal("HUP");
+    assert_eq!((server.reload_count("unchanged"), server.reload_count("changed")), (1, 0));
+    folder.replace_file(&policy_with_max(7));
+    server.process.send_signal("HUP");
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 1));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 1));
 }
 
 #[test]
-fn in_place_write_reloads_on_close() {
-    let folder = PolicyFolder::with_policy(&policy(5));
+fn in_place_write_reloads_when_file_closes() {
+    let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
-    folder.write(&policy(7));
+    folder.overwrite_policy(&policy_with_max(7));
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
-    folder.write(&policy(9));
+    folder.overwrite_policy(&policy_with_max(9));
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 2));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 2));
 }
 
 #[test]
-fn each_atomic_replacement_reloads() {
-    let folder = PolicyFolder::with_policy(&policy(5));
+fn each_atomic_replacement_reloads_policy() {
+    let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
     for (max, remaining) in [(7, 5), (9, 6), (8, 4)] {
-        folder.replace_file(&policy(max));
+        folder.replace_file(&policy_with_max(max));
         server.wait_for_reload();
         assert_eq!(server.check_remaining(), Some(remaining));
     }
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 3));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 3));
 }
 
 #[test]
-fn each_config_map_update_reloads() {
+fn each_config_map_update_reloads_policy() {
     let folder = PolicyFolder::new();
-    folder.mount_config_map("1", &policy(5));
+    folder.mount_config_map("1", &policy_with_max(5));
     let server = start_with_one_charge(&folder);
     for (version, max, remaining) in [("2", 7, 5), ("3", 9, 6), ("4", 8, 4)] {
-        folder.mount_config_map(version, &policy(max));
+        folder.mount_config_map(version, &policy_with_max(max));
         server.wait_for_reload();
         assert_eq!(server.check_remaining(), Some(remaining));
     }
     folder.mount_config_map("5", "rules: [{ name: a, limits: [");
     assert!(server.wait_for_rejection().contains("policy.yaml:1:"));
-    folder.mount_config_map("6", &policy(9));
+    folder.mount_config_map("6", &policy_with_max(9));
     server.wait_for_reload();
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (1, 4));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (1, 4));
 }
 
 #[test]
-fn replaced_parent_folders_are_followed() {
+fn replaced_parent_folder_reloads_policy() {
     let folder = PolicyFolder::new();
     for (name, max) in [("releases-1", 5), ("releases-2", 7), ("new", 9)] {
         fs::create_dir(folder.path(name)).unwrap();
-        fs::write(folder.path(name).join("policy.yaml"), policy(max)).unwrap();
+        fs::write(folder.path(name).join("policy.yaml"), policy_with_max(max)).unwrap();
     }
     symlink("releases-1", folder.path("current")).unwrap();
-    let server = folder.serve_path(&folder.path("current/policy.yaml"), &[]);
+    let server = folder.start_server_with_path(&folder.path("current/policy.yaml"), &[]);
     assert_eq!(server.check_remaining(), Some(4));
     symlink("releases-2", folder.path("next")).unwrap();
     fs::rename(folder.path("next"), folder.path("current")).unwrap();
@@ -97,52 +97,52 @@ fn replaced_parent_folders_are_followed() {
     fs::rename(folder.path("new"), folder.path("releases-2")).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
-    fs::write(folder.path("current/policy.yaml"), policy(8)).unwrap();
+    fs::write(folder.path("current/policy.yaml"), policy_with_max(8)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(4));
 }
 
 #[test]
-fn new_link_to_a_file_reloads() {
-    let folder = PolicyFolder::with_policy(&policy(5));
+fn new_link_to_file_reloads_policy() {
+    let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
     for (max, remaining, is_hard_link) in [(7, 5, false), (9, 6, true)] {
         let target = folder.path(&format!("{max}.yaml"));
-        fs::write(&target, policy(max)).unwrap();
-        fs::remove_file(folder.policy()).unwrap();
+        fs::write(&target, policy_with_max(max)).unwrap();
+        fs::remove_file(folder.policy_path()).unwrap();
         server.wait_for_rejection();
         match is_hard_link {
-            true => fs::hard_link(target, folder.policy()).unwrap(),
-            false => symlink(target, folder.policy()).unwrap(),
+            true => fs::hard_link(target, folder.policy_path()).unwrap(),
+            false => symlink(target, folder.policy_path()).unwrap(),
         }
         server.wait_for_reload();
         assert_eq!(server.check_remaining(), Some(remaining));
     }
-    fs::write(folder.path("9.yaml"), policy(8)).unwrap();
-    server.process.signal("HUP");
+    fs::write(folder.path("9.yaml"), policy_with_max(8)).unwrap();
+    server.process.send_signal("HUP");
     server.wait_for_reload();
 }
 
 #[test]
 fn other_files_cause_no_reload() {
-    let folder = PolicyFolder::with_policy(&policy(5));
+    let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
     fs::write(folder.path("policy.yaml.bak"), "{").unwrap();
     fs::remove_file(folder.path("policy.yaml.bak")).unwrap();
     // Writing the same content again does not count as a reload either.
-    folder.write(&policy(5));
-    folder.replace_file(&policy(5));
-    folder.replace_file(&policy(7));
+    folder.overwrite_policy(&policy_with_max(5));
+    folder.replace_file(&policy_with_max(5));
+    folder.replace_file(&policy_with_max(7));
     server.wait_for_reload();
     for (result, reloads) in [("changed", 1), ("unchanged", 0), ("failed", 0)] {
-        assert_eq!(server.reloads(result), reloads, "{result}");
+        assert_eq!(server.reload_count(result), reloads, "{result}");
     }
 }
 
 #[test]
 fn reload_keeps_requests_in_progress() {
-    let folder = PolicyFolder::with_policy(&policy(5));
-    let server = folder.serve(&[]);
+    let folder = PolicyFolder::with_policy(&policy_with_max(5));
+    let server = folder.start_server(&[]);
     let body = r#"{"attributes":{"tenant":"acme"}}"#;
     let mut connection = crate::client::RawConnection::connect(server.process.address());
     connection.write(format!(
@@ -151,13 +151,13 @@ fn reload_keeps_requests_in_progress() {
     ));
     assert_eq!(connection.read_status_and_body().0, 100);
     connection.write(&body[..10]);
-    folder.replace_file(&policy(7));
+    folder.replace_file(&policy_with_max(7));
     server.wait_for_reload();
     connection.write(&body[10..]);
     let (status, response) = connection.read_status_and_body();
     assert_eq!(status, 200);
     assert!(response.contains(r#""remaining":6"#), "{response}");
-    connection.write(crate::client::raw_check(body));
+    connection.write(crate::client::raw_check_request(body));
     assert_eq!(connection.read_status_and_body().0, 200);
 }
 
@@ -178,23 +178,23 @@ fn sighup_reloads_without_file_watch() {
     };
     let has_namespaces = without_inotify("true").stderr(Stdio::null()).status().unwrap().success();
     assert!(has_namespaces, "this test needs user namespaces");
-    let folder = PolicyFolder::with_policy(&policy(5));
-    let program = slidegate();
+    let folder = PolicyFolder::with_policy(&policy_with_max(5));
+    let program = slidegate_command();
     let mut command = without_inotify(r#"exec "$0" "$@""#);
     command.arg(program.get_program()).args(["serve", "--http", "127.0.0.1:0", "--policy"]);
     let addresses = ["--admin", "127.0.0.1:0", "--grpc", "none"];
-    let server = Server::spawn(command.arg(folder.policy()).args(addresses));
+    let server = Server::spawn(command.arg(folder.policy_path()).args(addresses));
     let warning = server.startup_log().concat();
     assert!(warning.contains("WARN") && warning.ends_with("on SIGHUP only"), "{warning}");
     let server = ReloadingServer::new(server);
     assert_eq!(server.check_remaining(), Some(4));
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
-    folder.replace_file(&policy(7));
+    folder.replace_file(&policy_with_max(7));
     // The change is not detected.
-    assert_eq!(server.process.next_log(Duration::from_millis(200)), None);
+    assert_eq!(server.process.next_log_line(Duration::from_millis(200)), None);
     assert_eq!(server.check_remaining(), Some(3));
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(4));
 }

@@ -1,15 +1,15 @@
-//! The changes that a reload logs, and the settings that it keeps.
+//! A reload logs the changed rules, and keeps the settings of the command line.
 
 use serde_json::json;
 
 use crate::folder::PolicyFolder;
 
 #[test]
-fn log_lists_changes_by_rule() {
+fn reload_log_lists_changed_rules() {
     let folder = PolicyFolder::with_policy(
         "rules: [{ name: a, limits: [9/h] }, { name: b, limits: [9/s] }, { name: c, limits: [1/s] }]",
     );
-    let server = folder.serve(&[]);
+    let server = folder.start_server(&[]);
     folder.replace_file(
         "rules: [{ name: d, limits: [2/s] }, { name: c, limits: [1/s] }, { name: a, limits: [5/h] }]",
     );
@@ -20,7 +20,7 @@ fn log_lists_changes_by_rule() {
         "rule `a` has changed: was [about 9 in any 1h (9/1h sliding_window)], is [about 5 in any 1h (5/1h sliding_window)]; counters kept",
         "rule `b` was removed",
     ] {
-        let line = server.process.next_log(std::time::Duration::from_secs(30)).unwrap();
+        let line = server.process.next_log_line(std::time::Duration::from_secs(30)).unwrap();
         assert!(line.contains("INFO") && line.ends_with(expected), "{line}");
     }
 }
@@ -29,7 +29,7 @@ fn log_lists_changes_by_rule() {
 fn observe_flag_applies_to_reloaded_policy() {
     let policy = |max| format!("rules: [{{ name: a, limits: [{max}/h] }}]");
     let folder = PolicyFolder::with_policy(&policy(1));
-    let server = folder.serve(&["--observe"]);
+    let server = folder.start_server(&["--observe"]);
     let assert_observed = |checks: u32| {
         for _ in 0..checks {
             let response = server.client.check(&json!({"attributes": {}}));
@@ -45,7 +45,7 @@ fn observe_flag_applies_to_reloaded_policy() {
     assert_observed(3);
     assert_eq!(server.policy_status()["observe"], true);
     let observed = r#"slidegate_decisions_total{domain="default",rule="a",limit="1h",outcome="#;
-    assert_eq!(server.metric(&format!("{observed}\"denied\"")), 0);
+    assert_eq!(server.metric_sum(&format!("{observed}\"denied\"")), 0);
     // One of the first two requests and two of the next three: the reload kept the counter.
-    assert_eq!(server.metric(&format!("{observed}\"observed\"")), 3);
+    assert_eq!(server.metric_sum(&format!("{observed}\"observed\"")), 3);
 }

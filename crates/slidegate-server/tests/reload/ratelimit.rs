@@ -1,66 +1,68 @@
-//! Folders with files of the reference server: a change of any file reloads the policy.
+//! Folders with configuration files of the Envoy rate limit reference server: a change of any file reloads the policy.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::common::{Server, slidegate};
+use crate::common::{Server, slidegate_command};
 use crate::folder::{PolicyFolder, ReloadingServer};
 
-/// Returns a file of a domain with `max` requests per hour for each tenant.
-fn file(domain: &str, max: u32) -> String {
+/// Returns a configuration file of the reference server that allows `max` requests per hour for each tenant of a
+/// domain.
+fn ratelimit_file(domain: &str, max: u32) -> String {
     format!(
         "domain: {domain}\ndescriptors: [{{ key: tenant, rate_limit: {{ unit: hour, requests_per_unit: {max} }} }}]\n"
     )
 }
 
-/// Starts a server with the files of a folder.
-fn serve(path: &Path) -> ReloadingServer {
-    let mut command = slidegate();
+/// Starts a server with all configuration files in the folder at `path`.
+fn start_server(path: &Path) -> ReloadingServer {
+    let mut command = slidegate_command();
     command.arg("serve").arg("--ratelimit-config").arg(path);
     command.args(["--ratelimit-algorithm", "sliding_log"]);
     let addresses = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     ReloadingServer::new(Server::spawn(command.args(addresses)))
 }
 
-/// Creates a folder whose domain `default` allows five requests per hour, and starts a server that has allowed one.
+/// Creates a folder whose domain `default` allows five requests per hour, starts a server with the folder, and sends
+/// one request, which is allowed.
 fn start_with_one_charge() -> (PolicyFolder, ReloadingServer) {
     let folder = PolicyFolder::new();
-    fs::write(folder.path("a.yaml"), file("default", 5)).unwrap();
-    fs::write(folder.path("b.yml"), file("other", 1)).unwrap();
+    fs::write(folder.path("a.yaml"), ratelimit_file("default", 5)).unwrap();
+    fs::write(folder.path("b.yml"), ratelimit_file("other", 1)).unwrap();
     fs::write(folder.path("notes.txt"), "not read").unwrap();
-    let server = serve(&folder.path("."));
+    let server = start_server(&folder.path("."));
     assert_eq!(server.check_remaining(), Some(4));
     (folder, server)
 }
 
 #[test]
-fn added_changed_and_removed_files_reload() {
+fn added_changed_or_removed_files_reload_policy() {
     let (folder, server) = start_with_one_charge();
-    fs::write(folder.path("a.yaml"), file("default", 7)).unwrap();
+    fs::write(folder.path("a.yaml"), ratelimit_file("default", 7)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
-    fs::write(folder.path("new"), file("another", 1)).unwrap();
+    fs::write(folder.path("new"), ratelimit_file("another", 1)).unwrap();
     fs::rename(folder.path("new"), folder.path("c.yaml")).unwrap();
     server.wait_for_reload();
     fs::remove_file(folder.path("a.yaml")).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), None);
-    fs::write(folder.path("d.yaml"), file("default", 9)).unwrap();
+    fs::write(folder.path("d.yaml"), ratelimit_file("default", 9)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 4));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 4));
 }
 
 #[test]
-fn invalid_file_keeps_the_current_policy() {
+fn invalid_ratelimit_file_keeps_current_policy() {
     let (folder, server) = start_with_one_charge();
     fs::write(folder.path("b.yml"), "domain: other\ndescriptors: [{ kee: a }]").unwrap();
     let problem = server.wait_for_rejection();
     assert!(problem.contains("b.yml:2:15: a descriptor needs a `key`"), "{problem}");
     assert!(problem.ends_with("(and 1 more)"), "{problem}");
     assert_eq!(server.check_remaining(), Some(3));
-    fs::write(folder.path("b.yml"), file("default", 7)).unwrap();
+    fs::write(folder.path("b.yml"), ratelimit_file("default", 7)).unwrap();
     assert!(
         server.wait_for_rejection().contains("b.yml:1:9: domain `default` is already defined in ")
     );
@@ -70,13 +72,13 @@ fn invalid_file_keeps_the_current_policy() {
     fs::remove_file(folder.path("a.yaml")).unwrap();
     assert!(server.wait_for_rejection().contains("there is no *.yaml or *.yml in this folder"));
     assert_eq!(server.check_remaining(), Some(1));
-    fs::write(folder.path("a.yaml"), file("default", 6)).unwrap();
+    fs::write(folder.path("a.yaml"), ratelimit_file("default", 6)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(1));
 }
 
 #[test]
-fn config_map_of_ratelimit_files_reloads() {
+fn config_map_update_of_ratelimit_files_reloads_policy() {
     let folder = PolicyFolder::new();
     let publish = |version: &str, files: &[(&str, String)]| {
         let name = format!("..2026_{version}");
@@ -87,27 +89,34 @@ fn config_map_of_ratelimit_files_reloads() {
         symlink(&name, folder.path("..data_tmp")).unwrap();
         fs::rename(folder.path("..data_tmp"), folder.path("..data")).unwrap();
     };
-    publish("1", &[("a.yaml", file("default", 5))]);
+    publish("1", &[("a.yaml", ratelimit_file("default", 5))]);
     symlink("..data/a.yaml", folder.path("a.yaml")).unwrap();
-    let server = serve(&folder.path(""));
+    let server = start_server(&folder.path(""));
     assert_eq!(server.check_remaining(), Some(4));
-    publish("2", &[("a.yaml", file("default", 7)), ("b.yaml", file("other", 1))]);
+    publish(
+        "2",
+        &[("a.yaml", ratelimit_file("default", 7)), ("b.yaml", ratelimit_file("other", 1))],
+    );
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
     symlink("..data/b.yaml", folder.path("b.yaml")).unwrap();
     server.wait_for_reload();
-    publish("3", &[("a.yaml", file("default", 9)), ("b.yaml", file("other", 2))]);
+    publish(
+        "3",
+        &[("a.yaml", ratelimit_file("default", 9)), ("b.yaml", ratelimit_file("other", 2))],
+    );
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
-    assert_eq!((server.reloads("failed"), server.reloads("changed")), (0, 3));
+    assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 3));
 }
 
 #[test]
 fn sighup_reloads_folder_and_logs_notes() {
     let (folder, server) = start_with_one_charge();
-    server.process.signal("HUP");
+    server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
-    let with_note = file("default", 7).replace("key: tenant", "key: tenant, detailed_metric: true");
+    let with_note =
+        ratelimit_file("default", 7).replace("key: tenant", "key: tenant, detailed_metric: true");
     fs::write(folder.path("a.yaml"), with_note).unwrap();
     let note = server.process.wait_for_log("`detailed_metric` is accepted and has no effect");
     assert!(note.contains("a.yaml:2:"), "{note}");

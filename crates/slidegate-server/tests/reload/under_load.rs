@@ -11,25 +11,25 @@ use std::{env, thread};
 use serde_json::Value;
 use slidegate::{Clock, Policy, SystemClock};
 
-use crate::client::{RawConnection, raw_check};
+use crate::client::{RawConnection, raw_check_request};
 use crate::folder::{PolicyFolder, ReloadingServer};
 
 const RELOAD_INTERVAL: Duration = Duration::from_millis(50);
-const CONNECTIONS: usize = 4;
+const CONNECTION_COUNT: usize = 4;
 
 const REQUESTS_PER_TENANT: u64 = 100;
-/// Allowed requests per tenant, under both policies.
-const MAX: u64 = 30;
+/// Number of allowed requests per tenant, the same under both policy variants.
+const MAX_PER_TENANT: u64 = 30;
 
-/// Returns the policy variant `a` or `b`. Both contain the rules `bound`, `first` and `end`, which apply to every
-/// request.
-fn policy(variant: char) -> String {
-    let max = max_of(variant);
+/// Returns the policy variant `a` or `b`. Both variants contain the rules `bound`, `first` and `end`, which apply to
+/// every request.
+fn policy_variant(variant: char) -> String {
+    let max = max_in_variant(variant);
     let fillers = (0..50)
         .map(|nth| format!("  - {{ name: {variant}-{nth}, domain: else, limits: [{nth}/s] }}\n"));
     format!(
         "rules:
-  - {{ name: bound, per: [tenant], limits: [{MAX}/d], algorithm: sliding_log }}
+  - {{ name: bound, per: [tenant], limits: [{MAX_PER_TENANT}/d], algorithm: sliding_log }}
   - {{ name: first, limits: [{max}/d] }}
   - {{ name: only-{variant}, limits: [500000000/d] }}
 {}  - {{ name: end, limits: [{max}/d] }}
@@ -38,28 +38,28 @@ fn policy(variant: char) -> String {
     )
 }
 
-fn max_of(variant: char) -> u64 {
+fn max_in_variant(variant: char) -> u64 {
     if variant == 'a' { 400_000_000 } else { 300_000_000 }
 }
 
-/// Removes the last rule, which leaves a valid policy.
+/// Returns a policy without its last rule. The result is still a valid policy.
 fn without_last_rule(policy: &str) -> &str {
     &policy[..policy.find("  - { name: end").unwrap()]
 }
 
-/// Statistics of the responses that a client received.
+/// Counts of the responses that a client received.
 #[derive(Default)]
 struct ClientStats {
-    /// Number of limit results by rule and outcome.
+    /// Number of limit results, by rule and by outcome (`allowed` or `denied`).
     limit_results: BTreeMap<(String, &'static str), u64>,
-    /// Number of requests by result.
+    /// Number of requests, by result (`allowed` or `denied`).
     requests: BTreeMap<&'static str, u64>,
-    /// Number of requests by policy variant.
+    /// Number of requests, by the policy variant that decided them.
     by_policy: BTreeMap<String, u64>,
 }
 
 impl ClientStats {
-    fn add(&mut self, other: Self) {
+    fn merge(&mut self, other: Self) {
         for (key, count) in other.limit_results {
             *self.limit_results.entry(key).or_default() += count;
         }
@@ -71,13 +71,13 @@ impl ClientStats {
         }
     }
 
-    fn total(&self) -> u64 {
+    fn total_requests(&self) -> u64 {
         self.requests.values().sum()
     }
 
-    /// Checks and records the response to the nth request of a tenant.
+    /// Asserts that the response to the `nth` request of a tenant comes from exactly one policy variant, and counts it.
     fn record(&mut self, nth: u64, status: u16, response: &Value) {
-        let allowed = nth < MAX;
+        let allowed = nth < MAX_PER_TENANT;
         assert_eq!(
             status,
             if allowed { 200 } else { 429 },
@@ -88,11 +88,11 @@ impl ClientStats {
         let rules: Vec<&str> = limits.iter().map(|limit| limit["rule"].as_str().unwrap()).collect();
         let variant = rules[2].strip_prefix("only-").unwrap();
         assert_eq!([rules[0], rules[1], rules[3]], ["bound", "first", "end"], "{response}");
-        let max = max_of(variant.chars().next().unwrap());
+        let max = max_in_variant(variant.chars().next().unwrap());
         for index in [1, 3] {
             assert_eq!(limits[index]["limit"]["max"], max, "mixed policies: {response}");
         }
-        assert_eq!(limits[0]["remaining"], MAX.saturating_sub(nth + 1), "{response}");
+        assert_eq!(limits[0]["remaining"], MAX_PER_TENANT.saturating_sub(nth + 1), "{response}");
         *self.by_policy.entry(variant.into()).or_default() += 1;
         for limit in limits {
             let outcome = match limit["allowed"].as_bool().unwrap() {
@@ -106,12 +106,13 @@ impl ClientStats {
     }
 }
 
-/// Sends requests over one connection, tenant after tenant, until stopped.
+/// Sends requests over one connection, for one tenant after another, until `is_stopped` is set. Returns the counts of
+/// the responses.
 fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool) -> ClientStats {
     let (mut raw, mut stats) = (RawConnection::connect(address), ClientStats::default());
     for tenant in 0.. {
         let body = format!(r#"{{"attributes":{{"tenant":"{connection}-{tenant}"}}}}"#);
-        let request = raw_check(&body);
+        let request = raw_check_request(&body);
         for nth in 0..REQUESTS_PER_TENANT {
             if is_stopped.load(Ordering::Relaxed) {
                 return stats;
@@ -124,15 +125,16 @@ fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool
     stats
 }
 
-/// Changes the policy file and returns whether the change is valid. Some changes are invalid, or written in two steps.
+/// Makes the `nth` change to the policy file. Returns `true` if the new file is a valid policy. Some files are invalid,
+/// and some are written in two steps.
 fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
-    let valid = policy(if nth.is_multiple_of(2) { 'a' } else { 'b' });
+    let valid = policy_variant(if nth.is_multiple_of(2) { 'a' } else { 'b' });
     match nth % 10 {
         3 => {
             // The first part is a valid policy without the last rule, but must not be loaded.
             let first_part = without_last_rule(&valid);
             let mut file = folder.begin_write(first_part);
-            server.process.signal("HUP");
+            server.process.send_signal("HUP");
             thread::sleep(RELOAD_INTERVAL / 2);
             file.write_all(&valid.as_bytes()[first_part.len()..]).unwrap();
             return true;
@@ -140,11 +142,11 @@ fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> b
         5 => folder.replace_file(""),
         7 => folder.replace_file(&valid[..valid.len() / 2]),
         8 => folder.replace_file(&valid.replace("500000000/d", "500000000/x")),
-        9 => folder.write(&valid),
+        9 => folder.overwrite_policy(&valid),
         _ => folder.replace_file(&valid),
     }
     if nth.is_multiple_of(3) {
-        server.process.signal("HUP");
+        server.process.send_signal("HUP");
     }
     ![5, 7, 8].contains(&(nth % 10))
 }
@@ -153,21 +155,21 @@ fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> b
 fn frequent_reloads_lose_no_requests_or_counts() {
     let seconds = env::var("RELOAD_SECONDS").map_or(10, |text| text.parse().unwrap());
     let is_policy = |text: &str| Policy::from_yaml(text).is_ok();
-    for valid in ['a', 'b'].map(policy) {
+    for valid in ['a', 'b'].map(policy_variant) {
         assert!(
             is_policy(&valid)
                 && is_policy(without_last_rule(&valid))
                 && !is_policy(&valid[..valid.len() / 2])
         );
     }
-    let folder = PolicyFolder::with_policy(&policy('a'));
-    let server = folder.serve(&["--max-keys", "10000000"]);
+    let folder = PolicyFolder::with_policy(&policy_variant('a'));
+    let server = folder.start_server(&["--max-keys", "10000000"]);
     let (is_stopped, clock) = (AtomicBool::new(false), SystemClock::new());
     let (mut stats, mut changes, mut valid_changes) = (ClientStats::default(), 0, 0);
     let address = server.process.address();
     thread::scope(|scope| {
         let is_stopped = &is_stopped;
-        let clients: Vec<_> = (0..CONNECTIONS)
+        let clients: Vec<_> = (0..CONNECTION_COUNT)
             .map(|nth| scope.spawn(move || send_requests(address, nth, is_stopped)))
             .collect();
         let end = clock.now().after(Duration::from_secs(seconds));
@@ -178,28 +180,28 @@ fn frequent_reloads_lose_no_requests_or_counts() {
             valid_changes += u64::from(change_policy(&folder, &server, changes));
         }
         is_stopped.store(true, Ordering::Relaxed);
-        clients.into_iter().for_each(|client| stats.add(client.join().unwrap()));
+        clients.into_iter().for_each(|client| stats.merge(client.join().unwrap()));
     });
-    let reloads = ["changed", "unchanged", "failed"].map(|result| server.reloads(result));
+    let reloads = ["changed", "unchanged", "failed"].map(|result| server.reload_count(result));
     println!(
         "{seconds} s: {} requests, none failed, by policy {:?}; {changes} changes, {valid_changes} of them valid; reloads {} changed, {} unchanged, {} failed",
-        stats.total(),
+        stats.total_requests(),
         stats.by_policy,
         reloads[0],
         reloads[1],
         reloads[2],
     );
     for ((rule, outcome), count) in &stats.limit_results {
-        let metric = server.metric(&format!(
+        let metric = server.metric_sum(&format!(
             r#"slidegate_decisions_total{{domain="default",rule="{rule}",limit="1d",outcome="{outcome}"}}"#
         ));
         assert_eq!(metric, *count, "{rule} {outcome}");
     }
     for (result, count) in &stats.requests {
         let name = format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#);
-        assert_eq!(server.metric(&name), *count, "{result}");
+        assert_eq!(server.metric_sum(&name), *count, "{result}");
     }
-    assert_eq!(server.metric("slidegate_requests_total"), stats.total());
+    assert_eq!(server.metric_sum("slidegate_requests_total"), stats.total_requests());
     // Changes in quick succession cause a single reload, but even on a busy machine at least a quarter is loaded.
     let [changed, _, failed] = reloads;
     assert!(changed >= valid_changes / 4 && failed >= (changes - valid_changes) / 4, "{reloads:?}");

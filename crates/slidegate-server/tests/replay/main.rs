@@ -1,4 +1,5 @@
-//! `slidegate replay`, compared with a brute-force oracle.
+//! Tests of `slidegate replay`, which replays an access log under a policy. One test compares the report with a
+//! brute-force implementation.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod accuracy;
@@ -26,10 +27,10 @@ rules:
     limits: [ { name: burst, max: 4, window: 10s } ]
 ";
 
-/// 2026-01-02T03:04:00Z
-const START: i64 = 1_767_323_040;
+/// Time of the first generated requests: 2026-01-02T03:04:00Z, in Unix seconds.
+const START_TIME: i64 = 1_767_323_040;
 
-/// The temporary directory of a test, with a `policy.yaml`. It is removed when dropped.
+/// The temporary directory of a test, with a file `policy.yaml`. The directory is removed when the value is dropped.
 struct ReplayFiles(PathBuf);
 
 impl ReplayFiles {
@@ -41,18 +42,18 @@ impl ReplayFiles {
         Self(directory)
     }
 
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> &str {
+    fn write_file(&self, name: &str, content: impl AsRef<[u8]>) -> &str {
         fs::write(self.0.join(name), content).unwrap();
         self.0.to_str().unwrap()
     }
 
-    /// Runs `slidegate replay` in the directory, with its policy.
-    fn replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
-        self.run(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
+    /// Runs `slidegate replay` in the directory with the policy `policy.yaml` and these arguments.
+    fn run_replay_with_policy(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+        self.run_replay(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
     }
 
-    /// Runs `slidegate replay` in the directory.
-    fn run(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+    /// Runs `slidegate replay` in the directory with these arguments, and without a policy by default.
+    fn run_replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
             .arg("replay")
             .args(arguments)
@@ -67,14 +68,14 @@ impl ReplayFiles {
         child.wait_with_output().unwrap()
     }
 
-    /// Returns the text report of a successful run.
-    fn text(&self, arguments: &[&str]) -> String {
-        successful_stdout(self.replay(arguments, b""))
+    /// Runs `slidegate replay` with `policy.yaml`, and returns the text report. Panics if the command fails.
+    fn text_report(&self, arguments: &[&str]) -> String {
+        successful_stdout(self.run_replay_with_policy(arguments, b""))
     }
 
-    /// Returns the JSON report of a successful run.
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.text(&[&["--json"], arguments].concat())).unwrap()
+    /// Runs `slidegate replay` with `policy.yaml`, and returns the JSON report. Panics if the command fails.
+    fn json_report(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.text_report(&[&["--json"], arguments].concat())).unwrap()
     }
 }
 
@@ -85,21 +86,22 @@ impl Drop for ReplayFiles {
 }
 
 fn successful_stdout(output: Output) -> String {
-    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(output.status.success(), "{}", stderr_text(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn stderr(output: &Output) -> String {
+fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns the standard error of a run that must fail with exit code 1 and without standard output.
-fn failure_message(output: Output) -> String {
+/// Returns the standard error of a finished command. Panics unless the command failed with exit code 1 and printed no
+/// standard output.
+fn expect_failure(output: Output) -> String {
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
-    stderr(&output)
+    stderr_text(&output)
 }
 
-fn gzip(content: &str) -> Vec<u8> {
+fn gzip_compress(content: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(content.as_bytes()).unwrap();
     encoder.finish().unwrap()
@@ -108,7 +110,7 @@ fn gzip(content: &str) -> Vec<u8> {
 /// A request in a generated access log.
 #[derive(Clone, Debug, PartialEq)]
 struct LogRequest {
-    /// Unix time in seconds.
+    /// Time of the request in Unix seconds.
     at: i64,
     ip: String,
     method: &'static str,
@@ -116,23 +118,23 @@ struct LogRequest {
 }
 
 impl LogRequest {
-    /// Returns the line of this request in the combined log format.
-    fn line(&self) -> String {
+    /// Returns the access log line of this request in the combined log format.
+    fn log_line(&self) -> String {
         let time = Timestamp::from_second(self.at).unwrap().strftime("%d/%b/%Y:%H:%M:%S +0000");
         let Self { ip, method, path, .. } = self;
         format!("{ip} - - [{time}] \"{method} {path}?n=1 HTTP/1.1\" 200 512 \"-\" \"curl/8.1\"\n")
     }
 }
 
-fn log_text(requests: &[LogRequest]) -> String {
-    requests.iter().map(LogRequest::line).collect()
+fn render_log(requests: &[LogRequest]) -> String {
+    requests.iter().map(LogRequest::log_line).collect()
 }
 
-/// A pseudo-random number generator (xorshift64) with the same sequence in every run.
+/// A pseudo-random number generator (xorshift64) that returns the same sequence in every run.
 struct XorShift(u64);
 
 impl XorShift {
-    /// Returns a number from 0 to `bound - 1`.
+    /// Returns the next random number, from 0 to `bound - 1`.
     fn next_below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -142,7 +144,7 @@ impl XorShift {
 }
 
 /// Generates requests of 300 clients over 30 minutes, sorted by time, with bursts at and around window boundaries.
-fn requests() -> Vec<LogRequest> {
+fn generate_requests() -> Vec<LogRequest> {
     let mut rng = XorShift(7);
     let mut requests = Vec::new();
     for client in 0..300 {
@@ -153,7 +155,7 @@ fn requests() -> Vec<LogRequest> {
         };
         for _ in 0..rng.next_below(8) {
             // Within a second of a full minute, so that bursts are about a whole number of windows apart.
-            let at = START + 60 * rng.next_below(30) as i64 + rng.next_below(3) as i64 - 1;
+            let at = START_TIME + 60 * rng.next_below(30) as i64 + rng.next_below(3) as i64 - 1;
             for _ in 0..rng.next_below(25) {
                 let method = if rng.next_below(3) == 0 { "POST" } else { "GET" };
                 let path = format!(
@@ -174,7 +176,7 @@ fn client_network(ip: &str) -> String {
     ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
 
-/// Number of requests to one limit, rule or key, by result.
+/// Number of requests that one limit, rule or key counted: in total, allowed, and denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RequestCounts {
     requests: u64,
@@ -183,7 +185,7 @@ struct RequestCounts {
 }
 
 impl RequestCounts {
-    fn count(&mut self, allowed: bool, fits: bool) {
+    fn record(&mut self, allowed: bool, fits: bool) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
         self.denied += u64::from(!fits);
@@ -195,12 +197,13 @@ impl RequestCounts {
     }
 }
 
-/// The names of a rule and its limit. The name of the limit is empty for the rule itself.
+/// The name of a rule, and the name of a limit of that rule. The second name is empty for the rule as a whole.
 type LimitName = (&'static str, &'static str);
 /// The name of a rule, and the values of its `per` attributes.
 type RuleKey = (&'static str, Vec<(&'static str, String)>);
 
-/// A brute-force implementation of [`POLICY`]. It keeps all allowed requests per key, and scans them at each check.
+/// A brute-force implementation of [`POLICY`], which keeps all allowed requests of each key and scans them at each
+/// check.
 #[derive(Default)]
 struct ReplayOracle {
     admitted: BTreeMap<(LimitName, RuleKey), Vec<i64>>,
@@ -216,7 +219,8 @@ impl ReplayOracle {
         oracle
     }
 
-    /// Returns the limits of [`POLICY`] that apply to a request: name, max, window in seconds, and key.
+    /// Returns the limits of [`POLICY`] that apply to a request. Each has a name, a max, a window in seconds, and a
+    /// key.
     fn matching_limits(request: &LogRequest) -> Vec<(LimitName, usize, i64, RuleKey)> {
         let ip = ("ip", client_network(&request.ip));
         let ip_key = ("per-ip", vec![ip.clone()]);
@@ -239,22 +243,22 @@ impl ReplayOracle {
         });
         let fits: Vec<bool> = fits.collect();
         let allowed = fits.iter().all(|fits| *fits);
-        self.total.count(allowed, allowed);
+        self.total.record(allowed, allowed);
         let mut rules: BTreeMap<RuleKey, bool> = BTreeMap::new();
         for ((name, _, _, key), fits) in matching_limits.into_iter().zip(fits) {
-            self.counts.entry(name).or_default().count(allowed, fits);
+            self.counts.entry(name).or_default().record(allowed, fits);
             *rules.entry(key.clone()).or_insert(true) &= fits;
             if allowed {
                 self.admitted.entry((name, key)).or_default().push(request.at);
             }
         }
         for (key, fits) in rules {
-            self.counts.entry((key.0, "")).or_default().count(allowed, fits);
-            self.keys.entry(key).or_default().count(allowed, fits);
+            self.counts.entry((key.0, "")).or_default().record(allowed, fits);
+            self.keys.entry(key).or_default().record(allowed, fits);
         }
     }
 
-    /// Returns the denied keys in the format and order of the report.
+    /// Returns all keys with denied requests, in the format and the order of the JSON report.
     fn denied_keys(&self) -> Vec<Value> {
         let mut denied: Vec<_> = self.keys.iter().filter(|(_, counts)| counts.denied > 0).collect();
         denied.sort_by_key(|(key, counts)| {
@@ -271,9 +275,9 @@ impl ReplayOracle {
 #[test]
 fn report_matches_brute_force_oracle() {
     let files = ReplayFiles::new("oracle");
-    let requests = requests();
-    files.write("access.log", log_text(&requests));
-    let report = files.json(&["--top", "100000", "access.log"]);
+    let requests = generate_requests();
+    files.write_file("access.log", render_log(&requests));
+    let report = files.json_report(&["--top", "100000", "access.log"]);
     let oracle = ReplayOracle::from_requests(&requests);
 
     assert!(oracle.counts.values().all(|counts| counts.denied > 20), "{:?}", oracle.counts);
@@ -300,35 +304,41 @@ fn report_matches_brute_force_oracle() {
 #[test]
 fn compression_and_stdin_give_equal_reports() {
     let files = ReplayFiles::new("alike");
-    let log = log_text(&requests());
-    files.write("access.log", &log);
+    let log = render_log(&generate_requests());
+    files.write_file("access.log", &log);
     // The file name has no `.gz`, and the file consists of two gzip members, as rotated logs may.
     let half = log.len() / 2;
-    files.write("compressed", [gzip(&log[..half]), gzip(&log[half..])].concat());
-    let plain = files.text(&["access.log"]);
-    assert_eq!(files.text(&["compressed"]), plain);
-    assert_eq!(successful_stdout(files.replay(&["-"], log.as_bytes())), plain);
-    assert_eq!(successful_stdout(files.replay(&["-"], &gzip(&log))), plain);
+    files.write_file(
+        "compressed",
+        [gzip_compress(&log[..half]), gzip_compress(&log[half..])].concat(),
+    );
+    let plain = files.text_report(&["access.log"]);
+    assert_eq!(files.text_report(&["compressed"]), plain);
+    assert_eq!(successful_stdout(files.run_replay_with_policy(&["-"], log.as_bytes())), plain);
+    assert_eq!(
+        successful_stdout(files.run_replay_with_policy(&["-"], &gzip_compress(&log))),
+        plain
+    );
 }
 
 #[test]
 fn logs_are_read_in_given_order() {
     let files = ReplayFiles::new("several");
-    let requests = requests();
+    let requests = generate_requests();
     let (early, late) = requests.split_at(requests.len() / 2);
-    files.write("all", log_text(&requests));
-    files.write("early", log_text(early));
-    files.write("late", log_text(late));
-    assert_eq!(files.text(&["early", "late"]), files.text(&["all"]));
-    assert_ne!(files.json(&["late", "early"])["out_of_order"], 0);
+    files.write_file("all", render_log(&requests));
+    files.write_file("early", render_log(early));
+    files.write_file("late", render_log(late));
+    assert_eq!(files.text_report(&["early", "late"]), files.text_report(&["all"]));
+    assert_ne!(files.json_report(&["late", "early"])["out_of_order"], 0);
 }
 
 #[test]
 fn text_and_json_reports_agree() {
     let files = ReplayFiles::new("text");
-    files.write("access.log", log_text(&requests()));
-    let text = files.text(&["--top", "3", "access.log"]);
-    let json = files.json(&["--top", "3", "access.log"]);
+    files.write_file("access.log", render_log(&generate_requests()));
+    let text = files.text_report(&["--top", "3", "access.log"]);
+    let json = files.json_report(&["--top", "3", "access.log"]);
 
     let rows = |text: &str| -> Vec<Vec<String>> {
         text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
@@ -356,7 +366,7 @@ fn text_and_json_reports_agree() {
     }
     expected +=
         "(Requests that a limit neither allowed nor denied were denied by another limit.)\n\n";
-    expected += &accuracy::table(&json);
+    expected += &accuracy::render_comparison_table(&json);
     expected += "\nmost denied keys denied asked\n";
     for top in json["top_denied"].as_array().unwrap() {
         let pairs = top["key"].as_object().unwrap().iter();
@@ -379,11 +389,15 @@ fn text_and_json_reports_agree() {
 #[test]
 fn report_columns_are_aligned() {
     let files = ReplayFiles::new("columns");
-    let request =
-        LogRequest { at: START, ip: "192.0.2.7".into(), method: "POST", path: "/api/a".into() };
-    files.write("access.log", log_text(&[&request; 25].map(LogRequest::clone)));
+    let request = LogRequest {
+        at: START_TIME,
+        ip: "192.0.2.7".into(),
+        method: "POST",
+        path: "/api/a".into(),
+    };
+    files.write_file("access.log", render_log(&[&request; 25].map(LogRequest::clone)));
     assert_eq!(
-        files.text(&["access.log"]),
+        files.text_report(&["access.log"]),
         "\
 requests      25
 first         2026-01-02T03:04:00Z
@@ -420,7 +434,8 @@ writes ip=192.0.2.7 path=/api/a      21     25
 #[test]
 fn unparsable_lines_are_counted_and_first_shown() {
     let files = ReplayFiles::new("unparsable");
-    let line = LogRequest { at: START, ip: "::1".into(), method: "GET", path: "/".into() }.line();
+    let line =
+        LogRequest { at: START_TIME, ip: "::1".into(), method: "GET", path: "/".into() }.log_line();
     let mut log = line.clone().into_bytes();
     log.extend(line.replace("curl", "c\\xe9\u{e9}").bytes());
     // Not UTF-8, but still a valid request.
@@ -428,9 +443,9 @@ fn unparsable_lines_are_counted_and_first_shown() {
     log.extend(line.replace("GET /?n=1 HTTP/1.1", "-").bytes());
     log.extend("x".repeat(70_000).bytes());
     log.extend(b"\nyesterday\x1b[31m\n\n\n\n\n");
-    files.write("access.log", &log);
-    let output = files.replay(&["--json", "access.log"], b"");
-    let messages = stderr(&output);
+    files.write_file("access.log", &log);
+    let output = files.run_replay_with_policy(&["--json", "access.log"], b"");
+    let messages = stderr_text(&output);
     let report: Value = serde_json::from_str(&successful_stdout(output)).unwrap();
     assert_eq!((&report["requests"], &report["unparsable"]), (&json!(3), &json!(7)));
     let shown: Vec<&str> = messages.lines().collect();
@@ -446,16 +461,17 @@ fn unparsable_lines_are_counted_and_first_shown() {
 #[test]
 fn slightly_late_lines_are_reordered() {
     let files = ReplayFiles::new("late");
-    let requests = requests();
-    files.write("sorted.log", log_text(&requests));
+    let requests = generate_requests();
+    files.write_file("sorted.log", render_log(&requests));
     // Reverses the order within each half minute, but not of requests at the same time.
     let mut shuffled = requests.clone();
     for half_minute in shuffled.chunk_by_mut(|first, second| first.at / 30 == second.at / 30) {
         half_minute.sort_by_key(|request| std::cmp::Reverse(request.at));
     }
     assert!(shuffled != requests);
-    files.write("shuffled.log", log_text(&shuffled));
-    let (sorted, shuffled) = (files.json(&["sorted.log"]), files.json(&["shuffled.log"]));
+    files.write_file("shuffled.log", render_log(&shuffled));
+    let (sorted, shuffled) =
+        (files.json_report(&["sorted.log"]), files.json_report(&["shuffled.log"]));
     assert_eq!(shuffled["allowed"], sorted["allowed"]);
     assert_eq!(shuffled["out_of_order"], 0);
     assert_eq!((&shuffled["first"], &shuffled["last"]), (&sorted["first"], &sorted["last"]));
@@ -464,24 +480,25 @@ fn slightly_late_lines_are_reordered() {
 #[test]
 fn out_of_order_lines_are_counted() {
     let files = ReplayFiles::new("order");
-    let at = |at| LogRequest { at: START + at, ip: "::1".into(), method: "GET", path: "/".into() };
-    files.write("access.log", log_text(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
-    let report = files.json(&["--reorder", "0", "access.log"]);
+    let at =
+        |at| LogRequest { at: START_TIME + at, ip: "::1".into(), method: "GET", path: "/".into() };
+    files.write_file("access.log", render_log(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
+    let report = files.json_report(&["--reorder", "0", "access.log"]);
     assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
     assert_eq!(report["first"], "2026-01-02T03:04:00Z");
     assert_eq!(report["last"], "2026-01-02T03:04:10Z");
 }
 
 #[test]
-fn rule_counts_by_any_line_attribute() {
+fn rule_counts_by_any_log_line_attribute() {
     let files = ReplayFiles::new("attributes");
     let names = ["method", "path", "host", "ip", "header.referer", "header.user-agent", "user"];
     let policy =
         format!("rules: [ {{ name: all, per: [{}], limits: [0/min] }} ]", names.join(", "));
-    files.write("policy.yaml", policy);
+    files.write_file("policy.yaml", policy);
     let line = r#"::1 - alice [02/Jan/2026:04:04:00 +0100] "GET http://e.org:80/a?b HTTP/1.1" 200 1 "http://from/" "curl""#;
-    files.write("access.log", line);
-    let report = files.json(&["access.log"]);
+    files.write_file("access.log", line);
+    let report = files.json_report(&["access.log"]);
     let values = names.map(|name| report["top_denied"][0]["key"][name].as_str().unwrap());
     assert_eq!(values, ["GET", "/a", "e.org", "::/64", "http://from/", "curl", "alice"]);
 }
@@ -489,41 +506,41 @@ fn rule_counts_by_any_line_attribute() {
 #[test]
 fn only_rules_of_given_domain_are_replayed() {
     let files = ReplayFiles::new("domain");
-    files.write("access.log", log_text(&requests()));
-    let report = files.json(&["--domain", "other", "access.log"]);
+    files.write_file("access.log", render_log(&generate_requests()));
+    let report = files.json_report(&["--domain", "other", "access.log"]);
     let rules: Vec<_> =
         report["rules"].as_array().unwrap().iter().map(|rule| &rule["rule"]).collect();
     assert_eq!(rules, ["elsewhere"]);
     assert_ne!(report["denied"], 0);
 
-    let output = files.replay(&["--domain", "nowhere", "access.log"], b"");
-    assert!(stderr(&output).contains("no rule has domain `nowhere`"));
+    let output = files.run_replay_with_policy(&["--domain", "nowhere", "access.log"], b"");
+    assert!(stderr_text(&output).contains("no rule has domain `nowhere`"));
     assert!(successful_stdout(output).contains("\ndenied        0\n"));
 }
 
 #[test]
 fn keys_beyond_max_keys_are_reported() {
     let files = ReplayFiles::new("bound");
-    files.write("access.log", log_text(&requests()));
-    let report = files.json(&["--max-keys", "64", "access.log"]);
+    files.write_file("access.log", render_log(&generate_requests()));
+    let report = files.json_report(&["--max-keys", "64", "access.log"]);
     assert!(report["uncounted_by_key"].as_u64().unwrap() > 1000);
-    assert!(files.text(&["--max-keys", "64", "access.log"]).contains("beyond --max-keys"));
+    assert!(files.text_report(&["--max-keys", "64", "access.log"]).contains("beyond --max-keys"));
 }
 
 #[test]
 fn empty_log_is_accepted() {
     let files = ReplayFiles::new("empty");
-    files.write("access.log", "");
-    let report = files.json(&["access.log"]);
+    files.write_file("access.log", "");
+    let report = files.json_report(&["access.log"]);
     assert_eq!((&report["requests"], &report["first"]), (&json!(0), &Value::Null));
-    assert!(files.text(&["access.log"]).starts_with("requests      0\nfirst         -\n"));
+    assert!(files.text_report(&["access.log"]).starts_with("requests      0\nfirst         -\n"));
 }
 
 #[test]
 fn unknown_log_format_fails_with_hint() {
     let files = ReplayFiles::new("format");
-    files.write("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
-    let error = failure_message(files.replay(&["access.log"], b""));
+    files.write_file("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
+    let error = expect_failure(files.run_replay_with_policy(&["access.log"], b""));
     assert!(
         error.contains("none of 9 lines is an access log line in the common or combined format"),
         "{error}"
@@ -531,16 +548,16 @@ fn unknown_log_format_fails_with_hint() {
 }
 
 #[test]
-fn unreadable_log_is_named() {
+fn unreadable_log_error_names_file() {
     let files = ReplayFiles::new("unreadable");
-    let compressed = gzip(&log_text(&requests()));
-    files.write("cut.gz", &compressed[..compressed.len() / 2]);
+    let compressed = gzip_compress(&render_log(&generate_requests()));
+    files.write_file("cut.gz", &compressed[..compressed.len() / 2]);
     let mut broken = compressed;
     let half = broken.len() / 2;
     broken[half..half + 64].fill(0xff);
-    files.write("broken.gz", broken);
+    files.write_file("broken.gz", broken);
     for log in ["missing.log", "cut.gz", "broken.gz", "."] {
-        let error = failure_message(files.replay(&[log], b""));
+        let error = expect_failure(files.run_replay_with_policy(&[log], b""));
         assert!(
             error.lines().any(|line| line.starts_with(&format!("{log}: cannot be read: "))),
             "{error}"
@@ -551,8 +568,8 @@ fn unreadable_log_is_named() {
 #[test]
 fn invalid_policy_is_reported_with_location() {
     let files = ReplayFiles::new("policy");
-    files.write("access.log", "");
-    files.write("policy.yaml", "rules:\n  - { name: a, limits: [10/fortnight] }\n");
-    let error = failure_message(files.replay(&["access.log"], b""));
+    files.write_file("access.log", "");
+    files.write_file("policy.yaml", "rules:\n  - { name: a, limits: [10/fortnight] }\n");
+    let error = expect_failure(files.run_replay_with_policy(&["access.log"], b""));
     assert!(error.starts_with("policy.yaml:2:") && error.contains("`fortnight`"), "{error}");
 }

@@ -1,14 +1,15 @@
-//! Limits suggested from a log.
+//! Tests of `slidegate replay --suggest`, which suggests limits from an access log.
 
 use slidegate::Policy;
 
 use super::*;
 
-const WINDOWS: [(&str, i64); 5] =
+const SUGGESTED_WINDOWS: [(&str, i64); 5] =
     [("1s", 1), ("10s", 10), ("1m", 60), ("1h", 3_600), ("1d", 86_400)];
 
-/// Returns the maximum number of requests of each client in any window of `window` seconds.
-fn peaks(
+/// Returns for each client the maximum number of its requests in any period of `window` seconds. `client` returns the
+/// key that identifies the client of a request.
+fn peak_per_client(
     requests: &[LogRequest],
     client: impl Fn(&LogRequest) -> String,
     window: i64,
@@ -23,17 +24,17 @@ fn peaks(
     clients.values().filter_map(|times| times.iter().map(|&end| inside(times, end)).max()).collect()
 }
 
-fn number(value: &Value) -> usize {
+fn as_usize(value: &Value) -> usize {
     value.as_u64().unwrap() as usize
 }
 
 #[test]
 fn suggested_max_is_minimal() {
     let files = ReplayFiles::new("smallest");
-    let requests = requests();
-    files.write("access.log", log_text(&requests));
+    let requests = generate_requests();
+    files.write_file("access.log", render_log(&requests));
     let report: Value = serde_json::from_str(&successful_stdout(
-        files.run(&["--suggest", "--json", "--headroom", "50%", "access.log"], b""),
+        files.run_replay(&["--suggest", "--json", "--headroom", "50%", "access.log"], b""),
     ))
     .unwrap();
     assert_eq!((&report["rules"], &report["denied"]), (&json!([]), &json!(0)));
@@ -42,21 +43,21 @@ fn suggested_max_is_minimal() {
     let windows = rule["windows"].as_array().unwrap();
     // The log covers 30 minutes, so the windows of an hour and a day are omitted.
     assert_eq!(windows.len(), 3);
-    for (suggestion, (name, window)) in windows.iter().zip(WINDOWS) {
+    for (suggestion, (name, window)) in windows.iter().zip(SUGGESTED_WINDOWS) {
         assert_eq!(suggestion["window"], name);
-        let peaks = peaks(&requests, |request| request.ip.clone(), window);
-        assert_eq!(number(&rule["clients"]), peaks.len());
+        let peaks = peak_per_client(&requests, |request| request.ip.clone(), window);
+        assert_eq!(as_usize(&rule["clients"]), peaks.len());
         let denied = |max: usize| peaks.iter().filter(|&&peak| peak > max).count();
         let choices = suggestion["choices"].as_array().unwrap();
         for (choice, per_mille) in choices.iter().zip([1, 10, 50]) {
             let smallest =
                 (0..).find(|&max| denied(max) * 1000 <= peaks.len() * per_mille).unwrap();
-            assert_eq!(number(&choice["max"]), smallest, "{name}: {choice}");
-            assert_eq!(number(&choice["denied_clients"]), denied(smallest));
-            assert_eq!(number(&choice["may_deny_clients"]), peaks.len() * per_mille / 1000);
-            let suggested = number(&choice["suggested_max"]);
+            assert_eq!(as_usize(&choice["max"]), smallest, "{name}: {choice}");
+            assert_eq!(as_usize(&choice["denied_clients"]), denied(smallest));
+            assert_eq!(as_usize(&choice["may_deny_clients"]), peaks.len() * per_mille / 1000);
+            let suggested = as_usize(&choice["suggested_max"]);
             assert!(suggested * 2 >= smallest * 3 && suggested < smallest * 3, "{choice}");
-            assert_eq!(number(&choice["still_denied_clients"]), denied(suggested));
+            assert_eq!(as_usize(&choice["still_denied_clients"]), denied(suggested));
         }
     }
 }
@@ -64,9 +65,9 @@ fn suggested_max_is_minimal() {
 #[test]
 fn suggestions_use_only_matching_requests() {
     let files = ReplayFiles::new("applies");
-    let requests = requests();
-    files.write("access.log", log_text(&requests));
-    let report = files.json(&["--suggest", "access.log"]);
+    let requests = generate_requests();
+    files.write_file("access.log", render_log(&requests));
+    let report = files.json_report(&["--suggest", "access.log"]);
     let rules = report["suggestions"]["rules"].as_array().unwrap();
     let named: Vec<_> = rules.iter().map(|rule| (&rule["rule"], &rule["per"])).collect();
     assert_eq!(
@@ -78,7 +79,7 @@ fn suggestions_use_only_matching_requests() {
         .filter(|request| request.method == "POST" && request.path.starts_with("/api/"))
         .collect();
     let client = |request: &LogRequest| format!("{} {}", request.ip, request.path);
-    let max = peaks(&writes, client, 10).into_iter().max().unwrap();
+    let max = peak_per_client(&writes, client, 10).into_iter().max().unwrap();
     assert_eq!(rules[1]["windows"][1]["choices"][0]["max"], max);
     // Denied requests are included in the suggestions.
     assert_ne!(report["denied"], 0);
@@ -87,20 +88,22 @@ fn suggestions_use_only_matching_requests() {
 #[test]
 fn suggested_policy_is_valid_and_accurate() {
     let files = ReplayFiles::new("paste");
-    files.write("access.log", log_text(&requests()));
-    let text = successful_stdout(files.run(&["--suggest", "--headroom", "0", "access.log"], b""));
+    files.write_file("access.log", render_log(&generate_requests()));
+    let text =
+        successful_stdout(files.run_replay(&["--suggest", "--headroom", "0", "access.log"], b""));
     let yaml = &text[text.find("# Suggested by").unwrap()..];
     let policy = Policy::from_yaml(yaml).unwrap();
     assert_eq!((policy.rules().len(), policy.rules()[0].name()), (1, "per-ip"));
     // 0.1 % of 300 clients is less than one client, so no client is denied.
-    files.write("policy.yaml", yaml);
-    let report = files.json(&["access.log"]);
+    files.write_file("policy.yaml", yaml);
+    let report = files.json_report(&["access.log"]);
     assert_eq!(report["denied"], 0);
     // The alternative of 5 %, which is in a comment, denies some clients, but at most 5 % per limit.
     let limits = yaml.lines().find_map(|line| line.trim().strip_prefix("# 5 % instead of 0.1 %: "));
     let rule = "name: per-ip, per: [ip], algorithm: sliding_log";
-    files.write("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", limits.unwrap()));
-    let report = files.json(&["--top", "1000", "access.log"]);
+    files
+        .write_file("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", limits.unwrap()));
+    let report = files.json_report(&["--top", "1000", "access.log"]);
     let clients = report["top_denied"].as_array().unwrap().len();
     assert!((1..=3 * 15).contains(&clients), "{clients}");
 }
@@ -109,15 +112,15 @@ fn suggested_policy_is_valid_and_accurate() {
 fn few_clients_share_one_suggestion() {
     let files = ReplayFiles::new("few");
     let request = |ip: i64| LogRequest {
-        at: START,
+        at: START_TIME,
         ip: format!("10.0.0.{ip}"),
         method: "GET",
         path: "/".into(),
     };
     let requests: Vec<_> = (1..=10).flat_map(|ip| vec![request(ip); ip as usize]).collect();
-    files.write("access.log", log_text(&requests));
+    files.write_file("access.log", render_log(&requests));
     assert_eq!(
-        successful_stdout(files.run(&["--suggest", "access.log"], b"")),
+        successful_stdout(files.run_replay(&["--suggest", "access.log"], b"")),
         "\
 requests      55
 first         2026-01-02T03:04:00Z
@@ -151,10 +154,10 @@ rules:
 #[test]
 fn clients_are_identified_by_any_attributes() {
     let files = ReplayFiles::new("per");
-    files.write("access.log", log_text(&requests()));
+    files.write_file("access.log", render_log(&generate_requests()));
     let arguments = ["--suggest", "--json", "--per", "ip,header.user-agent", "access.log"];
     let report: Value =
-        serde_json::from_str(&successful_stdout(files.run(&arguments, b""))).unwrap();
+        serde_json::from_str(&successful_stdout(files.run_replay(&arguments, b""))).unwrap();
     let rule = &report["suggestions"]["rules"][0];
     assert_eq!(rule["rule"], "per-ip-header.user-agent");
     assert_eq!(rule["per"], json!(["ip", "header.user-agent"]));
@@ -162,20 +165,21 @@ fn clients_are_identified_by_any_attributes() {
 }
 
 #[test]
-fn invalid_per_is_quoted_as_given() {
+fn invalid_per_error_quotes_argument() {
     let files = ReplayFiles::new("per-wrong");
-    files.write("access.log", "");
-    let error = failure_message(files.run(&["--suggest", "--per", "ip,ip", "access.log"], b""));
+    files.write_file("access.log", "");
+    let error =
+        expect_failure(files.run_replay(&["--suggest", "--per", "ip,ip", "access.log"], b""));
     assert!(error.starts_with("--per ip,ip: `ip` is listed in `per` twice"), "{error}");
 }
 
 #[test]
 fn log_without_clients_suggests_nothing() {
     let files = ReplayFiles::new("nobody");
-    files.write("access.log", "");
-    let text = successful_stdout(files.run(&["--suggest", "access.log"], b""));
+    files.write_file("access.log", "");
+    let text = successful_stdout(files.run_replay(&["--suggest", "access.log"], b""));
     assert!(text.ends_with("so no limit is suggested.)\n"), "{text}");
-    let json = successful_stdout(files.run(&["--suggest", "--json", "access.log"], b""));
+    let json = successful_stdout(files.run_replay(&["--suggest", "--json", "access.log"], b""));
     let json: Value = serde_json::from_str(&json).unwrap();
     assert!(Policy::from_yaml(json["suggestions"]["policy"].as_str().unwrap()).is_ok());
 }
@@ -183,8 +187,9 @@ fn log_without_clients_suggests_nothing() {
 #[test]
 fn clients_beyond_max_keys_are_reported() {
     let files = ReplayFiles::new("suggest-bound");
-    files.write("access.log", log_text(&requests()));
-    let text = successful_stdout(files.run(&["--suggest", "--max-keys", "64", "access.log"], b""));
+    files.write_file("access.log", render_log(&generate_requests()));
+    let text =
+        successful_stdout(files.run_replay(&["--suggest", "--max-keys", "64", "access.log"], b""));
     assert!(text.contains("limits for per-ip, of 64 clients"), "{text}");
     assert!(text.contains("of keys beyond --max-keys are omitted"), "{text}");
 }
@@ -192,7 +197,7 @@ fn clients_beyond_max_keys_are_reported() {
 #[test]
 fn contradictory_arguments_are_rejected() {
     let files = ReplayFiles::new("sense");
-    files.write("access.log", "");
+    files.write_file("access.log", "");
     for arguments in [
         &["access.log"][..],
         &["--per", "ip", "access.log"],
@@ -200,6 +205,6 @@ fn contradictory_arguments_are_rejected() {
         &["--suggest", "--headroom", "-1%", "access.log"],
         &["--policy", "policy.yaml", "--headroom", "10%", "access.log"],
     ] {
-        assert_eq!(files.run(arguments, b"").status.code(), Some(2), "{arguments:?}");
+        assert_eq!(files.run_replay(arguments, b"").status.code(), Some(2), "{arguments:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The commands `slidegate validate`, `explain` and `schema`.
+//! Tests of the commands `slidegate validate`, `slidegate explain` and `slidegate schema`.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use common::{TempFile, slidegate};
+use common::{TempFile, slidegate_command};
 use serde_json::Value;
 
 const POLICY: &str = r#"
@@ -41,30 +41,30 @@ rules:
     cluster: { on_partition: bounded }
 "#;
 
-fn run(arguments: &[&str]) -> Output {
-    slidegate().args(arguments).output().unwrap()
+fn run_slidegate(arguments: &[&str]) -> Output {
+    slidegate_command().args(arguments).output().unwrap()
 }
 
-fn utf8(bytes: &[u8]) -> &str {
+fn parse_utf8(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-/// Runs the program, which must succeed, and returns its standard output.
+/// Runs `slidegate` and returns its standard output. Panics if the program fails.
 fn run_successfully(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(output.status.success(), "{}", utf8(&output.stderr));
-    utf8(&output.stdout).to_owned()
+    let output = run_slidegate(arguments);
+    assert!(output.status.success(), "{}", parse_utf8(&output.stderr));
+    parse_utf8(&output.stdout).to_owned()
 }
 
-/// Runs the program, which must fail with an exit code, and returns its standard error.
-fn run_with_failure(arguments: &[&str], code: i32) -> String {
-    let output = run(arguments);
-    assert_eq!(output.status.code(), Some(code), "{}", utf8(&output.stdout));
-    utf8(&output.stderr).to_owned()
+/// Runs `slidegate` and returns its standard error. Panics unless the program exits with `code`.
+fn run_expecting_failure(arguments: &[&str], code: i32) -> String {
+    let output = run_slidegate(arguments);
+    assert_eq!(output.status.code(), Some(code), "{}", parse_utf8(&output.stdout));
+    parse_utf8(&output.stderr).to_owned()
 }
 
-/// Returns the files of a folder with an extension, sorted.
-fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+/// Returns the paths of all files in a folder with this extension, sorted.
+fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
@@ -72,48 +72,50 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The expected messages of each `.yaml` file are in the `.txt` file of the same name.
+/// The expected error messages of each broken `.yaml` policy are in the `.txt` file with the same name.
 #[test]
-fn broken_policies_have_the_expected_errors() {
+fn broken_policies_have_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
-    let broken = files(&folder, "yaml");
+    let broken = files_with_extension(&folder, "yaml");
     assert_eq!(broken.len(), 18);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
-        let output = slidegate().current_dir(&folder).args(["validate", name]).output().unwrap();
+        let output =
+            slidegate_command().current_dir(&folder).args(["validate", name]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{name}");
         let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
-        assert_eq!(utf8(&output.stderr), expected, "{name}");
-        assert_eq!(utf8(&output.stdout), "", "{name}");
+        assert_eq!(parse_utf8(&output.stderr), expected, "{name}");
+        assert_eq!(parse_utf8(&output.stdout), "", "{name}");
     }
 }
 
-/// The expected warnings of each `.yaml` file are in the `.txt` file of the same name.
+/// The expected warnings of each valid `.yaml` policy are in the `.txt` file with the same name.
 #[test]
 fn warned_policies_are_valid_with_expected_warnings() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/warned");
-    let warned = files(&folder, "yaml");
+    let warned = files_with_extension(&folder, "yaml");
     assert_eq!(warned.len(), 4);
     for path in warned {
         let name = path.file_name().unwrap().to_str().unwrap();
-        let output = slidegate().current_dir(&folder).args(["validate", name]).output().unwrap();
+        let output =
+            slidegate_command().current_dir(&folder).args(["validate", name]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{name}");
         let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
-        assert_eq!(utf8(&output.stderr), expected, "{name}");
-        assert!(utf8(&output.stdout).starts_with(&format!("{name}: fine, ")), "{name}");
+        assert_eq!(parse_utf8(&output.stderr), expected, "{name}");
+        assert!(parse_utf8(&output.stdout).starts_with(&format!("{name}: fine, ")), "{name}");
     }
 }
 
 #[test]
-fn warnings_are_printed_with_errors_of_others() {
+fn warnings_are_printed_when_other_files_fail() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate");
-    let output = slidegate()
+    let output = slidegate_command()
         .current_dir(&folder)
         .args(["validate", "warned/02-routes.yaml", "broken/12-routes.yaml"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let stderr = utf8(&output.stderr);
+    let stderr = parse_utf8(&output.stderr);
     assert!(stderr.starts_with("warned/02-routes.yaml:2:5: warning: `:id`"), "{stderr}");
     assert!(stderr.contains("\nbroken/12-routes.yaml:1:10: a route begins with `/`"), "{stderr}");
 }
@@ -150,17 +152,17 @@ domain `llm`
     at most 414 B for each key in memory
 ";
     assert_eq!(run_successfully(&["validate", path]), format!("{path}{expected}"));
-    assert_eq!(utf8(&run(&["validate", path]).stderr), "", "no warning");
+    assert_eq!(parse_utf8(&run_slidegate(&["validate", path]).stderr), "", "no warning");
 }
 
 #[test]
-fn each_of_several_policies_is_reported() {
+fn every_given_policy_is_reported() {
     let (valid, invalid) = (TempFile::new(".yaml", POLICY), TempFile::new(".yaml", "rules: 5\n"));
     let (valid, invalid) = (valid.path().to_str().unwrap(), invalid.path().to_str().unwrap());
-    let output = run(&["validate", invalid, valid, "/nowhere.yaml"]);
+    let output = run_slidegate(&["validate", invalid, valid, "/nowhere.yaml"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(utf8(&output.stdout).starts_with(&format!("{valid}: fine, 2 rules")));
-    let stderr = utf8(&output.stderr);
+    assert!(parse_utf8(&output.stdout).starts_with(&format!("{valid}: fine, 2 rules")));
+    let stderr = parse_utf8(&output.stderr);
     assert!(stderr.starts_with(&format!("{invalid}:1:8: found `5` where a list")));
     assert!(stderr.contains("/nowhere.yaml: cannot be read: "), "{stderr}");
 }
@@ -217,10 +219,10 @@ denied by search, permanently
 }
 
 #[test]
-fn explain_errors_name_the_cause() {
+fn explain_errors_name_cause() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str], code: i32| {
-        run_with_failure(
+        run_expecting_failure(
             &[&["explain", "--policy", file.path().to_str().unwrap()], arguments].concat(),
             code,
         )
@@ -235,7 +237,7 @@ fn explain_errors_name_the_cause() {
     assert!(explain(&["--cost", "many"], 2).contains("invalid value 'many'"));
 }
 
-/// Parses a policy into JSON without validation, as an editor does.
+/// Parses a YAML policy into a JSON value without validation, as an editor does before it applies the schema.
 fn parse_yaml(yaml: &str) -> Value {
     serde_saphyr::from_str(yaml).unwrap()
 }
@@ -252,7 +254,7 @@ fn schema_accepts_valid_and_rejects_invalid_policies() {
     };
     assert_valid(POLICY);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    for example in files(&root, "yaml") {
+    for example in files_with_extension(&root, "yaml") {
         assert_valid(&fs::read_to_string(example).unwrap());
     }
     for invalid in [
