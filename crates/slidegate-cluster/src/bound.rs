@@ -3,7 +3,7 @@
 //! A node stops admitting requests for a key when it has charged `max_unsynced` units (N below) that not every member
 //! has acknowledged. A single charge above N is admitted if the node has no unacknowledged units. So at most C = max(N,
 //! largest cost) units of each node are unknown to any other node. A node that admits a request sees at most max units
-//! including the request, and misses at most C units of each other node: so all nodes together admit at most max +
+//! including the request, and misses at most C units of each other node. So all nodes together admit at most max +
 //! (nodes - 1) * C units into the counts that the node decides by. `nodes` is the number of incarnations that charge
 //! within the window: a node that restarts counts twice.
 //!

@@ -2,7 +2,7 @@
 //!
 //! The engine has no I/O and no clock. Its inputs are the time, received frames and membership changes. Its outputs are
 //! frames to send and a [`Progress`]: the flushes of this node that the other members have acknowledged. Decisions read
-//! nothing else of the engine.
+//! nothing but this progress from the engine.
 //!
 //! # Protocol
 //!
@@ -16,27 +16,28 @@
 //!
 //! # Why the bound holds
 //!
-//! *At most C = max(N, largest cost) units charged by a node X are unknown to any node that may charge freely, that is,
-//! more than C units.* A node admits a charge if it has at most N unacknowledged units including the charge, or none
-//! before it. So at any moment, the total is at most the units that the last admitting node saw, at most max, plus C
-//! for each other node. This requires the following properties of acknowledgements:
+//! N is the `max_unsynced` of a rule, and C is max(N, largest cost). A node *charges freely* if it charges more than C
+//! units. The bound of the overshoot follows from one rule: *at most C units charged by a node X are unknown to any
+//! node that may charge freely.* A node admits a charge if it has at most N unacknowledged units including the charge,
+//! or none before it. So at any moment, the total is at most the units that the last admitting node saw, at most max,
+//! plus C for each other node. This requires the following properties of acknowledgements:
 //!
 //! 1. A peer acknowledges merged updates only, and merged counters only grow. So all members know the updates that all
 //!    have acknowledged.
-//! 2. **A joining node knows nothing, so no node may rely on it.** It may not charge more than C either: to charge
-//!    more, it needs the acknowledgement of each member. An acknowledgement is applied only after everything that its
-//!    sender sent before it has arrived. A node acknowledges nothing to a peer before it has sent its full state to
-//!    that peer in the current epoch. So a node that charges freely has received the full state of each member, and no
-//!    member has to wait until a joining node has received earlier charges.
+//! 2. **A joining node knows nothing, so no node may rely on it.** The joining node may not charge more than C either:
+//!    to charge more, it needs the acknowledgement of each member. An acknowledgement is applied only after everything
+//!    that its sender sent before it has arrived. A node acknowledges nothing to a peer before it has sent its full
+//!    state to that peer in the current epoch. So a node that charges freely has received the full state of each
+//!    member, and no member has to wait until a joining node has received earlier charges.
 //! 3. A joining node needs the acknowledgement of all members on the rosters that it receives. If two nodes join at the
 //!    same time through different members, one is on the other's roster: a member that acknowledges to both has sent
 //!    one of them a roster with the other.
-//! 4. A silent member is required until all units that it may have charged freely have expired: until it has been
-//!    without our acknowledgements for longer than a window. This applies to us only if we are part of a majority, and
-//!    then not to the silent member, which is in the minority. Voters are settled members: all members knew them before
-//!    they first charged freely. A node that enters a majority later also waits for a window, since other members of
-//!    that majority may just have stopped waiting for it. When a silent member returns, it receives the full state
-//!    before any acknowledgement.
+//! 4. A silent member is required until all units that it may have charged freely have expired: until the silent member
+//!    has been without acknowledgements of this node for longer than a window. This exception applies to this node only
+//!    if it is part of a majority, and then not to the silent member, which is in the minority. Voters are settled
+//!    members: all members knew them before they first charged freely. A node that enters a majority later also waits
+//!    for a window, since other members of that majority may just have stopped waiting for it. When a silent member
+//!    returns, it receives the full state before any acknowledgement.
 //! 5. A member that has left charges nothing more. Its last unacknowledged charges are at most C, as for any other
 //!    member.
 //!
