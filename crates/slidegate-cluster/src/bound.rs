@@ -1,23 +1,25 @@
-//! Upper bound of the units that a cluster admits beyond its limits.
+//! Upper bound of the overshoot: the units that a cluster admits beyond a limit.
 //!
 //! A node stops admitting requests for a key when it has charged `max_unsynced` units (N below) that not every member
 //! has acknowledged. A single charge above N is admitted if the node has no unacknowledged units. So at most C = max(N,
 //! largest cost) units of each node are unknown to any other node. A node that admits a request sees at most max units
-//! including the request, and misses at most C units of each other node: together at most max + (nodes - 1) * C in the
-//! counts that it decides by. `nodes` is the number of incarnations that charge within the window: a node that restarts
-//! counts twice.
+//! including the request, and misses at most C units of each other node. So all nodes together admit at most max +
+//! (nodes - 1) * C units into the counts that the node decides by. `nodes` is the number of incarnations that charge
+//! within the window: a node that restarts counts twice.
 //!
-//! The buckets of `sliding_buckets` cover the whole window in each decision, so this bound holds for any window. A
-//! window can overlap two windows of a `fixed_window` and two counts of a `sliding_window`. Each of the two is limited
-//! separately, so each can be exceeded by this amount.
+//! The bound holds for any window of a `sliding_buckets` limit, since its buckets cover the whole window in each
+//! decision. An arbitrary time range of the window's length can overlap two windows of a `fixed_window` limit, or two
+//! counts of a `sliding_window` limit. Each of the two is limited separately, so each can exceed its maximum by this
+//! amount.
 
 use slidegate::{Algorithm, Limit};
 
-/// Returns the maximum number of units that the nodes of a cluster admit into any window of the limit's length, beyond
-/// the guarantee of its algorithm. Windows refer to the timestamps that the nodes assigned to the charges.
+/// Returns the maximum number of units, in any window of the limit's length, that a cluster admits beyond the maximum
+/// of a single node. A charge belongs to a window by the timestamp that the charging node has assigned to it.
 ///
-/// - `nodes`: incarnations of nodes that charge within the window, at least 1.
-/// - `max_unsynced`: the value of the rule, otherwise [`default_max_unsynced`].
+/// - `nodes`: number of node incarnations that charge within the window, at least 1. A restarted node counts twice.
+/// - `max_unsynced`: units that a node may charge before every member has acknowledged them. If the rule does not set
+///   the value, it is [`default_max_unsynced`].
 /// - `largest_cost`: the largest cost of one request, in units.
 ///
 /// ```
@@ -39,13 +41,13 @@ pub fn overshoot_bound(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cos
 }
 
 /// Returns the maximum number of units that the nodes of a cluster admit into any window of the limit's length: the
-/// guarantee of its algorithm plus [`overshoot_bound`].
+/// maximum of a single node plus [`overshoot_bound`].
 pub fn max_units_in_window(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
     algorithm_bound(limit).saturating_add(overshoot_bound(limit, nodes, max_unsynced, largest_cost))
 }
 
-/// Returns the default of `max_unsynced`: the units that one of `nodes` nodes may charge before every member has
-/// acknowledged them.
+/// Returns the default value of `max_unsynced`, the number of units that a node may charge before every member has
+/// acknowledged them. It is the capacity of the limit divided by twice the number of nodes, but at least 1.
 pub fn default_max_unsynced(limit: &Limit, nodes: u64) -> u64 {
     (limit.capacity() / nodes.max(1).saturating_mul(2)).max(1)
 }
@@ -61,7 +63,7 @@ fn algorithm_bound(limit: &Limit) -> u64 {
     }
 }
 
-/// Returns the number of separately limited counts that one window can overlap.
+/// Returns the number of counts that one window can overlap. Each count is limited separately.
 fn overlapping_counts(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,
@@ -73,12 +75,12 @@ fn overlapping_counts(limit: &Limit) -> u64 {
 mod tests {
     use super::*;
 
-    fn limit(max: u64, algorithm: Algorithm) -> Limit {
+    fn new_limit(max: u64, algorithm: Algorithm) -> Limit {
         Limit::new(format!("{max}/min").parse().unwrap(), algorithm).unwrap()
     }
 
     #[test]
-    fn single_node_bound_matches_its_algorithm() {
+    fn single_node_bound_equals_algorithm_bound() {
         for limit in slidegate::testkit::properties::limits() {
             let algorithm_bound = slidegate::testkit::properties::max_units_in_window(&limit);
             assert_eq!(max_units_in_window(&limit, 1, 100, 100), algorithm_bound, "{limit}");
@@ -86,16 +88,16 @@ mod tests {
     }
 
     #[test]
-    fn bound_covers_each_overlapping_count() {
-        let buckets = limit(100, Algorithm::SlidingBuckets { precision: None });
+    fn bound_applies_to_each_overlapping_count() {
+        let buckets = new_limit(100, Algorithm::SlidingBuckets { precision: None });
         assert_eq!(max_units_in_window(&buckets, 3, 10, 25), 100 + 2 * 25);
-        let window = limit(100, Algorithm::SlidingWindow);
+        let window = new_limit(100, Algorithm::SlidingWindow);
         assert_eq!(max_units_in_window(&window, 3, 10, 1), 199 + 2 * 2 * 10);
     }
 
     #[test]
-    fn bound_saturates_at_maximum() {
-        let window = limit(100, Algorithm::SlidingWindow);
+    fn bound_saturates_at_u64_max() {
+        let window = new_limit(100, Algorithm::SlidingWindow);
         assert_eq!(max_units_in_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
         assert_eq!(overshoot_bound(&window, 0, 7, 7), 0);
     }

@@ -1,10 +1,12 @@
-//! Counters of all keys, by fingerprint, in shards that each have their own lock.
+//! The counters of all keys on a node. A counter is found by the fingerprint (keyed hash) of its key, in one of many
+//! shards that each have their own lock.
 //!
-//! Decisions read and charge states, which are stored in the same tables as in the memory store. Replicas hold the
-//! counters that nodes exchange. A request locks its shards in ascending order, so it is one atomic step and cannot
-//! deadlock with others. Idle keys are evicted when new keys arrive, as in the memory store.
+//! Each key has a state, which decisions read and charge. States are stored in the same tables as in the memory store.
+//! A replicated key also has a replica, which holds the counters that nodes exchange. A request locks all of its shards
+//! in ascending order, so a decision is one atomic step and cannot deadlock with other requests. Idle keys are evicted
+//! when new keys arrive, as in the memory store.
 
-/// Runs `$body` with `$counter` bound to the inner counter of any type.
+/// Evaluates `$body` with `$counter` bound to the counter inside an `AnyAdditive`, for each of its algorithms.
 macro_rules! with_counter {
     ($any:expr, $counter:ident => $body:expr) => {
         match $any {
@@ -39,24 +41,24 @@ use crate::progress::SharedProgress;
 use crate::replica::KeyReplica;
 
 use kinds::{CounterKinds, KindId};
-use shard::{HasTable, KeyState, Shard};
+use shard::{HasStateTable, KeyState, Shard};
 
 pub use decide::{Attempt, CapPolicy};
 
 /// Maximum number of shards.
 const MAX_SHARDS: usize = 1024;
 
-/// Number of shards that one call of [`Counters::prune`] visits.
+/// Number of shards that one call of [`Counters::prune`] cleans up.
 const PRUNED_SHARDS_PER_CALL: usize = 64;
 
-/// Number of decisions in a shard between two sweeps.
+/// Number of decisions in a shard between two sweeps, which remove expired keys.
 const DECISIONS_PER_SWEEP: u8 = 64;
 
 /// The counters of all keys on this node.
 pub struct Counters {
     incarnation: Incarnation,
     secret: FingerprintSecret,
-    /// The start of coarse time, in microseconds since the Unix epoch.
+    /// The zero point of coarse time (units of 65.536 ms), in microseconds since the Unix epoch.
     start_us: u64,
     max_clock_skew_us: u64,
     sync_interval: Duration,
@@ -66,7 +68,7 @@ pub struct Counters {
     max_memory: usize,
     /// Memory of the states of all shards, in bytes.
     state_bytes: AtomicUsize,
-    /// Memory of the replicas of all shards as of their last count, in bytes.
+    /// Memory of the replicas of all shards in bytes, as counted most recently.
     replica_bytes: AtomicUsize,
     evicted: AtomicU64,
     /// The first shard that the next call of [`Counters::prune`] visits.
@@ -80,7 +82,7 @@ pub struct Counters {
 #[repr(align(64))]
 struct PaddedShard(Mutex<Shard>);
 
-/// The key of the fingerprint hash, identical on every node of a cluster.
+/// The secret key of the hash that computes key fingerprints, identical on every node of a cluster.
 #[derive(Clone)]
 pub struct FingerprintSecret([u8; 16]);
 
@@ -99,24 +101,24 @@ impl BuildHasher for FingerprintSecret {
     }
 }
 
-/// The shard and counter of a hit.
+/// The place at which a hit is counted: the shard, the fingerprint of the key, and the type of the counter.
 #[derive(Clone, Copy)]
 struct HitLocation {
     shard: usize,
     fingerprint: u64,
-    /// Offset of the counter's clock ahead of the node's clock, in microseconds.
+    /// Phase of the key: microseconds that are added to the time of the node to get the time of the counter.
     phase_us: u64,
     counter: AnyAdditive,
 }
 
-/// The shards locked by one request, in ascending order.
+/// The shards that one request has locked, with their indices, in ascending order.
 type LockedShards<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); 4]>;
 
 /// Settings of [`Counters`].
 pub struct CounterSettings {
     /// The incarnation of this node.
     pub incarnation: Incarnation,
-    /// The key of the fingerprint hash.
+    /// The secret key of the hash that computes key fingerprints.
     pub secret: FingerprintSecret,
     /// Maximum difference between the clocks of two nodes, in microseconds.
     pub max_clock_skew_us: u64,
@@ -124,12 +126,12 @@ pub struct CounterSettings {
     pub sync_interval: Duration,
     /// Maximum number of keys.
     pub max_keys: usize,
-    /// Maximum memory of all keys, in bytes.
+    /// Maximum memory of the counters of all keys, in bytes.
     pub max_memory: usize,
 }
 
 impl Counters {
-    /// Creates empty counters.
+    /// Creates the counters of a node, without any keys.
     pub fn new(settings: CounterSettings, now: Timestamp) -> Self {
         let shards = (settings.max_keys / 1024).next_power_of_two().clamp(64, MAX_SHARDS);
         Self {
@@ -152,7 +154,8 @@ impl Counters {
         }
     }
 
-    /// Returns the progress of the other members, which the replication engine publishes.
+    /// Returns the replication progress of the other members. The replication engine publishes the progress, and
+    /// decisions read it.
     pub fn progress(&self) -> &Arc<SharedProgress> {
         &self.progress
     }
@@ -162,13 +165,14 @@ impl Counters {
         self.incarnation
     }
 
-    /// Returns the number of keys, including expired keys that are not swept yet.
+    /// Returns the number of keys, including expired keys that have not been removed yet.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Returns the memory of all keys in bytes: the states that decisions read, and the replicas kept for other nodes.
-    /// The size of the replicas is recounted every few seconds. Queued messages to other nodes are not included.
+    /// Returns the memory of the counters of all keys in bytes: the states that decisions read, and the replicas that
+    /// are exchanged with other nodes. The size of the replicas is recounted every few seconds. Queued messages to
+    /// other nodes are not included.
     pub fn memory_bytes(&self) -> usize {
         self.state_bytes.load(Ordering::Relaxed) + self.replica_bytes.load(Ordering::Relaxed)
     }
@@ -178,31 +182,31 @@ impl Counters {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Returns the measured overshoot.
+    /// Returns the histogram of measured overshoot: units counted above max.
     pub fn overshoot(&self) -> &OvershootHistogram {
         &self.overshoot
     }
 
     #[inline(always)]
-    fn locate(&self, hit: &Hit<'_>) -> Result<HitLocation, StoreError> {
+    fn locate_hit(&self, hit: &Hit<'_>) -> Result<HitLocation, StoreError> {
         let Some(counter) = hit.limit.additive() else {
-            return Err(unsupported(hit));
+            return Err(unsupported_error(hit));
         };
         // 0 marks an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
         let phase_us = hit.limit.phase_us(&hit.key);
-        Ok(HitLocation { shard: self.shard_of(fingerprint), fingerprint, phase_us, counter })
+        Ok(HitLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us, counter })
     }
 
-    fn locate_all(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[HitLocation; 4]>, StoreError> {
-        hits.iter().map(|hit| self.locate(hit)).collect()
+    fn locate_hits(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[HitLocation; 4]>, StoreError> {
+        hits.iter().map(|hit| self.locate_hit(hit)).collect()
     }
 
-    fn shard_of(&self, fingerprint: u64) -> usize {
+    fn shard_index(&self, fingerprint: u64) -> usize {
         (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
 
-    /// Locks the shards of these hits.
+    /// Locks the shards of the given hits, in ascending order.
     fn lock(&self, locations: &[HitLocation]) -> LockedShards<'_> {
         let mut shards: SmallVec<[usize; 4]> =
             locations.iter().map(|location| location.shard).collect();
@@ -211,20 +215,22 @@ impl Counters {
         shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect()
     }
 
-    /// Returns the time before which expired buckets are useless to every node, even to one whose clock is behind.
+    /// Returns the current time minus the maximum clock skew. A bucket that expired before this time has expired on
+    /// every node, even on a node whose clock is behind.
     fn retention_start(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros().saturating_sub(self.max_clock_skew_us))
     }
 
-    /// Converts microseconds since the Unix epoch to coarse time.
-    fn coarse(&self, moment_us: u64) -> CoarseTime {
+    /// Converts microseconds since the Unix epoch to coarse time: units of 65.536 ms since the counters were created.
+    fn to_coarse_time(&self, moment_us: u64) -> CoarseTime {
         let coarse = moment_us.saturating_sub(self.start_us) >> 16;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
-    /// Inserts a state for a new key.
+    /// Inserts an empty state for a new key, and first evicts old keys if the key limit or the memory limit is reached.
+    /// Returns the index of the new slot.
     #[cold]
-    fn insert<C: HasTable>(
+    fn insert<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,
@@ -241,24 +247,25 @@ impl Counters {
             KeyState { kind, is_stale: replica_expiry_us.is_some(), ..KeyState::default() };
         let replica_expiry_us =
             replica_expiry_us.unwrap_or(0).saturating_add(self.max_clock_skew_us);
-        slot.expires = self.coarse(replica_expiry_us).saturating_add(1);
+        slot.expires = self.to_coarse_time(replica_expiry_us).saturating_add(1);
         at
     }
 
-    /// Counts one new key, and evicts an old key of the shard if there are too many.
+    /// Adds one to the number of keys, and evicts an old key of the shard if the number exceeds the maximum.
     fn evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
-        let now = self.coarse(now.as_micros());
+        let now = self.to_coarse_time(now.as_micros());
         self.sweep(shard, now);
         if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
             self.evict_one(&mut shard.states, now, |states| states.evict(now));
         }
     }
 
-    /// Removes expired counters and keys of the next shards, and evicts keys while memory is short. Repeated calls
-    /// visit all shards.
+    /// Removes expired counters and expired keys from the next shards, and evicts further keys while the memory limit
+    /// is exceeded. Repeated calls visit all shards in turn.
     pub fn prune(&self, now: Timestamp) {
         let first = self.next_pruned_shard.fetch_add(PRUNED_SHARDS_PER_CALL, Ordering::Relaxed);
-        let (retention_start, coarse) = (self.retention_start(now), self.coarse(now.as_micros()));
+        let (retention_start, coarse) =
+            (self.retention_start(now), self.to_coarse_time(now.as_micros()));
         for index in first..first + PRUNED_SHARDS_PER_CALL {
             let shard = &mut *self.shards[index % self.shards.len()].0.lock();
             shard.replicas.remove_expired(retention_start);
@@ -269,12 +276,12 @@ impl Counters {
         }
     }
 
-    /// Sweeps part of the shard once every [`DECISIONS_PER_SWEEP`] decisions.
+    /// Removes expired keys from part of the shard, once every [`DECISIONS_PER_SWEEP`] decisions.
     #[inline]
     fn sweep_periodically(&self, shard: &mut Shard, now: Timestamp) {
         shard.unswept = (shard.unswept + 1) % DECISIONS_PER_SWEEP;
         if shard.unswept == 0 {
-            self.sweep(shard, self.coarse(now.as_micros()));
+            self.sweep(shard, self.to_coarse_time(now.as_micros()));
         }
     }
 
@@ -285,7 +292,7 @@ impl Counters {
 }
 
 impl HitLocation {
-    /// Converts the node's time to the counter's clock.
+    /// Returns the time of the counter: the time of the node plus the phase of the key.
     #[inline(always)]
     fn counter_time(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)
@@ -297,10 +304,10 @@ fn locked_shard_mut<'h>(locked: &'h mut LockedShards<'_>, location: &HitLocation
     &mut locked[index].1
 }
 
-/// Checks whether a limit can be counted by several nodes.
+/// Checks that several nodes can count a limit together, which depends on its algorithm.
 ///
 /// # Errors
-/// Returns the reason and an alternative algorithm if it cannot.
+/// Returns the reason and an alternative algorithm if the limit cannot be counted by several nodes.
 pub fn supports(limit: &Limit) -> Result<(), String> {
     let algorithm = limit.algorithm();
     let (reason, alternative) = match algorithm {
@@ -317,6 +324,6 @@ pub fn supports(limit: &Limit) -> Result<(), String> {
     Err(format!("a cluster cannot count by `{algorithm}`: {reason}; use {alternative}"))
 }
 
-fn unsupported(hit: &Hit<'_>) -> StoreError {
+fn unsupported_error(hit: &Hit<'_>) -> StoreError {
     StoreError::Unsupported(supports(hit.limit).err().unwrap_or_default())
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use slidegate::{Hit, OnPartition};
 
-/// Cluster options of one hit.
+/// Cluster options of the rule that a hit belongs to.
 pub(crate) struct HitOptions {
     max_unsynced: Option<u64>,
     on_partition: OnPartition,
@@ -22,9 +22,10 @@ impl HitOptions {
         }
     }
 
-    /// Returns whether `units` may be charged before every member has acknowledged them.
+    /// Returns `true` if a node may have `units` units that not every member has acknowledged, in a cluster of `nodes`
+    /// nodes.
     #[inline]
-    pub(crate) fn allows(&self, units: u64, nodes: u32) -> bool {
+    pub(crate) fn allows_unsynced(&self, units: u64, nodes: u32) -> bool {
         match self.max_unsynced {
             Some(max) => units <= max,
             // Equivalent to `max_unsynced`, without a division.
@@ -32,7 +33,8 @@ impl HitOptions {
         }
     }
 
-    /// Returns the maximum number of units that may be charged before every member has acknowledged them.
+    /// Returns the maximum number of units of a node that not every member has acknowledged, in a cluster of `nodes`
+    /// nodes.
     pub(crate) fn max_unsynced(&self, nodes: u32) -> u64 {
         let share = self.capacity / (2 * u64::from(nodes.max(1)));
         self.max_unsynced.unwrap_or(share.max(1))

@@ -4,7 +4,7 @@
 //! network round trip.
 //!
 //! [`ClusterStore::start`] starts a node. [`counters`] makes decisions. [`replication`] exchanges updates and explains
-//! why the overshoot is [bounded](bound). [`membership`] knows the nodes, and [`transport`] carries frames that are
+//! why the overshoot is [bounded](bound). [`membership`] discovers the nodes, and [`transport`] carries frames that are
 //! authenticated by [`seal`].
 
 pub mod bound;

@@ -1,8 +1,9 @@
-//! Membership: nodes discover each other by seeds and gossip over UDP, and detect silent nodes.
+//! Membership: nodes discover each other through seed addresses and gossip over UDP, and detect nodes that have become
+//! silent.
 //!
-//! `chitchat` provides gossip and failure detection; its datagrams are sealed. This module adds the distinction between
-//! three kinds of nodes that are no longer seen: a node that *left* announced it, a node was *replaced* by a newer
-//! incarnation of the same name, or it is *silent*. A silent node may still admit requests.
+//! `chitchat` provides gossip and failure detection; its datagrams are authenticated. This module adds the distinction
+//! between three kinds of nodes that are no longer seen. A node has *left* if it announced its departure. A node was
+//! *replaced* if a newer incarnation has the same name. Any other node is *silent*, and may still admit requests.
 
 mod address;
 mod gossip;
@@ -31,26 +32,26 @@ pub use view::{Member, MembershipView};
 /// Cluster name for `chitchat`, identical for all clusters. Clusters are separated by their keys.
 const CLUSTER_ID: &str = "slidegate";
 
-/// Key of the gossip state by which a node announces that it leaves.
+/// Key in the gossip state of a node. A node sets it to announce that it leaves the cluster.
 const LEAVING_KEY: &str = "leaving";
 
 /// Interval between gossip rounds.
 const GOSSIP_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Number of gossip rounds for which a leaving node stays after its announcement.
+/// Number of gossip rounds for which a leaving node keeps running after it has announced its departure.
 const LEAVE_GOSSIP_ROUNDS: u32 = 3;
 
-/// Time for which an unseen node is remembered. Its state is gossiped for half that time. Nodes that are disconnected
-/// for longer find each other again by their seeds. With a longer time, a node that restarts repeatedly could fill
-/// datagrams.
+/// Time for which a node that is no longer seen is remembered. The state of such a node is gossiped for half of that
+/// time. Nodes that are disconnected for longer find each other again through their seeds. If the time were longer, the
+/// old incarnations of a node that restarts repeatedly could fill the datagrams.
 const DEAD_NODE_RETENTION: Duration = Duration::from_secs(600);
 
-/// Settings of a membership.
+/// Settings of the membership of one node.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The name of this node, unique in the cluster.
     pub name: String,
-    /// A number that is larger at each start: the wall clock in microseconds.
+    /// A number that is larger after each restart of the node: the wall clock time of its start, in microseconds.
     pub generation: u64,
     /// The address at which other nodes reach this node for gossip and replication: see [`resolve_advertised`].
     pub advertise: SocketAddr,
@@ -64,7 +65,7 @@ pub struct Settings {
 /// A reason for which a node cannot join a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The name has an invalid length. It is part of every datagram.
+    /// The length of the node name is invalid. The length is limited, since the name is part of every datagram.
     #[error("node name has {0} bytes: use 1 to {MAX_NAME_BYTES}")]
     Name(usize),
     /// The gossip task could not start.
@@ -72,9 +73,9 @@ pub enum JoinError {
     Gossip(String),
 }
 
-/// Returns the incarnation of a node: its generation, followed by 12 bits of SHA-256 of its name. So each node can
-/// compute the incarnation of any other node, a restarted node has a larger one, and two nodes that start in the same
-/// microsecond differ by name.
+/// Returns the incarnation of a node: its generation, followed by 12 bits of SHA-256 of its name. Each node can thus
+/// compute the incarnation of any other node. A restarted node has a larger incarnation, and two nodes that start in
+/// the same microsecond differ by their names.
 pub fn incarnation(name: &str, generation: u64) -> Incarnation {
     let hash = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
     let name_hash =
@@ -82,7 +83,8 @@ pub fn incarnation(name: &str, generation: u64) -> Incarnation {
     Incarnation(generation << 12 | name_hash >> 4)
 }
 
-/// The membership of this node. Dropping it makes the node silent; [`leave`](Self::leave) announces it first.
+/// The membership of this node. If it is dropped, other nodes see this node as silent. [`leave`](Self::leave) announces
+/// the departure first.
 #[derive(Debug)]
 pub struct Membership {
     tasks: Option<GossipTasks>,
@@ -91,7 +93,7 @@ pub struct Membership {
     traffic: Arc<GossipTraffic>,
 }
 
-/// The background tasks, aborted on drop.
+/// The background tasks of a membership, aborted on drop.
 struct GossipTasks {
     gossip: Arc<ChitchatHandle>,
     watch_task: JoinHandle<()>,
@@ -113,7 +115,8 @@ impl Drop for GossipTasks {
 }
 
 impl Membership {
-    /// Starts to gossip over `socket` in Tokio tasks. Seals are dated by `clock`, the wall clock.
+    /// Starts to gossip over `socket` in Tokio tasks. `clock` is the wall clock, which dates the authenticated
+    /// datagrams.
     ///
     /// # Errors
     /// Returns an error if the name is invalid or the gossip task does not start.
@@ -163,7 +166,8 @@ impl Membership {
         self.incarnation
     }
 
-    /// Returns a receiver of the other nodes and their changes. It closes only when the gossip task fails.
+    /// Returns a watch receiver for the lists of other nodes that are live or have left. The receiver closes only when
+    /// the gossip task fails.
     pub fn view(&self) -> watch::Receiver<MembershipView> {
         self.view.clone()
     }
@@ -173,7 +177,7 @@ impl Membership {
         &self.traffic
     }
 
-    /// Announces that this node leaves, waits until the announcement has spread, and stops.
+    /// Announces that this node leaves, keeps gossiping for a few rounds to spread the announcement, and stops.
     pub async fn leave(mut self) {
         let Some(tasks) = self.tasks.take() else { return };
         let announce_leave = |chitchat: &mut chitchat::Chitchat| {
@@ -203,9 +207,10 @@ fn chitchat_config(chitchat_id: ChitchatId, seed_nodes: Vec<String>) -> Chitchat
     }
 }
 
-/// Returns the settings of the failure detector. A node is silent after ten times the mean interval between its
-/// heartbeats. The mean covers the last five intervals and five assumed intervals of 0.4 s, so it is between 0.2 s and,
-/// with high packet loss, 0.7 s. The time is thus typically 2 to 4 s and at most 7 s, regardless of the cluster size.
+/// Returns the settings of the failure detector. A node is silent when no heartbeat has arrived for ten times the mean
+/// interval between its heartbeats. The mean covers the last five intervals and five assumed intervals of 0.4 s, so it
+/// is between 0.2 s and, with high packet loss, 0.7 s. A node that stops is thus silent after typically 2 to 4 s and at
+/// most 7 s, regardless of the cluster size.
 fn failure_detector_config() -> FailureDetectorConfig {
     FailureDetectorConfig {
         phi_threshold: 10.0,

@@ -26,7 +26,8 @@ pub const VERSION: u8 = 1;
 /// Maximum size of a frame, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 
-/// Maximum size of a frame before its updates, without a roster, in bytes: version, kind and two integers.
+/// Maximum size of the header of an update frame, in bytes: version, kind, and the two integers of the position. The
+/// roster and the updates follow the header.
 const MAX_HEADER_BYTES: usize = 2 + 2 * MAX_VARINT_BYTES;
 
 const KIND_UPDATES: u8 = 0;
@@ -39,7 +40,8 @@ const FLAG_ROSTER: u8 = 0b1000;
 /// Position of a frame in the stream from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// Number of the epoch, from 1; 0 before the first epoch.
+    /// Number of the epoch, a part of the stream that begins with an initial state. The first epoch has number 1; 0
+    /// means that no epoch has begun.
     pub epoch: u64,
     /// Number of the frame within the epoch, from 1; 0 before the first frame.
     pub seq: u64,
@@ -61,9 +63,9 @@ pub enum Message {
 pub struct UpdateFrame {
     /// Position of the frame in the stream.
     pub position: Position,
-    /// Whether this frame completes the initial state of the epoch.
+    /// Whether this frame is the last frame of the initial state with which an epoch begins.
     pub is_complete: bool,
-    /// Members of the cluster, as known to the sender.
+    /// Members of the cluster, as known to the sender; `None` if the frame contains no roster.
     pub roster: Option<Roster>,
     /// The counter updates.
     pub updates: Vec<CounterUpdate>,
@@ -72,9 +74,9 @@ pub struct UpdateFrame {
 /// An acknowledgement that all frames of a stream up to a position have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// The last position without a gap before it.
+    /// The last received position before which no frame of the epoch is missing.
     pub received: Position,
-    /// The position that the acknowledging node's own stream in the opposite direction had reached.
+    /// The position that the acknowledging node had reached in its own stream in the opposite direction.
     pub sent: Position,
 }
 
@@ -97,10 +99,10 @@ pub enum MessageError {
     /// Bytes follow the end of the message.
     #[error("{0} bytes after the end of the message")]
     TrailingBytes(usize),
-    /// A variable-length integer is not in its canonical form.
+    /// A variable-length integer is not in its canonical (shortest) form.
     #[error("invalid integer encoding")]
     InvalidNumber,
-    /// A stream position contains a zero.
+    /// The epoch or the frame number of a stream position is zero.
     #[error("invalid stream position")]
     InvalidPosition,
     /// The roster contains an invalid name or flag, or too many entries.
@@ -109,15 +111,15 @@ pub enum MessageError {
     /// The bucket length or the number of buckets is out of range.
     #[error("invalid bucket length or number of buckets")]
     InvalidShape,
-    /// An update refers to a group that the frame does not contain.
+    /// An update refers to a group (bucket layout and incarnation) that the frame does not contain.
     #[error("update of an unknown group")]
     UnknownGroup,
-    /// The first update has no key.
+    /// The first update of the frame has no key. Only later updates may omit the key, to repeat the previous key.
     #[error("first update has no key")]
     MissingKey,
 }
 
-/// Decodes a frame.
+/// Decodes the message in a frame.
 ///
 /// # Errors
 ///
@@ -180,7 +182,7 @@ pub fn ack_frame(ack: &Ack) -> Vec<u8> {
     frame
 }
 
-/// Encodes the message of a leaving node as a frame.
+/// Encodes the message that a leaving node sends as a frame.
 pub fn leaving_frame() -> Vec<u8> {
     vec![VERSION, KIND_LEAVING]
 }
@@ -190,7 +192,7 @@ fn write_position(frame: &mut Vec<u8>, position: Position) {
     write_varint(frame, position.seq);
 }
 
-/// Content of an update frame without its position, identical for every recipient.
+/// Content of an update frame without its stream position. The content is identical for every recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameBody {
     flags: u8,
@@ -198,14 +200,16 @@ pub struct FrameBody {
 }
 
 impl FrameBody {
-    /// Encodes updates in their order, in as many bodies as necessary. Each body fits into one frame.
+    /// Encodes updates in the given order, and splits them into as many frame bodies as necessary. Each body fits into
+    /// one frame.
     pub fn from_updates(updates: &[CounterUpdate]) -> Vec<Self> {
         let mut bodies = FrameBodyBuilder::default();
         updates.iter().for_each(|update| bodies.push(update));
         bodies.finish()
     }
 
-    /// Encodes a roster without updates. With `is_complete` it completes the initial state of an epoch.
+    /// Encodes a roster without updates. If `is_complete` is `true`, the frame marks the end of the initial state of an
+    /// epoch.
     pub fn from_roster(roster: &Roster, is_complete: bool) -> Self {
         let mut bytes = Vec::new();
         roster.encode(&mut bytes);
@@ -214,12 +218,12 @@ impl FrameBody {
         Self { flags, bytes: bytes.into() }
     }
 
-    /// Returns the maximum size of the frame in bytes.
+    /// Returns the maximum size of a frame with this body, in bytes.
     pub fn max_frame_bytes(&self) -> usize {
         MAX_HEADER_BYTES + self.bytes.len()
     }
 
-    /// Returns the frame for a stream position.
+    /// Returns the complete frame that carries this body at a position of a stream.
     pub fn to_frame(&self, position: Position) -> Vec<u8> {
         let mut frame = Vec::with_capacity(self.max_frame_bytes());
         frame.extend_from_slice(&[VERSION, KIND_UPDATES | self.flags]);
@@ -229,7 +233,7 @@ impl FrameBody {
     }
 }
 
-/// A builder of frame bodies from single updates.
+/// A builder that packs counter updates into frame bodies.
 #[derive(Debug, Default)]
 pub struct FrameBodyBuilder {
     finished: Vec<FrameBody>,
@@ -237,22 +241,22 @@ pub struct FrameBodyBuilder {
 }
 
 impl FrameBodyBuilder {
-    /// Adds an update.
+    /// Adds an update to the current frame body. Begins a new body first if the current one is full.
     pub fn push(&mut self, update: &CounterUpdate) {
         if !self.encoder.has_capacity(MAX_MESSAGE_BYTES - MAX_HEADER_BYTES) {
-            self.close();
+            self.close_body();
         }
         self.encoder.push(update);
     }
 
-    fn close(&mut self) {
+    fn close_body(&mut self) {
         self.finished.push(FrameBody { flags: 0, bytes: self.encoder.take().into() });
     }
 
-    /// Returns all bodies; none if there was no update.
+    /// Returns all frame bodies. The list is empty if no update was added.
     pub fn finish(mut self) -> Vec<FrameBody> {
         if !self.encoder.is_empty() {
-            self.close();
+            self.close_body();
         }
         self.finished
     }

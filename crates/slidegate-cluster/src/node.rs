@@ -1,4 +1,4 @@
-//! A node: settings, start and leave. All parts of a running node are driven by one task.
+//! A cluster node: its settings, its start, and its departure. One task drives all parts of a running node.
 
 mod driver;
 mod status;
@@ -30,7 +30,7 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The address at which other nodes reach this node, if different from `listen`.
     pub advertise: Option<SocketAddr>,
-    /// Addresses or names of other nodes, with ports; may include this node.
+    /// Addresses or host names of other nodes, each with a port. The list may include this node.
     pub seeds: Vec<String>,
     /// The name of this node; by default its address.
     pub name: Option<String>,
@@ -38,17 +38,17 @@ pub struct Settings {
     pub key: Option<String>,
     /// Interval at which nodes send changed counters to each other.
     pub sync_interval: Duration,
-    /// Maximum wait of a request for other nodes.
+    /// Maximum time for which a request waits for acknowledgements of other nodes.
     pub sync_wait: Duration,
     /// Maximum difference between the clocks of two nodes.
     pub max_clock_skew: Duration,
     /// Maximum number of keys.
     pub max_keys: usize,
-    /// Maximum memory of all keys, in bytes.
+    /// Maximum memory of the counters of all keys, in bytes.
     pub max_memory: usize,
 }
 
-/// Omits the key.
+/// Omits the shared secret from the debug output.
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { listen, advertise, seeds, name, .. } = self;
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Settings {
 /// A reason for which a node does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The address is in use or does not belong to this machine.
+    /// The address to listen on is in use or does not belong to this machine.
     #[error("cannot listen on {address} for other nodes: {source}")]
     Listen {
         /// The address to listen on.
@@ -72,7 +72,7 @@ pub enum StartError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The address is reachable from other machines, and there is no key to authenticate peers.
+    /// The address to listen on is reachable from other machines, and there is no key to authenticate peers.
     #[error("{0} is reachable from other machines: a cluster needs a key")]
     NoKey(SocketAddr),
     /// The key is too short.
@@ -170,15 +170,16 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
 }
 
 impl<C: Clock> ClusterStore<C> {
-    /// Returns the status of this node and its cluster, at most about half a second old. `None` for a store without a
-    /// node.
+    /// Returns the status of this node and its cluster, at most about half a second old. Returns `None` if the store
+    /// was created without a node.
     pub fn status(&self) -> Option<Arc<ClusterStatus>> {
         self.node().map(|node| node.status.load())
     }
 
-    /// Sends the remaining updates and announces that this node leaves. Waits for at most `max_wait`.
+    /// Leaves the cluster: sends the remaining counter updates and announces the departure of this node. Waits for at
+    /// most `max_wait`.
     ///
-    /// Later charges are not replicated.
+    /// Charges after this call are not replicated.
     pub async fn leave(&self, max_wait: Duration) {
         let Some(node) = self.node() else { return };
         let (done, has_left) = oneshot::channel();

@@ -10,18 +10,19 @@ pub use slidegate::algorithm::additive::BucketLayout;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// Charges and removals of one incarnation for one key in one bucket. Both numbers only grow.
+/// The units that one incarnation has charged to one key in one time bucket, and the number of these units that were
+/// removed. Both numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PnCounter {
-    /// Units charged. Only this incarnation increases the number.
+    /// Units charged. Only the incarnation that owns the counter increases this number.
     pub charged: u64,
-    /// Units of these charges that were removed by a revert, a refund or a reset, on any node. Two nodes that increase
-    /// the number at the same time remove the same units, so a merge never subtracts later charges.
+    /// Number of the charged units that were removed by a revert, a refund or a reset, on any node. Two nodes that
+    /// increase the number at the same time remove the same units, so a merge never subtracts later charges.
     pub removed: u64,
 }
 
 impl PnCounter {
-    /// Returns the units charged and not removed.
+    /// Returns the number of units that were charged and not removed.
     pub fn value(&self) -> u64 {
         self.charged.saturating_sub(self.removed)
     }
@@ -36,7 +37,7 @@ impl PnCounter {
     }
 }
 
-/// The state of one counter, as nodes send it to each other.
+/// The complete state of one replicated counter, as nodes send it to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterUpdate {
     /// Fingerprint of the key and its limit, identical on every node.
@@ -47,6 +48,6 @@ pub struct CounterUpdate {
     pub incarnation: Incarnation,
     /// Index of the time bucket.
     pub bucket: u64,
-    /// Units charged and removed.
+    /// Number of units charged and removed.
     pub units: PnCounter,
 }

@@ -1,4 +1,5 @@
-//! Replication progress of the other members: all that a decision needs to know about them.
+//! Replication progress: the flushes of this node that each other member has acknowledged. Decisions need no other
+//! information about the members.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +13,7 @@ use crate::replicated_counters::FlushSeq;
 /// Replication progress of all other members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The members whose acknowledgements are required, without this node.
+    /// The other members that must acknowledge the charges of this node.
     pub members: Vec<MemberProgress>,
     /// The number of members that have not left, including this node and silent members.
     pub nodes: u32,
@@ -30,30 +31,30 @@ pub struct Progress {
 pub struct MemberProgress {
     /// The incarnation of the member.
     pub incarnation: Incarnation,
-    /// The last flush up to which the member has acknowledged all flushes.
+    /// The last flush of this node up to which the member has acknowledged all flushes.
     pub acknowledged_flush: FlushSeq,
     /// The time since which the member has been silent; `None` if it is alive.
     pub silent_since: Option<Timestamp>,
 }
 
 impl Progress {
-    /// Returns the progress of a node without other members.
+    /// Returns the progress of a node that is the only member of its cluster.
     pub fn single_node() -> Self {
         Self { nodes: 1, majority_since: Some(Timestamp::default()), ..Self::default() }
     }
 
-    /// Returns whether this node has no other members to replicate to.
+    /// Returns `true` if the cluster has no other members to replicate to.
     #[inline]
     pub fn is_alone(&self) -> bool {
         self.members.is_empty() && !self.is_joining
     }
 
     /// Returns the last flush that every required member has acknowledged, for a limit whose charges expire after
-    /// `lifetime_us`: [`FlushSeq::MAX`] if no member is required, 0 while this node is joining.
+    /// `lifetime_us` microseconds: [`FlushSeq::MAX`] if no member is required, 0 while this node is joining.
     ///
     /// For a [bounded](OnPartition::Bounded) limit, a silent member is required until this node has been part of a
-    /// majority without that member for longer than `lifetime_us` plus the maximum clock skew. All charges made before by
-    /// the silent member have expired then, also on the clock with the largest difference.
+    /// majority without that member for longer than `lifetime_us` plus the maximum clock skew. By then, all earlier
+    /// charges of the silent member have expired, even on the clock with the largest difference.
     pub fn acknowledged_flush(
         &self,
         now: Timestamp,
@@ -81,7 +82,8 @@ impl Progress {
         })
     }
 
-    /// Returns the last flush that every member has acknowledged, including silent members.
+    /// Returns the last flush that every member has acknowledged, including silent members: [`FlushSeq::MAX`] without
+    /// other members, 0 while this node is joining.
     pub fn flush_acknowledged_by_all(&self) -> FlushSeq {
         match self.is_joining {
             true => 0,
@@ -94,13 +96,14 @@ impl Progress {
         }
     }
 
-    /// Returns whether any member is silent.
+    /// Returns `true` if at least one member is silent.
     pub fn has_silent(&self) -> bool {
         self.members.iter().any(|member| member.silent_since.is_some())
     }
 }
 
-/// The progress that all decisions read, with the most frequently read fields as atomics.
+/// The published replication progress, which all decisions read. The most frequently read values are also stored as
+/// atomics.
 #[derive(Debug)]
 pub struct SharedProgress {
     progress: ArcSwap<Progress>,
@@ -119,7 +122,7 @@ impl Default for SharedProgress {
 }
 
 impl SharedProgress {
-    /// Publishes new progress.
+    /// Publishes new progress, which later decisions read.
     pub fn store(&self, progress: Arc<Progress>) {
         self.is_alone.store(progress.is_alone(), Ordering::Relaxed);
         self.nodes.store(progress.nodes.max(1), Ordering::Relaxed);
@@ -131,12 +134,12 @@ impl SharedProgress {
         self.progress.load()
     }
 
-    /// Returns the published progress as an `Arc` that can be kept.
+    /// Returns the published progress as an `Arc` that the caller can keep.
     pub fn load_full(&self) -> Arc<Progress> {
         self.progress.load_full()
     }
 
-    /// Returns whether this node has no other members to replicate to.
+    /// Returns `true` if the cluster has no other members to replicate to.
     #[inline]
     pub fn is_alone(&self) -> bool {
         self.is_alone.load(Ordering::Relaxed)
@@ -153,13 +156,13 @@ impl SharedProgress {
 mod tests {
     use super::*;
 
-    const SPAN_US: u64 = 10_000_000;
+    const CHARGE_LIFETIME_US: u64 = 10_000_000;
 
-    fn at(seconds: u64) -> Timestamp {
+    fn secs_after_start(seconds: u64) -> Timestamp {
         Timestamp::from_secs(1_000 + seconds)
     }
 
-    fn member(
+    fn new_member_progress(
         incarnation: u64,
         acknowledged_flush: FlushSeq,
         silent_since: Option<Timestamp>,
@@ -168,9 +171,12 @@ mod tests {
     }
 
     /// Returns the progress of two other members, one of them silent since second 20.
-    fn progress(majority_since: Option<Timestamp>) -> Progress {
+    fn progress_of_two_members(majority_since: Option<Timestamp>) -> Progress {
         Progress {
-            members: vec![member(2, 9, None), member(3, 4, Some(at(20)))],
+            members: vec![
+                new_member_progress(2, 9, None),
+                new_member_progress(3, 4, Some(secs_after_start(20))),
+            ],
             nodes: 3,
             majority_since,
             is_joining: false,
@@ -180,46 +186,77 @@ mod tests {
 
     #[test]
     fn lone_node_needs_no_acknowledgements() {
-        let acknowledged_flush =
-            Progress::single_node().acknowledged_flush(at(0), SPAN_US, OnPartition::Bounded);
+        let acknowledged_flush = Progress::single_node().acknowledged_flush(
+            secs_after_start(0),
+            CHARGE_LIFETIME_US,
+            OnPartition::Bounded,
+        );
         assert_eq!(acknowledged_flush, FlushSeq::MAX);
     }
 
     #[test]
     fn joining_node_has_no_acknowledged_flush() {
-        let progress = Progress { is_joining: true, ..progress(Some(at(0))) };
+        let progress =
+            Progress { is_joining: true, ..progress_of_two_members(Some(secs_after_start(0))) };
         for on_partition in [OnPartition::Bounded, OnPartition::Available] {
-            assert_eq!(progress.acknowledged_flush(at(900), SPAN_US, on_partition), 0);
+            assert_eq!(
+                progress.acknowledged_flush(
+                    secs_after_start(900),
+                    CHARGE_LIFETIME_US,
+                    on_partition
+                ),
+                0
+            );
         }
         assert_eq!(progress.flush_acknowledged_by_all(), 0);
     }
 
     #[test]
     fn silent_member_is_required_for_one_window() {
-        let progress = progress(Some(at(0)));
+        let progress = progress_of_two_members(Some(secs_after_start(0)));
         let acknowledged_flush =
-            |now| progress.acknowledged_flush(now, SPAN_US, OnPartition::Bounded);
-        assert_eq!(acknowledged_flush(at(20)), 4);
-        assert_eq!(acknowledged_flush(at(32)), 4, "its clock may be ahead");
-        assert_eq!(acknowledged_flush(Timestamp::from_micros(at(32).as_micros() + 1)), 9);
+            |now| progress.acknowledged_flush(now, CHARGE_LIFETIME_US, OnPartition::Bounded);
+        assert_eq!(acknowledged_flush(secs_after_start(20)), 4);
+        assert_eq!(acknowledged_flush(secs_after_start(32)), 4, "its clock may be ahead");
+        assert_eq!(
+            acknowledged_flush(Timestamp::from_micros(secs_after_start(32).as_micros() + 1)),
+            9
+        );
         assert_eq!(progress.flush_acknowledged_by_all(), 4);
     }
 
     #[test]
     fn silent_member_stays_required_without_majority() {
-        assert_eq!(progress(None).acknowledged_flush(at(9_000), SPAN_US, OnPartition::Bounded), 4);
+        assert_eq!(
+            progress_of_two_members(None).acknowledged_flush(
+                secs_after_start(9_000),
+                CHARGE_LIFETIME_US,
+                OnPartition::Bounded
+            ),
+            4
+        );
     }
 
     #[test]
     fn new_majority_waits_for_one_window() {
-        let progress = progress(Some(at(100)));
+        let progress = progress_of_two_members(Some(secs_after_start(100)));
         let acknowledged_flush =
-            |now| progress.acknowledged_flush(now, SPAN_US, OnPartition::Bounded);
-        assert_eq!((acknowledged_flush(at(112)), acknowledged_flush(at(113))), (4, 9));
+            |now| progress.acknowledged_flush(now, CHARGE_LIFETIME_US, OnPartition::Bounded);
+        assert_eq!(
+            (acknowledged_flush(secs_after_start(112)), acknowledged_flush(secs_after_start(113))),
+            (4, 9)
+        );
     }
 
     #[test]
-    fn silent_member_is_optional_when_available() {
-        assert_eq!(progress(None).acknowledged_flush(at(20), SPAN_US, OnPartition::Available), 9);
+    fn available_limit_does_not_require_silent_member() {
+        assert_eq!(
+            progress_of_two_members(None).acknowledged_flush(
+                secs_after_start(20),
+                CHARGE_LIFETIME_US,
+                OnPartition::Available
+            ),
+            9
+        );
     }
 }

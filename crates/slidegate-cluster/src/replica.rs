@@ -1,9 +1,10 @@
-//! The replicated counters of one key, from which its local state is built.
+//! The replica of one key: the replicated counters from which the local state of the key is built.
 //!
-//! A decision charges the local state only. Charges of this node are found later, as the difference between the state
-//! and the units recorded here. They are recorded before each send, merge and removal, and before a changed bucket
-//! leaves the state. After updates from other nodes the state is rebuilt from all counters. Units with a future
-//! timestamp count as charged now until their bucket begins. This module is pure: no I/O, no clock.
+//! A decision charges the local state only. The replica finds the charges of this node later, as the difference between
+//! the units in the state and the units that the replica has already recorded. Charges are recorded before each send,
+//! merge and removal, and before a changed bucket leaves the state. After updates from other nodes have arrived, the
+//! state is rebuilt from all counters. Units with a future timestamp, from a node whose clock is ahead, count in the
+//! current bucket until their own bucket begins. This module is pure: no I/O, no clock.
 
 use slidegate::Timestamp;
 use slidegate::algorithm::additive::{Additive, BucketLayout};
@@ -17,29 +18,29 @@ use crate::replicated_counters::FlushSeq;
 /// Maximum number of expired buckets that are kept for nodes whose clocks are behind.
 const MAX_RETAINED_BUCKETS: usize = 64;
 
-/// Charges of this node in one bucket.
+/// The counter of this node in one time bucket, and the parts of it that were sent and acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LocalBucket {
     bucket: u64,
     units: PnCounter,
-    /// The value in the last update that was sent.
+    /// The value of the counter in the last update that was sent.
     sent: PnCounter,
-    /// Units charged at the time of the snapshot that awaits acknowledgement.
+    /// Units that had been charged when the snapshot that now awaits acknowledgement was taken.
     in_flight: u64,
-    /// Units charged that every member has acknowledged.
+    /// Units charged by this node that every member has acknowledged.
     acknowledged: u64,
 }
 
-/// Charges of another incarnation in one bucket.
+/// The counter of another incarnation in one time bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RemoteBucket {
     bucket: u64,
     incarnation: Incarnation,
     units: PnCounter,
-    /// The number of removed units that was last sent or received.
+    /// The number of removed units that this node has last sent to the other nodes or received from them.
     known_removed: u64,
-    /// Whether a node other than the owner may have removed units. That node may stop before its update has reached all
-    /// members, so this counter is sent again when a node leaves.
+    /// Whether a node other than the node that charged the units may have removed some of them. That node may stop
+    /// before its update has reached all members, so this counter is sent again when a node leaves.
     has_foreign_removals: bool,
 }
 
@@ -49,13 +50,13 @@ pub(crate) struct KeyReplica {
     layout: BucketLayout,
     local: SmallVec<[LocalBucket; 2]>,
     remote: Vec<RemoteBucket>,
-    /// Units by bucket that are already recorded from the state.
+    /// Units of the state by bucket, as they were when the state was last recorded.
     recorded_units: SmallVec<[(u64, u64); 2]>,
-    /// The bucket in which units with a later timestamp are counted, if there are any.
+    /// The bucket in which units with a future timestamp are counted; `None` if there are no such units.
     future_units_since: Option<u64>,
-    /// Whether updates of other nodes are missing from the state.
+    /// Whether updates of other nodes have arrived that the state does not contain yet.
     has_unapplied_updates: bool,
-    /// The flush of the snapshot that awaits acknowledgement; 0 if there is none.
+    /// The flush of the snapshot that awaits acknowledgement; 0 if no snapshot awaits acknowledgement.
     snapshot_seq: FlushSeq,
     /// The last flush that contained a counter of this key.
     last_sent_seq: FlushSeq,
@@ -77,13 +78,13 @@ impl KeyReplica {
         }
     }
 
-    /// Records the charges made to the state since the last call.
+    /// Adds the charges that were made to `state` since it was last recorded to the counters of this node.
     pub(crate) fn record_charges<C: Additive>(&mut self, counter: C, state: &C::State) {
         for bucket in counted_buckets(counter, state) {
             let (units, recorded_units) =
                 (counter.units(state, bucket), self.recorded_units(bucket));
             if units > recorded_units {
-                let local = self.local_bucket(bucket);
+                let local = self.get_or_create_local_bucket(bucket);
                 local.units.charged = local.units.charged.saturating_add(units - recorded_units);
             }
         }
@@ -97,14 +98,15 @@ impl KeyReplica {
             .map_or(0, |(_, units)| *units)
     }
 
-    /// Records the current units of the state.
+    /// Stores the current units of `state` as recorded.
     fn record_state<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
         self.recorded_units =
             counted_buckets(counter, state).map(units).filter(|(_, units)| *units > 0).collect();
     }
 
-    /// Builds the state from all counters. All earlier charges to the state must be recorded.
+    /// Returns a new state that contains the units of all counters. All charges to the previous state must be recorded
+    /// before this call.
     pub(crate) fn rebuild_state<C: Additive>(&mut self, counter: C, last: Timestamp) -> C::State {
         let current_bucket = counter.layout().bucket(last);
         let sums = self.units_by_bucket();
@@ -124,7 +126,7 @@ impl KeyReplica {
     }
 
     /// Resets the recorded units for a new, empty state. Returns the time at which the last counter expires, in
-    /// microseconds since the Unix epoch.
+    /// microseconds since the Unix epoch; 0 without counters.
     pub(crate) fn on_state_created(&mut self) -> u64 {
         self.recorded_units.clear();
         self.future_units_since = None;
@@ -134,23 +136,25 @@ impl KeyReplica {
         latest.map_or(0, |bucket| self.layout.bucket_expires_us(bucket))
     }
 
-    /// Returns whether updates of other nodes are missing from the state.
+    /// Returns `true` if updates of other nodes have arrived that the state does not contain yet.
     pub(crate) fn has_unapplied_updates(&self) -> bool {
         self.has_unapplied_updates
     }
 
-    /// Returns whether the bucket of units with a future timestamp has begun.
+    /// Returns `true` if the state counts units with a future timestamp and a later bucket has begun, so that these
+    /// units may have become due.
     pub(crate) fn is_future_due(&self, now: Timestamp) -> bool {
         self.future_units_since
             .is_some_and(|current_bucket| self.layout.bucket(now) > current_bucket)
     }
 
-    /// Returns whether the state contains units with a future timestamp.
+    /// Returns `true` if the state contains units with a future timestamp.
     pub(crate) fn has_future_units(&self) -> bool {
         self.future_units_since.is_some()
     }
 
-    /// Returns the units charged and not removed by all incarnations, by bucket.
+    /// Returns pairs of a bucket and the units that all incarnations have charged and not removed in it, oldest bucket
+    /// first.
     fn units_by_bucket(&self) -> SmallVec<[(u64, u64); 4]> {
         let mut sums: SmallVec<[(u64, u64); 4]> = SmallVec::new();
         let local = self.local.iter().map(|local| (local.bucket, local.units.value()));
@@ -165,8 +169,8 @@ impl KeyReplica {
         sums
     }
 
-    /// Returns the local counter of a bucket, creating it if necessary.
-    fn local_bucket(&mut self, bucket: u64) -> &mut LocalBucket {
+    /// Returns the counter of this node in a bucket. Creates the counter if it does not exist.
+    fn get_or_create_local_bucket(&mut self, bucket: u64) -> &mut LocalBucket {
         let index = self.local.partition_point(|local| local.bucket < bucket);
         if self.local.get(index).is_none_or(|local| local.bucket != bucket) {
             self.local.insert(index, LocalBucket { bucket, ..LocalBucket::default() });
@@ -197,7 +201,8 @@ impl KeyReplica {
         [local, recorded_units, remote].map(allocated_bytes).iter().sum()
     }
 
-    /// Records the units removed from the state. All earlier charges to the state must be recorded.
+    /// Finds the units that were removed from `state` since it was last recorded, and removes them from the counters.
+    /// All earlier charges to the state must be recorded before this call.
     pub(crate) fn record_removals<C: Additive>(&mut self, counter: C, state: &C::State) {
         for (bucket, recorded_units) in self.recorded_units.clone() {
             let units = counter.units(state, bucket);
@@ -208,9 +213,9 @@ impl KeyReplica {
         self.record_state(counter, state);
     }
 
-    /// Removes units of this node's own charges first, then of other nodes' charges. Two nodes that remove units at the
-    /// same time thus seldom remove the same units. If they do, the units are subtracted once, since a merge takes the
-    /// larger number of each counter.
+    /// Removes units in a bucket: first from the charges of this node, then from the charges of other nodes. Two nodes
+    /// that remove units at the same time thus seldom remove the same units. If they do, the units are subtracted only
+    /// once, since a merge takes the larger number of each counter.
     fn remove_units(&mut self, bucket: u64, units: u64) {
         let mut remaining = units;
         if let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) {
@@ -249,7 +254,8 @@ impl KeyReplica {
         self.unsynced_by_bucket(now).map(|(_, units)| units).fold(0, u64::saturating_add)
     }
 
-    /// Returns the unacknowledged, unexpired units by bucket, oldest first.
+    /// Returns each bucket that has not expired and its units that not every member has acknowledged, oldest bucket
+    /// first.
     fn unsynced_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
         let is_unexpired = move |local: &&LocalBucket| {
             self.layout.bucket_expires_us(local.bucket) > now.as_micros()
@@ -260,8 +266,8 @@ impl KeyReplica {
             .map(|local| (local.bucket, local.units.charged - local.acknowledged))
     }
 
-    /// Returns the time in microseconds until at most `max_units` of the unacknowledged units remain, if none is
-    /// acknowledged.
+    /// Returns the number of microseconds until so many unacknowledged units have expired that at most `max_units`
+    /// remain. Assumes that no acknowledgement arrives before.
     pub(crate) fn unsynced_expiry_us(&self, max_units: u64, now: Timestamp) -> u64 {
         let mut left = self.unsynced_units(now);
         for (bucket, units) in self.unsynced_by_bucket(now) {
@@ -273,7 +279,8 @@ impl KeyReplica {
         0
     }
 
-    /// Passes all counters changed by this node (`local_incarnation`) to `visit`, and marks them as sent in this flush.
+    /// Passes each counter with unsent changes of this node (`local_incarnation`) to `visit`, and marks the changes as
+    /// sent in `flush`.
     pub(crate) fn take_changes(
         &mut self,
         local_incarnation: Incarnation,
@@ -299,7 +306,8 @@ impl KeyReplica {
         self.last_sent_seq = flush;
     }
 
-    /// Passes the unexpired counters of this node to `visit`, if one of them was sent after `flush` or is not sent yet.
+    /// Passes all unexpired counters of this node to `visit` if at least one of them was sent after `flush` or has
+    /// unsent changes.
     pub(crate) fn visit_changed_since(
         &self,
         local_incarnation: Incarnation,
@@ -318,8 +326,9 @@ impl KeyReplica {
         }
     }
 
-    /// Passes unexpired counters of other incarnations to `visit`. `is_selected` selects them by incarnation, and by
-    /// whether a node other than the owner may have removed units.
+    /// Passes the unexpired counters of other incarnations that `is_selected` selects to `visit`. The arguments of
+    /// `is_selected` are the incarnation that charged the units, and `true` if another node may have removed some of
+    /// the units.
     pub(crate) fn visit_remote(
         &self,
         now: Timestamp,
@@ -335,12 +344,13 @@ impl KeyReplica {
         }
     }
 
-    /// Returns the bucket length and the number of buckets of the counter.
+    /// Returns the bucket length and the number of buckets of the key's counter.
     pub(crate) fn layout(&self) -> BucketLayout {
         self.layout
     }
 
-    /// Merges a counter of another incarnation. Returns `true` if it has grown.
+    /// Merges the counter of another incarnation in one bucket. Returns `true` if the counter known to this node has
+    /// grown.
     pub(crate) fn merge(
         &mut self,
         incarnation: Incarnation,
@@ -372,8 +382,8 @@ impl KeyReplica {
         has_grown
     }
 
-    /// Merges the number of units of this node's own charges that another node has removed. Returns `true` if it has
-    /// grown.
+    /// Merges `removed`, the number of removed units of this node's charges in a bucket, as known to another node.
+    /// Returns `true` if the number known to this node has grown.
     pub(crate) fn merge_removed(&mut self, bucket: u64, removed: u64) -> bool {
         let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) else {
             return false;
@@ -387,7 +397,7 @@ impl KeyReplica {
     }
 
     /// Updates the overshoot of the current bucket. Returns the overshoot of the previous bucket when a new bucket
-    /// begins.
+    /// begins. Returns `None` otherwise, or if the previous bucket had no overshoot.
     pub(crate) fn record_overshoot(
         &mut self,
         overshoot: BucketOvershoot,
@@ -404,13 +414,14 @@ impl KeyReplica {
 }
 
 impl RemoteBucket {
-    /// Returns whether units were removed that the other nodes do not know of yet.
+    /// Returns `true` if this node knows of removed units that it has neither sent to the other nodes nor received from
+    /// them.
     fn has_unsent_removals(&self) -> bool {
         self.units.removed > self.known_removed
     }
 }
 
-/// Returns the range of buckets that a state counts.
+/// Returns the range of buckets whose units a state contains.
 fn counted_buckets<C: Additive>(counter: C, state: &C::State) -> std::ops::RangeInclusive<u64> {
     let current_bucket = counter.current_bucket(state);
     current_bucket.saturating_sub(u64::from(counter.layout().buckets) - 1)..=current_bucket

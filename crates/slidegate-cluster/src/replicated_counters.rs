@@ -4,13 +4,14 @@ use slidegate::Timestamp;
 
 use crate::pn_counter::{CounterUpdate, Incarnation};
 
-/// Sequence number of a flush, from 1. Each broadcast of changes increases it by one.
+/// Sequence number of a flush, which is a broadcast of counter changes to all live members. The first flush of a node
+/// has number 1.
 pub type FlushSeq = u64;
 
-/// The counters of this node, as the replication engine uses them.
+/// The operations on the counters of a node that the replication engine uses.
 pub trait ReplicatedCounters: Send + Sync {
-    /// Drains the changed counters of this node into `updates`, at most `max_keys` keys, closest to their limit first,
-    /// and marks them as sent in `flush`. Returns `true` if changed keys remain.
+    /// Moves the changed counters of this node into `updates` and marks them as sent in `flush`. Selects at most
+    /// `max_keys` keys, namely the keys closest to their limit. Returns `true` if changed keys remain.
     fn drain_changed(
         &self,
         flush: FlushSeq,
@@ -19,8 +20,8 @@ pub trait ReplicatedCounters: Send + Sync {
     ) -> bool;
 
     /// Calls `visit` for each unexpired counter of this node that has changed after `flush`: sent in a later flush, or
-    /// not sent yet. Also visits counters of other incarnations: all of them with `include_remote`, otherwise those
-    /// from which a node other than the owner may have removed units.
+    /// not sent yet. Also visits counters of other incarnations: all of them with `include_remote`, otherwise only
+    /// counters from which a node other than the owner may have removed units.
     fn visit_changed_since(
         &self,
         flush: FlushSeq,
@@ -38,6 +39,6 @@ pub trait ReplicatedCounters: Send + Sync {
         visit: &mut dyn FnMut(CounterUpdate),
     );
 
-    /// Merges updates of another node.
+    /// Merges counter updates that another node has sent.
     fn merge(&self, updates: &[CounterUpdate], now: Timestamp);
 }

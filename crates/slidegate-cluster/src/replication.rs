@@ -1,8 +1,8 @@
-//! Replication engine: decides which frames to send, and whose acknowledgements are required.
+//! Replication engine: decides which frames to send, and which members must acknowledge them.
 //!
 //! The engine has no I/O and no clock. Its inputs are the time, received frames and membership changes. Its outputs are
 //! frames to send and a [`Progress`]: the flushes of this node that the other members have acknowledged. Decisions read
-//! nothing else of the engine.
+//! nothing but this progress from the engine.
 //!
 //! # Protocol
 //!
@@ -16,33 +16,35 @@
 //!
 //! # Why the bound holds
 //!
-//! *At most C = max(N, largest cost) units charged by a node X are unknown to any node that may charge freely.* A node
-//! admits a charge if it has at most N unacknowledged units including the charge, or none before it. So at any moment,
-//! the total is at most the units that the last admitting node saw, at most max, plus C for each other node. This
-//! requires the following properties of acknowledgements:
+//! N is the `max_unsynced` of a rule, and C is max(N, largest cost). A node *charges freely* if it charges more than C
+//! units. The bound of the overshoot follows from one rule: *at most C units charged by a node X are unknown to any
+//! node that may charge freely.* A node admits a charge if it has at most N unacknowledged units including the charge,
+//! or none before it. So at any moment, the total is at most the units that the last admitting node saw, at most max,
+//! plus C for each other node. This requires the following properties of acknowledgements:
 //!
 //! 1. A peer acknowledges merged updates only, and merged counters only grow. So all members know the updates that all
 //!    have acknowledged.
-//! 2. **A joining node knows nothing, so no node may rely on it.** It may not charge more than C either: to charge
-//!    more, it needs the acknowledgement of each member. An acknowledgement is applied only after everything that its
-//!    sender sent before it has arrived. A node acknowledges nothing to a peer before it has sent its full state to
-//!    that peer in the current epoch. So a node that charges freely has received the full state of each member, and no
-//!    member has to wait until a joining node has received earlier charges.
+//! 2. **A joining node knows nothing, so no node may rely on it.** The joining node may not charge more than C either:
+//!    to charge more, it needs the acknowledgement of each member. An acknowledgement is applied only after everything
+//!    that its sender sent before it has arrived. A node acknowledges nothing to a peer before it has sent its full
+//!    state to that peer in the current epoch. So a node that charges freely has received the full state of each
+//!    member, and no member has to wait until a joining node has received earlier charges.
 //! 3. A joining node needs the acknowledgement of all members on the rosters that it receives. If two nodes join at the
 //!    same time through different members, one is on the other's roster: a member that acknowledges to both has sent
 //!    one of them a roster with the other.
-//! 4. A silent member is required until all units that it may have charged freely have expired: until it has been
-//!    without our acknowledgements for longer than a window. This applies to us only if we are part of a majority, and
-//!    then not to the silent member, which is in the minority. Voters are settled members: all members knew them before
-//!    they first charged freely. A node that enters a majority later also waits for a window, since other members of
-//!    that majority may just have stopped waiting for it. When a silent member returns, it receives the full state
-//!    before any acknowledgement.
+//! 4. A silent member is required until all units that it may have charged freely have expired: until the silent member
+//!    has been without acknowledgements of this node for longer than a window. This exception applies to this node only
+//!    if it is part of a majority, and then not to the silent member, which is in the minority. Voters are settled
+//!    members: all members knew them before they first charged freely. A node that enters a majority later also waits
+//!    for a window, since other members of that majority may just have stopped waiting for it. When a silent member
+//!    returns, it receives the full state before any acknowledgement.
 //! 5. A member that has left charges nothing more. Its last unacknowledged charges are at most C, as for any other
 //!    member.
 //!
-//! A silent member must be silent for all members that this node can reach, as with gossip, which members pass on. A
-//! node that finds no other node for [`Settings::join_timeout`] starts a new cluster. If an unreachable cluster exists,
-//! both count separately until they meet.
+//! The failure detector must report a member as silent only if no member that this node can reach sees it. Gossip has
+//! this property, since members forward the heartbeats of other members. A node that finds no other node for
+//! [`Settings::join_timeout`] starts a new cluster. If an unreachable cluster exists, both count separately until they
+//! meet.
 
 mod broadcast;
 mod incoming;
@@ -67,15 +69,16 @@ pub use status::{EngineStatus, FrameTraffic, Liveness, PeerStatus};
 
 use members::DepartedMembers;
 use peer::PeerState;
-use settings::{elapsed_us, micros};
+use settings::{elapsed_us, to_micros};
 
-/// Minimum time without progress after which a stream is restarted, in microseconds.
+/// Minimum time without acknowledgements after which a new epoch of a stream begins, in microseconds.
 const MIN_STUCK_TIMEOUT_US: u64 = 100_000;
 
-/// A frame and its recipient.
+/// The recipient of a frame, and the encoded frame.
 pub type OutboundFrame = (Incarnation, Vec<u8>);
 
-/// Replicates the counters of one node to the others, and merges their updates.
+/// The replication engine of one node. It sends counter changes to the other nodes, and merges the updates that they
+/// send.
 #[derive(Debug)]
 pub struct ReplicationEngine {
     local_node: NodeInfo,
@@ -86,20 +89,20 @@ pub struct ReplicationEngine {
     /// Whether all known members have acknowledged this node at least once.
     is_settled: bool,
     majority_since: Option<Timestamp>,
-    /// The number of the last flush.
+    /// The number of the last flush of this node.
     flush: FlushSeq,
-    /// The last epoch of any stream.
+    /// The number of the epoch that was started last, on any stream.
     epoch: u64,
-    /// Send times of the flushes that a member has not acknowledged.
+    /// Send times of the flushes that at least one member has not acknowledged.
     flush_sent_at: BTreeMap<FlushSeq, Timestamp>,
     /// Bytes that may still be used for changed counters in this interval.
     flush_budget_bytes: usize,
     peers: BTreeMap<Incarnation, PeerState>,
     departed: DepartedMembers,
-    /// Incarnations whose counters were relayed, with the flush of the relay. A new epoch relays them again to peers
-    /// that did not receive that flush.
+    /// Other incarnations whose counters this node has relayed to the members, each with the flush that contained the
+    /// counters. A new epoch relays them again to peers that did not receive that flush.
     relayed_incarnations: Vec<(Incarnation, FlushSeq)>,
-    /// Incarnations whose counters are relayed at the next tick.
+    /// Other incarnations whose counters are relayed to the members at the next tick.
     relay_queue: Vec<Incarnation>,
     /// Updates of silent or unknown incarnations that have arrived since the last tick.
     forward_queue: Vec<CounterUpdate>,
@@ -110,8 +113,9 @@ pub struct ReplicationEngine {
 }
 
 impl ReplicationEngine {
-    /// Creates the engine of a node that starts now. With `has_other_seeds` (seed addresses of other nodes) it waits for
-    /// them before it becomes the first node of a cluster. The engine publishes its progress in `progress`.
+    /// Creates the engine of a node that starts now. If `has_other_seeds` is `true` (seed addresses of other nodes are
+    /// known), the engine waits for another node before it starts a new cluster. The engine publishes its progress in
+    /// `progress`.
     pub fn new(
         local_node: NodeInfo,
         settings: Settings,
@@ -145,13 +149,15 @@ impl ReplicationEngine {
         engine
     }
 
-    /// Handles the end of an interval: sends changed counters and restarts stuck streams.
+    /// Handles the end of a replication interval: sends changed counters, and starts new epochs of streams without
+    /// progress. Returns the frames to send.
     pub fn tick(
         &mut self,
         counters: &dyn ReplicatedCounters,
         now: Timestamp,
     ) -> Vec<OutboundFrame> {
-        if self.is_joining && elapsed_us(self.started_at, now) >= micros(self.settings.join_timeout)
+        if self.is_joining
+            && elapsed_us(self.started_at, now) >= to_micros(self.settings.join_timeout)
         {
             self.is_joining = false;
         }
@@ -167,7 +173,7 @@ impl ReplicationEngine {
         self.drain_frames(now)
     }
 
-    /// Sends changed counters immediately.
+    /// Returns frames that send changed counters immediately, without waiting for the next tick.
     pub fn flush(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -177,7 +183,8 @@ impl ReplicationEngine {
         self.drain_frames(now)
     }
 
-    /// Handles a received frame. The transport has authenticated `from`.
+    /// Handles a frame received from the node `from`, which the transport has authenticated. Returns the frames to
+    /// send.
     pub fn on_frame_received(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -223,7 +230,7 @@ impl ReplicationEngine {
         // itself.
         updates.retain(|update| update.incarnation != self.local_node.incarnation);
         let Some(peer) = self.peers.get_mut(&from) else {
-            return self.forward(&updates);
+            return self.schedule_forward(&updates);
         };
         peer.rejected_updates += rejected;
         peer.incoming.on_frame_received(position, is_complete);
@@ -234,7 +241,7 @@ impl ReplicationEngine {
             self.merge_roster(from, roster, now);
         }
         if !is_alive {
-            self.forward(&updates);
+            self.schedule_forward(&updates);
         }
         self.apply_acks(from, now);
     }
@@ -246,7 +253,7 @@ impl ReplicationEngine {
         self.apply_acks(from, now);
     }
 
-    /// Applies the acknowledgements of a peer that are applicable by now.
+    /// Applies the stored acknowledgements of a peer for which all earlier frames of the peer have arrived.
     fn apply_acks(&mut self, from: Incarnation, now: Timestamp) {
         if self.peers.get_mut(&from).is_some_and(PeerState::apply_acks) {
             self.prune_flush_history();
@@ -254,7 +261,7 @@ impl ReplicationEngine {
         self.publish_progress(now);
     }
 
-    /// Handles a new link to a peer. Frames in flight may be lost.
+    /// Handles a new link to a peer. Frames in flight may be lost, so their updates are sent again in a new epoch.
     pub fn on_link_up(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -270,7 +277,8 @@ impl ReplicationEngine {
         self.drain_frames(now)
     }
 
-    /// Sends changed counters and announces that this node leaves. The node must not charge anything afterwards.
+    /// Returns frames that send changed counters and announce that this node leaves. The node must not charge anything
+    /// afterwards.
     pub fn leave(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -287,7 +295,7 @@ impl ReplicationEngine {
         EngineStatus::new(self, now)
     }
 
-    /// Publishes the progress of the other members for decisions.
+    /// Publishes the acknowledgements and the liveness of the other members, which decisions read.
     fn publish_progress(&mut self, now: Timestamp) {
         self.update_settled();
         let is_majority = self.is_majority();
@@ -304,7 +312,7 @@ impl ReplicationEngine {
             nodes: if self.is_joining { nodes.max(2) } else { nodes },
             majority_since: self.majority_since,
             is_joining: self.is_joining,
-            max_clock_skew_us: self.settings.skew_us(),
+            max_clock_skew_us: self.settings.max_clock_skew_us(),
         };
         if **self.progress.load() != progress {
             self.progress.store(Arc::new(progress));

@@ -1,11 +1,11 @@
-//! Authentication of messages between nodes: each proves that its sender has the cluster's key, and is accepted only
-//! once.
+//! Authentication of messages between nodes. Each message proves that its sender has the cluster's key, and is accepted
+//! only once.
 //!
 //! Messages are not encrypted: an eavesdropper can read counters of key fingerprints and the member list. Without the
 //! key, an attacker cannot forge, change or replay messages.
 //!
 //! - A **datagram** contains its sender's incarnation and a counter that follows the sender's clock, so that even a
-//!   node that has just started recognizes an old one. See [`DatagramSealer`] and [`DatagramOpener`].
+//!   node that has just started recognizes an old datagram. See [`DatagramSealer`] and [`DatagramOpener`].
 //! - A **stream** begins with a [handshake](start_handshake) in which both sides contribute a random nonce. The nonces
 //!   determine one key per direction. Then numbered frames follow: see [`FrameSealer`] and [`FrameOpener`].
 //!
@@ -30,7 +30,7 @@ pub use handshake::{
 pub use key::{ClusterKey, MIN_KEY_BYTES, ShortKeyError};
 pub use reject_reason::{RejectCounters, RejectReason};
 
-/// Version of all sealed formats. Nodes of different versions cannot communicate.
+/// Version of all authenticated message formats. Nodes of different versions cannot communicate.
 pub const VERSION: u8 = 1;
 
 /// Size of a MAC (full HMAC-SHA256), in bytes.

@@ -1,4 +1,5 @@
-//! The store: decides immediately, and waits only while too many units are unknown to the other nodes.
+//! The cluster store. It decides requests immediately, and makes a request wait only if the other nodes have not
+//! acknowledged too many units of this node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::counters::{Attempt, CapPolicy, Counters};
 use crate::node::NodeHandle;
 
-/// A connection between the store and the replication task: flush requests in one direction, progress in the other.
+/// A connection between the store and the replication task. The store sends flush requests, and the task sends
+/// notifications of progress.
 #[derive(Clone, Debug)]
 pub struct ReplicationHandle {
     flush_requested: Arc<Notify>,
@@ -44,7 +46,7 @@ impl ReplicationHandle {
 
 /// A store in the memory of one node that replicates its counters to the other nodes of a cluster.
 ///
-/// It supports `sliding_window`, `sliding_buckets` and `fixed_window`. Other algorithms return
+/// The store supports the algorithms `sliding_window`, `sliding_buckets` and `fixed_window`. Other algorithms return
 /// [`StoreError::Unsupported`]; `docs/CLUSTER.md` explains the reason.
 pub struct ClusterStore<C> {
     clock: C,
@@ -56,7 +58,8 @@ pub struct ClusterStore<C> {
 }
 
 impl<C: Clock> ClusterStore<C> {
-    /// Creates a store over `counters`. `sync_wait` is the maximum wait of a request for other nodes.
+    /// Creates a store that decides with `counters`. `sync_wait` is the maximum time for which a request waits for
+    /// acknowledgements of other nodes.
     pub fn new(
         clock: C,
         counters: Arc<Counters>,
@@ -92,11 +95,12 @@ impl<C: Clock> ClusterStore<C> {
     }
 
     #[inline(always)]
-    fn attempt(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
+    fn try_take(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
         self.counters.take(hits, self.clock.now(), cap_policy)
     }
 
-    /// Retries each time that other nodes have acknowledged more flushes, until the deadline.
+    /// Retries a request each time that other nodes have acknowledged more flushes, until the deadline. Then decides
+    /// the request finally: denies it if acknowledgements are still missing.
     #[cold]
     async fn take_when_synced(
         &self,
@@ -106,7 +110,7 @@ impl<C: Clock> ClusterStore<C> {
         let mut progress = self.replication.progress.subscribe();
         while !self.sync_wait.is_zero() {
             // Must follow `subscribe`, so that progress in between is seen as a change.
-            if let Attempt::Decided(result) = self.attempt(hits, CapPolicy::Wait)? {
+            if let Attempt::Decided(result) = self.try_take(hits, CapPolicy::Wait)? {
                 return Ok(result);
             }
             self.replication.request_flush();
@@ -114,7 +118,7 @@ impl<C: Clock> ClusterStore<C> {
                 break;
             }
         }
-        match self.attempt(hits, CapPolicy::Deny)? {
+        match self.try_take(hits, CapPolicy::Deny)? {
             Attempt::Decided(result) => {
                 self.unsynced_denials.fetch_add(u64::from(!result.allowed), Ordering::Relaxed);
                 Ok(result)
@@ -128,7 +132,7 @@ impl<C: Clock> ClusterStore<C> {
         hits: &[Hit<'_>],
         deadline: Instant,
     ) -> Result<ChargeResult, StoreError> {
-        match self.attempt(hits, CapPolicy::Wait)? {
+        match self.try_take(hits, CapPolicy::Wait)? {
             Attempt::Decided(result) => Ok(result),
             Attempt::Unsynced => Box::pin(self.take_when_synced(hits, deadline)).await,
         }
@@ -139,7 +143,7 @@ impl<C: Clock> Store for ClusterStore<C> {
     type Kind = Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        match self.attempt(hits, CapPolicy::Wait)? {
+        match self.try_take(hits, CapPolicy::Wait)? {
             Attempt::Decided(result) => Ok(result),
             // Boxed, since most decisions do not wait and should not pay for a larger future.
             Attempt::Unsynced => {
@@ -148,7 +152,7 @@ impl<C: Clock> Store for ClusterStore<C> {
         }
     }
 
-    /// Decides all batches with one common deadline.
+    /// Decides the batches one after another, with one common deadline for all waits.
     async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         let deadline = Instant::now() + self.sync_wait;
         let mut results = Vec::with_capacity(batches.len());

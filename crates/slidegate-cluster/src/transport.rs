@@ -16,7 +16,7 @@ use bytes::Bytes;
 use crate::pn_counter::Incarnation;
 pub use crate::seal::MAX_FRAME;
 
-/// A peer to keep a link to.
+/// The identity and the address of a peer to which a link is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddress {
     /// The incarnation of the peer.
@@ -36,32 +36,33 @@ pub enum TransportEvent {
         /// The content of the frame.
         frame: Bytes,
     },
-    /// The link to this peer is up. Never repeated without [`TransportEvent::LinkDown`] in between.
+    /// The link to this peer is up. This event is not repeated without [`TransportEvent::LinkDown`] in between.
     LinkUp(Incarnation),
     /// The link to this peer is down. The last frames may be lost. The transport tries to reconnect.
     LinkDown(Incarnation),
 }
 
-/// Traffic of all links to and from one node, since the node became known.
+/// Traffic of all links to and from one node. Counting starts when the node becomes known, and starts again if the node
+/// was removed in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkTraffic {
     /// Number of frames sent.
     pub sent_frames: u64,
-    /// Bytes sent, including seals and keepalives.
+    /// Number of bytes sent, including authentication and keepalives.
     pub sent_bytes: u64,
     /// Number of frames received.
     pub received_frames: u64,
-    /// Bytes received, including seals and keepalives.
+    /// Number of bytes received, including authentication and keepalives.
     pub received_bytes: u64,
-    /// Number of frames dropped without a link, or because the peer reads too slowly.
+    /// Number of frames dropped because the link was down, the frame was too long, or the peer reads too slowly.
     pub dropped_frames: u64,
 }
 
 /// A transport of frames of up to [`MAX_FRAME`] bytes. The order of frames between two nodes is preserved only within
 /// one link, such as a TCP connection.
 pub trait Transport: Send + 'static {
-    /// Keeps links to these peers only. There are no further link events for removed peers, not even that the link is
-    /// down. Frames that they sent may still arrive.
+    /// Keeps links to the given peers only. Removed peers cause no further link events, not even
+    /// [`TransportEvent::LinkDown`]. Frames that removed peers have sent may still arrive.
     fn set_peers(&mut self, peers: &[PeerAddress]);
 
     /// Sends a frame to a peer without waiting. The frame is dropped if the link is down, the frame is too long, or the

@@ -21,7 +21,7 @@ use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::{FlushSeq, ReplicatedCounters};
 use slidegate_cluster::store::ReplicationHandle;
 
-const ADDITIVE: [Algorithm; 4] = [
+const ADDITIVE_ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingBuckets { precision: None },
     Algorithm::SlidingWindow,
     Algorithm::FixedWindow { align: Align::Key },
@@ -29,7 +29,7 @@ const ADDITIVE: [Algorithm; 4] = [
 ];
 
 /// Returns empty counters of one node.
-fn counters(incarnation: u64, now: Timestamp) -> Counters {
+fn new_counters(incarnation: u64, now: Timestamp) -> Counters {
     let settings = CounterSettings {
         incarnation: Incarnation(incarnation),
         secret: [7; 16].into(),
@@ -44,10 +44,10 @@ fn counters(incarnation: u64, now: Timestamp) -> Counters {
 #[test]
 fn single_node_conforms_to_model() {
     let (mut allowed, mut decisions) = (0, 0);
-    for algorithms in ADDITIVE.chunks(1).chain([&ADDITIVE[..]]) {
+    for algorithms in ADDITIVE_ALGORITHMS.chunks(1).chain([&ADDITIVE_ALGORITHMS[..]]) {
         for seed in 0..200 {
             let clock = ManualClock::default();
-            let counters = Arc::new(counters(1, clock.now()));
+            let counters = Arc::new(new_counters(1, clock.now()));
             let store = ClusterStore::new(
                 clock.clone(),
                 counters,
@@ -66,7 +66,7 @@ fn single_node_conforms_to_model() {
     assert!(decisions > 300_000 && allowed * 10 > decisions && allowed * 10 < decisions * 9);
 }
 
-/// Nodes that receive each charge of another node immediately.
+/// Nodes of which each receives the charges of every other node immediately.
 struct SynchronizedNodes {
     nodes: Vec<Counters>,
     flush: FlushSeq,
@@ -76,7 +76,7 @@ impl SynchronizedNodes {
     /// Creates nodes with empty counters.
     fn new(nodes: u64, now: Timestamp) -> Self {
         let nodes: Vec<Counters> =
-            (1..=nodes).map(|incarnation| counters(incarnation, now)).collect();
+            (1..=nodes).map(|incarnation| new_counters(incarnation, now)).collect();
         Self { nodes, flush: 0 }
     }
 
@@ -111,7 +111,7 @@ impl SynchronizedNodes {
         }
     }
 
-    /// Decides a request on one node.
+    /// Decides a request on one node, and returns the result.
     fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
         match self.nodes[node].take(hits, now, CapPolicy::Wait).unwrap() {
             Attempt::Decided(result) => result,
@@ -120,10 +120,10 @@ impl SynchronizedNodes {
     }
 }
 
-/// Draws a limit with an additive algorithm.
+/// Draws a random limit with one of the algorithms that the cluster supports.
 fn draw_limit(rng: &mut Rng) -> Limit {
     let quota = ["10/s", "3/min", "100/7s", "1/s"][rng.usize(..4)].parse().unwrap();
-    Limit::new(quota, ADDITIVE[rng.usize(..ADDITIVE.len())]).unwrap()
+    Limit::new(quota, ADDITIVE_ALGORITHMS[rng.usize(..ADDITIVE_ALGORITHMS.len())]).unwrap()
 }
 
 #[test]
@@ -189,9 +189,9 @@ fn synchronized_nodes_behave_like_one_store() {
 }
 
 #[test]
-fn unsupported_algorithm_is_an_error() {
+fn unsupported_algorithm_returns_error() {
     let clock = ManualClock::at(Timestamp::from_secs(60));
-    let counters = Arc::new(counters(1, clock.now()));
+    let counters = Arc::new(new_counters(1, clock.now()));
     let store = ClusterStore::new(clock, counters, ReplicationHandle::default(), Duration::ZERO);
     let scope = Scope::new("d", "r", "l", &["client"]);
     for algorithm in [Algorithm::SlidingLog, Algorithm::TokenBucket { burst: None, max_debt: None }]

@@ -18,12 +18,13 @@ use slidegate_cluster::seal::{
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
-const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const LOOPBACK_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// An unspecified address: all interfaces.
-const WILDCARD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7_000);
+const WILDCARD_ADDRESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7_000);
 
 /// Returns the key of all nodes.
-fn key() -> ClusterKey {
+fn test_key() -> ClusterKey {
     ClusterKey::new("a key for all of these tests").unwrap()
 }
 
@@ -37,14 +38,19 @@ struct TestMember {
 impl TestMember {
     /// Starts a node with the key of all tests.
     async fn join(name: &str, generation: u64, seeds: &[SocketAddr]) -> Self {
-        Self::join_with(name, generation, seeds, key()).await
+        Self::join_with_key(name, generation, seeds, test_key()).await
     }
 
-    /// Starts a node with another key.
-    async fn join_with(name: &str, generation: u64, seeds: &[SocketAddr], key: ClusterKey) -> Self {
-        let sockets = Sockets::bind(LOOPBACK).await.unwrap();
+    /// Starts a node with the given key.
+    async fn join_with_key(
+        name: &str,
+        generation: u64,
+        seeds: &[SocketAddr],
+        key: ClusterKey,
+    ) -> Self {
+        let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
         let (settings, reject_counters) =
-            (settings(name, generation, sockets.address, seeds), Arc::default());
+            (member_settings(name, generation, sockets.address, seeds), Arc::default());
         let membership =
             Membership::join(settings, sockets.udp, &key, WallClock, Arc::clone(&reject_counters))
                 .await;
@@ -70,7 +76,12 @@ impl TestMember {
 }
 
 /// Returns the settings of a node.
-fn settings(name: &str, generation: u64, advertise: SocketAddr, seeds: &[SocketAddr]) -> Settings {
+fn member_settings(
+    name: &str,
+    generation: u64,
+    advertise: SocketAddr,
+    seeds: &[SocketAddr],
+) -> Settings {
     let seeds = seeds.iter().map(SocketAddr::to_string).collect();
     Settings {
         name: name.to_owned(),
@@ -112,10 +123,11 @@ async fn nodes_find_each_other_through_one_seed() {
 
 #[tokio::test(start_paused = true)]
 async fn node_can_be_its_own_seed() {
-    let sockets = Sockets::bind(LOOPBACK).await.unwrap();
-    let settings = settings("one", 1, sockets.address, &[sockets.address]);
-    let node1 =
-        Membership::join(settings, sockets.udp, &key(), WallClock, Arc::default()).await.unwrap();
+    let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
+    let settings = member_settings("one", 1, sockets.address, &[sockets.address]);
+    let node1 = Membership::join(settings, sockets.udp, &test_key(), WallClock, Arc::default())
+        .await
+        .unwrap();
     let node2 = TestMember::join("two", 1, &[sockets.address]).await;
     node2.wait_until_live(&["one"]).await;
     assert_eq!(live_names(&node1.view().borrow()), ["two"]);
@@ -163,7 +175,7 @@ async fn leaving_node_announces_departure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_joiner_learns_of_departed_nodes() {
+async fn late_joiner_receives_departed_nodes() {
     let node1 = TestMember::join("one", 1, &[]).await;
     let node2 = TestMember::join("two", 1, &[node1.address]).await;
     node1.wait_until_live(&["two"]).await;
@@ -217,7 +229,7 @@ async fn lower_generation_replaces_silent_previous_incarnation() {
 async fn node_with_other_key_is_rejected_and_counted() {
     let node1 = TestMember::join("one", 1, &[]).await;
     let other_key = ClusterKey::new("a key that no other node has").unwrap();
-    let unauthenticated = TestMember::join_with("two", 1, &[node1.address], other_key).await;
+    let unauthenticated = TestMember::join_with_key("two", 1, &[node1.address], other_key).await;
     let node3 = TestMember::join("three", 1, &[node1.address]).await;
     node1.wait_until_live(&["three"]).await;
     node3.wait_until_live(&["one"]).await;
@@ -231,7 +243,7 @@ async fn node_with_other_key_is_rejected_and_counted() {
 #[tokio::test(start_paused = true)]
 async fn replayed_and_malformed_datagrams_are_rejected() {
     let node1 = TestMember::join("one", 1, &[]).await;
-    let forwarder = UdpSocket::bind(LOOPBACK).await.unwrap();
+    let forwarder = UdpSocket::bind(LOOPBACK_ADDRESS).await.unwrap();
     let _node2 = TestMember::join("two", 1, &[forwarder.local_addr().unwrap()]).await;
     let mut datagram = vec![0; 65_536];
     let (length, _) = forwarder.recv_from(&mut datagram).await.unwrap();
@@ -258,13 +270,13 @@ async fn replayed_and_malformed_datagrams_are_rejected() {
 #[tokio::test(start_paused = true)]
 async fn malformed_payload_of_node_is_rejected_and_counted() {
     let node1 = TestMember::join("one", 1, &[]).await;
-    let forwarder = UdpSocket::bind(LOOPBACK).await.unwrap();
+    let forwarder = UdpSocket::bind(LOOPBACK_ADDRESS).await.unwrap();
     let _node2 = TestMember::join("two", 1, &[forwarder.local_addr().unwrap()]).await;
     let mut datagram = vec![0; 65_536];
     let (length, _) = forwarder.recv_from(&mut datagram).await.unwrap();
-    let mut opener = DatagramOpener::new(&key(), Incarnation(0), Duration::ZERO);
+    let mut opener = DatagramOpener::new(&test_key(), Incarnation(0), Duration::ZERO);
     let payload = opener.open(WallClock.now(), &datagram[..length]).unwrap().payload;
-    let mut sealer = DatagramSealer::new(&key(), Incarnation(3));
+    let mut sealer = DatagramSealer::new(&test_key(), Incarnation(3));
     for payload in [&b""[..], b"hello", &[payload, b"extra"].concat(), payload] {
         let mut sealed = Vec::new();
         sealer.seal(WallClock.now(), payload, &mut sealed).unwrap();
@@ -278,17 +290,17 @@ async fn malformed_payload_of_node_is_rejected_and_counted() {
 #[tokio::test(start_paused = true)]
 async fn name_of_invalid_length_is_rejected() {
     for name in ["", &"x".repeat(256)] {
-        let sockets = Sockets::bind(LOOPBACK).await.unwrap();
-        let settings = settings(name, 1, sockets.address, &[]);
+        let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
+        let settings = member_settings(name, 1, sockets.address, &[]);
         let result =
-            Membership::join(settings, sockets.udp, &key(), WallClock, Arc::default()).await;
+            Membership::join(settings, sockets.udp, &test_key(), WallClock, Arc::default()).await;
         assert!(matches!(result, Err(JoinError::Name(bytes)) if bytes == name.len()));
     }
 }
 
 #[tokio::test]
 async fn tcp_and_udp_share_one_port() {
-    let sockets = Sockets::bind(LOOPBACK).await.unwrap();
+    let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
     assert_eq!(sockets.udp.local_addr().unwrap(), sockets.address);
     assert_eq!(sockets.tcp.local_addr().unwrap(), sockets.address);
     assert!(Sockets::bind(sockets.address).await.is_err(), "the port is in use");
@@ -299,15 +311,15 @@ async fn advertised_address_defaults_to_listen_address() {
     let listen: SocketAddr = "127.0.0.1:7000".parse().unwrap();
     assert_eq!(resolve_advertised(listen, None, &[]).await, Ok(listen));
     let advertised: SocketAddr = "192.0.2.7:8000".parse().unwrap();
-    assert_eq!(resolve_advertised(WILDCARD, Some(advertised), &[]).await, Ok(advertised));
+    assert_eq!(resolve_advertised(WILDCARD_ADDRESS, Some(advertised), &[]).await, Ok(advertised));
     let without_port: SocketAddr = "192.0.2.7:0".parse().unwrap();
     assert_eq!(
-        resolve_advertised(WILDCARD, Some(without_port), &[]).await,
+        resolve_advertised(WILDCARD_ADDRESS, Some(without_port), &[]).await,
         Ok("192.0.2.7:7000".parse().unwrap())
     );
     assert_eq!(
-        resolve_advertised(listen, Some(WILDCARD), &[]).await,
-        Err(AddressError::Unspecified(WILDCARD))
+        resolve_advertised(listen, Some(WILDCARD_ADDRESS), &[]).await,
+        Err(AddressError::Unspecified(WILDCARD_ADDRESS))
     );
 }
 
@@ -315,7 +327,7 @@ async fn advertised_address_defaults_to_listen_address() {
 async fn wildcard_listener_advertises_address_towards_seeds() {
     let seeds = ["no port".to_owned(), "127.0.0.1:7001".to_owned()];
     assert_eq!(
-        resolve_advertised(WILDCARD, None, &seeds).await,
+        resolve_advertised(WILDCARD_ADDRESS, None, &seeds).await,
         Ok("127.0.0.1:7000".parse().unwrap())
     );
     let ipv6_wildcard: SocketAddr = "[::]:7000".parse().unwrap();
@@ -323,8 +335,8 @@ async fn wildcard_listener_advertises_address_towards_seeds() {
         resolve_advertised(ipv6_wildcard, None, &seeds).await,
         Ok("127.0.0.1:7000".parse().unwrap())
     );
-    let error = resolve_advertised(WILDCARD, None, &seeds[..1]).await.unwrap_err();
-    assert_eq!(error, AddressError::Unknown(WILDCARD));
+    let error = resolve_advertised(WILDCARD_ADDRESS, None, &seeds[..1]).await.unwrap_err();
+    assert_eq!(error, AddressError::Unknown(WILDCARD_ADDRESS));
     assert!(error.to_string().contains("advertise it"), "{error}");
 }
 

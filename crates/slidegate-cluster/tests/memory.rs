@@ -1,4 +1,4 @@
-//! The memory of the counters of a node is measured and bounded.
+//! Tests that the memory of a node's counters is measured and bounded.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use slidegate_cluster::replicated_counters::ReplicatedCounters;
 const MIB: usize = 1 << 20;
 
 /// Returns empty counters with a memory limit in bytes.
-fn counters(max_memory: usize, now: Timestamp) -> Counters {
+fn new_counters(max_memory: usize, now: Timestamp) -> Counters {
     let settings = CounterSettings {
         incarnation: Incarnation(1),
         secret: [7; 16].into(),
@@ -23,11 +23,11 @@ fn counters(max_memory: usize, now: Timestamp) -> Counters {
 }
 
 /// Returns the time of all requests.
-fn now() -> Timestamp {
+fn test_time() -> Timestamp {
     Timestamp::from_secs(1_750_000_020)
 }
 
-/// Runs an action with a hit of cost 1 on the key with this number.
+/// Runs an action with a hit of cost 1 on the key that contains `number`.
 fn with_hit<T>(limit: &Limit, number: u64, action: impl FnOnce(&Hit<'_>) -> T) -> T {
     let scope = Scope::new("test", "memory", "limit", &["number"]);
     let text = number.to_string();
@@ -36,27 +36,27 @@ fn with_hit<T>(limit: &Limit, number: u64, action: impl FnOnce(&Hit<'_>) -> T) -
     action(&Hit::new(key, limit, 1))
 }
 
-/// Charges one unit, or is denied.
+/// Charges one unit to a key if its limit admits the unit.
 fn charge(counters: &Counters, limit: &Limit, number: u64) {
     with_hit(limit, number, |hit| {
-        assert!(counters.take(std::slice::from_ref(hit), now(), CapPolicy::Deny).is_ok());
+        assert!(counters.take(std::slice::from_ref(hit), test_time(), CapPolicy::Deny).is_ok());
     });
 }
 
-/// Returns whether another unit would be denied.
+/// Returns `true` if a further unit of the key would be denied.
 fn is_denied(counters: &Counters, limit: &Limit, number: u64) -> bool {
     with_hit(limit, number, |hit| {
-        let peeked = counters.peek(std::slice::from_ref(hit), now());
+        let peeked = counters.peek(std::slice::from_ref(hit), test_time());
         peeked.is_ok_and(|outcomes| !outcomes[0].fits())
     })
 }
 
 #[test]
-fn flood_stays_below_max_memory_keeping_denied_keys() -> Result<(), Box<dyn std::error::Error>> {
+fn key_flood_respects_memory_limit_and_keeps_denials() -> Result<(), Box<dyn std::error::Error>> {
     let precision = Some(Duration::from_secs(60));
     for algorithm in [Algorithm::SlidingBuckets { precision }, Algorithm::SlidingWindow] {
         let limit = Limit::new("3/d".parse()?, algorithm)?;
-        let counters = counters(16 * MIB, now());
+        let counters = new_counters(16 * MIB, test_time());
         for _ in 0..3 {
             (0..200).for_each(|number| charge(&counters, &limit, number));
         }
@@ -72,25 +72,26 @@ fn flood_stays_below_max_memory_keeping_denied_keys() -> Result<(), Box<dyn std:
     Ok(())
 }
 
-/// Counters of other nodes use at most half of the memory, which is released after their window.
+/// Checks that counters of other nodes use at most half of the memory limit, and that their memory is released after
+/// they expire.
 #[test]
 fn counters_of_other_nodes_use_half_of_memory() -> Result<(), Box<dyn std::error::Error>> {
     let limit: Limit = "3/min".parse()?;
     let layout = limit.additive().ok_or("`3/min` is not additive")?.layout();
-    let counters = counters(4 * MIB, now());
+    let counters = new_counters(4 * MIB, test_time());
     let update = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         layout,
         incarnation: Incarnation(2),
-        bucket: layout.bucket(now()),
+        bucket: layout.bucket(test_time()),
         units: PnCounter { charged: 1, removed: 0 },
     };
     for key in 1..100_000 {
-        counters.merge(&[update(key)], now());
+        counters.merge(&[update(key)], test_time());
     }
     let bytes = counters.memory_bytes();
     assert!((2 * MIB..3 * MIB).contains(&bytes), "{bytes}");
-    let later = now().after(Duration::from_secs(3_600));
+    let later = test_time().after(Duration::from_secs(3_600));
     (0..64).for_each(|_| counters.prune(later));
     assert!(counters.memory_bytes() < MIB / 4, "{}", counters.memory_bytes());
     Ok(())

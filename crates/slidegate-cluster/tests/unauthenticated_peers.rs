@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-const LOOPBACK: &str = "127.0.0.1:0";
+const LOOPBACK_ADDRESS: &str = "127.0.0.1:0";
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns timeouts that are short enough for tests.
@@ -46,11 +46,12 @@ struct TransportNode {
 impl TransportNode {
     /// Starts a node with the key of all tests on loopback.
     async fn start(incarnation: u64, timing: Timing) -> Self {
-        Self::start_with(LOOPBACK, incarnation, "a key for all of these tests", timing).await
+        Self::start_with_key(LOOPBACK_ADDRESS, incarnation, "a key for all of these tests", timing)
+            .await
     }
 
     /// Starts a node with the given listen address and key.
-    async fn start_with(listen: &str, incarnation: u64, key: &str, timing: Timing) -> Self {
+    async fn start_with_key(listen: &str, incarnation: u64, key: &str, timing: Timing) -> Self {
         let listener = TcpListener::bind(listen).await.unwrap();
         let peer = PeerAddress {
             incarnation: Incarnation(incarnation),
@@ -81,17 +82,17 @@ impl TransportNode {
         assert!(timeout(TEST_TIMEOUT, wait).await.is_ok(), "{:?}", self.reject_counters);
     }
 
-    /// Connects to another node at a peer address and sends a frame, which arrives.
+    /// Connects to the node `other` at the address in `peer`, sends a frame, and waits until the frame has arrived.
     async fn connect_and_send(&mut self, other: &mut Self, peer: PeerAddress) {
         self.transport.set_peers(&[peer]);
         assert_eq!(self.next().await, TransportEvent::LinkUp(peer.incarnation));
         self.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
-        assert_eq!(other.next().await, hello(self.peer.incarnation));
+        assert_eq!(other.next().await, hello_event(self.peer.incarnation));
     }
 }
 
 /// Returns the event of a received `hello` frame.
-fn hello(from: Incarnation) -> TransportEvent {
+fn hello_event(from: Incarnation) -> TransportEvent {
     TransportEvent::Frame { from, frame: Bytes::from_static(b"hello") }
 }
 
@@ -113,16 +114,19 @@ struct TestRelay {
 }
 
 impl TestRelay {
-    /// Starts a relay to `to` that applies `modify` to the bytes in this direction.
+    /// Starts a relay that forwards connections to the address `to`, and applies `modify` to the bytes sent in this
+    /// direction.
     async fn new(to: SocketAddr, mut modify: impl FnMut(&mut Vec<u8>) + Send + 'static) -> Self {
-        let listener = TcpListener::bind(LOOPBACK).await.unwrap();
+        let listener = TcpListener::bind(LOOPBACK_ADDRESS).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (is_paused, pause_receiver) = watch::channel(false);
         let (recorder, forwarded) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let to = TcpStream::connect(to).await.unwrap();
-                let _ = forward(stream, to, &mut modify, pause_receiver.clone(), &recorder).await;
+                let _ =
+                    forward_connection(stream, to, &mut modify, pause_receiver.clone(), &recorder)
+                        .await;
             }
         });
         Self { address, is_paused, forwarded }
@@ -130,7 +134,7 @@ impl TestRelay {
 }
 
 /// Forwards one connection. The relay handles one connection at a time, so others wait while it is paused.
-async fn forward(
+async fn forward_connection(
     mut from: TcpStream,
     mut to: TcpStream,
     modify: &mut impl FnMut(&mut Vec<u8>),
@@ -206,8 +210,13 @@ async fn pending_unauthenticated_clients_do_not_block_nodes() {
 
 #[tokio::test]
 async fn node_with_other_key_gets_no_link() {
-    let mut node1 =
-        TransportNode::start_with(LOOPBACK, 1, "a key that no other node has", fast_timing()).await;
+    let mut node1 = TransportNode::start_with_key(
+        LOOPBACK_ADDRESS,
+        1,
+        "a key that no other node has",
+        fast_timing(),
+    )
+    .await;
     let mut node2 = TransportNode::start(2, fast_timing()).await;
     node1.transport.set_peers(&[node2.peer]);
     node2.transport.set_peers(&[node1.peer]);
@@ -251,7 +260,7 @@ async fn broken_link_is_detected_and_reestablished() {
     relay.is_paused.send_replace(false);
     assert_eq!(node1.next().await, TransportEvent::LinkUp(peer.incarnation));
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
-    assert_eq!(node2.next().await, hello(node1.peer.incarnation));
+    assert_eq!(node2.next().await, hello_event(node1.peer.incarnation));
 }
 
 #[tokio::test]
@@ -281,7 +290,7 @@ async fn modified_frame_closes_link_and_reconnects() {
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
     assert_eq!(
         node2.next().await,
-        hello(node1.peer.incarnation),
+        hello_event(node1.peer.incarnation),
         "no modified frame was delivered"
     );
     assert_eq!(node2.reject_counters.get(RejectReason::WrongMac), 3);
@@ -306,12 +315,12 @@ async fn replayed_stream_is_rejected() {
     wait_until_closed(&mut client).await;
     assert_eq!(node2.reject_counters.get(RejectReason::WrongMac), 1);
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
-    assert_eq!(node2.next().await, hello(node1.peer.incarnation), "the link still works");
+    assert_eq!(node2.next().await, hello_event(node1.peer.incarnation), "the link still works");
     assert!(timeout(Duration::from_millis(50), node2.transport.next()).await.is_err());
 }
 
 #[tokio::test]
-async fn redialing_node_is_received_on_newest_stream() {
+async fn reconnected_node_replaces_its_older_stream() {
     let (mut node1, mut node2) = (
         TransportNode::start(1, fast_timing()).await,
         TransportNode::start(2, fast_timing()).await,
@@ -326,10 +335,14 @@ async fn redialing_node_is_received_on_newest_stream() {
 
 #[tokio::test]
 async fn connections_originate_from_listen_address() {
-    let listener = TcpListener::bind(LOOPBACK).await.unwrap();
-    let mut node1 =
-        TransportNode::start_with("127.0.0.2:0", 1, "a key for all of these tests", fast_timing())
-            .await;
+    let listener = TcpListener::bind(LOOPBACK_ADDRESS).await.unwrap();
+    let mut node1 = TransportNode::start_with_key(
+        "127.0.0.2:0",
+        1,
+        "a key for all of these tests",
+        fast_timing(),
+    )
+    .await;
     let peer = PeerAddress { incarnation: Incarnation(2), address: listener.local_addr().unwrap() };
     node1.transport.set_peers(&[peer]);
     let (_, from) = timeout(TEST_TIMEOUT, listener.accept()).await.unwrap().unwrap();
@@ -346,7 +359,7 @@ async fn idle_link_stays_up() {
     node1.connect_and_send(&mut node2, peer).await;
     assert!(timeout(3 * fast_timing().idle_timeout, node1.transport.next()).await.is_err());
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
-    assert_eq!(node2.next().await, hello(node1.peer.incarnation));
+    assert_eq!(node2.next().await, hello_event(node1.peer.incarnation));
 }
 
 #[tokio::test]

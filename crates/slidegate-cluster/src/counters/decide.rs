@@ -11,7 +11,7 @@ use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use super::{
-    Counters, HasTable, HitLocation, KeyState, KindId, LockedShards, Shard, locked_shard_mut,
+    Counters, HasStateTable, HitLocation, KeyState, KindId, LockedShards, Shard, locked_shard_mut,
 };
 use crate::hit_options::HitOptions;
 use crate::overshoot::BucketOvershoot;
@@ -22,12 +22,12 @@ use crate::replica::KeyReplica;
 pub enum Attempt {
     /// The request is decided.
     Decided(ChargeResult),
-    /// The request fits, but too many earlier units have not been acknowledged by every member. Nothing was charged. A
-    /// retry may succeed after further acknowledgements.
+    /// The request fits its limits, but this node would then have too many units that not every member has
+    /// acknowledged. Nothing was charged. A retry may succeed after further acknowledgements.
     Unsynced,
 }
 
-/// The treatment of a request that fits, but has a key with too many unacknowledged units.
+/// The treatment of a request that fits its limits, but for which this node has too many unacknowledged units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapPolicy {
     /// Return [`Attempt::Unsynced`], so that the caller can retry.
@@ -36,17 +36,17 @@ pub enum CapPolicy {
     Deny,
 }
 
-/// The time and cluster state of one decision.
+/// The time, the cluster state and the cap policy of one decision.
 #[derive(Clone, Copy)]
 struct DecisionContext {
     now: Timestamp,
-    /// Whether this node has no other members. Read while the shards are locked: charges made before a node joins are
-    /// part of the state that is sent to that node.
+    /// Whether the cluster has no other members. The flag is read while the shards are locked, so that charges made
+    /// before another node joins are part of the state that is sent to that node.
     is_alone: bool,
     cap_policy: CapPolicy,
 }
 
-/// A hit, the units it requires, and the current time on its counter's clock.
+/// A hit that is being evaluated, with the units that must be available and the current time of its counter.
 #[derive(Clone, Copy)]
 struct PendingHit<'a> {
     hit: &'a Hit<'a>,
@@ -55,7 +55,7 @@ struct PendingHit<'a> {
 }
 
 impl Counters {
-    /// Charges the hits of one request, unless a hit is denied or has too many unacknowledged units.
+    /// Decides one request and charges its hits, unless a hit is denied or its key has too many unacknowledged units.
     ///
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
@@ -67,7 +67,7 @@ impl Counters {
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
         if let [hit] = hits {
-            let location = self.locate(hit)?;
+            let location = self.locate_hit(hit)?;
             let shard = &mut *self.shards[location.shard].0.lock();
             self.sweep_periodically(shard, now);
             let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
@@ -75,16 +75,16 @@ impl Counters {
                 self.decide_single(shard, counter, hit, location, context)
             });
         }
-        self.take_multiple(hits, now, cap_policy)
+        self.take_multiple_hits(hits, now, cap_policy)
     }
 
-    fn take_multiple(
+    fn take_multiple_hits(
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
-        let locations = self.locate_all(hits)?;
+        let locations = self.locate_hits(hits)?;
         let mut locked = self.lock(&locations);
         for (_, shard) in &mut locked {
             self.sweep_periodically(shard, now);
@@ -93,9 +93,9 @@ impl Counters {
         self.decide(&mut locked, hits, &locations, context)
     }
 
-    /// Decides a request with one hit, the most frequent case, with a single lookup.
+    /// Decides a request with one hit, which is the most frequent case, with a single table lookup.
     #[inline(always)]
-    fn decide_single<C: HasTable>(
+    fn decide_single<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -127,7 +127,7 @@ impl Counters {
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
-    /// Decides one request whose shards are locked.
+    /// Decides one request. The caller has locked the shards of all hits.
     fn decide(
         &self,
         locked: &mut LockedShards<'_>,
@@ -158,8 +158,8 @@ impl Counters {
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
-    /// Evaluates each hit as if all hits before it were charged. Also returns the outcomes of the hits that exceed the
-    /// cap on unacknowledged units, by index.
+    /// Returns the outcome of each hit, evaluated as if all hits before it were charged. Also returns the denied
+    /// outcomes of the hits that would exceed the maximum of unacknowledged units, each with the index of its hit.
     #[expect(clippy::type_complexity, reason = "both are lists by index")]
     fn evaluate_all(
         &self,
@@ -196,14 +196,15 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let locations = self.locate_all(hits)?;
+        let locations = self.locate_hits(hits)?;
         let context = DecisionContext { now, is_alone: true, cap_policy: CapPolicy::Deny };
         Ok(self.evaluate_all(&mut self.lock(&locations), hits, &locations, context)?.0)
     }
 
-    /// Returns the slot of a key's state. Creates the state if other nodes have sent updates of the key.
+    /// Returns the table slot of a key's state. Creates the state if the key has only a replica, because other nodes
+    /// have sent updates of the key. Returns `None` if the key has neither a state nor a replica.
     #[inline(always)]
-    pub(super) fn find_state<C: HasTable>(
+    pub(super) fn find_state<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         _: C,
@@ -216,15 +217,16 @@ impl Counters {
             && !shard.replicas.is_empty()
             && shard.replicas.get(location.fingerprint).is_some()
         {
-            let kind = self.kinds.id_for(hit, location.counter)?;
+            let kind = self.kinds.get_or_register(hit, location.counter)?;
             return Ok(Some(self.insert::<C>(shard, location.fingerprint, kind, now)));
         }
         Ok(slot)
     }
 
-    /// Evaluates one hit. Returns its outcome, and whether charging it would exceed the cap on unacknowledged units.
+    /// Evaluates one hit. Returns its outcome, and `true` if charging it would exceed the maximum of unacknowledged
+    /// units.
     #[inline(always)]
-    fn evaluate<C: HasTable>(
+    fn evaluate<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -248,7 +250,7 @@ impl Counters {
             && outcome.fits()
             && !context.is_alone
             && pending_hit.hit.veto != Veto::Never
-            && !HitOptions::new(pending_hit.hit).allows(
+            && !HitOptions::new(pending_hit.hit).allows_unsynced(
                 pending_hit.required.max(1).saturating_add(key_state.unsynced.into()),
                 self.progress.nodes(),
             )
@@ -256,9 +258,10 @@ impl Counters {
         (outcome, is_over_cap)
     }
 
-    /// Rebuilds the state from its replica if the replica contains updates that the state lacks.
+    /// Rebuilds the state of a key from its replica, if the replica contains updates that the state lacks or units with
+    /// a future timestamp have become due. Also records the overshoot of the key.
     #[cold]
-    fn refresh_state<C: HasTable>(
+    fn refresh_state<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -294,9 +297,10 @@ impl Counters {
         }
     }
 
-    /// Returns whether a charge would exceed the cap, computed from the exact number of unacknowledged units.
+    /// Returns `true` if a charge would exceed the maximum of unacknowledged units. Computes the exact number of these
+    /// units from the replica of the key and the latest acknowledgements.
     #[cold]
-    fn is_over_cap<C: HasTable>(
+    fn is_over_cap<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -321,14 +325,16 @@ impl Counters {
         let unsynced = replica.unsynced_units(pending_hit.now);
         key_state.unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
         unsynced > 0
-            && !hit_options
-                .allows(pending_hit.required.max(1).saturating_add(unsynced), progress.nodes)
+            && !hit_options.allows_unsynced(
+                pending_hit.required.max(1).saturating_add(unsynced),
+                progress.nodes,
+            )
     }
 
-    /// Charges the state in `slot`, or a new state if there is no slot. Updates `outcome` to the status after the
-    /// charge.
+    /// Charges a hit to the state in `slot`, or to a new state if `slot` is `None`. Updates `outcome` to the status
+    /// after the charge.
     #[inline(always)]
-    fn charge<C: HasTable>(
+    fn charge<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -344,7 +350,7 @@ impl Counters {
                 slot
             }
             None => {
-                let kind = self.kinds.id_for(hit, location.counter)?;
+                let kind = self.kinds.get_or_register(hit, location.counter)?;
                 self.insert::<C>(shard, location.fingerprint, kind, context.now)
             }
         };
@@ -357,17 +363,17 @@ impl Counters {
             charged
         });
         if growth_bytes != 0 {
-            self.count_growth::<C>(shard, location.fingerprint, growth_bytes, context.now);
+            self.count_key_growth::<C>(shard, location.fingerprint, growth_bytes, context.now);
         }
         *outcome = charged.outcome.charged_after(outcome);
         let counter = CounterId::Fingerprint(location.fingerprint);
         Ok(Charge { counter, limit: *hit.limit, charged_at: charged.charged_at, cost: hit.cost })
     }
 
-    /// Records earlier charges before a charge to a later bucket removes an old bucket from the state. The old bucket
-    /// may still count on a node whose clock is behind.
+    /// Copies the charges of a state to its replica if the current bucket of the state has ended. The next charge to
+    /// the state may remove an old bucket, which may still count on a node whose clock is behind.
     #[inline(always)]
-    fn record_before_rollover<C: HasTable>(
+    fn record_before_rollover<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -390,7 +396,8 @@ impl Counters {
     /// Updates the time at which a key expires, and the time until which it is denied.
     #[inline]
     fn update_expiry<S>(&self, slot: &mut Slot<KeyState<S>>, after: &Outcome, now: Timestamp) {
-        let coarse = |us: u64| self.coarse(now.as_micros().saturating_add(us)).saturating_add(1);
+        let coarse =
+            |us: u64| self.to_coarse_time(now.as_micros().saturating_add(us)).saturating_add(1);
         let expires = coarse(after.reset_after_us().saturating_add(self.max_clock_skew_us));
         slot.expires = expires.max(slot.expires);
         slot.denied_until = match after.fits() {
@@ -427,9 +434,14 @@ impl Counters {
     }
 }
 
-/// Marks a key as changed before it is charged, and counts the cost as unacknowledged.
+/// Marks a key as changed before it is charged, and adds the cost to its unacknowledged units.
 #[inline(always)]
-fn mark_charged<C: HasTable>(shard: &mut Shard, slot: usize, location: HitLocation, cost: u64) {
+fn mark_charged<C: HasStateTable>(
+    shard: &mut Shard,
+    slot: usize,
+    location: HitLocation,
+    cost: u64,
+) {
     let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
     key_state.unsynced = key_state.unsynced.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
     if !key_state.is_changed {

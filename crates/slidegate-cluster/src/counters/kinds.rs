@@ -1,4 +1,5 @@
-//! Kinds of counters. The state of a key does not contain its bucket length, so each key refers to a kind.
+//! Counter kinds: an algorithm with its bucket length and its number of buckets. The state of a key does not contain
+//! these values, so each key refers to a kind by its index.
 
 use std::collections::HashMap;
 
@@ -21,13 +22,17 @@ struct KindTable {
 }
 
 impl CounterKinds {
-    /// Returns the counter of a kind.
+    /// Returns the counter (algorithm with its parameters) of a kind.
     pub(super) fn counter(&self, kind: KindId) -> AnyAdditive {
         self.0.read().counters[usize::from(kind.0)]
     }
 
-    /// Returns the kind of a hit's counter. Registers a new kind if necessary.
-    pub(super) fn id_for(&self, hit: &Hit<'_>, counter: AnyAdditive) -> Result<KindId, StoreError> {
+    /// Returns the index of the kind of a hit's counter. Registers the kind first if it is new.
+    pub(super) fn get_or_register(
+        &self,
+        hit: &Hit<'_>,
+        counter: AnyAdditive,
+    ) -> Result<KindId, StoreError> {
         let shape = hit.limit.shape();
         if let Some(kind) = self.0.read().by_shape.get(&shape) {
             return Ok(*kind);

@@ -1,31 +1,33 @@
-//! Memory accounting, and eviction of keys above the memory limit.
+//! Memory accounting, and eviction of keys when the memory limit is exceeded.
 
 use std::sync::atomic::Ordering;
 
 use slidegate::Timestamp;
 use slidegate::store::table::{CoarseTime, PINNED};
 
-use super::shard::States;
-use super::{Counters, HasTable, Shard};
+use super::shard::StateTables;
+use super::{Counters, HasStateTable, Shard};
 
 /// Maximum number of keys that are evicted when one key is inserted or grows.
 const MAX_EVICTIONS_PER_CALL: usize = 16;
 
 impl Counters {
-    /// Returns whether the states may grow by `growth_bytes` bytes. Replicas cannot be evicted, since other nodes need them.
-    /// However large they are, half of the budget remains for states.
+    /// Returns `true` if the states of all keys may grow by `growth_bytes` bytes within the memory limit. Half of the
+    /// limit is always available to states, however large the replicas are. Replicas cannot be evicted, since other
+    /// nodes need them.
     fn has_memory(&self, growth_bytes: usize) -> bool {
         let replica_bytes = self.replica_bytes.load(Ordering::Relaxed);
         let budget = self.max_memory.saturating_sub(replica_bytes).max(self.max_memory / 2);
         self.state_bytes.load(Ordering::Relaxed).saturating_add(growth_bytes) <= budget
     }
 
-    /// Returns whether the replicas use half of the budget or more. Updates of keys without a replica are then ignored.
+    /// Returns `true` if the replicas use half of the memory limit or more. Updates of other nodes are then ignored for
+    /// keys without a replica.
     pub(super) fn are_replicas_full(&self) -> bool {
         self.replica_bytes.load(Ordering::Relaxed) >= self.max_memory / 2
     }
 
-    /// Adds the growth of a locked shard's states, in bytes.
+    /// Adds the growth of states to the counted memory, in bytes. A negative number subtracts memory that was freed.
     #[inline]
     pub(super) fn count_state_growth(&self, growth_bytes: isize) {
         if growth_bytes != 0 {
@@ -33,17 +35,18 @@ impl Counters {
         }
     }
 
-    /// Adds the growth of a locked shard's replicas since the last count, in bytes.
+    /// Adds the bytes by which the replicas of a shard have grown since they were last counted to the counted memory.
     pub(super) fn count_replica_growth(&self, shard: &mut Shard) {
         let growth_bytes = shard.replicas.take_growth();
         self.replica_bytes.fetch_add(growth_bytes as usize, Ordering::Relaxed);
     }
 
-    /// Changes the states of a locked shard and counts their growth.
+    /// Runs `change_states` on the states of a shard, and adds the growth of the states to the counted memory. Returns
+    /// the result of `change_states`.
     pub(super) fn change_states<R>(
         &self,
-        states: &mut States,
-        change_states: impl FnOnce(&mut States) -> R,
+        states: &mut StateTables,
+        change_states: impl FnOnce(&mut StateTables) -> R,
     ) -> R {
         let before = states.bytes();
         let result = change_states(states);
@@ -51,16 +54,21 @@ impl Counters {
         result
     }
 
-    /// Evicts keys of a shard until there is memory for one more slot. If all keys are being denied, at most one of
-    /// them is evicted, as for the key limit.
-    pub(super) fn evict_for_slot<C: HasTable>(&self, shard: &mut Shard, key: u64, now: Timestamp) {
-        let now = self.coarse(now.as_micros());
+    /// Evicts keys of a shard until there is memory for a new key. If all keys are being denied, at most one of them is
+    /// evicted, as when there are too many keys.
+    pub(super) fn evict_for_slot<C: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        key: u64,
+        now: Timestamp,
+    ) {
+        let now = self.to_coarse_time(now.as_micros());
         for attempt in 0..MAX_EVICTIONS_PER_CALL {
             let states = &mut shard.states;
             if self.has_memory(C::table(states).growth_bytes(key)) {
                 return;
             }
-            let evict = |states: &mut States| match attempt {
+            let evict = |states: &mut StateTables| match attempt {
                 0 => states.evict(now),
                 _ => states.evict_undenied(now),
             };
@@ -70,9 +78,10 @@ impl Counters {
         }
     }
 
-    /// Counts the growth of a key's state, and evicts other keys if memory is short.
+    /// Adds the growth of one key's state to the counted memory, and evicts other keys of the shard while the memory
+    /// limit is exceeded.
     #[cold]
-    pub(super) fn count_growth<C: HasTable>(
+    pub(super) fn count_key_growth<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,
@@ -85,11 +94,16 @@ impl Counters {
         }
         // Pins the growing key. If it could be evicted, it would never be denied.
         let denied_until = set_denied_until::<C>(shard, key, PINNED);
-        self.evict_while_over_budget(shard, self.coarse(now.as_micros()), MAX_EVICTIONS_PER_CALL);
+        self.evict_while_over_budget(
+            shard,
+            self.to_coarse_time(now.as_micros()),
+            MAX_EVICTIONS_PER_CALL,
+        );
         set_denied_until::<C>(shard, key, denied_until);
     }
 
-    /// Evicts keys of a shard that are not being denied, at most `max_evictions`, while memory is short.
+    /// Evicts keys of a shard while the memory limit is exceeded: at most `max_evictions` keys, and no key that is
+    /// being denied.
     pub(super) fn evict_while_over_budget(
         &self,
         shard: &mut Shard,
@@ -97,19 +111,20 @@ impl Counters {
         max_evictions: usize,
     ) {
         for _ in 0..max_evictions {
-            let evict = |states: &mut States| states.evict_undenied(now);
+            let evict = |states: &mut StateTables| states.evict_undenied(now);
             if self.has_memory(0) || !self.evict_one(&mut shard.states, now, evict) {
                 return;
             }
         }
     }
 
-    /// Evicts one key, and frees unused blocks if memory is short. Returns whether a key was evicted.
+    /// Evicts the key that `evict` selects, and frees unused blocks of the tables if the memory limit is exceeded.
+    /// Returns `true` if a key was evicted.
     pub(super) fn evict_one(
         &self,
-        states: &mut States,
+        states: &mut StateTables,
         now: CoarseTime,
-        evict: impl FnOnce(&mut States) -> Option<CoarseTime>,
+        evict: impl FnOnce(&mut StateTables) -> Option<CoarseTime>,
     ) -> bool {
         let expires = self.change_states(states, |states| {
             let expires = evict(states);
@@ -125,8 +140,8 @@ impl Counters {
     }
 }
 
-/// Replaces the time until which a key is denied. Returns the previous time.
-fn set_denied_until<C: HasTable>(
+/// Replaces the time until which a key is denied. Returns the previous time, or 0 if the key has no state.
+fn set_denied_until<C: HasStateTable>(
     shard: &mut Shard,
     key: u64,
     denied_until: CoarseTime,

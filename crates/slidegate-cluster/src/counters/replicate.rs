@@ -5,12 +5,12 @@ use slidegate::algorithm::additive::AnyAdditive;
 use slidegate::store::{CounterId, Outcomes, Receipt};
 use slidegate::{Hit, StoreError, Timestamp};
 
-use super::{Counters, HasTable, HitLocation, KindId, Shard};
+use super::{Counters, HasStateTable, HitLocation, KindId, Shard};
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 use crate::replica::KeyReplica;
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
-/// A key with unsent changes.
+/// A key with unsent changes, and its remaining units.
 struct ChangedKey {
     shard: usize,
     key: u64,
@@ -19,9 +19,9 @@ struct ChangedKey {
 }
 
 impl Counters {
-    /// Records charges of a key's state in its replica.
+    /// Copies the new charges of a key's state to its replica. Creates the replica if the key has none.
     #[cold]
-    pub(super) fn record_charges<C: HasTable>(shard: &mut Shard, counter: C, key: u64) {
+    pub(super) fn record_charges<C: HasStateTable>(shard: &mut Shard, counter: C, key: u64) {
         let table = C::table(&mut shard.states);
         if let Some(at) = table.find(key) {
             let replica =
@@ -30,8 +30,9 @@ impl Counters {
         }
     }
 
-    /// Removes units from an existing key by `update`. `now` is the time on the counter's clock.
-    fn remove_units<C: HasTable>(
+    /// Applies `update`, which removes units from the state of a key, and records the removed units in the replica of
+    /// the key. Does nothing if the key has no state. `now` is the time of the counter.
+    fn remove_units<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -74,7 +75,7 @@ impl Counters {
             else {
                 continue;
             };
-            let shard = &mut *self.shards[self.shard_of(*key)].0.lock();
+            let shard = &mut *self.shards[self.shard_index(*key)].0.lock();
             // The counter's clock may be ahead of the node's clock, and the charge is dated by it.
             let now = now.max(charge.charged_at);
             with_counter!(counter, counter => {
@@ -90,7 +91,7 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn refund(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let locations = self.locate_all(hits)?;
+        let locations = self.locate_hits(hits)?;
         let refund = |(hit, location): (&Hit<'_>, &HitLocation)| {
             let counter_now = location.counter_time(now);
             with_counter!(location.counter, counter => {
@@ -105,22 +106,23 @@ impl Counters {
         hits.iter().zip(&locations).map(refund).collect()
     }
 
-    /// Removes all known units of these hits' keys, on every node.
+    /// Removes all units that this node knows from the counters of the given hits. The removal is replicated to the
+    /// other nodes.
     ///
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<(), StoreError> {
-        for (hit, location) in hits.iter().zip(&self.locate_all(hits)?) {
+        for (hit, location) in hits.iter().zip(&self.locate_hits(hits)?) {
             let shard = &mut *self.shards[location.shard].0.lock();
             with_counter!(location.counter, counter => {
                 self.find_state(shard, counter, hit, *location, now)?;
-                self.remove_units(shard, counter, location.fingerprint, location.counter_time(now), clear);
+                self.remove_units(shard, counter, location.fingerprint, location.counter_time(now), clear_state);
             });
         }
         Ok(())
     }
 
-    /// Drains the changed keys of all shards.
+    /// Removes the lists of changed keys from all shards, and returns their keys.
     fn take_changed_keys(&self) -> Vec<ChangedKey> {
         let mut changed_keys = Vec::new();
         for (index, padded) in self.shards.iter().enumerate() {
@@ -135,14 +137,14 @@ impl Counters {
         changed_keys
     }
 
-    fn requeue(&self, changed: &[ChangedKey]) {
+    fn requeue_changed_keys(&self, changed: &[ChangedKey]) {
         for ChangedKey { shard, key, kind, .. } in changed {
             self.shards[*shard].0.lock().replicas.push_changed(*key, *kind);
         }
     }
 
-    /// Passes the changes of one key to `visit`, and marks them as sent.
-    fn take_changes<C: HasTable>(
+    /// Passes the unsent counter changes of one key to `visit`, and marks the changes as sent.
+    fn take_changes<C: HasStateTable>(
         shard: &mut Shard,
         counter: C,
         key: u64,
@@ -163,8 +165,8 @@ impl Counters {
         }
     }
 
-    /// Merges the number of units of this node's own charges that another node has removed. Schedules the result for
-    /// the next flush to all nodes, since the other node may stop before it has reached all of them.
+    /// Merges an update with which another node has removed units that this node charged. Schedules the result for the
+    /// next flush to all nodes, since the other node may stop before its update has reached all of them.
     fn merge_removed(&self, shard: &mut Shard, update: &CounterUpdate, bucket_expires_us: u64) {
         if update.units.removed == 0 || shard.replicas.get(update.key).is_none() {
             return;
@@ -181,11 +183,11 @@ impl Counters {
         let Some(replica) = shard.replicas.get(update.key) else { return };
         if replica.merge_removed(update.bucket, update.units.removed) {
             let expires_us = bucket_expires_us.saturating_add(self.max_clock_skew_us);
-            shard.states.mark_stale(update.key, self.coarse(expires_us).saturating_add(1));
+            shard.states.mark_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
         }
     }
 
-    /// Records the charges of all states of a shard.
+    /// Copies the new charges of all states of a shard to their replicas.
     fn record_all_charges(&self, shard: &mut Shard) {
         let mut keys = Vec::new();
         shard.states.for_each_key(|key, kind| keys.push((key, kind)));
@@ -197,12 +199,13 @@ impl Counters {
     }
 }
 
-fn clear<S: Default>(state: &mut S) {
+fn clear_state<S: Default>(state: &mut S) {
     *state = S::default();
 }
 
-/// Returns the remaining units of a key. A small number means that the key is close to its limit.
-fn remaining_units<C: HasTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
+/// Returns the remaining units of a key: the fewer, the closer the key is to its limit. Returns `u64::MAX` if the key
+/// has no state.
+fn remaining_units<C: HasStateTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
     let table = C::table(&mut shard.states);
     let Some(at) = table.find(key) else { return u64::MAX };
     let state = &table.slot(at).state.state;
@@ -221,7 +224,7 @@ impl ReplicatedCounters for Counters {
         let has_more = changed.len() > max_keys;
         if has_more {
             changed.select_nth_unstable_by_key(max_keys, |changed| changed.remaining);
-            self.requeue(&changed[max_keys..]);
+            self.requeue_changed_keys(&changed[max_keys..]);
             changed.truncate(max_keys);
         }
         let acknowledged = self.progress.load().flush_acknowledged_by_all();
@@ -294,7 +297,7 @@ impl ReplicatedCounters for Counters {
             if update.key == 0 || bucket_expires_us <= retention_start.as_micros() {
                 continue;
             }
-            let shard = &mut *self.shards[self.shard_of(update.key)].0.lock();
+            let shard = &mut *self.shards[self.shard_index(update.key)].0.lock();
             if is_own {
                 self.merge_removed(shard, update, bucket_expires_us);
                 continue;
@@ -311,7 +314,9 @@ impl ReplicatedCounters for Counters {
             if replica.merge(update.incarnation, update.bucket, &update.units) {
                 replica.remove_expired(retention_start);
                 let expires_us = bucket_expires_us.saturating_add(self.max_clock_skew_us);
-                shard.states.mark_stale(update.key, self.coarse(expires_us).saturating_add(1));
+                shard
+                    .states
+                    .mark_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
             }
             self.count_replica_growth(shard);
         }

@@ -1,5 +1,5 @@
-//! Shards: the data behind one lock. A shard holds the states that decisions read, and the replicas of keys that were
-//! changed here or on other nodes.
+//! Shards: each holds a part of the keys behind one lock. A shard contains the states that decisions read, and the
+//! replicas of keys that were changed on this node or on other nodes.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,15 @@ use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BL
 use super::kinds::KindId;
 use crate::replica::KeyReplica;
 
-/// The state of one key and the flags that a decision needs. Most keys consist of nothing else.
+/// The counter state of one key, and the flags that a decision needs. A key without a replica has no further data.
 #[derive(Default)]
 pub(super) struct KeyState<S> {
     pub(super) state: S,
-    /// Upper bound of the units charged since the last snapshot that every member has acknowledged.
+    /// Upper bound of the unacknowledged units: units charged by this node since the last snapshot that every member
+    /// has acknowledged.
     pub(super) unsynced: u32,
     pub(super) kind: KindId,
-    /// Whether the key has unsent changes.
+    /// Whether the counters of the key have changes that are not sent to the other nodes.
     pub(super) is_changed: bool,
     /// Whether a decision must check the replica: it may contain updates that the state lacks, or the state contains
     /// units with a future timestamp.
@@ -35,58 +36,58 @@ impl<S: HeapSize> HeapSize for KeyState<S> {
     }
 }
 
-/// An algorithm with its own table of states.
-pub(super) trait HasTable: Additive {
-    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>>;
+/// An algorithm whose states are stored in a separate table.
+pub(super) trait HasStateTable: Additive {
+    fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
 }
 
 type State<C> = <C as slidegate::algorithm::Counter>::State;
 
-/// One part of the keys.
+/// The states and replicas of a part of the keys, which one mutex protects.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Number of decisions since the last sweep.
+    /// Number of decisions since expired keys were last removed.
     pub(super) unswept: u8,
-    pub(super) states: States,
-    pub(super) replicas: Replicas,
+    pub(super) states: StateTables,
+    pub(super) replicas: ShardReplicas,
 }
 
-/// The tables of states. The table of the default algorithm is on the same cache line as the lock. The other tables are
-/// allocated on first use.
+/// The tables that hold the states of a shard, one per algorithm. The table of the default algorithm is on the same
+/// cache line as the lock. The other tables are allocated on first use.
 #[derive(Default)]
-pub(super) struct States {
+pub(super) struct StateTables {
     sliding_window: Table<KeyState<State<SlidingWindow>>>,
-    others: Option<Box<OtherTables>>,
+    others: Option<Box<OtherAlgorithmTables>>,
 }
 
 #[derive(Default)]
-struct OtherTables {
+struct OtherAlgorithmTables {
     sliding_buckets: Table<KeyState<State<SlidingBuckets>>>,
     fixed_window: Table<KeyState<State<FixedWindow>>>,
 }
 
-impl HasTable for SlidingWindow {
+impl HasStateTable for SlidingWindow {
     #[inline(always)]
-    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
+    fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
         &mut states.sliding_window
     }
 }
 
-impl HasTable for SlidingBuckets {
+impl HasStateTable for SlidingBuckets {
     #[inline]
-    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
+    fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
         &mut states.others.get_or_insert_default().sliding_buckets
     }
 }
 
-impl HasTable for FixedWindow {
+impl HasStateTable for FixedWindow {
     #[inline]
-    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
+    fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
         &mut states.others.get_or_insert_default().fixed_window
     }
 }
 
-impl States {
+impl StateTables {
     fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
         let first: &mut dyn Evict = &mut self.sliding_window;
         let others = self.others.iter_mut().flat_map(|others| -> [&mut dyn Evict; 2] {
@@ -101,14 +102,15 @@ impl States {
     }
 
     /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
-    /// is no other key. Returns the time at which the evicted key would have expired.
+    /// is no other key. Returns the time at which the evicted key would have expired; `None` if no key can be evicted.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_undenied(now).or_else(|| self.evict_by(|table| table.first_undenied()))
+        self.evict_undenied(now).or_else(|| self.evict_selected(|table| table.first_undenied()))
     }
 
-    /// Evicts a key as [`evict`](Self::evict) does, but never a key that is being denied.
+    /// Evicts a key as [`evict`](Self::evict) does, but never a key that is being denied. Returns `None` if no such key
+    /// exists.
     pub(super) fn evict_undenied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_by(|table| table.eviction_candidate(now))
+        self.evict_selected(|table| table.eviction_candidate(now))
     }
 
     /// Frees blocks of tables with many unused slots.
@@ -116,7 +118,7 @@ impl States {
         self.tables().for_each(|table| table.trim());
     }
 
-    /// Returns the number of slots of all tables, used or not.
+    /// Returns the number of slots of all tables, including unused slots.
     pub(super) fn slots(&mut self) -> usize {
         self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
@@ -129,7 +131,7 @@ impl States {
         self.sliding_window.bytes() + others
     }
 
-    fn evict_by(
+    fn evict_selected(
         &mut self,
         select: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
     ) -> Option<CoarseTime> {
@@ -149,8 +151,8 @@ impl States {
         }
     }
 
-    /// Marks a key as changed, so that it is sent with the next flush. Returns its kind and whether the mark is new;
-    /// `None` if the key does not exist.
+    /// Marks a key as changed, so that it is sent with the next flush. Returns the kind of the key, and `true` if the
+    /// key was not marked before; `None` if the key has no state.
     pub(super) fn mark_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
         let first = mark_changed(&mut self.sliding_window, key);
         let others = || {
@@ -171,7 +173,8 @@ impl States {
     }
 }
 
-/// Marks a key of one table as changed. Returns its kind and whether the mark is new.
+/// Marks a key of one table as changed. Returns the kind of the key, and `true` if the key was not marked before;
+/// `None` if the table does not contain the key.
 fn mark_changed<S: Default + HeapSize>(
     table: &mut Table<KeyState<S>>,
     key: u64,
@@ -195,23 +198,24 @@ fn mark_stale<S: Default + HeapSize>(
     }
 }
 
-/// The replicas of some keys, and the list of changed keys. Empty in a cluster of one node.
+/// The replicas of the keys of one shard, and the list of keys with unsent changes. Not allocated in a cluster of one
+/// node.
 #[derive(Default)]
-pub(super) struct Replicas(Option<Box<ReplicaTable>>);
+pub(super) struct ShardReplicas(Option<Box<ReplicaTable>>);
 
 #[derive(Default)]
 struct ReplicaTable {
     replicas: HashMap<u64, KeyReplica, foldhash::fast::FixedState>,
     changed: Vec<(u64, KindId)>,
-    /// Heap memory of the replicas as of the last prune, in bytes.
+    /// Heap memory of the replicas when expired counters were last removed, in bytes.
     heap_bytes: usize,
-    /// Memory as of the last call of `take_growth`, in bytes.
+    /// Memory of the replicas at the last call of `take_growth`, in bytes.
     counted_bytes: usize,
 }
 
 impl ReplicaTable {
-    /// Returns the memory of all replicas in bytes. A hash table has 4 slots, or 8 per 7 keys, with one control byte
-    /// each.
+    /// Returns the memory of all replicas in bytes. Assumes that a hash table has 4 slots, or 8 slots for each 7 keys
+    /// of capacity, each with one control byte.
     fn bytes(&self) -> usize {
         let slots = match self.replicas.capacity() {
             0 => 0,
@@ -224,8 +228,8 @@ impl ReplicaTable {
     }
 }
 
-impl Replicas {
-    /// Returns whether there are no replicas.
+impl ShardReplicas {
+    /// Returns `true` if the shard has never had a replica or a changed key.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -240,12 +244,12 @@ impl Replicas {
         self.0.as_ref().map_or(0, |table| table.replicas.len())
     }
 
-    /// Returns the replica of a key, if there is one.
+    /// Returns the replica of a key; `None` if the key has no replica.
     pub(super) fn get(&mut self, key: u64) -> Option<&mut KeyReplica> {
         self.0.as_mut()?.replicas.get_mut(&key)
     }
 
-    /// Returns the replica of a key, creating it if necessary.
+    /// Returns the replica of a key. Creates the replica with `create` if the key has none.
     pub(super) fn get_or_insert_with(
         &mut self,
         key: u64,
@@ -254,7 +258,7 @@ impl Replicas {
         self.table_mut().replicas.entry(key).or_insert_with(create)
     }
 
-    /// Returns an iterator over all replicas.
+    /// Returns an iterator over the fingerprints and replicas of all keys.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut KeyReplica)> {
         let replicas = self.0.iter_mut().flat_map(|table| table.replicas.iter_mut());
         replicas.map(|(key, replica)| (*key, replica))
@@ -275,7 +279,8 @@ impl Replicas {
         }
     }
 
-    /// Returns the growth in bytes since the last call.
+    /// Returns the number of bytes by which the memory of the replicas has grown since the last call; negative if the
+    /// memory has shrunk.
     pub(super) fn take_growth(&mut self) -> isize {
         self.0.as_mut().map_or(0, |table| {
             let bytes = table.bytes();

@@ -20,7 +20,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Binds both sockets. Port 0 selects a free port.
+    /// Binds the UDP socket and the TCP listener to the same port. Port 0 selects a free port.
     ///
     /// # Errors
     /// Returns an error if the address is in use or does not belong to this machine.
@@ -42,7 +42,7 @@ impl Sockets {
 /// A reason for which a node cannot determine its advertised address.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// The given address is not the address of one machine.
+    /// The given address is unspecified: it means all interfaces, not the address of one machine.
     #[error(
         "other nodes cannot reach this node at {0}: advertise the address of one machine, with its port"
     )]
@@ -55,12 +55,13 @@ pub enum AddressError {
     Unknown(SocketAddr),
 }
 
-/// Returns the address that is advertised to other nodes: `advertise` if given, otherwise `listen`, and if that is
-/// unspecified, the local address of the route to the first reachable seed. No packets are sent. `listen` is the
-/// address of an open socket. If `advertise` has port 0, the port of `listen` is used.
+/// Returns the address that is advertised to other nodes: `advertise` if given, otherwise `listen`. If `listen` is
+/// unspecified (all interfaces), the local address of the route to the first reachable seed is returned instead. No
+/// packets are sent. `listen` is the address of an open socket. If `advertise` has port 0, the port of `listen` is
+/// used.
 ///
 /// # Errors
-/// Returns an error if there is no such address.
+/// Returns an error if `advertise` is unspecified, or if `listen` is unspecified and no seed is reachable.
 pub async fn resolve_advertised(
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
@@ -90,7 +91,8 @@ pub async fn resolve_advertised(
     Err(AddressError::Unknown(listen))
 }
 
-/// Returns whether a seed may be another node than the one at `own`. A seed that does not resolve may be.
+/// Returns `true` if at least one seed may be a node other than the node at address `own`. A seed that does not resolve
+/// may be another node.
 pub async fn has_other_seeds(seeds: &[String], own: SocketAddr) -> bool {
     for seed in seeds {
         let is_own = lookup_host(seed)
@@ -103,7 +105,8 @@ pub async fn has_other_seeds(seeds: &[String], own: SocketAddr) -> bool {
     false
 }
 
-/// Returns the local address of the route to a seed, if the listener receives packets for that address.
+/// Returns the local address of the route to a seed. Returns `None` if there is no route, or if the listener does not
+/// receive packets for that address.
 async fn local_ip_towards(seed: SocketAddr, listen: IpAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if seed.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

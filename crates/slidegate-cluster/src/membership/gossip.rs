@@ -1,4 +1,4 @@
-//! Transport of sealed gossip datagrams for `chitchat`.
+//! Transport for `chitchat` that sends and receives authenticated gossip datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,10 +16,11 @@ use tracing::debug;
 
 use crate::seal::{DatagramOpener, DatagramSealer, MAX_DATAGRAM, RejectCounters, RejectReason};
 
-/// Pause after a socket error.
-const ERROR_PAUSE: Duration = Duration::from_millis(50);
+/// Pause after an error of the gossip socket.
+const SOCKET_ERROR_PAUSE: Duration = Duration::from_millis(50);
 
-/// Gossip traffic including seals. Rejected datagrams are counted only by [`RejectCounters`].
+/// Number of gossip bytes sent and received, including the bytes that authenticate each datagram. Rejected datagrams
+/// are counted only by [`RejectCounters`].
 #[derive(Debug, Default)]
 pub struct GossipTraffic {
     sent_bytes: AtomicU64,
@@ -27,18 +28,18 @@ pub struct GossipTraffic {
 }
 
 impl GossipTraffic {
-    /// Returns the number of bytes sent.
+    /// Returns the number of gossip bytes sent.
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes of accepted datagrams.
+    /// Returns the number of gossip bytes received in accepted datagrams.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// A UDP socket that seals and opens datagrams.
+/// A UDP socket with the keys to authenticate each sent datagram and to verify each received datagram.
 pub(super) struct SealedSocket {
     pub(super) socket: UdpSocket,
     pub(super) sealer: DatagramSealer,
@@ -48,7 +49,8 @@ pub(super) struct SealedSocket {
     pub(super) traffic: Arc<GossipTraffic>,
 }
 
-/// A transport that returns an already bound socket to the first caller.
+/// A transport for `chitchat` that returns an already bound socket when it is opened for the first time. Further calls
+/// fail.
 pub(super) struct OneShotTransport(Mutex<Option<SealedSocket>>);
 
 impl OneShotTransport {
@@ -100,18 +102,18 @@ impl Socket for GossipSocket {
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
             match self.sealed.socket.recv_from(&mut self.incoming).await {
-                Ok((length, from)) => match self.open(length) {
+                Ok((length, from)) => match self.open_received(length) {
                     Ok(message) => return Ok((from, message)),
                     Err(reason) => self.sealed.reject_counters.count(reason),
                 },
-                Err(error) => self.recover(&error).await,
+                Err(error) => self.pause_after_error(&error).await,
             }
         }
     }
 }
 
 impl GossipSocket {
-    fn open(&mut self, length: usize) -> Result<ChitchatMessage, RejectReason> {
+    fn open_received(&mut self, length: usize) -> Result<ChitchatMessage, RejectReason> {
         let datagram = self.incoming.get(..length).unwrap_or_default();
         let opened = self.sealed.opener.open(self.sealed.clock.now(), datagram)?;
         self.sealed.traffic.received_bytes.fetch_add(length as u64, Ordering::Relaxed);
@@ -121,9 +123,10 @@ impl GossipSocket {
         if payload.is_empty() { Ok(message) } else { Err(RejectReason::Malformed) }
     }
 
-    /// Waits after a socket error. The network may recover at any time, but a gossip task that has ended would not.
-    async fn recover(&self, error: &io::Error) {
+    /// Waits after a socket error instead of returning the error, which would end the gossip task. The network may
+    /// recover at any time, but an ended task does not.
+    async fn pause_after_error(&self, error: &io::Error) {
         debug!(%error, "gossip datagram not received");
-        sleep(ERROR_PAUSE).await;
+        sleep(SOCKET_ERROR_PAUSE).await;
     }
 }

@@ -18,38 +18,44 @@ fn incarnation_depends_on_name_and_generation() {
     assert_ne!(of("node-1", 1), of("node-2", 1));
 }
 
-fn id(name: &str, generation: u64) -> ChitchatId {
+fn chitchat_id(name: &str, generation: u64) -> ChitchatId {
     ChitchatId::new(name, generation, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))
 }
 
-/// Returns names and generations of the live and of the departed nodes, as seen by node `own` of generation 5.
-fn sorted(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
-    let ids: Vec<_> = all.iter().map(|(name, generation, ..)| id(name, *generation)).collect();
+/// Returns two lists, the live nodes and the departed nodes, as seen by node `own` of generation 5. An entry is the
+/// name of a node followed by its generation.
+fn build_test_view(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
+    let ids: Vec<_> =
+        all.iter().map(|(name, generation, ..)| chitchat_id(name, *generation)).collect();
     let known = all.iter().zip(&ids).map(|((.., live, leaving), node)| KnownNode {
         node,
         is_live: *live,
         is_leaving: *leaving,
     });
-    let view = build_view(known, &id("own", 5));
+    let view = build_view(known, &chitchat_id("own", 5));
     [view.live, view.left].map(|members| {
         members.iter().map(|one| format!("{}{}", one.name, one.generation)).collect()
     })
 }
 
-const LIVE: (bool, bool) = (true, false);
-const SILENT: (bool, bool) = (false, false);
+const LIVE_FLAGS: (bool, bool) = (true, false);
+const SILENT_FLAGS: (bool, bool) = (false, false);
 
-fn node(name: &str, generation: u64, (live, leaving): (bool, bool)) -> (&str, u64, bool, bool) {
+fn known_node(
+    name: &str,
+    generation: u64,
+    (live, leaving): (bool, bool),
+) -> (&str, u64, bool, bool) {
     (name, generation, live, leaving)
 }
 
 #[test]
-fn unseen_node_is_silent_unless_it_announced() {
-    let [live, left] = sorted(&[
-        node("a", 1, LIVE),
-        node("b", 1, SILENT),
-        node("c", 1, (true, true)),
-        node("d", 1, (false, true)),
+fn unseen_node_without_announcement_is_silent() {
+    let [live, left] = build_test_view(&[
+        known_node("a", 1, LIVE_FLAGS),
+        known_node("b", 1, SILENT_FLAGS),
+        known_node("c", 1, (true, true)),
+        known_node("d", 1, (false, true)),
     ]);
     assert_eq!(live, ["a1"]);
     assert_eq!(left, ["c1", "d1"]);
@@ -57,27 +63,36 @@ fn unseen_node_is_silent_unless_it_announced() {
 
 #[test]
 fn newer_incarnation_replaces_older_ones() {
-    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 3, LIVE), node("a", 2, SILENT)]);
+    let [live, left] = build_test_view(&[
+        known_node("a", 1, LIVE_FLAGS),
+        known_node("a", 3, LIVE_FLAGS),
+        known_node("a", 2, SILENT_FLAGS),
+    ]);
     assert_eq!((live, left), (vec!["a3".to_owned()], vec!["a2".to_owned(), "a1".to_owned()]));
-    let [live, left] = sorted(&[node("a", 1, SILENT), node("a", 2, SILENT)]);
+    let [live, left] =
+        build_test_view(&[known_node("a", 1, SILENT_FLAGS), known_node("a", 2, SILENT_FLAGS)]);
     assert_eq!((live, left), (vec![], vec!["a1".to_owned()]), "the newer one is silent");
 }
 
 #[test]
 fn live_incarnation_replaces_newer_silent_one() {
-    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 2, SILENT)]);
+    let [live, left] =
+        build_test_view(&[known_node("a", 1, LIVE_FLAGS), known_node("a", 2, SILENT_FLAGS)]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
-    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 2, (true, true))]);
+    let [live, left] =
+        build_test_view(&[known_node("a", 1, LIVE_FLAGS), known_node("a", 2, (true, true))]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
 }
 
 #[test]
-fn later_incarnation_of_own_name_is_namesake() {
-    let [live, left] = sorted(&[node("own", 4, LIVE), node("own", 3, SILENT)]);
+fn live_newer_node_with_own_name_is_listed() {
+    let [live, left] =
+        build_test_view(&[known_node("own", 4, LIVE_FLAGS), known_node("own", 3, SILENT_FLAGS)]);
     assert_eq!((live, left), (vec![], vec!["own3".to_owned(), "own4".to_owned()]));
-    let [live, left] = sorted(&[node("own", 4, SILENT), node("own", 6, LIVE)]);
+    let [live, left] =
+        build_test_view(&[known_node("own", 4, SILENT_FLAGS), known_node("own", 6, LIVE_FLAGS)]);
     assert_eq!((live, left), (vec!["own6".to_owned()], vec!["own4".to_owned()]));
-    let [live, left] = sorted(&[node("own", 6, SILENT)]);
+    let [live, left] = build_test_view(&[known_node("own", 6, SILENT_FLAGS)]);
     assert_eq!(
         (live, left),
         (vec![], vec!["own6".to_owned()]),
@@ -85,7 +100,7 @@ fn later_incarnation_of_own_name_is_namesake() {
     );
 }
 
-async fn join(name: &str) -> (Membership, SocketAddr) {
+async fn start_member(name: &str) -> (Membership, SocketAddr) {
     let sockets = Sockets::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
     let settings = Settings {
         name: name.to_owned(),
@@ -103,7 +118,7 @@ async fn join(name: &str) -> (Membership, SocketAddr) {
 
 #[tokio::test(start_paused = true)]
 async fn seeds_are_resolved_again_while_alone() {
-    let ((one, own), (_two, other)) = (join("one").await, join("two").await);
+    let ((one, own), (_two, other)) = (start_member("one").await, start_member("two").await);
     let gossip = Arc::clone(&one.tasks.as_ref().unwrap().gossip);
     let names = vec![format!("localhost:{}", own.port()), format!("localhost:{}", other.port())];
     let _seeking = resolve_seeds_while_alone(gossip, names, own, one.view());
@@ -113,14 +128,14 @@ async fn seeds_are_resolved_again_while_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leave_of_silent_node_spreads_by_gossip() {
-    let (one, _) = join("one").await;
+async fn departure_of_silent_node_spreads_by_gossip() {
+    let (one, _) = start_member("one").await;
     let gossip = &one.tasks.as_ref().unwrap().gossip;
     let add_leaving_node = |chitchat: &mut chitchat::Chitchat| {
         let value =
             VersionedValue { value: "yes".to_owned(), version: 1, status: DeletionStatus::Set };
         let values = [(LEAVING_KEY.to_owned(), value)];
-        chitchat.reset_node_state_if_update(&id("two", 1), values.into_iter(), 1, 0);
+        chitchat.reset_node_state_if_update(&chitchat_id("two", 1), values.into_iter(), 1, 0);
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
     gossip.with_chitchat(add_leaving_node).await;
@@ -131,7 +146,7 @@ async fn leave_of_silent_node_spreads_by_gossip() {
 
 #[tokio::test(start_paused = true)]
 async fn view_closes_when_gossip_ends() {
-    let (one, _) = join("one").await;
+    let (one, _) = start_member("one").await;
     one.tasks.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
     let mut view = one.view();
     let ended = async { while view.changed().await.is_ok() {} };

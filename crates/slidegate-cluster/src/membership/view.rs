@@ -1,4 +1,4 @@
-//! Membership view: which other nodes are live, and which have left.
+//! Membership view: the lists of other nodes that are live, and of other nodes that have left.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,33 +15,34 @@ use tracing::{error, warn};
 use super::{LEAVING_KEY, incarnation};
 use crate::pn_counter::Incarnation;
 
-/// Interval at which a node without other nodes resolves its seeds again.
+/// Interval at which a node that has found no other node resolves its seeds again.
 const SEED_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Another node.
+/// Another node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Member {
-    /// The name, which the node keeps after a restart.
+    /// The name of the node, which stays the same after a restart.
     pub name: Arc<str>,
-    /// A number that is larger after each restart.
+    /// A number that is larger after each restart of the node.
     pub generation: u64,
     /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// The address for gossip and replication.
+    /// The address at which the node receives gossip and replication frames.
     pub address: SocketAddr,
 }
 
-/// The other nodes, ordered by name. A known node in neither list is silent.
+/// The other nodes of a cluster, ordered by name. A node that was seen before and is in neither list is silent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MembershipView {
-    /// Nodes that are seen, one per name.
+    /// Nodes whose heartbeats arrive, at most one per name.
     pub live: Vec<Member>,
     /// Nodes that have announced that they leave, and nodes that were replaced by another incarnation of the same name.
     /// They charge nothing more. Each is listed for some minutes.
     pub left: Vec<Member>,
 }
 
-/// Updates the membership view until the gossip task ends.
+/// Starts a task that updates the membership view until the gossip task ends. Returns the task and a receiver of the
+/// view.
 pub(super) async fn watch_members(
     gossip: &ChitchatHandle,
 ) -> (JoinHandle<()>, watch::Receiver<MembershipView>) {
@@ -60,7 +61,7 @@ pub(super) async fn watch_members(
         let _listening = listening;
         let mut newest_namesake = 0;
         loop {
-            let current_view = read_view(&*chitchat.lock().await, &mut newest_namesake);
+            let current_view = read_membership_view(&*chitchat.lock().await, &mut newest_namesake);
             sender.send_if_modified(|previous| {
                 std::mem::replace(previous, current_view.clone()) != current_view
             });
@@ -79,12 +80,12 @@ pub(super) async fn watch_members(
     (watch_task, view)
 }
 
-fn read_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> MembershipView {
+fn read_membership_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> MembershipView {
     let own = chitchat.self_chitchat_id();
     let live: Vec<&ChitchatId> = chitchat.live_nodes().filter(|node| *node != own).collect();
     live.iter()
         .filter(|node| is_namesake(node, own))
-        .for_each(|node| warn_once(node, newest_namesake));
+        .for_each(|node| warn_namesake_once(node, newest_namesake));
     let known = chitchat.node_states().iter().filter(|(node, _)| *node != own);
     build_view(
         known.map(|(node, state)| KnownNode {
@@ -96,12 +97,13 @@ fn read_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> MembershipView {
     )
 }
 
-/// Returns whether a node has this node's name and a later generation, so that it is a different running node.
+/// Returns `true` if `node` is a different node with the name of this node: its generation is later, so it was started
+/// later.
 fn is_namesake(node: &ChitchatId, own: &ChitchatId) -> bool {
     node.node_id == own.node_id && node.generation_id > own.generation_id
 }
 
-fn warn_once(node: &ChitchatId, newest_namesake: &mut u64) {
+fn warn_namesake_once(node: &ChitchatId, newest_namesake: &mut u64) {
     if node.generation_id > *newest_namesake {
         *newest_namesake = node.generation_id;
         let (name, address) = (&node.node_id, node.gossip_advertise_addr);
@@ -113,7 +115,7 @@ fn is_leaving(state: &NodeState) -> bool {
     state.get(LEAVING_KEY).is_some()
 }
 
-/// A node known to `chitchat`.
+/// A node that `chitchat` knows, and its state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownNode<'c> {
     pub(super) node: &'c ChitchatId,
@@ -122,15 +124,16 @@ pub(super) struct KnownNode<'c> {
 }
 
 impl KnownNode<'_> {
-    /// Returns whether the node is seen and has not announced that it leaves.
+    /// Returns `true` if the node is live and has not announced that it leaves.
     const fn is_staying(&self) -> bool {
         self.is_live && !self.is_leaving
     }
 }
 
-/// Builds the view. Of several incarnations with one name, the one that is seen is current, and of two such the newer
-/// one. All others are replaced. A node whose clock was set back starts with an older generation and is current if it
-/// is seen.
+/// Builds the membership view from all known nodes. For each name, one incarnation is current: the newest live
+/// incarnation that has not announced its departure, or the newest incarnation if there is no such one. All other
+/// incarnations of the name count as replaced. A node whose clock was set back thus stays current if it is live,
+/// although it has an older generation after its restart.
 pub(super) fn build_view<'c>(
     known_nodes: impl Iterator<Item = KnownNode<'c>>,
     own: &ChitchatId,
@@ -144,22 +147,22 @@ pub(super) fn build_view<'c>(
             newest.node.node_id != own.node_id || is_current_namesake(newest, own)
         });
         match current {
-            Some(current) if current.is_leaving => view.left.push(member(current.node)),
-            Some(current) if current.is_live => view.live.push(member(current.node)),
+            Some(current) if current.is_leaving => view.left.push(to_member(current.node)),
+            Some(current) if current.is_live => view.live.push(to_member(current.node)),
             _ => {}
         }
-        view.left.extend(incarnations.into_iter().map(|replaced| member(replaced.node)));
+        view.left.extend(incarnations.into_iter().map(|replaced| to_member(replaced.node)));
     }
     view
 }
 
-/// Returns whether a node with this node's name is a different running node, which may admit requests. All other
-/// incarnations of that name are replaced by this node.
+/// Returns `true` if a node with the name of this node is a different running node, which may admit requests. All other
+/// incarnations with the name of this node are replaced by this node.
 fn is_current_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
     known.is_staying() && is_namesake(known.node, own)
 }
 
-fn member(node: &ChitchatId) -> Member {
+fn to_member(node: &ChitchatId) -> Member {
     Member {
         name: Arc::clone(&node.node_id),
         generation: node.generation_id,
@@ -168,8 +171,9 @@ fn member(node: &ChitchatId) -> Member {
     }
 }
 
-/// Sends gossip to the resolved seeds while no other node is found. `chitchat` itself resolves names only once a
-/// minute, and when a whole cluster starts, names often do not resolve at first.
+/// Starts a task that resolves the names of the seeds and sends gossip to their addresses, while no other node is
+/// found. `chitchat` itself resolves names only once a minute, and when a whole cluster starts, names often do not
+/// resolve at first.
 pub(super) fn resolve_seeds_while_alone(
     gossip: Arc<ChitchatHandle>,
     mut seeds: Vec<String>,

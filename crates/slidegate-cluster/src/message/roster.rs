@@ -7,9 +7,9 @@ use crate::pn_counter::Incarnation;
 /// Maximum number of entries in a roster.
 pub const MAX_ROSTER_ENTRIES: usize = 200;
 
-/// Maximum size of a name in bytes. A full roster with names of this size fits into one frame.
+/// Maximum size of a member's name in bytes. A full roster with names of this size fits into one frame.
 const MAX_ENTRY_NAME_BYTES: usize = 255;
-/// Minimum size of an entry in bytes: incarnation, flag and length of the name.
+/// Minimum size of a roster entry in bytes: one byte each for the incarnation, the flag and the length of the name.
 const MIN_ENTRY_BYTES: usize = 3;
 
 const FLAG_LEFT: u8 = 1;

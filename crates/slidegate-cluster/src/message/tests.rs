@@ -4,53 +4,57 @@ use proptest::prelude::*;
 use super::*;
 use crate::pn_counter::{BucketLayout, Incarnation, PnCounter};
 
-fn number() -> impl Strategy<Value = u64> {
+fn any_number() -> impl Strategy<Value = u64> {
     (0u32..64, any::<u64>()).prop_map(|(bits, number)| number >> bits)
 }
 
-fn update() -> impl Strategy<Value = CounterUpdate> {
+fn any_update() -> impl Strategy<Value = CounterUpdate> {
     let layout = (1u64..5, 1u32..=1441)
         .prop_map(|(seconds, buckets)| BucketLayout { bucket_us: seconds * 1_000_000, buckets });
     let near = (1_700_000_000u64..1_700_000_010).boxed();
     let bucket = prop_oneof![9 => near, 1 => any::<u64>().boxed()];
-    (0u64..6, layout, 0u64..4, bucket, number(), prop_oneof![3 => Just(0), 1 => number()]).prop_map(
-        |(key, layout, incarnation, bucket, charged, removed)| CounterUpdate {
+    (0u64..6, layout, 0u64..4, bucket, any_number(), prop_oneof![3 => Just(0), 1 => any_number()])
+        .prop_map(|(key, layout, incarnation, bucket, charged, removed)| CounterUpdate {
             key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             layout,
             incarnation: Incarnation(incarnation),
             bucket,
             units: PnCounter { charged, removed },
+        })
+}
+
+fn any_position() -> impl Strategy<Value = Position> {
+    (any_number(), any_number())
+        .prop_map(|(epoch, seq)| Position { epoch: epoch.max(1), seq: seq.max(1) })
+}
+
+fn any_roster() -> impl Strategy<Value = Roster> {
+    let entries = (any_number(), "[a-zä-ö.-]{0,20}", any::<bool>()).prop_map(
+        |(incarnation, name, has_left)| RosterEntry {
+            incarnation: Incarnation(incarnation),
+            name: name.into(),
+            has_left,
         },
-    )
-}
-
-fn position() -> impl Strategy<Value = Position> {
-    (number(), number()).prop_map(|(epoch, seq)| Position { epoch: epoch.max(1), seq: seq.max(1) })
-}
-
-fn roster() -> impl Strategy<Value = Roster> {
-    let entries =
-        (number(), "[a-zä-ö.-]{0,20}", any::<bool>()).prop_map(|(incarnation, name, has_left)| {
-            RosterEntry { incarnation: Incarnation(incarnation), name: name.into(), has_left }
-        });
+    );
     (any::<bool>(), vec(entries, 0..12))
         .prop_map(|(is_settled, entries)| Roster { is_settled, entries })
 }
 
-/// Generates a valid frame of any kind.
-fn frame() -> impl Strategy<Value = Vec<u8>> {
-    let counts = (position(), vec(update(), 1..60))
+/// Generates a valid frame with any kind of message.
+fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+    let counts = (any_position(), vec(any_update(), 1..60))
         .prop_map(|(position, updates)| FrameBody::from_updates(&updates)[0].to_frame(position));
-    let rosters =
-        (position(), roster(), any::<bool>()).prop_map(|(position, roster, is_complete)| {
+    let rosters = (any_position(), any_roster(), any::<bool>()).prop_map(
+        |(position, roster, is_complete)| {
             FrameBody::from_roster(&roster, is_complete).to_frame(position)
-        });
-    let acks =
-        (position(), position()).prop_map(|(received, sent)| ack_frame(&Ack { received, sent }));
+        },
+    );
+    let acks = (any_position(), any_position())
+        .prop_map(|(received, sent)| ack_frame(&Ack { received, sent }));
     prop_oneof![4 => counts, 2 => rosters, 1 => acks, 1 => Just(leaving_frame())]
 }
 
-fn counts(frame: &[u8]) -> UpdateFrame {
+fn decode_update_frame(frame: &[u8]) -> UpdateFrame {
     match decode(frame) {
         Ok(Message::Updates(counts)) => counts,
         other => panic!("{other:?}"),
@@ -59,40 +63,41 @@ fn counts(frame: &[u8]) -> UpdateFrame {
 
 proptest! {
     #[test]
-    fn updates_round_trip(position in position(), updates in vec(update(), 1..200)) {
+    fn updates_round_trip(position in any_position(), updates in vec(any_update(), 1..200)) {
         let bodies = FrameBody::from_updates(&updates);
         prop_assert_eq!(bodies.len(), 1);
         let expected = UpdateFrame { position, is_complete: false, roster: None, updates };
-        prop_assert_eq!(counts(&bodies[0].to_frame(position)), expected);
+        prop_assert_eq!(decode_update_frame(&bodies[0].to_frame(position)), expected);
     }
 
     #[test]
-    fn roster_round_trips(position in position(), roster in roster(), is_complete in any::<bool>()) {
+    fn roster_round_trips(position in any_position(), roster in any_roster(), is_complete in any::<bool>()) {
         let frame = FrameBody::from_roster(&roster, is_complete).to_frame(position);
         let expected = UpdateFrame { position, is_complete, roster: Some(roster), updates: Vec::new() };
-        prop_assert_eq!(counts(&frame), expected);
+        prop_assert_eq!(decode_update_frame(&frame), expected);
     }
 
     #[test]
-    fn ack_round_trips(received in position(), sent in position()) {
+    fn ack_round_trips(received in any_position(), sent in any_position()) {
         let ack = Ack { received, sent };
         prop_assert_eq!(decode(&ack_frame(&ack)), Ok(Message::Ack(ack)));
     }
 
     #[test]
-    fn truncated_frame_is_rejected(frame in frame(), cut in any::<prop::sample::Index>()) {
+    fn truncated_frame_is_rejected(frame in any_frame(), cut in any::<prop::sample::Index>()) {
         prop_assert!(decode(&frame[..cut.index(frame.len())]).is_err());
     }
 
     #[test]
-    fn trailing_bytes_are_rejected(frame in frame(), more in vec(any::<u8>(), 1..9)) {
+    fn trailing_bytes_are_rejected(frame in any_frame(), more in vec(any::<u8>(), 1..9)) {
         prop_assert!(decode(&[frame, more].concat()).is_err());
     }
 
-    /// A flipped bit may result in another message, but never in a second encoding of the same message.
+    /// Decodes a frame with one flipped bit. The result may be another message, but never the same message, since each
+    /// message has exactly one encoding.
     #[test]
     fn flipped_bit_never_decodes_to_same_message(
-        frame in frame(),
+        frame in any_frame(),
         position in any::<prop::sample::Index>(),
         bit in 0u8..8,
     ) {
@@ -111,7 +116,7 @@ proptest! {
 }
 
 #[test]
-fn changed_key_needs_twelve_bytes() {
+fn encoded_update_needs_at_most_twelve_bytes() {
     let update = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         layout: BucketLayout { bucket_us: 60_000_000, buckets: 2 },
@@ -140,7 +145,7 @@ fn updates_are_split_into_frames() {
     let frames = bodies.iter().map(|body| body.to_frame(place));
     let decoded = frames.flat_map(|frame| {
         assert!(frame.len() <= MAX_MESSAGE_BYTES);
-        counts(&frame).updates
+        decode_update_frame(&frame).updates
     });
     assert!(decoded.eq(updates));
 }
@@ -156,7 +161,7 @@ fn largest_roster_fits_into_one_frame() {
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
     let frame = FrameBody::from_roster(&roster, true).to_frame(place);
     assert!(frame.len() <= MAX_MESSAGE_BYTES);
-    let decoded = counts(&frame).roster.unwrap();
+    let decoded = decode_update_frame(&frame).roster.unwrap();
     assert_eq!(decoded.entries.len(), MAX_ROSTER_ENTRIES);
     assert_eq!(&*decoded.entries[0].name, "ä".repeat(127), "truncated at a character boundary");
 }
@@ -188,7 +193,7 @@ fn invalid_frames_return_specific_errors() {
 }
 
 #[test]
-fn claimed_counts_do_not_allocate() {
+fn excessive_counts_are_rejected() {
     let decode_counts = |counts: &[u64]| {
         let mut frame = vec![VERSION, KIND_UPDATES, 1, 1];
         counts.iter().for_each(|count| write_varint(&mut frame, *count));

@@ -5,9 +5,11 @@
 //! updates: count, then for each: head, [fingerprint: 8 bytes], bucket, charged, [removed]
 //! ```
 //!
-//! A *group* is a shape, an incarnation and the bucket of the first update with both. Each update encodes its bucket as
-//! the difference from that bucket. The head is the number of the group, shifted left by two bits, and two flags: same
-//! key as the previous update, and removed units follow. A changed key thus takes 8 bytes and three small integers.
+//! A *group* is a combination of bucket layout and incarnation, with the bucket of the first update that has both. Each
+//! update encodes its bucket as the difference from that first bucket. The head of an update is the index of its group,
+//! shifted left by two bits, plus two flags. One flag means that the update has the same key as the previous update.
+//! The other flag means that a number of removed units follows. A changed key thus takes 8 bytes and three small
+//! integers.
 
 use std::collections::HashMap;
 
@@ -19,16 +21,16 @@ use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 
 const FLAG_SAME_KEY: u64 = 1;
 const FLAG_REMOVED: u64 = 2;
-const GROUP_SHIFT: u32 = 2;
+const HEAD_FLAG_BITS: u32 = 2;
 
-/// Maximum size of an update and its new group, in bytes.
+/// Maximum size of an update and of the group that it may add, in bytes.
 const MAX_UPDATE_BYTES: usize = 8 + 8 * MAX_VARINT_BYTES;
-/// Minimum size of a group, in bytes.
+/// Minimum size of an encoded group (bucket layout, incarnation and first bucket), in bytes.
 const MIN_GROUP_BYTES: usize = 4;
-/// Minimum size of an update, in bytes.
+/// Minimum size of an encoded update, in bytes.
 const MIN_UPDATE_BYTES: usize = 3;
 
-/// An encoder for updates of one frame.
+/// An encoder for the counter updates of one frame.
 #[derive(Debug, Default)]
 pub(super) struct UpdateEncoder {
     groups: HashMap<(BucketLayout, Incarnation), UpdateGroup>,
@@ -46,7 +48,7 @@ struct UpdateGroup {
 }
 
 impl UpdateEncoder {
-    /// Returns whether the encoding fits into `bytes` after one more update of maximum size.
+    /// Returns `true` if one more update of maximum size fits into an encoding of at most `bytes` bytes.
     pub(super) fn has_capacity(&self, bytes: usize) -> bool {
         let counts = 2 * MAX_VARINT_BYTES;
         self.group_bytes.len() + self.update_bytes.len() + counts + MAX_UPDATE_BYTES <= bytes
@@ -57,11 +59,11 @@ impl UpdateEncoder {
     }
 
     pub(super) fn push(&mut self, update: &CounterUpdate) {
-        let group = self.group(update);
+        let group = self.find_or_add_group(update);
         let same_key_flag = if self.last_key == Some(update.key) { FLAG_SAME_KEY } else { 0 };
         let removed_flag = if update.units.removed > 0 { FLAG_REMOVED } else { 0 };
         let bytes = &mut self.update_bytes;
-        write_varint(bytes, group.index << GROUP_SHIFT | same_key_flag | removed_flag);
+        write_varint(bytes, group.index << HEAD_FLAG_BITS | same_key_flag | removed_flag);
         if same_key_flag == 0 {
             bytes.extend_from_slice(&update.key.to_le_bytes());
         }
@@ -74,7 +76,7 @@ impl UpdateEncoder {
         self.count += 1;
     }
 
-    fn group(&mut self, update: &CounterUpdate) -> UpdateGroup {
+    fn find_or_add_group(&mut self, update: &CounterUpdate) -> UpdateGroup {
         let shared = (update.layout, update.incarnation);
         if let Some((_, group)) = self.last.filter(|(last, _)| *last == shared) {
             return group;
@@ -136,7 +138,7 @@ fn decode_update(
     last_key: Option<u64>,
 ) -> Result<CounterUpdate, MessageError> {
     let head = reader.varint()?;
-    let group = usize::try_from(head >> GROUP_SHIFT).ok().and_then(|index| groups.get(index));
+    let group = usize::try_from(head >> HEAD_FLAG_BITS).ok().and_then(|index| groups.get(index));
     let &(layout, incarnation, first_bucket) = group.ok_or(MessageError::UnknownGroup)?;
     let key = match head & FLAG_SAME_KEY {
         0 => reader.fixed_u64()?,

@@ -6,7 +6,7 @@ use super::MessageError;
 /// Maximum size of an encoded integer, in bytes.
 pub(super) const MAX_VARINT_BYTES: usize = 10;
 
-/// Writes an integer.
+/// Appends the variable-length encoding of an integer to `bytes`.
 pub(super) fn write_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -15,13 +15,14 @@ pub(super) fn write_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Encodes the difference of two integers so that small differences of either sign become small integers.
+/// Encodes the difference `to - from` as an unsigned integer, so that small positive and small negative differences
+/// become small integers.
 pub(super) fn encode_delta(from: u64, to: u64) -> u64 {
     let difference = to.wrapping_sub(from) as i64;
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
-/// Adds an encoded difference to `from`: the inverse of [`encode_delta`].
+/// Adds a difference that [`encode_delta`] has encoded to `from`, and returns the sum.
 pub(super) fn decode_delta(from: u64, delta: u64) -> u64 {
     from.wrapping_add((delta >> 1) ^ (delta & 1).wrapping_neg())
 }
@@ -76,7 +77,8 @@ impl<'a> Reader<'a> {
         Err(MessageError::InvalidNumber)
     }
 
-    /// Reads the number of items of at least `bytes_each` bytes, all of which must be unread.
+    /// Reads the number of items that follow. Each item has at least `bytes_each` bytes, so a number of items that
+    /// cannot fit into the unread bytes is an error.
     pub(super) fn count(&mut self, bytes_each: usize) -> Result<usize, MessageError> {
         let count = usize::try_from(self.varint()?).map_err(|_| MessageError::Truncated)?;
         if count > self.remaining() / bytes_each {
@@ -120,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn small_delta_is_small_number() {
+    fn small_delta_has_small_encoding() {
         assert_eq!(
             [encode_delta(7, 7), encode_delta(7, 6), encode_delta(7, 8), encode_delta(7, 9)],
             [0, 1, 2, 4]

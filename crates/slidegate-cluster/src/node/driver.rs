@@ -1,4 +1,4 @@
-//! Event loop of a node: passes events to the replication engine and sends its frames.
+//! Event loop of a node: passes events to the replication engine, and sends the frames that the engine returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,17 @@ use crate::seal::RejectCounters;
 use crate::store::ReplicationHandle;
 use crate::transport::{PeerAddress, Transport, TransportEvent};
 
-/// Minimum interval between two immediate flushes. Requests in between share the next flush.
+/// Minimum interval between two immediate flushes. Flush requests in between share the next flush.
 const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Interval at which the status and its rates are updated.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A request to leave. The driver notifies the sender after the node has left.
+/// A request that this node leaves the cluster. The driver sends a notification on this channel after the node has
+/// left.
 pub(super) type LeaveRequest = oneshot::Sender<()>;
 
-/// Runs a node until it leaves.
+/// The event loop of a node, and the parts that it drives.
 pub(super) struct NodeDriver<T> {
     pub(super) engine: ReplicationEngine,
     pub(super) counters: Arc<Counters>,
@@ -42,8 +43,8 @@ pub(super) struct NodeDriver<T> {
 impl<T: Transport> NodeDriver<T> {
     pub(super) async fn run(mut self, mut leave_requests: mpsc::Receiver<LeaveRequest>) {
         let mut view = self.membership.view();
-        let mut ticks = ticker(self.interval);
-        let mut statuses = ticker(STATUS_INTERVAL);
+        let mut ticks = new_ticker(self.interval);
+        let mut statuses = new_ticker(STATUS_INTERVAL);
         let mut flush_at = None;
         let mut flushed_at = Instant::now();
         let mut progress = self.counters.progress().load_full();
@@ -59,8 +60,8 @@ impl<T: Transport> NodeDriver<T> {
                     (flush_at, flushed_at) = (None, Instant::now());
                     self.engine.flush(&*self.counters, self.clock.now())
                 }
-                event = self.transport.next() => self.on_event(event),
-                true = has_changed(&mut view) => self.on_membership_changed(&view.borrow_and_update().clone()),
+                event = self.transport.next() => self.on_transport_event(event),
+                true = wait_for_view_change(&mut view) => self.on_membership_changed(&view.borrow_and_update().clone()),
                 _ = statuses.tick() => {
                     self.update_status();
                     Vec::new()
@@ -79,7 +80,7 @@ impl<T: Transport> NodeDriver<T> {
         self.engine.tick(&*self.counters, now)
     }
 
-    fn on_event(&mut self, event: TransportEvent) -> Vec<OutboundFrame> {
+    fn on_transport_event(&mut self, event: TransportEvent) -> Vec<OutboundFrame> {
         let now = self.clock.now();
         match event {
             TransportEvent::Frame { from, frame } => {
@@ -115,7 +116,8 @@ impl<T: Transport> NodeDriver<T> {
         }
     }
 
-    /// Notifies requests that wait for other nodes.
+    /// Notifies requests that wait for acknowledgements, if the replication progress has changed since the previous
+    /// call. Logs a warning when a member becomes silent.
     fn announce_progress(&self, previous: &mut Arc<Progress>) {
         let progress = self.counters.progress().load_full();
         if !Arc::ptr_eq(previous, &progress) {
@@ -152,7 +154,7 @@ impl<T: Transport> NodeDriver<T> {
     }
 }
 
-fn ticker(span: Duration) -> tokio::time::Interval {
+fn new_ticker(span: Duration) -> tokio::time::Interval {
     let mut ticks = interval(span);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
@@ -164,7 +166,7 @@ async fn sleep_until_some(deadline: Option<Instant>) {
     }
 }
 
-/// Waits for the next view. Returns `false` if there will be none.
-async fn has_changed(view: &mut watch::Receiver<MembershipView>) -> bool {
+/// Waits for the next membership view. Returns `false` if the view no longer changes because the gossip task has ended.
+async fn wait_for_view_change(view: &mut watch::Receiver<MembershipView>) -> bool {
     view.changed().await.is_ok()
 }

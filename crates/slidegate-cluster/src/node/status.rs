@@ -13,7 +13,7 @@ use crate::replication::{self, Liveness};
 use crate::seal::RejectCounters;
 use crate::transport::LinkTraffic;
 
-/// Status of a node and its cluster.
+/// Status of a node and of its cluster, as known to this node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ClusterStatus {
     /// The name of this node.
@@ -24,7 +24,7 @@ pub struct ClusterStatus {
     pub incarnation: String,
     /// Whether this node is waiting for a member that knows the cluster.
     pub joining: bool,
-    /// Whether this node is part of a majority.
+    /// Whether this node and the members that it can reach are a majority of the cluster.
     pub majority: bool,
     /// The other members, ordered by name.
     pub members: Vec<MemberStatus>,
@@ -50,24 +50,24 @@ pub struct MemberStatus {
     pub address: Option<String>,
     /// The incarnation of the member, as 16 hexadecimal digits.
     pub incarnation: String,
-    /// `alive` or `silent`.
+    /// State of the member: `alive` or `silent`.
     pub state: &'static str,
-    /// Time since the member was last seen, if it is silent.
+    /// Milliseconds since the member became silent; `None` if it is alive.
     pub silent_for_ms: Option<u64>,
-    /// Age of the oldest flush that the member has not acknowledged.
+    /// Age of the oldest flush that the member has not acknowledged, in milliseconds.
     pub lag_ms: u64,
     /// Bytes of replication traffic sent to the member.
     pub sent_bytes: u64,
     /// Bytes of replication traffic received from the member.
     pub received_bytes: u64,
-    /// Current rate of bytes sent.
+    /// Bytes of replication traffic per second sent to the member, averaged since the previous status.
     pub sent_bytes_per_second: u64,
-    /// Current rate of bytes received.
+    /// Bytes of replication traffic per second received from the member, averaged since the previous status.
     pub received_bytes_per_second: u64,
 }
 
 impl ClusterStatus {
-    fn member(&self, incarnation: &str) -> Option<&MemberStatus> {
+    fn find_member(&self, incarnation: &str) -> Option<&MemberStatus> {
         self.members.iter().find(|member| member.incarnation == incarnation)
     }
 }
@@ -75,7 +75,7 @@ impl ClusterStatus {
 impl MemberStatus {
     /// Returns the bytes sent to and received from the member since the previous status.
     fn traffic_since(&self, previous: &ClusterStatus) -> (u64, u64) {
-        let previous_member = previous.member(&self.incarnation);
+        let previous_member = previous.find_member(&self.incarnation);
         let (sent, received) = previous_member.map_or((0, 0), |previous_member| {
             (previous_member.sent_bytes, previous_member.received_bytes)
         });
@@ -83,7 +83,7 @@ impl MemberStatus {
     }
 }
 
-/// The sources of a status.
+/// The inputs from which a status is computed.
 pub(super) struct StatusSources<'s> {
     pub(super) engine: &'s replication::EngineStatus,
     pub(super) links: Vec<(Incarnation, LinkTraffic)>,
@@ -92,7 +92,7 @@ pub(super) struct StatusSources<'s> {
     pub(super) now: Timestamp,
 }
 
-/// The most recent status.
+/// The most recent status, which any task can read.
 #[derive(Debug, Default)]
 pub(super) struct LatestStatus(ArcSwap<ClusterStatus>);
 
@@ -101,7 +101,7 @@ impl LatestStatus {
         self.0.load_full()
     }
 
-    /// Updates the status. Rates are computed from the difference to the previous status.
+    /// Computes and publishes a new status. Rates are computed from the difference to the previous status.
     pub(super) fn update(&self, sources: &StatusSources<'_>) {
         let previous = self.load();
         let engine = sources.engine;
@@ -142,7 +142,7 @@ fn member_status(
     let incarnation = format_incarnation(member.node.incarnation);
     let links = sources.links.iter().find(|(of, _)| *of == member.node.incarnation);
     let traffic = links.map(|(_, traffic)| *traffic).unwrap_or_default();
-    let previous_member = previous.member(&incarnation).cloned().unwrap_or_default();
+    let previous_member = previous.find_member(&incarnation).cloned().unwrap_or_default();
     let elapsed_us = sources.now.as_micros().saturating_sub(previous.updated_at.as_micros()).max(1);
     let rate =
         |now: u64, then: u64| now.saturating_sub(then).saturating_mul(1_000_000) / elapsed_us;

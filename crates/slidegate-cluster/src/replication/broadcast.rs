@@ -1,4 +1,4 @@
-//! Sending: flushes, relayed counters, rosters and new epochs.
+//! Sending of frames: flushes of changed counters, relayed counters, rosters, and the initial states of new epochs.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use slidegate::Timestamp;
 
 use super::outgoing::QueuedFrame;
 use super::peer::PeerState;
-use super::settings::{elapsed_us, micros};
+use super::settings::{elapsed_us, to_micros};
 use super::{MIN_STUCK_TIMEOUT_US, OutboundFrame, ReplicationEngine};
 use crate::message::{FrameBody, FrameBodyBuilder, ack_frame};
 use crate::pn_counter::{CounterUpdate, Incarnation};
@@ -16,13 +16,13 @@ use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 const ESTIMATED_BYTES_PER_KEY: usize = 16;
 
 /// Maximum number of flushes whose send times are kept to compute the lag of members.
-const MAX_FLUSH_TIMES: usize = 4096;
+const MAX_FLUSH_SEND_TIMES: usize = 4096;
 
-/// Maximum number of updates that are forwarded in one interval.
+/// Maximum number of updates of silent or unknown nodes that are forwarded in one interval.
 const MAX_FORWARDED_UPDATES: usize = 16_384;
 
-/// Maximum number of relayed incarnations that are remembered, and of incarnations that wait to be relayed.
-const MAX_RELAYED: usize = 64;
+/// Maximum length of the list of relayed incarnations, and of the queue of incarnations to relay.
+const MAX_RELAYED_INCARNATIONS: usize = 64;
 
 impl ReplicationEngine {
     /// Sends the changed counters of this node to all members that are alive.
@@ -40,7 +40,7 @@ impl ReplicationEngine {
     }
 
     /// Sends the counters of silent and departed members, and forwarded updates, to all members that are alive, so that
-    /// all agree on them.
+    /// all members have the same counters.
     pub(super) fn broadcast_relayed(&mut self, counters: &dyn ReplicatedCounters, now: Timestamp) {
         for incarnation in std::mem::take(&mut self.relay_queue) {
             let mut bodies = FrameBodyBuilder::default();
@@ -57,7 +57,7 @@ impl ReplicationEngine {
 
     /// Schedules updates of silent or unknown incarnations to be forwarded at the next tick, since other members may
     /// not receive them.
-    pub(super) fn forward(&mut self, updates: &[CounterUpdate]) {
+    pub(super) fn schedule_forward(&mut self, updates: &[CounterUpdate]) {
         for update in updates {
             let is_alive = self.peers.get(&update.incarnation).is_some_and(PeerState::is_alive);
             if !is_alive && self.forward_queue.len() < MAX_FORWARDED_UPDATES {
@@ -70,7 +70,9 @@ impl ReplicationEngine {
 
     /// Schedules the counters of an incarnation to be sent to all members at the next tick.
     pub(super) fn schedule_relay(&mut self, incarnation: Incarnation) {
-        if !self.relay_queue.contains(&incarnation) && self.relay_queue.len() < MAX_RELAYED {
+        if !self.relay_queue.contains(&incarnation)
+            && self.relay_queue.len() < MAX_RELAYED_INCARNATIONS
+        {
             self.relay_queue.push(incarnation);
         }
     }
@@ -95,17 +97,18 @@ impl ReplicationEngine {
 
     fn record_flush(&mut self, incarnations: &[Incarnation], now: Timestamp) {
         self.flush_sent_at.insert(self.flush, now);
-        if self.flush_sent_at.len() > MAX_FLUSH_TIMES {
+        if self.flush_sent_at.len() > MAX_FLUSH_SEND_TIMES {
             self.flush_sent_at.pop_first();
         }
         self.relayed_incarnations.retain(|(incarnation, _)| !incarnations.contains(incarnation));
         self.relayed_incarnations
             .extend(incarnations.iter().map(|incarnation| (*incarnation, self.flush)));
-        let excess = self.relayed_incarnations.len().saturating_sub(MAX_RELAYED);
+        let excess = self.relayed_incarnations.len().saturating_sub(MAX_RELAYED_INCARNATIONS);
         self.relayed_incarnations.drain(..excess);
     }
 
-    /// Removes the history of flushes that have arrived at all members.
+    /// Removes old flushes from the history: relayed incarnations that have arrived at all live members, and send times
+    /// of flushes that all required members have acknowledged.
     pub(super) fn prune_flush_history(&mut self) {
         let alive = self.peers.values().filter(|peer| peer.is_alive());
         let delivered = alive.map(|peer| peer.delivered_flush).min().unwrap_or(FlushSeq::MAX);
@@ -116,13 +119,14 @@ impl ReplicationEngine {
         self.flush_sent_at = self.flush_sent_at.split_off(&acknowledged_flush.saturating_add(1));
     }
 
-    /// Starts a new epoch for each stream without progress.
+    /// Starts a new epoch of each stream on which frames are in flight, but no acknowledgement has arrived for too
+    /// long.
     pub(super) fn restart_stuck_streams(
         &mut self,
         counters: &dyn ReplicatedCounters,
         now: Timestamp,
     ) {
-        let timeout_us = (2 * micros(self.settings.interval)).max(MIN_STUCK_TIMEOUT_US);
+        let timeout_us = (2 * to_micros(self.settings.interval)).max(MIN_STUCK_TIMEOUT_US);
         let peers = self.peers.values_mut().filter(|peer| peer.is_alive());
         let stuck = peers.filter_map(|peer| {
             let is_stuck = peer.check_stuck(now, timeout_us);
@@ -134,7 +138,7 @@ impl ReplicationEngine {
     }
 
     /// Starts a new epoch of the stream to a peer. Its initial state is everything that changed since the last
-    /// delivered flush, or the full state, followed by the roster.
+    /// delivered flush, or the full state if the peer needs it, followed by the roster.
     pub(super) fn start_epoch(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -171,7 +175,8 @@ impl ReplicationEngine {
         peer.sent_roster_version = self.roster_version;
     }
 
-    /// Returns the frames that fit into the byte budget of each peer, then the acknowledgements that are due.
+    /// Removes the frames that fit into the byte budget of each peer from the queues, and returns them with the
+    /// acknowledgements that are due.
     pub(super) fn drain_frames(&mut self, now: Timestamp) -> Vec<OutboundFrame> {
         self.queue_changed_roster();
         let mut frames = Vec::new();
@@ -189,10 +194,15 @@ impl ReplicationEngine {
         frames
     }
 
-    /// Queues the roster for each peer that has received an older version.
+    /// Queues the roster for each live peer to which an older version was sent.
     fn queue_changed_roster(&mut self) {
-        let is_told = |sent_roster_version: u64| sent_roster_version == self.roster_version;
-        if self.peers.values().all(|peer| is_told(peer.sent_roster_version) || !peer.is_alive()) {
+        let has_current_roster =
+            |sent_roster_version: u64| sent_roster_version == self.roster_version;
+        if self
+            .peers
+            .values()
+            .all(|peer| has_current_roster(peer.sent_roster_version) || !peer.is_alive())
+        {
             return;
         }
         let body = Arc::new(FrameBody::from_roster(&self.roster(), false));

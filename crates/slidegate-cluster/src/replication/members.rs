@@ -1,22 +1,22 @@
-//! Members: which nodes are alive, silent or departed, and which are voters.
+//! Members: tracks which nodes are alive, silent or departed, and which nodes count towards a majority (voters).
 
 use std::collections::VecDeque;
 
 use slidegate::Timestamp;
 
 use super::peer::PeerState;
-use super::settings::{NodeInfo, elapsed_us, micros};
+use super::settings::{NodeInfo, elapsed_us, to_micros};
 use super::{OutboundFrame, ReplicationEngine};
 use crate::message::{MAX_ROSTER_ENTRIES, Roster, RosterEntry};
 use crate::pn_counter::Incarnation;
 use crate::replicated_counters::ReplicatedCounters;
 
-/// Maximum number of remembered departed members, so that they are not added again.
-const MAX_DEPARTED: usize = 1024;
-/// Maximum number of departed members in a roster.
+/// Maximum number of departed members that are remembered. A remembered member is not added again.
+const MAX_REMEMBERED_DEPARTED: usize = 1024;
+/// Maximum number of departed members in a roster, the member list that is sent to other nodes.
 const MAX_DEPARTED_IN_ROSTER: usize = 32;
 
-/// Members that have left, most recent first.
+/// Members that have left or were removed after a long silence, most recent first.
 #[derive(Debug, Default)]
 pub(super) struct DepartedMembers(VecDeque<DepartedMember>);
 
@@ -32,19 +32,19 @@ impl DepartedMembers {
     fn insert(&mut self, incarnation: Incarnation, name: &str, is_forgotten: bool) {
         self.0.retain(|departed| departed.incarnation != incarnation);
         self.0.push_front(DepartedMember { incarnation, name: name.into(), is_forgotten });
-        self.0.truncate(MAX_DEPARTED);
+        self.0.truncate(MAX_REMEMBERED_DEPARTED);
     }
 
     fn contains(&self, incarnation: Incarnation) -> bool {
         self.0.iter().any(|departed| departed.incarnation == incarnation)
     }
 
-    /// Removes a member that was forgotten and has returned.
+    /// Removes a returning member from the departed members, if it was removed only because of a long silence.
     fn remove_forgotten(&mut self, incarnation: Incarnation) {
         self.0.retain(|departed| departed.incarnation != incarnation || !departed.is_forgotten);
     }
 
-    fn iter_left(&self) -> impl Iterator<Item = &DepartedMember> {
+    fn iter_announced_departures(&self) -> impl Iterator<Item = &DepartedMember> {
         self.0.iter().filter(|departed| !departed.is_forgotten)
     }
 }
@@ -78,7 +78,8 @@ impl ReplicationEngine {
         self.drain_frames(now)
     }
 
-    /// Handles a member that is alive.
+    /// Handles a node that is alive: adds it as a member if necessary, and starts a new epoch of the stream to it if it
+    /// is new or was silent.
     fn on_member_alive(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -105,7 +106,7 @@ impl ReplicationEngine {
         }
     }
 
-    /// Adds a node as a member unless it has left. Returns whether it is a member.
+    /// Adds a node as a member unless it has left. Returns `true` if the node is a member after the call.
     fn add_member(
         &mut self,
         node: &NodeInfo,
@@ -140,23 +141,23 @@ impl ReplicationEngine {
         true
     }
 
-    /// Handles a member that has left and charges nothing more.
+    /// Removes a member that has left and charges nothing more.
     pub(super) fn on_member_left(&mut self, incarnation: Incarnation, now: Timestamp) {
-        self.remove(incarnation, false, now);
+        self.remove_member(incarnation, false, now);
     }
 
     /// Removes members that have been silent for longer than `silent_timeout`.
     pub(super) fn remove_long_silent(&mut self, now: Timestamp) {
-        let timeout_us = micros(self.settings.silent_timeout);
+        let timeout_us = to_micros(self.settings.silent_timeout);
         let is_forgotten = |peer: &&PeerState| {
             peer.silent_since.is_some_and(|since| elapsed_us(since, now) > timeout_us)
         };
         let forgotten = self.peers.values().filter(is_forgotten);
         let forgotten: Vec<Incarnation> = forgotten.map(|peer| peer.node.incarnation).collect();
-        forgotten.into_iter().for_each(|incarnation| self.remove(incarnation, true, now));
+        forgotten.into_iter().for_each(|incarnation| self.remove_member(incarnation, true, now));
     }
 
-    fn remove(&mut self, incarnation: Incarnation, is_forgotten: bool, now: Timestamp) {
+    fn remove_member(&mut self, incarnation: Incarnation, is_forgotten: bool, now: Timestamp) {
         if let Some(peer) = self.peers.remove(&incarnation) {
             self.departed.insert(incarnation, &peer.node.name, is_forgotten);
             self.roster_version += 1;
@@ -166,7 +167,8 @@ impl ReplicationEngine {
         }
     }
 
-    /// Merges the roster of a member.
+    /// Merges a roster received from a member: adds members that this node does not know, and removes members that have
+    /// left.
     pub(super) fn merge_roster(&mut self, from: Incarnation, roster: Roster, now: Timestamp) {
         if let Some(peer) = self.peers.get_mut(&from) {
             if roster.is_settled && !peer.is_settled && !peer.has_acknowledged {
@@ -186,7 +188,7 @@ impl ReplicationEngine {
         }
     }
 
-    /// Returns the roster for other members.
+    /// Returns the roster that this node sends to other members.
     pub(super) fn roster(&self) -> Roster {
         let entry = |incarnation: Incarnation, name: &str, has_left: bool| RosterEntry {
             incarnation,
@@ -195,14 +197,14 @@ impl ReplicationEngine {
         };
         let nodes = self.peers.values().map(|peer| &peer.node).chain([&self.local_node]);
         let members = nodes.map(|node| entry(node.incarnation, &node.name, false));
-        let departed = self.departed.iter_left().take(MAX_DEPARTED_IN_ROSTER);
+        let departed = self.departed.iter_announced_departures().take(MAX_DEPARTED_IN_ROSTER);
         let departed = departed.map(|departed| entry(departed.incarnation, &departed.name, true));
         Roster { is_settled: self.is_settled, entries: members.chain(departed).collect() }
     }
 
-    /// Updates `is_joining` and `is_settled`. This node has joined once a settled member has sent its full state. It is
-    /// settled once all members have acknowledged it, or a majority while the others are silent. A settled node is a
-    /// voter in partitions.
+    /// Updates `is_joining` and `is_settled`. This node has joined once a settled member has sent its full state. This
+    /// node is settled once all members have acknowledged it, or once a majority has acknowledged it while the others
+    /// are silent. A settled node counts towards a majority if the network is partitioned.
     pub(super) fn update_settled(&mut self) {
         self.is_joining &= !self.peers.values().any(PeerState::knows_cluster);
         if self.is_settled || self.is_joining {
@@ -217,7 +219,7 @@ impl ReplicationEngine {
         }
     }
 
-    /// Returns whether this node and the reachable voters are a majority: more than half of all members, or the half
+    /// Returns `true` if this node and the reachable voters are a majority: more than half of all members, or the half
     /// with the smallest name if they are evenly split.
     pub(super) fn is_majority(&self) -> bool {
         let local_name = self.is_settled.then_some(&self.local_node.name);

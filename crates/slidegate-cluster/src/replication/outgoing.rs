@@ -9,21 +9,21 @@ use super::settings::elapsed_us;
 use crate::message::{FrameBody, Position};
 use crate::replicated_counters::FlushSeq;
 
-/// Maximum number of queued frames beyond the initial state. Apart from forwarded updates, each tick queues less than
-/// it sends.
+/// Maximum number of frames that may wait in the queue once the initial state is sent. Apart from forwarded updates,
+/// each tick queues less than it sends.
 const MAX_QUEUED_FRAMES: usize = 256;
 
-/// A frame that waits to be sent.
+/// A frame that waits in the queue to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct QueuedFrame {
     pub body: Arc<FrameBody>,
-    /// The flush up to which all flushes are sent with this frame.
+    /// The last flush that is sent completely once this frame and all frames before it are sent.
     pub covered_flush: FlushSeq,
 }
 
 /// A frame that is sent and not yet acknowledged.
 #[derive(Clone, Copy, Debug)]
-struct InFlight {
+struct InFlightFrame {
     seq: u64,
     covered_flush: FlushSeq,
     sent_at: Timestamp,
@@ -32,37 +32,39 @@ struct InFlight {
 /// The effect of an acknowledgement on the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AckProgress {
-    /// The flush up to which all flushes have arrived.
+    /// The last flush up to which all flushes have arrived at the peer.
     pub covered_flush: FlushSeq,
     /// The time since the last newly acknowledged frame was sent, in microseconds; `None` if no frame is newly
     /// acknowledged.
     pub round_trip_us: Option<u64>,
 }
 
-/// The stream to one peer. Sent frames are not stored: the next epoch repeats lost updates.
+/// The stream of frames from this node to one peer. Sent frames are not stored: the next epoch repeats lost updates.
 #[derive(Debug, Default)]
 pub(super) struct OutgoingStream {
     /// The position of the last sent frame.
     pub sent: Position,
     queue: VecDeque<QueuedFrame>,
-    in_flight: VecDeque<InFlight>,
-    /// The last acknowledged frame of the epoch.
+    in_flight: VecDeque<InFlightFrame>,
+    /// The number of the last acknowledged frame of the epoch.
     acked_seq: u64,
-    /// The flush up to which all flushes were sent with that frame and earlier ones.
+    /// The last flush that was sent completely with the acknowledged frames.
     covered_flush: FlushSeq,
-    /// The frame that completes the initial state of the epoch, sent or not. `None` if the stream is closed.
+    /// The number of the frame that completes the initial state of the epoch. This frame may not be sent yet. `None` if
+    /// the stream is closed.
     complete_seq: Option<u64>,
-    /// Whether too many frames are queued, so that a new epoch is better.
+    /// Whether frames were dropped because too many were queued, so that a new epoch is necessary.
     is_overflowed: bool,
     /// Bytes that may still be sent in this interval.
     budget_bytes: usize,
-    /// The time of the last acknowledgement of a new frame, or of the last frame that was sent while none was in
-    /// flight.
+    /// The time at which a new frame was last acknowledged, or at which a frame was last sent while no other frame was
+    /// in flight.
     progressed_at: Timestamp,
 }
 
 impl OutgoingStream {
-    /// Starts a new epoch with an initial state, whose last frame completes it. Epoch numbers must increase.
+    /// Starts a new epoch with the frames of an initial state. The last of these frames completes the initial state.
+    /// Epoch numbers must increase.
     pub fn start_epoch(&mut self, epoch: u64, first: Vec<QueuedFrame>) {
         self.close();
         self.sent = Position { epoch, seq: 0 };
@@ -91,25 +93,26 @@ impl OutgoingStream {
         self.complete_seq.is_some_and(|seq| seq <= self.sent.seq)
     }
 
-    /// Returns the position of the last sent frame, but at least the end of the initial state. A peer that has received
-    /// everything up to this position knows everything that was known here at the start of the epoch and was sent
-    /// since. `None` if the stream is closed.
+    /// Returns the position of the last sent frame, or the position at which the initial state ends if that is later. A
+    /// peer that has received all frames up to this position has all counters that this node had at the start of the
+    /// epoch, and all updates that were sent since. `None` if the stream is closed.
     pub fn promised_position(&self) -> Option<Position> {
         let seq = self.complete_seq?.max(self.sent.seq);
         Some(Position { seq, ..self.sent })
     }
 
-    /// Returns whether sent frames are not acknowledged.
+    /// Returns `true` if at least one sent frame is not acknowledged.
     pub fn has_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// Sets the byte budget of a new interval.
+    /// Sets the number of bytes that may be sent in a new interval.
     pub fn refill_budget(&mut self, bytes: usize) {
         self.budget_bytes = bytes;
     }
 
-    /// Returns the next queued frame, if it fits into the byte budget.
+    /// Removes the next frame from the queue and returns it with its position. Returns `None` if the queue is empty, or
+    /// if the frame exceeds the remaining byte budget.
     pub fn next_frame(&mut self, now: Timestamp) -> Option<Vec<u8>> {
         let bytes = self.queue.front()?.body.max_frame_bytes();
         self.budget_bytes = self.budget_bytes.checked_sub(bytes)?;
@@ -119,7 +122,7 @@ impl OutgoingStream {
         if self.in_flight.is_empty() {
             self.progressed_at = now;
         }
-        self.in_flight.push_back(InFlight { seq, covered_flush, sent_at: now });
+        self.in_flight.push_back(InFlightFrame { seq, covered_flush, sent_at: now });
         Some(body.to_frame(self.sent))
     }
 
@@ -140,13 +143,13 @@ impl OutgoingStream {
         Some(AckProgress { covered_flush: self.covered_flush, round_trip_us })
     }
 
-    /// Returns whether the initial state has arrived if all frames up to `seq` have arrived.
+    /// Returns `true` if the frames up to number `seq` contain the whole initial state of the epoch.
     pub fn is_initial_state_delivered(&self, seq: u64) -> bool {
         self.complete_seq.is_some_and(|complete| complete <= seq)
     }
 
-    /// Returns whether no frame was acknowledged for `timeout_us` although frames are in flight, or too many frames are
-    /// queued.
+    /// Returns `true` if the stream needs a new epoch: frames are in flight and none was acknowledged for `timeout_us`
+    /// microseconds, or too many frames were queued.
     pub fn is_stuck(&self, now: Timestamp, timeout_us: u64) -> bool {
         if self.is_overflowed {
             return true;
@@ -160,18 +163,18 @@ mod tests {
     use super::*;
     use crate::message::Roster;
 
-    fn queue(covered_flush: FlushSeq) -> QueuedFrame {
+    fn new_queued_frame(covered_flush: FlushSeq) -> QueuedFrame {
         QueuedFrame {
             body: Arc::new(FrameBody::from_roster(&Roster::default(), false)),
             covered_flush,
         }
     }
 
-    fn at(seconds: u64) -> Timestamp {
+    fn time_at(seconds: u64) -> Timestamp {
         Timestamp::from_secs(seconds)
     }
 
-    fn position(epoch: u64, seq: u64) -> Position {
+    fn position_at(epoch: u64, seq: u64) -> Position {
         Position { epoch, seq }
     }
 
@@ -179,19 +182,19 @@ mod tests {
     fn acknowledged_frame_covers_its_flushes() {
         let mut stream = OutgoingStream::default();
         stream.refill_budget(1_000_000);
-        stream.start_epoch(1, vec![queue(0), queue(7)]);
-        while stream.next_frame(at(1)).is_some() {}
-        assert_eq!(stream.sent, position(1, 2));
+        stream.start_epoch(1, vec![new_queued_frame(0), new_queued_frame(7)]);
+        while stream.next_frame(time_at(1)).is_some() {}
+        assert_eq!(stream.sent, position_at(1, 2));
         let arrived =
             |covered_flush, round_trip_us| Some(AckProgress { covered_flush, round_trip_us });
-        assert_eq!(stream.on_ack(position(1, 0), at(2)), None, "not a frame");
-        assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, Some(1_000_000)));
-        assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, None), "no new frame");
-        assert_eq!(stream.on_ack(position(1, 3), at(2)), None, "never sent");
-        assert_eq!(stream.on_ack(position(2, 1), at(2)), None, "another epoch");
-        assert_eq!(stream.on_ack(position(1, 2), at(4)), arrived(7, Some(3_000_000)));
+        assert_eq!(stream.on_ack(position_at(1, 0), time_at(2)), None, "not a frame");
+        assert_eq!(stream.on_ack(position_at(1, 1), time_at(2)), arrived(0, Some(1_000_000)));
+        assert_eq!(stream.on_ack(position_at(1, 1), time_at(2)), arrived(0, None), "no new frame");
+        assert_eq!(stream.on_ack(position_at(1, 3), time_at(2)), None, "never sent");
+        assert_eq!(stream.on_ack(position_at(2, 1), time_at(2)), None, "another epoch");
+        assert_eq!(stream.on_ack(position_at(1, 2), time_at(4)), arrived(7, Some(3_000_000)));
         assert_eq!(
-            stream.on_ack(position(1, 1), at(4)),
+            stream.on_ack(position_at(1, 1), time_at(4)),
             None,
             "older than the last acknowledgement"
         );
@@ -201,42 +204,42 @@ mod tests {
     #[test]
     fn frame_above_budget_waits_for_next_interval() {
         let mut stream = OutgoingStream::default();
-        stream.start_epoch(1, vec![queue(0), queue(7)]);
-        stream.refill_budget(queue(0).body.max_frame_bytes() + 1);
-        assert!(stream.next_frame(at(1)).is_some() && stream.next_frame(at(1)).is_none());
+        stream.start_epoch(1, vec![new_queued_frame(0), new_queued_frame(7)]);
+        stream.refill_budget(new_queued_frame(0).body.max_frame_bytes() + 1);
+        assert!(stream.next_frame(time_at(1)).is_some() && stream.next_frame(time_at(1)).is_none());
         assert_eq!(
             stream.promised_position(),
-            Some(position(1, 2)),
+            Some(position_at(1, 2)),
             "the end of the initial state is promised"
         );
         stream.refill_budget(1_000_000);
-        assert!(stream.next_frame(at(2)).is_some());
+        assert!(stream.next_frame(time_at(2)).is_some());
     }
 
     #[test]
-    fn slow_reader_needs_new_epoch() {
+    fn overflowed_queue_needs_new_epoch() {
         let mut stream = OutgoingStream::default();
-        stream.start_epoch(1, (0..1_000).map(queue).collect());
-        let body = queue(0).body;
+        stream.start_epoch(1, (0..1_000).map(new_queued_frame).collect());
+        let body = new_queued_frame(0).body;
         stream.push(&body, 1_000);
-        assert!(!stream.is_stuck(at(1), 1), "the initial state may be large");
+        assert!(!stream.is_stuck(time_at(1), 1), "the initial state may be large");
         stream.refill_budget(1_000_000);
-        while stream.next_frame(at(1)).is_some() {}
-        stream.on_ack(position(1, 1_001), at(1));
+        while stream.next_frame(time_at(1)).is_some() {}
+        stream.on_ack(position_at(1, 1_001), time_at(1));
         (0..1_000).for_each(|_| stream.push(&body, 1_001));
-        assert!(stream.queue.len() <= MAX_QUEUED_FRAMES && stream.is_stuck(at(1), 1));
+        assert!(stream.queue.len() <= MAX_QUEUED_FRAMES && stream.is_stuck(time_at(1), 1));
     }
 
     #[test]
     fn stream_without_acks_becomes_stuck() {
         let mut stream = OutgoingStream::default();
         stream.refill_budget(1_000_000);
-        assert!(!stream.is_stuck(at(9), 1), "no frame in flight");
-        stream.start_epoch(1, vec![queue(0), queue(7)]);
-        while stream.next_frame(at(10)).is_some() {}
-        assert!(!stream.is_stuck(at(11), 2_000_000));
-        stream.on_ack(position(1, 1), at(11));
-        assert!(!stream.is_stuck(at(12), 2_000_000), "a frame has arrived");
-        assert!(stream.is_stuck(at(13), 2_000_000));
+        assert!(!stream.is_stuck(time_at(9), 1), "no frame in flight");
+        stream.start_epoch(1, vec![new_queued_frame(0), new_queued_frame(7)]);
+        while stream.next_frame(time_at(10)).is_some() {}
+        assert!(!stream.is_stuck(time_at(11), 2_000_000));
+        stream.on_ack(position_at(1, 1), time_at(11));
+        assert!(!stream.is_stuck(time_at(12), 2_000_000), "a frame has arrived");
+        assert!(stream.is_stuck(time_at(13), 2_000_000));
     }
 }

@@ -1,4 +1,4 @@
-//! State of one other member.
+//! The state that the replication engine keeps for each other member.
 
 use slidegate::Timestamp;
 
@@ -15,29 +15,31 @@ const MAX_ROUND_TRIP_US: u64 = 2_000_000;
 /// Maximum number of times that the stuck timeout doubles while nothing is received from the peer.
 const MAX_TIMEOUT_DOUBLINGS: u32 = 4;
 
-/// One other member.
+/// The replication state of one other member: its liveness, its acknowledgements, and the streams to and from it.
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub node: NodeInfo,
     /// The time since which the member has been silent; `None` if it is alive.
     pub silent_since: Option<Timestamp>,
-    /// Whether the member is known only from rosters and is not required to acknowledge. It may not charge freely
-    /// before this node acknowledges to it, which requires direct contact.
+    /// Whether the member is known only from rosters and is not required to acknowledge. Such a member may not charge
+    /// freely before this node has acknowledged its charges, which requires a direct connection.
     pub is_known_indirectly: bool,
-    /// The last flush that counts as acknowledged.
+    /// The last flush of this node that counts as acknowledged by the member.
     pub acknowledged_flush: FlushSeq,
     /// Whether an acknowledgement of the member has been applied.
     pub has_acknowledged: bool,
-    /// The last flush that has arrived at the member. Earlier changes are never sent again.
+    /// The last flush up to which all flushes have arrived at the member. This node does not send the changes of these
+    /// flushes to the member again.
     pub delivered_flush: FlushSeq,
     /// Whether the next epoch must begin with the full state, including the counters of other incarnations.
     pub needs_full_state: bool,
-    /// Whether received frames are not acknowledged yet.
+    /// Whether this node has received frames from the member that it has not acknowledged yet.
     pub is_ack_due: bool,
-    /// Whether all members known to this member have acknowledged it, according to its roster.
+    /// Whether all members known to this member have acknowledged its updates, according to the roster that it has
+    /// sent.
     pub is_settled: bool,
-    /// Whether the member has sent its full state since it was last silent: an acknowledgement of later frames has been
-    /// applied.
+    /// Whether the member has sent its full state since it was last silent. The flag is set when an acknowledgement of
+    /// the member is applied, since all earlier frames of the member have arrived by then.
     pub has_sent_all_state: bool,
     /// Version of the roster that was last sent to the member.
     pub sent_roster_version: u64,
@@ -51,7 +53,8 @@ pub(super) struct PeerState {
     pub rejected_updates: u64,
     /// Decaying maximum of the time until a frame is acknowledged, in microseconds.
     round_trip_us: u64,
-    /// Number of consecutive times that the stream was stuck while nothing was received.
+    /// Number of times that the stuck timeout has doubled. Each check that finds a stuck stream doubles it, until a
+    /// frame of the member arrives.
     doublings: u32,
 }
 
@@ -89,18 +92,20 @@ impl PeerState {
         self.silent_since.is_none()
     }
 
-    /// Returns whether the member is alive and a known part of the cluster, and so counts towards a majority.
+    /// Returns `true` if the member counts towards a majority: it is alive, it is settled, and it has sent its full
+    /// state.
     pub fn is_voter(&self) -> bool {
         self.is_alive() && self.is_settled && self.has_sent_all_state
     }
 
-    /// Returns whether the member knows the cluster and has sent its full state.
+    /// Returns `true` if this node can join the cluster through the member: the member is alive, settled, and has sent
+    /// its full state.
     pub fn knows_cluster(&self) -> bool {
         self.is_alive() && self.is_settled && self.incoming.is_complete()
     }
 
     /// Marks the member as silent and closes its stream. The member receives no acknowledgement until a new epoch has
-    /// sent the full state, so it learns of charges made in the meantime before it may charge more.
+    /// sent the full state, so it receives the charges made in the meantime before it may charge more.
     pub fn mark_silent(&mut self, now: Timestamp) {
         self.silent_since = Some(now);
         self.has_sent_all_state = false;
@@ -109,13 +114,14 @@ impl PeerState {
         self.incoming.clear_pending_acks();
     }
 
-    /// Records a received frame.
+    /// Counts a frame received from the member, and resets the stuck timeout.
     pub fn record_received(&mut self, bytes: usize) {
         self.received.record(bytes);
         self.doublings = 0;
     }
 
-    /// Applies an acknowledgement to the outgoing stream. Its effect on `acknowledged_flush` may be deferred.
+    /// Applies an acknowledgement to the outgoing stream. The acknowledgement changes `acknowledged_flush` only later,
+    /// when all earlier frames of the member have arrived.
     pub fn on_ack_received(&mut self, ack: Ack, now: Timestamp) {
         let Some(AckProgress { covered_flush, round_trip_us }) =
             self.outgoing.on_ack(ack.received, now)
@@ -131,9 +137,9 @@ impl PeerState {
         self.incoming.defer_ack(PendingAck { covered_flush, sent: ack.sent });
     }
 
-    /// Returns the acknowledgement that is due, unless the outgoing stream is closed. It contains the end of the
-    /// initial state even if that is not sent yet: the peer does not apply the acknowledgement before the initial state
-    /// has arrived.
+    /// Returns the acknowledgement that is due; `None` if no acknowledgement is due or the outgoing stream is closed.
+    /// The acknowledgement refers to the end of this node's initial state even if that is not sent yet: the peer does
+    /// not apply the acknowledgement before the initial state has arrived.
     pub fn take_due_ack(&mut self) -> Option<Ack> {
         let received =
             Some(self.incoming.received).filter(|received| self.is_ack_due && received.seq > 0)?;
@@ -142,7 +148,8 @@ impl PeerState {
         Some(ack)
     }
 
-    /// Applies all applicable acknowledgements. Returns whether there were any.
+    /// Applies all stored acknowledgements for which all earlier frames of the member have arrived. Returns `true` if
+    /// at least one was applied.
     pub fn apply_acks(&mut self) -> bool {
         let mut has_applied = false;
         while let Some(covered_flush) = self.incoming.next_applicable_ack() {
@@ -154,8 +161,8 @@ impl PeerState {
         has_applied
     }
 
-    /// Returns whether the outgoing stream is stuck. The timeout doubles each time while nothing is received from the
-    /// member.
+    /// Returns `true` if the outgoing stream is stuck, so that it needs a new epoch. The timeout then doubles for the
+    /// next check, until a frame of the member arrives.
     pub fn check_stuck(&mut self, now: Timestamp, timeout_us: u64) -> bool {
         let timeout_us = timeout_us.max(self.round_trip_us.saturating_mul(2));
         let is_stuck = self.outgoing.is_stuck(now, timeout_us.saturating_mul(1 << self.doublings));
@@ -165,7 +172,7 @@ impl PeerState {
         is_stuck
     }
 
-    /// Resets the timeout after a new link to the member.
+    /// Resets the stuck timeout, since there is a new link to the member.
     pub fn on_link_up(&mut self) {
         self.doublings = 0;
         self.round_trip_us = 0;

@@ -11,7 +11,7 @@ use crate::pn_counter::{CounterUpdate, Incarnation};
 /// A node, as known to other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The incarnation. Of two incarnations with the same name, the larger is newer.
+    /// The incarnation of the node. Of two incarnations with the same name, the larger one is newer.
     pub incarnation: Incarnation,
     /// The unique name of the node, which it keeps after a restart.
     pub name: Arc<str>,
@@ -22,7 +22,7 @@ pub struct NodeInfo {
 /// Settings of the replication engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Interval between ticks, at which changed counters are sent.
+    /// Interval at which changed counters are sent to the other nodes.
     pub interval: Duration,
     /// Maximum difference between the clocks of two nodes.
     pub max_clock_skew: Duration,
@@ -35,8 +35,8 @@ pub struct Settings {
     pub interval_bytes: usize,
 }
 
-/// Returns an interval of 250 ms, a clock skew of 2 s, a join timeout of 5 s, a silent timeout of one day and 2 MiB per
-/// interval.
+/// Returns the default settings: an interval of 250 ms, a clock skew of 2 s, a join timeout of 5 s, a silent timeout of
+/// one day and 2 MiB per interval.
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -50,24 +50,24 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(super) fn skew_us(&self) -> u64 {
-        micros(self.max_clock_skew)
+    pub(super) fn max_clock_skew_us(&self) -> u64 {
+        to_micros(self.max_clock_skew)
     }
 
-    /// Returns whether an update is dated further in the future than the maximum clock skew plus one window, so that no
-    /// clock of the cluster can have produced it.
+    /// Returns `true` if an update is dated further in the future than the maximum clock skew plus one window, so that
+    /// no clock of the cluster can have produced it.
     pub(super) fn is_too_far_ahead(&self, update: &CounterUpdate, now: Timestamp) -> bool {
-        let latest_us = now.as_micros().saturating_add(self.skew_us());
+        let latest_us = now.as_micros().saturating_add(self.max_clock_skew_us());
         let begins_us = update.bucket.saturating_mul(update.layout.bucket_us);
         begins_us > latest_us.saturating_add(update.layout.lifetime_us())
     }
 }
 
-pub(super) fn micros(span: Duration) -> u64 {
+pub(super) fn to_micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the microseconds from one time to another, or 0 if the second is earlier.
+/// Returns the microseconds between the times `from` and `to`, or 0 if `to` is earlier.
 pub(super) fn elapsed_us(from: Timestamp, to: Timestamp) -> u64 {
     to.as_micros().saturating_sub(from.as_micros())
 }

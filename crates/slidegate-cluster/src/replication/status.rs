@@ -11,13 +11,13 @@ use crate::replicated_counters::FlushSeq;
 /// Status of a cluster, as known to one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineStatus {
-    /// This node.
+    /// Identity of this node.
     pub local_node: NodeInfo,
     /// Whether this node is waiting for a member that knows the cluster.
     pub is_joining: bool,
     /// Whether all known members have acknowledged this node at least once.
     pub is_settled: bool,
-    /// Whether this node is part of a majority.
+    /// Whether this node and the members that it can reach are a majority of the cluster.
     pub is_majority: bool,
     /// The number of the last flush of this node.
     pub flush: FlushSeq,
@@ -38,7 +38,7 @@ pub struct PeerStatus {
     pub is_voter: bool,
     /// The last flush that the member has acknowledged.
     pub acknowledged_flush: FlushSeq,
-    /// Age of the oldest flush that the member has not acknowledged; zero if there is none.
+    /// Age of the oldest flush that the member has not acknowledged; zero if the member has acknowledged all flushes.
     pub lag: Duration,
     /// Number of the current epoch of the stream to the member.
     pub epochs: u64,
@@ -55,13 +55,13 @@ pub struct PeerStatus {
 /// Whether a member is alive or silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// Recently seen.
+    /// The member was seen recently.
     Alive,
-    /// Not seen for this time.
+    /// The member has been silent for this duration.
     Silent(Duration),
 }
 
-/// Frames in one direction, and their bytes without transport overhead.
+/// Number of frames sent in one direction, and their bytes without the overhead of the transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameTraffic {
     /// Number of frames.

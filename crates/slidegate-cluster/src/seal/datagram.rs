@@ -1,12 +1,12 @@
-//! Sealed datagrams.
+//! Sealed datagrams: each has a header and a message authentication code (MAC).
 //!
 //! ```text
 //! version  incarnation  counter  payload  MAC of all preceding bytes
 //!    1          8          8        n      32      bytes; numbers are big-endian
 //! ```
 //!
-//! The counter is the sender's wall clock in microseconds, or the previous counter plus one if that is larger. So it
-//! dates the datagram and is unique per sender.
+//! The counter is the sender's wall clock in microseconds, or the previous counter plus one if that is larger. The
+//! counter thus dates the datagram, and is unique per sender.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -17,25 +17,25 @@ use slidegate::Timestamp;
 use super::{ClusterKey, MAC_BYTES, RejectReason, VERSION, key};
 use crate::pn_counter::Incarnation;
 
-/// Bytes before the payload.
-const HEADER_BYTES: usize = 1 + 8 + 8;
+/// Size of the header before the payload of a datagram, in bytes.
+const DATAGRAM_HEADER_BYTES: usize = 1 + 8 + 8;
 
-/// Bytes that a seal adds to a payload.
-pub const DATAGRAM_OVERHEAD: usize = HEADER_BYTES + MAC_BYTES;
+/// Number of bytes that sealing adds to the payload of a datagram: header and MAC.
+pub const DATAGRAM_OVERHEAD: usize = DATAGRAM_HEADER_BYTES + MAC_BYTES;
 
 /// Size of the longest datagram over IPv4, in bytes.
 pub const MAX_DATAGRAM: usize = 65_507;
 
-/// Time for which a datagram is accepted after it was sealed, plus the maximum clock skew.
+/// Time for which a datagram is accepted after it was sealed. The maximum clock skew is added to this time.
 const DATAGRAM_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Maximum number of remembered senders. Only nodes with the key are remembered.
+/// Maximum number of senders whose counters are remembered. Only senders with the key of the cluster are remembered.
 pub const MAX_SENDERS: usize = 1_024;
 
 /// Number of remembered counters per sender, which limits the reordering of datagrams.
 const REPLAY_WINDOW: usize = 64;
 
-/// A sealer for the datagrams of one node.
+/// A sealer for the datagrams that one node sends. It adds a header and a MAC to each datagram.
 #[derive(Debug)]
 pub struct DatagramSealer {
     key: hmac::Key,
@@ -44,7 +44,8 @@ pub struct DatagramSealer {
 }
 
 impl DatagramSealer {
-    /// Creates a sealer for an incarnation. There must be only one, since two would use the same counters.
+    /// Creates a sealer for an incarnation. Each incarnation must have only one sealer, since two sealers would use the
+    /// same counters.
     pub fn new(key: &ClusterKey, incarnation: Incarnation) -> Self {
         Self { key: key.datagrams().clone(), incarnation, last_counter: 0 }
     }
@@ -73,8 +74,8 @@ impl DatagramSealer {
         Ok(())
     }
 
-    /// Returns the next counter. A clock that was set back does not decrease the counter, unless it was set back so far
-    /// that no node with a correct clock has accepted the later counters.
+    /// Returns the counter of the next datagram. A clock that was set back does not decrease the counter, unless it was
+    /// set back so far that no node with a correct clock has accepted the later counters.
     fn next_counter(&self, now: Timestamp) -> u64 {
         let now_us = now.as_micros();
         let is_far_ahead = self.last_counter > now.after(DATAGRAM_LIFETIME * 2).as_micros();
@@ -82,7 +83,7 @@ impl DatagramSealer {
     }
 }
 
-/// A datagram with a valid seal.
+/// The sender and payload of a received datagram whose MAC is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedDatagram<'d> {
     /// The incarnation of the sender.
@@ -91,10 +92,10 @@ pub struct OpenedDatagram<'d> {
     pub payload: &'d [u8],
 }
 
-/// An opener for the datagrams received by one node, which accepts each datagram once.
+/// An opener for the datagrams that one node receives. It verifies each datagram, and accepts each one only once.
 ///
-/// It remembers the latest counters of each sender until all earlier datagrams of that sender are stale. So its memory
-/// is bounded, and a removed entry cannot enable a replay.
+/// The opener remembers the latest counters of each sender until all earlier datagrams of that sender are stale. Its
+/// memory is thus bounded, and an entry that was removed cannot enable a replay.
 #[derive(Debug)]
 pub struct DatagramOpener {
     key: hmac::Key,
@@ -104,14 +105,14 @@ pub struct DatagramOpener {
 }
 
 impl DatagramOpener {
-    /// Creates an opener for the node with incarnation `local`. `max_clock_skew` is the maximum difference to other
-    /// clocks.
+    /// Creates an opener for the node with incarnation `local`. `max_clock_skew` is the maximum difference between the
+    /// clocks of two nodes.
     pub fn new(key: &ClusterKey, local: Incarnation, max_clock_skew: Duration) -> Self {
         let tolerance = DATAGRAM_LIFETIME.saturating_add(max_clock_skew);
         Self { key: key.datagrams().clone(), local, tolerance, senders: HashMap::new() }
     }
 
-    /// Opens a datagram. `now` is the wall clock time.
+    /// Verifies a datagram, and returns its sender and payload. `now` is the wall clock time.
     ///
     /// # Errors
     /// Returns the reason for which the datagram is rejected. A datagram with an invalid MAC leaves no trace.
@@ -139,11 +140,11 @@ impl DatagramOpener {
         let (sealed, mac) =
             datagram.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?;
         let (header, payload) =
-            sealed.split_first_chunk::<HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
+            sealed.split_first_chunk::<DATAGRAM_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
         key::verify(&self.key, sealed, mac)?;
         let [_, numbers @ ..] = header;
         let (incarnation, counter) = numbers.split_at(8);
-        Ok((Incarnation(key::read_be(incarnation)), key::read_be(counter), payload))
+        Ok((Incarnation(key::read_big_endian(incarnation)), key::read_big_endian(counter), payload))
     }
 
     fn check_age(&self, now: Timestamp, counter: u64) -> Result<(), RejectReason> {
@@ -156,8 +157,8 @@ impl DatagramOpener {
         Ok(())
     }
 
-    /// Returns the counters of a sender. They are reset if they are too far in the future, since then the local clock
-    /// was set back.
+    /// Returns the remembered counters of a sender. The counters are reset if they are too far in the future, which
+    /// means that the local clock was set back.
     fn sender_window(
         &mut self,
         now: Timestamp,
@@ -177,7 +178,8 @@ impl DatagramOpener {
         Ok(sender_window)
     }
 
-    /// Removes senders whose datagrams so far are all stale.
+    /// Removes senders from the memory of the opener if all datagrams that they have sent so far would be rejected as
+    /// stale.
     fn remove_stale_senders(&mut self, now: Timestamp) {
         let tolerance = self.tolerance;
         self.senders.retain(|_, sender_window| {
@@ -191,12 +193,12 @@ impl DatagramOpener {
     }
 }
 
-/// Latest counters of one sender.
+/// The latest counters that were accepted from one sender.
 #[derive(Debug, Default)]
 struct SenderWindow {
-    /// Accepted counters in ascending order.
+    /// The newest accepted counters, in ascending order.
     newest: VecDeque<u64>,
-    /// Counters up to this value are rejected.
+    /// The largest counter that is no longer remembered. Counters up to this value are rejected.
     floor: u64,
 }
 

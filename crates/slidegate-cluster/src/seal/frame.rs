@@ -1,11 +1,11 @@
-//! Sealed frames of a stream, in one direction.
+//! Sealed frames of one direction of a stream: each has a header and a message authentication code (MAC).
 //!
 //! ```text
 //! payload length  counter  payload  MAC of all preceding bytes
 //!        4           8        n      32      bytes; numbers are big-endian
 //! ```
 //!
-//! The key depends on the session and the direction, and the counter must be the next number. So a frame is accepted
+//! The key depends on the session and the direction, and the counter must be the next number. A frame is thus accepted
 //! only at its position in its stream, and never by its own sender.
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -13,18 +13,18 @@ use ring::hmac;
 
 use super::{MAC_BYTES, RejectReason, key};
 
-/// Maximum size of a payload, in bytes.
+/// Maximum size of the payload of a frame, in bytes.
 pub const MAX_FRAME: usize = 64 * 1024;
 
-const LENGTH_BYTES: usize = 4;
+const LENGTH_FIELD_BYTES: usize = 4;
 
-/// Bytes before the payload.
-const HEADER_BYTES: usize = LENGTH_BYTES + 8;
+/// Size of the header before the payload of a frame, in bytes.
+const FRAME_HEADER_BYTES: usize = LENGTH_FIELD_BYTES + 8;
 
-/// Bytes that a seal adds to a payload.
-pub const FRAME_OVERHEAD: usize = HEADER_BYTES + MAC_BYTES;
+/// Number of bytes that sealing adds to the payload of a frame: header and MAC.
+pub const FRAME_OVERHEAD: usize = FRAME_HEADER_BYTES + MAC_BYTES;
 
-/// A sealer for the frames of one direction of a stream.
+/// A sealer for the frames of one direction of a stream. It adds a header and a MAC to each frame.
 #[derive(Debug)]
 pub struct FrameSealer {
     key: hmac::Key,
@@ -39,7 +39,7 @@ impl FrameSealer {
     /// Appends the sealed payload to `sealed`.
     ///
     /// # Errors
-    /// Returns [`RejectReason::TooLong`] for more than [`MAX_FRAME`] bytes, and appends nothing.
+    /// Returns [`RejectReason::TooLong`] and appends nothing if the payload has more than [`MAX_FRAME`] bytes.
     pub fn seal(&mut self, payload: &[u8], sealed: &mut Vec<u8>) -> Result<(), RejectReason> {
         let length = u32::try_from(payload.len()).map_err(|_| RejectReason::TooLong)?;
         if payload.len() > MAX_FRAME {
@@ -56,7 +56,7 @@ impl FrameSealer {
     }
 }
 
-/// An opener for the frames of one direction of a stream.
+/// An opener for the frames of one direction of a stream. It verifies each frame.
 #[derive(Debug)]
 pub struct FrameOpener {
     key: hmac::Key,
@@ -69,7 +69,8 @@ impl FrameOpener {
         Self { key, next_counter: 0, failure: None }
     }
 
-    /// Removes the next complete frame from the received bytes.
+    /// Removes the next complete frame from `arrived`, the received bytes, and returns its payload. Returns `None` if
+    /// the frame has not arrived completely.
     ///
     /// # Errors
     /// Returns the reason for which the frame is rejected. All later frames of the stream are rejected for the same
@@ -82,8 +83,9 @@ impl FrameOpener {
     }
 
     fn open_next(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
-        let Some(length) = arrived.get(..LENGTH_BYTES) else { return Ok(None) };
-        let length = usize::try_from(key::read_be(length)).map_err(|_| RejectReason::TooLong)?;
+        let Some(length) = arrived.get(..LENGTH_FIELD_BYTES) else { return Ok(None) };
+        let length =
+            usize::try_from(key::read_big_endian(length)).map_err(|_| RejectReason::TooLong)?;
         if length > MAX_FRAME {
             return Err(RejectReason::TooLong);
         }
@@ -91,17 +93,18 @@ impl FrameOpener {
             return Ok(None);
         }
         let mut frame = arrived.split_to(length + FRAME_OVERHEAD).freeze();
-        let mac = frame.split_off(HEADER_BYTES + length);
+        let mac = frame.split_off(FRAME_HEADER_BYTES + length);
         key::verify(&self.key, &frame, &mac)?;
-        if key::read_be(&frame[LENGTH_BYTES..HEADER_BYTES]) != self.next_counter {
+        if key::read_big_endian(&frame[LENGTH_FIELD_BYTES..FRAME_HEADER_BYTES]) != self.next_counter
+        {
             return Err(RejectReason::Replayed);
         }
         self.next_counter += 1;
-        frame.advance(HEADER_BYTES);
+        frame.advance(FRAME_HEADER_BYTES);
         Ok(Some(frame))
     }
 
-    /// Checks that the stream may end with the received bytes that were not removed.
+    /// Checks at the end of the stream that `arrived` contains no part of a frame.
     ///
     /// # Errors
     /// Returns [`RejectReason::Truncated`] if the stream ends inside a frame.

@@ -1,4 +1,4 @@
-//! Handshake at the start of a stream.
+//! Handshake at the start of a stream, in which both sides prove that they have the cluster's key.
 //!
 //! ```text
 //! client                                                server
@@ -8,9 +8,9 @@
 //!     frames                                             ◄►
 //! ```
 //!
-//! The response to a replayed hello contains a new nonce, which only a client with the key can confirm. Each MAC
-//! contains the type of its message, so that none can be used as another. The keys of both directions are derived from
-//! both hellos.
+//! The response to a replayed hello contains a new nonce, which only a client with the key can confirm. Each MAC also
+//! covers the type of its message, so that no message can be used as a message of another type. The keys of both
+//! directions are derived from both hellos.
 //!
 //! ```text
 //! version  incarnation  nonce  name length  name  MAC
@@ -25,13 +25,13 @@ use crate::pn_counter::Incarnation;
 /// A number that is used once, from a cryptographically secure random generator.
 pub type Nonce = [u8; 32];
 
-/// Size of a hello before the name, in bytes.
+/// Size of the part of a hello before the node name, in bytes.
 pub const HELLO_HEADER_BYTES: usize = 1 + 8 + 32 + 1;
 
-/// Size of the confirmation, in bytes.
+/// Size of the confirmation, the last message of the handshake, in bytes.
 pub const CONFIRMATION_BYTES: usize = MAC_BYTES;
 
-/// Maximum size of a name, in bytes. Longer names are truncated.
+/// Maximum size of a node name, in bytes. Longer names are truncated.
 pub const MAX_NAME_BYTES: usize = u8::MAX as usize;
 
 const CLIENT_HELLO_LABEL: &[u8] = b"who dials greets";
@@ -50,7 +50,7 @@ pub struct PeerIdentity {
 }
 
 impl PeerIdentity {
-    fn write(&self, nonce: &Nonce) -> Vec<u8> {
+    fn encode_hello(&self, nonce: &Nonce) -> Vec<u8> {
         let name = &self.name[..self.name.floor_char_boundary(MAX_NAME_BYTES)];
         let mut hello = Vec::with_capacity(HELLO_HEADER_BYTES + name.len() + MAC_BYTES);
         hello.push(VERSION);
@@ -61,20 +61,23 @@ impl PeerIdentity {
         hello
     }
 
-    /// Decodes a hello with a valid MAC.
-    fn read(hello: &[u8]) -> Result<Self, RejectReason> {
+    /// Decodes the identity in a hello. The caller has verified the MAC of the hello.
+    fn decode_hello(hello: &[u8]) -> Result<Self, RejectReason> {
         let (header, rest) =
             hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
         let name = rest.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?.0;
         let name = std::str::from_utf8(name).map_err(|_| RejectReason::Malformed)?;
-        Ok(Self { incarnation: Incarnation(key::read_be(&header[1..9])), name: name.to_owned() })
+        Ok(Self {
+            incarnation: Incarnation(key::read_big_endian(&header[1..9])),
+            name: name.to_owned(),
+        })
     }
 }
 
-/// Returns the total length of a hello from its first bytes.
+/// Returns the total length of a hello in bytes, which its header determines.
 ///
 /// # Errors
-/// Returns [`RejectReason::WrongVersion`] for another version.
+/// Returns [`RejectReason::WrongVersion`] if the hello does not have this version.
 pub fn hello_length(header: &[u8; HELLO_HEADER_BYTES]) -> Result<usize, RejectReason> {
     let [version, .., name] = header;
     if *version != VERSION {
@@ -94,7 +97,7 @@ pub struct Session {
     pub opener: FrameOpener,
 }
 
-/// The client side of a handshake after its hello.
+/// A handshake on the client side, after the client's hello was created.
 #[derive(Debug)]
 pub struct ClientHandshake<'k> {
     key: &'k ClusterKey,
@@ -102,20 +105,20 @@ pub struct ClientHandshake<'k> {
     hello: Vec<u8>,
 }
 
-/// Starts a handshake as the client.
+/// Starts a handshake on the client side: creates the client's hello.
 pub fn start_handshake<'k>(
     key: &'k ClusterKey,
     local: &PeerIdentity,
     nonce: &Nonce,
 ) -> ClientHandshake<'k> {
-    let mut hello = local.write(nonce);
+    let mut hello = local.encode_hello(nonce);
     let mac = key::sign(key.handshakes(), &[CLIENT_HELLO_LABEL, &hello]);
     hello.extend_from_slice(mac.as_ref());
     ClientHandshake { key, local: local.incarnation, hello }
 }
 
 impl ClientHandshake<'_> {
-    /// Returns the hello to send first.
+    /// Returns the hello, which the client sends first.
     pub fn hello(&self) -> &[u8] {
         &self.hello
     }
@@ -129,8 +132,8 @@ impl ClientHandshake<'_> {
         response: &[u8],
     ) -> Result<(Session, [u8; CONFIRMATION_BYTES]), RejectReason> {
         let keys = self.key.handshakes();
-        verify(keys, &[SERVER_HELLO_LABEL, &self.hello], response)?;
-        let peer = PeerIdentity::read(response)?;
+        verify_hello(keys, &[SERVER_HELLO_LABEL, &self.hello], response)?;
+        let peer = PeerIdentity::decode_hello(response)?;
         if peer.incarnation == self.local {
             return Err(RejectReason::Reflected);
         }
@@ -146,7 +149,7 @@ impl ClientHandshake<'_> {
     }
 }
 
-/// The server side of a handshake after its response.
+/// A handshake on the server side, after the server's response was created.
 #[derive(Debug)]
 pub struct ServerHandshake<'k> {
     key: &'k ClusterKey,
@@ -165,19 +168,19 @@ pub fn accept_handshake<'k>(
     nonce: &Nonce,
     hello: &[u8],
 ) -> Result<ServerHandshake<'k>, RejectReason> {
-    verify(key.handshakes(), &[CLIENT_HELLO_LABEL], hello)?;
-    let peer = PeerIdentity::read(hello)?;
+    verify_hello(key.handshakes(), &[CLIENT_HELLO_LABEL], hello)?;
+    let peer = PeerIdentity::decode_hello(hello)?;
     if peer.incarnation == local.incarnation {
         return Err(RejectReason::Reflected);
     }
-    let mut response = local.write(nonce);
+    let mut response = local.encode_hello(nonce);
     let mac = key::sign(key.handshakes(), &[SERVER_HELLO_LABEL, hello, &response]);
     response.extend_from_slice(mac.as_ref());
     Ok(ServerHandshake { key, peer, hello: hello.to_vec(), response })
 }
 
 impl ServerHandshake<'_> {
-    /// Returns the response to send.
+    /// Returns the response that the server sends to the client.
     pub fn response(&self) -> &[u8] {
         &self.response
     }
@@ -201,8 +204,8 @@ impl ServerHandshake<'_> {
     }
 }
 
-/// Verifies the length of a hello, and its MAC over `prefix` and the hello itself.
-fn verify(keys: &hmac::Key, prefix: &[&[u8]], hello: &[u8]) -> Result<(), RejectReason> {
+/// Verifies the length of a hello, and verifies its MAC, which covers `prefix` and the hello itself.
+fn verify_hello(keys: &hmac::Key, prefix: &[&[u8]], hello: &[u8]) -> Result<(), RejectReason> {
     let (header, _) =
         hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
     match hello_length(header)? {

@@ -9,8 +9,8 @@ use super::RejectReason;
 /// Minimum length of a key's text, in bytes.
 pub const MIN_KEY_BYTES: usize = 16;
 
-/// The shared secret of a cluster. Its text is not stored. Each purpose has its own derived key, so that a seal of one
-/// purpose is invalid for another.
+/// The shared secret of a cluster. Its text is not stored. Each purpose has its own derived key, so that a message
+/// authenticated for one purpose is invalid for another.
 #[derive(Clone)]
 pub struct ClusterKey {
     datagrams: hmac::Key,
@@ -54,8 +54,8 @@ impl ClusterKey {
         }
     }
 
-    /// Returns the key of the fingerprint hash: identical on every node, and unknown to clients that choose rate limit
-    /// keys.
+    /// Returns the secret key of the hash that computes key fingerprints. It is identical on every node, and unknown to
+    /// clients that choose rate limit keys.
     pub const fn fingerprint_secret(&self) -> [u8; 16] {
         self.fingerprint_secret
     }
@@ -69,7 +69,7 @@ impl ClusterKey {
     }
 }
 
-/// Derives a key for a purpose.
+/// Derives the key for one purpose from another key.
 pub(super) fn derive(from: &hmac::Key, purpose: &[&[u8]]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, sign(from, purpose).as_ref())
 }
@@ -87,11 +87,11 @@ pub(super) fn verify(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(), R
 }
 
 /// Reads a big-endian integer of at most eight bytes.
-pub(super) fn read_be(bytes: &[u8]) -> u64 {
+pub(super) fn read_big_endian(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Omits all key material.
+/// Omits all key material from the debug output.
 impl fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ClusterKey(…)")

@@ -16,17 +16,19 @@ pub enum RejectReason {
     WrongMac,
     /// The message was received before, or arrived too late or out of order.
     Replayed,
-    /// The message was sealed too long ago by the local clock: it is a replay, or the clocks differ too much.
+    /// The message was authenticated too long ago, according to the local clock: it is a replay, or the clocks differ
+    /// too much.
     Stale,
-    /// The message is dated in the future by the local clock: the clocks differ too much.
+    /// The message is dated too far in the future, according to the local clock: the clocks differ too much.
     Early,
-    /// The message was sent by this node itself. This also happens if one of its seeds is another name for itself.
+    /// The message was sent by this node itself. This also happens if one of the seeds of this node refers to the node
+    /// itself.
     Reflected,
-    /// The seal is valid, but the content is not.
+    /// The MAC of the message is valid, but its content is not.
     Malformed,
     /// The connection leads to another node than expected: the node has restarted or moved.
     WrongNode,
-    /// The limit of senders or connections is reached.
+    /// The maximum number of senders or connections is reached.
     Crowded,
     /// The handshake was not completed in time.
     TooSlow,
@@ -49,7 +51,7 @@ impl RejectReason {
         Self::TooSlow,
     ];
 
-    /// Returns the name in metrics and JSON.
+    /// Returns the name of the reason in metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Truncated => "truncated",
@@ -76,7 +78,8 @@ impl fmt::Display for RejectReason {
 
 impl std::error::Error for RejectReason {}
 
-/// Number of rejections by reason since the start, shared by all openers.
+/// The number of rejections for each reason since the start. All sockets and connections of a node share these
+/// counters.
 #[derive(Debug, Default)]
 pub struct RejectCounters([AtomicU64; RejectReason::ALL.len()]);
 

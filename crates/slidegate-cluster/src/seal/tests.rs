@@ -9,7 +9,7 @@ use crate::pn_counter::Incarnation;
 const ALICE: Incarnation = Incarnation(0xA11CE);
 const BOB: Incarnation = Incarnation(0xB0B);
 
-fn key() -> ClusterKey {
+fn test_key() -> ClusterKey {
     ClusterKey::new("a key for all of these tests").unwrap()
 }
 

@@ -21,7 +21,7 @@ pub const MAX_IN_TRANSIT: usize = 1_024;
 pub struct NetworkFaults {
     /// Probability that a frame is lost, from 0 to 1.
     pub loss: f64,
-    /// Probability that a delivered frame is duplicated, from 0 to 1.
+    /// Probability that a frame that is not lost is duplicated, from 0 to 1.
     pub duplication: f64,
     /// Minimum delay of a frame.
     pub min_delay: Duration,
@@ -29,12 +29,12 @@ pub struct NetworkFaults {
     pub max_delay: Duration,
 }
 
-/// A network within this process. Clones share the same network.
+/// A simulated network within this process. Clones share the same network.
 #[derive(Clone, Debug)]
-pub struct Network(Arc<Mutex<State>>);
+pub struct Network(Arc<Mutex<NetworkState>>);
 
 #[derive(Debug)]
-struct State {
+struct NetworkState {
     rng: fastrand::Rng,
     faults: NetworkFaults,
     nodes: BTreeMap<Incarnation, ChannelNode>,
@@ -47,7 +47,7 @@ struct State {
 /// A node of the network.
 #[derive(Debug, Default)]
 struct ChannelNode {
-    /// Unique number of this join.
+    /// Unique number of the join that added this node.
     join_number: u64,
     /// The peers of the node, and whether their links were last reported as up.
     peers: BTreeMap<Incarnation, bool>,
@@ -57,21 +57,29 @@ struct ChannelNode {
     changed: Arc<Notify>,
 }
 
-/// A frame in transit, ordered by arrival time. Numbers are unique.
+/// A frame in transit, ordered by arrival time. Frames with the same arrival time keep the order in which they were
+/// sent.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InTransitFrame {
     arrives_at: Instant,
-    join_number: u64,
+    send_number: u64,
     from: Incarnation,
     frame: Bytes,
 }
 
 impl Network {
-    /// Creates an empty network.
+    /// Creates a network without nodes. The seed determines which frames are lost, duplicated and delayed.
     pub fn new(seed: u64, faults: NetworkFaults) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
         let (nodes, partitions) = (BTreeMap::new(), BTreeMap::new());
-        Self(Arc::new(Mutex::new(State { rng, faults, nodes, partitions, join_count: 0, sent: 0 })))
+        Self(Arc::new(Mutex::new(NetworkState {
+            rng,
+            faults,
+            nodes,
+            partitions,
+            join_count: 0,
+            sent: 0,
+        })))
     }
 
     /// Adds a node, which is removed when the returned transport is dropped. Replaces a node with the same incarnation.
@@ -109,25 +117,25 @@ impl Network {
         self.partition(&[]);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NetworkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl NetworkState {
     fn is_linked(&self, one: Incarnation, other: Incarnation) -> bool {
         self.nodes.contains_key(&other)
             && one != other
             && self.partitions.get(&one) == self.partitions.get(&other)
     }
 
-    /// Reports changed links to every node.
+    /// Adds the events of changed links to the event queue of every node.
     fn update_links(&mut self) {
         let local: Vec<Incarnation> = self.nodes.keys().copied().collect();
-        local.into_iter().for_each(|node| self.update_links_of(node));
+        local.into_iter().for_each(|node| self.update_links_from(node));
     }
 
-    fn update_links_of(&mut self, local: Incarnation) {
+    fn update_links_from(&mut self, local: Incarnation) {
         let peers = self.nodes.get(&local).map(|node| node.peers.clone()).unwrap_or_default();
         let now =
             peers.into_iter().map(|(peer, was_up)| (peer, was_up, self.is_linked(local, peer)));
@@ -167,7 +175,7 @@ impl State {
         let extra_delay = max_delay.saturating_sub(min_delay).mul_f64(self.rng.f64());
         let in_transit = InTransitFrame {
             arrives_at: Instant::now() + min_delay + extra_delay,
-            join_number: self.sent,
+            send_number: self.sent,
             from,
             frame,
         };
@@ -180,7 +188,8 @@ impl State {
         node.changed.notify_one();
     }
 
-    /// Returns the next event of a node, or the time at which to check again.
+    /// Returns the next event of a node. If there is no event yet, the error contains the time at which the next frame
+    /// arrives, or `None` if no frame is in transit.
     fn next(&mut self, local: Incarnation) -> Result<TransportEvent, Option<Instant>> {
         loop {
             let node = self.nodes.get_mut(&local).ok_or(None)?;
@@ -217,8 +226,9 @@ pub struct ChannelTransport {
 }
 
 impl ChannelTransport {
-    /// Runs an action on the network, unless another node has joined with the same incarnation.
-    fn with_state<T: Default>(&self, action: impl FnOnce(&mut State) -> T) -> T {
+    /// Runs an action on the network and returns its result. If another transport has joined with the same incarnation,
+    /// does nothing and returns the default value.
+    fn with_state<T: Default>(&self, action: impl FnOnce(&mut NetworkState) -> T) -> T {
         let mut state = self.network.state();
         let is_current =
             state.nodes.get(&self.local).is_some_and(|node| node.join_number == self.join_number);
@@ -243,7 +253,7 @@ impl Transport for ChannelTransport {
                 }
                 TransportEvent::Frame { .. } => true,
             });
-            state.update_links_of(self.local);
+            state.update_links_from(self.local);
         });
     }
 
@@ -274,7 +284,7 @@ impl Transport for ChannelTransport {
     }
 }
 
-/// Removes the node. Other nodes are notified that their links to it are down.
+/// Removes the node from the network. The other nodes receive an event that their link to this node is down.
 impl Drop for ChannelTransport {
     fn drop(&mut self) {
         self.with_state(|state| {

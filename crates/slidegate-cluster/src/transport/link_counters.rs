@@ -1,4 +1,4 @@
-//! Traffic counters of links.
+//! Traffic counters of the links to and from other nodes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::LinkTraffic;
 use crate::pn_counter::Incarnation;
 
-/// Counters of [`LinkTraffic`], shared by several tasks.
+/// The counters behind [`LinkTraffic`] for one node, which several tasks update.
 #[derive(Debug, Default)]
 pub(super) struct LinkCounters {
     pub(super) sent_frames: AtomicCount,
@@ -42,7 +42,7 @@ impl LinkCounters {
     }
 }
 
-/// Traffic counters of all nodes.
+/// The traffic counters of all nodes, by incarnation.
 #[derive(Debug, Default)]
 pub(super) struct LinkCountersByNode(Mutex<HashMap<Incarnation, Arc<LinkCounters>>>);
 

@@ -31,7 +31,7 @@ use crate::seal::{ClusterKey, PeerIdentity, RejectCounters};
 /// Maximum number of connections without a completed handshake.
 pub const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// Maximum number of streams from peers. Each requires the key, and there is one per incarnation.
+/// Maximum number of streams from peers. Each stream requires the cluster's key, and each incarnation has at most one.
 pub const MAX_STREAMS: usize = 1_024;
 
 /// Maximum number of bytes that are queued for one peer.
@@ -40,7 +40,7 @@ pub const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// Maximum number of frames that are queued for one peer.
 pub const MAX_QUEUED_FRAMES: usize = 1_024;
 
-/// Maximum number of received frames of all peers that wait to be processed.
+/// Maximum number of events, mostly received frames, that wait to be processed.
 const INBOX_CAPACITY: usize = 256;
 
 /// Timeouts and intervals of the transport.
@@ -93,7 +93,7 @@ pub struct TcpTransport {
     event_sender: mpsc::Sender<TaskEvent>,
     links: HashMap<Incarnation, PeerLink>,
     opened_links: u64,
-    _accept_task: Task,
+    _accept_task: AbortOnDrop,
 }
 
 /// An event from a task of the transport.
@@ -110,25 +110,25 @@ struct PeerLink {
     /// Unique number of the link, by which events of a replaced link are recognized.
     number: u64,
     address: SocketAddr,
-    /// The queue of the link while it is up.
+    /// The queue of outgoing frames; `None` while the link is down.
     queue: Option<queue::FrameSender>,
     counters: Arc<LinkCounters>,
-    _dial_task: Task,
+    _dial_task: AbortOnDrop,
 }
 
 /// A task that is aborted on drop.
 #[derive(Debug)]
-struct Task(JoinHandle<()>);
+struct AbortOnDrop(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 impl TcpTransport {
-    /// Accepts connections from `listener` in a Tokio task. Outgoing connections use its address as source, unless it
-    /// is unspecified.
+    /// Accepts connections from `listener` in a Tokio task. Outgoing connections use the IP address of the listener as
+    /// their source address, unless it is unspecified.
     ///
     /// # Errors
     /// Returns an error if the listener's address cannot be determined.
@@ -151,7 +151,7 @@ impl TcpTransport {
         };
         let context = Arc::new(context);
         let (event_sender, events) = mpsc::channel(INBOX_CAPACITY);
-        let accept_task = Task(tokio::spawn(accept::accept(
+        let accept_task = AbortOnDrop(tokio::spawn(accept::accept_connections(
             listener,
             Arc::clone(&context),
             event_sender.clone(),
@@ -176,7 +176,7 @@ impl TcpTransport {
             counters: Arc::clone(&counters),
             event_sender: self.event_sender.clone(),
         };
-        let dial_task = Task(tokio::spawn(dialer.run()));
+        let dial_task = AbortOnDrop(tokio::spawn(dialer.run()));
         PeerLink {
             number: self.opened_links,
             address: peer.address,
@@ -186,7 +186,8 @@ impl TcpTransport {
         }
     }
 
-    /// Converts an event of a task, unless it belongs to a replaced link.
+    /// Converts an event of a task to an event of the transport. Returns `None` if the event belongs to a link that was
+    /// replaced or removed.
     fn on_task_event(&mut self, event: TaskEvent) -> Option<TransportEvent> {
         let (peer, number, queue) = match event {
             TaskEvent::Frame { from, frame } => return Some(TransportEvent::Frame { from, frame }),

@@ -6,7 +6,7 @@ use slidegate_cluster::pn_counter::Incarnation;
 use crate::test_cluster::{InFlightFrame, TestCluster};
 
 #[test]
-fn charge_is_acknowledged_after_all_members_received_it() {
+fn flush_is_acknowledged_after_all_members_received_updates() {
     let mut cluster = TestCluster::with_nodes(3);
     let flush_before = cluster.acknowledged_flush(1);
     cluster.charge(1, 7);
@@ -25,9 +25,9 @@ fn charge_is_acknowledged_after_all_members_received_it() {
     );
 }
 
-/// Returns a cluster of two nodes and the undelivered frames of node 2, which has acknowledged a charge of node 1 after
-/// it sent these frames.
-fn acknowledge_before_earlier_frame() -> (TestCluster, Vec<InFlightFrame>) {
+/// Returns a cluster of two nodes and the undelivered frames of node 2, which has sent these frames before it
+/// acknowledged a charge of node 1.
+fn new_cluster_with_early_acknowledgement() -> (TestCluster, Vec<InFlightFrame>) {
     let mut cluster = TestCluster::with_nodes(2);
     cluster.charge(2, 8);
     cluster.run_interval();
@@ -41,8 +41,8 @@ fn acknowledge_before_earlier_frame() -> (TestCluster, Vec<InFlightFrame>) {
 }
 
 #[test]
-fn acknowledgement_counts_after_earlier_updates_of_sender_arrived() {
-    let (mut cluster, undelivered) = acknowledge_before_earlier_frame();
+fn acknowledgement_waits_for_earlier_frames_of_sender() {
+    let (mut cluster, undelivered) = new_cluster_with_early_acknowledgement();
     assert!(
         cluster.acknowledged_flush(1) < cluster.status(1).flush,
         "an earlier frame of node 2 is missing"
@@ -52,8 +52,8 @@ fn acknowledgement_counts_after_earlier_updates_of_sender_arrived() {
 }
 
 #[test]
-fn updates_lost_before_acknowledgement_arrive_in_later_epoch() {
-    let (mut cluster, _lost) = acknowledge_before_earlier_frame();
+fn lost_updates_arrive_in_later_epoch() {
+    let (mut cluster, _lost) = new_cluster_with_early_acknowledgement();
     cluster.synchronize();
     assert_eq!(cluster.acknowledged_flush(1), cluster.status(1).flush);
     assert_eq!(cluster.counters(1).units(8), 1);

@@ -7,8 +7,8 @@ use slidegate_cluster::message::{FrameBody, Position};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
-use crate::map_counters::LAYOUT;
-use crate::test_cluster::{INTERVAL, TestCluster};
+use crate::map_counters::BUCKET_LAYOUT;
+use crate::test_cluster::{REPLICATION_INTERVAL, TestCluster};
 
 #[test]
 fn charge_reaches_all_nodes_after_one_tick() {
@@ -20,7 +20,7 @@ fn charge_reaches_all_nodes_after_one_tick() {
 }
 
 #[test]
-fn flush_sends_immediately() {
+fn flush_sends_changes_immediately() {
     let mut cluster = TestCluster::with_nodes(2);
     cluster.charge(1, 7);
     cluster.run_on(1, |engine, counters, now| engine.flush(counters, now));
@@ -187,11 +187,11 @@ fn idle_cluster_sends_nothing() {
 fn updates_far_in_future_are_rejected_and_counted() {
     let mut cluster = TestCluster::with_nodes(2);
     let max_skew = cluster.settings.max_clock_skew;
-    let lifetime = Duration::from_micros(LAYOUT.lifetime_us());
-    let latest = LAYOUT.bucket(cluster.now.after(max_skew).after(lifetime));
+    let lifetime = Duration::from_micros(BUCKET_LAYOUT.lifetime_us());
+    let latest = BUCKET_LAYOUT.bucket(cluster.now.after(max_skew).after(lifetime));
     let update = |key, bucket| CounterUpdate {
         key,
-        layout: LAYOUT,
+        layout: BUCKET_LAYOUT,
         incarnation: Incarnation(2),
         bucket,
         units: PnCounter { charged: 1, removed: 0 },
@@ -225,9 +225,9 @@ fn updates_of_local_incarnation_are_ignored() {
     let mut cluster = TestCluster::with_nodes(2);
     let update = CounterUpdate {
         key: 7,
-        layout: LAYOUT,
+        layout: BUCKET_LAYOUT,
         incarnation: Incarnation(1),
-        bucket: LAYOUT.bucket(cluster.now),
+        bucket: BUCKET_LAYOUT.bucket(cluster.now),
         units: PnCounter { charged: 1_000, removed: 0 },
     };
     let frame = FrameBody::from_updates(&[update])[0].to_frame(Position { epoch: 90, seq: 1 });
@@ -251,7 +251,10 @@ fn status_reports_member_lag() {
     cluster.run_interval();
     cluster.network.clear();
     let lag = Duration::from_micros(cluster.now.as_micros() - sent_at.as_micros());
-    assert_eq!((cluster.peer_status(1, 2).unwrap().lag, lag), (INTERVAL, INTERVAL));
+    assert_eq!(
+        (cluster.peer_status(1, 2).unwrap().lag, lag),
+        (REPLICATION_INTERVAL, REPLICATION_INTERVAL)
+    );
     cluster.synchronize();
     assert_eq!(cluster.peer_status(1, 2).unwrap().lag, Duration::ZERO);
     let (sent, received) =

@@ -79,7 +79,8 @@ fn joining_node_receives_counters_of_dead_node() {
     assert_eq!(cluster.status(4).members.len(), 3, "the dead node is a silent member");
 }
 
-/// Node 3 joins through node 1 and node 4 through node 2. Neither knows the other at first.
+/// Checks two nodes that join at the same time: node 3 through node 1, and node 4 through node 2. Nodes 3 and 4 do not
+/// know each other at first.
 #[test]
 fn concurrent_joiners_wait_for_each_other() {
     let mut cluster = TestCluster::with_nodes(2);
@@ -110,7 +111,7 @@ fn concurrent_joiners_wait_for_each_other() {
 }
 
 #[test]
-fn joining_nodes_alone_stay_joining() {
+fn joining_nodes_without_settled_member_keep_joining() {
     let mut cluster = TestCluster::with_nodes(2);
     cluster.start_node(3, "c");
     cluster.start_node(4, "d");
@@ -208,7 +209,7 @@ fn restarted_node_replaces_its_previous_incarnation() {
 }
 
 #[test]
-fn left_member_needs_no_acknowledgement() {
+fn departed_member_need_not_acknowledge() {
     let mut cluster = TestCluster::with_nodes(3);
     cluster.charge(3, 7);
     cluster.run_on(3, |engine, counters, now| engine.leave(counters, now));
@@ -244,7 +245,7 @@ fn departure_of_member_is_relayed() {
 }
 
 #[test]
-fn indirectly_known_joiner_does_not_block_acknowledgement() {
+fn joiner_known_from_roster_blocks_no_acknowledgement() {
     let mut cluster = TestCluster::with_nodes(2);
     cluster.start_node(3, "c");
     cluster.set_live_peers(3, &[2]);

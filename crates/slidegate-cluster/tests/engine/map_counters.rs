@@ -8,7 +8,7 @@ use slidegate_cluster::pn_counter::{BucketLayout, CounterUpdate, Incarnation, Pn
 use slidegate_cluster::replicated_counters::{FlushSeq, ReplicatedCounters};
 
 /// The bucket layout of all counters.
-pub const LAYOUT: BucketLayout = BucketLayout { bucket_us: 10_000_000, buckets: 2 };
+pub const BUCKET_LAYOUT: BucketLayout = BucketLayout { bucket_us: 10_000_000, buckets: 2 };
 
 /// Counters by key, incarnation and bucket.
 pub type CounterMap = BTreeMap<(u64, Incarnation, u64), PnCounter>;
@@ -34,10 +34,10 @@ impl MapCounters {
         Self { incarnation, state: Mutex::default() }
     }
 
-    /// Charges one unit.
+    /// Charges one unit to a key.
     pub fn charge(&self, key: u64, now: Timestamp) {
         let mut state = self.state.lock().unwrap();
-        let bucket = LAYOUT.bucket(now);
+        let bucket = BUCKET_LAYOUT.bucket(now);
         state.counters.entry((key, self.incarnation, bucket)).or_default().charged += 1;
         state.last_flush.insert(key, None);
     }
@@ -63,7 +63,7 @@ impl MapCounters {
     ) {
         for (&(key, incarnation, bucket), &units) in &state.counters {
             if filter(key, incarnation) {
-                visit(CounterUpdate { key, layout: LAYOUT, incarnation, bucket, units });
+                visit(CounterUpdate { key, layout: BUCKET_LAYOUT, incarnation, bucket, units });
             }
         }
     }

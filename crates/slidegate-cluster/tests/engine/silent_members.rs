@@ -6,7 +6,7 @@ use slidegate_cluster::message::Message;
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::replication::Liveness;
 
-use crate::map_counters::LAYOUT;
+use crate::map_counters::BUCKET_LAYOUT;
 use crate::test_cluster::{InFlightFrame, TestCluster};
 
 /// The time for which acknowledgements of a silent member are required: the lifetime of a charge (20 s) plus the
@@ -14,7 +14,7 @@ use crate::test_cluster::{InFlightFrame, TestCluster};
 const SILENT_MEMBER_TIMEOUT: Duration = Duration::from_secs(22);
 
 /// Splits a cluster into two partitions, reports the change to every node, and drops all frames in flight.
-fn partition(cluster: &mut TestCluster, first: &[u64], second: &[u64]) {
+fn partition_cluster(cluster: &mut TestCluster, first: &[u64], second: &[u64]) {
     for partition in [first, second] {
         for node in partition {
             let others: Vec<u64> = partition.iter().copied().filter(|peer| peer != node).collect();
@@ -25,43 +25,43 @@ fn partition(cluster: &mut TestCluster, first: &[u64], second: &[u64]) {
 }
 
 /// Runs one interval and drops the frames between `partition` and the other nodes.
-fn run_interval_within(cluster: &mut TestCluster, partition: &[u64]) {
+fn run_partitioned_interval(cluster: &mut TestCluster, partition: &[u64]) {
     cluster.run_interval();
     cluster
         .deliver_except(|frame| partition.contains(&frame.from) != partition.contains(&frame.to));
 }
 
-/// Runs intervals as [`run_interval_within`] does, until a duration has passed.
-fn run_within(cluster: &mut TestCluster, partition: &[u64], duration: Duration) {
+/// Runs intervals as [`run_partitioned_interval`] does, until a duration has passed.
+fn run_partitioned_for(cluster: &mut TestCluster, partition: &[u64], duration: Duration) {
     let until = cluster.now.after(duration);
     while cluster.now <= until {
-        run_interval_within(cluster, partition);
+        run_partitioned_interval(cluster, partition);
     }
 }
 
 #[test]
 fn majority_waits_one_window_for_silent_member() {
     let mut cluster = TestCluster::with_nodes(3);
-    partition(&mut cluster, &[1, 2], &[3]);
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.charge(1, 7);
-    run_interval_within(&mut cluster, &[1, 2]);
+    run_partitioned_interval(&mut cluster, &[1, 2]);
     let last_flush = cluster.status(1).flush;
     assert!(cluster.acknowledged_flush(1) < last_flush && cluster.status(1).is_majority);
-    run_within(&mut cluster, &[1, 2], SILENT_MEMBER_TIMEOUT - Duration::from_secs(1));
+    run_partitioned_for(&mut cluster, &[1, 2], SILENT_MEMBER_TIMEOUT - Duration::from_secs(1));
     assert!(
         cluster.acknowledged_flush(1) < last_flush,
         "earlier charges of node 3 have not expired"
     );
-    run_within(&mut cluster, &[1, 2], Duration::from_secs(1));
+    run_partitioned_for(&mut cluster, &[1, 2], Duration::from_secs(1));
     assert!(cluster.acknowledged_flush(1) >= last_flush);
 }
 
 #[test]
 fn minority_waits_until_partition_ends() {
     let mut cluster = TestCluster::with_nodes(3);
-    partition(&mut cluster, &[1, 2], &[3]);
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.charge(3, 7);
-    run_within(&mut cluster, &[1, 2], 3 * SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &[1, 2], 3 * SILENT_MEMBER_TIMEOUT);
     assert!(!cluster.status(3).is_majority);
     cluster.tick(3);
     assert_eq!(
@@ -76,7 +76,7 @@ fn minority_waits_until_partition_ends() {
 #[test]
 fn even_split_majority_has_smallest_name() {
     let mut cluster = TestCluster::with_nodes(4);
-    partition(&mut cluster, &[2, 1], &[3, 4]);
+    partition_cluster(&mut cluster, &[2, 1], &[3, 4]);
     let majority: Vec<bool> = (1..=4).map(|node| cluster.status(node).is_majority).collect();
     assert_eq!(majority, [true, true, false, false]);
 }
@@ -84,20 +84,20 @@ fn even_split_majority_has_smallest_name() {
 #[test]
 fn node_joining_majority_waits_one_window() {
     let mut cluster = TestCluster::with_nodes(3);
-    partition(&mut cluster, &[1, 2], &[3]);
-    run_within(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_TIMEOUT);
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
+    run_partitioned_for(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_TIMEOUT);
     // Node 1 moves to the partition of node 3. Node 2 may have charged units just before, based on acknowledgements of
     // node 1.
-    partition(&mut cluster, &[2], &[1, 3]);
+    partition_cluster(&mut cluster, &[2], &[1, 3]);
     cluster.set_live_peers(1, &[3]);
     cluster.set_live_peers(3, &[1]);
     cluster.network.clear();
     cluster.charge(3, 7);
-    run_within(&mut cluster, &[1, 3], Duration::from_secs(10));
+    run_partitioned_for(&mut cluster, &[1, 3], Duration::from_secs(10));
     assert!(
         cluster.status(3).is_majority && cluster.acknowledged_flush(3) < cluster.status(3).flush
     );
-    run_within(&mut cluster, &[1, 3], SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &[1, 3], SILENT_MEMBER_TIMEOUT);
     assert_eq!(
         cluster.acknowledged_flush(3),
         cluster.status(3).flush.max(cluster.acknowledged_flush(3))
@@ -111,7 +111,7 @@ fn node_joining_majority_waits_one_window() {
 #[test]
 fn joining_nodes_do_not_form_majority() {
     let mut cluster = TestCluster::with_nodes(3);
-    partition(&mut cluster, &[1, 2], &[3]);
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
     for (nth, name) in [(4, "d"), (5, "e"), (6, "f")] {
         cluster.start_node(nth, name);
     }
@@ -120,7 +120,7 @@ fn joining_nodes_do_not_form_majority() {
         let others: Vec<u64> = minority.into_iter().filter(|other| *other != node).collect();
         cluster.set_live_peers(node, &others);
     }
-    run_within(&mut cluster, &minority, 2 * SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &minority, 2 * SILENT_MEMBER_TIMEOUT);
     assert!(
         minority
             .iter()
@@ -135,7 +135,7 @@ fn joining_nodes_do_not_form_majority() {
 }
 
 #[test]
-fn node_restarts_while_another_is_dead() {
+fn restarted_node_settles_while_another_is_dead() {
     let mut cluster = TestCluster::with_nodes(5);
     cluster.kill_node(5);
     cluster.kill_node(4);
@@ -179,11 +179,11 @@ fn late_frame_of_dead_node_is_forwarded() {
     assert!(cluster.is_consistent() && cluster.counters(2).units(7) == 1);
 }
 
-/// Updates of a silent member that still arrive are merged, but not acknowledged.
+/// Checks that updates of a silent member that still arrive are merged, but not acknowledged.
 #[test]
 fn silent_member_is_not_acknowledged_before_catching_up() {
     let mut cluster = TestCluster::with_nodes(3);
-    partition(&mut cluster, &[1, 2], &[3]);
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
     // Node 3 has not noticed the partition: it sees nodes 1 and 2, and they receive its frames.
     cluster.set_live_peers(3, &[1, 2]);
     cluster.network.clear();
@@ -214,19 +214,19 @@ fn silent_member_is_not_acknowledged_before_catching_up() {
 }
 
 #[test]
-fn returning_member_learns_of_missed_members() {
+fn returning_member_receives_missed_members() {
     let mut cluster = TestCluster::with_nodes(3);
-    partition(&mut cluster, &[1, 2], &[3]);
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.start_node(4, "d");
     cluster.set_live_peers(1, &[2, 4]);
     cluster.set_live_peers(2, &[1, 4]);
     cluster.set_live_peers(4, &[1, 2]);
     cluster.charge(4, 7);
-    run_within(&mut cluster, &[1, 2, 4], Duration::from_secs(2));
+    run_partitioned_for(&mut cluster, &[1, 2, 4], Duration::from_secs(2));
     cluster.kill_node(4);
     cluster.set_live_peers(1, &[2]);
     cluster.set_live_peers(2, &[1]);
-    run_within(&mut cluster, &[1, 2], Duration::from_secs(2));
+    run_partitioned_for(&mut cluster, &[1, 2], Duration::from_secs(2));
     cluster.set_all_live();
     cluster.synchronize();
     assert_eq!(cluster.counters(3).units(7), 1);
@@ -236,9 +236,9 @@ fn returning_member_learns_of_missed_members() {
 #[test]
 fn returning_member_must_acknowledge_missed_flushes() {
     let mut cluster = TestCluster::with_nodes(3);
-    partition(&mut cluster, &[1, 2], &[3]);
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.charge(1, 7);
-    run_within(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_TIMEOUT);
     assert!(cluster.acknowledged_flush(1) >= cluster.status(1).flush);
     cluster.set_all_live();
     assert!(cluster.acknowledged_flush(1) < cluster.status(1).flush);
@@ -255,8 +255,8 @@ fn forgotten_member_can_return() {
         cluster.set_all_live();
         cluster.synchronize();
     });
-    partition(&mut cluster, &[1, 2], &[3]);
-    run_within(&mut cluster, &[1, 2], Duration::from_secs(61));
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
+    run_partitioned_for(&mut cluster, &[1, 2], Duration::from_secs(61));
     assert!(cluster.peer_status(1, 3).is_none() && cluster.peer_status(2, 3).is_none());
     cluster.charge(1, 7);
     cluster.set_all_live();
@@ -273,8 +273,8 @@ fn status_reports_silent_members() {
     assert_eq!(cluster.peer_status(1, 2).unwrap().liveness, Liveness::Alive);
     assert_eq!(
         cluster.peer_status(1, 3).unwrap().liveness,
-        Liveness::Silent(crate::test_cluster::INTERVAL)
+        Liveness::Silent(crate::test_cluster::REPLICATION_INTERVAL)
     );
     assert_eq!(cluster.peer_status(1, 3).unwrap().node.incarnation, Incarnation(3));
-    assert_eq!(LAYOUT.lifetime_us(), 20_000_000);
+    assert_eq!(BUCKET_LAYOUT.lifetime_us(), 20_000_000);
 }

@@ -13,10 +13,10 @@ use slidegate_cluster::replication::{
     EngineStatus, NodeInfo, OutboundFrame, PeerStatus, ReplicationEngine, Settings,
 };
 
-use crate::map_counters::{LAYOUT, MapCounters};
+use crate::map_counters::{BUCKET_LAYOUT, MapCounters};
 
 /// The replication interval.
-pub const INTERVAL: Duration = Duration::from_millis(250);
+pub const REPLICATION_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A frame in flight.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl InFlightFrame {
         message::decode(&self.bytes).unwrap()
     }
 
-    /// Returns whether the frame is an acknowledgement.
+    /// Returns `true` if the frame is an acknowledgement.
     pub fn is_ack(&self) -> bool {
         matches!(self.message(), Message::Ack(_))
     }
@@ -66,7 +66,7 @@ impl TestCluster {
             now: Timestamp::from_secs(1_700_000_001),
             nodes: BTreeMap::new(),
             network: Vec::new(),
-            settings: Settings { interval: INTERVAL, ..Settings::default() },
+            settings: Settings { interval: REPLICATION_INTERVAL, ..Settings::default() },
         }
     }
 
@@ -81,7 +81,7 @@ impl TestCluster {
         cluster
     }
 
-    /// Starts a node, which expects other nodes if any are running.
+    /// Starts a node. If other nodes are running, the new node waits for one of them before it starts a new cluster.
     pub fn start_node(&mut self, incarnation: u64, name: &str) {
         let expects_peers = !self.nodes.is_empty();
         let progress = Arc::<SharedProgress>::default();
@@ -157,7 +157,7 @@ impl TestCluster {
 
     /// Advances the clock by one interval and ticks all nodes.
     pub fn run_interval(&mut self) {
-        self.now = self.now.after(INTERVAL);
+        self.now = self.now.after(REPLICATION_INTERVAL);
         let all: Vec<u64> = self.nodes.keys().copied().collect();
         all.into_iter().for_each(|node| self.tick(node));
     }
@@ -236,10 +236,10 @@ impl TestCluster {
     /// Returns the last flush of a node that all required members have acknowledged.
     pub fn acknowledged_flush(&self, node: u64) -> FlushSeq {
         let progress = self.nodes[&node].progress.load();
-        progress.acknowledged_flush(self.now, LAYOUT.lifetime_us(), OnPartition::Bounded)
+        progress.acknowledged_flush(self.now, BUCKET_LAYOUT.lifetime_us(), OnPartition::Bounded)
     }
 
-    /// Returns whether all nodes have identical counters.
+    /// Returns `true` if all nodes have identical counters.
     pub fn is_consistent(&self) -> bool {
         let mut all = self.nodes.values().map(|node| node.counters.all());
         let first = all.next().unwrap();

@@ -39,11 +39,11 @@ pub struct RunStats {
     pub frames: u64,
     /// Number of nodes stopped during a run.
     pub stopped: u64,
-    /// Number of these nodes that announced their departure.
+    /// Number of stopped nodes that announced their departure.
     pub left: u64,
     /// Number of network changes that caused a partition.
     pub partitions: u64,
-    /// Number of charges after which the node did not require acknowledgements of every silent member.
+    /// Number of charges by a node that no longer required the acknowledgements of all silent members.
     pub proceeded_without_silent: u64,
     /// Units charged after the last reset or refund of a key, which must be counted at the end.
     pub charged_after_removal: u64,
@@ -77,7 +77,7 @@ impl RunStats {
     ///
     /// # Panics
     ///
-    /// Panics if any of them was too rare.
+    /// Panics if faults, waits or overshoot were too rare.
     pub fn assert_coverage(&self) {
         assert!(self.allowed > 100 * self.runs && self.denied > 100 * self.runs, "{self:?}");
         assert!(self.unsynced > self.runs && self.stopped > self.runs, "{self:?}");
@@ -136,7 +136,7 @@ pub fn check_bound(
     if charges.len() < 300 {
         assert_eq!(
             max_units,
-            oracle_max(limit, &charges),
+            brute_force_max_units(limit, &charges),
             "the oracle computes a different maximum"
         );
     }
@@ -156,7 +156,8 @@ fn window_usage(charges: &[&AllowedCharge], end_us: u64, window_us: u64) -> Wind
     usage
 }
 
-/// Returns the documented bound, generalized to a different number of unacknowledged units on each node.
+/// Returns the documented maximum number of units in a window, generalized to a different maximum of unacknowledged
+/// units for each node.
 fn cluster_bound(limit: &Limit, max_unknown: &BTreeMap<Incarnation, u64>) -> u64 {
     let mut max_unknown: Vec<u64> = max_unknown.values().copied().collect();
     max_unknown.sort_unstable();
@@ -166,7 +167,7 @@ fn cluster_bound(limit: &Limit, max_unknown: &BTreeMap<Incarnation, u64>) -> u64
 }
 
 /// Returns the maximum number of units in any window, computed by brute force.
-fn oracle_max(limit: &Limit, charges: &[&AllowedCharge]) -> u64 {
+fn brute_force_max_units(limit: &Limit, charges: &[&AllowedCharge]) -> u64 {
     let mut oracle = Oracle::default();
     for charge in charges {
         oracle.charge(Timestamp::from_micros(charge.timestamp_us), charge.units);

@@ -21,9 +21,9 @@ pub enum Event {
     Heartbeat(usize, Incarnation),
     /// A host receives a request with a random key and cost.
     Request(usize),
-    /// An unsynced request is decided finally.
+    /// A request that has waited for acknowledgements is decided finally.
     Retry { host: usize, incarnation: Incarnation, key: usize, cost: u64 },
-    /// An allowed charge is reverted: number `nth` of the key.
+    /// An allowed charge is reverted: the charge with index `nth` among the charges of the key.
     Revert { host: usize, incarnation: Incarnation, key: usize, nth: usize, receipt: Receipt },
     /// A random key is reset or refunded on several nodes.
     RemoveUnits,
@@ -44,14 +44,14 @@ struct ScheduledEvent {
 
 impl ScheduledEvent {
     /// Returns the sort key, which is unique.
-    fn position(&self) -> (u64, u64) {
+    fn sort_key(&self) -> (u64, u64) {
         (self.scheduled_us, self.sequence)
     }
 }
 
 impl PartialEq for ScheduledEvent {
     fn eq(&self, other: &Self) -> bool {
-        self.position() == other.position()
+        self.sort_key() == other.sort_key()
     }
 }
 
@@ -65,7 +65,7 @@ impl PartialOrd for ScheduledEvent {
 
 impl Ord for ScheduledEvent {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.position().cmp(&other.position())
+        self.sort_key().cmp(&other.sort_key())
     }
 }
 

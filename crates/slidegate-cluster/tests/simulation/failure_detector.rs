@@ -1,11 +1,12 @@
-//! A failure detector based on gossip: nodes forward heartbeat counters, as chitchat does.
+//! A failure detector based on gossip: nodes forward the heartbeat counters of other nodes, as the library `chitchat`
+//! does.
 
 use std::collections::BTreeMap;
 
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::replication::NodeInfo;
 
-/// The time without a new heartbeat after which a node is silent.
+/// The time without a new heartbeat after which a node is considered silent.
 pub const SILENCE_TIMEOUT_US: u64 = 1_000_000;
 
 /// Interval at which a node increases its heartbeat counter and gossips.

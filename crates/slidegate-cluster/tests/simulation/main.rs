@@ -36,7 +36,7 @@ fn env_number(variable: &str) -> Option<u64> {
 }
 
 /// Runs one seed. Returns the statistics, or a description of the violated guarantee.
-fn run(seed: u64) -> Result<RunStats, String> {
+fn run_seed(seed: u64) -> Result<RunStats, String> {
     let scenario = Scenario::from_seed(seed);
     let description = format!("{scenario:?}");
     Simulator::new(scenario).run().map_err(|error| {
@@ -45,7 +45,7 @@ fn run(seed: u64) -> Result<RunStats, String> {
 }
 
 /// Runs seeds on all cores. Returns the combined statistics, or the first failure.
-fn run_all(seeds: std::ops::Range<u64>) -> Result<RunStats, String> {
+fn run_seeds(seeds: std::ops::Range<u64>) -> Result<RunStats, String> {
     let next = AtomicU64::new(seeds.start);
     let all = Mutex::new(Ok(RunStats::default()));
     let work = || loop {
@@ -53,7 +53,7 @@ fn run_all(seeds: std::ops::Range<u64>) -> Result<RunStats, String> {
         if seed >= seeds.end || all.lock().unwrap().is_err() {
             return;
         }
-        let stats = run(seed);
+        let stats = run_seed(seed);
         let mut all = all.lock().unwrap();
         match (&mut *all, stats) {
             (Ok(all), Ok(stats)) => all.add(&stats),
@@ -74,7 +74,7 @@ fn bound_holds_and_nodes_agree_after_faults() {
         None => first..first + env_number("SEEDS").unwrap_or(SEEDS),
     };
     let is_representative = seeds.end - seeds.start >= SEEDS;
-    let stats = run_all(seeds).unwrap_or_else(|error| panic!("{error}"));
+    let stats = run_seeds(seeds).unwrap_or_else(|error| panic!("{error}"));
     println!("{stats:#?}");
     if is_representative {
         stats.assert_coverage();
@@ -84,6 +84,6 @@ fn bound_holds_and_nodes_agree_after_faults() {
 #[test]
 fn same_seed_produces_same_run() {
     for seed in 0..3 {
-        assert_eq!(run(seed), run(seed));
+        assert_eq!(run_seed(seed), run_seed(seed));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// Faults that affect the frames and gossip messages sent from now on.
+/// The current faults of the simulated network. They affect frames and gossip messages when these are sent.
 #[derive(Clone, Debug)]
 pub struct NetworkConditions {
     /// Probability that a message is lost, in percent.
@@ -19,7 +19,7 @@ pub struct NetworkConditions {
     slow_frame_delay: Duration,
     /// The partition of each host. Messages between partitions are lost.
     partition_of: Vec<usize>,
-    /// Links, as pairs of sender and receiver, that carry gossip but no frames.
+    /// Links that carry gossip but no frames. Each is a pair of sending host and receiving host.
     blocked_links: Vec<(usize, usize)>,
 }
 
@@ -37,8 +37,8 @@ impl NetworkConditions {
         }
     }
 
-    /// Draws new conditions. After a partition, half of the time the network only delays long frames, so that
-    /// acknowledgements overtake updates between the former partitions.
+    /// Replaces the conditions with random ones. After a partition, half of the time the network only delays long
+    /// frames, so that acknowledgements overtake updates between the former partitions.
     pub fn randomize(&mut self, rng: &mut Rng, can_partition: bool, can_lose_frames: bool) {
         let hosts = self.partition_of.len();
         let has_slow_frames_after_heal = self.is_partitioned() && rng.bool();
@@ -67,12 +67,13 @@ impl NetworkConditions {
         }
     }
 
-    /// Returns whether hosts are in different partitions.
+    /// Returns `true` if not all hosts are in the same partition.
     pub fn is_partitioned(&self) -> bool {
         self.partition_of.iter().any(|partition| *partition != self.partition_of[0])
     }
 
-    /// Draws the delays of one message: one entry per copy that arrives, none if the message is lost.
+    /// Draws random delays for one message. Returns one delay for each copy that arrives, and an empty list if the
+    /// message is lost.
     pub fn draw_delays(&self, bytes: usize, rng: &mut Rng) -> Vec<Duration> {
         let copies = if rng.u32(..100) < self.duplication_percent { 2 } else { 1 };
         let extra_delay =
@@ -82,12 +83,12 @@ impl NetworkConditions {
         (0..arriving).map(|_| Duration::from_micros(rng.u64(0..=max_delay_us))).collect()
     }
 
-    /// Returns whether gossip from one host reaches another.
+    /// Returns `true` if gossip from host `from` can reach host `to`.
     pub fn can_carry_gossip(&self, from: usize, to: usize) -> bool {
         self.partition_of[from] == self.partition_of[to]
     }
 
-    /// Returns whether frames from one host reach another.
+    /// Returns `true` if frames from host `from` can reach host `to`.
     pub fn can_carry_frames(&self, from: usize, to: usize) -> bool {
         self.can_carry_gossip(from, to) && !self.blocked_links.contains(&(from, to))
     }

@@ -22,9 +22,9 @@ pub struct Scenario {
     pub max_cost: u64,
     /// Approximate number of requests per second on each host.
     pub rate: u64,
-    /// The cluster options of the rule.
+    /// The cluster options of the rule that contains the limit.
     pub cluster_options: ClusterOptions,
-    /// Reverts one in this number of charges, on average; `None` reverts none.
+    /// One in this number of charges is reverted, on average; no charge is reverted if `None`.
     pub revert_one_in: Option<u64>,
     /// Whether several nodes reset and refund the same keys at the same time.
     pub has_removals: bool,
@@ -44,8 +44,9 @@ pub struct Scenario {
 pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
 
 impl Scenario {
-    /// Draws a scenario. Half of the seeds combine arbitrary parameters. The other half detect nodes that charge
-    /// without the required acknowledgements: one hot key, a long window, and at most one unacknowledged unit per node.
+    /// Draws the parameters of a scenario from a seed. Half of the seeds combine arbitrary parameters. The other half
+    /// use parameters that reveal nodes that charge without the required acknowledgements: one hot key, a long window,
+    /// and at most one unacknowledged unit per node.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let is_hot = rng.bool();
@@ -74,7 +75,7 @@ impl Scenario {
         }
     }
 
-    /// Returns the maximum number of unacknowledged units of a node that knows this number of nodes.
+    /// Returns the maximum number of unacknowledged units that a node may have if it knows `nodes` nodes.
     pub fn max_unsynced(&self, nodes: u32) -> u64 {
         let default = bound::default_max_unsynced(&self.limit, nodes.max(2).into());
         self.cluster_options.max_unsynced().map_or(default, NonZeroU64::get)
@@ -86,7 +87,7 @@ impl Scenario {
     }
 }
 
-/// Draws a limit: with a hot key, one with a long window.
+/// Draws a random limit. If `is_hot` is `true`, all requests use one key, and the limit has a long window.
 fn draw_limit(rng: &mut Rng, is_hot: bool) -> Limit {
     let (max, window) = match is_hot {
         true => ([20, 100][rng.usize(..2)], ["5s", "20s"][rng.usize(..2)]),

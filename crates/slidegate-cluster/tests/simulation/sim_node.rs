@@ -12,12 +12,12 @@ use slidegate_cluster::replication::{NodeInfo, OutboundFrame, ReplicationEngine,
 use crate::failure_detector::FailureDetector;
 use crate::scenario::{MAX_CLOCK_SKEW, Scenario};
 
-/// The secret of all key fingerprints.
-pub const SECRET: [u8; 16] = [7; 16];
+/// The secret key of the hash that computes the fingerprints of all keys.
+pub const FINGERPRINT_SECRET: [u8; 16] = [7; 16];
 
-/// One incarnation of a node.
+/// One incarnation of a simulated node.
 pub struct SimNode {
-    /// The incarnation.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
     /// Counters of the node.
     pub counters: Counters,
@@ -25,7 +25,7 @@ pub struct SimNode {
     pub engine: ReplicationEngine,
     /// Failure detector of the node.
     pub detector: FailureDetector,
-    /// The time by which the clock of the node is ahead of the true time.
+    /// Microseconds by which the clock of the node is ahead of the clock of the simulation.
     pub clock_offset_us: u64,
     /// The alive and the departed nodes that were last reported to the engine.
     pub members: (Vec<NodeInfo>, Vec<Incarnation>),
@@ -33,16 +33,17 @@ pub struct SimNode {
 
 /// The result of a request.
 pub enum RequestOutcome {
-    /// Allowed and charged.
+    /// The request was allowed and charged.
     Allowed(Receipt),
-    /// Denied.
+    /// The request was denied.
     Denied,
-    /// Not decided: too many units are unacknowledged.
+    /// The request was not decided, since the node has too many unacknowledged units.
     Unsynced,
 }
 
 impl SimNode {
-    /// Starts a node. All methods take the true time, not the time of the node's clock.
+    /// Starts a node. `true_time_us` is the time of the simulation, here and in the other methods, not the time of the
+    /// node's clock.
     pub fn start(
         scenario: &Scenario,
         (incarnation, name): (Incarnation, &str),
@@ -53,7 +54,7 @@ impl SimNode {
         let now = Timestamp::from_micros(true_time_us + clock_offset_us);
         let settings = CounterSettings {
             incarnation,
-            secret: SECRET.into(),
+            secret: FINGERPRINT_SECRET.into(),
             max_clock_skew_us: MAX_CLOCK_SKEW.as_micros() as u64,
             sync_interval: scenario.interval,
             max_keys: 10_000,
@@ -81,7 +82,7 @@ impl SimNode {
         }
     }
 
-    /// Returns the time on the clock of the node.
+    /// Returns the time on the node's clock when the simulation is at `true_time_us`.
     pub fn now(&self, true_time_us: u64) -> Timestamp {
         Timestamp::from_micros(true_time_us + self.clock_offset_us)
     }

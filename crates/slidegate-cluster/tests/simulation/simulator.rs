@@ -14,10 +14,10 @@ use crate::event_queue::{Event, EventQueue};
 use crate::failure_detector::{GossipState, HEARTBEAT_INTERVAL_US};
 use crate::network_conditions::NetworkConditions;
 use crate::scenario::{MAX_CLOCK_SKEW, Scenario};
-use crate::sim_node::{RequestOutcome, SECRET, SimNode};
+use crate::sim_node::{FINGERPRINT_SECRET, RequestOutcome, SimNode};
 
 const NODE_NAMES: [&str; 7] = ["ash", "birch", "cedar", "elm", "fir", "oak", "pine"];
-const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const KEY_VALUES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
 /// The time for which a request waits for acknowledgements before it is denied.
 const SYNC_WAIT_US: u64 = 20_000;
@@ -29,7 +29,7 @@ const CONVERGENCE_TIMEOUT_US: u64 = 10_000_000;
 pub struct Simulator {
     scenario: Scenario,
     rng: Rng,
-    /// The true time.
+    /// The time of the simulation, in microseconds since the Unix epoch.
     now_us: u64,
     events: EventQueue,
     /// The running node of each host.
@@ -39,12 +39,12 @@ pub struct Simulator {
     network: NetworkConditions,
     /// Whether the faults have ended.
     is_healed: bool,
-    /// Whether no more requests are sent.
+    /// Whether the simulation no longer sends requests.
     has_stopped_requests: bool,
     scope: Scope,
     /// The allowed charges of each key.
     charges: Vec<Vec<AllowedCharge>>,
-    /// The time of the last reset or refund of each key.
+    /// The time of the last reset or refund of each key; 0 without reset or refund.
     removed_at_us: Vec<u64>,
     stats: RunStats,
 }
@@ -85,7 +85,7 @@ impl Simulator {
         simulator
     }
 
-    /// Schedules an event.
+    /// Schedules an event that occurs after `after_us` microseconds.
     fn schedule(&mut self, after_us: u64, event: Event) {
         self.events.add(self.now_us + after_us, event);
     }
@@ -98,7 +98,7 @@ impl Simulator {
     pub fn run(mut self) -> Result<RunStats, String> {
         let faults_us = self.scenario.fault_duration.as_micros() as u64;
         self.run_until(self.now_us + faults_us);
-        self.heal();
+        self.end_faults();
         let deadline_us = self.now_us + CONVERGENCE_TIMEOUT_US;
         // Messages that were sent before still arrive late.
         self.run_until(self.now_us + 3_600_000);
@@ -126,17 +126,17 @@ impl Simulator {
         Ok(self.stats)
     }
 
-    /// Processes all events up to a time.
+    /// Processes all events up to `until_us`, and then sets the simulated time to `until_us`.
     fn run_until(&mut self, until_us: u64) {
         while let Some((event_us, event)) = self.events.next(until_us) {
             self.now_us = event_us;
-            self.handle(event);
+            self.handle_event(event);
         }
         self.now_us = until_us;
     }
 
     /// Processes one event.
-    fn handle(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Frame { from, to, frame } => {
                 let now_us = self.now_us;
@@ -144,7 +144,7 @@ impl Simulator {
                     && let Some(node) = &mut self.hosts[host]
                 {
                     let frames = node.on_frame_received(from, &frame, now_us);
-                    self.send(host, frames);
+                    self.send_frames(host, frames);
                 }
             }
             Event::Gossip { to, gossip } => self.receive_gossip(to, &gossip),
@@ -153,7 +153,7 @@ impl Simulator {
             Event::Request(host) => self.send_random_request(host),
             Event::Retry { host, incarnation, key, cost } => {
                 if self.is_running_on(host, incarnation) {
-                    self.request(host, key, cost, CapPolicy::Deny);
+                    self.send_request(host, key, cost, CapPolicy::Deny);
                 }
             }
             Event::Revert { host, incarnation, key, nth, receipt } => {
@@ -175,7 +175,7 @@ impl Simulator {
         }
     }
 
-    /// Returns the host on which an incarnation is running.
+    /// Returns the index of the host on which an incarnation is running; `None` if the incarnation has stopped.
     fn host_of(&self, incarnation: Incarnation) -> Option<usize> {
         let is_match = |node: &Option<SimNode>| {
             node.as_ref().is_some_and(|node| node.incarnation == incarnation)
@@ -183,7 +183,7 @@ impl Simulator {
         self.hosts.iter().position(is_match)
     }
 
-    /// Returns whether an incarnation is running on a host.
+    /// Returns `true` if an incarnation is running on a host.
     fn is_running_on(&self, host: usize, incarnation: Incarnation) -> bool {
         self.host_of(incarnation) == Some(host)
     }
@@ -204,14 +204,14 @@ impl Simulator {
         self.schedule(0, Event::Heartbeat(host, incarnation));
     }
 
-    /// Ticks a node and schedules its next tick.
+    /// Runs the replication tick of a node, and schedules its next tick.
     fn tick(&mut self, host: usize, incarnation: Incarnation) {
         let now_us = self.now_us;
         if let Some(node) = &mut self.hosts[host]
             && node.incarnation == incarnation
         {
             let frames = node.tick(now_us);
-            self.send(host, frames);
+            self.send_frames(host, frames);
             self.schedule(
                 self.scenario.interval.as_micros() as u64,
                 Event::Tick(host, incarnation),
@@ -228,16 +228,16 @@ impl Simulator {
         }
         let gossip = node.detector.heartbeat();
         let frames = node.update_members(now_us);
-        self.send(host, frames);
+        self.send_frames(host, frames);
         for _ in 0..2 {
-            self.gossip(host, &gossip);
+            self.send_gossip(host, &gossip);
         }
         let after_us = HEARTBEAT_INTERVAL_US + self.rng.u64(..HEARTBEAT_INTERVAL_US / 10);
         self.schedule(after_us, Event::Heartbeat(host, incarnation));
     }
 
-    /// Sends gossip to a random host.
-    fn gossip(&mut self, from: usize, gossip: &GossipState) {
+    /// Sends gossip from host `from` to a random host.
+    fn send_gossip(&mut self, from: usize, gossip: &GossipState) {
         let to = self.rng.usize(..self.scenario.hosts);
         for delay in self.network.draw_delays(0, &mut self.rng) {
             if self.network.can_carry_gossip(from, to) {
@@ -254,12 +254,12 @@ impl Simulator {
             let local_us = node.now(now_us).as_micros();
             node.detector.merge(gossip, local_us);
             let frames = node.update_members(now_us);
-            self.send(to, frames);
+            self.send_frames(to, frames);
         }
     }
 
-    /// Sends frames from a host.
-    fn send(&mut self, from: usize, frames: Vec<OutboundFrame>) {
+    /// Sends frames from host `from` to the hosts of their recipients, with random faults.
+    fn send_frames(&mut self, from: usize, frames: Vec<OutboundFrame>) {
         let Some(sender) = self.hosts[from].as_ref().map(|node| node.incarnation) else { return };
         for (to, frame) in frames {
             self.stats.frames += 1;
@@ -300,8 +300,8 @@ impl Simulator {
         if self.rng.bool() {
             let frames = node.leave(now_us);
             let gossip = node.detector.leave();
-            self.send(host, frames);
-            (0..4).for_each(|_| self.gossip(host, &gossip));
+            self.send_frames(host, frames);
+            (0..4).for_each(|_| self.send_gossip(host, &gossip));
             self.stats.left += 1;
         }
         self.hosts[host] = None;
@@ -325,7 +325,7 @@ impl Simulator {
         self.schedule(after_us, Event::Request(host));
         let key = self.rng.usize(..self.scenario.keys);
         let cost = self.rng.u64(1..=self.scenario.max_cost);
-        self.request(host, key, cost, CapPolicy::Wait);
+        self.send_request(host, key, cost, CapPolicy::Wait);
     }
 
     /// Resets or refunds a random key on several nodes at the same time. Each node knows different charges.
@@ -341,7 +341,7 @@ impl Simulator {
                 continue;
             }
             let Some(node) = &self.hosts[host] else { continue };
-            let (value, limit) = ([Value::Text(KEYS[key])], self.scenario.limit);
+            let (value, limit) = ([Value::Text(KEY_VALUES[key])], self.scenario.limit);
             let hit_key = Key::new(&self.scope, &value);
             let hit = Hit::new(hit_key, &limit, units);
             let now = node.now(self.now_us);
@@ -358,10 +358,10 @@ impl Simulator {
     }
 
     /// Sends a request to the node of a host. Schedules a retry if the request is unsynced.
-    fn request(&mut self, host: usize, key: usize, cost: u64, cap_policy: CapPolicy) {
+    fn send_request(&mut self, host: usize, key: usize, cost: u64, cap_policy: CapPolicy) {
         let now_us = self.now_us;
         let Some(node) = &mut self.hosts[host] else { return };
-        let value = [Value::Text(KEYS[key])];
+        let value = [Value::Text(KEY_VALUES[key])];
         let limit = self.scenario.limit;
         let hit_key = Key::new(&self.scope, &value);
         let hit = Hit::new(hit_key, &limit, cost);
@@ -371,7 +371,7 @@ impl Simulator {
                 self.stats.unsynced += 1;
                 let frames = node.flush(now_us);
                 let incarnation = node.incarnation;
-                self.send(host, frames);
+                self.send_frames(host, frames);
                 self.schedule(SYNC_WAIT_US, Event::Retry { host, incarnation, key, cost });
             }
             RequestOutcome::Allowed(receipt) => {
@@ -412,7 +412,7 @@ impl Simulator {
     }
 
     /// Ends all faults: starts the missing nodes and reports all links as up.
-    fn heal(&mut self) {
+    fn end_faults(&mut self) {
         self.is_healed = true;
         self.network = NetworkConditions::without_faults(self.scenario.hosts);
         for host in 0..self.scenario.hosts {
@@ -427,12 +427,12 @@ impl Simulator {
                 let now_us = self.now_us;
                 let Some(node) = &mut self.hosts[host] else { continue };
                 let frames = node.on_link_up(*to, now_us);
-                self.send(host, frames);
+                self.send_frames(host, frames);
             }
         }
     }
 
-    /// Returns whether every node has exactly the running nodes as members, all of them alive.
+    /// Returns `true` if each node sees exactly the running nodes as members, and sees all of them as alive.
     fn has_full_membership(&self) -> bool {
         let running: Vec<Incarnation> =
             self.hosts.iter().flatten().map(|node| node.incarnation).collect();
@@ -513,7 +513,7 @@ impl Simulator {
             if charged.saturating_sub(removed) < later {
                 return Err(format!(
                     "{later} units charged to {} after the last removal, only {charged} - {removed} counted: {}",
-                    KEYS[key],
+                    KEY_VALUES[key],
                     self.describe_nodes()
                 ));
             }
@@ -554,9 +554,12 @@ impl Simulator {
 
     /// Returns the fingerprint of a key and the phase of its windows.
     fn fingerprint_and_phase(&self, key: usize) -> (u64, u64) {
-        let value = [Value::Text(KEYS[key])];
+        let value = [Value::Text(KEY_VALUES[key])];
         let (key, limit) = (Key::new(&self.scope, &value), &self.scenario.limit);
-        (key.fingerprint(&FingerprintSecret::from(SECRET), limit.shape()), limit.phase_us(&key))
+        (
+            key.fingerprint(&FingerprintSecret::from(FINGERPRINT_SECRET), limit.shape()),
+            limit.phase_us(&key),
+        )
     }
 
     /// Returns the status of all running nodes as text.

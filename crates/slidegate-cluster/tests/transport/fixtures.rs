@@ -18,8 +18,8 @@ pub trait TransportFixture {
     /// The tested transport.
     type Transport: Transport;
 
-    /// Returns the address at which other nodes reach a node, whether or not it is running. Its incarnation is its
-    /// number.
+    /// Returns the address at which other nodes reach a node, whether or not it is running. The incarnation in the
+    /// result is the number of the node.
     async fn peer(&mut self, node: u64) -> PeerAddress;
 
     /// Starts the transport of a node with the given incarnation.
@@ -68,7 +68,7 @@ impl TransportFixture for TcpFixture {
 
     async fn join(&mut self, node: u64, incarnation: u64) -> TcpTransport {
         let address = self.peer(node).await.address;
-        let listener = bind(address).await;
+        let listener = bind_when_free(address).await;
         let key = ClusterKey::for_loopback();
         let identity =
             PeerIdentity { incarnation: Incarnation(incarnation), name: format!("node-{node}") };
@@ -84,7 +84,7 @@ impl TransportFixture for TcpFixture {
 }
 
 /// Binds an address. Waits while the address is in use, since a dropped transport closes its listener asynchronously.
-async fn bind(address: SocketAddr) -> TcpListener {
+async fn bind_when_free(address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return listener,

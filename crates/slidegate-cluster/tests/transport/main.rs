@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fixtures::{ChannelFixture, TcpFixture};
 
-/// Runs each test case of the suite with each transport: channels on paused time, and TCP on loopback.
+/// Defines a test of each test case with each transport: channels with paused time, and TCP on loopback.
 macro_rules! transport_tests {
     ($($test_case:ident),* $(,)?) => {
         mod channel {
@@ -39,7 +39,7 @@ transport_tests! {
     link_follows_stop_and_restart_of_peer,
     restarted_peer_is_new_incarnation,
     removed_peer_causes_no_events,
-    non_peer_frames_arrive_but_sends_are_dropped,
+    non_peer_can_send_but_not_receive,
     node_is_not_its_own_peer,
     oversized_frame_alone_is_dropped,
     slow_peer_drops_frames_without_blocking_sender,

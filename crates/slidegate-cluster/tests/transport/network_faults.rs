@@ -1,4 +1,4 @@
-//! The simulated network of the channel transport applies the configured faults.
+//! Tests that the simulated network of the channel transport applies the configured faults.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Returns faults of all kinds.
+/// Returns network faults of all kinds: loss, duplication and delay.
 fn sample_faults() -> NetworkFaults {
     NetworkFaults { loss: 0.3, duplication: 0.2, min_delay: millis(5), max_delay: millis(50) }
 }
@@ -44,7 +44,7 @@ async fn collect_events(transport: &mut ChannelTransport) -> Vec<(TransportEvent
     events
 }
 
-/// Returns the number that a frame of node 1 contains.
+/// Returns the number in the payload of a frame of node 1. Panics if the event is not such a frame.
 fn frame_number(event: &TransportEvent) -> u32 {
     let TransportEvent::Frame { from: NODE1, frame } = event else { panic!("{event:?}") };
     u32::from_be_bytes(frame[..].try_into().unwrap())

@@ -5,18 +5,18 @@ use slidegate::Timestamp;
 
 use super::*;
 
-const SKEW: Duration = Duration::from_secs(2);
+const MAX_SKEW: Duration = Duration::from_secs(2);
 
-fn start() -> Timestamp {
+fn start_time() -> Timestamp {
     Timestamp::from_secs(1_000_000)
 }
 
 fn secs_after_start(seconds: u64) -> Timestamp {
-    start().after(Duration::from_secs(seconds))
+    start_time().after(Duration::from_secs(seconds))
 }
 
-fn opener() -> DatagramOpener {
-    DatagramOpener::new(&key(), BOB, SKEW)
+fn new_opener() -> DatagramOpener {
+    DatagramOpener::new(&test_key(), BOB, MAX_SKEW)
 }
 
 fn seal_at(sealer: &mut DatagramSealer, now: Timestamp, payload: &[u8]) -> Vec<u8> {
@@ -25,177 +25,201 @@ fn seal_at(sealer: &mut DatagramSealer, now: Timestamp, payload: &[u8]) -> Vec<u
     sealed
 }
 
-fn sealed(payload: &[u8]) -> Vec<u8> {
-    seal_at(&mut DatagramSealer::new(&key(), ALICE), start(), payload)
+fn seal_at_start(payload: &[u8]) -> Vec<u8> {
+    seal_at(&mut DatagramSealer::new(&test_key(), ALICE), start_time(), payload)
 }
 
-fn rejection(opener: &mut DatagramOpener, now: Timestamp, datagram: &[u8]) -> Option<RejectReason> {
+fn rejection_on_open(
+    opener: &mut DatagramOpener,
+    now: Timestamp,
+    datagram: &[u8],
+) -> Option<RejectReason> {
     opener.open(now, datagram).err()
 }
 
 #[test]
 fn opened_datagram_has_sender_and_payload() {
-    let datagram = sealed(b"hello");
+    let datagram = seal_at_start(b"hello");
     let opened = OpenedDatagram { from: ALICE, payload: b"hello" };
-    assert_eq!(opener().open(start(), &datagram), Ok(opened));
+    assert_eq!(new_opener().open(start_time(), &datagram), Ok(opened));
     assert_eq!(datagram.len(), 5 + DATAGRAM_OVERHEAD);
 }
 
 #[test]
 fn seal_replaces_previous_content() {
-    let (mut sealer, mut sealed) = (DatagramSealer::new(&key(), ALICE), b"rest".to_vec());
-    sealer.seal(start(), b"hello", &mut sealed).unwrap();
-    assert_eq!(opener().open(start(), &sealed).unwrap().payload, b"hello");
+    let (mut sealer, mut sealed) = (DatagramSealer::new(&test_key(), ALICE), b"rest".to_vec());
+    sealer.seal(start_time(), b"hello", &mut sealed).unwrap();
+    assert_eq!(new_opener().open(start_time(), &sealed).unwrap().payload, b"hello");
 }
 
 #[test]
 fn payload_above_datagram_size_is_rejected() {
-    let (mut sealer, mut sealed) = (DatagramSealer::new(&key(), ALICE), Vec::new());
+    let (mut sealer, mut sealed) = (DatagramSealer::new(&test_key(), ALICE), Vec::new());
     let longest = vec![7; MAX_DATAGRAM - DATAGRAM_OVERHEAD];
-    assert_eq!(sealer.seal(start(), &longest, &mut sealed), Ok(()));
+    assert_eq!(sealer.seal(start_time(), &longest, &mut sealed), Ok(()));
     assert_eq!(sealed.len(), MAX_DATAGRAM);
-    assert_eq!(opener().open(start(), &sealed).unwrap().payload, longest);
+    assert_eq!(new_opener().open(start_time(), &sealed).unwrap().payload, longest);
     let longer = [&longest[..], &[7]].concat();
-    assert_eq!(sealer.seal(start(), &longer, &mut sealed), Err(RejectReason::TooLong));
+    assert_eq!(sealer.seal(start_time(), &longer, &mut sealed), Err(RejectReason::TooLong));
     assert_eq!(
-        rejection(&mut opener(), start(), &vec![VERSION; MAX_DATAGRAM + 1]),
+        rejection_on_open(&mut new_opener(), start_time(), &vec![VERSION; MAX_DATAGRAM + 1]),
         Some(RejectReason::TooLong)
     );
 }
 
 #[test]
 fn datagram_with_other_key_is_rejected() {
-    let datagram = seal_at(&mut DatagramSealer::new(&other_key(), ALICE), start(), b"hello");
-    let mut opener = opener();
-    assert_eq!(rejection(&mut opener, start(), &datagram), Some(RejectReason::WrongMac));
+    let datagram = seal_at(&mut DatagramSealer::new(&other_key(), ALICE), start_time(), b"hello");
+    let mut opener = new_opener();
+    assert_eq!(
+        rejection_on_open(&mut opener, start_time(), &datagram),
+        Some(RejectReason::WrongMac)
+    );
     assert_eq!(opener.senders(), 0, "unauthenticated senders are not remembered");
 }
 
 #[test]
 fn datagram_of_other_version_is_rejected() {
-    let mut datagram = sealed(b"hello");
+    let mut datagram = seal_at_start(b"hello");
     datagram[0] += 1;
-    assert_eq!(rejection(&mut opener(), start(), &datagram), Some(RejectReason::WrongVersion));
+    assert_eq!(
+        rejection_on_open(&mut new_opener(), start_time(), &datagram),
+        Some(RejectReason::WrongVersion)
+    );
 }
 
 #[test]
 fn reflected_datagram_is_rejected() {
-    let datagram = seal_at(&mut DatagramSealer::new(&key(), BOB), start(), b"hello");
-    assert_eq!(rejection(&mut opener(), start(), &datagram), Some(RejectReason::Reflected));
+    let datagram = seal_at(&mut DatagramSealer::new(&test_key(), BOB), start_time(), b"hello");
+    assert_eq!(
+        rejection_on_open(&mut new_opener(), start_time(), &datagram),
+        Some(RejectReason::Reflected)
+    );
 }
 
 #[test]
 fn datagram_is_opened_once() {
-    let (datagram, mut opener) = (sealed(b"hello"), opener());
-    assert_eq!(rejection(&mut opener, start(), &datagram), None);
-    assert_eq!(rejection(&mut opener, start(), &datagram), Some(RejectReason::Replayed));
+    let (datagram, mut opener) = (seal_at_start(b"hello"), new_opener());
+    assert_eq!(rejection_on_open(&mut opener, start_time(), &datagram), None);
     assert_eq!(
-        rejection(&mut opener, secs_after_start(61), &datagram),
+        rejection_on_open(&mut opener, start_time(), &datagram),
+        Some(RejectReason::Replayed)
+    );
+    assert_eq!(
+        rejection_on_open(&mut opener, secs_after_start(61), &datagram),
         Some(RejectReason::Replayed)
     );
 }
 
 #[test]
 fn late_datagrams_open_within_replay_window() {
-    let mut sealer = DatagramSealer::new(&key(), ALICE);
-    let all: Vec<_> = (0..100).map(|_| seal_at(&mut sealer, start(), b"hello")).collect();
-    let mut opener = opener();
+    let mut sealer = DatagramSealer::new(&test_key(), ALICE);
+    let all: Vec<_> = (0..100).map(|_| seal_at(&mut sealer, start_time(), b"hello")).collect();
+    let mut opener = new_opener();
     for (late, datagram) in all[30..].iter().rev().enumerate() {
-        assert_eq!(rejection(&mut opener, start(), datagram).is_some(), late > 64);
+        assert_eq!(rejection_on_open(&mut opener, start_time(), datagram).is_some(), late > 64);
     }
-    assert!(
-        all.iter()
-            .all(|datagram| rejection(&mut opener, start(), datagram)
-                == Some(RejectReason::Replayed))
-    );
+    assert!(all.iter().all(|datagram| rejection_on_open(&mut opener, start_time(), datagram)
+        == Some(RejectReason::Replayed)));
 }
 
 #[test]
 fn new_opener_rejects_stale_datagram() {
-    let datagram = sealed(b"hello");
-    assert_eq!(rejection(&mut opener(), secs_after_start(62), &datagram), None);
+    let datagram = seal_at_start(b"hello");
+    assert_eq!(rejection_on_open(&mut new_opener(), secs_after_start(62), &datagram), None);
     assert_eq!(
-        rejection(
-            &mut opener(),
+        rejection_on_open(
+            &mut new_opener(),
             Timestamp::from_micros(secs_after_start(62).as_micros() + 1),
             &datagram
         ),
         Some(RejectReason::Stale)
     );
-    let early = Timestamp::from_micros(start().as_micros() - 62_000_000);
-    assert_eq!(rejection(&mut opener(), early, &datagram), None);
+    let early = Timestamp::from_micros(start_time().as_micros() - 62_000_000);
+    assert_eq!(rejection_on_open(&mut new_opener(), early, &datagram), None);
     assert_eq!(
-        rejection(&mut opener(), Timestamp::from_micros(early.as_micros() - 1), &datagram),
+        rejection_on_open(
+            &mut new_opener(),
+            Timestamp::from_micros(early.as_micros() - 1),
+            &datagram
+        ),
         Some(RejectReason::Early)
     );
 }
 
 #[test]
 fn removed_sender_cannot_be_replayed() {
-    let mut opener = opener();
-    let old = seal_at(&mut DatagramSealer::new(&key(), Incarnation(1)), start(), b"old");
-    opener.open(start(), &old).unwrap();
-    let seal =
-        |sender, now| seal_at(&mut DatagramSealer::new(&key(), Incarnation(sender)), now, b"new");
+    let mut opener = new_opener();
+    let old = seal_at(&mut DatagramSealer::new(&test_key(), Incarnation(1)), start_time(), b"old");
+    opener.open(start_time(), &old).unwrap();
+    let seal = |sender, now| {
+        seal_at(&mut DatagramSealer::new(&test_key(), Incarnation(sender)), now, b"new")
+    };
     let then = secs_after_start(30);
     for sender in 2..=MAX_SENDERS as u64 {
         opener.open(then, &seal(sender, then)).unwrap();
     }
     assert_eq!(
-        rejection(&mut opener, then, &seal(5_000, then)),
+        rejection_on_open(&mut opener, then, &seal(5_000, then)),
         Some(RejectReason::Crowded),
         "no sender is stale yet"
     );
     let later = Timestamp::from_micros(secs_after_start(62).as_micros() + 1);
-    assert_eq!(rejection(&mut opener, later, &seal(5_000, later)), None);
+    assert_eq!(rejection_on_open(&mut opener, later, &seal(5_000, later)), None);
     assert_eq!(opener.senders(), MAX_SENDERS, "the stale sender is removed");
-    assert_eq!(rejection(&mut opener, later, &old), Some(RejectReason::Stale));
+    assert_eq!(rejection_on_open(&mut opener, later, &old), Some(RejectReason::Stale));
 }
 
 #[test]
 fn clock_set_back_keeps_counters_unique() {
-    let (mut sealer, mut opener) = (DatagramSealer::new(&key(), ALICE), opener());
+    let (mut sealer, mut opener) = (DatagramSealer::new(&test_key(), ALICE), new_opener());
     let first = seal_at(&mut sealer, secs_after_start(10), b"hello");
-    let second = seal_at(&mut sealer, start(), b"hello");
-    assert_eq!(rejection(&mut opener, secs_after_start(10), &first), None);
-    assert_eq!(rejection(&mut opener, secs_after_start(10), &second), None);
-    assert_eq!(rejection(&mut opener, secs_after_start(10), &second), Some(RejectReason::Replayed));
+    let second = seal_at(&mut sealer, start_time(), b"hello");
+    assert_eq!(rejection_on_open(&mut opener, secs_after_start(10), &first), None);
+    assert_eq!(rejection_on_open(&mut opener, secs_after_start(10), &second), None);
+    assert_eq!(
+        rejection_on_open(&mut opener, secs_after_start(10), &second),
+        Some(RejectReason::Replayed)
+    );
 }
 
 #[test]
 fn corrected_clocks_can_communicate_again() {
-    let (mut sealer, mut opener) = (DatagramSealer::new(&key(), ALICE), opener());
+    let (mut sealer, mut opener) = (DatagramSealer::new(&test_key(), ALICE), new_opener());
     for _ in 0..100 {
         let datagram = seal_at(&mut sealer, secs_after_start(3_600), b"ahead");
-        assert_eq!(rejection(&mut opener, secs_after_start(3_600), &datagram), None);
+        assert_eq!(rejection_on_open(&mut opener, secs_after_start(3_600), &datagram), None);
     }
-    let datagram = seal_at(&mut sealer, start(), b"right");
-    assert_eq!(rejection(&mut opener, start(), &datagram), None);
-    assert_eq!(rejection(&mut opener, start(), &datagram), Some(RejectReason::Replayed));
+    let datagram = seal_at(&mut sealer, start_time(), b"right");
+    assert_eq!(rejection_on_open(&mut opener, start_time(), &datagram), None);
+    assert_eq!(
+        rejection_on_open(&mut opener, start_time(), &datagram),
+        Some(RejectReason::Replayed)
+    );
 }
 
 proptest! {
     #[test]
     fn datagram_with_flipped_bit_is_rejected(payload: Vec<u8>, bit: prop::sample::Index) {
-        let mut datagram = sealed(&payload);
+        let mut datagram = seal_at_start(&payload);
         let bit = bit.index(datagram.len() * 8);
         datagram[bit / 8] ^= 1 << (bit % 8);
-        prop_assert!(opener().open(start(), &datagram).is_err());
+        prop_assert!(new_opener().open(start_time(), &datagram).is_err());
     }
 
     #[test]
     fn datagram_of_changed_length_is_rejected(payload: Vec<u8>, cut: prop::sample::Index, more in prop::collection::vec(any::<u8>(), 1..50)) {
-        let datagram = sealed(&payload);
-        prop_assert!(opener().open(start(), &datagram[..cut.index(datagram.len())]).is_err());
-        prop_assert!(opener().open(start(), &datagram[1..]).is_err());
-        prop_assert!(opener().open(start(), &[&datagram[..], &more].concat()).is_err());
+        let datagram = seal_at_start(&payload);
+        prop_assert!(new_opener().open(start_time(), &datagram[..cut.index(datagram.len())]).is_err());
+        prop_assert!(new_opener().open(start_time(), &datagram[1..]).is_err());
+        prop_assert!(new_opener().open(start_time(), &[&datagram[..], &more].concat()).is_err());
     }
 
     #[test]
     fn arbitrary_datagram_is_rejected(bytes: Vec<u8>) {
-        let mut opener = opener();
-        prop_assert!(opener.open(start(), &bytes).is_err());
-        prop_assert!(opener.open(start(), &[&[VERSION], &bytes[..]].concat()).is_err());
+        let mut opener = new_opener();
+        prop_assert!(opener.open(start_time(), &bytes).is_err());
+        prop_assert!(opener.open(start_time(), &[&[VERSION], &bytes[..]].concat()).is_err());
         prop_assert_eq!(opener.senders(), 0);
     }
 
@@ -204,12 +228,12 @@ proptest! {
         comes in prop::collection::vec(0..200_usize, 1..600),
         steps in prop::collection::vec(0..3_000_u64, 200),
     ) {
-        let (mut sealer, mut now) = (DatagramSealer::new(&key(), ALICE), start());
+        let (mut sealer, mut now) = (DatagramSealer::new(&test_key(), ALICE), start_time());
         let all: Vec<_> = steps.into_iter().map(|step| {
             now = now.after(Duration::from_micros(step));
             seal_at(&mut sealer, now, b"hello")
         }).collect();
-        let (mut opener, mut opened) = (opener(), vec![0; all.len()]);
+        let (mut opener, mut opened) = (new_opener(), vec![0; all.len()]);
         for nth in comes {
             opened[nth] += usize::from(opener.open(now, &all[nth]).is_ok());
         }

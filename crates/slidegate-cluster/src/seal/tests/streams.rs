@@ -3,11 +3,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn identity(incarnation: Incarnation) -> PeerIdentity {
+fn test_identity(incarnation: Incarnation) -> PeerIdentity {
     PeerIdentity { incarnation, name: format!("node-{}", incarnation.0) }
 }
 
-fn nonces(seed: u8) -> [Nonce; 2] {
+fn test_nonces(seed: u8) -> [Nonce; 2] {
     [[seed; 32], [seed ^ 0xFF; 32]]
 }
 
@@ -21,58 +21,62 @@ struct CompletedHandshake {
 }
 
 fn complete_handshake(seed: u8) -> CompletedHandshake {
-    let (key, [one, two]) = (key(), nonces(seed));
-    let client = start_handshake(&key, &identity(ALICE), &one);
+    let (key, [one, two]) = (test_key(), test_nonces(seed));
+    let client = start_handshake(&key, &test_identity(ALICE), &one);
     let hello = client.hello().to_vec();
-    let server = super::accept_handshake(&key, &identity(BOB), &two, &hello).unwrap();
+    let server = super::accept_handshake(&key, &test_identity(BOB), &two, &hello).unwrap();
     let response = server.response().to_vec();
     let (alice, confirmation) = client.on_response(&response).unwrap();
     let bob = server.on_confirmation(&confirmation).unwrap();
     CompletedHandshake { hello, response, confirmation, alice, bob }
 }
 
-fn seal(sealer: &mut FrameSealer, payload: &[u8]) -> Vec<u8> {
+fn seal_frame(sealer: &mut FrameSealer, payload: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::new();
     sealer.seal(payload, &mut sealed).unwrap();
     sealed
 }
 
-fn open(opener: &mut FrameOpener, arrived: &[u8]) -> Result<Option<Bytes>, RejectReason> {
+fn open_frame(opener: &mut FrameOpener, arrived: &[u8]) -> Result<Option<Bytes>, RejectReason> {
     opener.open(&mut BytesMut::from(arrived))
 }
 
-/// Sends a hello to Bob, and returns his reason for rejecting it.
+/// Sends a hello to Bob, and returns his reason for rejecting it; `None` if he accepts it.
 fn hello_rejection(hello: &[u8]) -> Option<RejectReason> {
-    super::accept_handshake(&key(), &identity(BOB), &nonces(9)[1], hello).err()
+    super::accept_handshake(&test_key(), &test_identity(BOB), &test_nonces(9)[1], hello).err()
 }
 
-/// Sends a response to Alice after her hello with the first nonce of this seed. Returns her reason for rejecting it.
+/// Sends a response to Alice after her hello with the first nonce of this seed. Returns her reason for rejecting it;
+/// `None` if she accepts it.
 fn response_rejection(seed: u8, response: &[u8]) -> Option<RejectReason> {
-    start_handshake(&key(), &identity(ALICE), &nonces(seed)[0]).on_response(response).err()
+    start_handshake(&test_key(), &test_identity(ALICE), &test_nonces(seed)[0])
+        .on_response(response)
+        .err()
 }
 
 /// Sends a confirmation to Bob after his response to `hello` with the second nonce of this seed. Returns his reason for
-/// rejecting it.
+/// rejecting the confirmation; `None` if he accepts it.
 fn confirmation_rejection(
     seed: u8,
     hello: &[u8],
     confirmation: &[u8; CONFIRMATION_BYTES],
 ) -> Option<RejectReason> {
-    let key = key();
-    let server = super::accept_handshake(&key, &identity(BOB), &nonces(seed)[1], hello).unwrap();
+    let key = test_key();
+    let server =
+        super::accept_handshake(&key, &test_identity(BOB), &test_nonces(seed)[1], hello).unwrap();
     server.on_confirmation(confirmation).err()
 }
 
 #[test]
 fn handshake_authenticates_both_sides() {
     let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
-    assert_eq!((alice.peer, bob.peer), (identity(BOB), identity(ALICE)));
+    assert_eq!((alice.peer, bob.peer), (test_identity(BOB), test_identity(ALICE)));
     for payload in [&b"one"[..], b"", b"three"] {
-        let frame = seal(&mut alice.sealer, payload);
+        let frame = seal_frame(&mut alice.sealer, payload);
         assert_eq!(frame.len(), payload.len() + FRAME_OVERHEAD);
-        assert_eq!(open(&mut bob.opener, &frame).unwrap().unwrap(), payload);
-        let frame = seal(&mut bob.sealer, payload);
-        assert_eq!(open(&mut alice.opener, &frame).unwrap().unwrap(), payload);
+        assert_eq!(open_frame(&mut bob.opener, &frame).unwrap().unwrap(), payload);
+        let frame = seal_frame(&mut bob.sealer, payload);
+        assert_eq!(open_frame(&mut alice.opener, &frame).unwrap().unwrap(), payload);
     }
 }
 
@@ -87,23 +91,24 @@ fn hello_header_has_length_and_version() {
 
 #[test]
 fn long_name_is_truncated_at_character() {
-    let (key, [one, two]) = (key(), nonces(1));
+    let (key, [one, two]) = (test_key(), test_nonces(1));
     let long = PeerIdentity { incarnation: ALICE, name: "é".repeat(200) };
     let client = start_handshake(&key, &long, &one);
-    let server = super::accept_handshake(&key, &identity(BOB), &two, client.hello()).unwrap();
+    let server = super::accept_handshake(&key, &test_identity(BOB), &two, client.hello()).unwrap();
     let (_, confirmation) = client.on_response(server.response()).unwrap();
     assert_eq!(server.on_confirmation(&confirmation).unwrap().peer.name, "é".repeat(127));
 }
 
 #[test]
 fn handshake_with_other_key_is_rejected() {
-    let (own, other, [one, two]) = (key(), other_key(), nonces(1));
-    let client = start_handshake(&other, &identity(ALICE), &one);
+    let (own, other, [one, two]) = (test_key(), other_key(), test_nonces(1));
+    let client = start_handshake(&other, &test_identity(ALICE), &one);
     assert_eq!(hello_rejection(client.hello()), Some(RejectReason::WrongMac));
-    let server = super::accept_handshake(&other, &identity(BOB), &two, client.hello()).unwrap();
+    let server =
+        super::accept_handshake(&other, &test_identity(BOB), &two, client.hello()).unwrap();
     assert_eq!(response_rejection(1, server.response()), Some(RejectReason::WrongMac));
-    let client = start_handshake(&own, &identity(ALICE), &one);
-    let server = super::accept_handshake(&own, &identity(BOB), &two, client.hello()).unwrap();
+    let client = start_handshake(&own, &test_identity(ALICE), &one);
+    let server = super::accept_handshake(&own, &test_identity(BOB), &two, client.hello()).unwrap();
     assert_eq!(
         server.on_confirmation(&[0; CONFIRMATION_BYTES]).err(),
         Some(RejectReason::WrongMac)
@@ -151,8 +156,8 @@ fn handshakes_cannot_be_mixed() {
 #[test]
 fn reflected_handshake_is_rejected() {
     let hello = complete_handshake(1).hello;
-    let (key, [one, two]) = (key(), nonces(1));
-    let reflected = super::accept_handshake(&key, &identity(ALICE), &two, &hello);
+    let (key, [one, two]) = (test_key(), test_nonces(1));
+    let reflected = super::accept_handshake(&key, &test_identity(ALICE), &two, &hello);
     assert_eq!(reflected.err(), Some(RejectReason::Reflected));
     assert_eq!(
         response_rejection(1, &hello),
@@ -160,9 +165,9 @@ fn reflected_handshake_is_rejected() {
         "a hello is not a response"
     );
     // A node with the same incarnation as Alice, if that were possible.
-    let twin = super::accept_handshake(&key, &identity(BOB), &two, &hello).unwrap();
+    let twin = super::accept_handshake(&key, &test_identity(BOB), &two, &hello).unwrap();
     let response = twin.response().to_vec();
-    let client = start_handshake(&key, &identity(BOB), &one);
+    let client = start_handshake(&key, &test_identity(BOB), &one);
     assert!(client.on_response(&response).is_err());
     assert_eq!(
         hello_rejection(&response),
@@ -173,7 +178,7 @@ fn reflected_handshake_is_rejected() {
 
 #[test]
 fn non_utf8_name_is_rejected() {
-    let (key, mut hello) = (key(), complete_handshake(1).hello);
+    let (key, mut hello) = (test_key(), complete_handshake(1).hello);
     hello.truncate(hello.len() - MAC_BYTES);
     hello[HELLO_HEADER_BYTES] = 0xFF;
     let mac = key::sign(key.handshakes(), &[b"who dials greets", &hello]);
@@ -185,12 +190,12 @@ fn non_utf8_name_is_rejected() {
 fn frame_is_opened_once_in_order() {
     let CompletedHandshake { mut alice, bob: Session { mut opener, .. }, .. } =
         complete_handshake(1);
-    let [one, two] = [b"one", b"two"].map(|payload| seal(&mut alice.sealer, payload));
-    assert!(open(&mut opener, &one).is_ok());
-    assert_eq!(open(&mut opener, &one), Err(RejectReason::Replayed));
-    assert_eq!(open(&mut opener, &two), Err(RejectReason::Replayed), "the stream has failed");
+    let [one, two] = [b"one", b"two"].map(|payload| seal_frame(&mut alice.sealer, payload));
+    assert!(open_frame(&mut opener, &one).is_ok());
+    assert_eq!(open_frame(&mut opener, &one), Err(RejectReason::Replayed));
+    assert_eq!(open_frame(&mut opener, &two), Err(RejectReason::Replayed), "the stream has failed");
     assert_eq!(
-        open(&mut complete_handshake(1).bob.opener, &two),
+        open_frame(&mut complete_handshake(1).bob.opener, &two),
         Err(RejectReason::Replayed),
         "the first frame is missing"
     );
@@ -199,16 +204,16 @@ fn frame_is_opened_once_in_order() {
 #[test]
 fn reflected_frame_is_rejected() {
     let mut alice = complete_handshake(1).alice;
-    let frame = seal(&mut alice.sealer, b"one");
-    assert_eq!(open(&mut alice.opener, &frame), Err(RejectReason::WrongMac));
+    let frame = seal_frame(&mut alice.sealer, b"one");
+    assert_eq!(open_frame(&mut alice.opener, &frame), Err(RejectReason::WrongMac));
 }
 
 #[test]
 fn frame_of_other_session_is_rejected() {
     let (mut one, mut other) = (complete_handshake(1), complete_handshake(2));
-    let frames = [&mut one, &mut other].map(|shaken| seal(&mut shaken.alice.sealer, b"one"));
-    assert_eq!(open(&mut one.bob.opener, &frames[1]), Err(RejectReason::WrongMac));
-    assert_eq!(open(&mut other.bob.opener, &frames[0]), Err(RejectReason::WrongMac));
+    let frames = [&mut one, &mut other].map(|shaken| seal_frame(&mut shaken.alice.sealer, b"one"));
+    assert_eq!(open_frame(&mut one.bob.opener, &frames[1]), Err(RejectReason::WrongMac));
+    assert_eq!(open_frame(&mut other.bob.opener, &frames[0]), Err(RejectReason::WrongMac));
 }
 
 #[test]
@@ -217,11 +222,11 @@ fn long_frame_is_rejected_by_both_sides() {
     let mut sealed = b"before".to_vec();
     assert_eq!(alice.sealer.seal(&vec![7; MAX_FRAME + 1], &mut sealed), Err(RejectReason::TooLong));
     assert_eq!(sealed, b"before");
-    let longest = seal(&mut alice.sealer, &[7; MAX_FRAME]);
-    assert_eq!(open(&mut bob.opener, &longest).unwrap().unwrap().len(), MAX_FRAME);
+    let longest = seal_frame(&mut alice.sealer, &[7; MAX_FRAME]);
+    assert_eq!(open_frame(&mut bob.opener, &longest).unwrap().unwrap().len(), MAX_FRAME);
     let length = u32::try_from(MAX_FRAME + 1).unwrap().to_be_bytes();
     assert_eq!(
-        open(&mut bob.opener, &length),
+        open_frame(&mut bob.opener, &length),
         Err(RejectReason::TooLong),
         "rejected by its length"
     );
@@ -230,7 +235,7 @@ fn long_frame_is_rejected_by_both_sides() {
 #[test]
 fn stream_end_inside_frame_is_rejected() {
     let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
-    let frame = seal(&mut alice.sealer, b"one");
+    let frame = seal_frame(&mut alice.sealer, b"one");
     let mut arrived = BytesMut::from(&frame[..frame.len() - 1]);
     assert_eq!(bob.opener.open(&mut arrived), Ok(None));
     assert_eq!(bob.opener.check_end(&arrived), Err(RejectReason::Truncated));
@@ -239,7 +244,7 @@ fn stream_end_inside_frame_is_rejected() {
     assert_eq!(bob.opener.check_end(&arrived), Ok(()));
 }
 
-fn flip(bytes: &[u8], bit: prop::sample::Index) -> Vec<u8> {
+fn flip_bit(bytes: &[u8], bit: prop::sample::Index) -> Vec<u8> {
     let (mut flipped, bit) = (bytes.to_vec(), bit.index(bytes.len() * 8));
     flipped[bit / 8] ^= 1 << (bit % 8);
     flipped
@@ -249,9 +254,9 @@ proptest! {
     #[test]
     fn handshake_with_flipped_bit_is_rejected(bit: prop::sample::Index) {
         let CompletedHandshake { hello, response, confirmation, .. } = complete_handshake(1);
-        prop_assert!(hello_rejection(&flip(&hello, bit)).is_some());
-        prop_assert!(response_rejection(1, &flip(&response, bit)).is_some());
-        let flipped = flip(&confirmation, bit).try_into().unwrap();
+        prop_assert!(hello_rejection(&flip_bit(&hello, bit)).is_some());
+        prop_assert!(response_rejection(1, &flip_bit(&response, bit)).is_some());
+        let flipped = flip_bit(&confirmation, bit).try_into().unwrap();
         prop_assert_eq!(confirmation_rejection(1, &hello, &flipped), Some(RejectReason::WrongMac));
     }
 
@@ -270,7 +275,7 @@ proptest! {
         pieces in prop::collection::vec(1..200_usize, 1..20),
     ) {
         let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
-        let stream: Vec<u8> = payloads.iter().flat_map(|payload| seal(&mut alice.sealer, payload)).collect();
+        let stream: Vec<u8> = payloads.iter().flat_map(|payload| seal_frame(&mut alice.sealer, payload)).collect();
         let (mut arrived, mut opened, mut rest) = (BytesMut::new(), Vec::new(), &stream[..]);
         for piece in pieces.into_iter().cycle() {
             let (now, later) = rest.split_at(piece.min(rest.len()));
@@ -293,9 +298,9 @@ proptest! {
         bit: prop::sample::Index,
     ) {
         let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
-        let frames: Vec<_> = payloads.iter().map(|payload| seal(&mut alice.sealer, payload)).collect();
+        let frames: Vec<_> = payloads.iter().map(|payload| seal_frame(&mut alice.sealer, payload)).collect();
         let stream = frames.concat();
-        let mut arrived = BytesMut::from(&flip(&stream, bit)[..]);
+        let mut arrived = BytesMut::from(&flip_bit(&stream, bit)[..]);
         let flipped_byte = bit.index(stream.len() * 8) / 8;
         let mut ends = frames.iter().scan(0, |end, frame| { *end += frame.len(); Some(*end) });
         let whole = ends.by_ref().take_while(|end| *end <= flipped_byte).count();

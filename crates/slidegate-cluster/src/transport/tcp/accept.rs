@@ -16,20 +16,20 @@ use crate::pn_counter::Incarnation;
 use crate::seal::{RejectReason, Session};
 
 /// Pause after an error of the listener, most often too many open files.
-const ERROR_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until the task is aborted, which closes all of them.
-pub(super) async fn accept(
+/// Accepts connections until the task is aborted. The abort also closes all accepted connections.
+pub(super) async fn accept_connections(
     listener: TcpListener,
     context: Arc<TransportContext>,
     event_sender: mpsc::Sender<TaskEvent>,
 ) {
-    let mut acceptor = Acceptor {
+    let mut acceptor = ConnectionAcceptor {
         context,
         event_sender,
         handshakes: JoinSet::new(),
         pending: VecDeque::new(),
-        streams: Streams::default(),
+        streams: PeerStreams::default(),
     };
     loop {
         tokio::select! {
@@ -37,7 +37,7 @@ pub(super) async fn accept(
                 Ok((stream, _)) => acceptor.start_handshake(stream),
                 Err(error) => {
                     warn!(%error, "cannot accept connections of other nodes");
-                    sleep(ERROR_PAUSE).await;
+                    sleep(ACCEPT_ERROR_PAUSE).await;
                 }
             },
             Some(completed) = acceptor.handshakes.join_next() => {
@@ -45,23 +45,23 @@ pub(super) async fn accept(
                     acceptor.start_stream(stream, session);
                 }
             },
-            Some(ended) = acceptor.streams.tasks.join_next_with_id() => acceptor.streams.remove_ended(&ended),
+            Some(ended) = acceptor.streams.tasks.join_next_with_id() => acceptor.streams.remove_ended_task(&ended),
         }
     }
 }
 
-struct Acceptor {
+struct ConnectionAcceptor {
     context: Arc<TransportContext>,
     event_sender: mpsc::Sender<TaskEvent>,
     handshakes: JoinSet<Option<(TcpStream, Session)>>,
     /// Pending handshakes, oldest first.
     pending: VecDeque<AbortHandle>,
-    streams: Streams,
+    streams: PeerStreams,
 }
 
-impl Acceptor {
-    /// Starts the handshake of a new connection. If too many are pending, aborts the oldest one, since nodes complete
-    /// theirs quickly.
+impl ConnectionAcceptor {
+    /// Starts the handshake of a new connection. If too many handshakes are pending, aborts the oldest one, since nodes
+    /// of the cluster complete their handshakes quickly.
     fn start_handshake(&mut self, mut stream: TcpStream) {
         self.pending.retain(|handshake| !handshake.is_finished());
         if self.pending.len() >= MAX_PENDING_HANDSHAKES
@@ -81,7 +81,7 @@ impl Acceptor {
         self.pending.push_back(handshake);
     }
 
-    /// Starts to receive from an authenticated peer. Replaces an older stream of the same incarnation.
+    /// Starts a task that receives frames from an authenticated peer. Replaces an older stream of the same incarnation.
     fn start_stream(&mut self, stream: TcpStream, session: Session) {
         let peer = session.peer.incarnation;
         self.streams.close(peer);
@@ -100,21 +100,21 @@ impl Acceptor {
     }
 }
 
-/// Streams opened by peers.
+/// The streams that peers have opened, at most one per incarnation.
 #[derive(Default)]
-struct Streams {
+struct PeerStreams {
     tasks: JoinSet<()>,
     by_peer: HashMap<Incarnation, AbortHandle>,
 }
 
-impl Streams {
+impl PeerStreams {
     fn close(&mut self, peer: Incarnation) {
         if let Some(task) = self.by_peer.remove(&peer) {
             task.abort();
         }
     }
 
-    fn remove_ended(&mut self, ended: &Result<(Id, ()), JoinError>) {
+    fn remove_ended_task(&mut self, ended: &Result<(Id, ()), JoinError>) {
         let id = match ended {
             Ok((id, ())) => *id,
             Err(error) => error.id(),
@@ -150,7 +150,7 @@ async fn receive_frames(
             _ = keepalive_interval.tick() => {
                 let mut keepalive = Vec::new();
                 sealer.seal(&[], &mut keepalive)?;
-                stream::write(&mut write, &keepalive, context, &counters).await?;
+                stream::write_with_timeout(&mut write, &keepalive, context, &counters).await?;
             }
             read = frames.fill_buffer(&counters) => {
                 read?;

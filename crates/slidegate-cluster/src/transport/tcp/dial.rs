@@ -18,7 +18,7 @@ use crate::transport::link_counters::LinkCounters;
 /// Maximum number of bytes that are combined into one write.
 const MAX_WRITE_BYTES: usize = 64 * 1024;
 
-/// A task that keeps a stream to one peer.
+/// A task that keeps a connection to one peer, and sends frames on it.
 pub(super) struct Dialer {
     pub(super) context: Arc<TransportContext>,
     pub(super) peer: PeerAddress,
@@ -28,7 +28,7 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// Connects and reconnects until the task is aborted.
+    /// Keeps the connection: connects, sends frames, and reconnects after each failure until the task is aborted.
     pub(super) async fn run(self) {
         let mut backoff = self.context.timing.initial_backoff;
         loop {
@@ -40,7 +40,8 @@ impl Dialer {
         }
     }
 
-    /// Connects once and sends frames until the link fails. Returns whether the link was up.
+    /// Connects once and sends frames until the link fails. Returns `true` if the handshake was completed, so that the
+    /// link was up.
     async fn connect_and_send(&self) -> bool {
         let (stream, session) = match self.connect_and_handshake().await {
             Ok(connected) => connected,
@@ -49,7 +50,7 @@ impl Dialer {
                 return false;
             }
         };
-        let (queue, frames) = queue::frame_queue();
+        let (queue, frames) = queue::new_frame_queue();
         let (to, link) = (self.peer.incarnation, self.link);
         // Fails only if the transport is dropped, and then this task is aborted.
         let _ = self.event_sender.send(TaskEvent::LinkUp { to, link, queue }).await;
@@ -110,15 +111,15 @@ impl Dialer {
                     continue;
                 }
                 () = sleep_until(last_received_at + timing.idle_timeout) => return Err(StreamError::IdleTimeout),
-                Some(frame) = frames.next() => self.seal(&mut sealer, frame, &mut frames, &mut sealed)?,
+                Some(frame) = frames.next() => self.seal_batch(&mut sealer, frame, &mut frames, &mut sealed)?,
                 _ = keepalive_interval.tick() => sealer.seal(&[], &mut sealed)?,
             }
-            stream::write(&mut write, &sealed, &self.context, &self.counters).await?;
+            stream::write_with_timeout(&mut write, &sealed, &self.context, &self.counters).await?;
         }
     }
 
     /// Seals a frame and further queued frames, up to [`MAX_WRITE_BYTES`].
-    fn seal(
+    fn seal_batch(
         &self,
         sealer: &mut FrameSealer,
         first: Bytes,

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::{MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES};
 
 /// Creates an empty queue.
-pub(super) fn frame_queue() -> (FrameSender, FrameReceiver) {
+pub(super) fn new_frame_queue() -> (FrameSender, FrameReceiver) {
     let bytes = Arc::new(AtomicUsize::new(0));
     let (sender, receiver) = mpsc::channel(MAX_QUEUED_FRAMES);
     (
@@ -18,7 +18,7 @@ pub(super) fn frame_queue() -> (FrameSender, FrameReceiver) {
     )
 }
 
-/// The only sender of a frame queue.
+/// The sending side of a frame queue. Each queue has only one sender.
 #[derive(Debug)]
 pub(super) struct FrameSender {
     frames: mpsc::Sender<Bytes>,
@@ -41,7 +41,7 @@ impl FrameSender {
     }
 }
 
-/// The receiver of a frame queue.
+/// The receiving side of a frame queue.
 #[derive(Debug)]
 pub(super) struct FrameReceiver {
     frames: mpsc::Receiver<Bytes>,
@@ -55,7 +55,7 @@ impl FrameReceiver {
         self.release_bytes(frame)
     }
 
-    /// Returns the next frame if one is queued.
+    /// Returns the next queued frame without waiting; `None` if the queue is empty.
     pub(super) fn try_next(&mut self) -> Option<Bytes> {
         let frame = self.frames.try_recv().ok();
         self.release_bytes(frame)
@@ -70,18 +70,18 @@ impl FrameReceiver {
 mod tests {
     use super::*;
 
-    fn fill(sender: &FrameSender, frame: &Bytes) -> usize {
+    fn push_until_full(sender: &FrameSender, frame: &Bytes) -> usize {
         (0..).take_while(|_| sender.push(frame.clone())).count()
     }
 
     #[tokio::test]
     async fn queue_is_bounded_in_bytes_and_frames() {
-        let (sender, mut receiver) = frame_queue();
-        for (length, room) in [(0, MAX_QUEUED_FRAMES), (65_536, MAX_QUEUED_BYTES / 65_536)] {
+        let (sender, mut receiver) = new_frame_queue();
+        for (length, capacity) in [(0, MAX_QUEUED_FRAMES), (65_536, MAX_QUEUED_BYTES / 65_536)] {
             let frame = Bytes::from(vec![7; length]);
-            assert_eq!(fill(&sender, &frame), room);
+            assert_eq!(push_until_full(&sender, &frame), capacity);
             assert_eq!(receiver.next().await, Some(frame.clone()));
-            assert_eq!(fill(&sender, &frame), 1);
+            assert_eq!(push_until_full(&sender, &frame), 1);
             while let Some(left) = receiver.try_next() {
                 assert_eq!(left, frame);
             }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn push_fails_without_receiver() {
-        let (sender, receiver) = frame_queue();
+        let (sender, receiver) = new_frame_queue();
         drop(receiver);
         assert!(!sender.push(Bytes::from_static(b"hello")));
     }

@@ -27,7 +27,7 @@ pub(super) enum StreamError {
     IdleTimeout,
 }
 
-/// Performs the handshake as the connecting side.
+/// Performs the handshake on a connection that this node has opened.
 pub(super) async fn client_handshake<S>(
     stream: &mut S,
     context: &TransportContext,
@@ -49,7 +49,7 @@ where
         .unwrap_or(Err(RejectReason::TooSlow.into()))
 }
 
-/// Performs the handshake as the accepting side.
+/// Performs the handshake on a connection that this node has accepted.
 pub(super) async fn server_handshake<S>(
     stream: &mut S,
     context: &TransportContext,
@@ -71,7 +71,7 @@ where
         .unwrap_or(Err(RejectReason::TooSlow.into()))
 }
 
-/// Reads one hello, and no further bytes.
+/// Reads one hello of a handshake, and no byte after it.
 async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, StreamError> {
     let mut header = [0; HELLO_HEADER_BYTES];
     // A client of another protocol may send fewer bytes than a hello and wait. The first byte identifies it.
@@ -117,7 +117,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { read, opener, buffer: BytesMut::new() }
     }
 
-    /// Returns the next buffered frame that is not a keepalive.
+    /// Returns the next complete frame in the buffer that is not a keepalive. Returns `None` if more data is needed.
     pub(super) fn next_frame(
         &mut self,
         counters: &LinkCounters,
@@ -145,7 +145,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 }
 
 /// Writes all bytes within the idle timeout.
-pub(super) async fn write(
+pub(super) async fn write_with_timeout(
     write: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
     context: &TransportContext,
