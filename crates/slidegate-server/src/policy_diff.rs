@@ -1,7 +1,7 @@
-//! Describes the changes from one policy to the next, rule by rule, for the log.
+//! Describes the differences between two policies, rule by rule, for the log of a reload.
 //!
-//! The order of rules does not matter, because all matching rules apply. The order of overrides matters, because only
-//! the first match applies.
+//! The order of rules is ignored, because all matching rules apply. The order of overrides is compared, because only
+//! the first matching override applies.
 
 mod counters;
 
@@ -12,8 +12,9 @@ use slidegate::policy::{Override, Rule};
 
 use crate::policy_description;
 
-/// Maximum number of characters in each description of an old or new part: a condition may list thousands of networks.
-const MAX_SHOWN_CHARS: usize = 400;
+/// Maximum number of characters of one description in a log line. Longer descriptions are cut, because a condition may
+/// list thousands of networks.
+const MAX_DESCRIPTION_CHARS: usize = 400;
 
 /// The differences between two policies.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,19 +22,19 @@ pub struct PolicyDiff {
     pub added: usize,
     pub changed: usize,
     pub removed: usize,
-    /// One line for each added, changed or removed rule, and one for the routes.
+    /// One line for each added, changed or removed rule, and one line if the routes have changed.
     pub lines: Vec<String>,
 }
 
-/// Compares two policies. If the result is empty, both policies make the same decisions.
+/// Returns the differences between two policies. If the result is empty, both policies make the same decisions.
 pub fn diff(old: &Policy, new: &Policy) -> PolicyDiff {
     let mut diff = PolicyDiff::default();
     let mut unmatched: HashMap<_, _> =
         old.rules().iter().map(|rule| (rule_id(rule), rule)).collect();
     for rule in new.rules() {
         let line = match unmatched.remove(&rule_id(rule)) {
-            Some(old) => describe_changed(old, rule).inspect(|_| diff.changed += 1),
-            None => Some(describe_added(rule)).inspect(|_| diff.added += 1),
+            Some(old) => describe_changed_rule(old, rule).inspect(|_| diff.changed += 1),
+            None => Some(describe_added_rule(rule)).inspect(|_| diff.added += 1),
         };
         diff.lines.extend(line);
     }
@@ -45,7 +46,7 @@ pub fn diff(old: &Policy, new: &Policy) -> PolicyDiff {
     diff
 }
 
-/// Returns the domain and the name, which identify a rule across policies.
+/// Returns the domain and the name of a rule. Together they identify the rule in both policies.
 fn rule_id(rule: &Rule) -> (&str, &str) {
     (rule.domain(), rule.name())
 }
@@ -53,30 +54,32 @@ fn rule_id(rule: &Rule) -> (&str, &str) {
 fn rule_label(rule: &Rule) -> String {
     match rule.domain() {
         "default" => format!("rule `{}`", rule.name()),
-        domain => format!("rule `{}` of domain `{}`", rule.name(), sanitize(domain)),
+        domain => format!("rule `{}` of domain `{}`", rule.name(), sanitize_for_log(domain)),
     }
 }
 
-fn describe_added(rule: &Rule) -> String {
+fn describe_added_rule(rule: &Rule) -> String {
     format!(
         "{} is new: {}",
         rule_label(rule),
-        sanitize(&policy_description::describe_rule(rule).join("; "))
+        sanitize_for_log(&policy_description::describe_rule(rule).join("; "))
     )
 }
 
-/// Describes the changes of a rule, or returns `None` if there are none.
-fn describe_changed(old: &Rule, new: &Rule) -> Option<String> {
+/// Describes the changes from the rule `old` to the rule `new`. Returns `None` if the rules do not differ.
+fn describe_changed_rule(old: &Rule, new: &Rule) -> Option<String> {
     let parts = [
-        describe_difference(&rule_parts(old), &rule_parts(new)),
-        describe_reordering(old, new),
-        counters::describe(old, new),
+        describe_list_difference(&describe_rule_parts(old), &describe_rule_parts(new)),
+        describe_override_reordering(old, new),
+        counters::describe_counter_changes(old, new),
     ];
     let parts: Vec<String> = match parts {
         // The descriptions do not show the difference, for example of the names of limits.
         [None, order, Some(counters)] => {
-            let counter_shapes =
-                describe_difference(&counters::counter_shapes(old), &counters::counter_shapes(new));
+            let counter_shapes = describe_list_difference(
+                &counters::counter_shapes(old),
+                &counters::counter_shapes(new),
+            );
             [counter_shapes, order, Some(counters)].into_iter().flatten().collect()
         }
         parts => parts.into_iter().flatten().collect(),
@@ -84,13 +87,14 @@ fn describe_changed(old: &Rule, new: &Rule) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{} has changed: {}", rule_label(new), parts.join("; ")))
 }
 
-/// Returns `was […], is […]` with the parts that are not in both lists, or `None` if both have the same parts.
-fn describe_difference(old: &[String], new: &[String]) -> Option<String> {
+/// Describes the texts that only one of the two lists contains, for example `was [5/s], is [9/s]`. Returns `None` if
+/// both lists contain the same texts.
+fn describe_list_difference(old: &[String], new: &[String]) -> Option<String> {
     let only = |left: &[String], right: &[String]| {
         let right: HashSet<&String> = right.iter().collect();
         let only: Vec<&str> =
             left.iter().filter(|part| !right.contains(part)).map(String::as_str).collect();
-        (!only.is_empty()).then(|| sanitize(&only.join("; ")))
+        (!only.is_empty()).then(|| sanitize_for_log(&only.join("; ")))
     };
     match (only(old, new), only(new, old)) {
         (Some(was), Some(is)) => Some(format!("was [{was}], is [{is}]")),
@@ -100,19 +104,21 @@ fn describe_difference(old: &[String], new: &[String]) -> Option<String> {
     }
 }
 
-/// Describes the parts of a rule, independently of the order of its overrides.
-fn rule_parts(rule: &Rule) -> Vec<String> {
-    let overrides = rule.overrides().iter().map(override_part);
+/// Returns one description for each part of a rule, including each override. The descriptions are compared as a set, so
+/// the order of the overrides does not matter.
+fn describe_rule_parts(rule: &Rule) -> Vec<String> {
+    let overrides = rule.overrides().iter().map(describe_override_part);
     policy_description::describe_base_rule(rule).into_iter().chain(overrides).collect()
 }
 
-fn override_part(it: &Override) -> String {
+fn describe_override_part(it: &Override) -> String {
     let name = it.name().map_or("an override".into(), |name| format!("override `{name}`"));
     format!("{name}, {}", policy_description::describe_override(it))
 }
 
-/// Describes a change of the order of the overrides that both rules have.
-fn describe_reordering(old: &Rule, new: &Rule) -> Option<String> {
+/// Describes a changed order of the overrides that both versions of a rule contain. Returns `None` if their order is
+/// the same.
+fn describe_override_reordering(old: &Rule, new: &Rule) -> Option<String> {
     let override_keys =
         |rule: &Rule| -> Vec<String> { rule.overrides().iter().map(override_key).collect() };
     let (old_keys, new_keys) = (override_keys(old), override_keys(new));
@@ -123,11 +129,14 @@ fn describe_reordering(old: &Rule, new: &Rule) -> Option<String> {
     let new_order = intersection(&new_keys, &old_keys);
     let is_reordered = intersection(&old_keys, &new_keys) != new_order;
     is_reordered.then(|| {
-        format!("overrides are tried in a different order: {}", sanitize(&new_order.join(", ")))
+        format!(
+            "overrides are tried in a different order: {}",
+            sanitize_for_log(&new_order.join(", "))
+        )
     })
 }
 
-/// Returns the text that identifies an override within its rule: its name, or else its condition.
+/// Returns the text that identifies an override within its rule: its name, or its conditions if it has no name.
 fn override_key(it: &Override) -> String {
     match it.name() {
         Some(name) => format!("`{name}`"),
@@ -139,7 +148,7 @@ fn describe_routes(old: &Policy, new: &Policy) -> Option<String> {
     let (old_routes, new_routes): (HashSet<&str>, HashSet<&str>) =
         (old.routes().collect(), new.routes().collect());
     let list = |label, routes: Vec<&str>| {
-        (!routes.is_empty()).then(|| format!("{label} {}", sanitize(&routes.join(", "))))
+        (!routes.is_empty()).then(|| format!("{label} {}", sanitize_for_log(&routes.join(", "))))
     };
     let new = list("new:", new.routes().filter(|route| !old_routes.contains(route)).collect());
     let removed =
@@ -148,12 +157,13 @@ fn describe_routes(old: &Policy, new: &Policy) -> Option<String> {
     (!parts.is_empty()).then(|| format!("routes have changed: {}", parts.join("; ")))
 }
 
-/// Escapes control characters, and cuts the text at [`MAX_SHOWN_CHARS`], so that it fits on one log line.
-fn sanitize(text: &str) -> String {
+/// Escapes control characters, and cuts the text after [`MAX_DESCRIPTION_CHARS`] characters, so that it fits on one log
+/// line.
+fn sanitize_for_log(text: &str) -> String {
     let mut sanitized = String::new();
     for (index, char) in text.chars().enumerate() {
         match char {
-            _ if index == MAX_SHOWN_CHARS => return sanitized + "…",
+            _ if index == MAX_DESCRIPTION_CHARS => return sanitized + "…",
             char if char.is_control() => sanitized.extend(char.escape_default()),
             char => sanitized.push(char),
         }
@@ -162,12 +172,12 @@ fn sanitize(text: &str) -> String {
 }
 
 impl PolicyDiff {
-    /// Returns whether there are no differences.
+    /// Returns `true` if the two policies do not differ.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Returns the numbers of added, changed and removed rules.
+    /// Returns a text with the numbers of added, changed and removed rules.
     pub fn summary(&self) -> String {
         let Self { added, changed, removed, .. } = self;
         format!("rules: {added} new, {changed} changed, {removed} removed")

@@ -22,81 +22,83 @@ use crate::telemetry::metrics::ReloadResult;
 
 pub use self::file_watcher::FileWatcher;
 
-/// Maximum number of log lines about the changes or errors of one reload.
+/// Maximum number of log lines that list the changes or errors of one reload.
 const MAX_LOG_LINES: usize = 50;
 
-/// Pause between two reads of a file. A result is used once two successive reads are equal.
+/// Pause between two reads of the policy file during a reload. The contents are used only if two successive reads are
+/// equal, because a process may be writing the file.
 const STABLE_READ_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum number of reads while the contents keep changing.
+/// Maximum number of reads of the policy file in one reload, while its contents keep changing.
 const MAX_STABLE_READS: usize = 50;
 
-/// Pause before a failed read is repeated, because the failure may be temporary.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause before the policy file is read again after a failed read, because the failure may be temporary.
+const READ_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An event that may trigger a reload.
-enum ReloadEvent {
+enum ReloadTrigger {
     /// SIGHUP was received.
     Hangup,
     /// A file system event in a watched directory.
     File(notify::Result<notify::Event>),
 }
 
-/// The texts of the policy files, or one line for each error.
-type ReadResult = Result<SourceTexts, Vec<String>>;
+/// The result of reading a policy: the texts of its files, or one line for each error.
+type PolicyReadResult = Result<SourceTexts, Vec<String>>;
 
-/// Reloads the policy on its own thread, one reload at a time. Events that arrive during a reload are handled by the
-/// next one.
+/// The state of the thread that reloads the policy when its file changes or SIGHUP is received. Only one reload runs at
+/// a time.
 struct PolicyReloader {
     service: Arc<Service>,
-    events: Receiver<ReloadEvent>,
+    events: Receiver<ReloadTrigger>,
     watcher: FileWatcher,
-    /// The active policy with its texts.
+    /// The active policy, and the texts of the files from which it was parsed.
     current: PolicyFile,
-    last_read: ReadResult,
-    /// Whether SIGHUP was received since the last reload.
+    last_read: PolicyReadResult,
+    /// Whether SIGHUP has been received since the last reload.
     is_reload_requested: bool,
-    /// Whether the file may have changed since the last read.
+    /// Whether the policy file may have changed since the last read.
     has_file_changed: bool,
 }
 
-/// Starts to reload the policy of a service from the file that it was read from.
+/// Starts a thread that reloads the policy of a service when `file` changes or SIGHUP is received.
 pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
     let (sender, events) = mpsc::channel();
     let watcher = FileWatcher::new(file.source.path(), {
         let sender = sender.clone();
         // The receiver is dropped only when the process ends.
-        move |event| drop(sender.send(ReloadEvent::File(event)))
+        move |event| drop(sender.send(ReloadTrigger::File(event)))
     })?;
     let reloader = PolicyReloader {
         service,
         events,
         // The file may have changed before it was watched. A source that is not a file, such as a pipe, can be read
         // only once.
-        has_file_changed: is_rereadable(&file.source)
-            && read(&file.source) != Ok(file.texts.clone()),
+        has_file_changed: can_be_read_repeatedly(&file.source)
+            && read_source(&file.source) != Ok(file.texts.clone()),
         watcher,
         last_read: Ok(file.texts.clone()),
         current: file,
         is_reload_requested: false,
     };
-    thread::Builder::new().name("reload".into()).spawn(|| reloader.run())?;
+    thread::Builder::new().name("reload".into()).spawn(|| reloader.run_reload_loop())?;
     tokio::spawn(forward_hangups(hangup, sender));
     Ok(())
 }
 
-async fn forward_hangups(mut hangup: Signal, events: Sender<ReloadEvent>) {
-    while hangup.recv().await.is_some() && events.send(ReloadEvent::Hangup).is_ok() {}
+async fn forward_hangups(mut hangup: Signal, events: Sender<ReloadTrigger>) {
+    while hangup.recv().await.is_some() && events.send(ReloadTrigger::Hangup).is_ok() {}
 }
 
-/// Returns whether the source can be read repeatedly: a folder or a regular file.
-fn is_rereadable(source: &PolicySource) -> bool {
+/// Returns `true` if the policy can be read repeatedly: its source is a folder or a regular file, not for example a
+/// pipe.
+fn can_be_read_repeatedly(source: &PolicySource) -> bool {
     source.is_folder() || source.path().metadata().is_ok_and(|found| found.is_file())
 }
 
-/// Reads the current contents of a source.
-fn read(source: &PolicySource) -> ReadResult {
-    if source.path().exists() && !is_rereadable(source) {
+/// Reads the current texts of the policy files. If the read fails, returns one line for each error.
+fn read_source(source: &PolicySource) -> PolicyReadResult {
+    if source.path().exists() && !can_be_read_repeatedly(source) {
         let path = source.path().display();
         return Err(vec![format!("{path}: cannot be reloaded: not a regular file")]);
     }
@@ -104,7 +106,7 @@ fn read(source: &PolicySource) -> ReadResult {
 }
 
 impl PolicyReloader {
-    fn run(mut self) {
+    fn run_reload_loop(mut self) {
         loop {
             self.handle_pending_events();
             if self.is_reload_requested
@@ -113,7 +115,7 @@ impl PolicyReloader {
                 self.reload();
                 continue;
             }
-            match self.next_event() {
+            match self.wait_for_event() {
                 Ok(event) => self.handle_event(event),
                 Err(RecvTimeoutError::Timeout) => self.has_file_changed = true,
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -121,21 +123,21 @@ impl PolicyReloader {
         }
     }
 
-    fn next_event(&self) -> Result<ReloadEvent, RecvTimeoutError> {
+    fn wait_for_event(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
         match self.last_read {
             Ok(_) => Ok(self.events.recv()?),
-            Err(_) => self.events.recv_timeout(RETRY_INTERVAL),
+            Err(_) => self.events.recv_timeout(READ_RETRY_INTERVAL),
         }
     }
 
-    fn handle_event(&mut self, event: ReloadEvent) {
+    fn handle_event(&mut self, event: ReloadTrigger) {
         match event {
-            ReloadEvent::Hangup => self.is_reload_requested = true,
-            ReloadEvent::File(event) => self.has_file_changed |= self.watcher.on_event(&event),
+            ReloadTrigger::Hangup => self.is_reload_requested = true,
+            ReloadTrigger::File(event) => self.has_file_changed |= self.watcher.on_event(&event),
         }
     }
 
-    /// Handles the events that have already arrived.
+    /// Handles all events that have already arrived, without waiting for others.
     fn handle_pending_events(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             self.handle_event(event);
@@ -148,7 +150,7 @@ impl PolicyReloader {
         let is_reload_requested = mem::take(&mut self.is_reload_requested);
         match stable_read {
             Some(read_result) if is_reload_requested || read_result != self.last_read => {
-                self.apply_read(read_result)
+                self.apply_read_result(read_result)
             }
             // The contents have not changed since the last read.
             Some(_) => {}
@@ -156,21 +158,21 @@ impl PolicyReloader {
             None if !is_reload_requested && self.watcher.is_being_written() => {}
             None => {
                 let path = self.current.source.path().display();
-                self.apply_read(Err(vec![format!(
+                self.apply_read_result(Err(vec![format!(
                     "{path}: cannot be read: it is still being written"
                 )]));
             }
         }
     }
 
-    /// Reads the source until two successive reads are equal and no file is being written. Returns `None` after
-    /// [`MAX_STABLE_READS`] reads.
-    fn read_until_stable(&mut self) -> Option<ReadResult> {
-        let mut previous = read(&self.current.source);
+    /// Reads the policy files until two successive reads are equal and no file is being written. Returns `None` if this
+    /// does not happen within [`MAX_STABLE_READS`] reads.
+    fn read_until_stable(&mut self) -> Option<PolicyReadResult> {
+        let mut previous = read_source(&self.current.source);
         for _ in 1..MAX_STABLE_READS {
             thread::sleep(STABLE_READ_INTERVAL);
             self.handle_pending_events();
-            let now = read(&self.current.source);
+            let now = read_source(&self.current.source);
             if now == previous && !self.watcher.is_being_written() {
                 // This read is newer than all events handled so far.
                 self.has_file_changed = false;
@@ -181,20 +183,20 @@ impl PolicyReloader {
         None
     }
 
-    fn apply_read(&mut self, read_result: ReadResult) {
+    fn apply_read_result(&mut self, read_result: PolicyReadResult) {
         self.last_read = read_result.clone();
         let texts = match read_result {
-            Ok(texts) if texts == self.current.texts => return self.record_unchanged(),
+            Ok(texts) if texts == self.current.texts => return self.record_unchanged_policy(),
             Ok(texts) => texts,
-            Err(errors) => return self.reject(&errors),
+            Err(errors) => return self.record_failed_reload(&errors),
         };
         match self.current.source.parse(&texts, self.current.supports) {
             Ok(meaning) => self.apply_policy(texts, meaning),
-            Err(error) => self.reject(&error.lines()),
+            Err(error) => self.record_failed_reload(&error.lines()),
         }
     }
 
-    fn record_unchanged(&self) {
+    fn record_unchanged_policy(&self) {
         self.service.record_reload(ReloadResult::Unchanged, None);
         info!("policy unchanged");
     }
@@ -207,37 +209,37 @@ impl PolicyReloader {
         self.service.replace_policy(&policy);
         (self.current.texts, self.current.policy) = (texts, policy);
         if diff.is_empty() {
-            return self.record_unchanged();
+            return self.record_unchanged_policy();
         }
         self.service.record_reload(ReloadResult::Changed, None);
         info!("the policy has changed: {}", diff.summary());
-        log_lines(&diff.lines, |line| info!("{line}"));
+        log_bounded_lines(&diff.lines, |line| info!("{line}"));
         log_notes(&notes);
         if self.current.policy.rules().is_empty() {
             warn!("the policy has no rules: everything passes");
         }
     }
 
-    /// Records a failed reload, and keeps the current policy.
-    fn reject(&self, errors: &[String]) {
+    /// Records and logs a failed reload. The current policy stays active.
+    fn record_failed_reload(&self, errors: &[String]) {
         let problem = match errors {
             [only] => only.clone(),
             [first, more @ ..] => format!("{first} (and {} more)", more.len()),
             [] => String::new(),
         };
         self.service.record_reload(ReloadResult::Failed, Some(problem));
-        log_lines(errors, |line| error!("{line}"));
+        log_bounded_lines(errors, |line| error!("{line}"));
         error!("policy reload failed; keeping the current policy");
     }
 }
 
-/// Logs warnings about parts of a policy that have no effect or an unexpected effect.
+/// Logs warnings about parts of a policy that have no effect, or an unexpected effect.
 pub fn log_notes(notes: &[String]) {
-    log_lines(notes, |note| warn!("{note}"));
+    log_bounded_lines(notes, |note| warn!("{note}"));
 }
 
-/// Logs at most [`MAX_LOG_LINES`] lines, and the number of omitted lines.
-fn log_lines(lines: &[String], log: impl Fn(&str)) {
+/// Logs at most [`MAX_LOG_LINES`] of the lines, and then the number of omitted lines.
+fn log_bounded_lines(lines: &[String], log: impl Fn(&str)) {
     for line in lines.iter().take(MAX_LOG_LINES) {
         log(line);
     }

@@ -1,15 +1,16 @@
-//! Describes which counters of a rule survive a change of the policy.
+//! Describes the counters of a rule that a changed policy keeps or resets.
 //!
-//! A counter belongs to the rule, the attributes of its key, and the name and shape of the limit: algorithm, window,
-//! and the subdivision of the window. It does not depend on max or burst.
+//! A counter is identified by the rule, the attributes of its key, and the name and shape of its limit. The shape is
+//! the algorithm, the window, and the subdivision of the window. A change of max or burst keeps the counter.
 
 use slidegate::policy::{Override, Rule, RuleLimit, RuleSettings};
 
 use super::override_key;
 
-/// Describes the effect of a rule change on its counters. Returns `None` if all limits are unchanged.
-pub fn describe(old: &Rule, new: &Rule) -> Option<String> {
-    let (before, after) = (key_attributes(old), key_attributes(new));
+/// Describes the counters that a changed rule keeps or resets. Returns `None` if there is no effect to report, for
+/// example if all limits are unchanged.
+pub fn describe_counter_changes(old: &Rule, new: &Rule) -> Option<String> {
+    let (before, after) = (key_attribute_lists(old), key_attribute_lists(new));
     if !after.iter().any(|names| before.contains(names)) {
         return Some("counters reset".into());
     }
@@ -23,26 +24,30 @@ pub fn describe(old: &Rule, new: &Rule) -> Option<String> {
     if !new.per().entries().is_empty() && old.per().ipv6_prefix() != new.per().ipv6_prefix() {
         effects.push("counters of IPv6 addresses reset".into());
     }
-    if redis_placement(old) != redis_placement(new) {
+    if redis_key_settings(old) != redis_key_settings(new) {
         effects.push("counters in Redis reset".into());
     }
     (!effects.is_empty()).then(|| effects.join(", "))
 }
 
-/// Returns the limits of a rule with the shapes of their counters.
+/// Returns one text for each limit of a rule and of its overrides: the name of the limit and the shape of its counter,
+/// for example `` `1s` counted as sliding_window:1s ``.
 pub fn counter_shapes(rule: &Rule) -> Vec<String> {
     let settings =
         [rule.settings()].into_iter().chain(rule.overrides().iter().map(Override::settings));
     let limits = settings.flat_map(RuleSettings::limits);
-    limits.map(|limit| format!("`{}` counted as {}", limit.id(), counter_shape(limit))).collect()
+    limits
+        .map(|limit| format!("`{}` counted as {}", limit.id(), counter_shape_text(limit)))
+        .collect()
 }
 
-fn counter_shape(limit: &RuleLimit) -> String {
+fn counter_shape_text(limit: &RuleLimit) -> String {
     limit.limit().shape_text()
 }
 
-/// Returns the attribute names of the key of a rule, one entry for each combination of alternatives.
-fn key_attributes(rule: &Rule) -> Vec<String> {
+/// Returns the attribute names of a rule's key, separated by commas. The key may have alternatives: `per: [key|ip]`
+/// results in one text for `key` and one for `ip`.
+fn key_attribute_lists(rule: &Rule) -> Vec<String> {
     rule.per().entries().iter().fold(vec![String::new()], |before, entry| {
         let append_names = |before: &String| {
             let comma = if before.is_empty() { "" } else { ", " };
@@ -53,8 +58,8 @@ fn key_attributes(rule: &Rule) -> Vec<String> {
     })
 }
 
-/// Returns the settings that determine the Redis key besides the key attributes.
-fn redis_placement(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
+/// Returns the settings of a rule that are part of its keys in Redis, in addition to the key attributes.
+fn redis_key_settings(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
     let Some(redis) = rule.redis() else { return Default::default() };
     let split_by = redis.split_by().map(ToOwned::to_owned).collect();
     (redis.slot_by().to_vec(), redis.split_into().map(Into::into), split_by)
@@ -62,14 +67,14 @@ fn redis_placement(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
 
 fn describe_limits(old: &Rule, new: &Rule) -> Option<String> {
     let mut changes = LimitCounterChanges::default();
-    changes.add_settings(old.settings(), new.settings());
+    changes.add_limit_changes(old.settings(), new.settings());
     for new_override in new.overrides() {
         // Requests that match a new override used the settings of the rule before.
         let before = old
             .overrides()
             .iter()
             .find(|before| override_key(before) == override_key(new_override));
-        changes.add_settings(
+        changes.add_limit_changes(
             before.map_or(old.settings(), Override::settings),
             new_override.settings(),
         );
@@ -77,7 +82,7 @@ fn describe_limits(old: &Rule, new: &Rule) -> Option<String> {
     changes.describe()
 }
 
-/// The limits whose counters are kept or reset, each name once.
+/// The names of the limits whose counters a changed rule keeps or resets. Each name is listed once.
 #[derive(Default)]
 struct LimitCounterChanges {
     kept: Vec<String>,
@@ -86,10 +91,10 @@ struct LimitCounterChanges {
 }
 
 impl LimitCounterChanges {
-    fn add_settings(&mut self, old: &RuleSettings, new: &RuleSettings) {
+    fn add_limit_changes(&mut self, old: &RuleSettings, new: &RuleSettings) {
         for limit in new.limits().iter().filter(|limit| limit.limit().capacity() > 0) {
             let has_same_counter = |before: &&RuleLimit| {
-                (before.id(), counter_shape(before)) == (limit.id(), counter_shape(limit))
+                (before.id(), counter_shape_text(before)) == (limit.id(), counter_shape_text(limit))
             };
             let names = match old.limits().iter().find(has_same_counter) {
                 Some(before) if before.limit() == limit.limit() => {

@@ -1,23 +1,24 @@
 use super::*;
 
-fn lines_of(old: &str, new: &str) -> Vec<String> {
+fn diff_lines(old: &str, new: &str) -> Vec<String> {
     let policy = |text: &str| Policy::from_yaml(text).unwrap();
     diff(&policy(old), &policy(new)).lines
 }
 
-/// Asserts the description of a change of one rule.
+/// Asserts the description of the change from the rule `old` to the rule `new`. An empty description means that the
+/// rules do not differ.
 #[track_caller]
-fn assert_description(old: &str, new: &str, description: &str) {
+fn assert_rule_change_description(old: &str, new: &str, description: &str) {
     let policy = |rule: &str| format!("rules: [{{ name: a, {rule} }}]");
     let expected = match description {
         "" => Vec::new(),
         description => vec![format!("rule `a` has changed: {description}")],
     };
-    assert_eq!(lines_of(&policy(old), &policy(new)), expected);
+    assert_eq!(diff_lines(&policy(old), &policy(new)), expected);
 }
 
 #[test]
-fn each_changed_rule_has_one_line() {
+fn each_changed_rule_has_one_diff_line() {
     let old = "
 routes: [/a, /b]
 rules:
@@ -63,33 +64,33 @@ rules:
   - { name: b, limits: [{ max: 1, window: 1s }] }
   - { name: a, domain: default, limits: [60/1m], per: [tenant] }
 ";
-    assert!(lines_of(old, new).is_empty());
+    assert!(diff_lines(old, new).is_empty());
     assert!(diff(&Policy::from_yaml(old).unwrap(), &Policy::from_yaml(new).unwrap()).is_empty());
 }
 
 #[test]
-fn counters_survive_max_but_not_shape_change() {
-    assert_description(
+fn max_change_keeps_counters_shape_change_resets() {
+    assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/h]",
         "was [about 10 in any 1m (10/1m sliding_window)], is [about 10 in any 1h (10/1h sliding_window)]; counters reset",
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/min], algorithm: sliding_log",
         "was [about 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1m (10/1m sliding_log)]; counters reset",
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [10/min, 5/s, 9/h]",
         "limits: [20/min, 5/s, 9/d]",
         "was [about 10 in any 1m (10/1m sliding_window); about 9 in any 1h (9/1h sliding_window)], is [about 20 in any 1m (20/1m sliding_window); about 9 in any 1d (9/1d sliding_window)]; counters of `1m` kept, of `1d` reset",
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/min, 5/s]",
         "is also [about 5 in any 1s (5/1s sliding_window)]; counters of `1s` reset",
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [10/min, 5/s]",
         "limits: [10/min]",
         "was also [about 5 in any 1s (5/1s sliding_window)]",
@@ -97,7 +98,7 @@ fn counters_survive_max_but_not_shape_change() {
     let bucket = |burst| {
         format!("limits: [{{ max: 9, window: 1s, algorithm: token_bucket, burst: {burst} }}]")
     };
-    assert_description(
+    assert_rule_change_description(
         &bucket(5),
         &bucket(6),
         "was [5 at once, then 9 per 1s at a steady rate (9/1s token_bucket)], is [6 at once, then 9 per 1s at a steady rate (9/1s token_bucket)]; counters kept",
@@ -106,12 +107,12 @@ fn counters_survive_max_but_not_shape_change() {
 
 #[test]
 fn limit_name_and_precision_changes_are_described() {
-    assert_description(
+    assert_rule_change_description(
         "limits: [{ max: 9, window: 1s }]",
         "limits: [{ max: 9, window: 1s, name: few }]",
         "was [`1s` counted as sliding_window:1s], is [`few` counted as sliding_window:1s]; counters reset",
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets }]",
         "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets, precision: 1m }]",
         "was [`1h` counted as sliding_buckets:1h:6m], is [`1h` counted as sliding_buckets:1h:1m]; counters reset",
@@ -121,28 +122,28 @@ fn limit_name_and_precision_changes_are_described() {
 #[test]
 fn key_attribute_change_resets_counters() {
     let missing = "without it the rule does not apply";
-    assert_description(
+    assert_rule_change_description(
         "limits: [9/s], per: [tenant]",
         "limits: [9/s], per: [user]",
         &format!(
             "was [counted per tenant; {missing}], is [counted per user; {missing}]; counters reset"
         ),
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [9/s], per: [key]",
         "limits: [9/s], per: [key|ip]",
         &format!(
             "was [counted per key; {missing}], is [counted per key, or else ip; {missing}]; counters per ip reset"
         ),
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [9/s], per: [ip]",
         "limits: [9/s], per: [ip], ipv6_prefix: 48",
         &format!(
             "was [counted per ip; {missing}], is [counted per ip; {missing}; IPv6 by /48]; counters of IPv6 addresses reset"
         ),
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [9/s], per: [ip]",
         "limits: [9/s], per: [ip], redis: { split: { by: [user], into: 4 } }",
         "is also [in Redis: each counter is split into 4, by user]; counters in Redis reset",
@@ -151,12 +152,12 @@ fn key_attribute_change_resets_counters() {
 
 #[test]
 fn condition_and_mode_changes_are_described() {
-    assert_description(
+    assert_rule_change_description(
         "limits: [9/s], when: { method: GET }",
         "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, charge: always, on_store_error: deny",
         "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only observes: never denies; denied requests are charged too, above max; while the store is unavailable, no request passes]",
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [9/s], cluster: { max_unsynced: 4 }",
         "limits: [9/s], cluster: { on_partition: bounded }",
         "was also [in a cluster: a node allows at most 4 units per counter that are not yet replicated to all nodes]",
@@ -167,17 +168,17 @@ fn condition_and_mode_changes_are_described() {
 fn override_order_change_is_described() {
     let pro = "{ name: pro, when: { plan: pro }, limits: [90/s] }";
     let live = "{ when: { key: live }, limits: unlimited }";
-    assert_description(
+    assert_rule_change_description(
         &format!("limits: [9/s], overrides: [{pro}, {live}]"),
         &format!("limits: [9/s], overrides: [{live}, {pro}]"),
         "overrides are tried in a different order: [key is `live`], `pro`",
     );
-    assert_description(
+    assert_rule_change_description(
         &format!("limits: [9/s], overrides: [{pro}]"),
         &format!("limits: [9/s], overrides: [{live}, {pro}]"),
         "is also [an override, if key is `live`: everything passes]",
     );
-    assert_description(
+    assert_rule_change_description(
         "limits: [9/s]",
         &format!("limits: [9/s], overrides: [{pro}]"),
         "is also [override `pro`, if plan is `pro`: about 90 in any 1s (90/1s sliding_window)]; counters kept",
@@ -185,15 +186,15 @@ fn override_order_change_is_described() {
 }
 
 #[test]
-fn description_is_single_bounded_line() {
+fn long_description_is_cut_to_one_line() {
     let many: Vec<String> = (0..500).map(|nth| format!("'10.0.{}.0/24'", nth % 250)).collect();
     let new = format!(
         "rules: [{{ name: a, limits: [1/s], when: {{ ip: [{}], key: \"a\\nb\" }} }}]",
         many.join(", ")
     );
-    let lines = lines_of("rules: []", &new);
+    let lines = diff_lines("rules: []", &new);
     assert!(lines[0].ends_with('…') && lines[0].chars().count() < 500, "{lines:?}");
     let lines =
-        lines_of("rules: []", "rules: [{ name: a, limits: [1/s], when: { key: \"a\\nb\" } }]");
+        diff_lines("rules: []", "rules: [{ name: a, limits: [1/s], when: { key: \"a\\nb\" } }]");
     assert!(lines[0].contains("key is `a\\nb`"), "{lines:?}");
 }

@@ -1,14 +1,15 @@
-//! The field names of reference server files, and where each has an effect.
+//! The field names in configuration files of Envoy's reference rate limit server, grouped by the map in which each has
+//! an effect.
 
 use super::finding::Findings;
 use super::scalar::Scalar;
 use super::yaml_node::{YamlNode, YamlValue};
 use std::path::Path;
 
-/// The fields at the top level of a file.
+/// The fields at the top level of a configuration file.
 pub const FILE_FIELDS: &[&str] = &["domain", "descriptors"];
 
-/// The fields of a descriptor.
+/// The fields of a descriptor in a configuration file.
 pub const DESCRIPTOR_FIELDS: &[&str] = &[
     "key",
     "value",
@@ -22,27 +23,30 @@ pub const DESCRIPTOR_FIELDS: &[&str] = &[
     "metadata",
 ];
 
-/// The fields of a rate limit.
+/// The fields of the map `rate_limit` in a configuration file.
 pub const RATE_LIMIT_FIELDS: &[&str] =
     &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 
-/// The fields of an entry of `replaces`.
+/// The fields of each item of the list `replaces` in a configuration file.
 pub const REPLACED_LIMIT_FIELDS: &[&str] = &["name"];
 
-/// Returns whether the reference server knows the field, at any position.
-fn is_known(name: &str) -> bool {
+/// Returns `true` if Envoy's reference rate limit server has a field with this name at any position in the file. The
+/// reference server accepts a known field at a wrong position, where it has no effect.
+fn is_known_field(name: &str) -> bool {
     [FILE_FIELDS, DESCRIPTOR_FIELDS, RATE_LIMIT_FIELDS].iter().any(|names| names.contains(&name))
 }
 
-/// Reports every field and every value that the reference server rejects at any position. Ignores the contents of
+/// Adds an error for each field and value in the tree that Envoy's reference rate limit server rejects at every
+/// position: unknown fields, list items that are not maps, and numbers that are not integers. Skips the contents of
 /// `metadata`.
 pub fn check_fields(path: &Path, node: &YamlNode, findings: &mut Findings) {
     match &node.value {
         YamlValue::Map(entries) => {
             for (position, name, value) in entries {
-                if !is_known(name) {
-                    let known =
-                        format_list(&[FILE_FIELDS, DESCRIPTOR_FIELDS, RATE_LIMIT_FIELDS].concat());
+                if !is_known_field(name) {
+                    let known = format_name_list(
+                        &[FILE_FIELDS, DESCRIPTOR_FIELDS, RATE_LIMIT_FIELDS].concat(),
+                    );
                     findings.push_error(
                         path,
                         *position,
@@ -73,8 +77,8 @@ pub fn check_fields(path: &Path, node: &YamlNode, findings: &mut Findings) {
     }
 }
 
-/// Formats names without duplicates as `` `a`, `b` and `c` ``.
-fn format_list(names: &[&str]) -> String {
+/// Formats names as `` `a`, `b` and `c` ``. Lists each name once.
+fn format_name_list(names: &[&str]) -> String {
     let mut quoted: Vec<String> = Vec::new();
     for name in names.iter().map(|name| format!("`{name}`")) {
         if !quoted.contains(&name) {

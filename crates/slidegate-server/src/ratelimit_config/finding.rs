@@ -1,18 +1,18 @@
-//! Errors and notes about files of the reference server.
+//! Errors and notes about configuration files of Envoy's reference rate limit server.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A line and column in a file.
+/// A line and column in a configuration file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourcePosition {
-    /// The line, from 1.
+    /// The line number, starting at 1.
     pub line: u64,
-    /// The column, from 1, in characters.
+    /// The column number in characters, starting at 1.
     pub column: u64,
 }
 
-/// An error or a note about a file.
+/// An error or a note about a position in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: PathBuf,
@@ -20,17 +20,17 @@ pub struct Finding {
     pub message: String,
 }
 
-/// All errors and notes, in the order in which they were found.
+/// The errors and notes of a conversion, in the order in which they were found.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Errors, which prevent a conversion.
+    /// Errors. Any error prevents the conversion.
     pub errors: Vec<Finding>,
-    /// Notes about accepted settings without effect, or with an unexpected one.
+    /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,
 }
 
 impl Findings {
-    /// Adds an error.
+    /// Adds an error about a position in a configuration file.
     pub fn push_error(
         &mut self,
         path: &Path,
@@ -40,7 +40,7 @@ impl Findings {
         self.errors.push(Finding::new(path, position, message));
     }
 
-    /// Adds a note, unless the file has the same note already.
+    /// Adds a note, unless there is already a note with the same message for this file.
     pub fn push_note(&mut self, path: &Path, position: SourcePosition, message: impl fmt::Display) {
         let note = Finding::new(path, position, message);
         let is_same = |other: &Finding| other.path == note.path && other.message == note.message;
@@ -60,7 +60,7 @@ impl Finding {
     }
 }
 
-/// Formats as `FILE:line:column: message`.
+/// Formats the finding as `FILE:line:column: message`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SourcePosition { line, column } = self.position;
@@ -68,7 +68,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Escapes control characters, since a terminal executes them and the file may be untrusted.
+/// Escapes control characters in a text. A terminal would execute them, and the text may be from an untrusted file.
 pub fn escape_control_chars(text: &str) -> String {
     let escape = |char: char| match char.is_control() {
         true => char.escape_default().to_string(),

@@ -1,10 +1,10 @@
-//! Folders with files of the reference server.
+//! Lists the configuration files of Envoy's reference rate limit server in a folder.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Returns whether a file with this name is a configuration file: `*.yaml` or `*.yml`, and not hidden.
+/// Returns `true` if a file with this name is a configuration file: `*.yaml` or `*.yml`, and not hidden.
 pub fn is_config_file(name: &OsStr) -> bool {
     let name = Path::new(name);
     let is_hidden = name.as_os_str().as_encoded_bytes().starts_with(b".");
@@ -12,7 +12,8 @@ pub fn is_config_file(name: &OsStr) -> bool {
         && name.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// Returns the configuration files of a folder, sorted by name.
+/// Returns the paths of the configuration files in a folder, sorted by name. Returns an error if the folder contains
+/// none.
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = list_config_files(folder)?;
     if files.is_empty() {

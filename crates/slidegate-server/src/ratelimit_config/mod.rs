@@ -33,28 +33,28 @@ use crate::policy_file::{FileText, LimitCheck};
 
 pub use finding::Finding;
 
-/// The result of a conversion.
+/// The result of converting configuration files of Envoy's reference rate limit server to a policy.
 #[derive(Debug)]
 pub struct Conversion {
     pub policy: Policy,
-    /// The text of the policy file.
+    /// The converted policy as the text of a policy file.
     pub text: String,
-    /// Notes about accepted settings without effect, or with an unexpected one.
+    /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,
 }
 
-/// Options that apply to every limit of a conversion.
+/// Options of a conversion. They apply to every limit of the policy.
 #[derive(Clone, Copy)]
 pub struct ConversionOptions {
     pub algorithm: Algorithm,
-    /// The check for limits that the store supports.
+    /// A function that rejects the limits that the store does not support.
     pub supports: LimitCheck,
 }
 
-/// Converts files to a policy.
+/// Converts configuration files of Envoy's reference rate limit server to a policy.
 ///
 /// # Errors
-/// All errors in the files, sorted by position.
+/// Returns all errors in the files, sorted by file and position.
 pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Conversion, Vec<Finding>> {
     let ConversionOptions { algorithm, supports } = options;
     let mut findings = Findings::default();
@@ -87,18 +87,20 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
     let text = PolicyPrinter { sources, notes: &notes, algorithm, domains: &domains }.to_string();
     match Policy::from_yaml_for(&text, supports) {
         Ok(policy) => Ok(Conversion { policy, text, notes }),
-        Err(errors) => Err(inexpressible_errors(files, &errors.0)),
+        Err(errors) => Err(convert_policy_errors(files, &errors.0)),
     }
 }
 
-/// Returns whether a file looks like a configuration file of the reference server: a map with its top-level fields.
+/// Returns `true` if a file looks like a configuration file of Envoy's reference rate limit server: a YAML map with the
+/// fields `domain` and `descriptors`.
 pub fn is_reference_file(path: &Path) -> bool {
     let Ok(text) = fs::read_to_string(path) else { return false };
     parse::looks_like_domain(path, &text)
 }
 
-/// Returns the errors of a policy whose source files are valid, for example because the policy has too many rules.
-fn inexpressible_errors(files: &[FileText], errors: &[slidegate::PolicyError]) -> Vec<Finding> {
+/// Converts the errors of an invalid converted policy to findings. The configuration files are valid, but their policy
+/// is not, for example because it has too many rules.
+fn convert_policy_errors(files: &[FileText], errors: &[slidegate::PolicyError]) -> Vec<Finding> {
     let mut findings = Findings::default();
     let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());
     for error in errors {

@@ -1,4 +1,5 @@
-//! Parses the YAML tree of a file to descriptors with limits. Rejects everything that the reference server rejects.
+//! Parses the YAML tree of a configuration file to descriptors with limits. Rejects everything that Envoy's reference
+//! rate limit server rejects.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,10 +13,10 @@ use super::scalar::Scalar;
 use super::time_unit::TimeUnit;
 use super::yaml_node::{FILE_START, YamlNode, YamlValue};
 
-/// The maximum length of a domain's name in bytes.
+/// The maximum length of a domain name, in bytes.
 const MAX_DOMAIN_BYTES: usize = 128;
 
-/// A domain in a file.
+/// A domain, as defined by one configuration file.
 #[derive(Debug)]
 pub struct ConfigDomain {
     pub position: SourcePosition,
@@ -23,36 +24,36 @@ pub struct ConfigDomain {
     pub descriptors: Vec<ConfigDescriptor>,
 }
 
-/// A descriptor: a key, an optional value, and the limit for both.
+/// A descriptor in a configuration file: a key, an optional value, an optional limit, and nested descriptors.
 #[derive(Debug)]
 pub struct ConfigDescriptor {
     pub position: SourcePosition,
     pub key: String,
-    /// The value, which may contain `*`. Empty matches every value.
+    /// The value, which may contain the wildcard `*`. An empty value matches every value of a request.
     pub value: String,
     pub value_position: SourcePosition,
     pub limit: Option<ConfigLimit>,
-    /// `shadow_mode`: whether the limit only observes.
+    /// The field `shadow_mode`: whether the limit only observes requests and never denies them.
     pub is_shadow: bool,
-    /// The position of `quota_mode: true`.
+    /// The position of `quota_mode: true` in the file, or `None` if the mode is not set.
     pub quota_mode_position: Option<SourcePosition>,
-    /// `share_threshold`: whether all values of a wildcard share one counter.
+    /// The field `share_threshold`: whether all values that match a wildcard share one counter.
     pub is_shared: bool,
     pub descriptors: Vec<ConfigDescriptor>,
 }
 
-/// The limit of a descriptor.
+/// The limit of a descriptor, from its field `rate_limit`.
 #[derive(Debug)]
 pub struct ConfigLimit {
-    /// The name, or empty.
+    /// The name of the limit. Empty if the limit has no name.
     pub name: String,
-    /// The quota, or `None` for `unlimited`.
+    /// The quota, or `None` if the limit is `unlimited`.
     pub quota: Option<ConfigQuota>,
-    /// The names of replaced limits, with their positions.
+    /// The names of the limits that this limit replaces, each with its position in the file.
     pub replaces: Vec<(SourcePosition, String)>,
 }
 
-/// At most `max` requests in each time unit.
+/// A quota of at most `max` requests in each time unit.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigQuota {
     pub position: SourcePosition,
@@ -60,27 +61,28 @@ pub struct ConfigQuota {
     pub unit: &'static TimeUnit,
 }
 
-/// Parses the text of a file. Returns `None` only if an error was added to `findings`.
+/// Parses the text of a configuration file. Returns `None` only if an error was added to `findings`.
 pub fn parse_file(path: &Path, text: &str, findings: &mut Findings) -> Option<ConfigDomain> {
     let node = YamlNode::parse(path, text, findings)?;
     field_names::check_fields(path, &node, findings);
-    Parser { path, findings }.parse_domain(&node)
+    DescriptorParser { path, findings }.parse_domain(&node)
 }
 
-/// Returns whether a text has the fields of a reference server file at its top level, even if it has errors.
+/// Returns `true` if a text is a YAML map with the fields `domain` and `descriptors`, as in a configuration file of
+/// Envoy's reference rate limit server. Ignores errors in the values of the fields.
 pub fn looks_like_domain(path: &Path, text: &str) -> bool {
     let node = YamlNode::parse(path, text, &mut Findings::default());
     let Some(YamlNode { value: YamlValue::Map(entries), .. }) = node else { return false };
     FILE_FIELDS.iter().all(|field| entries.iter().any(|(_, name, _)| **name == **field))
 }
 
-/// Parses YAML nodes to descriptors, and collects errors and notes.
-struct Parser<'f> {
+/// A parser that converts YAML nodes to descriptors, and collects errors and notes.
+struct DescriptorParser<'f> {
     path: &'f Path,
     findings: &'f mut Findings,
 }
 
-/// The fields of a YAML map.
+/// The fields of a YAML map, with their positions in the file.
 struct MapFields<'n> {
     position: SourcePosition,
     entries: Vec<(&'n str, SourcePosition, &'n YamlNode)>,
@@ -91,13 +93,13 @@ impl<'n> MapFields<'n> {
         self.entries.iter().find(|(name, ..)| *name == field).map(|(_, _, node)| *node)
     }
 
-    /// Returns the position of a field's value, or the position of the map if the field is missing.
+    /// Returns the position of a field's value in the file, or the position of the map if the field is missing.
     fn position_of(&self, field: &str) -> SourcePosition {
         self.get(field).map_or(self.position, |node| node.position)
     }
 }
 
-impl Parser<'_> {
+impl DescriptorParser<'_> {
     fn push_error(&mut self, position: SourcePosition, message: impl fmt::Display) {
         self.findings.push_error(self.path, position, message);
     }
@@ -110,9 +112,9 @@ impl Parser<'_> {
         let fields = if node.is_null() {
             MapFields { position: FILE_START, entries: Vec::new() }
         } else {
-            self.map_fields(node, FILE_FIELDS, "a file with a domain and its descriptors")?
+            self.read_map_fields(node, FILE_FIELDS, "a file with a domain and its descriptors")?
         };
-        let name = self.text_field(&fields, "domain");
+        let name = self.read_text_field(&fields, "domain");
         let position = fields.position_of("domain");
         if name.is_empty() {
             self.push_error(position, "a file needs a `domain` with a name");
@@ -132,7 +134,7 @@ impl Parser<'_> {
     fn parse_descriptors(&mut self, fields: &MapFields<'_>) -> Vec<ConfigDescriptor> {
         let mut first_positions: HashMap<String, SourcePosition> = HashMap::new();
         let mut descriptors = Vec::new();
-        for node in self.list_of_maps(fields, "descriptors") {
+        for node in self.read_list_of_maps(fields, "descriptors") {
             let Some(descriptor) = self.parse_descriptor(node) else { continue };
             let ConfigDescriptor { position, key, value, .. } = &descriptor;
             // The reference server joins key and value: key `a` with value `b_c` equals key `a_b` with value `c`.
@@ -155,15 +157,17 @@ impl Parser<'_> {
     }
 
     fn parse_descriptor(&mut self, node: &YamlNode) -> Option<ConfigDescriptor> {
-        let fields = self.map_fields(node, DESCRIPTOR_FIELDS, "a descriptor: a map with `key`")?;
-        let (key, value) = (self.text_field(&fields, "key"), self.text_field(&fields, "value"));
+        let fields =
+            self.read_map_fields(node, DESCRIPTOR_FIELDS, "a descriptor: a map with `key`")?;
+        let (key, value) =
+            (self.read_text_field(&fields, "key"), self.read_text_field(&fields, "value"));
         if key.is_empty() {
             self.push_error(fields.position_of("key"), "a descriptor needs a `key`");
         }
-        let is_shadow = self.flag_field(&fields, "shadow_mode");
+        let is_shadow = self.read_bool_field(&fields, "shadow_mode");
         let quota_mode_position =
-            self.flag_field(&fields, "quota_mode").then(|| fields.position_of("quota_mode"));
-        let is_shared = self.flag_field(&fields, "share_threshold");
+            self.read_bool_field(&fields, "quota_mode").then(|| fields.position_of("quota_mode"));
+        let is_shared = self.read_bool_field(&fields, "share_threshold");
         if is_shared && !value.contains('*') && !key.contains('*') {
             let message = "`share_threshold` needs a `value` with `*`";
             self.push_error(fields.position_of("share_threshold"), message);
@@ -193,10 +197,11 @@ impl Parser<'_> {
         })
     }
 
-    /// Notes fields about metrics and metadata, which have no effect.
+    /// Adds a note for each field about metrics or metadata, because these fields have no effect in slidegate. Adds an
+    /// error if `metadata` is not a map.
     fn note_ineffective_fields(&mut self, fields: &MapFields<'_>) {
         for field in ["detailed_metric", "value_to_metric"] {
-            if self.flag_field(fields, field) {
+            if self.read_bool_field(fields, field) {
                 let message = format_args!(
                     "`{field}` is accepted and has no effect: metrics are labelled by rules, never by values"
                 );
@@ -215,16 +220,16 @@ impl Parser<'_> {
 
     fn parse_limit(&mut self, fields: &MapFields<'_>) -> Option<ConfigLimit> {
         let node = fields.get("rate_limit").filter(|node| !node.is_null())?;
-        let fields = self.map_fields(
+        let fields = self.read_map_fields(
             node,
             RATE_LIMIT_FIELDS,
             "a limit: a map with `unit` and `requests_per_unit`",
         )?;
-        let name = self.text_field(&fields, "name");
+        let name = self.read_text_field(&fields, "name");
         let replaces = self.parse_replaces(&fields, &name);
-        let is_unlimited = self.flag_field(&fields, "unlimited");
-        let unit = self.text_field(&fields, "unit");
-        let max = self.number_field(&fields, "requests_per_unit");
+        let is_unlimited = self.read_bool_field(&fields, "unlimited");
+        let unit = self.read_text_field(&fields, "unit");
+        let max = self.read_number_field(&fields, "requests_per_unit");
         let position = fields.position_of("unit");
         let unit = match TimeUnit::from_name(&unit) {
             Some(_) if is_unlimited => {
@@ -259,13 +264,16 @@ impl Parser<'_> {
         own_name: &str,
     ) -> Vec<(SourcePosition, String)> {
         let mut replaces = Vec::new();
-        for node in self.list_of_maps(fields, "replaces") {
-            let Some(fields) =
-                self.map_fields(node, REPLACED_LIMIT_FIELDS, "a map with the `name` of a limit")
-            else {
+        for node in self.read_list_of_maps(fields, "replaces") {
+            let Some(fields) = self.read_map_fields(
+                node,
+                REPLACED_LIMIT_FIELDS,
+                "a map with the `name` of a limit",
+            ) else {
                 continue;
             };
-            let (position, name) = (fields.position_of("name"), self.text_field(&fields, "name"));
+            let (position, name) =
+                (fields.position_of("name"), self.read_text_field(&fields, "name"));
             if name.is_empty() {
                 self.push_error(position, "an entry of `replaces` needs the `name` of a limit");
             } else if name == own_name {
@@ -276,9 +284,9 @@ impl Parser<'_> {
         replaces
     }
 
-    /// Returns the fields of a map, and notes those without effect at this position. `check_fields` has already
-    /// reported unknown fields.
-    fn map_fields<'n>(
+    /// Returns the fields of a YAML map. Adds a note for each field that has no effect at this position; `check_fields`
+    /// has already reported unknown fields. Returns `None` and adds an error if the node is not a map.
+    fn read_map_fields<'n>(
         &mut self,
         node: &'n YamlNode,
         known_fields: &[&str],
@@ -298,8 +306,9 @@ impl Parser<'_> {
         Some(MapFields { position: node.position, entries: fields })
     }
 
-    /// Returns the maps of a list. `check_fields` has already reported other items.
-    fn list_of_maps<'n>(
+    /// Returns the items of a list field that are maps. Skips other items, because `check_fields` has already reported
+    /// them.
+    fn read_list_of_maps<'n>(
         &mut self,
         fields: &MapFields<'n>,
         field: &str,
@@ -315,7 +324,7 @@ impl Parser<'_> {
         items.iter().filter(|item| matches!(item.value, YamlValue::Map(_)))
     }
 
-    fn text_field(&mut self, fields: &MapFields<'_>, field: &str) -> String {
+    fn read_text_field(&mut self, fields: &MapFields<'_>, field: &str) -> String {
         match fields.get(field).map(|node| (&node.value, node.position)) {
             None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => String::new(),
             Some((YamlValue::Scalar(_, text), _)) => text.to_string(),
@@ -326,7 +335,7 @@ impl Parser<'_> {
         }
     }
 
-    fn flag_field(&mut self, fields: &MapFields<'_>, field: &str) -> bool {
+    fn read_bool_field(&mut self, fields: &MapFields<'_>, field: &str) -> bool {
         match fields.get(field).map(|node| (&node.value, node.position)) {
             None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => false,
             Some((YamlValue::Scalar(Scalar::Bool(flag), _), _)) => *flag,
@@ -337,7 +346,7 @@ impl Parser<'_> {
         }
     }
 
-    fn number_field(&mut self, fields: &MapFields<'_>, field: &str) -> Option<u32> {
+    fn read_number_field(&mut self, fields: &MapFields<'_>, field: &str) -> Option<u32> {
         let node = fields.get(field).filter(|node| !node.is_null())?;
         let number = match &node.value {
             YamlValue::Scalar(Scalar::Int(number), _) => u32::try_from(*number).ok(),

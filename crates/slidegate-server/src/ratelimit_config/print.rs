@@ -8,13 +8,13 @@ use super::finding::{Finding, escape_control_chars};
 use super::rule_names::REQUESTED_RULE_NAME;
 use super::rules::{ConvertedLimit, ConvertedMode, ConvertedRule, ValueSet};
 
-/// Formats rules as a policy file.
+/// A formatter that writes converted rules as the text of a policy file.
 pub struct PolicyPrinter<'p> {
-    /// The paths of the source files.
+    /// The paths of the source files, which a comment in the policy file lists.
     pub sources: Vec<String>,
     pub notes: &'p [Finding],
     pub algorithm: Algorithm,
-    /// Names of domains, with their rules.
+    /// The name of each domain, with its rules.
     pub domains: &'p [(String, Vec<ConvertedRule>)],
 }
 
@@ -32,9 +32,9 @@ impl fmt::Display for PolicyPrinter<'_> {
         writeln!(f, "rules:")?;
         for (domain, rules) in self.domains {
             for rule in rules {
-                self.write_rule(f, &YamlText(domain), rule)?;
+                self.write_rule(f, &YamlScalarFormatter(domain), rule)?;
             }
-            let domain = YamlText(domain);
+            let domain = YamlScalarFormatter(domain);
             writeln!(
                 f,
                 "  - {{ name: {REQUESTED_RULE_NAME}, domain: {domain}, limits: requested }}"
@@ -45,7 +45,7 @@ impl fmt::Display for PolicyPrinter<'_> {
 }
 
 impl PolicyPrinter<'_> {
-    /// Writes comments that list the source files and the notes.
+    /// Writes YAML comments that list the source files and the notes.
     fn write_header(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# Converted by `slidegate convert` from")?;
         for source in &self.sources {
@@ -63,19 +63,21 @@ impl PolicyPrinter<'_> {
     fn write_rule(
         &self,
         f: &mut fmt::Formatter<'_>,
-        domain: &YamlText<'_>,
+        domain: &YamlScalarFormatter<'_>,
         rule: &ConvertedRule,
     ) -> fmt::Result {
-        writeln!(f, "  - name: {}", YamlText(&rule.name))?;
+        writeln!(f, "  - name: {}", YamlScalarFormatter(&rule.name))?;
         writeln!(f, "    domain: {domain}")?;
-        writeln!(f, "    descriptor: {}", YamlList(&rule.descriptor))?;
+        writeln!(f, "    descriptor: {}", YamlListFormatter(&rule.descriptor))?;
         if !rule.when.is_empty() {
-            let when =
-                rule.when.iter().map(|(name, values)| format!("{}: {values}", YamlText(name)));
+            let when = rule
+                .when
+                .iter()
+                .map(|(name, values)| format!("{}: {values}", YamlScalarFormatter(name)));
             writeln!(f, "    when: {{ {} }}", when.collect::<Vec<_>>().join(", "))?;
         }
         if !rule.per.is_empty() {
-            writeln!(f, "    per: {}", YamlList(&rule.per))?;
+            writeln!(f, "    per: {}", YamlListFormatter(&rule.per))?;
         }
         writeln!(f, "    limits: {}", self.format_limits(rule.limit))?;
         match rule.mode {
@@ -84,14 +86,18 @@ impl PolicyPrinter<'_> {
             ConvertedMode::Observe => writeln!(f, "    mode: observe")?,
         }
         if !rule.replaces.is_empty() {
-            writeln!(f, "    replaces: {}", YamlList(&rule.replaces))?;
+            writeln!(f, "    replaces: {}", YamlListFormatter(&rule.replaces))?;
         }
         if !rule.excluded.is_empty() {
             writeln!(f, "    overrides:")?;
         }
         for (name, values) in &rule.excluded {
-            for values in values.split_by_kind() {
-                writeln!(f, "      - {{ when: {{ {}: {values} }}, mode: off }}", YamlText(name))?;
+            for values in values.split_literals_from_wildcards() {
+                writeln!(
+                    f,
+                    "      - {{ when: {{ {}: {values} }}, mode: off }}",
+                    YamlScalarFormatter(name)
+                )?;
             }
         }
         Ok(())
@@ -109,9 +115,9 @@ impl PolicyPrinter<'_> {
 }
 
 impl ValueSet {
-    /// Splits the values if the literals need the form `{ literal: … }`, in which a wildcard would be plain text. Each
-    /// part fits in one condition.
-    fn split_by_kind(&self) -> Vec<Self> {
+    /// Splits a set into its literals and its wildcards if one condition cannot contain both. Literals that look like a
+    /// network need the form `{ literal: … }`, and this form would treat a wildcard as plain text.
+    fn split_literals_from_wildcards(&self) -> Vec<Self> {
         if !self.needs_literal_form() || self.wildcards.is_empty() {
             return vec![self.clone()];
         }
@@ -119,40 +125,44 @@ impl ValueSet {
         vec![literals, Self { wildcards: self.wildcards.clone(), ..Self::default() }]
     }
 
-    /// Returns whether a policy would read any of the values as an address or a network.
+    /// Returns `true` if a policy would interpret any of the literals as an address or a network.
     fn needs_literal_form(&self) -> bool {
         self.literals.iter().any(|literal| super::wildcard::is_like_network(literal))
     }
 }
 
-/// Formats the values as a condition of `when`.
+/// Formats the values as a condition in the `when` of a policy rule.
 impl fmt::Display for ValueSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all: Vec<String> = self.literals.iter().chain(&self.wildcards).cloned().collect();
         match &all[..] {
-            list if self.needs_literal_form() => write!(f, "{{ literal: {} }}", YamlList(list)),
-            [only] => YamlText(only).fmt(f),
-            list => YamlList(list).fmt(f),
+            list if self.needs_literal_form() => {
+                write!(f, "{{ literal: {} }}", YamlListFormatter(list))
+            }
+            [only] => YamlScalarFormatter(only).fmt(f),
+            list => YamlListFormatter(list).fmt(f),
         }
     }
 }
 
-/// Formats texts as a YAML list: `[a, b]`.
-struct YamlList<'t>(&'t [String]);
+/// A formatter that writes texts as a YAML list: `[a, b]`.
+struct YamlListFormatter<'t>(&'t [String]);
 
-impl fmt::Display for YamlList<'_> {
+impl fmt::Display for YamlListFormatter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts: Vec<String> = self.0.iter().map(|text| YamlText(text).to_string()).collect();
+        let texts: Vec<String> =
+            self.0.iter().map(|text| YamlScalarFormatter(text).to_string()).collect();
         write!(f, "[{}]", texts.join(", "))
     }
 }
 
-/// Formats a text as a YAML scalar, in quotes if it could have another type or syntax.
-struct YamlText<'t>(&'t str);
+/// A formatter that writes a text as a YAML scalar. Adds quotes if YAML could read the text as another type or as
+/// syntax.
+struct YamlScalarFormatter<'t>(&'t str);
 
-impl fmt::Display for YamlText<'_> {
+impl fmt::Display for YamlScalarFormatter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_plain() {
+        if self.needs_no_quotes() {
             return f.write_str(self.0);
         }
         f.write_char('"')?;
@@ -169,9 +179,9 @@ impl fmt::Display for YamlText<'_> {
     }
 }
 
-impl YamlText<'_> {
-    /// Returns whether the text needs no quotes.
-    fn is_plain(&self) -> bool {
+impl YamlScalarFormatter<'_> {
+    /// Returns `true` if the text needs no quotes in YAML.
+    fn needs_no_quotes(&self) -> bool {
         let has_plain_start =
             self.0.starts_with(|char: char| char.is_ascii_alphabetic() || char == '/');
         let is_plain_char = |char: char| char.is_ascii_alphanumeric() || "_-./".contains(char);

@@ -1,78 +1,84 @@
-//! Names of converted rules.
+//! Assigns names to converted rules.
 //!
-//! A name is part of every counter's key, so an addition at the end of a file must not change existing names.
+//! The name of a rule is part of the key of each of its counters. So a limit that is added at the end of a file must
+//! not change the names of existing rules.
 
 use std::collections::HashSet;
 use std::hash::Hasher;
 
-/// The name of the rule for limits that descriptors contain.
+/// The name of the rule that enforces limits sent by clients in the descriptors of requests.
 pub const REQUESTED_RULE_NAME: &str = "requested";
 
-/// The maximum length of a name in bytes.
-const MAX_NAME_BYTES: usize = 128;
+/// The maximum length of a rule name, in bytes.
+const MAX_RULE_NAME_BYTES: usize = 128;
 
-/// Assigns unique names to the rules of a domain.
+/// The unique names that are assigned to the rules of a domain.
 pub struct RuleNames {
     taken: HashSet<String>,
     assigned: Vec<String>,
 }
 
 impl RuleNames {
-    /// Creates an assignment without any names, except for the reserved [`REQUESTED_RULE_NAME`].
+    /// Creates an assignment without names. Only [`REQUESTED_RULE_NAME`] is already taken.
     pub fn new() -> Self {
         Self { taken: HashSet::from([REQUESTED_RULE_NAME.to_owned()]), assigned: Vec::new() }
     }
 
-    /// Assigns a name to each limit, given as its own name and its path. Uses the own name if it is valid and not
-    /// taken, otherwise the path. If several paths result in the same name, all but the first get a hash as suffix.
+    /// Assigns a rule name to each limit. A limit is given as its name in the configuration file and its path. The rule
+    /// gets the name of the limit if this name is valid and not taken, otherwise a name derived from the path. If
+    /// several paths result in the same name, all but the first get a hash as suffix.
     pub fn assign<'l>(&mut self, limits: impl Iterator<Item = (&'l str, &'l str)> + Clone) {
         let keeps_own_name: Vec<bool> = limits
             .clone()
-            .map(|(own_name, _)| is_valid_name(own_name) && self.taken.insert(own_name.to_owned()))
+            .map(|(own_name, _)| {
+                is_valid_rule_name(own_name) && self.taken.insert(own_name.to_owned())
+            })
             .collect();
         for ((own_name, path), keeps_own_name) in limits.zip(keeps_own_name) {
-            let name = if keeps_own_name { own_name.to_owned() } else { self.take_path_name(path) };
+            let name =
+                if keeps_own_name { own_name.to_owned() } else { self.assign_path_name(path) };
             self.assigned.push(name);
         }
     }
 
-    /// Returns the assigned names, in the order of the limits.
+    /// Returns the assigned rule names, in the order of the limits.
     pub fn assigned(&self) -> impl Iterator<Item = &str> {
         self.assigned.iter().map(|name| &**name)
     }
 
-    /// Takes a unique name for a path.
-    fn take_path_name(&mut self, path: &str) -> String {
+    /// Assigns and returns a unique name that is derived from a path.
+    fn assign_path_name(&mut self, path: &str) -> String {
         let plain = replace_invalid_chars(path);
         let mut name = plain.clone();
         for salt in 0u32.. {
-            if name.len() <= MAX_NAME_BYTES && self.taken.insert(name.clone()) {
+            if name.len() <= MAX_RULE_NAME_BYTES && self.taken.insert(name.clone()) {
                 break;
             }
-            let suffix = format!("-{:08x}", stable_hash(path, salt));
-            let plain_bytes = plain.len().min(MAX_NAME_BYTES - suffix.len());
+            let suffix = format!("-{:08x}", stable_path_hash(path, salt));
+            let plain_bytes = plain.len().min(MAX_RULE_NAME_BYTES - suffix.len());
             name = format!("{}{suffix}", &plain[..plain_bytes]);
         }
         name
     }
 }
 
-fn is_name_char(char: char) -> bool {
+fn is_rule_name_char(char: char) -> bool {
     char.is_ascii_lowercase() || char.is_ascii_digit() || "._-".contains(char)
 }
 
-fn is_valid_name(text: &str) -> bool {
-    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.chars().all(is_name_char)
+fn is_valid_rule_name(text: &str) -> bool {
+    (1..=MAX_RULE_NAME_BYTES).contains(&text.len()) && text.chars().all(is_rule_name_char)
 }
 
-/// Converts a path to lower case, with `-` in place of each character that a name cannot contain.
+/// Converts a path to lower case, and replaces each character that is not valid in a rule name with `-`.
 fn replace_invalid_chars(path: &str) -> String {
     let lower_case = path.chars().map(|char| char.to_ascii_lowercase());
-    lower_case.map(|char| if is_name_char(char) { char } else { '-' }).collect()
+    lower_case.map(|char| if is_rule_name_char(char) { char } else { '-' }).collect()
 }
 
-/// Returns a hash that must stay the same in every version, since keys of counters contain it.
-fn stable_hash(path: &str, salt: u32) -> u32 {
+/// Returns a hash of a path. The hash must be the same in every version of slidegate, because the keys of counters
+/// contain it.
+fn stable_path_hash(path: &str, salt: u32) -> u32 {
     let mut hasher = fnv::FnvHasher::default();
     hasher.write(&salt.to_le_bytes());
     hasher.write(path.as_bytes());
@@ -84,7 +90,8 @@ fn stable_hash(path: &str, salt: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns the names of these limits, given as own name and path.
+    /// Returns the rule names that are assigned to limits. A limit is given as its name in the configuration file and
+    /// its path.
     fn assign_names(limits: &[(&str, &str)]) -> Vec<String> {
         let mut names = RuleNames::new();
         names.assign(limits.iter().copied());
@@ -92,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn rule_name_is_limit_name_or_path() {
+    fn rule_name_is_derived_from_limit_or_path() {
         let limits = [("base", "plan_free.user"), ("", "plan_free.user"), ("No Name", "path_/A b")];
         assert_eq!(assign_names(&limits), ["base", "plan_free.user", "path_-a-b"]);
     }
 
     #[test]
-    fn later_limits_keep_earlier_names() {
+    fn added_limits_keep_existing_rule_names() {
         let limits = [("", "a_X"), ("", "a_x"), ("x", "b"), ("x", "c"), ("requested", "d")];
         let all = assign_names(&limits);
         for count in 0..limits.len() {
@@ -113,7 +120,7 @@ mod tests {
     fn long_and_reserved_names_get_hash_suffix() {
         let long = "a".repeat(200);
         let all = assign_names(&[("", &long), ("", "requested")]);
-        assert_eq!(all[0].len(), MAX_NAME_BYTES);
+        assert_eq!(all[0].len(), MAX_RULE_NAME_BYTES);
         assert!(all[0].starts_with("aaaa") && all[0].as_bytes()[119] == b'-');
         assert!(all[1].starts_with("requested-"));
     }

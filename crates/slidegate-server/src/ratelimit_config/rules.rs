@@ -1,10 +1,10 @@
-//! Converts descriptors to rules: one rule for each limit. A rule applies to exactly the requests for which the
-//! reference server would find its limit.
+//! Converts descriptors to rules: one rule for each limit. A rule applies to exactly the requests for which Envoy's
+//! reference rate limit server would use the limit.
 //!
-//! The reference server walks down its tree, one level for each entry of a request's descriptor, and never backtracks.
-//! On each level an exact value takes precedence over wildcards, wildcards in file order over each other, and both over
-//! a bare key. The rules of a policy are independent of each other, so each rule lists the values for which another
-//! branch takes precedence, and is off for them.
+//! The reference server walks down a tree of descriptors, one level for each entry of a request's descriptor, and never
+//! backtracks. On each level, an exact value takes precedence over wildcards, an earlier wildcard over a later one, and
+//! both over a key without a value. The rules of a policy are independent of each other, so each rule lists the values
+//! for which another descriptor takes precedence, and is off for them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,49 +18,50 @@ use super::parse::{ConfigDescriptor, ConfigDomain, ConfigLimit, ConfigQuota};
 use super::rule_names::RuleNames;
 use super::wildcard;
 
-/// The maximum number of excluded values in all rules of a domain, about the maximum that a policy may contain.
+/// The maximum number of excluded values in all rules of a domain, about the maximum that a policy may contain. A rule
+/// is off for its excluded values.
 const MAX_EXCLUDED_VALUES: usize = 500_000;
 
-/// The maximum length of a key in bytes.
+/// The maximum length of the key of a descriptor, in bytes.
 const MAX_KEY_BYTES: usize = 128;
 
-/// A rule of the resulting policy.
+/// A rule of the converted policy.
 #[derive(Debug)]
 pub struct ConvertedRule {
     pub name: String,
-    /// The required names of the attributes, in order.
+    /// The attribute names that the descriptor of a request must have, in this order.
     pub descriptor: Vec<String>,
     pub when: Vec<(String, ValueSet)>,
     pub per: Vec<String>,
     pub limit: ConvertedLimit,
     pub mode: ConvertedMode,
-    /// The names of replaced rules.
+    /// The names of the rules that this rule replaces.
     pub replaces: Vec<String>,
-    /// The values of attributes for which the rule is off, since another branch takes precedence.
+    /// The attribute values for which the rule is off, because another descriptor in the file takes precedence.
     pub excluded: Vec<(String, ValueSet)>,
 }
 
-/// The limit of a rule.
+/// The limit of a converted rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvertedLimit {
-    /// No limit.
+    /// No limit: the rule allows every request.
     Unlimited,
-    /// The maximum number of units, and the window in the notation of policies.
+    /// The maximum number of units, and the window as written in a policy, such as `1m`.
     Quota(u64, &'static str),
 }
 
-/// The mode of a rule.
+/// The mode of a converted rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvertedMode {
-    /// Denies if the limit does not fit.
+    /// A request that exceeds the limit is denied.
     Enforce,
-    /// `quota_mode`: denies if no limit in this mode fits.
+    /// The mode of `quota_mode`: a request is denied only if it exceeds all limits in this mode that apply to it.
     Jointly,
-    /// `shadow_mode`: never denies.
+    /// The mode of `shadow_mode`: a request that exceeds the limit is observed and not denied.
     Observe,
 }
 
-/// The values that an attribute may have.
+/// A set of values of an attribute: exact values and wildcards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ValueSet {
     pub literals: Vec<String>,
@@ -76,7 +77,7 @@ pub fn convert_domain(
 ) -> Vec<ConvertedRule> {
     let mut collector =
         LimitCollector { path, options, findings, limit_paths: Vec::new(), excluded_count: 0 };
-    collector.collect(&domain.descriptors, &mut Vec::new());
+    collector.collect_limits(&domain.descriptors, &mut Vec::new());
     let limit_paths = collector.limit_paths;
     let mut names = RuleNames::new();
     names.assign(limit_paths.iter().map(|limit| (&*limit.config.name, &*limit.path_text)));
@@ -105,17 +106,18 @@ pub fn convert_domain(
     rules.collect()
 }
 
-/// One step of a path through the tree.
+/// One descriptor on the path from the root of the descriptor tree to a limit.
 #[derive(Clone, Debug)]
 struct PathStep<'e> {
-    /// The name of the attribute.
+    /// The name of the attribute for the descriptor's key: the key itself, or `key#n` for the n-th descriptor with this
+    /// key.
     name: String,
     descriptor: &'e ConfigDescriptor,
-    /// The values for which another branch takes precedence.
+    /// The values that match this descriptor, but for which another descriptor takes precedence.
     excluded: ValueSet,
 }
 
-/// A limit, and the path to it.
+/// A limit, and the path of descriptors that leads to it.
 struct LimitPath<'e> {
     config: &'e ConfigLimit,
     steps: Vec<PathStep<'e>>,
@@ -124,21 +126,26 @@ struct LimitPath<'e> {
     mode: ConvertedMode,
 }
 
-/// Collects the limits of a domain with their paths.
+/// A collector of the limits of a domain, with the path of descriptors to each limit.
 struct LimitCollector<'f, 'e> {
     path: &'f Path,
     options: ConversionOptions,
     findings: &'f mut Findings,
     limit_paths: Vec<LimitPath<'e>>,
-    /// The number of excluded values in all rules.
+    /// The number of excluded values in all rules so far. A rule is off for its excluded values.
     excluded_count: usize,
 }
 
 impl<'e> LimitCollector<'_, 'e> {
-    /// Collects the limits of a list of descriptors, and of all levels below it.
-    fn collect(&mut self, siblings: &'e [ConfigDescriptor], parents: &mut Vec<PathStep<'e>>) {
+    /// Collects the limits of a list of descriptors, and of all descriptors nested in them. `parents` is the path to
+    /// the list.
+    fn collect_limits(
+        &mut self,
+        siblings: &'e [ConfigDescriptor],
+        parents: &mut Vec<PathStep<'e>>,
+    ) {
         for (index, descriptor) in siblings.iter().enumerate() {
-            if !self.check_expressible(descriptor) {
+            if !self.check_descriptor_expressible(descriptor) {
                 continue;
             }
             let name = attribute_name(&descriptor.key, parents);
@@ -147,7 +154,7 @@ impl<'e> LimitCollector<'_, 'e> {
             if let Some(limit) = &descriptor.limit {
                 self.add_limit(limit, parents);
             }
-            self.collect(&descriptor.descriptors, parents);
+            self.collect_limits(&descriptor.descriptors, parents);
             parents.pop();
         }
     }
@@ -178,7 +185,7 @@ impl<'e> LimitCollector<'_, 'e> {
         self.limit_paths.push(LimitPath {
             config,
             steps: steps.to_vec(),
-            path_text: path_text(steps),
+            path_text: format_descriptor_path(steps),
             limit,
             mode,
         });
@@ -189,7 +196,7 @@ impl<'e> LimitCollector<'_, 'e> {
             return Some(ConvertedLimit::Unlimited);
         };
         let (max, capped_max) = (u64::from(max), u64::from(max).min(MAX_UNITS));
-        if max > MAX_UNITS && !self.check_capped(position, max, unit.is_short) {
+        if max > MAX_UNITS && !self.check_max_can_be_capped(position, max, unit.is_short) {
             return None;
         }
         match self.options.check_quota(capped_max, unit.window) {
@@ -201,9 +208,14 @@ impl<'e> LimitCollector<'_, 'e> {
         }
     }
 
-    /// Returns whether [`MAX_UNITS`] can replace a larger limit, which is the case in short windows. Adds a note or an
-    /// error.
-    fn check_capped(&mut self, position: SourcePosition, max: u64, is_short: bool) -> bool {
+    /// Returns `true` if [`MAX_UNITS`] can replace a larger max. This is possible only in a short window, in which so
+    /// many requests are unrealistic. Adds a note if it is possible, otherwise an error.
+    fn check_max_can_be_capped(
+        &mut self,
+        position: SourcePosition,
+        max: u64,
+        is_short: bool,
+    ) -> bool {
         if is_short {
             let message =
                 format_args!("{max} exceeds the maximum of {MAX_UNITS}, which is used instead");
@@ -217,8 +229,9 @@ impl<'e> LimitCollector<'_, 'e> {
         is_short
     }
 
-    /// Returns whether a policy can express the key and the value of a descriptor. Adds an error if it cannot.
-    fn check_expressible(&mut self, descriptor: &ConfigDescriptor) -> bool {
+    /// Returns `true` if a policy can express the key and the value of a descriptor. Otherwise adds an error, unless
+    /// the parser has already reported the descriptor.
+    fn check_descriptor_expressible(&mut self, descriptor: &ConfigDescriptor) -> bool {
         let ConfigDescriptor { position, key, value, value_position, .. } = descriptor;
         // The parser has already reported it.
         if key.is_empty() {
@@ -254,7 +267,7 @@ impl<'e> LimitCollector<'_, 'e> {
 }
 
 impl ConversionOptions {
-    /// Checks that the algorithm and the store support a quota.
+    /// Checks that the algorithm and the store support a quota. Returns a message for the user as the error.
     fn check_quota(&self, max: u64, window: &str) -> Result<(), String> {
         let inexpressible = |error: &dyn fmt::Display| format!("cannot be expressed: {error}");
         let quota: Quota =
@@ -265,7 +278,7 @@ impl ConversionOptions {
 }
 
 impl LimitPath<'_> {
-    /// Creates the rule of the limit.
+    /// Creates the rule that enforces this limit.
     fn to_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
         let with_value = self.steps.iter().filter(|step| !step.descriptor.value.is_empty());
         let counted_by = self.steps.iter().filter(|step| step.has_counter_per_value());
@@ -288,7 +301,8 @@ impl LimitPath<'_> {
 }
 
 impl PathStep<'_> {
-    /// Returns whether each value has its own counter. An exact value is only one, and needs no distinction.
+    /// Returns `true` if each value of the attribute has its own counter. An exact value matches only itself, so it
+    /// needs only one counter.
     fn has_counter_per_value(&self) -> bool {
         let ConfigDescriptor { value, is_shared, .. } = self.descriptor;
         value.is_empty() || (value.contains('*') && !is_shared)
@@ -296,7 +310,7 @@ impl PathStep<'_> {
 }
 
 impl ValueSet {
-    /// Creates a set with one value.
+    /// Creates a set that contains one value or wildcard.
     fn from_value(value: &str) -> Self {
         let mut values = Self::default();
         values.add(value);
@@ -313,7 +327,7 @@ impl ValueSet {
     }
 }
 
-/// Returns the values that the descriptor at `index` would match, but for which one of its siblings takes precedence.
+/// Returns the values that match the descriptor at `index`, but for which one of its siblings takes precedence.
 fn excluded_values(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
     let descriptor = &siblings[index];
     let mut excluded = ValueSet::default();
@@ -344,7 +358,8 @@ fn excluded_values(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
     excluded
 }
 
-/// Returns the attribute name of a key: `key#n` for the n-th entry with this key.
+/// Returns the attribute name for a key: the key itself, or `key#n` if it is the n-th descriptor with this key on the
+/// path.
 fn attribute_name(key: &str, parents: &[PathStep<'_>]) -> String {
     match parents.iter().filter(|step| step.descriptor.key == key).count() {
         0 => key.to_owned(),
@@ -352,15 +367,16 @@ fn attribute_name(key: &str, parents: &[PathStep<'_>]) -> String {
     }
 }
 
-/// Returns whether a key ends like the name of a repeated key, such as `key#2`.
+/// Returns `true` if a key ends in `#` and a number, such as `key#2`. Such names are reserved for repeated keys.
 fn ends_in_repetition_number(key: &str) -> bool {
     key.rsplit_once('#').is_some_and(|(_, number)| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     })
 }
 
-/// Returns the path as text, such as `plan_free.user`.
-fn path_text(steps: &[PathStep<'_>]) -> String {
+/// Formats a path of descriptors as text, such as `plan_free.user`: `_` joins key and value, and `.` joins the
+/// descriptors.
+fn format_descriptor_path(steps: &[PathStep<'_>]) -> String {
     let texts = steps.iter().map(|PathStep { descriptor, .. }| match &*descriptor.value {
         "" => descriptor.key.clone(),
         value => format!("{}_{value}", descriptor.key),

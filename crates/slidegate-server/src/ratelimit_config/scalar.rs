@@ -1,29 +1,30 @@
-//! Types of plain scalars as the reference server reads them: with Go's yaml.v2, which follows YAML 1.1 with few
-//! exceptions.
+//! The types of YAML scalars without quotes, as Envoy's reference rate limit server reads them. The reference server
+//! uses Go's yaml.v2, which follows YAML 1.1 with few exceptions.
 
-/// The type and value of a scalar.
+/// The type of a YAML scalar, with the value of a boolean or integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     Null,
     Bool(bool),
     Int(i64),
-    /// A number that is not an `i64`, such as a fraction.
+    /// A number that is not an `i64`, such as a fraction or an integer out of range.
     OtherNumber,
     Text,
 }
 
-const TRUE: [&str; 11] = ["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"];
-const FALSE: [&str; 11] =
+const TRUE_WORDS: [&str; 11] =
+    ["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"];
+const FALSE_WORDS: [&str; 11] =
     ["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"];
-const NULL: [&str; 5] = ["", "~", "null", "Null", "NULL"];
+const NULL_WORDS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
 impl Scalar {
-    /// Classifies the text of a scalar without quotes.
+    /// Determines the type of a scalar that is written without quotes.
     pub fn from_plain(text: &str) -> Self {
         match text {
-            _ if NULL.contains(&text) => Self::Null,
-            _ if TRUE.contains(&text) => Self::Bool(true),
-            _ if FALSE.contains(&text) => Self::Bool(false),
+            _ if NULL_WORDS.contains(&text) => Self::Null,
+            _ if TRUE_WORDS.contains(&text) => Self::Bool(true),
+            _ if FALSE_WORDS.contains(&text) => Self::Bool(false),
             _ => Self::from_number(&text.replace('_', "")).unwrap_or(Self::Text),
         }
     }
@@ -41,11 +42,12 @@ impl Scalar {
             return Some(i64::try_from(value).map_or(Self::OtherNumber, Self::Int));
         }
         // yaml.v2 reads integers that are too large as floats, and `08` too.
-        is_decimal(digits).then_some(Self::OtherNumber)
+        is_decimal_number(digits).then_some(Self::OtherNumber)
     }
 }
 
-/// Parses an unsigned integer. The prefix `0x` means hexadecimal, `0b` binary, and `0` or `0o` octal.
+/// Parses an unsigned integer. The prefix `0x` means hexadecimal, `0b` binary, and `0` or `0o` octal. Returns `None` if
+/// the text is not an integer, or is too large for `u64`.
 fn parse_integer(digits: &str) -> Option<u64> {
     let (radix, digits) = match digits.get(..2) {
         Some("0x" | "0X") => (16, &digits[2..]),
@@ -59,8 +61,8 @@ fn parse_integer(digits: &str) -> Option<u64> {
     has_no_sign.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
 }
 
-/// Returns whether the text is a decimal number, such as `1.5`, `.5`, `1.`, `1e3` or `08`.
-fn is_decimal(text: &str) -> bool {
+/// Returns `true` if the text is a decimal number, such as `1.5`, `.5`, `1.`, `1e3` or `08`.
+fn is_decimal_number(text: &str) -> bool {
     let (number, exponent) = match text.split_once(['e', 'E']) {
         Some((number, exponent)) => (number, Some(exponent)),
         None => (text, None),

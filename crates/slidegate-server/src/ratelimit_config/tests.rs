@@ -1,4 +1,5 @@
-//! Compares converted policies with an independent implementation of the reference server's walk.
+//! Compares converted policies with an independent implementation of the lookup of limits in Envoy's reference rate
+//! limit server.
 
 use proptest::prelude::*;
 use slidegate::{Algorithm, Descriptor, Request, Value};
@@ -6,7 +7,7 @@ use slidegate::{Algorithm, Descriptor, Request, Value};
 use super::{Conversion, ConversionOptions, convert};
 use crate::policy_file::{FileText, accept_any_limit};
 
-fn files(texts: &[&str]) -> Vec<FileText> {
+fn new_config_files(texts: &[&str]) -> Vec<FileText> {
     let file = |(index, text): (usize, &&str)| FileText {
         path: format!("{index}.yaml").into(),
         text: (**text).into(),
@@ -17,28 +18,29 @@ fn files(texts: &[&str]) -> Vec<FileText> {
 const DEFAULT_OPTIONS: ConversionOptions =
     ConversionOptions { algorithm: Algorithm::SlidingWindow, supports: accept_any_limit };
 
-/// Converts a valid file.
+/// Converts the text of a configuration file. Panics if it has errors.
 fn convert_valid(text: &str) -> Conversion {
     let fail = |errors: Vec<_>| panic!("{errors:#?}\nin\n{text}");
-    convert(&files(&[text]), DEFAULT_OPTIONS).unwrap_or_else(fail)
+    convert(&new_config_files(&[text]), DEFAULT_OPTIONS).unwrap_or_else(fail)
 }
 
-/// Returns the errors in these files, one line each.
+/// Converts the texts of configuration files with errors, and returns the errors, one line each. Panics if there are
+/// none.
 fn conversion_errors(texts: &[&str]) -> Vec<String> {
-    match convert(&files(texts), DEFAULT_OPTIONS) {
+    match convert(&new_config_files(texts), DEFAULT_OPTIONS) {
         Ok(conversion) => panic!("expected errors, got: {}", conversion.text),
         Err(findings) => findings.iter().map(ToString::to_string).collect(),
     }
 }
 
-/// A generated descriptor of a file.
+/// A generated descriptor of a configuration file, with its nested descriptors.
 #[derive(Clone, Debug)]
-struct Branch {
+struct GeneratedDescriptor {
     key: &'static str,
     value: &'static str,
     is_shared: bool,
     limit: GeneratedLimit,
-    branches: Vec<Branch>,
+    branches: Vec<GeneratedDescriptor>,
 }
 
 /// The limit of a generated descriptor.
@@ -49,19 +51,23 @@ enum GeneratedLimit {
     Some,
 }
 
-/// The key and value of an entry.
-type Entry = (&'static str, &'static str);
+/// The key and value of one entry in the descriptor of a request.
+type RequestEntry = (&'static str, &'static str);
 
-/// Walks the tree as the reference server does. Returns the name of the limit that applies, and the values by which it
-/// counts.
+/// Looks up the limit of a request as Envoy's reference rate limit server does. Returns the name of the limit and the
+/// values that identify its counter, or `None` if no limit applies.
 ///
-/// The walk goes down one level for each entry. On each level it takes the branch with exactly this value, otherwise
-/// the first matching wildcard, otherwise the branch with the bare key. No limit applies if there is no such branch, or
-/// if the last branch has no limit. The walk never tries another branch.
-fn walk(branches: &[Branch], path: &str, entries: &[Entry]) -> Option<(String, Vec<String>)> {
+/// The lookup goes down one level for each entry. On each level it takes the descriptor with exactly this value,
+/// otherwise the first matching wildcard, otherwise the descriptor without a value. No limit applies if no descriptor
+/// matches, or if the last descriptor has no limit. The lookup never tries another descriptor.
+fn find_reference_limit(
+    branches: &[GeneratedDescriptor],
+    path: &str,
+    entries: &[RequestEntry],
+) -> Option<(String, Vec<String>)> {
     let (&(key, value), rest) = entries.split_first()?;
     let with_key = || branches.iter().enumerate().filter(|(_, branch)| branch.key == key);
-    let is_wildcard = |branch: &Branch| branch.value.contains('*');
+    let is_wildcard = |branch: &GeneratedDescriptor| branch.value.contains('*');
     let exact = with_key().find(|(_, branch)| !value.is_empty() && branch.value == value);
     let wildcard = || {
         with_key().find(|(_, branch)| is_wildcard(branch) && matches_wildcard(branch.value, value))
@@ -72,7 +78,7 @@ fn walk(branches: &[Branch], path: &str, entries: &[Entry]) -> Option<(String, V
     let (name, mut counted_values) = match rest {
         [] if branch.limit == GeneratedLimit::None => return None,
         [] => (path, Vec::new()),
-        rest => walk(&branch.branches, &path, rest)?,
+        rest => find_reference_limit(&branch.branches, &path, rest)?,
     };
     if branch.value.is_empty() || (is_wildcard(branch) && !branch.is_shared) {
         counted_values.insert(0, value.to_owned());
@@ -80,7 +86,7 @@ fn walk(branches: &[Branch], path: &str, entries: &[Entry]) -> Option<(String, V
     Some((name, counted_values))
 }
 
-/// Returns whether a value matches: a `*` matches the empty text, or one character and then the rest.
+/// Returns `true` if a value matches a wildcard, in which each `*` matches any text.
 fn matches_wildcard(wildcard: &str, value: &str) -> bool {
     let mut rest = value.chars();
     match wildcard.chars().next() {
@@ -93,8 +99,8 @@ fn matches_wildcard(wildcard: &str, value: &str) -> bool {
     }
 }
 
-/// Generates a list of branches with distinct keys and values.
-fn branches(depth: u32) -> BoxedStrategy<Vec<Branch>> {
+/// Generates descriptors with distinct keys and values, and up to `depth` levels of nested descriptors.
+fn arb_descriptors(depth: u32) -> BoxedStrategy<Vec<GeneratedDescriptor>> {
     let key = prop::sample::select(vec!["k", "l"]);
     let value = prop::sample::select(vec![
         "",
@@ -115,9 +121,9 @@ fn branches(depth: u32) -> BoxedStrategy<Vec<Branch>> {
         GeneratedLimit::Some,
         GeneratedLimit::Some,
     ]);
-    let children = if depth == 0 { Just(Vec::new()).boxed() } else { branches(depth - 1) };
+    let children = if depth == 0 { Just(Vec::new()).boxed() } else { arb_descriptors(depth - 1) };
     let branch = (key, value, any::<bool>(), limit, children).prop_map(
-        |(key, value, is_shared, limit, branches)| Branch {
+        |(key, value, is_shared, limit, branches)| GeneratedDescriptor {
             key,
             value,
             is_shared: is_shared && value.contains('*'),
@@ -126,7 +132,7 @@ fn branches(depth: u32) -> BoxedStrategy<Vec<Branch>> {
         },
     );
     let list = prop::collection::vec(branch, 0..6);
-    let distinct = list.prop_map(|mut list: Vec<Branch>| {
+    let distinct = list.prop_map(|mut list: Vec<GeneratedDescriptor>| {
         let mut seen = Vec::new();
         list.retain(|branch| {
             let entry = (branch.key, branch.value);
@@ -139,8 +145,8 @@ fn branches(depth: u32) -> BoxedStrategy<Vec<Branch>> {
     distinct.boxed()
 }
 
-/// Generates the entries of a request's descriptor.
-fn entries() -> impl Strategy<Value = Vec<Entry>> {
+/// Generates the entries in the descriptor of a request.
+fn arb_request_entries() -> impl Strategy<Value = Vec<RequestEntry>> {
     let value = prop::sample::select(vec![
         "",
         "x",
@@ -156,12 +162,12 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     prop::collection::vec((prop::sample::select(vec!["k", "l"]), value), 1..5)
 }
 
-/// Formats branches as a file. The name of a limit is its path.
-fn format_branches(branches: &[Branch], path: &str, indent: usize) -> String {
+/// Formats descriptors as the text of a configuration file. The name of a limit is its path, such as `r.0.1`.
+fn format_descriptors(branches: &[GeneratedDescriptor], path: &str, indent: usize) -> String {
     let margin = " ".repeat(indent);
     let mut text = format!("{margin}descriptors:\n");
     for (index, branch) in branches.iter().enumerate() {
-        let Branch { key, value, is_shared, limit, branches } = branch;
+        let GeneratedDescriptor { key, value, is_shared, limit, branches } = branch;
         let path = format!("{path}.{index}");
         text += &format!("{margin}- key: {key}\n");
         if !value.is_empty() {
@@ -180,15 +186,16 @@ fn format_branches(branches: &[Branch], path: &str, indent: usize) -> String {
             }
         }
         if !branches.is_empty() {
-            text += &format_branches(branches, &path, indent + 2);
+            text += &format_descriptors(branches, &path, indent + 2);
         }
     }
     text
 }
 
-/// Returns the attributes for entries: the n-th entry with the same key is the attribute `key#n`.
-fn attributes(entries: &[Entry]) -> Vec<(String, &'static str)> {
-    let name = |(index, (key, value)): (usize, &Entry)| match entries[..index]
+/// Returns the attributes for the entries in a request's descriptor. The n-th entry with the same key becomes the
+/// attribute `key#n`.
+fn request_attributes(entries: &[RequestEntry]) -> Vec<(String, &'static str)> {
+    let name = |(index, (key, value)): (usize, &RequestEntry)| match entries[..index]
         .iter()
         .filter(|(other, _)| other == key)
         .count()
@@ -199,7 +206,7 @@ fn attributes(entries: &[Entry]) -> Vec<(String, &'static str)> {
     entries.iter().enumerate().map(name).collect()
 }
 
-fn value_text(value: Value<'_>) -> String {
+fn key_value_text(value: Value<'_>) -> String {
     match value {
         Value::Text(_) | Value::Ipv4(_) => value.to_string(),
         other => panic!("{other:?}"),
@@ -210,24 +217,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn policy_matches_reference_walk(
-        branches in branches(2), requests in prop::collection::vec(entries(), 1..30),
+    fn converted_policy_matches_reference_lookup(
+        branches in arb_descriptors(2), requests in prop::collection::vec(arb_request_entries(), 1..30),
     ) {
-        let text = format!("domain: d\n{}", format_branches(&branches, "r", 0));
+        let text = format!("domain: d\n{}", format_descriptors(&branches, "r", 0));
         let Conversion { policy, text, .. } = convert_valid(&text);
         for entries in requests {
-            let attributes = attributes(&entries);
+            let attributes = request_attributes(&entries);
             let attributes = attributes.iter().map(|(name, value)| (name.as_str(), *value));
             let request = Request::new("d", Descriptor::new(attributes).exact());
             let matched = policy.apply(&request);
             let found: Vec<(String, Vec<String>)> = matched.matches().map(|rule_match| {
                 let counted_values = match rule_match.limits().is_empty() {
                     true => Vec::new(),
-                    false => rule_match.identity().map(|(_, value)| value_text(value)).collect(),
+                    false => rule_match.identity().map(|(_, value)| key_value_text(value)).collect(),
                 };
                 (rule_match.rule().name().to_owned(), counted_values)
             }).collect();
-            let mut expected = walk(&branches, "r", &entries);
+            let mut expected = find_reference_limit(&branches, "r", &entries);
             // Unlimited rules count nothing.
             if let (Some((_, counted_values)), Some(rule_match)) = (&mut expected, matched.matches().next())
                 && rule_match.limits().is_empty()
@@ -346,7 +353,7 @@ fn inexpressible_descriptors_are_rejected() {
         assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:#?}");
     }
     let log = convert(
-        &files(&[
+        &new_config_files(&[
             "domain: a\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 9999999 } }]",
         ]),
         ConversionOptions { algorithm: Algorithm::SlidingLog, ..DEFAULT_OPTIONS },
@@ -373,7 +380,7 @@ fn too_many_excluded_values_are_rejected() {
 }
 
 #[test]
-fn errors_of_all_files_are_sorted() {
+fn errors_are_sorted_by_file_and_position() {
     let invalid = "domain: a\ndescriptors: [{ key: '' }, { key: b, rate_limit: {} }, { c: d }]";
     let errors = conversion_errors(&[invalid, "domain: c\nx: 1", "domain: a"]);
     let positions: Vec<String> =
@@ -443,7 +450,7 @@ descriptors:
 }
 
 #[test]
-fn conversion_is_deterministic_and_printable() {
+fn converted_policy_is_deterministic_and_printable() {
     let text = "domain: \"a\\e[0m\\u00a0ü\"\ndescriptors: [{ key: \"k\\u0001l\", value: \"'\\\"\\\\\", rate_limit: { unit: day } }]";
     let (first, second) = (convert_valid(text).text, convert_valid(text).text);
     assert_eq!(first, second);

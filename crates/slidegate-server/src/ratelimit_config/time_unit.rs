@@ -1,13 +1,13 @@
-//! Time units of the reference server.
+//! The time units in configuration files of Envoy's reference rate limit server.
 
-/// A time unit, with the window that it means.
+/// A time unit of a quota, with the corresponding window of a policy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TimeUnit {
     name: &'static str,
-    /// The window in the notation of policies.
+    /// The window as written in a policy, such as `1m`.
     pub window: &'static str,
-    /// Whether [`MAX_UNITS`](slidegate::MAX_UNITS) exceeds every realistic number of requests in this unit, so that it
-    /// can replace a larger limit.
+    /// Whether [`MAX_UNITS`](slidegate::MAX_UNITS) exceeds every realistic number of requests in this unit. Then it can
+    /// replace a larger limit.
     pub is_short: bool,
 }
 
@@ -23,12 +23,12 @@ const TIME_UNITS: [TimeUnit; 7] = [
 ];
 
 impl TimeUnit {
-    /// Finds a unit by its name, in upper or lower case.
+    /// Finds a time unit by its name, in upper or lower case. Returns `None` if no unit has this name.
     pub fn from_name(name: &str) -> Option<&'static Self> {
         const { &TIME_UNITS }.iter().find(|unit| unit.name.eq_ignore_ascii_case(name))
     }
 
-    /// Lists the names of all units: `` `second`, `minute`, … ``.
+    /// Lists the names of all time units: `` `second`, `minute`, … ``.
     pub fn list_names() -> String {
         TIME_UNITS.map(|unit| format!("`{}`", unit.name)).join(", ")
     }

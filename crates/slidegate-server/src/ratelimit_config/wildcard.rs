@@ -1,14 +1,15 @@
-//! Wildcards in the values of descriptors, and values that a policy reads as networks.
+//! Matches the values of descriptors with wildcards, and detects values that a policy would interpret as networks.
 
 use std::net::IpAddr;
 
-/// Returns whether a policy would read a text as an address or a network, which may have several notations.
+/// Returns `true` if a policy would interpret a text as an IP address or a network. Both may have several notations, so
+/// they cannot be compared as text.
 pub fn is_like_network(text: &str) -> bool {
     let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
     is_address(text) || text.split_once('/').is_some_and(|(prefix, _)| is_address(prefix))
 }
 
-/// Returns whether a value matches a wildcard, in which each `*` matches any text.
+/// Returns `true` if a value matches a wildcard, in which each `*` matches any text.
 pub fn matches_wildcard(wildcard: &str, value: &str) -> bool {
     let mut parts = wildcard.split('*');
     let Some(mut rest) = parts.next().and_then(|first| value.strip_prefix(first)) else {
@@ -24,15 +25,16 @@ pub fn matches_wildcard(wildcard: &str, value: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Returns whether a value may match both wildcards. The result may be a false positive, never a false negative.
+/// Returns `false` only if no value can match both wildcards. The result may be `true` although no value matches both.
 pub fn may_overlap(wildcard: &str, other: &str) -> bool {
-    let ((first, last), (other_first, other_last)) = (fixed_ends(wildcard), fixed_ends(other));
+    let ((first, last), (other_first, other_last)) =
+        (text_around_wildcards(wildcard), text_around_wildcards(other));
     (first.starts_with(other_first) || other_first.starts_with(first))
         && (last.ends_with(other_last) || other_last.ends_with(last))
 }
 
-/// Returns the texts before the first `*` and after the last `*`.
-fn fixed_ends(wildcard: &str) -> (&str, &str) {
+/// Returns the text before the first `*` and the text after the last `*` of a wildcard.
+fn text_around_wildcards(wildcard: &str) -> (&str, &str) {
     let (first, rest) = wildcard.split_once('*').unwrap_or((wildcard, ""));
     (first, rest.rsplit_once('*').map_or(rest, |(_, last)| last))
 }
@@ -43,23 +45,24 @@ mod tests {
 
     use super::*;
 
-    /// Matches by definition: a `*` matches the empty text, or one character and then the rest.
-    fn matches_by_definition(wildcard: &[u8], value: &[u8]) -> bool {
+    /// Returns `true` if a value matches a wildcard. Follows the definition: a `*` matches the empty text, or one
+    /// character and then the rest.
+    fn matches_wildcard_by_definition(wildcard: &[u8], value: &[u8]) -> bool {
         match (wildcard, value) {
             ([], _) => value.is_empty(),
             ([b'*', rest @ ..], _) => {
-                matches_by_definition(rest, value)
-                    || (!value.is_empty() && matches_by_definition(wildcard, &value[1..]))
+                matches_wildcard_by_definition(rest, value)
+                    || (!value.is_empty() && matches_wildcard_by_definition(wildcard, &value[1..]))
             }
             ([expected, rest @ ..], [actual, value @ ..]) => {
-                expected == actual && matches_by_definition(rest, value)
+                expected == actual && matches_wildcard_by_definition(rest, value)
             }
             (_, []) => false,
         }
     }
 
     #[test]
-    fn network_is_recognized_by_its_address() {
+    fn network_text_is_recognized_by_address() {
         assert!(is_like_network("10.0.0.0/8") && is_like_network("::1"));
         assert!(is_like_network("10.0.0.0/anything"), "a policy would reject it");
         assert!(!is_like_network("/v1/10.0.0.0") && !is_like_network("10.0.0"));
@@ -67,11 +70,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wildcard_matches_like_its_definition(
+        fn wildcard_match_follows_definition(
             wildcard in "[ab]{0,2}\\*[ab*]{0,4}", other in "[ab]{0,2}\\*[ab*]{0,4}",
             value in "[ab]{0,7}",
         ) {
-            let expected = |wildcard: &str| matches_by_definition(wildcard.as_bytes(), value.as_bytes());
+            let expected = |wildcard: &str| matches_wildcard_by_definition(wildcard.as_bytes(), value.as_bytes());
             prop_assert_eq!(matches_wildcard(&wildcard, &value), expected(&wildcard));
             if expected(&wildcard) && expected(&other) {
                 prop_assert!(may_overlap(&wildcard, &other));

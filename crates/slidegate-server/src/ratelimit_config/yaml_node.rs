@@ -1,4 +1,4 @@
-//! The YAML tree of a reference server file, with positions.
+//! The YAML tree of a configuration file, with the position of each value.
 
 use std::fmt;
 use std::path::Path;
@@ -10,29 +10,29 @@ use serde_saphyr::{Location, Spanned};
 use super::finding::{Findings, SourcePosition};
 use super::scalar::Scalar;
 
-/// The maximum number of nodes in a file.
+/// The maximum number of YAML nodes in a configuration file.
 const MAX_NODES: usize = 600_000;
 
-/// A YAML value and its position.
+/// A YAML value and its position in the file.
 #[derive(Debug)]
 pub struct YamlNode {
     pub position: SourcePosition,
     pub value: YamlValue,
 }
 
-/// A YAML value.
+/// A YAML value: a scalar, a list or a map.
 #[derive(Debug)]
 pub enum YamlValue {
-    /// The type of a scalar, and its text.
+    /// A scalar: its type, and its text.
     Scalar(Scalar, Box<str>),
-    /// The items of a sequence.
+    /// A list: its items.
     List(Vec<YamlNode>),
-    /// The position of each key, the key and its value, in the order of the file.
+    /// A map: the position of each key, the key and its value, in the order of the file.
     Map(Vec<(SourcePosition, Box<str>, YamlNode)>),
 }
 
 impl YamlNode {
-    /// Parses the text of a file. Returns `None` if it is invalid, and then adds an error to `findings`.
+    /// Parses the text of a file. Returns `None` and adds an error to `findings` if the text is not valid YAML.
     pub fn parse(path: &Path, source: &str, findings: &mut Findings) -> Option<Self> {
         let options = serde_saphyr::options! {
             with_snippet: false,
@@ -42,7 +42,7 @@ impl YamlNode {
                 max_documents: 1,
             },
         };
-        match serde_saphyr::from_str_with_options::<Spanned<RawYaml>>(source, options) {
+        match serde_saphyr::from_str_with_options::<Spanned<UntypedYaml>>(source, options) {
             Ok(raw) => Some(convert_node(raw, source)),
             Err(error) => {
                 let error = error.without_snippet();
@@ -58,7 +58,7 @@ impl YamlNode {
         }
     }
 
-    /// Returns whether the value is null.
+    /// Returns `true` if the value is null.
     pub fn is_null(&self) -> bool {
         matches!(self.value, YamlValue::Scalar(Scalar::Null, _))
     }
@@ -78,14 +78,14 @@ fn convert_position(location: &Location) -> SourcePosition {
     SourcePosition { line: location.line().max(1), column: location.column().max(1) }
 }
 
-fn convert_node(raw: Spanned<RawYaml>, source: &str) -> YamlNode {
+fn convert_node(raw: Spanned<UntypedYaml>, source: &str) -> YamlNode {
     let value = match raw.value {
-        RawYaml::Null => YamlValue::Scalar(Scalar::Null, "".into()),
-        RawYaml::Scalar(text) => convert_scalar(text, source_text(&raw.defined, source)),
-        RawYaml::List(items) => {
+        UntypedYaml::Null => YamlValue::Scalar(Scalar::Null, "".into()),
+        UntypedYaml::Scalar(text) => convert_scalar(text, source_notation(&raw.defined, source)),
+        UntypedYaml::List(items) => {
             YamlValue::List(items.into_iter().map(|item| convert_node(item, source)).collect())
         }
-        RawYaml::Map(entries) => {
+        UntypedYaml::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
                 (convert_position(&key.referenced), key.value.into(), convert_node(value, source))
             });
@@ -95,9 +95,9 @@ fn convert_node(raw: Spanned<RawYaml>, source: &str) -> YamlNode {
     YamlNode { position: convert_position(&raw.referenced), value }
 }
 
-/// Converts a scalar from its decoded text and its notation in the file. A scalar in quotes or in a block is text. For
-/// a plain scalar the notation counts: `010` is a text of three characters if the field needs text, and the number 8 if
-/// it needs a number.
+/// Converts a scalar, given its decoded text and its notation in the file. A scalar in quotes or in a block is text.
+/// The notation of a plain scalar determines its type: `010` is a text of three characters if the field needs text, and
+/// the number 8 if the field needs a number.
 fn convert_scalar(decoded: String, notation: Option<&str>) -> YamlValue {
     match notation {
         Some(plain) if !plain.starts_with(['"', '\'', '|', '>', '!', '&', '*']) => {
@@ -111,73 +111,74 @@ fn convert_scalar(decoded: String, notation: Option<&str>) -> YamlValue {
     }
 }
 
-/// Returns the notation of a value in the file.
-fn source_text<'s>(location: &Location, source: &'s str) -> Option<&'s str> {
+/// Returns the notation of a value in the file, without spaces around it. Returns `None` if its location is unknown, or
+/// the notation is empty.
+fn source_notation<'s>(location: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
     let length = usize::try_from(location.span().byte_len()?).ok()?;
     let text = source.get(start..start.checked_add(length)?)?.trim();
     (!text.is_empty()).then_some(text)
 }
 
-/// A YAML value as deserialized by serde.
-enum RawYaml {
+/// A YAML value as deserialized by serde, before the types of scalars are determined.
+enum UntypedYaml {
     Null,
-    /// A scalar of any type as text. [`Scalar`] classifies it.
+    /// The text of a scalar of any type. [`Scalar`] determines the type.
     Scalar(String),
-    List(Vec<Spanned<RawYaml>>),
-    Map(Vec<(Spanned<String>, Spanned<RawYaml>)>),
+    List(Vec<Spanned<UntypedYaml>>),
+    Map(Vec<(Spanned<String>, Spanned<UntypedYaml>)>),
 }
 
-/// Implements visitor methods that convert scalars of all types to text.
-macro_rules! visit_scalars {
+/// Implements the methods of a serde visitor that convert scalars of all types to text.
+macro_rules! impl_scalar_visitors {
     ($($visit:ident: $source:ty),*) => {$(
-        fn $visit<E>(self, value: $source) -> Result<RawYaml, E> {
-            Ok(RawYaml::Scalar(value.to_string()))
+        fn $visit<E>(self, value: $source) -> Result<UntypedYaml, E> {
+            Ok(UntypedYaml::Scalar(value.to_string()))
         }
     )*};
 }
 
-impl<'de> Deserialize<'de> for RawYaml {
+impl<'de> Deserialize<'de> for UntypedYaml {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RawYamlVisitor;
+        struct UntypedYamlVisitor;
 
-        impl<'de> Visitor<'de> for RawYamlVisitor {
-            type Value = RawYaml;
+        impl<'de> Visitor<'de> for UntypedYamlVisitor {
+            type Value = UntypedYaml;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
 
-            visit_scalars! {
+            impl_scalar_visitors! {
                 visit_bool: bool, visit_i64: i64, visit_i128: i128, visit_u64: u64, visit_u128: u128,
                 visit_f64: f64, visit_str: &str
             }
 
-            fn visit_unit<E>(self) -> Result<RawYaml, E> {
-                Ok(RawYaml::Null)
+            fn visit_unit<E>(self) -> Result<UntypedYaml, E> {
+                Ok(UntypedYaml::Null)
             }
 
-            fn visit_none<E>(self) -> Result<RawYaml, E> {
-                Ok(RawYaml::Null)
+            fn visit_none<E>(self) -> Result<UntypedYaml, E> {
+                Ok(UntypedYaml::Null)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<RawYaml, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<UntypedYaml, A::Error> {
                 let mut list = Vec::new();
                 while let Some(item) = items.next_element()? {
                     list.push(item);
                 }
-                Ok(RawYaml::List(list))
+                Ok(UntypedYaml::List(list))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<RawYaml, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<UntypedYaml, A::Error> {
                 let mut map = Vec::new();
                 while let Some(entry) = entries.next_entry()? {
                     map.push(entry);
                 }
-                Ok(RawYaml::Map(map))
+                Ok(UntypedYaml::Map(map))
             }
         }
 
-        deserializer.deserialize_any(RawYamlVisitor)
+        deserializer.deserialize_any(UntypedYamlVisitor)
     }
 }

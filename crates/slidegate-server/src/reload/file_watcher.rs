@@ -1,7 +1,7 @@
-//! Detects changes of a file or of the files of a folder, and whether they are still being written.
+//! Detects changes of a file, or of the files in a folder, and whether they are still being written.
 //!
-//! Directories are watched instead of files. If a file is replaced by a rename, or a symbolic link on its path is
-//! switched as Kubernetes does, the previous file receives no event.
+//! The watched objects are the directories that contain the files, not the files. If a file is replaced by a rename, or
+//! Kubernetes switches a symbolic link on its path, a watch on the previous file reports no event.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,27 +13,28 @@ use tracing::warn;
 
 use super::watched_paths::WatchedPaths;
 
-/// Whether the system reports when a written file is closed.
+/// Whether the operating system reports an event when a process closes a file that it has written.
 const HAS_CLOSE_EVENTS: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// Maximum number of attempts to resolve a path that keeps changing.
+/// Maximum number of attempts to resolve a path while symbolic links or directories on it keep changing.
 const MAX_RESOLVE_ATTEMPTS: usize = 10;
 
-/// Watches a file or a folder of files.
+/// A watcher of one file, or of all configuration files in a folder.
 pub struct FileWatcher {
     path: PathBuf,
     watched_paths: WatchedPaths,
-    /// `None` if the system has no watchers left.
+    /// The watcher of the operating system, or `None` if it could not be created.
     watcher: Option<RecommendedWatcher>,
     watched_directories: BTreeSet<PathBuf>,
-    /// Directories that cannot be watched and have been logged.
+    /// Directories that could not be watched. The failure of each has been logged.
     failed_directories: BTreeSet<PathBuf>,
-    /// Files that have been written to and not closed yet.
+    /// Watched files that a process has written to and not closed yet.
     files_being_written: BTreeSet<PathBuf>,
 }
 
 impl FileWatcher {
-    /// Starts to watch a path. `events` also receives events of other files in the same directories.
+    /// Starts to watch a file or a folder. `events` receives all events in the watched directories, including events of
+    /// other files.
     pub fn new(path: &Path, events: impl EventHandler) -> io::Result<Self> {
         let watcher = notify::recommended_watcher(events);
         let mut file_watcher = Self {
@@ -48,12 +49,13 @@ impl FileWatcher {
         Ok(file_watcher)
     }
 
-    /// Returns whether a file has been written to and not closed yet.
+    /// Returns `true` if a process has written to a watched file and not closed it yet.
     pub fn is_being_written(&self) -> bool {
         !self.files_being_written.is_empty()
     }
 
-    /// Updates the watches after an event. Returns whether the file may have changed and is complete.
+    /// Updates the watches after a file system event. Returns `true` if a watched file may have changed and is
+    /// completely written.
     pub fn on_event(&mut self, event: &notify::Result<Event>) -> bool {
         // Events were lost: anything may have changed.
         let Some(event) = event.as_ref().ok().filter(|event| !event.need_rescan()) else {
@@ -62,8 +64,8 @@ impl FileWatcher {
             return true;
         };
         let has_changed = event.paths.iter().fold(false, |any_changed, path| {
-            self.remove_lost_directory(path, event.kind)
-                | self.update_entry(path, event.kind)
+            self.unwatch_lost_directory(path, event.kind)
+                | self.update_files_being_written(path, event.kind)
                 | any_changed
         });
         if has_changed {
@@ -73,8 +75,8 @@ impl FileWatcher {
     }
 
     /// Stops watching a directory that was removed or renamed, because another directory may have its path now. Returns
-    /// whether it was watched.
-    fn remove_lost_directory(&mut self, path: &Path, kind: EventKind) -> bool {
+    /// `true` if the directory was watched.
+    fn unwatch_lost_directory(&mut self, path: &Path, kind: EventKind) -> bool {
         let is_removed =
             matches!(kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
         let was_watched = is_removed && self.watched_directories.remove(path);
@@ -85,8 +87,9 @@ impl FileWatcher {
         was_watched
     }
 
-    /// Updates the set of files being written. Returns whether a watched file has changed and is complete.
-    fn update_entry(&mut self, path: &Path, kind: EventKind) -> bool {
+    /// Updates the set of files that are being written, after an event of the given kind. Returns `true` if `path` is a
+    /// watched file that has changed and is completely written.
+    fn update_files_being_written(&mut self, path: &Path, kind: EventKind) -> bool {
         if !self.watched_paths.contains(path) {
             return false;
         }
@@ -106,7 +109,8 @@ impl FileWatcher {
         !is_being_written
     }
 
-    /// Resolves the path, and watches all directories on it, until it no longer changes.
+    /// Resolves the watched path, and watches all directories on which it depends. Repeats this until the resolved path
+    /// no longer changes, at most [`MAX_RESOLVE_ATTEMPTS`] times.
     fn update_watches(&mut self) {
         for _ in 0..MAX_RESOLVE_ATTEMPTS {
             let watched_paths = WatchedPaths::from_path(&self.path);

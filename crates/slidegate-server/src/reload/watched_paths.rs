@@ -1,4 +1,4 @@
-//! The directory entries that determine which file a path leads to, including symbolic links.
+//! Resolves a path to the directory entries that determine the file to which it leads, including symbolic links.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,20 +6,23 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::ratelimit_config::folder;
 
-/// Maximum number of symbolic links to follow, the same as in Linux.
+/// Maximum number of symbolic links to follow on one path, the same as in Linux.
 const MAX_LINKS: usize = 40;
 
-/// The directory entries that a path depends on: the symbolic links on it, and the final file, or the first missing
-/// entry. The directories of the entries contain no symbolic links.
+/// The directory entries that determine the file to which a path leads: the symbolic links on the path, and the final
+/// file, or the first missing entry. The path of each entry is resolved, so its directory is not reached through
+/// symbolic links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedPaths {
     entries: Vec<PathBuf>,
-    /// The resolved folder, if the path is a folder. Its policy files count, including new ones.
+    /// The resolved folder, or `None` if the path leads to a file. All configuration files in the folder are watched,
+    /// including new ones.
     folder: Option<PathBuf>,
 }
 
 impl WatchedPaths {
-    /// Resolves an absolute path, and if it is a folder, each of its files.
+    /// Resolves an absolute path. If it leads to a folder, also resolves the path of each configuration file in the
+    /// folder.
     pub fn from_path(path: &Path) -> Self {
         let mut watched_paths = Self::from_file(path);
         if path.is_dir() {
@@ -32,7 +35,7 @@ impl WatchedPaths {
         watched_paths
     }
 
-    /// Resolves an absolute path to a single file.
+    /// Resolves an absolute path that leads to a single file.
     pub fn from_file(path: &Path) -> Self {
         let (mut entries, mut resolved, mut remaining) =
             (Vec::new(), PathBuf::new(), path.to_owned());
@@ -66,7 +69,7 @@ impl WatchedPaths {
         Self { entries, folder: None }
     }
 
-    /// Returns whether an entry is one of the watched paths.
+    /// Returns `true` if `entry` is a watched directory entry, or a configuration file in the watched folder.
     pub fn contains(&self, entry: &Path) -> bool {
         let is_in_folder = || {
             entry.parent() == self.folder.as_deref()
@@ -75,7 +78,7 @@ impl WatchedPaths {
         self.entries.iter().any(|own| own == entry) || (self.folder.is_some() && is_in_folder())
     }
 
-    /// Returns the directories that contain the entries.
+    /// Returns the directories to watch: the directories that contain the entries, and the folder.
     pub fn directories(&self) -> BTreeSet<&Path> {
         let parents = self.entries.iter().filter_map(|entry| entry.parent());
         parents.chain(self.folder.as_deref()).collect()
@@ -88,8 +91,8 @@ mod tests {
 
     use super::*;
 
-    /// Creates an empty directory, and returns its path without links.
-    fn empty_directory(name: &str) -> PathBuf {
+    /// Creates an empty temporary directory, and returns its path without symbolic links.
+    fn create_empty_directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
@@ -97,13 +100,13 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_entries(path: &Path, entries: &[PathBuf]) {
+    fn assert_watched_entries(path: &Path, entries: &[PathBuf]) {
         assert_eq!(WatchedPaths::from_file(path).entries, entries);
     }
 
     #[test]
-    fn links_and_their_targets_are_watched() {
-        let root = empty_directory("trail");
+    fn symbolic_links_and_targets_are_watched() {
+        let root = create_empty_directory("trail");
         let (mounted, first) = (root.join("mounted"), root.join("mounted/..2026_1"));
         fs::create_dir_all(&first).unwrap();
         fs::write(first.join("policy.yaml"), "").unwrap();
@@ -112,10 +115,10 @@ mod tests {
         symlink(&mounted, root.join("elsewhere")).unwrap();
         let in_mounted =
             [mounted.join("policy.yaml"), mounted.join("..data"), first.join("policy.yaml")];
-        assert_entries(&mounted.join("policy.yaml"), &in_mounted);
+        assert_watched_entries(&mounted.join("policy.yaml"), &in_mounted);
         let over_link = [&[root.join("elsewhere")], &in_mounted[..]].concat();
-        assert_entries(&root.join("./elsewhere/policy.yaml"), &over_link);
-        assert_entries(
+        assert_watched_entries(&root.join("./elsewhere/policy.yaml"), &over_link);
+        assert_watched_entries(
             &root.join("elsewhere/../mounted/..data/policy.yaml"),
             &[&over_link[..1], &in_mounted[1..]].concat(),
         );
@@ -126,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn folder_contains_current_and_new_files() {
-        let root = empty_directory("trail-of-folder");
+    fn watched_folder_includes_new_config_files() {
+        let root = create_empty_directory("trail-of-folder");
         let (mounted, data) = (root.join("mounted"), root.join("mounted/..2026_1"));
         fs::create_dir_all(&data).unwrap();
         fs::write(data.join("a.yaml"), "").unwrap();
@@ -147,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn missing_entry_ends_resolution() {
-        let root = empty_directory("no-trail");
-        assert_entries(&root.join("a/b/c"), &[root.join("a")]);
+    fn path_resolution_ends_at_missing_entry() {
+        let root = create_empty_directory("no-trail");
+        assert_watched_entries(&root.join("a/b/c"), &[root.join("a")]);
         symlink("a/b", root.join("link")).unwrap();
-        assert_entries(&root.join("link/c"), &[root.join("link"), root.join("a")]);
+        assert_watched_entries(&root.join("link/c"), &[root.join("link"), root.join("a")]);
         fs::write(root.join("file"), "").unwrap();
-        assert_entries(&root.join("file/c"), &[root.join("file")]);
+        assert_watched_entries(&root.join("file/c"), &[root.join("file")]);
         symlink("circle", root.join("circle")).unwrap();
         assert_eq!(WatchedPaths::from_file(&root.join("circle")).entries.len(), MAX_LINKS + 1);
         fs::remove_dir_all(root).unwrap();

@@ -1,44 +1,45 @@
-//! Compares the decisions of a limit with an exact log of each key.
+//! Compares the decisions of a limit with an exact log, which keeps every charge of a key within the last window.
 //!
-//! The exact log of a key contains the units that the limit itself admitted within the last window. It has capacity for
-//! a request if the total would be at most `max`. All algorithms are compared with this log, including `token_bucket`,
-//! whose burst exceeds `max` in a window by design.
+//! The exact log of a key contains the units that the limit itself charged. It has capacity for a request if the units
+//! in the window plus the required units are at most `max`. All algorithms are compared with this log, including
+//! `token_bucket`, whose burst exceeds `max` in a window by design.
 
 use slidegate::{Quota, Timestamp};
 
 use super::exact_log::ExactLog;
 use super::key_counts::ByHash;
 
-/// Minimum number of logs before idle ones are removed.
-const MIN_SWEEP_KEYS: usize = 1024;
+/// Minimum number of exact logs before the logs of idle keys are removed.
+const MIN_LOGS_BEFORE_SWEEP: usize = 1024;
 
-/// A limit compared with an exact log of each of its keys.
+/// The accuracy of one limit, measured by an exact log for each of its keys. An exact log keeps every charge within the
+/// last window.
 #[derive(Default)]
 pub struct LimitAccuracy {
     logs: ByHash<ExactLog<1>>,
-    /// Number of logs at which idle ones are removed next.
+    /// Number of exact logs at which the logs of idle keys are removed next.
     sweep_threshold: usize,
     pub deviation: Deviation,
     pub worst: WindowPeak,
 }
 
-/// Numbers of decisions that differ from the exact log.
+/// Numbers of decisions of a limit that differ from an exact log, which keeps every charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deviation {
-    /// Requests for which the limit had capacity although the window was full.
+    /// Number of requests for which the limit had capacity although the exact log had none.
     pub false_allows: u64,
-    /// Requests for which the limit had no capacity although the window did.
+    /// Number of requests for which the limit had no capacity although the exact log had some.
     pub false_denies: u64,
 }
 
-/// The most units that one key received within any window, and the max of the limit at that time.
+/// The most units that one key received within any window, and the `max` of the limit at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowPeak {
     pub units: u64,
     pub max: u64,
 }
 
-/// The result of a limit for one request.
+/// The result of one limit for one request of a key.
 #[derive(Clone, Copy)]
 pub struct LimitObservation {
     pub quota: Quota,
@@ -47,12 +48,13 @@ pub struct LimitObservation {
     pub fits: bool,
     /// Number of units that must be available for the request.
     pub required: u64,
-    /// Number of units that the limit charged. Zero if another limit denied the request.
+    /// Number of units that the limit charged for the request. 0 if another limit denied the request.
     pub charged: u64,
 }
 
 impl LimitAccuracy {
-    /// Compares the result of the limit for a request of a key. Returns whether an exact log has capacity.
+    /// Compares the result of the limit for a request of `key` with the exact log of the key, and adds the charged
+    /// units to the log. Returns `true` if the exact log has capacity for the request.
     pub fn record(&mut self, key: u64, observation: LimitObservation) -> bool {
         let (now_us, max) = (observation.at.as_micros(), observation.quota.max());
         let window_us = window_length_us(observation.quota);
@@ -62,14 +64,15 @@ impl LimitAccuracy {
         self.deviation.record(observation.fits, has_capacity);
         if observation.charged > 0 {
             let charged = u32::try_from(observation.charged).unwrap_or(u32::MAX);
-            let [units] = self.log_mut(key, now_us, window_us).add(now_us, charged, &[window_us]);
-            self.worst = self.worst.larger_share(WindowPeak { units: units.into(), max });
+            let [units] =
+                self.get_or_create_log(key, now_us, window_us).add(now_us, charged, &[window_us]);
+            self.worst = self.worst.with_larger_share(WindowPeak { units: units.into(), max });
         }
         has_capacity
     }
 
-    fn log_mut(&mut self, key: u64, now_us: u64, window_us: u64) -> &mut ExactLog<1> {
-        if self.logs.len() >= self.sweep_threshold.max(MIN_SWEEP_KEYS)
+    fn get_or_create_log(&mut self, key: u64, now_us: u64, window_us: u64) -> &mut ExactLog<1> {
+        if self.logs.len() >= self.sweep_threshold.max(MIN_LOGS_BEFORE_SWEEP)
             && !self.logs.contains_key(&key)
         {
             // After a sweep, every remaining log has units in its window, and the next sweep runs when their number has
@@ -83,7 +86,8 @@ impl LimitAccuracy {
 }
 
 impl Deviation {
-    /// Compares one decision.
+    /// Counts one decision. `fits` is `true` if the limit has capacity for the request, `has_capacity` if the exact log
+    /// has.
     pub fn record(&mut self, fits: bool, has_capacity: bool) {
         self.false_allows += u64::from(fits && !has_capacity);
         self.false_denies += u64::from(!fits && has_capacity);
@@ -91,17 +95,18 @@ impl Deviation {
 }
 
 impl WindowPeak {
-    /// Returns the peak with the larger share of its max.
-    fn larger_share(self, other: Self) -> Self {
+    /// Returns the one of two peaks that is the larger share of its `max`.
+    fn with_larger_share(self, other: Self) -> Self {
         if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
     }
 
-    /// Returns the share of max in percent, rounded up, so that more than max is never shown as 100 %.
+    /// Returns the units as a percentage of `max`, or `None` if `max` is 0. The percentage is rounded up, so that more
+    /// than `max` is never shown as 100 %.
     pub fn percent(self) -> Option<u64> {
         (self.max > 0).then(|| (self.units * 100).div_ceil(self.max))
     }
 
-    /// Returns the number of units above max.
+    /// Returns the number of units above `max`, or 0.
     pub fn units_over_max(self) -> u64 {
         self.units.saturating_sub(self.max)
     }
@@ -120,14 +125,15 @@ mod tests {
 
     use super::*;
 
-    fn quota(text: &str) -> Quota {
+    fn parse_quota(text: &str) -> Quota {
         text.parse().unwrap()
     }
 
     proptest! {
-        /// Compares arbitrary results, even implausible ones, with a direct computation.
+        /// Compares the measured accuracy for random results of a limit, even impossible ones, with a direct
+        /// computation.
         #[test]
-        fn accuracy_matches_direct_computation(
+        fn limit_accuracy_matches_direct_computation(
             requests in proptest::collection::vec(
                 (0..3u64, 0..4u64, 1..3u64, any::<bool>(), any::<bool>()),
                 0..300,
@@ -150,7 +156,7 @@ mod tests {
                     worst = worst.max(inside + charged);
                 }
                 let at = Timestamp::from_secs(now);
-                let observation = LimitObservation { quota: quota("3/10s"), at, fits, required: cost, charged };
+                let observation = LimitObservation { quota: parse_quota("3/10s"), at, fits, required: cost, charged };
                 prop_assert_eq!(accuracy.record(key, observation), has_capacity);
             }
             prop_assert_eq!(accuracy.deviation, expected);
@@ -159,23 +165,23 @@ mod tests {
     }
 
     #[test]
-    fn idle_keys_are_removed() {
+    fn logs_of_idle_keys_are_removed() {
         let mut accuracy = LimitAccuracy::default();
         for key in 0..100_000 {
             let at = Timestamp::from_secs(key / 100);
-            let quota = quota("1/10s");
+            let quota = parse_quota("1/10s");
             accuracy
                 .record(key, LimitObservation { quota, at, fits: true, required: 1, charged: 1 });
         }
         // At any time, a thousand keys have units in their window.
-        assert!(accuracy.logs.len() <= 2 * MIN_SWEEP_KEYS, "{}", accuracy.logs.len());
+        assert!(accuracy.logs.len() <= 2 * MIN_LOGS_BEFORE_SWEEP, "{}", accuracy.logs.len());
     }
 
     #[test]
-    fn worst_window_has_largest_share() {
+    fn worst_window_has_largest_share_of_max() {
         let peak = |units, max| WindowPeak { units, max };
-        assert_eq!(WindowPeak::default().larger_share(peak(1, 100)), peak(1, 100));
-        assert_eq!(peak(14, 10).larger_share(peak(120, 100)), peak(14, 10));
+        assert_eq!(WindowPeak::default().with_larger_share(peak(1, 100)), peak(1, 100));
+        assert_eq!(peak(14, 10).with_larger_share(peak(120, 100)), peak(14, 10));
         assert_eq!((peak(14, 10).percent(), peak(14, 10).units_over_max()), (Some(140), 4));
         assert_eq!(peak(1001, 1000).percent(), Some(101));
         assert_eq!(peak(0, 0).percent(), None);

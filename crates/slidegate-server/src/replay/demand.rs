@@ -1,32 +1,34 @@
-//! Measures the demand of clients regardless of the decisions: the maximum number of requests of each client within a
-//! second, a minute, a day.
+//! Measures the demand of clients: the maximum number of requests of each client within one second, ten seconds, a
+//! minute, an hour, and a day. Denied requests are included.
 
 use slidegate::Timestamp;
 
 use super::exact_log::ExactLog;
 use super::key_counts::ByHash;
 
-/// The windows for which limits are suggested, in microseconds, shortest first.
+/// The lengths of the windows for which demand is measured and limits are suggested, in microseconds, shortest first.
 pub const WINDOWS_US: [u64; 5] = [1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
-/// Minimum number of clients before memory is released.
-const MIN_SWEEP_CLIENTS: usize = 1024;
+/// Minimum number of requests between two sweeps. A sweep releases the memory of expired requests.
+const MIN_REQUESTS_BETWEEN_SWEEPS: usize = 1024;
 
-/// Minimum time between two sweeps. Much shorter than a day, so that memory of expired requests is released soon.
+/// Minimum time between two sweeps, in microseconds. A sweep releases the memory of requests older than a day. The
+/// interval is much shorter than a day, so that the memory is released soon.
 const SWEEP_INTERVAL_US: u64 = 3_600_000_000;
 
-/// The demand of each client of a rule.
+/// The demand of each client of a rule: its maximum number of requests in windows of several lengths.
 #[derive(Default)]
 pub struct Demand {
-    /// The index of each client in `clients`. A map of small indices grows faster than a map of clients.
+    /// The index in `clients` of each client, by the hash of its key. A map of small indices grows faster than a map of
+    /// whole clients.
     client_indices: ByHash<u32>,
     clients: Vec<ClientDemand>,
-    /// Number of requests since the last sweep.
+    /// Number of requests since the last sweep, which released the memory of expired requests.
     requests_since_sweep: usize,
     swept_at_us: u64,
 }
 
-/// The requests of a client within the last day, and its peaks.
+/// The requests of one client within the last day, and its maximum number of requests in a window of each length.
 #[derive(Default)]
 struct ClientDemand {
     recent: ExactLog<{ WINDOWS_US.len() }>,
@@ -34,18 +36,20 @@ struct ClientDemand {
 }
 
 impl Demand {
-    /// Records one request of a client.
+    /// Records one request of a client. `client` is the hash of its key.
     pub fn record(&mut self, client: u64, at: Timestamp) {
         let now_us = at.as_micros();
-        self.client_mut(client).record(now_us);
+        self.get_or_create_client(client).record_request(now_us);
         self.requests_since_sweep += 1;
         let is_sweep_due = now_us.saturating_sub(self.swept_at_us) > SWEEP_INTERVAL_US;
-        if is_sweep_due && self.requests_since_sweep > self.clients.len().max(MIN_SWEEP_CLIENTS) {
-            self.sweep(now_us);
+        if is_sweep_due
+            && self.requests_since_sweep > self.clients.len().max(MIN_REQUESTS_BETWEEN_SWEEPS)
+        {
+            self.release_expired_memory(now_us);
         }
     }
 
-    fn client_mut(&mut self, client: u64) -> &mut ClientDemand {
+    fn get_or_create_client(&mut self, client: u64) -> &mut ClientDemand {
         let client_index = *self.client_indices.entry(client).or_insert_with(|| {
             self.clients.push(ClientDemand::default());
             self.clients.len() as u32 - 1
@@ -53,8 +57,8 @@ impl Demand {
         &mut self.clients[client_index as usize]
     }
 
-    /// Returns the maximum number of requests of each client in any window of length [`WINDOWS_US`]`[window_index]`,
-    /// sorted.
+    /// Returns the maximum number of requests of each client in any window of length [`WINDOWS_US`]`[window_index]`, in
+    /// ascending order.
     pub fn peaks(&self, window_index: usize) -> Vec<u32> {
         let mut peaks: Vec<u32> =
             self.clients.iter().map(|client| client.peaks[window_index]).collect();
@@ -62,9 +66,9 @@ impl Demand {
         peaks
     }
 
-    /// Releases the memory of requests older than a day. There are at least as many requests between two sweeps as
-    /// clients, so the amortized cost per request is one client.
-    fn sweep(&mut self, now_us: u64) {
+    /// Releases the memory of requests older than a day, for all clients. At least as many requests as clients are
+    /// recorded between two sweeps, so the amortized cost per request is one client.
+    fn release_expired_memory(&mut self, now_us: u64) {
         (self.requests_since_sweep, self.swept_at_us) = (0, now_us);
         for client in &mut self.clients {
             client.recent.release_memory(now_us, &WINDOWS_US);
@@ -73,7 +77,7 @@ impl Demand {
 }
 
 impl ClientDemand {
-    fn record(&mut self, now_us: u64) {
+    fn record_request(&mut self, now_us: u64) {
         let units = self.recent.add(now_us, 1, &WINDOWS_US);
         for (peak, units) in self.peaks.iter_mut().zip(units) {
             *peak = units.max(*peak);
@@ -89,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn peak_is_maximum_over_all_windows(
+        fn client_peak_is_maximum_over_all_windows(
             steps in proptest::collection::vec((0..3u64, prop_oneof![0..3u64, 0..90u64, 0..90_000u64]), 1..200),
         ) {
             let (mut demand, mut now, mut requests) = (Demand::default(), 0, vec![vec![]; 3]);
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_client_keeps_only_its_peaks() {
+    fn idle_client_keeps_only_peaks() {
         let mut demand = Demand::default();
         for day in 0..100 {
             (0..100)

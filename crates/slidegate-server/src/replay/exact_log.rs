@@ -1,25 +1,26 @@
-//! An exact log of the units of one key within the last windows.
+//! An exact log, which keeps all units of one key within the last windows.
 //!
 //! Access logs have a resolution of one second, so units of the same time share one entry of 16 bytes.
 
 use std::collections::VecDeque;
 
-/// Counts the units of one key over `N` windows at once. Each window is the interval `(now - length, now]`.
+/// A log that counts the units of one key exactly, over `N` windows of different lengths. Each window is the interval
+/// `(now - length, now]`.
 #[derive(Debug)]
 pub struct ExactLog<const N: usize> {
-    /// Entries in order of time, oldest first.
+    /// The units of each point in time, oldest first.
     entries: VecDeque<TimedUnits>,
     windows: [WindowCursor; N],
 }
 
-/// The units of one point in time.
+/// The number of units that were added at one point in time.
 #[derive(Debug)]
 struct TimedUnits {
     at_us: u64,
     units: u32,
 }
 
-/// The entries within one window: all entries from index `first` on.
+/// The position of a window in the log: it contains all entries from index `first` on, and `units` is their sum.
 #[derive(Clone, Copy, Debug, Default)]
 struct WindowCursor {
     first: u32,
@@ -33,17 +34,17 @@ impl<const N: usize> Default for ExactLog<N> {
 }
 
 impl<const N: usize> ExactLog<N> {
-    /// Returns the units in each window that ends now. Like in the store, the time of a key never goes back behind its
-    /// newest entry: an earlier `now` is replaced by that time.
+    /// Returns the number of units in each window that ends at `now_us`. Like in the store, the time of a key never
+    /// goes back behind its newest entry: an earlier `now_us` is replaced by the time of that entry.
     pub fn units_in_windows(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
         let now_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         for (window, length_us) in self.windows.iter_mut().zip(lengths_us) {
-            window.move_to(now_us, *length_us, &self.entries);
+            window.move_window_end(now_us, *length_us, &self.entries);
         }
         self.windows.map(|window| window.units)
     }
 
-    /// Adds units, and returns the units in each window.
+    /// Adds units at the time `now_us`, and returns the number of units in each window that ends then.
     pub fn add(&mut self, now_us: u64, units: u32, lengths_us: &[u64; N]) -> [u32; N] {
         let at_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         self.units_in_windows(at_us, lengths_us);
@@ -61,7 +62,7 @@ impl<const N: usize> ExactLog<N> {
         self.windows.map(|window| window.units)
     }
 
-    /// Releases the memory of expired entries. Returns whether any entries remain.
+    /// Removes the entries that are in no window, and releases their memory. Returns `true` if any entries remain.
     pub fn release_memory(&mut self, now_us: u64, lengths_us: &[u64; N]) -> bool {
         self.units_in_windows(now_us, lengths_us);
         self.remove_expired();
@@ -72,13 +73,13 @@ impl<const N: usize> ExactLog<N> {
         !self.entries.is_empty()
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of entries. Each entry is one point in time.
     #[cfg(test)]
     pub fn entry_count(&self) -> usize {
         self.entries.len()
     }
 
-    /// Removes the entries that are in no window.
+    /// Removes the entries that have left all windows.
     fn remove_expired(&mut self) {
         let expired = self.windows.iter().map(|window| window.first).min().unwrap_or_default();
         if expired > 0 {
@@ -89,8 +90,8 @@ impl<const N: usize> ExactLog<N> {
 }
 
 impl WindowCursor {
-    /// Moves the end of the window to `now_us`. Late log lines move it slightly backward.
-    fn move_to(&mut self, now_us: u64, length_us: u64, entries: &VecDeque<TimedUnits>) {
+    /// Moves the end of the window to the time `now_us`. Log lines that are not sorted can move it slightly backward.
+    fn move_window_end(&mut self, now_us: u64, length_us: u64, entries: &VecDeque<TimedUnits>) {
         let is_in_window = |entry: &&TimedUnits| entry.at_us.saturating_add(length_us) > now_us;
         while let Some(before) = self.first.checked_sub(1)
             && let Some(entry) = entries.get(before as usize).filter(is_in_window)
@@ -113,10 +114,10 @@ mod tests {
 
     use super::*;
 
-    const LENGTHS: [u64; 3] = [1, 5, 30];
+    const WINDOW_LENGTHS_US: [u64; 3] = [1, 5, 30];
 
     proptest! {
-        /// Includes times that go backward.
+        /// Compares the counts in all windows with a direct computation, at random times that may go backward.
         #[test]
         fn window_units_match_direct_computation(
             steps in proptest::collection::vec((-9..12i64, any::<bool>()), 0..200),
@@ -125,20 +126,20 @@ mod tests {
             let (mut now, mut added) = (50, Vec::<u64>::new());
             let expected = |added: &[u64], now: u64| {
                 let now = added.last().map_or(now, |&newest| newest.max(now));
-                LENGTHS.map(|length| added.iter().filter(|&&at| at + length > now).count() as u32)
+                WINDOW_LENGTHS_US.map(|length| added.iter().filter(|&&at| at + length > now).count() as u32)
             };
             for (step, adds) in steps {
                 // Most steps are small, so that windows fill up.
                 now = u64::saturating_add_signed(now, if step % 2 == 0 { step / 4 } else { step });
-                prop_assert_eq!(log.units_in_windows(now, &LENGTHS), expected(&added, now));
+                prop_assert_eq!(log.units_in_windows(now, &WINDOW_LENGTHS_US), expected(&added, now));
                 if adds {
                     added.push(added.last().map_or(now, |&newest| newest.max(now)));
-                    prop_assert_eq!(log.add(now, 1, &LENGTHS), expected(&added, now));
+                    prop_assert_eq!(log.add(now, 1, &WINDOW_LENGTHS_US), expected(&added, now));
                 }
             }
             let newest = added.last().copied().unwrap_or_default();
-            prop_assert_eq!(log.release_memory(newest + 29, &LENGTHS), !added.is_empty());
-            prop_assert!(!log.release_memory(newest + 30, &LENGTHS));
+            prop_assert_eq!(log.release_memory(newest + 29, &WINDOW_LENGTHS_US), !added.is_empty());
+            prop_assert!(!log.release_memory(newest + 30, &WINDOW_LENGTHS_US));
         }
     }
 

@@ -1,8 +1,8 @@
 //! Counts requests and denials per key, and finds the keys with the most denials.
 //!
-//! The number of requests of a denied key is only known if the key is counted from its first request on. So all keys
-//! are counted, identified by a 64-bit hash, in 24 bytes each, and at most as many as the store holds. Names and values
-//! are stored only for denied keys.
+//! The number of requests of a denied key includes the requests before its first denial. So all keys must be counted
+//! from the start: each is identified by a 64-bit hash in 24 bytes, and there are at most as many keys as the store
+//! holds. Attribute names and values are stored only for denied keys.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,10 +12,10 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use foldhash::quality::RandomState;
 use serde::Serialize;
 
-/// A map by the hashes of keys.
+/// A map from the hash of a key to a value.
 pub type ByHash<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
-/// Counters of keys, up to a maximum number of keys.
+/// The numbers of requests and denials of each key, up to a maximum number of keys.
 #[derive(Default)]
 pub struct KeyCounts {
     max_keys: usize,
@@ -25,7 +25,7 @@ pub struct KeyCounts {
     uncounted: u64,
 }
 
-/// The number of requests and denials of a key.
+/// The numbers of requests and denials of one key.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct KeyCount {
     #[serde(rename = "asked")]
@@ -33,7 +33,7 @@ pub struct KeyCount {
     pub denied: u64,
 }
 
-/// The position of a rule in the policy, and the names and values of a key.
+/// A key of a rule: the position of the rule in the policy, and the attribute names and values of the key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleKey {
     pub rule: usize,
@@ -41,12 +41,13 @@ pub struct RuleKey {
 }
 
 impl KeyCounts {
-    /// Creates counters for at most `max_keys` keys.
+    /// Creates empty counts for at most `max_keys` keys.
     pub fn new(max_keys: usize) -> Self {
         Self { max_keys, ..Self::default() }
     }
 
-    /// Counts one request of a key. Returns the hash of the key, or `None` if there is no capacity for another key.
+    /// Counts one request of a key, which is given by its rule and its attribute names and values. Returns the hash of
+    /// the key, or `None` if the key is new and the maximum number of keys is reached.
     pub fn count_request<'v>(
         &mut self,
         rule: usize,
@@ -64,7 +65,7 @@ impl KeyCounts {
         Some(hash)
     }
 
-    /// Counts one denial of a key.
+    /// Counts one denial of a key. `hash` is the result of `count_request` for the same key.
     pub fn count_denial<'v>(
         &mut self,
         hash: u64,
@@ -78,7 +79,8 @@ impl KeyCounts {
             .or_insert_with(|| RuleKey { rule, values: values.map(to_owned_pair).collect() });
     }
 
-    /// Returns the keys with the most denials. Among equal numbers, the key with more requests comes first.
+    /// Returns the `max_keys` keys with the most denials, sorted by denials. Among equal numbers, the key with more
+    /// requests comes first.
     pub fn most_denied(&self, max_keys: usize) -> Vec<(&RuleKey, KeyCount)> {
         let mut denied: Vec<_> =
             self.denied.iter().map(|(hash, key)| (key, self.counts[hash])).collect();
@@ -89,7 +91,7 @@ impl KeyCounts {
         denied
     }
 
-    /// Returns the number of requests of keys that exceeded the capacity.
+    /// Returns the number of requests that were not counted, because their keys exceeded the maximum number of keys.
     pub fn uncounted(&self) -> u64 {
         self.uncounted
     }
@@ -99,7 +101,7 @@ impl KeyCounts {
 mod tests {
     use super::*;
 
-    fn count(keys: &mut KeyCounts, rule: usize, values: &[&str], denied: bool) {
+    fn record_request(keys: &mut KeyCounts, rule: usize, values: &[&str], denied: bool) {
         let values = || values.iter().map(|&value| ("a", Cow::Borrowed(value)));
         if let Some(hash) = keys.count_request(rule, values())
             && denied
@@ -119,7 +121,7 @@ mod tests {
             (0, "a", true),
             (0, "c", false),
         ] {
-            count(&mut keys, rule, &[value], denied);
+            record_request(&mut keys, rule, &[value], denied);
         }
         let most_denied = keys.most_denied(2);
         let denials = most_denied
@@ -129,20 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_above_bound_are_not_counted() {
+    fn keys_beyond_max_keys_are_not_counted() {
         let mut keys = KeyCounts::new(1);
         for value in ["a", "b", "a", "b", "b"] {
-            count(&mut keys, 0, &[value], true);
+            record_request(&mut keys, 0, &[value], true);
         }
         assert_eq!(keys.most_denied(9).len(), 1);
         assert_eq!((keys.most_denied(9)[0].1.requests, keys.uncounted()), (2, 3));
     }
 
     #[test]
-    fn adjacent_values_do_not_collide() {
+    fn value_boundaries_distinguish_keys() {
         let mut keys = KeyCounts::new(100);
-        count(&mut keys, 0, &["ab", "c"], true);
-        count(&mut keys, 0, &["a", "bc"], true);
+        record_request(&mut keys, 0, &["ab", "c"], true);
+        record_request(&mut keys, 0, &["a", "bc"], true);
         assert_eq!(keys.most_denied(9).len(), 2);
     }
 }

@@ -1,18 +1,20 @@
-//! Offsets of the values of a parsed line in its text, so that a stored line is not parsed again.
+//! Stores the byte offsets of the values of a parsed line in its text, so that a stored line need not be parsed again.
 
 use slidegate::Timestamp;
 
 use super::line::{Line, VALUE_COUNT};
 
-/// A parsed line without its text.
+/// A parsed line without its text. Several lines share one text buffer, and each line stores only the offsets of its
+/// values in it.
 pub struct LineOffsets {
     time: Timestamp,
-    /// Offset of the line in the shared text.
+    /// The byte offset of the line in the shared text buffer.
     line_start: usize,
     values: [ByteRange; VALUE_COUNT],
 }
 
-/// A range of bytes of a line. Represents a missing value if it begins after its end. Lines are far shorter than 4 GiB.
+/// The byte range of a value in its line. A range that begins after its end represents a missing value. 32 bits are
+/// sufficient, because lines are far shorter than 4 GiB.
 #[derive(Clone, Copy)]
 struct ByteRange {
     begin: u32,
@@ -20,7 +22,8 @@ struct ByteRange {
 }
 
 impl LineOffsets {
-    /// Creates the offsets of the values of a line. `line_start` is the offset of its text in the shared text.
+    /// Creates the offsets of the values of a line, which was parsed from `text`. `line_start` is the byte offset of
+    /// `text` in the shared text buffer.
     pub fn new(text: &str, line: &Line<'_>, line_start: usize) -> Self {
         let byte_range = |value: Option<&str>| {
             value.map_or(ByteRange::NONE, |value| ByteRange::new(text, value))
@@ -28,7 +31,7 @@ impl LineOffsets {
         Self { time: line.time, line_start, values: line.values().map(byte_range) }
     }
 
-    /// Returns the line, given the shared text.
+    /// Returns the line with its values. `text` is the shared text buffer.
     pub fn to_line<'a>(&self, text: &'a str) -> Line<'a> {
         let text = &text[self.line_start..];
         let value =

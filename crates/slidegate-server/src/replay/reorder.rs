@@ -1,7 +1,7 @@
-//! Sorts lines by their times.
+//! Sorts the lines of an access log by their times.
 //!
-//! Servers write a line when a request ends, and workers write at different moments, so a log is nearly sorted. It is
-//! sufficient to hold each line for a short period of the log's own time.
+//! A server writes a line when the request ends, and its workers write at different moments, so a log is nearly sorted.
+//! It is sufficient to hold each line until the times in the log have advanced by a short period.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,21 @@ use slidegate::Timestamp;
 use super::line::Line;
 use super::line_offsets::LineOffsets;
 
-/// Maximum number of pending lines. If it is exceeded, the earliest lines are released before their delay is over.
+/// Maximum number of lines that the buffer holds. If it is exceeded, the earliest lines are released before their delay
+/// is over.
 const MAX_PENDING_LINES: usize = 1_000_000;
 
-/// A buffer that releases lines in the order of their times.
+/// A buffer that delays log lines, and releases them in the order of their times.
 pub struct ReorderBuffer {
     max_delay_us: u64,
     pending: BTreeMap<Timestamp, LineBatch>,
     pending_lines: usize,
     newest: Timestamp,
-    /// Empty batches with allocated memory, for reuse.
+    /// Empty batches whose allocated memory is used for later lines.
     spare_batches: Vec<LineBatch>,
 }
 
-/// The lines of one point in time, in the order of the log.
+/// The log lines with one time, in the order of the log.
 #[derive(Default)]
 pub struct LineBatch {
     text: String,
@@ -31,7 +32,8 @@ pub struct LineBatch {
 }
 
 impl ReorderBuffer {
-    /// Creates a buffer that holds each line until a line has arrived that is `max_delay_us` microseconds later.
+    /// Creates a buffer that holds each line until it receives a line whose time is at least `max_delay_us`
+    /// microseconds later.
     pub fn new(max_delay_us: u64) -> Self {
         Self {
             max_delay_us,
@@ -42,7 +44,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Adds a line, which was parsed from `text`.
+    /// Adds a line to the buffer. The line was parsed from `text`.
     pub fn push(&mut self, text: &str, line: &Line<'_>) {
         self.newest = self.newest.max(line.time);
         self.pending_lines += 1;
@@ -54,7 +56,8 @@ impl ReorderBuffer {
         batch.push(text, line);
     }
 
-    /// Returns the lines of the earliest time, if no earlier line is expected any more.
+    /// Returns the lines with the earliest time if their delay is over, or if the buffer holds too many lines.
+    /// Otherwise returns `None`.
     pub fn pop_due(&mut self) -> Option<LineBatch> {
         let (earliest, _) = self.pending.first_key_value()?;
         let is_due =
@@ -62,14 +65,15 @@ impl ReorderBuffer {
         if is_due || self.pending_lines > MAX_PENDING_LINES { self.pop() } else { None }
     }
 
-    /// Returns the lines of the earliest time. For the end of the log.
+    /// Returns the lines with the earliest time even if their delay is not over, or `None` if the buffer is empty.
+    /// Called at the end of the log.
     pub fn pop(&mut self) -> Option<LineBatch> {
         let (_, batch) = self.pending.pop_first()?;
         self.pending_lines -= batch.lines.len();
         Some(batch)
     }
 
-    /// Takes a processed batch back, to reuse its memory.
+    /// Keeps a processed batch, so that its memory is used for later lines.
     pub fn recycle(&mut self, mut batch: LineBatch) {
         batch.text.clear();
         batch.lines.clear();
@@ -83,7 +87,7 @@ impl LineBatch {
         self.text.push_str(text);
     }
 
-    /// Returns the lines in the order of the log.
+    /// Returns the lines of the batch in the order of the log.
     pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
         self.lines.iter().map(|offsets| offsets.to_line(&self.text))
     }
@@ -94,8 +98,9 @@ mod tests {
     use super::*;
     use crate::replay::line;
 
-    /// Returns the order of lines with these seconds. The method of each line is its position in the input.
-    fn ordered(span: u64, seconds: &[u64]) -> Vec<String> {
+    /// Returns lines in the order in which the buffer releases them, each as `second.position`. The lines have the
+    /// given times in seconds, and `span` is the maximum delay in seconds.
+    fn release_order(span: u64, seconds: &[u64]) -> Vec<String> {
         let mut buffer = ReorderBuffer::new(span * 1_000_000);
         let mut out = Vec::new();
         let mut output = |batch: &LineBatch| {
@@ -123,13 +128,13 @@ mod tests {
 
     #[test]
     fn lines_are_released_in_time_order() {
-        assert_eq!(ordered(9, &[5, 3, 5, 4, 9]), ["3.1", "4.3", "5.0", "5.2", "9.4"]);
+        assert_eq!(release_order(9, &[5, 3, 5, 4, 9]), ["3.1", "4.3", "5.0", "5.2", "9.4"]);
     }
 
     #[test]
-    fn line_later_than_delay_is_out_of_order() {
-        assert_eq!(ordered(2, &[1, 5, 2, 9]), ["1.0", "2.2", "5.1", "9.3"]);
-        assert_eq!(ordered(2, &[1, 5, 8, 2]), ["1.0", "5.1", "2.3", "8.2"]);
-        assert_eq!(ordered(0, &[5, 3, 4]), ["5.0", "3.1", "4.2"]);
+    fn line_later_than_max_delay_stays_unsorted() {
+        assert_eq!(release_order(2, &[1, 5, 2, 9]), ["1.0", "2.2", "5.1", "9.3"]);
+        assert_eq!(release_order(2, &[1, 5, 8, 2]), ["1.0", "5.1", "2.3", "8.2"]);
+        assert_eq!(release_order(0, &[5, 3, 4]), ["5.0", "3.1", "4.2"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Passes the requests of access logs through a gate, on the clock of the logs.
+//! Replays the requests of access logs through a gate, at the times in the logs.
 
 use std::borrow::Cow;
 use std::io;
@@ -12,16 +12,17 @@ use super::source::{LogSource, NextLine};
 use super::stats::ReplayStats;
 use crate::durations::saturating_micros;
 
-/// Maximum number of bytes of an unparsable line in its error message.
+/// Maximum number of bytes of an unparsable line that its error message contains.
 const MAX_EXCERPT_BYTES: usize = 120;
 
-/// A replay of access logs with a policy.
+/// A replay of the requests in access logs with the rules of a policy.
 pub struct Replay<'a> {
     policy: &'a Policy,
     domain: &'a str,
     max_keys: usize,
     clock: ManualClock,
-    /// Created at the time of the first request, because the time of a store starts when it is created.
+    /// The gate that decides about the requests. Created at the time of the first request, because the time of a store
+    /// starts when it is created.
     gate: Option<Gate<MemoryStore<ManualClock>>>,
     reorder_buffer: ReorderBuffer,
     stats: ReplayStats,
@@ -30,24 +31,25 @@ pub struct Replay<'a> {
 /// The options of a replay.
 #[derive(Clone, Copy)]
 pub struct ReplayOptions {
-    /// Maximum number of keys that are counted at once.
+    /// Maximum number of keys that are counted at the same time.
     pub max_keys: usize,
-    /// Maximum lateness of a line, in the time of the log, with which it is still sorted.
+    /// Maximum difference between the time of a line and the newest earlier line, in the time of the log, with which
+    /// the line is still sorted.
     pub reorder: Duration,
-    /// Whether to measure the demand of clients, for suggestions.
+    /// Whether to measure the maximum number of requests of each client, from which limits are suggested.
     pub measure_demand: bool,
 }
 
-/// A line that cannot be parsed.
+/// A line of an access log that cannot be parsed.
 pub struct UnparsableLine {
     /// The number of the line in its log, starting at 1.
     pub number: u64,
-    /// The error, and the start of the line.
+    /// The error message, with the start of the line.
     pub reason: String,
 }
 
 impl<'a> Replay<'a> {
-    /// Creates a replay with the rules of a domain.
+    /// Creates a replay with the rules of one domain of a policy.
     pub fn new(policy: &'a Policy, domain: &'a str, options: ReplayOptions) -> Self {
         let ReplayOptions { max_keys, reorder, measure_demand } = options;
         Self {
@@ -61,12 +63,12 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns the results so far.
+    /// Returns the statistics of the requests that have been replayed so far.
     pub fn stats(&self) -> &ReplayStats {
         &self.stats
     }
 
-    /// Replays one log, and calls `on_unparsable` for each line that cannot be parsed.
+    /// Replays the requests of one log. Calls `on_unparsable` for each line that cannot be parsed.
     pub fn replay_log(
         &mut self,
         log: &mut LogSource,
@@ -86,13 +88,14 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Replays one line, or returns the reason for which it cannot be parsed.
+    /// Replays one line of a log. If the line cannot be parsed, returns the reason as the error.
     fn replay_line(&mut self, bytes: &[u8]) -> Result<(), String> {
         // A line with invalid UTF-8, for example in its user agent, still counts. `from_utf8` is tried first because it
         // is much faster.
         let text =
             str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-        let line = line::parse(&text).map_err(|error| format!("{error}: {}", excerpt(&text)))?;
+        let line = line::parse(&text)
+            .map_err(|error| format!("{error}: {}", escaped_line_start(&text)))?;
         self.reorder_buffer.push(&text, &line);
         while let Some(batch) = self.reorder_buffer.pop_due() {
             self.replay_batch(batch);
@@ -100,7 +103,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Replays the pending lines at the end of the last log.
+    /// Replays the lines that are still held for sorting. Called at the end of the last log.
     pub fn finish(&mut self) {
         while let Some(batch) = self.reorder_buffer.pop() {
             self.replay_batch(batch);
@@ -133,8 +136,8 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Returns the start of a line with escaped control characters.
-fn excerpt(text: &str) -> String {
+/// Returns the start of a line for an error message, with escaped control characters.
+fn escaped_line_start(text: &str) -> String {
     let start = &text[..text.floor_char_boundary(MAX_EXCERPT_BYTES)];
     format!("{start:?}{}", if start.len() < text.len() { "…" } else { "" })
 }
@@ -145,9 +148,9 @@ mod tests {
 
     use super::*;
 
-    /// Limits of every algorithm: whether it may have false allows, whether it may have false denies, and its maximum
-    /// units in any window.
-    const GUARANTEES: [(&str, bool, bool, u64); 7] = [
+    /// Limits of every algorithm. For each: whether it may allow a request that an exact log denies, whether it may
+    /// deny a request that an exact log allows, and its maximum number of units in any window.
+    const ALGORITHM_GUARANTEES: [(&str, bool, bool, u64); 7] = [
         ("{ max: 3, window: 10s, algorithm: sliding_log }", false, false, 3),
         ("{ max: 2, window: 1500ms, algorithm: sliding_log }", false, false, 2),
         ("{ max: 4, window: 13d, algorithm: sliding_log }", false, false, 4),
@@ -158,12 +161,12 @@ mod tests {
     ];
 
     proptest! {
-        /// Holds for every log, including late lines.
+        /// Compares each limit with its guarantees over random logs, including late lines.
         #[test]
-        fn algorithms_keep_their_guarantees(
+        fn algorithms_keep_guarantees_in_random_logs(
             requests in proptest::collection::vec((0..3u8, 0..5u64, 0..2u64), 0..150),
         ) {
-            for (limit, may_allow, may_deny, max_units) in GUARANTEES {
+            for (limit, may_allow, may_deny, max_units) in ALGORITHM_GUARANTEES {
                 let yaml = format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]");
                 let policy = Policy::from_yaml(&yaml).unwrap();
                 let options = ReplayOptions { max_keys: 1000, reorder: Duration::ZERO, measure_demand: false };

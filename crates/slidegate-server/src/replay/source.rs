@@ -1,4 +1,4 @@
-//! Reads the lines of logs from files, compressed or not, and from standard input.
+//! Reads the lines of access logs from files, plain or compressed with gzip, and from standard input.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -10,22 +10,23 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// The first bytes of every gzip file (RFC 1952, section 2.3.1).
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// Maximum length of a line. Longer lines are skipped. Servers limit the request line and each header to about 8 KiB.
+/// Maximum length of a line of an access log. Longer lines are skipped. Servers limit the request line and each header
+/// to about 8 KiB.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// Size of the read buffers.
+/// Size of each read buffer.
 const BUFFER_BYTES: usize = 128 * 1024;
 
-/// A log, read line by line.
+/// An access log that is read line by line.
 pub struct LogSource {
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
 }
 
-/// The result of [`LogSource::next_line`].
+/// The result of [`LogSource::next_line`]: a line, or the reason for its absence.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextLine<'a> {
-    /// A line without its line end.
+    /// A line of the log, without its line end.
     Line(&'a [u8]),
     /// A line of more than 64 KiB, which was skipped.
     TooLong,
@@ -34,7 +35,8 @@ pub enum NextLine<'a> {
 }
 
 impl LogSource {
-    /// Opens a log. `-` is standard input.
+    /// Opens an access log, plain or compressed with gzip. The path `-` is standard input. Bytes that are read advance
+    /// `progress`.
     pub fn open(path: &Path, progress: &ProgressBar) -> io::Result<Self> {
         if is_stdin(path) {
             Self::new(io::stdin(), progress)
@@ -56,7 +58,7 @@ impl LogSource {
         Ok(Self { reader, line: Vec::new() })
     }
 
-    /// Reads the next line.
+    /// Reads the next line of the log. Skips a line that is too long.
     pub fn next_line(&mut self) -> io::Result<NextLine<'_>> {
         self.line.clear();
         // Includes the line end.
@@ -82,8 +84,8 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Creates a progress bar on standard error over the bytes of the logs as stored on disk. indicatif hides it if
-/// standard error is not a terminal.
+/// Creates a progress bar on standard error. It shows the bytes of the logs that have been read, before decompression.
+/// indicatif hides it if standard error is not a terminal.
 pub fn progress_bar(logs: &[PathBuf]) -> ProgressBar {
     let size = |log: &PathBuf| {
         log.metadata().ok().filter(|metadata| metadata.is_file()).map(|metadata| metadata.len())
@@ -103,8 +105,8 @@ pub fn progress_bar(logs: &[PathBuf]) -> ProgressBar {
 mod tests {
     use super::*;
 
-    /// Returns the lines of a log, `None` for lines that are too long.
-    fn lines(log: &[u8]) -> Vec<Option<Vec<u8>>> {
+    /// Returns all lines of a log, with `None` in place of lines that are too long.
+    fn read_all_lines(log: &[u8]) -> Vec<Option<Vec<u8>>> {
         let mut source = LogSource::new(Cursor::new(log.to_vec()), &ProgressBar::hidden()).unwrap();
         std::iter::from_fn(|| match source.next_line().unwrap() {
             NextLine::Line(line) => Some(Some(line.to_vec())),
@@ -114,24 +116,27 @@ mod tests {
         .collect()
     }
 
-    fn some(line: impl AsRef<[u8]>) -> Option<Vec<u8>> {
+    fn some_line(line: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         Some(line.as_ref().to_vec())
     }
 
     #[test]
-    fn lines_have_no_line_ends() {
-        assert_eq!(lines(b"one\r\n\ntwo\n"), [some("one"), some(""), some("two")]);
+    fn read_lines_exclude_line_ends() {
+        assert_eq!(
+            read_all_lines(b"one\r\n\ntwo\n"),
+            [some_line("one"), some_line(""), some_line("two")]
+        );
     }
 
     #[test]
-    fn last_line_needs_no_line_end() {
-        assert_eq!(lines(b"1\n2"), [some("1"), some("2")]);
+    fn last_line_without_line_end_is_read() {
+        assert_eq!(read_all_lines(b"1\n2"), [some_line("1"), some_line("2")]);
     }
 
     #[test]
-    fn log_shorter_than_magic_is_read() {
-        assert_eq!(lines(b""), []);
-        assert_eq!(lines(&GZIP_MAGIC[..1]), [some(&GZIP_MAGIC[..1])]);
+    fn log_shorter_than_gzip_magic_is_read() {
+        assert_eq!(read_all_lines(b""), []);
+        assert_eq!(read_all_lines(&GZIP_MAGIC[..1]), [some_line(&GZIP_MAGIC[..1])]);
     }
 
     #[test]
@@ -139,7 +144,10 @@ mod tests {
         for end in ["\n", "\r\n"] {
             let longest = "x".repeat(MAX_LINE_BYTES);
             let log = format!("{longest}{end}{longest}x{end}{longest}{longest}{end}last");
-            assert_eq!(lines(log.as_bytes()), [some(&longest), None, None, some("last")]);
+            assert_eq!(
+                read_all_lines(log.as_bytes()),
+                [some_line(&longest), None, None, some_line("last")]
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Statistics of the decisions about the requests of a log.
+//! Statistics of the decisions about the requests of access logs in a replay.
 
 use std::borrow::Cow;
 
@@ -10,73 +10,75 @@ use super::accuracy::{Deviation, LimitAccuracy, LimitObservation};
 use super::demand::Demand;
 use super::key_counts::KeyCounts;
 
-/// Statistics of a replay.
+/// Statistics of the requests that a replay has decided.
 pub struct ReplayStats {
     pub counts: RequestCounts,
-    /// Number of lines that could not be parsed.
+    /// Number of log lines that could not be parsed.
     pub unparsable: u64,
     /// Number of counters that the store evicted because there were more than `max_keys`.
     pub evicted_counters: u64,
-    /// Number of lines that are older than the previous line, because they were too late to be sorted.
+    /// Number of lines whose time is before the time of the previous line, because they were too late to be sorted.
     pub out_of_order: u64,
-    /// The time of the previous line.
+    /// The time of the previous line that was replayed.
     previous: Timestamp,
-    /// The earliest and the latest time.
+    /// The earliest and the latest time of all lines, or `None` if there are no lines.
     pub span: Option<(Timestamp, Timestamp)>,
-    /// Statistics of the rules, in the order of the policy.
+    /// Statistics of each rule, in the order of the rules in the policy.
     pub rules: Vec<RuleStats>,
-    /// Requests and denials of individual keys.
+    /// The numbers of requests and denials of individual keys.
     pub keys: KeyCounts,
 }
 
-/// Numbers of requests by result.
+/// Numbers of requests by result: for all requests, one rule or one limit.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RequestCounts {
-    /// All requests that matched.
+    /// Number of all requests to which the rule or limit applied.
     #[serde(rename = "asked")]
     pub requests: u64,
-    /// Requests that were allowed.
+    /// Number of requests that were allowed.
     pub allowed: u64,
-    /// Requests that were denied because they exceeded this rule or limit. Requests within it may still be denied by
-    /// another limit.
+    /// Number of requests that were denied because they exceeded this rule or limit. Requests within it may still be
+    /// denied by another limit.
     pub denied: u64,
-    /// Requests that exceeded the rule or limit but were not denied by it, because the rule only observes or the units
-    /// were already consumed.
+    /// Number of requests that exceeded the rule or limit but were not denied by it, because the rule only observes or
+    /// the units were already consumed.
     pub observed: u64,
 }
 
-/// Statistics of one rule.
+/// Statistics of the requests to which one rule applied.
 pub struct RuleStats {
     pub counts: RequestCounts,
-    /// The rule as a whole, compared with exact logs of all its limits.
+    /// Numbers of decisions of the rule that differ from the exact logs of all its limits. An exact log keeps every
+    /// charge.
     pub deviation: Deviation,
-    /// Statistics of the limits, in the order of the rule.
+    /// Statistics of each limit, in the order of the limits in the rule.
     pub limits: Vec<LimitStats>,
-    /// The demand of the keys of the rule, if it is measured.
+    /// The maximum number of requests of each key of the rule, or `None` if demand is not measured.
     pub demand: Option<Demand>,
 }
 
-/// Statistics of one limit.
+/// Statistics of the requests to which one limit applied.
 pub struct LimitStats {
     pub limit: RuleLimit,
     pub counts: RequestCounts,
     pub accuracy: LimitAccuracy,
 }
 
-/// A request of a key, with its decision.
+/// A request of one key, with the decision about the request.
 #[derive(Clone, Copy)]
 struct DecidedRequest {
     at: Timestamp,
     allowed: bool,
-    /// The hash of the key, or `None` if there are too many keys to count it.
+    /// The hash of the key, or `None` if the maximum number of keys is reached and the key is not counted.
     key: Option<u64>,
     cost: u64,
-    /// Number of units that must be available.
+    /// Number of units that must be available for the request.
     required: u64,
 }
 
 impl ReplayStats {
-    /// Creates empty statistics of at most `max_keys` keys. `measures_demand` enables the demand of clients.
+    /// Creates empty statistics for the rules of a policy and for at most `max_keys` keys. If `measures_demand` is
+    /// `true`, the demand of clients is measured too.
     pub fn new(policy: &Policy, max_keys: usize, measures_demand: bool) -> Self {
         let rule = |rule| RuleStats::new(rule, measures_demand.then(Demand::default));
         Self {
@@ -91,10 +93,11 @@ impl ReplayStats {
         }
     }
 
-    /// Records the decision about a request at a time. `matched_rules` are the rules that apply to it.
+    /// Records the decision about a request at the time `at`. `matched_rules` are the rules that apply to the request.
     pub fn record(&mut self, at: Timestamp, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
         let allowed = ruling.decision().is_allowed();
-        self.counts.count(allowed, if allowed { RequestFit::Yes } else { RequestFit::Denied });
+        self.counts
+            .count_request(allowed, if allowed { FitResult::Yes } else { FitResult::Denied });
         let mut statuses = ruling.limits();
         for rule_match in matched_rules.matches() {
             let rule_statuses = statuses.by_ref().take(rule_match.limits().len());
@@ -103,14 +106,14 @@ impl ReplayStats {
             let (cost, required) =
                 rule_match.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
             let request = DecidedRequest { at, allowed, key, cost, required };
-            let fit = self.rules[rule_index].record(rule_statuses, request);
-            if let (Some(key), true) = (key, fit != RequestFit::Yes) {
+            let fit = self.rules[rule_index].record_limit_results(rule_statuses, request);
+            if let (Some(key), true) = (key, fit != FitResult::Yes) {
                 self.keys.count_denial(key, rule_index, key_values(rule_match));
             }
         }
     }
 
-    /// Records the time of a line.
+    /// Records the time of a replayed line.
     pub fn record_time(&mut self, time: Timestamp) {
         let (first, last) = self.span.unwrap_or((time, time));
         self.out_of_order += u64::from(time < self.previous);
@@ -119,7 +122,7 @@ impl ReplayStats {
     }
 }
 
-/// Returns the names and values of the key of a rule match.
+/// Returns the attribute names and values of a request's key, for a rule that applies to the request.
 fn key_values<'a>(rule_match: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
     rule_match.identity().map(|(name, value)| match value {
         Value::Text(text) => (name, Cow::Borrowed(text)),
@@ -127,21 +130,22 @@ fn key_values<'a>(rule_match: &'a Match<'_>) -> impl Iterator<Item = (&'a str, C
     })
 }
 
-/// Returns whether a limit was charged. A limit that only observes is not charged if it is exceeded.
+/// Returns `true` if a limit was charged for a request. `allowed` is the decision about the request. A limit that only
+/// observes is not charged if the request exceeds it.
 fn is_charged(status: &LimitStatus<'_>, allowed: bool) -> bool {
     status.rule.charges_always() || (allowed && status.outcome.fits())
 }
 
-/// Whether a limit or rule has capacity for a request, in ascending order of severity.
+/// Whether a request is within a limit or rule. The variants are in ascending order of severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum RequestFit {
+enum FitResult {
     Yes,
-    /// Exceeded, but the request was not denied by it.
+    /// The request exceeds the limit or rule, but is not denied by it.
     Observed,
     Denied,
 }
 
-impl RequestFit {
+impl FitResult {
     fn from_status(status: &LimitStatus<'_>) -> Self {
         match (status.outcome.fits(), status.veto) {
             (true, _) => Self::Yes,
@@ -152,11 +156,11 @@ impl RequestFit {
 }
 
 impl RequestCounts {
-    fn count(&mut self, allowed: bool, fit: RequestFit) {
+    fn count_request(&mut self, allowed: bool, fit: FitResult) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
-        self.denied += u64::from(fit == RequestFit::Denied);
-        self.observed += u64::from(fit == RequestFit::Observed);
+        self.denied += u64::from(fit == FitResult::Denied);
+        self.observed += u64::from(fit == FitResult::Observed);
     }
 }
 
@@ -171,20 +175,21 @@ impl RuleStats {
         }
     }
 
-    /// Records the results of the limits of this rule. Returns whether all of them have capacity.
-    fn record<'s>(
+    /// Records the results of the limits of this rule for a request. Returns the most severe result.
+    fn record_limit_results<'s>(
         &mut self,
         statuses: impl Iterator<Item = LimitStatus<'s>>,
         request: DecidedRequest,
-    ) -> RequestFit {
-        let (mut fit, mut has_capacity) = (RequestFit::Yes, true);
+    ) -> FitResult {
+        let (mut fit, mut has_capacity) = (FitResult::Yes, true);
         for status in statuses {
-            fit = fit.max(RequestFit::from_status(&status));
-            has_capacity &= self.limit_mut(status.limit).record(&status, request);
+            fit = fit.max(FitResult::from_status(&status));
+            has_capacity &=
+                self.get_or_create_limit(status.limit).record_limit_result(&status, request);
         }
-        self.counts.count(request.allowed, fit);
+        self.counts.count_request(request.allowed, fit);
         if let Some(key) = request.key {
-            self.deviation.record(fit == RequestFit::Yes, has_capacity);
+            self.deviation.record(fit == FitResult::Yes, has_capacity);
             if let Some(demand) = &mut self.demand {
                 demand.record(key, request.at);
             }
@@ -192,7 +197,7 @@ impl RuleStats {
         fit
     }
 
-    fn limit_mut(&mut self, limit: &RuleLimit) -> &mut LimitStats {
+    fn get_or_create_limit(&mut self, limit: &RuleLimit) -> &mut LimitStats {
         let existing_index = self
             .limits
             .iter()
@@ -214,11 +219,12 @@ impl LimitStats {
         }
     }
 
-    /// Records the result of the limit. Returns whether an exact log has capacity; `true` if the key is not counted.
-    fn record(&mut self, status: &LimitStatus<'_>, request: DecidedRequest) -> bool {
+    /// Records the result of this limit for a request. Returns `true` if the exact log of the key, which keeps every
+    /// charge, has capacity for the request. Also returns `true` if the key is not counted.
+    fn record_limit_result(&mut self, status: &LimitStatus<'_>, request: DecidedRequest) -> bool {
         let DecidedRequest { at, allowed, key, cost, required } = request;
         let fits = status.outcome.fits();
-        self.counts.count(allowed, RequestFit::from_status(status));
+        self.counts.count_request(allowed, FitResult::from_status(status));
         key.is_none_or(|key| {
             let quota = status.limit.limit().quota();
             let charged = if is_charged(status, allowed) { cost } else { 0 };

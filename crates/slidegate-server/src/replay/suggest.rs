@@ -12,19 +12,19 @@ use slidegate::{MAX_UNITS, Timestamp};
 
 use super::demand::{Demand, WINDOWS_US};
 
-/// Shares of clients that may be denied, in tenths of a percent.
+/// The shares of clients that suggested limits may deny, in thousandths of all clients.
 pub const PER_MILLE: [u64; 3] = [1, 10, 50];
 
-/// The additional capacity of suggested limits above the measured demand, in percent.
+/// The percentage by which suggested limits exceed the measured demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headroom(pub u64);
 
-/// Suggested limits for one window.
+/// Suggested limits for one window length: one for each share of clients that may be denied.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Suggestion {
     pub window: Duration,
     pub clients: u64,
-    /// One choice for each of [`PER_MILLE`].
+    /// One limit for each share of clients in [`PER_MILLE`].
     pub choices: [LimitChoice; PER_MILLE.len()],
 }
 
@@ -32,20 +32,20 @@ pub struct Suggestion {
 #[derive(Debug, PartialEq, Eq)]
 pub struct LimitChoice {
     pub per_mille: u64,
-    /// Number of clients that may be denied.
+    /// Number of clients that may be denied: the share of all clients, rounded down.
     pub max_denied: u64,
-    /// The smallest max that denies no more clients.
+    /// The smallest max that denies at most `max_denied` clients.
     pub max: u64,
-    /// Number of clients that `max` denies.
+    /// Number of clients that a limit with `max` denies at least once.
     pub denied: u64,
-    /// `max` plus headroom, rounded up to a round number.
+    /// The suggested max: `max` plus headroom, rounded up to a round number.
     pub suggested: u64,
-    /// Number of clients that the suggested max denies.
+    /// Number of clients that a limit with the suggested max denies at least once.
     pub still_denied: u64,
 }
 
 impl Suggestion {
-    /// Suggests limits for each window that is not longer than the log.
+    /// Suggests limits for each window length that does not exceed the length of the log.
     pub fn from_demand(demand: &Demand, log_length: Duration, headroom: Headroom) -> Vec<Self> {
         let windows = WINDOWS_US.map(Duration::from_micros).into_iter().enumerate();
         windows
@@ -56,7 +56,8 @@ impl Suggestion {
             .collect()
     }
 
-    /// Suggests limits for sorted peaks. Returns `None` if there are no clients.
+    /// Suggests limits for one window length. `peaks` contains the maximum number of requests of each client in such a
+    /// window, in ascending order. Returns `None` if there are no clients.
     fn from_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
         let [.., _] = peaks else { return None };
         let choice = |per_mille| LimitChoice::from_peaks(peaks, per_mille, headroom);
@@ -68,7 +69,7 @@ impl LimitChoice {
     fn from_peaks(peaks: &[u32], per_mille: u64, headroom: Headroom) -> Self {
         let max_denied = peaks.len() as u64 * per_mille / 1000;
         let max = peaks[peaks.len() - 1 - max_denied as usize].into();
-        let suggested = headroom.apply(max);
+        let suggested = headroom.add_to_max(max);
         let denied =
             |max: u64| (peaks.len() - peaks.partition_point(|&peak| u64::from(peak) <= max)) as u64;
         let (denied, still_denied) = (denied(max), denied(suggested));
@@ -77,15 +78,15 @@ impl LimitChoice {
 }
 
 impl Headroom {
-    /// Adds the headroom to a max, and rounds up to a round number.
-    fn apply(self, max: u64) -> u64 {
-        round_up_to_series(max.saturating_mul(100 + self.0).div_ceil(100)).min(MAX_UNITS)
+    /// Adds the headroom to a max, and rounds the sum up to a round number.
+    fn add_to_max(self, max: u64) -> u64 {
+        round_up_to_round_number(max.saturating_mul(100 + self.0).div_ceil(100)).min(MAX_UNITS)
     }
 }
 
-/// Returns the next number that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6 or 8 times a power of ten. This adds at most a
-/// third.
-fn round_up_to_series(number: u64) -> u64 {
+/// Rounds up to the next round number: an integer that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6 or 8 times a power of ten.
+/// This adds at most a third.
+fn round_up_to_round_number(number: u64) -> u64 {
     const TENTHS: [u64; 10] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80];
     let powers = std::iter::successors(Some(1), |power: &u64| power.checked_mul(10));
     let mut series = powers.flat_map(|power| TENTHS.map(|tenths| (tenths, power)));
@@ -108,13 +109,13 @@ impl FromStr for Headroom {
     }
 }
 
-/// Returns the length of a log, including its first and last second.
+/// Returns the length of a log, given its first and last time. Both the first and the last second are included.
 pub fn log_length(span: Option<(Timestamp, Timestamp)>) -> Duration {
     let micros = |(first, last): (Timestamp, Timestamp)| last.as_micros() - first.as_micros();
     span.map_or(Duration::ZERO, |span| Duration::from_micros(micros(span)) + Duration::from_secs(1))
 }
 
-/// Returns whether a log of this length is too short for some windows.
+/// Returns `true` if a log of this length is shorter than some of the windows for which limits are suggested.
 pub fn is_too_short(log_length: Duration) -> bool {
     WINDOWS_US.into_iter().any(|window_us| Duration::from_micros(window_us) > log_length)
 }
@@ -128,9 +129,9 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     proptest! {
-        /// Checks the definition: any smaller max denies too many clients.
+        /// Checks that any max smaller than the computed one denies too many clients.
         #[test]
-        fn suggested_max_is_smallest(
+        fn max_is_smallest_within_denied_share(
             mut peaks in proptest::collection::vec(1..40u32, 1..2500),
             headroom in 0..100u64,
         ) {
@@ -149,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_round_up_to_next_in_series() {
-        let series: Vec<u64> = (1..=200).map(round_up_to_series).collect();
+    fn number_rounds_up_to_next_round_number() {
+        let series: Vec<u64> = (1..=200).map(round_up_to_round_number).collect();
         let mut distinct = series.clone();
         distinct.dedup();
         let expected =
@@ -158,14 +159,18 @@ mod tests {
         assert_eq!(distinct, expected);
         assert!((1..).zip(&series).all(|(number, rounded)| *rounded >= number));
         assert_eq!(
-            (round_up_to_series(0), round_up_to_series(12_000), round_up_to_series(12_001)),
+            (
+                round_up_to_round_number(0),
+                round_up_to_round_number(12_000),
+                round_up_to_round_number(12_001)
+            ),
             (1, 12_000, 15_000)
         );
-        assert_eq!(round_up_to_series(u64::MAX), u64::MAX);
+        assert_eq!(round_up_to_round_number(u64::MAX), u64::MAX);
     }
 
     #[test]
-    fn share_below_one_client_denies_none() {
+    fn share_below_one_client_denies_no_client() {
         let peaks: Vec<u32> = (1..=350).collect();
         let suggestion = Suggestion::from_peaks(&peaks, MINUTE, Headroom(20)).unwrap();
         let choices =
@@ -174,11 +179,11 @@ mod tests {
     }
 
     #[test]
-    fn headroom_is_a_percentage() {
+    fn headroom_is_parsed_as_percentage() {
         assert_eq!(("20%".parse(), "0".parse()), (Ok(Headroom(20)), Ok(Headroom(0))));
         for wrong in ["", "%", "-5%", "a lot", "10001%", "1.5"] {
             assert!(wrong.parse::<Headroom>().is_err(), "{wrong}");
         }
-        assert_eq!(Headroom(20).apply(u64::MAX), MAX_UNITS);
+        assert_eq!(Headroom(20).add_to_max(u64::MAX), MAX_UNITS);
     }
 }

@@ -1,4 +1,4 @@
-//! Logs a sample of the denials, with the rule, the limit, the key and the retry time.
+//! Logs a limited number of denials per second, each with its rule, limit, key and retry time.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::log_throttle::LogThrottle;
 use super::redact::{RedactedValue, Redactor};
 use crate::durations::ceil_millis;
 
-/// Maximum number of bytes of a value in the log. Longer values are cut.
+/// Maximum number of bytes of an attribute value in the log. Longer values are cut.
 const MAX_VALUE_BYTES: usize = 128;
 
-/// Logs a limited number of denials per second.
+/// A log of denied requests, with a limited number of messages per second.
 pub struct DenialLog {
     log_throttle: LogThrottle,
     redactor: Redactor,
@@ -23,13 +23,14 @@ pub struct DenialLog {
 }
 
 impl DenialLog {
-    /// Creates a log of at most `per_second` denials per second. Returns `None` if `per_second` is zero.
+    /// Creates a log of at most `per_second` denials per second. Returns `None` if `per_second` is 0.
     pub fn new(per_second: u16, redactor: Redactor) -> Option<Self> {
         let log_throttle = LogThrottle::new(per_second, Duration::from_secs(1));
         (per_second > 0).then(|| Self { log_throttle, redactor, clock: SystemClock::new() })
     }
 
-    /// Logs the decision if it denies the request, and each limit of an observing rule that would have denied it.
+    /// Logs the decision if it denies the request. Also logs each exceeded limit that would have denied the request if
+    /// its rule did not only observe.
     pub fn record(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
         let decision = ruling.decision();
         if !decision.is_allowed() {
@@ -97,13 +98,14 @@ impl DenialLog {
         );
     }
 
-    /// Formats the key of a rule match for the log: `tenant=acme,ip=192.0.2.7`.
+    /// Formats the key of a matching rule for the log, such as `tenant=acme,ip=192.0.2.7`. Values are redacted if
+    /// necessary.
     fn format_key(&self, rule_match: &Match<'_>) -> impl fmt::Display {
         fmt::from_fn(move |f| {
             for (index, (name, value)) in rule_match.identity().enumerate() {
                 write!(f, "{}{name}=", if index > 0 { "," } else { "" })?;
                 match self.redactor.redact(name, value) {
-                    RedactedValue::Plain(value) => write_escaped(f, &value.to_string())?,
+                    RedactedValue::Plain(value) => write_escaped_value(f, &value.to_string())?,
                     hash @ RedactedValue::Hash(_) => write!(f, "{hash}")?,
                 }
             }
@@ -112,9 +114,9 @@ impl DenialLog {
     }
 }
 
-/// Writes a value, cut to [`MAX_VALUE_BYTES`]. Commas and percent signs are percent-encoded, so that a value cannot
-/// look like two attributes.
-fn write_escaped(f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
+/// Writes an attribute value, cut after [`MAX_VALUE_BYTES`] bytes. Percent-encodes commas and percent signs, so that a
+/// value cannot look like a second attribute.
+fn write_escaped_value(f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
     let shown = &value[..value.floor_char_boundary(MAX_VALUE_BYTES)];
     for char in shown.chars() {
         match char {
@@ -132,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    fn formatted_key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
+    fn format_test_key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
         let policy = Policy::from_yaml("rules: [{ name: a, per: [tenant, ip], limits: [1/s] }]");
         let policy = policy.unwrap();
         let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
@@ -144,23 +146,26 @@ mod tests {
     }
 
     #[test]
-    fn key_format_escapes_separators() {
+    fn logged_key_escapes_separators() {
         assert_eq!(
-            formatted_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
+            format_test_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
             "tenant=ac me=ö\n,ip=192.0.2.7"
         );
-        assert_eq!(formatted_key(&Redactor::default(), "a,ip=1%", "2"), "tenant=a%2Cip=1%25,ip=2");
+        assert_eq!(
+            format_test_key(&Redactor::default(), "a,ip=1%", "2"),
+            "tenant=a%2Cip=1%25,ip=2"
+        );
         let long = format!("{}ä", "x".repeat(127));
         assert_eq!(
-            formatted_key(&Redactor::default(), &long, "2"),
+            format_test_key(&Redactor::default(), &long, "2"),
             format!("tenant={}…,ip=2", "x".repeat(127))
         );
     }
 
     #[test]
-    fn redacted_key_hashes_whole_values() {
+    fn redacted_log_key_hashes_whole_values() {
         let redactor = Redactor::new(true);
-        let key = |tenant: &str| formatted_key(&redactor, tenant, "same");
+        let key = |tenant: &str| format_test_key(&redactor, tenant, "same");
         let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
         assert_eq!(
             key(&one),

@@ -1,4 +1,5 @@
-//! A lock-free histogram of durations. The histogram of `prometheus_client` takes a lock for each observation.
+//! A lock-free histogram of durations for Prometheus. It replaces the histogram of `prometheus_client`, which takes a
+//! lock for each observation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use super::stripes::Stripes;
 
-/// Upper bounds of the buckets in nanoseconds, from the duration of a decision in memory to far beyond any timeout. An
-/// additional last bucket is unbounded.
-const BOUNDS_NS: [u64; 19] = [
+/// Upper bounds of the histogram buckets, in nanoseconds: from the duration of a decision in memory to far beyond any
+/// timeout. One more bucket has no upper bound.
+const BUCKET_BOUNDS_NS: [u64; 19] = [
     1_000,
     2_500,
     5_000,
@@ -34,22 +35,22 @@ const BOUNDS_NS: [u64; 19] = [
     10_000_000_000,
 ];
 
-/// A histogram of durations. Clones share their counters.
+/// A histogram of durations, as a Prometheus metric. Clones share their counters.
 #[derive(Clone, Debug, Default)]
 pub struct DurationHistogram(Arc<Stripes<HistogramStripe>>);
 
-/// The observations of some of the threads.
+/// The part of a histogram that some of the threads update. The histogram is the sum of all parts.
 #[derive(Debug, Default)]
 struct HistogramStripe {
-    buckets: [AtomicU64; BOUNDS_NS.len() + 1],
+    buckets: [AtomicU64; BUCKET_BOUNDS_NS.len() + 1],
     sum_ns: AtomicU64,
 }
 
 impl DurationHistogram {
-    /// Records a duration.
+    /// Counts a duration in its bucket, and adds it to the sum of durations.
     pub fn observe(&self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
+        let bucket = BUCKET_BOUNDS_NS.partition_point(|bound| *bound < ns);
         let stripe = self.0.for_current_thread();
         stripe.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         stripe.sum_ns.fetch_add(ns, Ordering::Relaxed);
@@ -62,11 +63,12 @@ impl TypedMetric for DurationHistogram {
 
 impl EncodeMetric for DurationHistogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
+        let bounds = BUCKET_BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
         let sum_of = |counter: &dyn Fn(&HistogramStripe) -> &AtomicU64| -> u64 {
             self.0.iter().map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
         };
-        let counts = (0..=BOUNDS_NS.len()).map(|index| sum_of(&|stripe| &stripe.buckets[index]));
+        let counts =
+            (0..=BUCKET_BOUNDS_NS.len()).map(|index| sum_of(&|stripe| &stripe.buckets[index]));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // The sum of the buckets that were read, so that the count is consistent with them despite concurrent
         // observations.
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn duration_counts_in_bucket_and_above() {
+    fn duration_counts_in_all_higher_buckets() {
         let (seconds, mut registry) = (DurationHistogram::default(), Registry::default());
         registry.register("took", "Duration", seconds.clone());
         for duration in [Duration::ZERO, Duration::from_micros(5), Duration::from_secs(11)] {

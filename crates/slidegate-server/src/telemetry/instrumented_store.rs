@@ -1,4 +1,4 @@
-//! A wrapper around a store that measures and traces its calls.
+//! A wrapper around a store that records metrics and traces of its calls.
 
 use std::future::Future;
 
@@ -9,7 +9,7 @@ use slidegate::{ChargeResult, Hit, Receipt, Store, StoreError};
 use super::metrics::StoreMetrics;
 use super::traces::StoreTracer;
 
-/// A store with timed and traced calls, and counted errors.
+/// A store whose calls are timed and traced, and whose errors are counted.
 pub struct InstrumentedStore<S> {
     store: S,
     metrics: Option<StoreMetrics>,
@@ -17,17 +17,17 @@ pub struct InstrumentedStore<S> {
 }
 
 impl<S> InstrumentedStore<S> {
-    /// Wraps a store. `None` disables the metrics or the traces.
+    /// Wraps a store. Records no metrics if `metrics` is `None`, and no traces if `tracer` is `None`.
     pub fn new(store: S, metrics: Option<StoreMetrics>, tracer: Option<StoreTracer>) -> Self {
         Self { store, metrics, tracer }
     }
 
-    /// Returns the wrapped store.
+    /// Returns the wrapped store, whose calls are not recorded.
     pub fn inner(&self) -> &S {
         &self.store
     }
 
-    async fn instrument<T>(
+    async fn instrument_call<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
@@ -49,26 +49,26 @@ impl<S: Store> Store for InstrumentedStore<S> {
     type Kind = slidegate::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        self.instrument(self.store.take(hits)).await
+        self.instrument_call(self.store.take(hits)).await
     }
 
     async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        self.instrument(self.store.take_many(batches)).await
+        self.instrument_call(self.store.take_many(batches)).await
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.instrument(self.store.peek(hits)).await
+        self.instrument_call(self.store.peek(hits)).await
     }
 
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.instrument(self.store.revert(receipt)).await
+        self.instrument_call(self.store.revert(receipt)).await
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.instrument(self.store.refund(hits)).await
+        self.instrument_call(self.store.refund(hits)).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        self.instrument(self.store.reset(hits)).await
+        self.instrument_call(self.store.reset(hits)).await
     }
 }

@@ -1,24 +1,24 @@
-//! The result of one limit for a request.
+//! The result of one limit for a request, for metrics, top keys and logs.
 
 use slidegate::{LimitStatus, Veto};
 
-/// The result of a single limit, which may differ from the decision about the request.
+/// The result of one limit for a request. The decision about the request, which depends on all limits, may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitResult {
     /// The limit has sufficient capacity, and the request was allowed.
     Allowed,
-    /// Like `Allowed`, but more than 80 % of the limit is used.
+    /// The request was allowed, but more than 80 % of the limit is used.
     Near,
     /// The limit has insufficient capacity, and the request was denied.
     Denied,
-    /// The limit has insufficient capacity, but does not deny the request: the rule observes, or another joint limit
-    /// has capacity.
+    /// The limit has insufficient capacity, but does not deny the request. Either its rule only observes, or the limit
+    /// is joint: it denies only if all joint limits are exceeded, and another one has capacity.
     Observed,
 }
 
 impl LimitResult {
-    /// Returns the result of a limit. Returns `None` for refunds, and if the limit has sufficient capacity but another
-    /// limit denied the request.
+    /// Returns the result of a limit. `is_allowed` is the decision about the request. Returns `None` for a refund. Also
+    /// returns `None` if the limit has sufficient capacity, but another limit denied the request.
     pub fn from_status(status: &LimitStatus<'_>, is_allowed: bool) -> Option<Self> {
         if status.is_refund() {
             return None;
@@ -31,13 +31,13 @@ impl LimitResult {
             Veto::Jointly if !fits => Some(Self::Denied),
             Veto::Never if !fits => Some(Self::Observed),
             _ if !is_allowed => None,
-            _ if is_near(status) => Some(Self::Near),
+            _ if is_nearly_used_up(status) => Some(Self::Near),
             _ => Some(Self::Allowed),
         }
     }
 }
 
-fn is_near(status: &LimitStatus<'_>) -> bool {
+fn is_nearly_used_up(status: &LimitStatus<'_>) -> bool {
     status.outcome.remaining().saturating_mul(5) < status.limit.limit().capacity()
 }
 
@@ -54,7 +54,7 @@ rules:
 ";
 
     #[test]
-    fn limits_have_separate_results() {
+    fn each_limit_has_separate_result() {
         let policy = Policy::from_yaml(POLICY).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         let next = || {
@@ -77,7 +77,7 @@ rules:
     }
 
     #[test]
-    fn joint_limits_deny_only_together() {
+    fn joint_limits_deny_only_if_all_exceeded() {
         let rule = |name, max| {
             format!("{{ name: {name}, limits: [{max}/h], mode: jointly, algorithm: sliding_log }}")
         };

@@ -1,4 +1,4 @@
-//! Limits the rate of log messages about one cause.
+//! Limits the rate of log messages that have the same cause.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,32 +7,38 @@ use slidegate::Timestamp;
 
 use crate::durations::saturating_micros;
 
-/// Lets at most `max_events` events pass in each interval, and counts the suppressed events. Lock-free.
+/// A lock-free throttle of events, such as log messages. At most `max_events` events pass in each interval; the others
+/// are suppressed and counted.
 pub struct LogThrottle {
     max_events: u16,
     interval_us: u64,
-    /// The current interval in the upper bits, and the number of events that passed in it in the lowest [`COUNT_BITS`].
+    /// The number of the current interval in the upper bits, and the number of events that passed in this interval in
+    /// the lowest [`EVENT_COUNT_BITS`] bits.
     state: AtomicU64,
     suppressed: AtomicU64,
 }
 
-/// Bits of the state that hold the number of passed events: `max_events` is a `u16`.
-const COUNT_BITS: u32 = 16;
+/// Number of bits of `state` that hold the number of passed events. 16 bits are sufficient, because `max_events` is a
+/// `u16`.
+const EVENT_COUNT_BITS: u32 = 16;
 
 impl LogThrottle {
-    /// Creates a throttle of at most `max_events` events per interval. Intervals are aligned to the Unix epoch.
+    /// Creates a throttle that lets at most `max_events` events per interval pass. Intervals are aligned to the Unix
+    /// epoch.
     pub fn new(max_events: u16, interval: Duration) -> Self {
         let interval_us = saturating_micros(interval).max(1);
         Self { max_events, interval_us, state: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 
-    /// Returns the number of events suppressed since the last event that passed, or `None` if this event is suppressed.
+    /// Decides whether an event at the time `now` passes. Returns `None` if the event is suppressed. Otherwise returns
+    /// the number of events that were suppressed since the last event that passed.
     pub fn try_acquire(&self, now: Timestamp) -> Option<u64> {
         let current_interval = now.as_micros() / self.interval_us;
         let next_state = |state: u64| {
-            let (interval, passed) = (state >> COUNT_BITS, state & ((1 << COUNT_BITS) - 1));
+            let (interval, passed) =
+                (state >> EVENT_COUNT_BITS, state & ((1 << EVENT_COUNT_BITS) - 1));
             match (current_interval > interval, passed < u64::from(self.max_events)) {
-                (true, _) if self.max_events > 0 => Some(current_interval << COUNT_BITS | 1),
+                (true, _) if self.max_events > 0 => Some(current_interval << EVENT_COUNT_BITS | 1),
                 (false, true) => Some(state + 1),
                 _ => None,
             }
@@ -80,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_clock_opens_no_new_interval() {
+    fn backward_clock_starts_no_new_throttle_interval() {
         let throttle = LogThrottle::new(1, SECOND);
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(9)), Some(0));
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(8)), None);
@@ -94,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_events_are_all_accounted_for() {
+    fn concurrent_events_pass_or_count_as_suppressed() {
         let throttle = LogThrottle::new(3, SECOND);
         let now = Timestamp::from_secs(1);
         let flood = || {

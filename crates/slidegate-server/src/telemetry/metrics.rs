@@ -1,7 +1,7 @@
-//! The Prometheus metrics. Their names are public interface: `docs/OPERATIONS.md` lists them.
+//! The Prometheus metrics of the server. Their names are public interface: `docs/OPERATIONS.md` lists them.
 //!
-//! No label contains a value of a client, so the number of time series is bounded by the policy. Keys are reported by
-//! `telemetry::top` instead.
+//! No label contains a value of a client, so the number of time series is bounded by the policy. `telemetry::top`
+//! reports the keys of clients instead.
 
 mod cluster;
 mod exposition;
@@ -26,13 +26,14 @@ use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
 
-/// A counter for frequent increments from several threads.
+/// A counter that several threads increment often. It has a separate part for each group of threads, so that they do
+/// not contend.
 type StripedCounter = Counter<u64, Stripes<AtomicU64>>;
 
-/// Counts the requests of one domain to which no rule applies.
+/// A counter of the requests of one domain to which no rule applies.
 pub type UnmatchedCounter = StripedCounter;
 
-/// All metrics of a server.
+/// All Prometheus metrics of the server.
 pub struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, StripedCounter>,
@@ -49,7 +50,7 @@ pub struct Metrics {
     cluster: ClusterGauges,
 }
 
-/// The counters of one limit.
+/// The counters of the results of one limit.
 pub struct LimitCounters {
     allowed: StripedCounter,
     denied: StripedCounter,
@@ -57,14 +58,14 @@ pub struct LimitCounters {
     near: StripedCounter,
 }
 
-/// The metrics of one listener.
+/// The metrics of the requests on one listener: numbers of results, and durations.
 #[derive(Clone)]
 pub struct ListenerMetrics {
     results: [StripedCounter; RequestResult::ALL.len()],
     durations: DurationHistogram,
 }
 
-/// Latency and errors of the calls to the store.
+/// The metrics of the calls to the store: durations, and numbers of errors.
 #[derive(Clone)]
 pub struct StoreMetrics {
     durations: DurationHistogram,
@@ -77,19 +78,19 @@ pub struct StoreMetrics {
 /// The state of a store at the time of a scrape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Number of keys in the memory of this process.
+    /// Number of keys whose counters are in the memory of this process.
     pub keys: usize,
-    /// Bytes of memory that these keys occupy.
+    /// Number of bytes of memory that these keys occupy.
     pub memory_bytes: usize,
     /// Number of keys that were evicted before they expired.
     pub evicted_keys: u64,
-    /// Whether the circuit breaker is open.
+    /// Whether the circuit breaker is open, so that the store is not called.
     pub is_breaker_open: bool,
-    /// Number of denials that were decided from the denial cache.
+    /// Number of denials that the denial cache decided, without a call to the store.
     pub deny_cache_hits: u64,
 }
 
-/// Gauges and counters that are copied from [`StoreStats`] for each scrape.
+/// Gauges and counters whose values are copied from [`StoreStats`] for each scrape.
 struct StoreGauges {
     keys: Gauge,
     memory_bytes: Gauge,
@@ -103,15 +104,15 @@ struct StoreGauges {
 pub enum RequestResult {
     Allowed,
     Denied,
-    /// The store is unavailable, and a rule denies requests in that case.
+    /// The request was denied because the store is unavailable and a rule denies requests in that case.
     StoreUnavailable,
     /// The request is invalid.
     Invalid,
-    /// An error in the server.
+    /// The server failed to decide about the request.
     Error,
 }
 
-/// The result of a policy reload.
+/// The result of a policy reload, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadResult {
     Changed,
@@ -174,11 +175,11 @@ struct ReloadLabels {
 }
 
 impl RequestResult {
-    /// All results, in the order of the variants.
+    /// All results, in the order of the variants. A result as an integer is its index in this array.
     pub const ALL: [Self; 5] =
         [Self::Allowed, Self::Denied, Self::StoreUnavailable, Self::Invalid, Self::Error];
 
-    /// Returns the value of the label `result`.
+    /// Returns the name of the result, which is the value of the label `result`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -210,7 +211,7 @@ impl ListenerKind {
 }
 
 impl Metrics {
-    /// Creates the metrics, all zero. `store` is the kind of the store.
+    /// Creates the metrics, all with the value 0. `store` is the name of the kind of store, used as a label.
     pub fn new(store: &'static str) -> Self {
         let mut registry = Registry::with_prefix("slidegate");
         let decisions = Family::default();
@@ -281,8 +282,8 @@ impl Metrics {
         }
     }
 
-    /// Returns the counters of a limit. Limits with the same domain, rule and id share their counters, also across
-    /// policies.
+    /// Returns the counters of a limit. Limits with the same domain, rule and id share their counters, even if they
+    /// belong to different policies.
     pub fn limit_counters(&self, rule: &Rule, limit: &RuleLimit) -> LimitCounters {
         let (domain, rule, limit) =
             (rule.domain().to_owned(), rule.name().to_owned(), limit.id().to_owned());
@@ -296,12 +297,12 @@ impl Metrics {
         LimitCounters { allowed, denied, observed, near }
     }
 
-    /// Returns the counter of unmatched requests of a domain. All policies share it.
+    /// Returns the counter of the requests of a domain to which no rule applies. All policies share it.
     pub fn unmatched_counter(&self, domain: &str) -> UnmatchedCounter {
         self.unmatched.get_or_create(&DomainLabels { domain: domain.to_owned() }).clone()
     }
 
-    /// Returns the metrics of a listener.
+    /// Returns the metrics of a listener for this protocol.
     pub fn listener(&self, kind: ListenerKind) -> ListenerMetrics {
         let protocol = kind.name();
         let result = |result: RequestResult| {
@@ -318,13 +319,14 @@ impl Metrics {
         &self.store
     }
 
-    /// Counts a policy reload, and sets `policy_stale` if it failed.
+    /// Counts a policy reload by its result. Sets the metric `policy_stale` to 1 if the reload failed, otherwise to 0.
     pub fn record_reload(&self, result: ReloadResult) {
         self.reloads.get_or_create(&ReloadLabels { result: result.name() }).inc();
         self.policy_stale.set(i64::from(result == ReloadResult::Failed));
     }
 
-    /// Encodes all metrics as text, with the current state of the store, and of the cluster if there is one.
+    /// Encodes all metrics as text. `store` and `cluster` are the current states of the store and of the cluster, if
+    /// there is a cluster.
     pub fn encode(
         &self,
         format: Format,
@@ -340,7 +342,7 @@ impl Metrics {
 }
 
 impl LimitCounters {
-    /// Counts the result of the limit for one request.
+    /// Counts the result of this limit for one request.
     pub fn count(&self, limit_result: LimitResult) {
         match limit_result {
             LimitResult::Near => {
@@ -355,12 +357,12 @@ impl LimitCounters {
 }
 
 impl ListenerMetrics {
-    /// Counts a response.
+    /// Counts a request by its result.
     pub fn count_result(&self, result: RequestResult) {
         self.results[result as usize].inc();
     }
 
-    /// Records the duration of a request.
+    /// Records the duration of a request in the histogram of this listener.
     pub fn observe_duration(&self, time: Duration) {
         self.durations.observe(time);
     }
@@ -386,7 +388,7 @@ impl StoreMetrics {
         }
     }
 
-    /// Records the duration of a call, and its error if it failed.
+    /// Records the duration of a call to the store, and counts its error if it failed.
     pub fn record_call(&self, duration: Duration, error: Option<&StoreError>) {
         self.durations.observe(duration);
         let counter = match error {

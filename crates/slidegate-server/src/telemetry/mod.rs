@@ -1,7 +1,8 @@
-//! Telemetry: metrics, top limited keys, the denial log and traces. It never changes a decision.
+//! Telemetry: metrics, the keys that are limited most often, the denial log, and traces. Telemetry never changes a
+//! decision.
 //!
-//! No metric label contains a value of a client. Such values appear only in [`top`], the denial log and traces, as
-//! [`redact`] displays them.
+//! No metric label contains a value of a client. Such values appear only in [`top`], the denial log and traces, and
+//! [`redact`] hashes them if necessary.
 
 mod denial_log;
 mod duration_histogram;
@@ -33,20 +34,21 @@ use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::top::{TopList, TopReport};
 use self::unknown_domain_log::UnknownDomainLog;
 
-/// Maximum number of keys in each top list of a rule, per minute.
-const MAX_TOP_KEYS: usize = 64;
+/// Maximum number of keys in each list of frequently limited keys, per rule and minute.
+const MAX_KEYS_PER_TOP_LIST: usize = 64;
 
-/// Records decisions in the metrics, the top keys and the denial log, and holds the tracer.
+/// The telemetry of the server. Records decisions in the metrics, the top keys and the denial log, and holds the
+/// tracer.
 pub struct Telemetry {
     clock: SystemClock,
-    collectors: Option<Collectors>,
+    collectors: Option<AdminCollectors>,
     denial_log: Option<DenialLog>,
     tracer: Option<DecisionTracer>,
     unknown_domain_log: UnknownDomainLog,
 }
 
-/// The data that the admin listener serves.
-struct Collectors {
+/// The metrics and the top keys, which the admin listener serves.
+struct AdminCollectors {
     metrics: Metrics,
     top_keys: TopKeys,
 }
@@ -55,13 +57,13 @@ struct Collectors {
 pub struct PolicyMetrics {
     /// The counters of each limit, indexed by the position of the limit in the policy. Empty if metrics are disabled.
     limits: Box<[LimitCounters]>,
-    /// Counters of unmatched requests by domain. Contains exactly the domains of the policy; the counter is `None` if
-    /// metrics are disabled.
+    /// Counters of the requests to which no rule applies, by domain. Contains exactly the domains of the policy; the
+    /// counter is `None` if metrics are disabled.
     unmatched: HashMap<Box<str>, Option<UnmatchedCounter>>,
 }
 
 impl Telemetry {
-    /// Creates telemetry that records nothing but warnings about unknown domains.
+    /// Creates telemetry without metrics, denial log and traces. It only logs warnings about unknown domains.
     pub fn new() -> Self {
         Self {
             clock: SystemClock::new(),
@@ -72,13 +74,13 @@ impl Telemetry {
         }
     }
 
-    /// Enables metrics and top keys. Attribute values are displayed by `redactor`.
+    /// Enables metrics and top keys. `redactor` decides which attribute values are hashed for display.
     pub fn with_metrics(self, metrics: Metrics, redactor: Redactor) -> Self {
-        let top_keys = TopKeys::new(MAX_TOP_KEYS, redactor, self.clock.now());
-        Self { collectors: Some(Collectors { metrics, top_keys }), ..self }
+        let top_keys = TopKeys::new(MAX_KEYS_PER_TOP_LIST, redactor, self.clock.now());
+        Self { collectors: Some(AdminCollectors { metrics, top_keys }), ..self }
     }
 
-    /// Sets the denial log and the tracer.
+    /// Sets the denial log and the tracer. `None` disables them.
     pub fn with_denial_log_and_traces(
         self,
         denial_log: Option<DenialLog>,
@@ -87,24 +89,26 @@ impl Telemetry {
         Self { denial_log, tracer, ..self }
     }
 
-    /// Returns the metrics, if they are enabled.
+    /// Returns the metrics, or `None` if they are disabled.
     pub fn metrics(&self) -> Option<&Metrics> {
         self.collectors.as_ref().map(|collectors| &collectors.metrics)
     }
 
-    /// Returns a report of the top limited keys, with at most `max_keys` keys per list. `None` if metrics are disabled.
+    /// Returns a report of the keys that are limited most often, with at most `max_keys` keys per list. Returns `None`
+    /// if metrics are disabled.
     pub fn top_keys(&self, max_keys: usize) -> Option<TopReport> {
         self.collectors
             .as_ref()
             .map(|collectors| collectors.top_keys.report(max_keys, self.clock.now()))
     }
 
-    /// Returns the tracer, if tracing is enabled.
+    /// Returns the tracer, or `None` if tracing is disabled.
     pub fn tracer(&self) -> Option<&DecisionTracer> {
         self.tracer.as_ref()
     }
 
-    /// Returns the counters of a policy. A limit that another policy also has continues with the same counters.
+    /// Returns the counters of the limits and domains of a policy. A limit that was also in another policy continues
+    /// with the same counters.
     pub fn policy_metrics(&self, policy: &Policy) -> PolicyMetrics {
         let metrics = self.metrics();
         let limits = metrics.into_iter().flat_map(|metrics| {
@@ -116,7 +120,7 @@ impl Telemetry {
         PolicyMetrics { limits: limits.collect(), unmatched: unmatched.collect() }
     }
 
-    /// Records the decision about a request. `matched_rules` are the rules that apply to it.
+    /// Records the decision about a request. `matched_rules` are the rules that apply to the request.
     pub fn record_decision(
         &self,
         policy_metrics: &PolicyMetrics,
@@ -128,15 +132,15 @@ impl Telemetry {
             self.record_unmatched(policy_metrics, domain);
         }
         if let Some(collectors) = &self.collectors {
-            collectors.record(policy_metrics, matched_rules, ruling, || self.clock.now());
+            collectors.record_ruling(policy_metrics, matched_rules, ruling, || self.clock.now());
         }
         if let Some(denial_log) = &self.denial_log {
             denial_log.record(matched_rules, ruling);
         }
     }
 
-    /// Counts a request to which no rule applies. Domains that are not in the policy are counted together and logged,
-    /// because clients choose them: as labels they would be unbounded.
+    /// Counts a request to which no rule applies. All domains that are not in the policy share one counter and are
+    /// logged. Clients choose these domains, so the number of labels for them would be unbounded.
     fn record_unmatched(&self, policy_metrics: &PolicyMetrics, domain: &str) {
         match policy_metrics.unmatched.get(domain) {
             Some(Some(counter)) => drop(counter.inc()),
@@ -151,8 +155,8 @@ impl Telemetry {
     }
 }
 
-impl Collectors {
-    fn record(
+impl AdminCollectors {
+    fn record_ruling(
         &self,
         policy_metrics: &PolicyMetrics,
         matched_rules: &MatchedRules<'_>,
@@ -174,7 +178,7 @@ impl Collectors {
             if let Some(counters) = policy_metrics.limits.get(status.limit.index()) {
                 counters.count(limit_result);
             }
-            let Some(list) = top_list(limit_result) else { continue };
+            let Some(list) = top_list_for_result(limit_result) else { continue };
             if counted_lists.0 != status.match_index() {
                 counted_lists = (status.match_index(), 0);
             }
@@ -187,8 +191,9 @@ impl Collectors {
     }
 }
 
-/// Returns the list in which the key of a limit is counted, or `None` if the request was simply allowed.
-fn top_list(limit_result: LimitResult) -> Option<TopList> {
+/// Returns the top list in which a key is counted for a result of a limit. Returns `None` if the limit allowed the
+/// request and is not nearly used up.
+fn top_list_for_result(limit_result: LimitResult) -> Option<TopList> {
     match limit_result {
         LimitResult::Allowed => None,
         LimitResult::Near => Some(TopList::Near),

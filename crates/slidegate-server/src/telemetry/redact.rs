@@ -1,11 +1,12 @@
-//! Displays attribute values of clients to operators: in plain text or as keyed hashes.
+//! Displays attribute values of clients to operators, either in plain text or as keyed hashes.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use slidegate::Value;
 
-/// Decides how attribute values are displayed. Clones display a value identically.
+/// A redactor of attribute values: it decides whether a value is displayed in plain text or as a keyed hash. Clones
+/// display a value identically.
 ///
 /// Values of credential headers are always hashed, so that a reader of the log cannot impersonate a client.
 ///
@@ -18,17 +19,17 @@ pub struct Redactor {
     redact_all: bool,
 }
 
-/// Attributes with credentials of clients, which `/v1/auth` derives from headers.
+/// Attributes that contain credentials of clients. `/v1/auth` creates them from request headers.
 const CREDENTIAL_ATTRIBUTES: [&str; 3] =
     ["header.authorization", "header.cookie", "header.proxy-authorization"];
 
 impl Redactor {
-    /// Creates a redactor. If `redact_all` is true, all values are hashed, otherwise only credentials.
+    /// Creates a redactor. If `redact_all` is `true`, all values are hashed, otherwise only credentials.
     pub fn new(redact_all: bool) -> Self {
         Self { redact_all, ..Self::default() }
     }
 
-    /// Returns the value of the attribute `name` for display.
+    /// Returns the value of the attribute `name` for display, in plain text or as a keyed hash.
     pub fn redact<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
         match self.redact_all || CREDENTIAL_ATTRIBUTES.contains(&name) {
             false => RedactedValue::Plain(value),
@@ -37,7 +38,7 @@ impl Redactor {
     }
 }
 
-/// An attribute value for display.
+/// An attribute value for display, in plain text or as a keyed hash.
 #[derive(Clone, Copy, Debug)]
 pub enum RedactedValue<'v> {
     /// The value in plain text.
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value_is_plain_without_redaction() {
+    fn value_without_redaction_is_plain_text() {
         assert_eq!(Redactor::new(false).redact("tenant", "acme".into()).to_string(), "acme");
     }
 
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_is_stable_and_keyed_per_process() {
+    fn redacted_hash_is_keyed_per_redactor() {
         let redact = Redactor::new(true);
         let shown =
             |redact: &Redactor, value: &str| redact.redact("tenant", value.into()).to_string();

@@ -1,20 +1,21 @@
-//! Per-thread parts of a counter, so that threads that increment it do not contend for a cache line.
+//! Splits a counter into stripes, so that threads that increment it do not contend for a cache line. A stripe is a part
+//! of the counter that only some of the threads use.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use prometheus_client::metrics::counter;
 
-/// Number of stripes: about the number of threads that decide concurrently on most machines.
+/// Number of stripes of a value: about the number of threads that make decisions concurrently on most machines.
 const STRIPE_COUNT: usize = 8;
 
-/// Values on separate cache lines, each used by some of the threads.
+/// A value that is split into stripes on separate cache lines. Each stripe is used by some of the threads.
 #[derive(Debug, Default)]
-pub struct Stripes<T>([Stripe<T>; STRIPE_COUNT]);
+pub struct Stripes<T>([CacheLineStripe<T>; STRIPE_COUNT]);
 
-/// One value, aligned to a cache line.
+/// One part of a striped value, aligned to a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Stripe<T>(T);
+struct CacheLineStripe<T>(T);
 
 thread_local! {
     static STRIPE_INDEX: usize = {
@@ -24,19 +25,20 @@ thread_local! {
 }
 
 impl<T> Stripes<T> {
-    /// Returns the value of the current thread.
+    /// Returns the stripe of the current thread.
     pub fn for_current_thread(&self) -> &T {
         // A thread that is being destroyed has no index any more; any stripe is correct.
         &self.0[STRIPE_INDEX.try_with(|stripe| *stripe).unwrap_or_default()].0
     }
 
-    /// Returns all values.
+    /// Returns all stripes.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|stripe| &stripe.0)
     }
 }
 
-/// `inc` and `inc_by` return the previous value of the current stripe only, not of the whole counter.
+/// A counter whose value is the sum of its stripes. `inc` and `inc_by` return the previous value of the current
+/// thread's stripe only, not of the whole counter.
 impl counter::Atomic<u64> for Stripes<AtomicU64> {
     fn inc(&self) -> u64 {
         self.inc_by(1)

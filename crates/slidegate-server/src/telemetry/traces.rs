@@ -1,7 +1,7 @@
-//! Spans of decisions, exported over OTLP in the background.
+//! Creates trace spans of decisions, and exports them over OTLP in the background.
 //!
-//! A span is created only if it is sampled. Spans that the collector does not accept in time are dropped: tracing never
-//! delays or fails a decision.
+//! A span is created only if the decision is sampled. Spans that the collector does not accept in time are dropped:
+//! tracing never delays or fails a decision.
 //!
 //! The request handler begins the span of a decision and makes it the current span of the task. The instrumented store
 //! finds it there and adds its own span as a child.
@@ -30,17 +30,17 @@ pub use self::span::DecisionSpan;
 use self::collector::CollectorClient;
 use self::span::StoreSpan;
 
-/// Settings of tracing.
+/// Settings for the export of trace spans.
 #[derive(Debug)]
 pub struct TraceSettings {
     pub collector: CollectorUrl,
-    /// The share of decisions, from 0 to 1, that is traced if the caller has not made a sampling decision.
+    /// The share of decisions that is traced, from 0 to 1. Applies only if the caller has not made a sampling decision.
     pub sample: f64,
-    /// Whether `traceparent` of a forwarded request decides sampling at `/v1/auth`.
+    /// Whether the header `traceparent` of a request forwarded to `/v1/auth` decides if the decision is traced.
     pub trust_forwarded: bool,
 }
 
-/// Reason for which tracing cannot start.
+/// The error if tracing cannot start.
 #[derive(Debug, Error)]
 pub enum TracerError {
     #[error("cannot export traces: no trusted system certificates: {0}")]
@@ -49,22 +49,22 @@ pub enum TracerError {
     Exporter(#[from] ExporterBuildError),
 }
 
-/// Creates spans of decisions, and exports them.
+/// A tracer that creates spans of decisions, and exports them.
 pub struct DecisionTracer {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     trust_forwarded: bool,
 }
 
-/// Creates spans of store calls.
+/// A tracer that creates spans of calls to the store.
 pub struct StoreTracer {
     tracer: SdkTracer,
-    /// The kind of the store.
+    /// The name of the kind of store, an attribute of each span.
     kind: &'static str,
 }
 
 impl DecisionTracer {
-    /// Starts tracing. Must be called within a runtime, which sends the spans.
+    /// Starts tracing. Must be called within a Tokio runtime, on which the spans are sent.
     pub fn start(settings: TraceSettings) -> Result<Self, TracerError> {
         let TraceSettings { collector, sample, trust_forwarded } = settings;
         let client = CollectorClient::new(&collector).map_err(TracerError::Certificates)?;
@@ -78,18 +78,18 @@ impl DecisionTracer {
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
             .with_sampler(sampler)
-            .with_resource(resource())
+            .with_resource(process_resource())
             .build();
         let tracer = provider.tracer("slidegate");
         Ok(Self { provider, tracer, trust_forwarded })
     }
 
-    /// Returns whether `traceparent` of a forwarded request decides sampling.
+    /// Returns `true` if the header `traceparent` of a forwarded request decides whether the decision is traced.
     pub fn trusts_forwarded(&self) -> bool {
         self.trust_forwarded
     }
 
-    /// Begins the span of a decision, if it is sampled.
+    /// Begins the span of a decision. Returns a context with the span, or `None` if the decision is not sampled.
     fn begin(&self, name: &'static str, parent: TraceParent) -> Option<Context> {
         let builder = self.tracer.span_builder(name).with_kind(SpanKind::Server);
         let mut span = self.tracer.build_with_context(builder, &parent.context);
@@ -102,12 +102,12 @@ impl DecisionTracer {
         Some(parent.context.with_span(span))
     }
 
-    /// Creates a tracer for a store of this kind.
+    /// Creates a tracer for calls to the store. `kind` is the name of the kind of store.
     pub fn store_tracer(&self, kind: &'static str) -> StoreTracer {
         StoreTracer { tracer: self.tracer.clone(), kind }
     }
 
-    /// Exports the remaining spans within `timeout`, and shuts tracing down. No spans are created afterwards.
+    /// Exports the remaining spans within `timeout`, and stops tracing. No spans are created afterwards.
     pub async fn flush(&self, timeout: Duration) {
         let provider = self.provider.clone();
         let flushed = task::spawn_blocking(move || provider.shutdown_with_timeout(timeout)).await;
@@ -118,15 +118,16 @@ impl DecisionTracer {
 }
 
 impl StoreTracer {
-    /// Begins the span of a store call, as a child of the current decision span. The span is empty if there is none.
+    /// Begins the span of a store call, as a child of the current decision's span. The returned span is empty if no
+    /// decision is being traced.
     pub fn begin(&self) -> StoreSpan {
         StoreSpan::begin(&self.tracer, self.kind)
     }
 }
 
-/// Returns the resource attributes of exported spans. The standard variables `OTEL_SERVICE_NAME` and
+/// Returns the attributes that describe this process in exported spans. The standard variables `OTEL_SERVICE_NAME` and
 /// `OTEL_RESOURCE_ATTRIBUTES` override or extend them.
-fn resource() -> Resource {
+fn process_resource() -> Resource {
     let has_service_name =
         std::env::var_os("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty());
     let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Logs requests with domains that are not in the policy.
+//! Logs requests with domains that are not in the policy, at a limited rate.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tracing::warn;
 
 use super::log_throttle::LogThrottle;
 
-/// Maximum number of bytes of a domain in the log.
+/// Maximum number of bytes of a domain in the log. Longer domains are cut.
 const MAX_DOMAIN_BYTES: usize = 128;
 
-/// Logs at most one unknown domain per minute.
+/// A log of requests with domains that are not in the policy, with at most one message per minute.
 pub struct UnknownDomainLog {
     log_throttle: LogThrottle,
     clock: SystemClock,
 }
 
 impl UnknownDomainLog {
-    /// Creates a log.
+    /// Creates a log without messages.
     pub fn new() -> Self {
         Self {
             log_throttle: LogThrottle::new(1, Duration::from_secs(60)),
@@ -25,8 +25,8 @@ impl UnknownDomainLog {
         }
     }
 
-    /// Logs a domain, unless one has been logged in the current minute. The field `unlogged` is the number of requests
-    /// since the last message.
+    /// Logs a domain that is not in the policy, unless a domain has been logged in the current minute. The field
+    /// `unlogged` is the number of such requests since the last message that were not logged.
     pub fn log(&self, domain: &str) {
         if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
             let domain = truncate_domain(domain);

@@ -1,4 +1,4 @@
-//! The number of attempts of the client, and their total time.
+//! Tests the number of attempts of the retrying client, and their total time.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use slidegate::Jitter;
 use slidegate_tower::client::RetryLayer;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::test_util::{ScriptedResponse, ScriptedService, denial, run, seconds};
+use crate::test_util::{ScriptedResponse, ScriptedService, denial_with_wait, run_get, seconds};
 
 fn layer_without_jitter() -> RetryLayer {
     RetryLayer::new().jitter(Jitter::NONE)
 }
 
-/// Returns numbered denials.
-fn denials(n: usize, wait: u64) -> Vec<ScriptedResponse> {
-    (1..=n).map(|nth| denial(wait).with_header("x-nth", nth.to_string())).collect()
+/// Returns `n` denials that state a wait of `wait` seconds. The header `x-nth` contains the number of the denial.
+fn numbered_denials(n: usize, wait: u64) -> Vec<ScriptedResponse> {
+    (1..=n).map(|nth| denial_with_wait(wait).with_header("x-nth", nth.to_string())).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,7 +31,7 @@ async fn attempts_are_bounded_and_last_response_returned() {
         (layer_without_jitter().attempts(2), 2),
         (layer_without_jitter().attempts(9), 9),
     ] {
-        let result = run(&layer, denials(20, 2)).await;
+        let result = run_get(&layer, numbered_denials(20, 2)).await;
         let call_times: Vec<_> = (0..attempts).map(|nth| seconds(nth * 2)).collect();
         assert_eq!((result.status(), &result.call_times), (429, &call_times));
         // No wait follows the last attempt.
@@ -43,11 +43,11 @@ async fn attempts_are_bounded_and_last_response_returned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_beyond_total_time_never_starts() {
+async fn wait_beyond_total_time_is_not_started() {
     let layer = layer_without_jitter().attempts(20);
     // The first wait, a wait in the middle, the maximum wait.
     for (wait, attempts) in [(31, 1), (20, 2), (10, 4), (30, 2), (u64::MAX, 1)] {
-        let result = run(&layer, denials(20, wait)).await;
+        let result = run_get(&layer, numbered_denials(20, wait)).await;
         assert_eq!((result.status(), result.call_times.len()), (429, attempts), "{wait}");
         assert_eq!(result.elapsed, seconds(wait.saturating_mul(attempts as u64 - 1)), "{wait}");
         assert_eq!(result.response.unwrap().headers()["x-nth"], attempts.to_string());
@@ -55,12 +55,12 @@ async fn wait_beyond_total_time_never_starts() {
     let long =
         ScriptedResponse::with_status(503).with_header("retry-after", "99999999999999999999999");
     assert_eq!(
-        run(&layer.clone().total_time(Duration::MAX), [denial(5)]).await.elapsed,
+        run_get(&layer.clone().total_time(Duration::MAX), [denial_with_wait(5)]).await.elapsed,
         seconds(5)
     );
-    let result = run(&layer.clone().total_time(seconds(1 << 40)), [long]).await;
+    let result = run_get(&layer.clone().total_time(seconds(1 << 40)), [long]).await;
     assert_eq!((result.status(), result.elapsed), (503, Duration::ZERO));
-    let result = run(&layer.total_time(Duration::ZERO), denials(1, 1)).await;
+    let result = run_get(&layer.total_time(Duration::ZERO), numbered_denials(1, 1)).await;
     assert_eq!((result.status(), result.elapsed), (429, Duration::ZERO));
 }
 
@@ -70,7 +70,7 @@ async fn total_time_includes_jitter() {
     let layer = RetryLayer::new().jitter(Jitter::up_to(seconds(100)));
     let mut outcomes = [0, 0];
     for _ in 0..100 {
-        let result = run(&layer, [denial(1)]).await;
+        let result = run_get(&layer, [denial_with_wait(1)]).await;
         assert!(result.elapsed <= seconds(30) + Duration::from_millis(1));
         outcomes[usize::from(result.status() == 200)] += 1;
     }
@@ -92,12 +92,12 @@ async fn total_time_includes_attempts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_statuses_are_returned_immediately() {
+async fn statuses_without_retry_are_returned_immediately() {
     for status in [200, 204, 301, 400, 401, 403, 404, 408, 425, 500, 502, 504] {
         let response = ScriptedResponse::with_status(status)
             .with_header("retry-after", "5")
             .with_header("ratelimit", r#""a";r=0;t=5"#);
-        let result = run(&layer_without_jitter(), [response]).await;
+        let result = run_get(&layer_without_jitter(), [response]).await;
         assert_eq!(
             (result.status(), result.elapsed, result.call_times.len()),
             (status, Duration::ZERO, 1)
@@ -108,15 +108,17 @@ async fn other_statuses_are_returned_immediately() {
 
 #[tokio::test(start_paused = true)]
 async fn error_is_not_retried() {
-    let result = run(&layer_without_jitter(), [ScriptedResponse::error("reset")]).await;
+    let result = run_get(&layer_without_jitter(), [ScriptedResponse::error("reset")]).await;
     assert_eq!((result.response.unwrap_err(), result.call_times.len()), ("reset", 1));
-    let result = run(&layer_without_jitter(), [denial(3), ScriptedResponse::error("reset")]).await;
+    let result =
+        run_get(&layer_without_jitter(), [denial_with_wait(3), ScriptedResponse::error("reset")])
+            .await;
     assert_eq!((result.response.unwrap_err(), result.elapsed), ("reset", seconds(3)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_is_dropped_before_wait() {
-    let service = ScriptedService::new(denials(2, 5));
+async fn denied_response_is_dropped_before_wait() {
+    let service = ScriptedService::new(numbered_denials(2, 5));
     let response =
         layer_without_jitter().layer(service.clone()).oneshot(Request::default()).await.unwrap();
     let retained: Vec<_> = service.calls().iter().map(|call| call.retained_bodies).collect();
@@ -126,7 +128,7 @@ async fn denial_is_dropped_before_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn client_clones_wait_independently() {
-    let service = ScriptedService::new(denials(2, 5));
+    let service = ScriptedService::new(numbered_denials(2, 5));
     let client = layer_without_jitter().layer(service.clone());
     let [first, second] = [client.clone(), client].map(|client| client.oneshot(Request::default()));
     let (first, second) = tokio::join!(first, second);
@@ -135,19 +137,19 @@ async fn client_clones_wait_independently() {
     assert_eq!(call_times, [0, 0, 5, 5].map(seconds));
 }
 
-/// A service that takes a second to become ready, each time.
-struct SlowToBecomeReady {
+/// A service that needs one second to become ready before each call.
+struct SlowlyReadyService {
     inner: ScriptedService,
     ready_timer: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
 }
 
-impl Clone for SlowToBecomeReady {
+impl Clone for SlowlyReadyService {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), ready_timer: None }
     }
 }
 
-impl Service<Request<Bytes>> for SlowToBecomeReady {
+impl Service<Request<Bytes>> for SlowlyReadyService {
     type Response = Response<Arc<()>>;
     type Error = &'static str;
     type Future = <ScriptedService as Service<Request<Bytes>>>::Future;
@@ -167,9 +169,9 @@ impl Service<Request<Bytes>> for SlowToBecomeReady {
 
 #[tokio::test(start_paused = true)]
 async fn every_attempt_waits_for_readiness() {
-    let inner = ScriptedService::new(denials(2, 5));
-    let client =
-        layer_without_jitter().layer(SlowToBecomeReady { inner: inner.clone(), ready_timer: None });
+    let inner = ScriptedService::new(numbered_denials(2, 5));
+    let client = layer_without_jitter()
+        .layer(SlowlyReadyService { inner: inner.clone(), ready_timer: None });
     assert_eq!(client.oneshot(Request::default()).await.unwrap().status(), 200);
     let call_times: Vec<_> = inner.calls().iter().map(|call| call.at).collect();
     assert_eq!(call_times, [1, 7, 13].map(seconds));
@@ -178,8 +180,8 @@ async fn every_attempt_waits_for_readiness() {
 #[tokio::test(start_paused = true)]
 async fn readiness_error_ends_retries() {
     #[derive(Clone)]
-    struct Once(bool);
-    impl Service<Request<Bytes>> for Once {
+    struct ReadyOnceService(bool);
+    impl Service<Request<Bytes>> for ReadyOnceService {
         type Response = Response<()>;
         type Error = &'static str;
         type Future = std::future::Ready<Result<Response<()>, &'static str>>;
@@ -192,7 +194,8 @@ async fn readiness_error_ends_retries() {
             std::future::ready(Ok(response.body(()).unwrap()))
         }
     }
-    let result = layer_without_jitter().layer(Once(true)).oneshot(Request::default()).await;
+    let result =
+        layer_without_jitter().layer(ReadyOnceService(true)).oneshot(Request::default()).await;
     assert_eq!(result.unwrap_err(), "closed");
 }
 

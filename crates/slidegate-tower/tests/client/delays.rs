@@ -1,4 +1,4 @@
-//! Waits of the client: stated by the response, lengthened by jitter, or chosen by backoff.
+//! Tests the waits of the retrying client: stated by the response, lengthened by jitter, or chosen by backoff.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use slidegate::{Clock, Jitter, Timestamp, WallClock};
 use slidegate_tower::client::{RetryLayer, parse_retry_delay};
 
-use crate::test_util::{ScriptedResponse, denial, run, seconds};
+use crate::test_util::{ScriptedResponse, denial_with_wait, run_get, seconds};
 
-/// Returns a layer that waits exactly as stated, and otherwise for at most a millisecond.
+/// Returns a layer that waits exactly as long as the response states. If the response states no wait, the layer waits
+/// at most a millisecond.
 fn layer_with_exact_waits() -> RetryLayer {
     RetryLayer::new()
         .jitter(Jitter::NONE)
@@ -17,10 +18,10 @@ fn layer_with_exact_waits() -> RetryLayer {
         .total_time(seconds(600))
 }
 
-const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+const RESPONSE_DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 #[tokio::test(start_paused = true)]
-async fn stated_wait_is_exact() {
+async fn client_waits_exactly_as_stated() {
     let cases: [(u64, &[(&'static str, &str)]); 16] = [
         (7, &[("retry-after", "7")]),
         (7, &[("retry-after", " 7 ")]),
@@ -28,13 +29,13 @@ async fn stated_wait_is_exact() {
         // The longest of several values.
         (9, &[("retry-after", "7"), ("retry-after", "9"), ("retry-after", "8")]),
         // A date relative to the `Date` of the server, in each of the three formats.
-        (23, &[("date", DATE), ("retry-after", "Sun, 06 Nov 1994 08:50:00 GMT")]),
-        (23, &[("date", DATE), ("retry-after", "Sunday, 06-Nov-94 08:50:00 GMT")]),
-        (23, &[("date", DATE), ("retry-after", "Sun Nov  6 08:50:00 1994")]),
+        (23, &[("date", RESPONSE_DATE), ("retry-after", "Sun, 06 Nov 1994 08:50:00 GMT")]),
+        (23, &[("date", RESPONSE_DATE), ("retry-after", "Sunday, 06-Nov-94 08:50:00 GMT")]),
+        (23, &[("date", RESPONSE_DATE), ("retry-after", "Sun Nov  6 08:50:00 1994")]),
         (
             30,
             &[
-                ("date", DATE),
+                ("date", RESPONSE_DATE),
                 ("retry-after", "Sun, 06 Nov 1994 08:50:00 GMT"),
                 ("retry-after", "30"),
             ],
@@ -59,7 +60,7 @@ async fn stated_wait_is_exact() {
                 .fold(ScriptedResponse::with_status(status), |response, (name, value)| {
                     response.with_header(name, value)
                 });
-            let result = run(&layer_with_exact_waits(), [response]).await;
+            let result = run_get(&layer_with_exact_waits(), [response]).await;
             assert_eq!(
                 (result.status(), result.waits()),
                 (200, vec![seconds(expected)]),
@@ -101,7 +102,7 @@ async fn malformed_headers_state_no_wait() {
     let without_wait: [(&'static str, &[u8]); 3] =
         [("ratelimit", b"\"a\";r=0"), ("ratelimit", b"\"a\";r=1;t=5"), ("x-ratelimit-reset", b"5")];
     for (name, value) in malformed.into_iter().chain(without_wait) {
-        let result = run(
+        let result = run_get(
             &layer_with_exact_waits(),
             [ScriptedResponse::with_status(429).with_header(name, value)],
         )
@@ -134,28 +135,28 @@ fn date_without_response_date_uses_wall_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn layer_uses_wall_clock() {
+async fn retry_date_is_relative_to_wall_clock() {
     let until = UNIX_EPOCH + Duration::from_micros(WallClock.now().as_micros()) + seconds(500);
     let response = ScriptedResponse::with_status(429)
         .with_header("retry-after", httpdate::fmt_http_date(until));
-    let result = run(&layer_with_exact_waits(), [response]).await;
+    let result = run_get(&layer_with_exact_waits(), [response]).await;
     // The date is truncated to whole seconds, and real time advances a little.
     assert!((seconds(470)..=seconds(500)).contains(&result.elapsed), "{:?}", result.elapsed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn zero_wait_backs_off() {
+async fn zero_stated_wait_backs_off() {
     let layer = layer_with_exact_waits().backoff(seconds(8), seconds(8));
     let past = ScriptedResponse::with_status(429)
-        .with_header("date", DATE)
+        .with_header("date", RESPONSE_DATE)
         .with_header("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT");
     for response in [
-        denial(0),
+        denial_with_wait(0),
         past,
         ScriptedResponse::with_status(429).with_header("ratelimit", r#""a";r=0;t=0"#),
     ] {
         fastrand::seed(3);
-        let result = run(&layer, [response]).await;
+        let result = run_get(&layer, [response]).await;
         assert!(
             result.elapsed > Duration::from_millis(100) && result.elapsed <= seconds(9),
             "{:?}",
@@ -170,21 +171,21 @@ async fn default_jitter_adds_up_to_ten_percent() {
     let layer = RetryLayer::new().total_time(seconds(600));
     let mut waits = Vec::new();
     for _ in 0..300 {
-        waits.extend(run(&layer, [denial(100)]).await.waits());
+        waits.extend(run_get(&layer, [denial_with_wait(100)]).await.waits());
     }
     // tokio's timer rounds up to a whole millisecond.
     let range = seconds(100)..=seconds(110) + Duration::from_millis(1);
     assert!(waits.iter().all(|wait| range.contains(wait)), "{waits:?}");
-    assert_spread(&waits, seconds(100), seconds(10));
+    assert_evenly_spread(&waits, seconds(100), seconds(10));
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_wait_backs_off_with_full_jitter() {
+async fn response_without_wait_backs_off_with_jitter() {
     fastrand::seed(2);
     let layer = RetryLayer::new().attempts(7).total_time(seconds(600));
     let mut waits = vec![Vec::new(); 6];
     for _ in 0..300 {
-        let result = run(&layer, (0..6).map(|_| ScriptedResponse::with_status(503))).await;
+        let result = run_get(&layer, (0..6).map(|_| ScriptedResponse::with_status(503))).await;
         assert_eq!(result.status(), 200);
         for (waits, wait) in waits.iter_mut().zip(result.waits()) {
             waits.push(wait);
@@ -193,12 +194,13 @@ async fn missing_wait_backs_off_with_full_jitter() {
     for (waits, max_ms) in waits.iter().zip([500, 1_000, 2_000, 4_000, 8_000, 10_000]) {
         let max = Duration::from_millis(max_ms);
         assert!(waits.iter().all(|wait| *wait <= max + Duration::from_millis(1)), "{waits:?}");
-        assert_spread(waits, Duration::ZERO, max);
+        assert_evenly_spread(waits, Duration::ZERO, max);
     }
 }
 
-/// Asserts that each tenth of the span has between half and double of its share.
-fn assert_spread(waits: &[Duration], from: Duration, span: Duration) {
+/// Asserts that the waits are evenly spread: each tenth of the span from `from` contains between half and double of its
+/// share of the waits.
+fn assert_evenly_spread(waits: &[Duration], from: Duration, span: Duration) {
     let mut tenths = [0; 10];
     for wait in waits {
         let share = (*wait - from).as_secs_f64() / span.as_secs_f64();
@@ -210,7 +212,7 @@ fn assert_spread(waits: &[Duration], from: Duration, span: Duration) {
 
 proptest! {
     #[test]
-    fn arbitrary_headers_never_panic(
+    fn parsing_arbitrary_retry_headers_causes_no_panic(
         values in prop::collection::vec((any::<u8>(), "\\PC{0,40}|\"a\";r=[0-9]{1,16};t=-?[0-9]{1,16}"), 0..4),
         micros: u64,
     ) {

@@ -1,4 +1,4 @@
-//! Tests of the retrying client: on sockets, and in paused time where time matters.
+//! Tests of the retrying client, on sockets, and in tokio's paused time if a test depends on durations.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A panic fails the test.
 
 mod attempts;

@@ -1,4 +1,4 @@
-//! Requests that the client repeats, and requests that it does not repeat.
+//! Tests the requests that the retrying client repeats, and the requests that it does not repeat.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -6,9 +6,9 @@ use slidegate::Jitter;
 use slidegate_tower::client::RetryLayer;
 use tower::{Layer, ServiceExt};
 
-use crate::test_util::{ScriptedService, denial, run_method, run_request, seconds};
+use crate::test_util::{ScriptedService, denial_with_wait, run_method, run_request, seconds};
 
-fn layer() -> RetryLayer {
+fn layer_without_jitter() -> RetryLayer {
     RetryLayer::new().jitter(Jitter::NONE)
 }
 
@@ -28,7 +28,8 @@ async fn only_idempotent_methods_are_repeated() {
         (custom, false),
     ];
     for (method, is_repeated) in methods {
-        let result = run_method(&layer(), method.clone(), vec![denial(3)]).await;
+        let result =
+            run_method(&layer_without_jitter(), method.clone(), vec![denial_with_wait(3)]).await;
         let expected = if is_repeated { (200, seconds(3)) } else { (429, seconds(0)) };
         assert_eq!((result.status(), result.elapsed), expected, "{method}");
     }
@@ -38,14 +39,18 @@ async fn only_idempotent_methods_are_repeated() {
 async fn post_with_idempotency_key_is_repeated() {
     for (key, status) in [("8e03978e", 200), ("", 429), (" ", 429)] {
         let request = Request::post("/").header("idempotency-key", key);
-        assert_eq!(run_request(&layer(), request, [denial(3)]).await.status(), status, "`{key}`");
+        assert_eq!(
+            run_request(&layer_without_jitter(), request, [denial_with_wait(3)]).await.status(),
+            status,
+            "`{key}`"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn selected_requests_are_repeated_too() {
-    let layer =
-        layer().also_repeat(|head| head.uri.path() == "/search" && head.method == Method::POST);
+async fn requests_selected_by_function_are_repeated() {
+    let layer = layer_without_jitter()
+        .also_repeat(|head| head.uri.path() == "/search" && head.method == Method::POST);
     let requests = [
         (Request::post("/search"), 200),
         (Request::post("/order"), 429),
@@ -53,16 +58,17 @@ async fn selected_requests_are_repeated_too() {
         (Request::get("/order"), 200),
     ];
     for (request, status) in requests {
-        assert_eq!(run_request(&layer, request, [denial(3)]).await.status(), status);
+        assert_eq!(run_request(&layer, request, [denial_with_wait(3)]).await.status(), status);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_attempt_has_complete_body() {
-    let service = ScriptedService::new([denial(1), denial(1), denial(1)]);
+    let service =
+        ScriptedService::new([denial_with_wait(1), denial_with_wait(1), denial_with_wait(1)]);
     let body = Bytes::from(vec![7; 100_000]);
     let request = Request::put("/").body(body.clone()).unwrap();
-    layer().layer(service.clone()).oneshot(request).await.unwrap();
+    layer_without_jitter().layer(service.clone()).oneshot(request).await.unwrap();
     let bodies: Vec<_> = service.calls().into_iter().map(|call| call.body).collect();
     assert_eq!(bodies, vec![body; 4]);
 }

@@ -1,4 +1,4 @@
-//! The retry times of a thousand clients that are denied at the same time.
+//! Measures the retry times of a thousand clients that are denied at the same time.
 //!
 //! The clients are `RetryLayer`s, and the server is a slidegate gate with its headers; only the network is omitted, and
 //! time is paused. Random numbers are seeded, so that every run has the same result.
@@ -24,10 +24,10 @@ use tower::{Layer, ServiceExt};
 use chart::Curve;
 
 const CLIENTS: usize = 1_000;
-/// The wait that denials state, in seconds.
+/// The wait that the server states in each denial, in seconds.
 const WAIT_SECONDS: u64 = 60;
 
-/// A server with one limit for all clients, on tokio's clock.
+/// A simulated server with one limit for all clients. Its time is the paused clock of tokio.
 pub struct SimulatedServer {
     gate: Gate<MemoryStore<ManualClock>>,
     clock: ManualClock,
@@ -46,7 +46,7 @@ impl SimulatedServer {
         Self { gate, clock, started, retry_jitter, arrivals: Mutex::default() }
     }
 
-    /// Decides one request.
+    /// Decides about one request, and returns the response with its rate limit headers.
     pub fn respond(&self) -> Response<()> {
         let elapsed = self.started.elapsed();
         self.arrivals.lock().unwrap().push(elapsed);
@@ -63,15 +63,15 @@ impl SimulatedServer {
         response
     }
 
-    /// Returns the times of all requests.
+    /// Returns the times at which requests arrived, since the start of the server.
     pub fn arrivals(&self) -> Vec<Duration> {
         self.arrivals.lock().unwrap().clone()
     }
 }
 
-/// Returns the retry times of the clients, in order. The quota is used up at their first attempt, and large enough for
-/// all of them at the second.
-async fn return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
+/// Returns the times at which clients retry, in order, for one combination of jitter. All first attempts are denied,
+/// because the quota is used up. The quota is large enough to allow all second attempts.
+async fn measure_return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
     fastrand::seed(8);
     let server =
         Arc::new(SimulatedServer::new(&format!("{CLIENTS}/{WAIT_SECONDS}s"), retry_jitter));
@@ -96,7 +96,7 @@ async fn return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Durati
     arrivals
 }
 
-/// One row of the table.
+/// The retry times of all clients for one combination of jitter: one row of the table in `docs/CLIENT.md`.
 struct JitterCase {
     server: u8,
     client: u8,
@@ -106,32 +106,37 @@ struct JitterCase {
 impl JitterCase {
     async fn measure((server, client): (u8, u8)) -> Self {
         let [retry_jitter, client_jitter] = [server, client].map(Jitter::up_to_percent);
-        Self { server, client, return_times: return_times(retry_jitter, client_jitter).await }
+        Self {
+            server,
+            client,
+            return_times: measure_return_times(retry_jitter, client_jitter).await,
+        }
     }
 
-    /// Returns the maximum number of retries in one of the consecutive spans that begin at the denial.
-    fn peak(&self, span: Duration) -> usize {
+    /// Returns the largest number of retries in a time slot of length `span`. The slots are consecutive, and the first
+    /// begins at the denial.
+    fn max_retries_per_slot(&self, span: Duration) -> usize {
         let bucket = |at: &Duration| at.as_nanos() / span.as_nanos();
         self.return_times.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
     }
 
     fn peak_per_second(&self) -> usize {
-        self.peak(Duration::from_secs(1))
+        self.max_retries_per_slot(Duration::from_secs(1))
     }
 
-    /// Returns the number of retries per second if the clients were spread evenly over the larger jitter, plus five
-    /// standard deviations of a random count.
-    fn max_expected_per_second(&self) -> usize {
+    /// Returns the maximum number of retries per second that is expected. This is the number if the clients were spread
+    /// evenly over the larger jitter, plus five standard deviations of a random count.
+    fn max_expected_retries_per_second(&self) -> usize {
         let spread = WAIT_SECONDS as f64 * f64::from(self.server.max(self.client)) / 100.0;
         let mean = CLIENTS as f64 / spread;
         (mean + 5.0 * mean.sqrt()) as usize
     }
 
-    fn row(&self) -> String {
+    fn table_row(&self) -> String {
         let [first, last] = [self.return_times.first(), self.return_times.last()]
             .map(|at| format!("{:.1} s", at.unwrap().as_secs_f64()));
         let peak_per_second = self.peak_per_second();
-        let peak_per_10_ms = self.peak(Duration::from_millis(10));
+        let peak_per_10_ms = self.max_retries_per_slot(Duration::from_millis(10));
         let [server, client] = [self.server, self.client]
             .map(|n| if n == 0 { "none".into() } else { format!("{n} %") });
         format!(
@@ -139,17 +144,17 @@ impl JitterCase {
         )
     }
 
-    fn curve(&self, name: &'static str) -> Curve {
+    fn to_chart_curve(&self, name: &'static str) -> Curve {
         let mut per_second = vec![0; 140];
         self.return_times.iter().for_each(|at| per_second[at.as_secs() as usize] += 1);
         Curve { name, per_second }
     }
 }
 
-/// Jitter of the server and of the client, in percent.
+/// The measured combinations of jitter: jitter of the server and jitter of the client, in percent.
 const JITTER_CASES: [(u8, u8); 5] = [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
 
-async fn measure_cases() -> Vec<JitterCase> {
+async fn measure_jitter_cases() -> Vec<JitterCase> {
     let mut cases = Vec::new();
     for case in JITTER_CASES {
         cases.push(JitterCase::measure(case).await);
@@ -159,40 +164,47 @@ async fn measure_cases() -> Vec<JitterCase> {
 
 #[tokio::test(start_paused = true)]
 async fn jitter_spreads_simultaneous_retries() {
-    for case in measure_cases().await {
+    for case in measure_jitter_cases().await {
         // No client returns too early.
-        assert!(case.return_times[0] >= Duration::from_secs(WAIT_SECONDS), "{}", case.row());
+        assert!(case.return_times[0] >= Duration::from_secs(WAIT_SECONDS), "{}", case.table_row());
         match (case.server, case.client) {
-            (0, 0) => assert_eq!(case.peak(Duration::from_millis(1)), CLIENTS),
+            (0, 0) => assert_eq!(case.max_retries_per_slot(Duration::from_millis(1)), CLIENTS),
             _ => {
                 assert!(
-                    case.peak_per_second() <= case.max_expected_per_second(),
+                    case.peak_per_second() <= case.max_expected_retries_per_second(),
                     "{} {}",
-                    case.row(),
-                    case.max_expected_per_second()
+                    case.table_row(),
+                    case.max_expected_retries_per_second()
                 )
             }
         }
     }
 }
 
-/// Retry-After has whole seconds: only the jitter of the client spreads retries within a second.
+/// Checks that only the jitter of the client spreads retries within a second, because `Retry-After` has whole seconds.
 #[tokio::test(start_paused = true)]
-async fn client_jitter_spreads_within_second() {
+async fn client_jitter_spreads_retries_within_second() {
     let [server_only, both] =
         [JitterCase::measure((10, 0)).await, JitterCase::measure((10, 10)).await];
-    assert_eq!(server_only.peak(Duration::from_millis(1)), server_only.peak_per_second());
-    assert!(both.peak(Duration::from_millis(10)) * 10 < both.peak_per_second(), "{}", both.row());
+    assert_eq!(
+        server_only.max_retries_per_slot(Duration::from_millis(1)),
+        server_only.peak_per_second()
+    );
+    assert!(
+        both.max_retries_per_slot(Duration::from_millis(10)) * 10 < both.peak_per_second(),
+        "{}",
+        both.table_row()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn docs_match_measured_retries() {
-    let cases = measure_cases().await;
-    let rows: Vec<String> = cases.iter().map(JitterCase::row).collect();
-    let svg = chart::draw(&[
-        cases[0].curve("no jitter"),
-        cases[3].curve("server 10 %, client 10 %"),
-        cases[4].curve("server 100 %, client 10 %"),
+    let cases = measure_jitter_cases().await;
+    let rows: Vec<String> = cases.iter().map(JitterCase::table_row).collect();
+    let svg = chart::draw_chart(&[
+        cases[0].to_chart_curve("no jitter"),
+        cases[3].to_chart_curve("server 10 %, client 10 %"),
+        cases[4].to_chart_curve("server 100 %, client 10 %"),
     ]);
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let [svg_path, text_path] =

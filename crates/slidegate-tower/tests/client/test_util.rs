@@ -1,4 +1,4 @@
-//! A service that returns scripted responses and records its calls.
+//! A test service that returns scripted responses and records its calls.
 
 use std::collections::VecDeque;
 use std::future::{Ready, ready};
@@ -12,20 +12,20 @@ use slidegate_tower::client::RetryLayer;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 
-/// The status of a scripted response, or an error of the service.
+/// The status of a scripted response, or an error that the service returns.
 pub type ScriptedResult = Result<StatusCode, &'static str>;
 
-/// A call that the service received.
+/// A call that the scripted service received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedCall {
-    /// The time since the creation of the service.
+    /// The time of the call since the creation of the service.
     pub at: Duration,
     pub body: Bytes,
-    /// The number of earlier response bodies that are not dropped yet.
+    /// The number of bodies of earlier responses that were not dropped yet at the time of the call.
     pub retained_bodies: usize,
 }
 
-/// The response or error for one call.
+/// The response or error that the scripted service returns for one call.
 #[derive(Clone)]
 pub struct ScriptedResponse {
     result: ScriptedResult,
@@ -48,28 +48,29 @@ impl ScriptedResponse {
     }
 }
 
-/// Returns a 429 with `Retry-After`.
-pub fn denial(seconds: u64) -> ScriptedResponse {
+/// Returns a response with status 429 and `Retry-After`.
+pub fn denial_with_wait(seconds: u64) -> ScriptedResponse {
     ScriptedResponse::with_status(429).with_header("retry-after", seconds.to_string())
 }
 
-struct Script {
+struct ScriptState {
     started: Instant,
     responses: Mutex<VecDeque<ScriptedResponse>>,
     calls: Mutex<Vec<RecordedCall>>,
     body: Arc<()>,
 }
 
-/// A service with scripted responses. Each call needs its own `poll_ready` on the same clone.
+/// A service that returns scripted responses. Each call needs its own `poll_ready` on the same clone.
 pub struct ScriptedService {
-    script: Arc<Script>,
+    script: Arc<ScriptState>,
     is_ready: bool,
 }
 
 impl ScriptedService {
-    /// Creates a service that returns these responses in order, and then 200.
+    /// Creates a service that returns these responses in order, and then a response with status 200 for each further
+    /// call.
     pub fn new(responses: impl IntoIterator<Item = ScriptedResponse>) -> Self {
-        let script = Script {
+        let script = ScriptState {
             started: Instant::now(),
             responses: Mutex::new(responses.into_iter().collect()),
             calls: Mutex::default(),
@@ -83,7 +84,7 @@ impl ScriptedService {
     }
 }
 
-/// A clone has not been polled ready.
+/// A clone must be polled ready before it is called.
 impl Clone for ScriptedService {
     fn clone(&self) -> Self {
         Self { script: Arc::clone(&self.script), is_ready: false }
@@ -120,10 +121,10 @@ impl Service<Request<Bytes>> for ScriptedService {
     }
 }
 
-/// The result of a request and the calls that it caused.
+/// The result of a request through the layer, and the calls that the layer made.
 pub struct RunResult {
     pub response: Result<Response<Arc<()>>, &'static str>,
-    /// The times of the calls to the service.
+    /// The times at which the service was called.
     pub call_times: Vec<Duration>,
     pub elapsed: Duration,
 }
@@ -133,21 +134,21 @@ impl RunResult {
         self.response.as_ref().unwrap().status().as_u16()
     }
 
-    /// The waits between the attempts.
+    /// Returns the waits between successive attempts.
     pub fn waits(&self) -> Vec<Duration> {
         self.call_times.windows(2).map(|pair| pair[1] - pair[0]).collect()
     }
 }
 
-/// Sends a GET through the layer to a service with these responses.
-pub async fn run(
+/// Sends a GET request through the layer to a service with these responses.
+pub async fn run_get(
     layer: &RetryLayer,
     responses: impl IntoIterator<Item = ScriptedResponse>,
 ) -> RunResult {
     run_request(layer, Request::get("/"), responses).await
 }
 
-/// Sends a request with another method.
+/// Sends a request with this method through the layer to a service with these responses.
 pub async fn run_method(
     layer: &RetryLayer,
     method: Method,
@@ -156,7 +157,7 @@ pub async fn run_method(
     run_request(layer, Request::builder().method(method), responses).await
 }
 
-/// Sends any request.
+/// Sends any request through the layer to a service with these responses.
 pub async fn run_request(
     layer: &RetryLayer,
     request: http::request::Builder,

@@ -1,4 +1,5 @@
-//! Compile-time checks: the layer, its services and futures are `Send`, and the first two also `Sync` and `Clone`.
+//! Checks at compile time that the layer, its services and futures are `Send`, and that layer and services are also
+//! `Sync` and `Clone`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
 
 fn assert_send<T: Send + 'static>(_: &T) {}
 
-/// Checks the layer, the service and its future over an inner service that is `Clone + Send + Sync`.
+/// Checks the traits of the layer, its service and its future. The inner service is `Clone + Send + Sync`.
 macro_rules! assert_traits {
     ($layer:expr) => {{
         let layer = $layer;

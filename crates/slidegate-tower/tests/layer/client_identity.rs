@@ -1,4 +1,4 @@
-//! Identity of clients: keys, addresses, and requests with neither.
+//! Tests the identity of clients: API keys, addresses, and requests with neither.
 
 use axum::Router;
 use slidegate::Store;
@@ -6,9 +6,9 @@ use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies, WhenMissing, e
 
 use crate::fixture::{MINUTE, StoreFixture, TestClient, hello_router, serve, serve_without_peers};
 
-const TRUSTED: &str = "127.0.0.1,10.0.0.0/8";
+const TRUSTED_PROXIES: &str = "127.0.0.1,10.0.0.0/8";
 
-/// Returns routers with one request per minute for each key, over a limiter and over a gate.
+/// Returns two routers that allow one request per minute for each API key: one over a limiter, one over a gate.
 fn routers_per_key(fixture: &StoreFixture<impl Store>, when_missing: WhenMissing) -> [Router; 2] {
     let limiter = fixture.limiter(1, MINUTE).named("per-key");
     let limiter = RateLimitLayer::keyed_by(limiter, extract::api_key(), when_missing);
@@ -23,7 +23,7 @@ fn routers_per_key(fixture: &StoreFixture<impl Store>, when_missing: WhenMissing
     [hello_router().layer(limiter), hello_router().layer(gate)]
 }
 
-/// Returns routers with one request per minute for each address, over a limiter and over a gate.
+/// Returns two routers that allow one request per minute for each client address: one over a limiter, one over a gate.
 fn routers_per_address(fixture: &StoreFixture<impl Store>, trusted: &str) -> [Router; 2] {
     let ip = || extract::client_ip(trusted.parse::<TrustedProxies>().unwrap());
     let limiter = fixture.limiter(1, MINUTE).named("per-ip");
@@ -34,13 +34,13 @@ fn routers_per_address(fixture: &StoreFixture<impl Store>, trusted: &str) -> [Ro
     [hello_router().layer(limiter), hello_router().layer(gate)]
 }
 
-/// Sends a request with this `X-Forwarded-For` header.
+/// Sends a request with this `X-Forwarded-For` header, and returns the status of the response.
 async fn status_with_forwarded_for(http: &TestClient, forwarded_for: &str) -> u16 {
     http.get_with_header("x-forwarded-for", forwarded_for).await.status
 }
 
 #[tokio::test]
-async fn keys_are_counted_separately() {
+async fn api_keys_are_counted_separately() {
     with_both_stores!(|fixture| {
         for app in routers_per_key(&fixture, WhenMissing::Deny) {
             let http = serve(app).await;
@@ -58,7 +58,7 @@ async fn keys_are_counted_separately() {
 }
 
 #[tokio::test]
-async fn missing_key_with_skip_is_allowed() {
+async fn missing_api_key_with_skip_is_allowed() {
     with_both_stores!(|fixture| {
         for app in routers_per_key(&fixture, WhenMissing::Skip) {
             let http = serve(app).await;
@@ -73,7 +73,7 @@ async fn missing_key_with_skip_is_allowed() {
 }
 
 #[tokio::test]
-async fn missing_key_with_deny_is_denied() {
+async fn missing_api_key_with_deny_is_denied() {
     with_both_stores!(|fixture| {
         for app in routers_per_key(&fixture, WhenMissing::Deny) {
             let http = serve(app).await;
@@ -86,9 +86,9 @@ async fn missing_key_with_deny_is_denied() {
 }
 
 #[tokio::test]
-async fn unknown_peer_address_is_missing_value() {
+async fn unknown_peer_address_counts_as_missing_key() {
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, TRUSTED) {
+        for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
             let http = serve_without_peers(app).await;
             assert_eq!(http.get("/").await.status, 429, "{fixture:?}");
             assert_eq!(status_with_forwarded_for(&http, "192.0.2.7").await, 429, "{fixture:?}");
@@ -128,9 +128,9 @@ async fn forwarding_headers_of_untrusted_peer_are_ignored() {
 }
 
 #[tokio::test]
-async fn entry_of_trusted_proxy_is_used() {
+async fn forwarded_address_of_trusted_proxy_is_used() {
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, TRUSTED) {
+        for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
             let http = serve(app).await;
             for (forwarded_for, status) in [
                 ("192.0.2.7", 200),
@@ -152,7 +152,7 @@ async fn entry_of_trusted_proxy_is_used() {
 }
 
 #[tokio::test]
-async fn malformed_forwarding_headers_count_for_proxy() {
+async fn malformed_forwarding_header_counts_for_proxy_address() {
     let malformed = [
         "",
         ",",
@@ -167,7 +167,7 @@ async fn malformed_forwarding_headers_count_for_proxy() {
         "192.0.2.7, for=192.0.2.8",
     ];
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, TRUSTED) {
+        for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
             let http = serve(app).await;
             assert_eq!(http.get("/").await.status, 200);
             for value in malformed {
@@ -186,7 +186,7 @@ async fn malformed_forwarding_headers_count_for_proxy() {
 #[tokio::test]
 async fn ipv6_network_shares_counter() {
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, TRUSTED) {
+        for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
             let http = serve(app).await;
             for (forwarded_for, status) in [
                 ("2001:db8:0:1::1", 200),

@@ -1,4 +1,4 @@
-//! Costs of requests, from headers and functions.
+//! Tests the costs of requests, from headers and functions.
 
 use serde_json::json;
 use slidegate::Store;
@@ -7,7 +7,8 @@ use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
 use crate::fixture::{MINUTE, StoreFixture, TestClient, TestResponse, hello_router, serve};
 
-/// Starts servers with ten units per minute for all clients, over a limiter and over a gate, with the cost in `x-cost`.
+/// Starts two servers, one over a limiter and one over a gate, and returns their clients. All clients share ten units
+/// per minute. The header `x-cost` is the cost of a request.
 async fn clients_with_cost_header(fixture: &StoreFixture<impl Store>) -> [TestClient; 2] {
     let limiter = fixture.limiter(10, MINUTE).named("all");
     let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
@@ -19,7 +20,7 @@ async fn clients_with_cost_header(fixture: &StoreFixture<impl Store>) -> [TestCl
     ]
 }
 
-fn remaining(response: &TestResponse) -> &str {
+fn remaining_units(response: &TestResponse) -> &str {
     let ratelimit = response.header("ratelimit").unwrap();
     ratelimit.split(';').find_map(|part| part.strip_prefix("r=")).unwrap()
 }
@@ -28,10 +29,14 @@ fn remaining(response: &TestResponse) -> &str {
 async fn cost_header_sets_cost_or_one() {
     with_both_stores!(|fixture| {
         for http in clients_with_cost_header(&fixture).await {
-            assert_eq!(remaining(&http.get_with_header("x-cost", "3").await), "7", "{fixture:?}");
-            assert_eq!(remaining(&http.get("/").await), "6");
-            assert_eq!(remaining(&http.get_with_header("x-cost", "0").await), "6");
-            assert_eq!(remaining(&http.get_with_header("x-cost", " 6 ").await), "0");
+            assert_eq!(
+                remaining_units(&http.get_with_header("x-cost", "3").await),
+                "7",
+                "{fixture:?}"
+            );
+            assert_eq!(remaining_units(&http.get("/").await), "6");
+            assert_eq!(remaining_units(&http.get_with_header("x-cost", "0").await), "6");
+            assert_eq!(remaining_units(&http.get_with_header("x-cost", " 6 ").await), "0");
             let denied = http.get_with_header("x-cost", "2").await;
             assert_eq!((denied.status, denied.retry_after()), (429, Some(60)));
         }
@@ -60,7 +65,7 @@ async fn malformed_cost_is_rejected_without_charge() {
                     })
                 );
             }
-            assert_eq!(remaining(&http.get("/").await), "9");
+            assert_eq!(remaining_units(&http.get("/").await), "9");
         }
     });
 }
@@ -95,7 +100,7 @@ async fn cost_function_sets_cost() {
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
         let http = serve(hello_router().layer(layer.cost(cost))).await;
         for (path, expected) in [("/", "9"), ("/?search", "5"), ("/", "4"), ("/?search", "0")] {
-            assert_eq!(remaining(&http.get(path).await), expected, "{fixture:?}");
+            assert_eq!(remaining_units(&http.get(path).await), expected, "{fixture:?}");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Calls that end without a response: the client disconnects, the handler panics, or the service fails.
+//! Tests calls that end without a response: the client disconnects, the handler panics, or the service fails.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,28 +18,32 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
 
-const KEY: &str = "ann";
+const LIMITER_KEY: &str = "ann";
 
-/// A limiter of three requests per minute.
-struct ThreePerMinute<S> {
+/// A limiter of three requests per minute, and its fixture.
+struct ThreePerMinuteLimiter<S> {
     fixture: StoreFixture<S>,
     limiter: Arc<Limiter<S>>,
 }
 
-impl<S: Store> ThreePerMinute<S> {
+impl<S: Store> ThreePerMinuteLimiter<S> {
     fn new(fixture: StoreFixture<S>) -> Self {
         Self { limiter: Arc::new(fixture.limiter(3, MINUTE)), fixture }
     }
 
     fn layer(&self) -> RateLimitLayer<impl Backend> {
-        RateLimitLayer::keyed_by(self.limiter.clone(), extract::value(KEY), WhenMissing::Deny)
+        RateLimitLayer::keyed_by(
+            self.limiter.clone(),
+            extract::value(LIMITER_KEY),
+            WhenMissing::Deny,
+        )
     }
 
     async fn remaining(&self) -> u64 {
-        self.limiter.try_peek(KEY, 0).await.unwrap().decision().remaining()
+        self.limiter.try_peek(LIMITER_KEY, 0).await.unwrap().decision().remaining()
     }
 
-    /// Waits until other tasks have changed the remaining quota to the expected value.
+    /// Waits until other tasks have changed the remaining quota to the expected value. Panics if they do not.
     async fn wait_for_remaining(&self, expected: u64) {
         for _ in 0..1000 {
             if self.remaining().await == expected {
@@ -60,7 +64,8 @@ impl Drop for DropSignal {
     }
 }
 
-/// Returns a service that never responds, and a channel that receives the drop signal of each call when it begins.
+/// Returns a router whose handler never responds, and a channel. When a call begins, the channel receives a signal that
+/// fires when the call is dropped.
 fn never_responding_service() -> (Router, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
     let (started, calls) = mpsc::unbounded_channel();
     let handler = move || {
@@ -74,7 +79,7 @@ fn never_responding_service() -> (Router, mpsc::UnboundedReceiver<oneshot::Recei
     (Router::new().route("/", get(handler)), calls)
 }
 
-/// Sends a request and disconnects when the service has begun to handle it.
+/// Sends a request, disconnects when the handler has begun, and waits until the handler is dropped.
 async fn disconnect_during_call(
     http: &TestClient,
     calls: &mut mpsc::UnboundedReceiver<oneshot::Receiver<()>>,
@@ -89,7 +94,7 @@ async fn disconnect_during_call(
 #[tokio::test]
 async fn dropped_call_keeps_charge() {
     with_both_stores!(|fixture| {
-        let limited = ThreePerMinute::new(fixture);
+        let limited = ThreePerMinuteLimiter::new(fixture);
         // A settle function alone does not revert dropped calls.
         for layer in [limited.layer(), limited.layer().settle(|_| Settlement::Revert)] {
             let before = limited.remaining().await;
@@ -107,7 +112,7 @@ async fn dropped_call_keeps_charge() {
 #[tokio::test]
 async fn dropped_call_is_reverted_if_configured() {
     with_both_stores!(|fixture| {
-        let limited = ThreePerMinute::new(fixture);
+        let limited = ThreePerMinuteLimiter::new(fixture);
         let (app, mut calls) = never_responding_service();
         let http = serve(app.layer(limited.layer().on_drop(OnDrop::Revert))).await;
         for _ in 0..5 {
@@ -119,7 +124,7 @@ async fn dropped_call_is_reverted_if_configured() {
 
 #[tokio::test]
 async fn sync_store_reverts_dropped_call_immediately() {
-    let limited = ThreePerMinute::new(StoreFixture::with_sync_store());
+    let limited = ThreePerMinuteLimiter::new(StoreFixture::with_sync_store());
     let layer = limited.layer().on_drop(OnDrop::Revert);
     let pending = layer.layer(service_fn(|_: Request<Body>| {
         std::future::pending::<Result<Response<Body>, Infallible>>()
@@ -138,7 +143,7 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Out
 #[tokio::test]
 async fn completed_call_is_not_reverted() {
     with_both_stores!(|fixture| {
-        let limited = ThreePerMinute::new(fixture);
+        let limited = ThreePerMinuteLimiter::new(fixture);
         let app = Router::new().route("/", get(async || "hello"));
         let http = serve(app.layer(limited.layer().on_drop(OnDrop::Revert))).await;
         for status in [200, 200, 200, 429] {
@@ -154,7 +159,7 @@ async fn panicking_handler() -> &'static str {
 #[tokio::test]
 async fn panicking_handler_keeps_charge() {
     with_both_stores!(|fixture| {
-        let limited = ThreePerMinute::new(fixture);
+        let limited = ThreePerMinuteLimiter::new(fixture);
         for (layer, remaining) in [
             (limited.layer().settle(|_| Settlement::Revert), 2),
             (limited.layer(), 1),
@@ -171,7 +176,7 @@ async fn panicking_handler_keeps_charge() {
 #[tokio::test]
 async fn failing_service_keeps_charge() {
     with_both_stores!(|fixture| {
-        let limited = ThreePerMinute::new(fixture);
+        let limited = ThreePerMinuteLimiter::new(fixture);
         for (layer, remaining) in [
             (limited.layer().settle(|_| Settlement::Revert), 2),
             (limited.layer().on_drop(OnDrop::Revert), 1),
@@ -189,13 +194,13 @@ async fn failing_service_keeps_charge() {
     });
 }
 
-/// A store that charges immediately, and responds when the test permits it.
-struct DelayedStore {
+/// A store that charges immediately, but returns the result only when the test permits it.
+struct StoreWithDelayedResults {
     store: MemoryStore,
     charged: mpsc::UnboundedSender<oneshot::Sender<()>>,
 }
 
-impl Store for DelayedStore {
+impl Store for StoreWithDelayedResults {
     type Kind = Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
@@ -230,14 +235,15 @@ impl Store for DelayedStore {
 #[tokio::test]
 async fn call_dropped_during_decision_is_reverted() {
     let (charged, mut charges) = mpsc::unbounded_channel();
-    let store = DelayedStore { store: MemoryStore::new(), charged };
+    let store = StoreWithDelayedResults { store: MemoryStore::new(), charged };
     let limiter = Arc::new(Limiter::with_store(["3/min"], store).unwrap());
-    let layer = RateLimitLayer::keyed_by(limiter.clone(), extract::value(KEY), WhenMissing::Deny)
-        .on_drop(OnDrop::Revert);
+    let layer =
+        RateLimitLayer::keyed_by(limiter.clone(), extract::value(LIMITER_KEY), WhenMissing::Deny)
+            .on_drop(OnDrop::Revert);
     let service = layer.layer(service_fn(async |_: Request<Body>| {
         Ok::<_, Infallible>(Response::new(Body::empty()))
     }));
-    let remaining = async || limiter.try_peek(KEY, 0).await.unwrap().decision().remaining();
+    let remaining = async || limiter.try_peek(LIMITER_KEY, 0).await.unwrap().decision().remaining();
     for is_dropped_first in [true, false] {
         let call = tokio::spawn(service.clone().oneshot(Request::new(Body::empty())));
         let permit = charges.recv().await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests of `examples/plans.rs`.
+//! Tests the example `examples/plans.rs`, whose limits depend on the plan of the customer.
 
 use crate::fixture::{TestClient, serve};
 
@@ -6,7 +6,7 @@ use crate::fixture::{TestClient, serve};
 #[expect(dead_code, reason = "the example's `main` is not called here")]
 mod plans;
 
-async fn statuses(http: &TestClient, key: &str, times: usize) -> Vec<u16> {
+async fn send_requests_with_key(http: &TestClient, key: &str, times: usize) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..times {
         let request = http.request("/v1/items/7").header("authorization", format!("Bearer {key}"));
@@ -16,19 +16,22 @@ async fn statuses(http: &TestClient, key: &str, times: usize) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn limit_depends_on_plan() {
+async fn plans_example_limit_depends_on_plan() {
     let http = serve(plans::app().unwrap()).await;
-    assert_eq!(statuses(&http, "key-of-ann", 7).await, [200, 200, 200, 200, 200, 429, 429]);
-    assert_eq!(statuses(&http, "key-of-bob", 50).await, [200; 50]);
-    assert_eq!(statuses(&http, "key-of-acme", 200).await, [200; 200]);
-    assert_eq!(statuses(&http, "made-up", 2).await, [401, 401]);
+    assert_eq!(
+        send_requests_with_key(&http, "key-of-ann", 7).await,
+        [200, 200, 200, 200, 200, 429, 429]
+    );
+    assert_eq!(send_requests_with_key(&http, "key-of-bob", 50).await, [200; 50]);
+    assert_eq!(send_requests_with_key(&http, "key-of-acme", 200).await, [200; 200]);
+    assert_eq!(send_requests_with_key(&http, "made-up", 2).await, [401, 401]);
     for status in [200, 200, 200, 200, 200, 429] {
         assert_eq!(http.get("/v1/items/7").await.status, status, "by address");
     }
 }
 
 #[tokio::test]
-async fn exports_need_key_and_have_one_limit() {
+async fn plans_example_exports_need_api_key() {
     let http = serve(plans::app().unwrap()).await;
     let export =
         async |request: axum::http::request::Builder| http.send(request.method("POST")).await;

@@ -1,4 +1,4 @@
-//! Fixtures: stores on a manual clock, servers on sockets, and their clients.
+//! Test fixtures: stores on a manual clock, servers on sockets, and their clients.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ use tokio::net::TcpListener;
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 
-/// The resolution of a clock.
+/// The smallest step of a clock: one microsecond.
 pub const TICK: Duration = Duration::from_micros(1);
 
-/// Stores on a manual clock.
+/// A source of stores that share a manual clock.
 #[derive(Clone)]
 pub struct StoreFixture<S> {
     pub clock: ManualClock,
@@ -33,7 +33,7 @@ pub struct StoreFixture<S> {
     store: Arc<dyn Fn() -> S + Send + Sync>,
 }
 
-/// Runs a test body with synchronous stores, and again with an asynchronous one.
+/// Runs a test body twice: with synchronous stores, and with an asynchronous store.
 macro_rules! with_both_stores {
     (|$fixture:ident| $body:block) => {{
         let $fixture = $crate::fixture::StoreFixture::with_sync_store();
@@ -43,14 +43,14 @@ macro_rules! with_both_stores {
     }};
 }
 
-fn clock() -> ManualClock {
+fn new_manual_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_000))
 }
 
 impl StoreFixture<MemoryStore<ManualClock>> {
     /// Creates a fixture with a separate memory store for each limiter and gate.
     pub fn with_sync_store() -> Self {
-        let clock = clock();
+        let clock = new_manual_clock();
         let store_clock = clock.clone();
         let store = Arc::new(move || MemoryStore::with_clock(store_clock.clone(), 10_000));
         Self { clock, name: "synchronous store", store }
@@ -60,12 +60,12 @@ impl StoreFixture<MemoryStore<ManualClock>> {
 impl StoreFixture<FaultyStore> {
     /// Creates a fixture with one asynchronous store for all limiters and gates.
     pub fn with_async_store() -> Self {
-        let clock = clock();
+        let clock = new_manual_clock();
         let store = FaultyStore::new(&clock, 3, Faults::default(), 1);
         Self { clock, name: "asynchronous store", store: Arc::new(move || store.clone()) }
     }
 
-    /// Sets the faults of the store from now on.
+    /// Sets the faults that the store injects into calls from now on.
     pub fn set_faults(&self, faults: Faults) {
         (self.store)().set_faults(faults);
     }
@@ -76,7 +76,7 @@ impl<S: Store> StoreFixture<S> {
         Arc::new(Gate::new(Policy::from_yaml(policy).unwrap(), (self.store)()))
     }
 
-    /// Returns a limiter with an exact algorithm.
+    /// Returns a limiter with the exact algorithm `sliding_log`.
     pub fn limiter(&self, max: u64, window: Duration) -> Limiter<S> {
         let quota = Quota::new(max, window).unwrap();
         let limit = Limit::new(quota, Algorithm::SlidingLog).unwrap();
@@ -95,7 +95,7 @@ pub fn hello_router() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// Starts a server with peer addresses, and returns a client of it.
+/// Starts a server that knows the addresses of its peers, and returns a client of it.
 pub async fn serve(app: Router) -> TestClient {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,7 +104,7 @@ pub async fn serve(app: Router) -> TestClient {
     TestClient::new(address)
 }
 
-/// Starts a server without peer addresses, and returns a client of it.
+/// Starts a server that does not know the addresses of its peers, and returns a client of it.
 pub async fn serve_without_peers(app: Router) -> TestClient {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -119,7 +119,7 @@ pub struct TestClient {
     client: Client<HttpConnector, Body>,
 }
 
-/// A received response.
+/// A response that the test client received.
 #[derive(Debug)]
 pub struct TestResponse {
     pub status: u16,
@@ -150,7 +150,7 @@ impl TestClient {
         self.try_send(request).await.unwrap()
     }
 
-    /// Sends a request; returns `None` if the server closes the connection.
+    /// Sends a request. Returns `None` if the server closes the connection.
     pub async fn try_send(&self, request: Builder) -> Option<TestResponse> {
         let response = self.client.request(request.body(Body::empty()).unwrap()).await.ok()?;
         let (parts, body) = response.into_parts();
@@ -164,7 +164,7 @@ impl TestClient {
 }
 
 impl TestResponse {
-    /// Returns the value of a header; panics if it is repeated.
+    /// Returns the value of a header, or `None` if it is missing. Panics if the header is repeated.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next()?;
@@ -172,7 +172,7 @@ impl TestResponse {
         Some(value.to_str().unwrap())
     }
 
-    /// Returns all values of a header.
+    /// Returns the values of all headers with this name.
     pub fn header_values(&self, name: &str) -> Vec<&str> {
         self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect()
     }
@@ -181,7 +181,7 @@ impl TestResponse {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// Returns `Retry-After` in seconds.
+    /// Returns the value of `Retry-After` in seconds, or `None` if the header is missing.
     pub fn retry_after(&self) -> Option<u64> {
         self.header("retry-after").map(|seconds| seconds.parse().unwrap())
     }

@@ -1,4 +1,4 @@
-//! gRPC calls between tonic's server and client.
+//! Tests gRPC calls between tonic's server and client.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,7 @@ use tonic_health::server::health_reporter;
 use crate::fixture::{MINUTE, StoreFixture, serve};
 use crate::store_outage::UNREACHABLE;
 
-type Client = HealthClient<tonic::transport::Channel>;
+type HealthServiceClient = HealthClient<tonic::transport::Channel>;
 
 /// Starts a tonic server with a health service behind the layer.
 async fn serve_tonic(layer: RateLimitLayer<impl Backend, Grpc>) -> SocketAddr {
@@ -32,20 +32,24 @@ async fn serve_tonic(layer: RateLimitLayer<impl Backend, Grpc>) -> SocketAddr {
     address
 }
 
-/// Connects a client from the given local address.
-async fn client_from(local_address: [u8; 4], server: SocketAddr) -> Client {
+/// Connects a client to a server from the given local address, which the server sees as the peer address.
+async fn connect_client_from(local_address: [u8; 4], server: SocketAddr) -> HealthServiceClient {
     let endpoint = Endpoint::from_shared(format!("http://{server}")).unwrap();
     let channel =
         endpoint.local_address(Some(IpAddr::from(local_address))).connect().await.unwrap();
     HealthClient::new(channel)
 }
 
-async fn client(server: SocketAddr) -> Client {
-    client_from([127, 0, 0, 1], server).await
+async fn connect_client(server: SocketAddr) -> HealthServiceClient {
+    connect_client_from([127, 0, 0, 1], server).await
 }
 
-/// Calls the health service for a service name; only the empty name is known.
-async fn call_health(client: &mut Client, service: &str) -> Result<MetadataMap, Status> {
+/// Calls the gRPC health service about a service, and returns the response metadata. The server knows only the empty
+/// service name, and returns an error for any other.
+async fn call_health(
+    client: &mut HealthServiceClient,
+    service: &str,
+) -> Result<MetadataMap, Status> {
     let request = HealthCheckRequest { service: service.to_owned() };
     client.check(request).await.map(|response| response.metadata().clone())
 }
@@ -57,9 +61,9 @@ fn per_ip_layer(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backe
 }
 
 #[tokio::test]
-async fn metadata_reports_limits() {
+async fn grpc_metadata_reports_limits() {
     with_both_stores!(|fixture| {
-        let mut client = client(serve_tonic(per_ip_layer(&fixture)).await).await;
+        let mut client = connect_client(serve_tonic(per_ip_layer(&fixture)).await).await;
         for remaining in [1, 0] {
             let metadata = call_health(&mut client, "").await.unwrap();
             assert_eq!(metadata.get("ratelimit-policy").unwrap(), "\"per-ip\";q=2;w=60");
@@ -81,7 +85,7 @@ async fn tonic_peer_addresses_are_counted_separately() {
     with_both_stores!(|fixture| {
         let server = serve_tonic(per_ip_layer(&fixture)).await;
         for local_address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
-            let mut client = client_from(local_address, server).await;
+            let mut client = connect_client_from(local_address, server).await;
             for is_allowed in [true, true, false] {
                 let response = call_health(&mut client, "").await;
                 assert_eq!(response.is_ok(), is_allowed, "{local_address:?} {fixture:?}");
@@ -91,10 +95,10 @@ async fn tonic_peer_addresses_are_counted_separately() {
 }
 
 #[tokio::test]
-async fn malformed_cost_is_invalid_argument() {
+async fn malformed_grpc_cost_is_invalid_argument() {
     with_both_stores!(|fixture| {
         let layer = per_ip_layer(&fixture).cost_header("x-cost").unwrap();
-        let mut client = client(serve_tonic(layer).await).await;
+        let mut client = connect_client(serve_tonic(layer).await).await;
         let mut request = Request::new(HealthCheckRequest::default());
         request.metadata_mut().insert("x-cost", "many".parse().unwrap());
         let status = client.check(request).await.unwrap_err();
@@ -104,24 +108,24 @@ async fn malformed_cost_is_invalid_argument() {
 }
 
 #[tokio::test]
-async fn store_outage_with_deny_is_unavailable() {
+async fn denial_during_store_outage_is_unavailable_status() {
     let fixture = StoreFixture::with_async_store();
     fixture.set_faults(UNREACHABLE);
     let layer = per_ip_layer(&fixture).on_store_error(OnStoreError::Deny);
-    let mut client = client(serve_tonic(layer).await).await;
+    let mut client = connect_client(serve_tonic(layer).await).await;
     let status = call_health(&mut client, "").await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.message(), "temporary reduced capacity");
 }
 
 #[tokio::test]
-async fn grpc_status_settles_call() {
+async fn settle_function_receives_grpc_status() {
     with_both_stores!(|fixture| {
         let layer = per_ip_layer(&fixture).settle(|response| match response.grpc_status() {
             Some(_) => Settlement::Keep,
             None => Settlement::Revert,
         });
-        let mut client = client(serve_tonic(layer).await).await;
+        let mut client = connect_client(serve_tonic(layer).await).await;
         for _ in 0..5 {
             assert!(call_health(&mut client, "").await.is_ok(), "{fixture:?}");
         }
@@ -144,7 +148,7 @@ async fn axum_router_denies_grpc_and_http() {
             .route_service("/grpc.health.v1.Health/{method}", health)
             .layer(RateLimitLayer::new(gate, Attributes::new()));
         let http = serve(app).await;
-        let mut client = client(http.address).await;
+        let mut client = connect_client(http.address).await;
         for expected in ["\"all\";r=1;t=60", "\"all\";r=0;t=60"] {
             let metadata = call_health(&mut client, "").await.unwrap();
             assert_eq!(metadata.get("ratelimit").unwrap(), expected, "{fixture:?}");

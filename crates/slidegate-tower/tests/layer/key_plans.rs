@@ -1,4 +1,4 @@
-//! A public API whose customers have two keys each: a paid live key without a limit, and a free test key with ten
+//! Tests a public API whose customers have two keys each: a paid live key without a limit, and a free test key with ten
 //! requests per minute.
 
 use axum::extract::Request;
@@ -22,14 +22,15 @@ rules:
       - { name: live, when: { kind: live }, limits: unlimited }
 ";
 
-/// An authenticated API key.
+/// An authenticated API key, stored as an extension of the request.
 #[derive(Clone)]
 struct ApiKey {
     id: String,
     kind: &'static str,
 }
 
-/// Authenticates the keys of two customers with two keys each.
+/// Authenticates a request by its API key: the live or test key of one of two customers. Rejects other keys with status
+/// 401.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
     let kind = match key {
@@ -42,7 +43,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-fn deny_response(denial: &Denial<'_>) -> Response {
+fn json_denial_response(denial: &Denial<'_>) -> Response {
     let body = json!({
         "details": "Too many requests for the test API key.",
         "status": denial.status().as_u16(),
@@ -51,13 +52,13 @@ fn deny_response(denial: &Denial<'_>) -> Response {
 }
 
 #[tokio::test]
-async fn plan_of_key_selects_limit() {
+async fn kind_of_api_key_selects_limit() {
     with_both_stores!(|fixture| {
         let attributes = Attributes::new()
             .with("api_key", extract::extension(|key: &ApiKey| Some(&key.id)))
             .with("kind", extract::extension(|key: &ApiKey| Some(key.kind)));
-        let limit =
-            RateLimitLayer::new(fixture.gate(POLICY), attributes).respond_with(deny_response);
+        let limit = RateLimitLayer::new(fixture.gate(POLICY), attributes)
+            .respond_with(json_denial_response);
         let app = hello_router().layer(limit).layer(middleware::from_fn(authenticate));
         let http = serve(app).await;
 

@@ -1,4 +1,4 @@
-//! Nested layers: a limit for all routes, and a limit for one of them.
+//! Tests nested layers: a limit for all routes, and a limit for one of them.
 
 use axum::Router;
 use axum::routing::get;
@@ -8,8 +8,9 @@ use slidegate_tower::{RateLimitLayer, Settlement, WhenMissing, extract};
 
 use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
 
-/// Starts a server with four requests per minute in total, two of them for `/costly`.
-async fn serve_nested(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient {
+/// Starts a server with two nested layers: four requests per minute for all routes, and two requests per minute for
+/// `/costly`.
+async fn serve_with_nested_layers(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient {
     let all_clients = || extract::value("all-clients");
     let all = RateLimitLayer::keyed_by(
         fixture.limiter(4, MINUTE).named("all"),
@@ -28,7 +29,7 @@ async fn serve_nested(fixture: &StoreFixture<impl Store>, style: Style) -> TestC
 #[tokio::test]
 async fn structured_headers_list_both_layers() {
     with_both_stores!(|fixture| {
-        let http = serve_nested(&fixture, Style::Ietf).await;
+        let http = serve_with_nested_layers(&fixture, Style::Ietf).await;
         for (path, status, expected) in [
             ("/costly", 200, &["\"costly\";r=1;t=60", "\"all\";r=3;t=60"][..]),
             ("/costly", 200, &["\"costly\";r=0;t=60", "\"all\";r=2;t=60"]),
@@ -45,13 +46,13 @@ async fn structured_headers_list_both_layers() {
 }
 
 #[tokio::test]
-async fn other_styles_report_inner_layer() {
+async fn unstructured_headers_report_only_one_layer() {
     for (style, limit, remaining) in [
         (Style::Draft03, "ratelimit-limit", "ratelimit-remaining"),
         (Style::X, "x-ratelimit-limit", "x-ratelimit-remaining"),
     ] {
         with_both_stores!(|fixture| {
-            let http = serve_nested(&fixture, style).await;
+            let http = serve_with_nested_layers(&fixture, style).await;
             let fetch = async |path| {
                 let response = http.get(path).await;
                 let limit = response.header(limit).unwrap().split(',').next().unwrap().to_owned();
@@ -72,7 +73,7 @@ async fn other_styles_report_inner_layer() {
 }
 
 #[tokio::test]
-async fn outer_layer_reverts_denial_of_inner() {
+async fn outer_layer_reverts_charge_of_inner_denial() {
     with_both_stores!(|fixture| {
         let all_clients = || extract::value("all-clients");
         let all = fixture.limiter(3, MINUTE).named("all");

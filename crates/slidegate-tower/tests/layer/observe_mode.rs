@@ -1,4 +1,4 @@
-//! Observe mode: rulings are reported, and no request is denied.
+//! Tests observe mode, which reports rulings and denies no request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -9,7 +9,7 @@ use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
 use crate::fixture::{MINUTE, hello_router, serve};
 
-/// Returns an inspect function that counts the requests that an observed limit would have denied.
+/// Returns a function for `inspect` that counts the requests that an observing limit would have denied.
 fn count_observed_denials(
     count: &Arc<AtomicUsize>,
 ) -> impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static {
@@ -82,7 +82,7 @@ async fn observe_mode_allows_missing_key() {
 }
 
 #[tokio::test]
-async fn inspect_receives_every_ruling_with_request() {
+async fn inspect_function_receives_request_and_ruling() {
     with_both_stores!(|fixture| {
         let (sender, receiver) = mpsc::channel();
         let layer = RateLimitLayer::keyed_by(

@@ -1,4 +1,4 @@
-//! Readiness: the service that was polled ready is the one that is called.
+//! Tests readiness: the layer calls the same service that it has polled ready.
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
@@ -51,12 +51,12 @@ fn two_per_minute_layer(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<im
     RateLimitLayer::keyed_by(fixture.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
 }
 
-fn request() -> Request<Body> {
+fn empty_request() -> Request<Body> {
     Request::new(Body::empty())
 }
 
 #[tokio::test]
-async fn layer_waits_until_service_is_ready() {
+async fn layer_waits_until_inner_service_is_ready() {
     with_both_stores!(|fixture| {
         let inner = ReservingService::default();
         let is_busy = inner.is_busy.clone();
@@ -66,22 +66,22 @@ async fn layer_waits_until_service_is_ready() {
         assert!(service.poll_ready(&mut context).is_pending(), "{fixture:?}");
         is_busy.store(false, Ordering::Relaxed);
         assert!(service.poll_ready(&mut context).is_ready(), "{fixture:?}");
-        let response = service.call(request()).await.unwrap();
+        let response = service.call(empty_request()).await.unwrap();
         // Polling for readiness charges nothing.
         assert_eq!(response.headers()["ratelimit"], "\"limiter\";r=1;t=60", "{fixture:?}");
     });
 }
 
 #[tokio::test]
-async fn service_polled_ready_is_called() {
+async fn layer_calls_service_that_was_polled_ready() {
     with_both_stores!(|fixture| {
         let mut service = two_per_minute_layer(&fixture).layer(ReservingService::default());
         for status in [200, 200, 429, 429] {
-            let response = service.ready().await.unwrap().call(request()).await.unwrap();
+            let response = service.ready().await.unwrap().call(empty_request()).await.unwrap();
             assert_eq!(response.status(), status, "{fixture:?}");
         }
         fixture.clock.advance(MINUTE);
-        assert_eq!(service.oneshot(request()).await.unwrap().status(), StatusCode::OK);
+        assert_eq!(service.oneshot(empty_request()).await.unwrap().status(), StatusCode::OK);
     });
 }
 
@@ -92,9 +92,9 @@ async fn concurrent_calls_reserve_separate_slots() {
         let mut clone = service.clone();
         poll_fn(|context| service.poll_ready(context)).await.unwrap();
         poll_fn(|context| clone.poll_ready(context)).await.unwrap();
-        let (first, second) = (service.call(request()), clone.call(request()));
+        let (first, second) = (service.call(empty_request()), clone.call(empty_request()));
         poll_fn(|context| service.poll_ready(context)).await.unwrap();
-        let third = service.call(request());
+        let third = service.call(empty_request());
         let (third, second, first) = tokio::join!(third, second, first);
         let statuses = [first, second, third].map(|response| response.unwrap().status().as_u16());
         let denied = statuses.iter().filter(|status| **status == 429).count();

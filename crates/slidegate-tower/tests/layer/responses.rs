@@ -1,4 +1,4 @@
-//! Responses: headers in every style, problem details, custom responses, and jitter.
+//! Tests responses: headers in every style, problem details, custom responses, and jitter.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use slidegate_tower::{Attributes, Denial, RateLimitLayer, WhenMissing, extract};
 
 use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, hello_router, serve};
 
-/// Starts a server with two requests per minute for each `x-api-key`.
+/// Starts a server that allows two requests per minute for each `x-api-key`.
 async fn serve_two_per_minute(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient {
     let limiter = fixture.limiter(2, MINUTE).named("per-key");
     let layer =
@@ -58,25 +58,25 @@ async fn x_headers_report_reset_time() {
     with_both_stores!(|fixture| {
         let http = serve_two_per_minute(&fixture, Style::X).await;
         for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
-            let before = reset_at(MINUTE);
+            let before = reset_unix_seconds(MINUTE);
             let response = http.get_with_header("x-api-key", "k1").await;
             assert_eq!(response.status, status);
             assert_eq!(response.header("x-ratelimit-limit"), Some("2"));
             assert_eq!(response.header("x-ratelimit-remaining"), Some(remaining));
             let reset: u64 = response.header("x-ratelimit-reset").unwrap().parse().unwrap();
-            assert!((before..=reset_at(MINUTE)).contains(&reset), "{reset}");
+            assert!((before..=reset_unix_seconds(MINUTE)).contains(&reset), "{reset}");
             assert_eq!(response.retry_after(), (status == 429).then_some(60));
         }
     });
 }
 
-/// Returns the end of the wait in seconds since the epoch, rounded up.
-fn reset_at(wait: Duration) -> u64 {
+/// Returns the time at which a wait that begins now ends, in seconds since the Unix epoch, rounded up.
+fn reset_unix_seconds(wait: Duration) -> u64 {
     WallClock.now().after(wait).as_micros().div_ceil(1_000_000)
 }
 
 #[tokio::test]
-async fn style_none_writes_only_retry_after() {
+async fn header_style_none_writes_only_retry_after() {
     with_both_stores!(|fixture| {
         let http = serve_two_per_minute(&fixture, Style::None).await;
         let count_headers = |headers: &HeaderMap| {
@@ -90,7 +90,8 @@ async fn style_none_writes_only_retry_after() {
     });
 }
 
-/// A policy with plans, a rule for one path, and a rule that enforces for half of the keys.
+/// A policy with overrides for plans, a rule for one path, and a rule that enforces its limit for half of the keys and
+/// observes the others.
 const MIXED_POLICY: &str = "
 rules:
   - name: key
@@ -105,7 +106,7 @@ rules:
 ";
 
 #[tokio::test]
-async fn response_reports_its_own_limits() {
+async fn response_headers_match_ruling_of_request() {
     with_both_stores!(|fixture| {
         for style in Style::ALL {
             let gate = fixture.gate(MIXED_POLICY);
@@ -186,7 +187,7 @@ async fn retry_after_is_exact() {
 }
 
 #[tokio::test]
-async fn jitter_only_lengthens_and_headers_agree() {
+async fn retry_jitter_lengthens_wait_in_all_headers() {
     with_both_stores!(|fixture| {
         let limiter = fixture.limiter(1, MINUTE).named("per-key");
         let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)
@@ -220,7 +221,7 @@ async fn jitter_only_lengthens_and_headers_agree() {
 }
 
 #[tokio::test]
-async fn custom_response_keeps_content_and_gets_headers() {
+async fn custom_denial_response_keeps_content_adds_headers() {
     with_both_stores!(|fixture| {
         let limiter = fixture.limiter(1, MINUTE).named("per-key");
         let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)

@@ -1,4 +1,4 @@
-//! The position of a layer in an axum router, and the routes that it sees there.
+//! Tests the position of a layer in an axum router, and the routes for which it counts requests there.
 
 use axum::Router;
 use axum::routing::get;
@@ -6,12 +6,14 @@ use slidegate_tower::{Attributes, RateLimitLayer, extract};
 
 use crate::fixture::{hello_router, serve};
 
-const ONE_FOR_ALL: &str = "rules: [{ name: all, limits: [1/min], algorithm: sliding_log }]";
+const ONE_REQUEST_PER_MINUTE_POLICY: &str =
+    "rules: [{ name: all, limits: [1/min], algorithm: sliding_log }]";
 
 #[tokio::test]
 async fn router_layer_counts_unmatched_requests() {
     with_both_stores!(|fixture| {
-        let layer = RateLimitLayer::new(fixture.gate(ONE_FOR_ALL), Attributes::new());
+        let layer =
+            RateLimitLayer::new(fixture.gate(ONE_REQUEST_PER_MINUTE_POLICY), Attributes::new());
         let http = serve(hello_router().layer(layer)).await;
         let nowhere = http.get("/nowhere").await;
         assert_eq!(nowhere.status, 404);
@@ -23,7 +25,8 @@ async fn router_layer_counts_unmatched_requests() {
 #[tokio::test]
 async fn route_layer_counts_only_matched_requests() {
     with_both_stores!(|fixture| {
-        let layer = RateLimitLayer::new(fixture.gate(ONE_FOR_ALL), Attributes::new());
+        let layer =
+            RateLimitLayer::new(fixture.gate(ONE_REQUEST_PER_MINUTE_POLICY), Attributes::new());
         let http = serve(hello_router().route_layer(layer)).await;
         for _ in 0..3 {
             let nowhere = http.get("/nowhere").await;

@@ -1,4 +1,4 @@
-//! Charges that are settled by the response.
+//! Tests settlement: the response of the service corrects or reverts the charge of the request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +15,17 @@ use slidegate_tower::{
 
 use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, serve};
 
-/// The actual cost of a response, set by the handler.
+/// The actual cost of a request in units, which the handler adds to the response.
 #[derive(Clone, Copy)]
-struct Units(u64);
+struct ActualUnits(u64);
 
 fn settlement_from_extensions(extensions: &Extensions) -> Settlement {
-    extensions.get().map_or(Settlement::Keep, |&Units(units)| Settlement::Cost(units))
+    extensions.get().map_or(Settlement::Keep, |&ActualUnits(units)| Settlement::Cost(units))
 }
 
-/// Starts servers with ten units per minute for each `x-user`, over a limiter and over a gate. The service reports the
-/// cost in the path `/{units}` as the actual cost.
+/// Starts two servers, one over a limiter and one over a gate, and returns their clients. Each user in `x-user` has ten
+/// units per minute. A request is charged `expected` units in advance. Then the handler reports the number in the path
+/// `/{units}` as the actual cost.
 async fn clients_with_expected_cost(
     fixture: &StoreFixture<impl Store>,
     expected: u64,
@@ -50,13 +51,13 @@ async fn serve_with_expected_cost(
         .settle(|response| settlement_from_extensions(response.extensions));
     let handler = async |request: Request| {
         let units = request.uri().path().trim_start_matches('/').parse().unwrap();
-        (Extension(Units(units)), "done")
+        (Extension(ActualUnits(units)), "done")
     };
     serve(Router::new().route("/{units}", get(handler)).layer(layer)).await
 }
 
-/// Sends a request of `ann` with this actual cost; returns the status and the remaining units.
-async fn send_units(http: &TestClient, units: u64) -> (u16, String) {
+/// Sends a request of the user `ann` with this actual cost. Returns the status and the remaining units.
+async fn send_request_with_actual_cost(http: &TestClient, units: u64) -> (u16, String) {
     let response = http.send(http.request(&format!("/{units}")).header("x-user", "ann")).await;
     let ratelimit = response.header("ratelimit").unwrap();
     let remaining = ratelimit.split(';').find_map(|part| part.strip_prefix("r=")).unwrap();
@@ -64,27 +65,59 @@ async fn send_units(http: &TestClient, units: u64) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn excess_charge_is_refunded() {
+async fn charge_above_actual_cost_is_refunded() {
     with_both_stores!(|fixture| {
         for http in clients_with_expected_cost(&fixture, 5).await {
-            assert_eq!(send_units(&http, 2).await, (200, "5".to_owned()), "{fixture:?}");
-            assert_eq!(send_units(&http, 0).await, (200, "3".to_owned()), "{fixture:?}");
-            assert_eq!(send_units(&http, 5).await, (200, "3".to_owned()), "{fixture:?}");
-            assert_eq!(send_units(&http, 5).await, (429, "3".to_owned()), "{fixture:?}");
+            assert_eq!(
+                send_request_with_actual_cost(&http, 2).await,
+                (200, "5".to_owned()),
+                "{fixture:?}"
+            );
+            assert_eq!(
+                send_request_with_actual_cost(&http, 0).await,
+                (200, "3".to_owned()),
+                "{fixture:?}"
+            );
+            assert_eq!(
+                send_request_with_actual_cost(&http, 5).await,
+                (200, "3".to_owned()),
+                "{fixture:?}"
+            );
+            assert_eq!(
+                send_request_with_actual_cost(&http, 5).await,
+                (429, "3".to_owned()),
+                "{fixture:?}"
+            );
         }
     });
 }
 
 #[tokio::test]
-async fn cost_above_max_is_charged_and_denies() {
+async fn actual_cost_above_max_is_charged() {
     with_both_stores!(|fixture| {
         for http in clients_with_expected_cost(&fixture, 1).await {
-            assert_eq!(send_units(&http, 25).await, (200, "9".to_owned()), "{fixture:?}");
-            assert_eq!(send_units(&http, 1).await, (429, "0".to_owned()), "{fixture:?}");
+            assert_eq!(
+                send_request_with_actual_cost(&http, 25).await,
+                (200, "9".to_owned()),
+                "{fixture:?}"
+            );
+            assert_eq!(
+                send_request_with_actual_cost(&http, 1).await,
+                (429, "0".to_owned()),
+                "{fixture:?}"
+            );
             fixture.clock.advance(MINUTE - TICK);
-            assert_eq!(send_units(&http, 1).await, (429, "0".to_owned()), "{fixture:?}");
+            assert_eq!(
+                send_request_with_actual_cost(&http, 1).await,
+                (429, "0".to_owned()),
+                "{fixture:?}"
+            );
             fixture.clock.advance(TICK);
-            assert_eq!(send_units(&http, 1).await, (200, "9".to_owned()), "{fixture:?}");
+            assert_eq!(
+                send_request_with_actual_cost(&http, 1).await,
+                (200, "9".to_owned()),
+                "{fixture:?}"
+            );
         }
     });
 }
@@ -93,7 +126,7 @@ async fn cost_above_max_is_charged_and_denies() {
 async fn settlement_charges_key_of_request() {
     with_both_stores!(|fixture| {
         for http in clients_with_expected_cost(&fixture, 1).await {
-            send_units(&http, 25).await;
+            send_request_with_actual_cost(&http, 25).await;
             let other = http.send(http.request("/1").header("x-user", "bob")).await;
             assert_eq!(other.header("ratelimit"), Some("\"tokens\";r=9;t=60"), "{fixture:?}");
         }
@@ -107,7 +140,7 @@ fn keep_only_failed_logins(response: &ResponseHead<'_>) -> Settlement {
     }
 }
 
-async fn log_in(request: Request) -> StatusCode {
+async fn handle_login(request: Request) -> StatusCode {
     match request.headers().get("x-password").map(|password| password.as_bytes()) {
         Some(b"right") => StatusCode::OK,
         _ => StatusCode::UNAUTHORIZED,
@@ -120,7 +153,7 @@ async fn only_failed_logins_are_counted() {
         let limiter = fixture.limiter(3, MINUTE).named("login");
         let layer = RateLimitLayer::keyed_by(limiter, extract::header("x-user"), WhenMissing::Deny)
             .settle(keep_only_failed_logins);
-        let http = serve(Router::new().route("/", get(log_in)).layer(layer)).await;
+        let http = serve(Router::new().route("/", get(handle_login)).layer(layer)).await;
         let log_in = async |password: &str| {
             let request = http.request("/").header("x-user", "ann").header("x-password", password);
             http.send(request).await.status
@@ -139,7 +172,7 @@ async fn only_failed_logins_are_counted() {
 }
 
 #[tokio::test]
-async fn server_errors_are_reverted_client_errors_kept() {
+async fn settlement_reverts_only_server_errors() {
     with_both_stores!(|fixture| {
         let limiter = fixture.limiter(3, MINUTE).named("all");
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
@@ -162,7 +195,7 @@ async fn server_errors_are_reverted_client_errors_kept() {
 }
 
 #[tokio::test]
-async fn denied_or_uncounted_request_is_not_settled() {
+async fn request_without_charge_is_not_settled() {
     with_both_stores!(|fixture| {
         let settled = Arc::new(AtomicUsize::new(0));
         let count = settled.clone();
@@ -189,7 +222,8 @@ async fn denied_or_uncounted_request_is_not_settled() {
     });
 }
 
-/// Starts a server with a limit on requests and a token budget; the response reports the tokens used.
+/// Starts a server with a limit on requests and a limit on tokens for each user. The handler reports the number of used
+/// tokens in the response.
 async fn serve_with_token_reports(fixture: &StoreFixture<impl Store>) -> TestClient {
     let gate = fixture.gate(
         "
@@ -203,14 +237,14 @@ rules:
         .named_cost("tokens", |head| head.headers.get("x-tokens")?.to_str().ok()?.parse().ok())
         .settle(|response| {
             let used = response.extensions.get();
-            used.map_or(Settlement::Keep, |&Units(units)| Settlement::Report {
+            used.map_or(Settlement::Keep, |&ActualUnits(units)| Settlement::Report {
                 cost: "tokens",
                 units,
             })
         });
     let handler = async |request: Request| {
         let units = request.uri().path().trim_start_matches('/').parse().unwrap();
-        (Extension(Units(units)), "done")
+        (Extension(ActualUnits(units)), "done")
     };
     serve(Router::new().route("/{units}", get(handler)).layer(layer)).await
 }

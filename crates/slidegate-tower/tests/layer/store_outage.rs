@@ -1,4 +1,4 @@
-//! Decisions while the store is unavailable.
+//! Tests decisions while the store is unavailable.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settlement, When
 
 use crate::fixture::{StoreFixture, TestClient, TestResponse, hello_router, serve};
 
-/// A window longer than any test.
+/// A window that is longer than any test runs.
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub const UNREACHABLE: Faults = Faults { unavailable: 100, lost_before: 0, lost_after: 0 };
@@ -19,7 +19,8 @@ const REQUEST_LOST: Faults = Faults { unavailable: 0, lost_before: 100, lost_aft
 const RESPONSE_LOST: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 100 };
 const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
 
-/// Returns three fixtures whose stores are unavailable, each in a different way.
+/// Returns three fixtures with failing stores: the store is unreachable, its requests are lost, or its responses are
+/// lost.
 fn fixtures_with_outage() -> [StoreFixture<FaultyStore>; 3] {
     [UNREACHABLE, REQUEST_LOST, RESPONSE_LOST].map(|faults| {
         let fixture = StoreFixture::with_async_store();
@@ -28,7 +29,7 @@ fn fixtures_with_outage() -> [StoreFixture<FaultyStore>; 3] {
     })
 }
 
-/// Starts a server with two requests per day for all clients.
+/// Starts a server that allows two requests per day for all clients together.
 async fn serve_two_per_day(
     fixture: &StoreFixture<FaultyStore>,
     on_store_error: OnStoreError,
@@ -39,7 +40,7 @@ async fn serve_two_per_day(
     serve(hello_router().layer(layer)).await
 }
 
-fn assert_reduced_capacity(response: &TestResponse) {
+fn assert_store_unavailable_response(response: &TestResponse) {
     assert_eq!((response.status, response.retry_after()), (503, None));
     assert_eq!(response.header("content-type"), Some("application/problem+json"));
     // The limits were not checked, so their state is unknown.
@@ -71,20 +72,20 @@ async fn limiter_allows_during_outage_if_configured() {
 async fn limiter_denies_during_outage_if_configured() {
     for fixture in fixtures_with_outage() {
         let http = serve_two_per_day(&fixture, OnStoreError::Deny).await;
-        assert_reduced_capacity(&http.get("/").await);
+        assert_store_unavailable_response(&http.get("/").await);
     }
     let fixture = StoreFixture::with_async_store();
     let http = serve_two_per_day(&fixture, OnStoreError::Deny).await;
     assert_eq!(http.get("/").await.status, 200);
     fixture.set_faults(UNREACHABLE);
-    assert_reduced_capacity(&http.get("/").await);
+    assert_store_unavailable_response(&http.get("/").await);
     fixture.set_faults(NO_FAULTS);
     // The denied request was not charged.
     assert_eq!(http.get("/").await.header("ratelimit"), Some("\"all\";r=0;t=86400"));
 }
 
 #[tokio::test]
-async fn limiter_counts_in_memory_by_default() {
+async fn limiter_counts_in_memory_during_outage() {
     for fixture in fixtures_with_outage() {
         let limiter = fixture.limiter(2, DAY).named("all");
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
@@ -100,9 +101,10 @@ async fn limiter_counts_in_memory_by_default() {
     }
 }
 
-/// Checks that each instance enforces its share, as with a gate, and reports it in the headers.
+/// Checks that one of four instances enforces a quarter of the limit while the store is unavailable, and reports this
+/// share in the headers.
 #[tokio::test]
-async fn limiter_enforces_its_share_in_memory() {
+async fn limiter_enforces_instance_share_during_outage() {
     let instances = NonZeroU32::new(4).unwrap();
     for fixture in fixtures_with_outage() {
         let limiter = fixture.limiter(8, DAY).named("all").with_instances(instances);
@@ -117,7 +119,7 @@ async fn limiter_enforces_its_share_in_memory() {
 }
 
 #[tokio::test]
-async fn gate_applies_on_store_error_of_rules() {
+async fn rule_option_selects_decision_during_outage() {
     for fixture in fixtures_with_outage() {
         let gate = fixture.gate(
             "rules:
@@ -130,14 +132,14 @@ async fn gate_applies_on_store_error_of_rules() {
         let http = serve(app).await;
         for status in [200, 200, 429] {
             assert_eq!(http.get("/allow").await.status, 200);
-            assert_reduced_capacity(&http.get("/deny").await);
+            assert_store_unavailable_response(&http.get("/deny").await);
             assert_eq!(http.get("/local").await.status, status);
         }
     }
 }
 
 #[tokio::test]
-async fn headers_recover_after_outage() {
+async fn rate_limit_headers_recover_after_outage() {
     let fixture = StoreFixture::with_async_store();
     let gate = |on_store_error: &str| {
         let limits =
@@ -157,7 +159,7 @@ async fn headers_recover_after_outage() {
             assert_eq!(response.header("ratelimit"), Some(&*expected));
         }
         fixture.set_faults(UNREACHABLE);
-        assert_reduced_capacity(&deny.get("/").await);
+        assert_store_unavailable_response(&deny.get("/").await);
         let allowed = allow.get("/").await;
         assert_eq!((allowed.status, allowed.header("ratelimit-policy")), (200, None));
         let policy = Some("\"local\";q=5;w=86400");
@@ -166,7 +168,7 @@ async fn headers_recover_after_outage() {
 }
 
 #[tokio::test]
-async fn local_charge_is_settled_in_memory() {
+async fn charge_during_outage_is_settled_in_memory() {
     for fixture in fixtures_with_outage() {
         let gate = fixture.gate("rules: [{ name: all, limits: [2/d] }]");
         let gate = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settlement::Revert);
@@ -183,7 +185,7 @@ async fn local_charge_is_settled_in_memory() {
 }
 
 #[tokio::test]
-async fn unsettled_charge_stays_and_response_is_sent() {
+async fn failed_settlement_keeps_charge_and_sends_response() {
     let fixture = StoreFixture::with_async_store();
     let gate = fixture.gate("rules: [{ name: all, limits: [2/d], algorithm: sliding_log }]");
     let faulty = fixture.clone();

@@ -1,4 +1,4 @@
-//! The comparison of limits with exact logs.
+//! The part of the replay report that compares limits with exact logs, which keep every charge of a key.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{ReplayReport, table};
 use crate::replay::accuracy::{Deviation, LimitAccuracy, WindowPeak};
 
-/// A limit compared with an exact log of each of its keys.
+/// The comparison of one limit with exact logs, which keep every charge of a key.
 #[derive(Debug, Serialize)]
 pub struct AccuracyReport {
     #[serde(flatten)]
@@ -15,14 +15,14 @@ pub struct AccuracyReport {
     worst_window: WorstWindow,
 }
 
-/// Number of decisions that an exact log would have made differently.
+/// The numbers of decisions that differ from an exact log, which keeps every charge of a key.
 #[derive(Debug, Serialize)]
 pub struct DeviationReport {
     false_allows: u64,
     false_denies: u64,
 }
 
-/// The most units that a key received within any window.
+/// The most units that one key received within any window of the limit.
 #[derive(Debug, Serialize)]
 struct WorstWindow {
     units: u64,
@@ -32,7 +32,7 @@ struct WorstWindow {
 }
 
 impl AccuracyReport {
-    /// Creates the report of a limit with the given max.
+    /// Creates the report of one limit. `max` is its maximum number of units in the policy.
     pub fn new(accuracy: &LimitAccuracy, max: u64) -> Self {
         let worst = accuracy.worst;
         // A limit that allowed no requests has recorded no max.
@@ -62,7 +62,7 @@ impl fmt::Display for WorstWindow {
     }
 }
 
-/// Writes the table of all rules with an explanation.
+/// Writes a table that compares all rules and limits with exact logs, and an explanation of its columns.
 pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
     let row = |name: &str, deviation: &DeviationReport, worst: String| {
         let counts = [deviation.false_allows, deviation.false_denies].map(|n| n.to_string());
@@ -90,11 +90,11 @@ pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Resu
             "(The burst of a token_bucket is allowed in addition to max, and is included here.)"
         )?;
     }
-    write_omissions(f, report)
+    write_omission_notes(f, report)
 }
 
-/// Writes the numbers of requests and counters that are missing in the comparison.
-fn write_omissions(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
+/// Writes notes with the numbers of requests and counters that the comparison does not include.
+fn write_omission_notes(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
     if report.uncounted_by_key > 0 {
         let omitted = report.uncounted_by_key;
         writeln!(f, "({omitted} requests of keys beyond --max-keys are not compared.)")?;

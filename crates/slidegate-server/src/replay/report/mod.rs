@@ -18,7 +18,7 @@ use super::stats::{LimitStats, ReplayStats, RequestCounts};
 use super::suggest::Headroom;
 use crate::durations::ceil_millis;
 
-/// The effect of a policy on the requests of the logs. Serialized as the JSON report.
+/// The report of a replay: the effect of a policy on the requests of the logs. Serialized as the JSON report.
 #[derive(Debug, Serialize)]
 pub struct ReplayReport<'a> {
     requests: u64,
@@ -30,16 +30,16 @@ pub struct ReplayReport<'a> {
     last: Option<String>,
     rules: Vec<RuleReport<'a>>,
     top_denied: Vec<DeniedKey<'a>>,
-    /// Number of requests of keys beyond `--max-keys`. They are not included in `top_denied`, `exact` and
-    /// `suggestions`.
+    /// Number of requests whose keys were not counted, because there were more keys than `--max-keys`. They are not
+    /// included in `top_denied`, `exact` and `suggestions`.
     uncounted_by_key: u64,
-    /// Number of counters that the limits evicted because there were more than `--max-keys`.
+    /// Number of counters of limits that were evicted because there were more than `--max-keys`.
     forgotten_counts: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     suggestions: Option<Suggestions<'a>>,
 }
 
-/// The results of one rule.
+/// The results of one rule in a replay.
 #[derive(Debug, Serialize)]
 struct RuleReport<'a> {
     rule: &'a str,
@@ -49,7 +49,7 @@ struct RuleReport<'a> {
     limits: Vec<LimitReport<'a>>,
 }
 
-/// The results of one limit.
+/// The results of one limit in a replay.
 #[derive(Debug, Serialize)]
 struct LimitReport<'a> {
     limit: LimitName<'a>,
@@ -63,7 +63,7 @@ struct LimitReport<'a> {
     has_burst: bool,
 }
 
-/// The name and quota of a limit, as in `/v1/check`.
+/// The name and quota of a limit, in the same form as in responses of `/v1/check`.
 #[derive(Debug, Serialize)]
 struct LimitName<'a> {
     name: &'a str,
@@ -71,18 +71,18 @@ struct LimitName<'a> {
     window_ms: u64,
 }
 
-/// A key with its numbers of requests and denials.
+/// A key with at least one denial, and its numbers of requests and denials.
 #[derive(Debug, Serialize)]
 struct DeniedKey<'a> {
     rule: &'a str,
-    #[serde(serialize_with = "as_map")]
+    #[serde(serialize_with = "serialize_as_map")]
     key: Vec<(&'a str, &'a str)>,
     #[serde(flatten)]
     count: KeyCount,
 }
 
 impl<'a> ReplayReport<'a> {
-    /// Creates the report of the rules of one domain, with at most `top` denied keys.
+    /// Creates the report about the rules of one domain. It lists at most `top` denied keys.
     pub fn new(policy: &'a Policy, domain: &str, stats: &'a ReplayStats, top: usize) -> Self {
         let rules = policy.rules().iter().zip(&stats.rules);
         let rules =
@@ -113,7 +113,7 @@ impl<'a> ReplayReport<'a> {
         }
     }
 
-    /// Adds suggested limits for the rules.
+    /// Adds suggested limits for the rules of one domain to the report.
     pub fn with_suggestions(
         self,
         policy: &'a Policy,
@@ -124,7 +124,7 @@ impl<'a> ReplayReport<'a> {
         Self { suggestions: Some(Suggestions::new(policy, domain, stats, headroom)), ..self }
     }
 
-    /// Removes the rules, for users without a policy.
+    /// Removes the results of rules from the report, because the user has not provided a policy.
     pub fn without_policy(self) -> Self {
         let suggestions = self.suggestions.map(Suggestions::without_policy);
         Self { rules: Vec::new(), suggestions, ..self }
@@ -156,7 +156,7 @@ impl<'a> DeniedKey<'a> {
         Self { rule: rule.name(), key, count }
     }
 
-    /// Formats a key such as `per-ip ip=192.0.2.7`.
+    /// Formats a rule and its key, such as `per-ip ip=192.0.2.7`.
     fn to_text(&self) -> String {
         let pairs =
             self.key.iter().map(|(name, value)| format!(" {name}={}", escape_control(value)));
@@ -170,7 +170,10 @@ fn format_timestamp(time: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
-fn as_map<S: Serializer>(pairs: &[(&str, &str)], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_as_map<S: Serializer>(
+    pairs: &[(&str, &str)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(pairs.iter().copied())
 }
 

@@ -1,4 +1,4 @@
-//! Suggested limits as the YAML of a policy.
+//! Formats suggested limits as the YAML of a policy.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use slidegate::{Algorithm, Limit, Quota};
 use super::suggestions::RuleSuggestions;
 use crate::replay::suggest::{Headroom, PER_MILLE};
 
-/// Returns a policy with the limits that deny the fewest clients. The other choices are added as comments.
+/// Returns the YAML of a policy with the suggested limits that deny the fewest clients. Limits that deny more clients
+/// are added as comments.
 pub fn policy(rules: &[RuleSuggestions<'_>], Headroom(headroom): Headroom) -> String {
     if rules.is_empty() {
         return "version: 1\nrules: []\n".to_owned();
@@ -18,27 +19,27 @@ pub fn policy(rules: &[RuleSuggestions<'_>], Headroom(headroom): Headroom) -> St
          version: 1\nrules:\n",
         shares[0]
     );
-    rules.iter().fold(header, |text, suggestions| text + &rule_yaml(suggestions, &shares))
+    rules.iter().fold(header, |text, suggestions| text + &format_rule_yaml(suggestions, &shares))
 }
 
-fn rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
-    let mut text = format!("  - name: {}\n", yaml_scalar(suggested.rule));
+fn format_rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
+    let mut text = format!("  - name: {}\n", format_yaml_scalar(suggested.rule));
     if suggested.domain != slidegate::DEFAULT_DOMAIN {
-        text += &format!("    domain: {}\n", yaml_scalar(suggested.domain));
+        text += &format!("    domain: {}\n", format_yaml_scalar(suggested.domain));
     }
     if !suggested.per.is_empty() {
-        let per: Vec<_> = suggested.per.iter().map(|name| yaml_scalar(name)).collect();
+        let per: Vec<_> = suggested.per.iter().map(|name| format_yaml_scalar(name)).collect();
         text += &format!("    per: [{}]\n", per.join(", "));
     }
     let [first, others @ ..] = shares else { return text };
-    let lowest = necessary_limits(suggested, 0);
+    let lowest = limits_without_implied(suggested, 0);
     text += &format!("    limits: {}\n", format_quotas(&lowest));
     let is_loggable = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
     if lowest.iter().all(is_loggable) {
         text += "    algorithm: sliding_log   # exact, like the suggestions\n";
     }
     for (index, share) in (1..).zip(others) {
-        let limits = necessary_limits(suggested, index);
+        let limits = limits_without_implied(suggested, index);
         if limits != lowest {
             text += &format!("    # {share} % instead of {first} %: {}\n", format_quotas(&limits));
         }
@@ -46,14 +47,15 @@ fn rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
     text
 }
 
-/// Formats quotas as `[10/1s, 20/1m]`.
+/// Formats quotas as a YAML list, such as `[10/1s, 20/1m]`.
 fn format_quotas(limits: &[Quota]) -> String {
     let limits: Vec<_> = limits.iter().map(Quota::to_string).collect();
     format!("[{}]", limits.join(", "))
 }
 
-/// Returns the limits of the choice at an index, without limits that another limit implies.
-fn necessary_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
+/// Returns the suggested limits of a rule for one share of denied clients, given as its index in `PER_MILLE`. Omits
+/// limits that another limit implies.
+fn limits_without_implied(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
     let quotas: Vec<_> = suggested
         .windows
         .iter()
@@ -63,15 +65,15 @@ fn necessary_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec
         .collect();
     quotas
         .iter()
-        .filter(|quota| !quotas.iter().any(|other| implies(other, quota)))
+        .filter(|quota| !quotas.iter().any(|other| quota_implies(other, quota)))
         .copied()
         .collect()
 }
 
-/// Returns whether every client that keeps to `quota` also keeps to `other`: a longer window with at most the same max,
-/// or a shorter window whose max, multiplied by the number of such windows in the longer one, does not exceed the max
-/// of `other`.
-fn implies(quota: &Quota, other: &Quota) -> bool {
+/// Returns `true` if every client that keeps within `quota` also keeps within `other`. This is the case if `quota` has
+/// a longer window and at most the same max. It is also the case if `quota` has a shorter window, and its max
+/// multiplied by the number of such windows in the longer one does not exceed the max of `other`.
+fn quota_implies(quota: &Quota, other: &Quota) -> bool {
     let (length, other_length) = (quota.window().as_micros(), other.window().as_micros());
     match length.cmp(&other_length) {
         std::cmp::Ordering::Greater => quota.max() <= other.max(),
@@ -82,13 +84,13 @@ fn implies(quota: &Quota, other: &Quota) -> bool {
     }
 }
 
-/// Formats a window as in a policy.
+/// Formats the length of a window as in a policy, such as `1m`.
 pub fn window_name(window: Duration) -> String {
     Quota::new(0, window).map_or_else(|_| format!("{window:?}"), |quota| quota.window_text())
 }
 
-/// Formats a name for YAML, quoted if YAML could read it as another type.
-fn yaml_scalar(name: &str) -> String {
+/// Formats a name as a YAML scalar. Adds quotes if YAML could read the name as another type.
+fn format_yaml_scalar(name: &str) -> String {
     const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_plain = name.starts_with(|char: char| char.is_ascii_alphabetic())
         && name.chars().all(|char| char.is_ascii_alphanumeric() || "._-|".contains(char))
@@ -101,26 +103,26 @@ fn yaml_scalar(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn quota(text: &str) -> Quota {
+    fn parse_quota(text: &str) -> Quota {
         text.parse().unwrap()
     }
 
     #[test]
     fn stricter_quota_implies_weaker_quota() {
-        assert!(implies(&quota("10/h"), &quota("10/min")));
-        assert!(!implies(&quota("11/h"), &quota("10/min")));
-        assert!(implies(&quota("10/min"), &quota("600/h")));
-        assert!(!implies(&quota("10/min"), &quota("599/h")));
-        assert!(!implies(&quota("10/min"), &quota("10/min")));
+        assert!(quota_implies(&parse_quota("10/h"), &parse_quota("10/min")));
+        assert!(!quota_implies(&parse_quota("11/h"), &parse_quota("10/min")));
+        assert!(quota_implies(&parse_quota("10/min"), &parse_quota("600/h")));
+        assert!(!quota_implies(&parse_quota("10/min"), &parse_quota("599/h")));
+        assert!(!quota_implies(&parse_quota("10/min"), &parse_quota("10/min")));
     }
 
     #[test]
     fn ambiguous_yaml_name_is_quoted() {
         for name in ["ip", "header.user-agent", "api_key|ip"] {
-            assert_eq!(yaml_scalar(name), name);
+            assert_eq!(format_yaml_scalar(name), name);
         }
         for name in ["", "1", "1.0", "no", "NULL", "a: b", "é", "a\"b", "-", "[a]", "a#"] {
-            assert_eq!(yaml_scalar(name), serde_json::to_string(name).unwrap());
+            assert_eq!(format_yaml_scalar(name), serde_json::to_string(name).unwrap());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The suggested limits, as text and JSON.
+//! The limits that a replay suggests, as text and as JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use crate::durations::ceil_millis;
 use crate::replay::stats::ReplayStats;
 use crate::replay::suggest::{self, Headroom, LimitChoice, Suggestion};
 
-/// Suggested limits for the rules of a policy.
+/// The limits that a replay suggests for the rules of a policy.
 #[derive(Debug, Serialize)]
 pub struct Suggestions<'a> {
     headroom_percent: u64,
     pub rules: Vec<RuleSuggestions<'a>>,
-    /// The choice that denies the fewest clients, as a YAML policy.
+    /// A YAML policy with the suggested limits that deny the fewest clients.
     policy: String,
     #[serde(skip)]
     uncounted: u64,
     /// Whether the user has provided a policy.
     #[serde(skip)]
     has_policy: bool,
-    /// Whether the log is too short for some windows.
+    /// Whether the log is shorter than some windows, so that no limits are suggested for them.
     #[serde(skip)]
     is_short: bool,
 }
 
-/// Suggested limits for one rule.
+/// The limits that a replay suggests for one rule.
 #[derive(Debug, Serialize)]
 pub struct RuleSuggestions<'a> {
     pub rule: &'a str,
@@ -39,7 +39,7 @@ pub struct RuleSuggestions<'a> {
     pub windows: Vec<WindowSuggestion>,
 }
 
-/// Suggested limits for one window of a rule.
+/// The limits that a replay suggests for one window of a rule: one for each share of clients that may be denied.
 #[derive(Debug, Serialize)]
 pub struct WindowSuggestion {
     #[serde(rename = "window")]
@@ -50,7 +50,7 @@ pub struct WindowSuggestion {
     pub choices: Vec<ChoiceReport>,
 }
 
-/// A suggested limit for one share of clients.
+/// A suggested limit that denies at most a given share of the clients.
 #[derive(Debug, Serialize)]
 pub struct ChoiceReport {
     may_deny_percent: f64,
@@ -62,7 +62,7 @@ pub struct ChoiceReport {
 }
 
 impl<'a> Suggestions<'a> {
-    /// Creates suggestions for the rules of one domain from the demand of their keys.
+    /// Creates suggested limits for the rules of one domain, from the measured demand of their keys.
     pub fn new(policy: &'a Policy, domain: &str, stats: &ReplayStats, headroom: Headroom) -> Self {
         let log_length = suggest::log_length(stats.span);
         let rules = policy.rules().iter().zip(&stats.rules);
@@ -90,7 +90,7 @@ impl<'a> Suggestions<'a> {
 }
 
 impl Suggestions<'_> {
-    /// Marks that the user has not provided a policy.
+    /// Records that the user has not provided a policy, which omits a note about its `when` from the text.
     pub fn without_policy(self) -> Self {
         Self { has_policy: false, ..self }
     }
@@ -153,20 +153,23 @@ impl fmt::Display for Suggestions<'_> {
 
 impl Suggestions<'_> {
     fn write_rule(&self, f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
-        let title = format!("limits for {}, of {}", rule.rule, format_clients(rule.clients));
+        let title = format!("limits for {}, of {}", rule.rule, format_client_count(rule.clients));
         let with_headroom = format!("with {} % headroom", self.headroom_percent);
         let head = ["max", "clients denied", &with_headroom, "clients denied"];
         let rows = rule.windows.iter().flat_map(|window| {
             let choices = window.distinct_choices();
-            choices.map(|choice| (format!("{}: {}", window.name, choice.name()), choice.cells()))
+            choices.map(|choice| {
+                (format!("{}: {}", window.name, choice.row_name()), choice.table_cells())
+            })
         });
         table::write(f, &title, head, &rows.collect::<Vec<_>>())?;
-        write_small_shares(f, rule)
+        write_small_share_note(f, rule)
     }
 }
 
 impl WindowSuggestion {
-    /// Returns the choices without duplicates: all shares below one client are the same choice.
+    /// Returns the suggested limits without duplicates. All shares that amount to less than one client have the same
+    /// limit, so only the first of them is returned.
     fn distinct_choices(&self) -> impl Iterator<Item = &ChoiceReport> {
         let denies_none = |choice: &ChoiceReport| choice.may_deny_clients == 0;
         let no_denials = self.choices.iter().find(|choice| denies_none(choice));
@@ -175,21 +178,21 @@ impl WindowSuggestion {
 }
 
 impl ChoiceReport {
-    fn name(&self) -> String {
+    fn row_name(&self) -> String {
         match self.may_deny_clients {
             0 => "denying no client".to_owned(),
             _ => format!("denying at most {} %", self.may_deny_percent),
         }
     }
 
-    fn cells(&self) -> [String; 4] {
+    fn table_cells(&self) -> [String; 4] {
         let Self { max, denied_clients, suggested_max, still_denied_clients, .. } = self;
         [max, denied_clients, suggested_max, still_denied_clients].map(u64::to_string)
     }
 }
 
-/// Writes a note if some shares of the clients are less than one client.
-fn write_small_shares(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
+/// Writes a note if some of the shares of clients that may be denied are less than one client.
+fn write_small_share_note(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
     let choices = rule.windows.first().map_or(&[][..], |window| &window.choices);
     let small_shares = choices.iter().filter(|choice| choice.may_deny_clients == 0);
     let small_shares: Vec<_> =
@@ -197,13 +200,13 @@ fn write_small_shares(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) ->
     if small_shares.is_empty() {
         return Ok(());
     }
-    let (shares, clients) = (small_shares.join(" or "), format_clients(rule.clients));
+    let (shares, clients) = (small_shares.join(" or "), format_client_count(rule.clients));
     writeln!(
         f,
         "({shares} of {clients} is less than one client, so max is the highest demand of any client.)"
     )
 }
 
-fn format_clients(number: u64) -> String {
+fn format_client_count(number: u64) -> String {
     format!("{number} client{}", if number == 1 { "" } else { "s" })
 }

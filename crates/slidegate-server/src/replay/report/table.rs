@@ -1,8 +1,8 @@
-//! Aligned text tables.
+//! Writes text tables with aligned columns.
 
 use std::fmt;
 
-/// Writes a table with left-aligned names and right-aligned numbers.
+/// Writes a table with a title, left-aligned names and right-aligned numbers.
 pub fn write<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     title: &str,
@@ -26,7 +26,7 @@ pub fn write<const N: usize>(
     Ok(())
 }
 
-/// Escapes control characters: clients choose the values, and a terminal would interpret them.
+/// Escapes control characters in a value. Clients choose the values, and a terminal would interpret the characters.
 pub fn escape_control(value: &str) -> String {
     let escaped = |char: char| match char.is_control() {
         true => char.escape_default().to_string(),

@@ -1,4 +1,5 @@
-//! Metrics of a cluster. The cluster counts them itself; they are copied into the registry for each scrape.
+//! Prometheus metrics of a cluster. The cluster itself counts the values; they are copied into the metrics for each
+//! scrape.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,29 +16,30 @@ use prometheus_client::registry::Registry;
 use slidegate_cluster::seal::RejectReason;
 use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE};
 
-/// The state of a cluster at the time of a scrape. All zero without a cluster.
+/// The state of a cluster at the time of a scrape. All values are 0 without a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterStats {
-    /// Number of nodes that send messages, including this node.
+    /// Number of nodes that currently send messages, including this node.
     pub alive: u64,
     /// Number of nodes that have stopped sending messages, but whose counters still apply.
     pub silent: u64,
-    /// Age of the oldest update of this node that another node has not acknowledged.
+    /// Age of the oldest counter update of this node that another node has not acknowledged.
     pub lag: Duration,
-    /// Bytes sent to other nodes.
+    /// Number of bytes sent to other nodes.
     pub sent_bytes: u64,
-    /// Bytes received from other nodes.
+    /// Number of bytes received from other nodes.
     pub received_bytes: u64,
-    /// Number of rejected frames, by the name of the reason.
+    /// Number of rejected network frames for each reason, by the name of the reason.
     pub rejected: Vec<(&'static str, u64)>,
-    /// Requests denied because too many units were not acknowledged yet.
+    /// Number of requests denied because other nodes had not acknowledged too many units yet.
     pub unsynced_denials: u64,
-    /// Overshoot of counters beyond max, as a share of max.
+    /// Histogram of overshoots: the units by which a counter exceeded its max, as a share of max.
     pub overshoot: OvershootBuckets,
 }
 
 impl ClusterStats {
-    /// Creates the state from the status of a node and its overshoot counters.
+    /// Creates the state from the status of this node, its number of denials because of unacknowledged units, and its
+    /// overshoots.
     pub fn from_status(
         status: &ClusterStatus,
         unsynced_denials: u64,
@@ -58,15 +60,17 @@ impl ClusterStats {
     }
 }
 
-/// A histogram of overshoots as a share of max. The bounds of the buckets are [`OVERSHOOT_BOUNDS_PERMILLE`], plus one unbounded bucket.
+/// A histogram of overshoots. An overshoot is the number of units by which a counter exceeded its max, as a share of
+/// max. The upper bounds of the buckets are [`OVERSHOOT_BOUNDS_PERMILLE`], in thousandths of max, and one more bucket
+/// has no upper bound.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OvershootBuckets {
     pub counts: Vec<u64>,
-    /// Sum of all recorded overshoots, as a share of max.
+    /// Sum of all recorded overshoots, each as a share of max.
     pub sum: f64,
 }
 
-/// Gauges and counters that are copied from [`ClusterStats`] for each scrape.
+/// Gauges and counters whose values are copied from [`ClusterStats`] for each scrape.
 pub(super) struct ClusterGauges {
     alive: Gauge,
     silent: Gauge,
@@ -88,7 +92,8 @@ struct RejectionLabels {
     reason: &'static str,
 }
 
-/// The overshoot histogram of the last scrape, as a metric.
+/// The overshoot histogram of the last scrape, as a Prometheus metric. An overshoot is the part of a counter above its
+/// max.
 #[derive(Clone, Debug, Default)]
 struct OvershootMetric(Arc<Mutex<OvershootBuckets>>);
 
@@ -191,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    fn encode_stats(stats: Option<ClusterStats>) -> String {
+    fn encode_cluster_metrics(stats: Option<ClusterStats>) -> String {
         let mut registry = Registry::default();
         let gauges = ClusterGauges::register(&mut registry);
         if let Some(stats) = stats {
@@ -207,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn metrics_without_cluster_are_zero() {
-        let text = encode_stats(None);
+    fn cluster_metrics_without_cluster_are_zero() {
+        let text = encode_cluster_metrics(None);
         assert_has_line(&text, r#"cluster_members{state="silent"} 0"#);
         assert_has_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 0"#);
         assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 0"#);
@@ -217,8 +222,8 @@ mod tests {
     }
 
     #[test]
-    fn cluster_stats_are_encoded() {
-        let text = encode_stats(Some(ClusterStats {
+    fn cluster_stats_are_encoded_as_metrics() {
+        let text = encode_cluster_metrics(Some(ClusterStats {
             alive: 2,
             silent: 1,
             lag: Duration::from_millis(1_250),

@@ -1,21 +1,22 @@
-//! Encodes the metrics as OpenMetrics text, or as the older Prometheus text, which is converted from it.
+//! Encodes the metrics in the text format OpenMetrics, or in the older Prometheus text format, which is converted from
+//! OpenMetrics.
 
 use std::fmt;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// A text format of metrics.
+/// A text format in which metrics are exposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// OpenMetrics 1.0.
+    /// The text format OpenMetrics 1.0.
     OpenMetrics,
     /// The Prometheus text format 0.0.4, which every scraper supports.
     Prometheus,
 }
 
 impl Format {
-    /// Returns the media type.
+    /// Returns the media type of the format, for the header `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -24,19 +25,20 @@ impl Format {
     }
 }
 
-/// Encodes all metrics of a registry.
+/// Encodes all metrics of a registry in a text format.
 pub fn encode_registry(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
     let mut text = String::new();
     encode(&mut text, registry)?;
     Ok(match format {
         Format::OpenMetrics => text,
-        Format::Prometheus => to_prometheus(&text),
+        Format::Prometheus => convert_to_prometheus(&text),
     })
 }
 
-/// Converts OpenMetrics to the Prometheus format 0.0.4. OpenMetrics declares counters and infos without the suffix of
-/// their samples, and ends with `# EOF`; the older format does neither.
-fn to_prometheus(open_metrics: &str) -> String {
+/// Converts OpenMetrics text to the Prometheus text format 0.0.4. OpenMetrics declares counters and infos without the
+/// suffix of their samples, such as `_total`, and ends with `# EOF`. The older format declares them with the suffix,
+/// and has no end mark.
+fn convert_to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {
@@ -93,6 +95,6 @@ a_build_info{version=\"1\"} 1
 # TYPE a_took histogram
 a_took_sum 1.5
 ";
-        assert_eq!(to_prometheus(open_metrics), prometheus);
+        assert_eq!(convert_to_prometheus(open_metrics), prometheus);
     }
 }

@@ -1,23 +1,24 @@
-//! A budget of keys that all summaries share.
+//! A budget of keys that all summaries of frequent keys share. It bounds their memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum number of keys in memory, over all rules, lists and minutes.
+/// Maximum number of keys in memory, over all rules, lists and minutes together.
 pub const MAX_KEYS: usize = 65_536;
 
-/// The last half of the budget is reserved for summaries with fewer keys than this. Otherwise floods of some rules
-/// would hide the denials of others.
+/// Number of keys that each summary may take even if half of the budget is used. The last half of the budget is
+/// reserved for summaries with fewer keys than this. Otherwise floods of keys in some rules would hide the denials of
+/// other rules.
 const MIN_KEYS_PER_SUMMARY: usize = 4;
 
-/// A number of keys that summaries may hold together. Clones share the budget.
+/// A number of keys that all summaries together may hold. Clones share the budget.
 #[derive(Clone, Debug)]
 pub struct KeyBudget {
     keys: usize,
     remaining: Arc<AtomicUsize>,
 }
 
-/// The keys that one summary has taken from the budget. They are returned when the guard is dropped.
+/// The number of keys that one summary has taken from the budget. Dropping the guard returns them to the budget.
 #[derive(Debug)]
 pub struct BudgetGuard {
     budget: KeyBudget,
@@ -25,24 +26,25 @@ pub struct BudgetGuard {
 }
 
 impl KeyBudget {
-    /// Creates a budget of `keys` keys.
+    /// Creates a budget of `keys` keys that clones and guards share.
     pub fn new(keys: usize) -> Self {
         Self { keys, remaining: Arc::new(AtomicUsize::new(keys)) }
     }
 
-    /// Creates a guard that has taken no keys.
+    /// Creates a guard for a new summary, which has taken no keys yet.
     pub fn guard(&self) -> BudgetGuard {
         BudgetGuard { budget: self.clone(), keys: 0 }
     }
 
-    /// Takes one key, for a summary that already holds `held_keys` keys. Returns whether the budget allows it.
+    /// Takes one key from the budget, for a summary that already holds `held_keys` keys. Returns `false` if the budget
+    /// has no key left for such a summary.
     fn try_take_key(&self, held_keys: usize) -> bool {
         let reserved = if held_keys < MIN_KEYS_PER_SUMMARY { 0 } else { self.keys / 2 };
         let decrement = |remaining: usize| (remaining > reserved).then(|| remaining - 1);
         self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_ok()
     }
 
-    /// Returns the number of keys that can still be taken.
+    /// Returns the number of keys that are left in the budget.
     #[cfg(test)]
     pub fn remaining(&self) -> usize {
         self.remaining.load(Ordering::Relaxed)
@@ -50,7 +52,7 @@ impl KeyBudget {
 }
 
 impl BudgetGuard {
-    /// Takes one more key from the budget. Returns whether the budget allows it.
+    /// Takes one more key from the budget. Returns `false` if the budget has no key left for this summary.
     pub fn try_take(&mut self) -> bool {
         let is_taken = self.budget.try_take_key(self.keys);
         self.keys += usize::from(is_taken);
@@ -68,26 +70,26 @@ impl Drop for BudgetGuard {
 mod tests {
     use super::*;
 
-    fn fill(guard: &mut BudgetGuard, max_keys: usize) {
+    fn take_keys_up_to(guard: &mut BudgetGuard, max_keys: usize) {
         while guard.keys < max_keys && guard.try_take() {}
     }
 
     #[test]
-    fn dropped_guard_returns_its_keys() {
+    fn dropped_guard_returns_keys_to_budget() {
         let key_budget = KeyBudget::new(1_000);
         let mut guard = key_budget.guard();
-        fill(&mut guard, 10);
+        take_keys_up_to(&mut guard, 10);
         assert_eq!(key_budget.remaining(), 990);
         drop(guard);
         assert_eq!(key_budget.remaining(), 1_000);
     }
 
     #[test]
-    fn budget_reserves_few_keys_for_later_rules() {
+    fn budget_reserves_keys_for_later_summaries() {
         let key_budget = KeyBudget::new(MAX_KEYS);
         // Two lists, five minutes, 64 keys each.
         let mut guards: Vec<BudgetGuard> = (0..860 * 10).map(|_| key_budget.guard()).collect();
-        guards.iter_mut().for_each(|guard| fill(guard, 64));
+        guards.iter_mut().for_each(|guard| take_keys_up_to(guard, 64));
         let min_keys =
             |guards: &[BudgetGuard]| guards.iter().map(|guard| guard.keys).min().unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The displayed form of a key: its attribute names and values, bounded in length.
+//! The displayed text of a key: its attribute names and values, bounded in length.
 
 use std::fmt::{self, Write};
 
@@ -6,24 +6,25 @@ use slidegate::Value;
 
 use crate::telemetry::redact::{RedactedValue, Redactor};
 
-/// Maximum number of bytes of a name or a value, so that clients cannot exhaust memory with long values.
-const MAX_PART_BYTES: usize = 128;
-/// Maximum number of bytes of a whole key. Names and values after this bound are empty.
+/// Maximum number of bytes of one attribute name or value, so that clients cannot exhaust memory with long values.
+const MAX_NAME_OR_VALUE_BYTES: usize = 128;
+/// Maximum number of bytes of all names and values of a key. Names and values beyond this length are empty.
 const MAX_LABEL_BYTES: usize = 256;
-/// Replaces the removed end of a cut name or value.
+/// The character that replaces the removed end of a cut name or value.
 const ELLIPSIS: char = '…';
 
-/// The names and values of a key, in the order of the rule. The buffers are reused: a new key allocates only if it is
-/// longer than all previous ones.
+/// The attribute names and values of a key, for display, in the order of the rule. The buffers are reused: writing
+/// another key allocates memory only if it is longer than all previous keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyLabel {
     text: String,
-    /// End offsets of names and values in the text, alternating.
+    /// The byte offsets in `text` at which each name and each value ends, alternating.
     ends: Vec<u16>,
 }
 
 impl KeyLabel {
-    /// Replaces the contents with another key.
+    /// Replaces the contents with the attribute names and values of another key. `redactor` decides which values are
+    /// hashed.
     pub fn write<'v>(
         &mut self,
         attributes: impl Iterator<Item = (&'v str, Value<'v>)>,
@@ -32,25 +33,26 @@ impl KeyLabel {
         self.text.clear();
         self.ends.clear();
         for (name, value) in attributes {
-            self.push_part(|part| part.write_str(name));
+            self.push_name_or_value(|part| part.write_str(name));
             match redactor.redact(name, value) {
                 // Text is copied directly, because formatting it would take as long as all other work here.
                 RedactedValue::Plain(Value::Text(text)) => {
-                    self.push_part(|part| part.write_str(text));
+                    self.push_name_or_value(|part| part.write_str(text));
                 }
-                redacted => self.push_part(|part| write!(part, "{redacted}")),
+                redacted => self.push_name_or_value(|part| write!(part, "{redacted}")),
             }
         }
     }
 
-    fn push_part(&mut self, write: impl FnOnce(&mut TruncatingWriter<'_>) -> fmt::Result) {
-        let remaining_bytes = MAX_PART_BYTES.min(MAX_LABEL_BYTES.saturating_sub(self.text.len()));
+    fn push_name_or_value(&mut self, write: impl FnOnce(&mut TruncatingWriter<'_>) -> fmt::Result) {
+        let remaining_bytes =
+            MAX_NAME_OR_VALUE_BYTES.min(MAX_LABEL_BYTES.saturating_sub(self.text.len()));
         // Writing fails if the part was cut, which is not an error here.
         write(&mut TruncatingWriter { text: &mut self.text, remaining_bytes }).unwrap_or_default();
         self.ends.push(self.text.len() as u16);
     }
 
-    /// Returns the names and values.
+    /// Returns the attribute names and values of the key.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let mut begin = 0;
         let mut part = move |end: &u16| {
@@ -62,7 +64,8 @@ impl KeyLabel {
     }
 }
 
-/// Appends at most `remaining_bytes` bytes, cuts between characters, and fails once something was cut.
+/// A writer that appends at most `remaining_bytes` bytes to a text. It cuts between characters, and returns an error
+/// once it has cut something.
 struct TruncatingWriter<'l> {
     text: &'l mut String,
     remaining_bytes: usize,
@@ -88,7 +91,7 @@ impl Write for TruncatingWriter<'_> {
 mod tests {
     use super::*;
 
-    fn label(attributes: &[(&'static str, &str)]) -> KeyLabel {
+    fn new_label(attributes: &[(&'static str, &str)]) -> KeyLabel {
         let mut label = KeyLabel::default();
         let attributes = || attributes.iter().map(|&(name, value)| (name, value.into()));
         label.write([("an", "older one".into())].into_iter(), &Redactor::default());
@@ -99,8 +102,8 @@ mod tests {
     #[test]
     fn label_keeps_names_and_values_in_order() {
         let pairs = [("tenant", "acme"), ("ip", ""), ("b", "2")];
-        assert_eq!(label(&pairs).pairs().collect::<Vec<_>>(), pairs);
-        assert_eq!(label(&[]).pairs().count(), 0);
+        assert_eq!(new_label(&pairs).pairs().collect::<Vec<_>>(), pairs);
+        assert_eq!(new_label(&[]).pairs().count(), 0);
     }
 
     #[test]
@@ -115,20 +118,23 @@ mod tests {
     fn long_value_is_cut_with_ellipsis() {
         for filler in ["x", "é", "語"] {
             let long = filler.repeat(300);
-            let label = label(&[("a", &long), ("b", "2")]);
+            let label = new_label(&[("a", &long), ("b", "2")]);
             let pairs: Vec<_> = label.pairs().collect();
             let begin = pairs[0].1.strip_suffix(ELLIPSIS).unwrap();
-            assert!(long.starts_with(begin) && (120..=MAX_PART_BYTES).contains(&pairs[0].1.len()));
+            assert!(
+                long.starts_with(begin)
+                    && (120..=MAX_NAME_OR_VALUE_BYTES).contains(&pairs[0].1.len())
+            );
             assert_eq!(pairs[1], ("b", "2"));
         }
-        let exact = "x".repeat(MAX_PART_BYTES);
-        assert_eq!(label(&[("a", &exact)]).pairs().next(), Some(("a", &*exact)));
+        let exact = "x".repeat(MAX_NAME_OR_VALUE_BYTES);
+        assert_eq!(new_label(&[("a", &exact)]).pairs().next(), Some(("a", &*exact)));
     }
 
     #[test]
-    fn label_bound_leaves_later_values_empty() {
+    fn label_above_max_length_has_empty_values() {
         let long = "x".repeat(1024);
-        let label = label(&[("name", &*long); 16]);
+        let label = new_label(&[("name", &*long); 16]);
         let pairs: Vec<_> = label.pairs().collect();
         assert!(pairs.len() == 16 && label.text.len() <= MAX_LABEL_BYTES);
         assert!(pairs[1].1.ends_with(ELLIPSIS) && pairs[15] == ("", ""));

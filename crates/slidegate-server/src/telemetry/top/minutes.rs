@@ -1,4 +1,4 @@
-//! The summaries of the last minutes.
+//! Keeps a summary of the most frequent keys for each of the last minutes.
 
 use slidegate::Timestamp;
 
@@ -6,36 +6,37 @@ use super::key_budget::{BudgetGuard, KeyBudget};
 use super::label::KeyLabel;
 use super::summary::{Merged, Summary};
 
-/// Number of minutes in a report: the current minute and the minutes before it.
+/// Number of minutes that a report covers: the current minute and the minutes before it.
 pub const WINDOW_MINUTES: u64 = 5;
 /// Number of seconds in a minute.
 pub const SECONDS_PER_MINUTE: u64 = 60;
 
-/// Summaries of the last minutes, oldest first.
+/// A summary of the most frequent keys for each of the last minutes, oldest first.
 #[derive(Debug, Default)]
 pub struct MinuteSummaries(Vec<MinuteSummary>);
 
-/// The summary of one minute.
+/// The summary of the most frequent keys in one minute.
 #[derive(Debug)]
 struct MinuteSummary {
-    /// Minutes since the Unix epoch.
+    /// Number of minutes from the Unix epoch to the start of this minute.
     unix_minute: u64,
     summary: Summary<KeyLabel>,
     budget_guard: BudgetGuard,
 }
 
-/// Returns the number of minutes from the Unix epoch to a time.
+/// Returns the number of whole minutes from the Unix epoch to a time.
 pub fn unix_minute(now: Timestamp) -> u64 {
     now.as_micros() / (SECONDS_PER_MINUTE * 1_000_000)
 }
 
-/// Returns whether a minute is among the last [`WINDOW_MINUTES`] minutes up to `newest`.
-fn is_live(unix_minute: u64, newest: u64) -> bool {
+/// Returns `true` if a minute is one of the last [`WINDOW_MINUTES`] minutes up to the minute `newest`.
+fn is_within_window(unix_minute: u64, newest: u64) -> bool {
     unix_minute + WINDOW_MINUTES > newest
 }
 
 impl MinuteSummaries {
-    /// Adds `amount` to the count of a key. A minute holds at most `capacity` keys, and no more than the budget allows.
+    /// Adds `amount` to the count of a key in the minute of `now`. A minute holds at most `capacity` keys, and no more
+    /// than the budget allows. `write_label` is called only for a new key.
     pub fn record(
         &mut self,
         now: Timestamp,
@@ -44,7 +45,7 @@ impl MinuteSummaries {
         write_label: impl FnOnce(&mut KeyLabel),
     ) {
         if let Some(MinuteSummary { summary, budget_guard, .. }) =
-            self.minute_mut(unix_minute(now), key_budget)
+            self.get_or_create_minute(unix_minute(now), key_budget)
         {
             summary.add(
                 key,
@@ -55,9 +56,9 @@ impl MinuteSummaries {
         }
     }
 
-    /// Returns the summary of a minute, and creates it if necessary. Returns `None` for an expired minute. A minute
-    /// before the newest is accepted too: threads may arrive in a different order than they read the clock.
-    fn minute_mut(
+    /// Returns the summary of a minute, and creates it if necessary. Returns `None` if the minute has expired. A minute
+    /// before the newest one is accepted, because threads may arrive in a different order than they read the clock.
+    fn get_or_create_minute(
         &mut self,
         unix_minute: u64,
         key_budget: &KeyBudget,
@@ -68,7 +69,7 @@ impl MinuteSummaries {
         let newest = self.0.last().map_or(unix_minute, |last| last.unix_minute.max(unix_minute));
         self.remove_expired(newest);
         let index = self.0.partition_point(|minute| minute.unix_minute < unix_minute);
-        is_live(unix_minute, newest).then(|| {
+        is_within_window(unix_minute, newest).then(|| {
             let minute = MinuteSummary {
                 unix_minute,
                 summary: Summary::default(),
@@ -79,20 +80,20 @@ impl MinuteSummaries {
         })
     }
 
-    /// Removes the minutes that are expired if `newest` is the current minute.
+    /// Removes the minutes that have expired when `newest` is the current minute.
     pub fn remove_expired(&mut self, newest: u64) {
-        self.0.retain(|minute| is_live(minute.unix_minute, newest));
+        self.0.retain(|minute| is_within_window(minute.unix_minute, newest));
     }
 
-    /// Returns whether there are no minutes.
+    /// Returns `true` if there are no summaries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Merges the summaries of the last minutes.
+    /// Merges the summaries of the last minutes into one with at most `capacity` keys.
     pub fn merged(&self, now: Timestamp, capacity: usize) -> Merged<&KeyLabel> {
         let now = unix_minute(now);
-        let live = self.0.iter().filter(|minute| is_live(minute.unix_minute, now));
+        let live = self.0.iter().filter(|minute| is_within_window(minute.unix_minute, now));
         live.map(|minute| Merged::from(&minute.summary))
             .fold(Merged::default(), |merged, minute| merged.merge(minute, capacity))
     }

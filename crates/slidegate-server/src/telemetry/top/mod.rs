@@ -1,4 +1,5 @@
-//! The keys of each rule with the most denials, near misses and observed denials in the last five minutes.
+//! Counts the most frequent keys of each rule in the last five minutes: keys of denied requests, of requests that
+//! nearly reached a limit, and of requests that only an observing rule would have denied.
 //!
 //! Each [`TopList`] of a rule has one [`summary`] per minute, so that a whole minute expires at once. A report merges
 //! the summaries of the last five minutes. To record a key takes a shared lock on the shard of the rule and the lock of
@@ -34,20 +35,20 @@ use minutes::{MinuteSummaries, unix_minute};
 
 pub use report::TopReport;
 
-/// Number of shards, each with its own lock.
-const SHARDS: usize = 64;
+/// Number of shards into which the rules are divided. Each shard has its own lock.
+const SHARD_COUNT: usize = 64;
 /// Maximum number of rules per shard. All shards together hold more than the 10,000 rules of a policy, because rules
-/// that a reload removed stay until their keys expire.
+/// that a reload has removed stay until their keys expire.
 const MAX_RULES_PER_SHARD: usize = 256;
 
-/// A list in which a key is counted.
+/// A list of the most frequent keys of a rule. Each list counts one kind of result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopList {
-    /// Keys of denied requests.
+    /// The keys of denied requests.
     Denied,
-    /// Keys of allowed requests that left little of a limit.
+    /// The keys of allowed requests after which little of a limit remained.
     Near,
-    /// Keys of requests that an observing rule would have denied.
+    /// The keys of requests that an observing rule would have denied, if it enforced its limits.
     Observed,
 }
 
@@ -55,24 +56,25 @@ impl TopList {
     const ALL: [Self; 3] = [Self::Denied, Self::Near, Self::Observed];
 }
 
-/// Counts the most frequent keys of every rule.
+/// The approximate counts of the most frequent keys of every rule.
 #[derive(Debug)]
 pub struct TopKeys {
     capacity: usize,
     redactor: Redactor,
     started: Timestamp,
-    /// Secret of the hashes of rules and keys, so that clients cannot choose colliding values.
+    /// Secret for the hashes of rules and keys, so that clients cannot choose values whose hashes collide.
     secret: foldhash::quality::RandomState,
-    shards: [RwLock<Shard>; SHARDS],
+    shards: [RwLock<RuleShard>; SHARD_COUNT],
     key_budget: KeyBudget,
-    /// The next shard to clean up, as `unix_minute * SHARDS + shard`.
+    /// The next shard from which expired minutes are removed, as `unix_minute * SHARD_COUNT + shard`.
     cleanup_position: AtomicU64,
 }
 
-/// Rules by the hash of their domain and name, because a reload may change their positions in the policy.
-type Shard = HashMap<u64, RuleLists, foldhash::fast::RandomState>;
+/// Some of the rules, by the hash of their domain and name. Positions in the policy are not used, because a reload may
+/// change them.
+type RuleShard = HashMap<u64, RuleLists, foldhash::fast::RandomState>;
 
-/// The top lists of one rule.
+/// The lists of the most frequent keys of one rule.
 #[derive(Debug)]
 struct RuleLists {
     domain: Box<str>,
@@ -81,7 +83,7 @@ struct RuleLists {
 }
 
 impl TopKeys {
-    /// Creates empty lists of at most `capacity` keys per rule and minute. Attribute values are stored as `redactor`
+    /// Creates empty lists with at most `capacity` keys per rule and minute. Attribute values are stored as `redactor`
     /// displays them.
     pub fn new(capacity: usize, redactor: Redactor, now: Timestamp) -> Self {
         Self::with_key_budget(capacity, redactor, now, KeyBudget::new(key_budget::MAX_KEYS))
@@ -100,11 +102,12 @@ impl TopKeys {
             secret: foldhash::quality::RandomState::default(),
             shards: array::from_fn(|_| RwLock::default()),
             key_budget,
-            cleanup_position: AtomicU64::new((unix_minute(started) + 1) * SHARDS as u64),
+            cleanup_position: AtomicU64::new((unix_minute(started) + 1) * SHARD_COUNT as u64),
         }
     }
 
-    /// Adds `amount` to the count of a key in a list of a rule. `attributes` returns the names and values of the key.
+    /// Adds `amount` to the count of a key in one list of a rule. `attributes` returns the attribute names and values
+    /// of the key.
     pub fn record<'v, I>(
         &self,
         list: TopList,
@@ -122,18 +125,18 @@ impl TopKeys {
         attributes().for_each(|pair| pair.hash(&mut hasher));
         let key = hasher.finish();
         let write_label = |label: &mut label::KeyLabel| label.write(attributes(), &self.redactor);
-        self.with_rule(rule, |rule_lists| {
+        self.with_rule_lists(rule, |rule_lists| {
             let mut minutes = rule_lists.lists[list as usize].lock();
             minutes.record(now, (key, amount), (self.capacity, &self.key_budget), write_label);
         });
         self.clean_up_next_shard(now);
     }
 
-    /// Calls `record` with the lists of a rule, and creates them if necessary. Does nothing if the shard has
-    /// [`MAX_RULES_PER_SHARD`] other rules.
-    fn with_rule(&self, rule: &Rule, record: impl FnOnce(&RuleLists)) {
+    /// Calls `record` with the lists of a rule, and creates the lists if necessary. Does not call `record` if the lists
+    /// do not exist and the shard already has [`MAX_RULES_PER_SHARD`] rules.
+    fn with_rule_lists(&self, rule: &Rule, record: impl FnOnce(&RuleLists)) {
         let hash = self.secret.hash_one((rule.domain(), rule.name()));
-        let shard = &self.shards[hash as usize % SHARDS];
+        let shard = &self.shards[hash as usize % SHARD_COUNT];
         if let Some(rule_lists) = shard.read().get(&hash) {
             return record(rule_lists);
         }
@@ -143,10 +146,10 @@ impl TopKeys {
         }
     }
 
-    /// Removes expired minutes from the next shard, if it has not been cleaned up in the current minute. Each call
-    /// cleans up at most one shard, so that no call takes long.
+    /// Removes expired minutes from the next shard, unless all shards have been cleaned up in the current minute. Each
+    /// call cleans up at most one shard, so that no call takes long.
     fn clean_up_next_shard(&self, now: Timestamp) {
-        let (minute, shards) = (unix_minute(now), SHARDS as u64);
+        let (minute, shards) = (unix_minute(now), SHARD_COUNT as u64);
         let cleanup_position = self.cleanup_position.load(Ordering::Relaxed);
         let next = cleanup_position.max(minute * shards);
         let try_claim = || {
@@ -163,7 +166,7 @@ impl TopKeys {
     }
 }
 
-fn remove_expired_minutes(shard: &RwLock<Shard>, minute: u64) {
+fn remove_expired_minutes(shard: &RwLock<RuleShard>, minute: u64) {
     let remove_minutes = |rule_lists: &RuleLists| {
         rule_lists.lists.iter().for_each(|minutes| minutes.lock().remove_expired(minute));
     };

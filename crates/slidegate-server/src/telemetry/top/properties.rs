@@ -1,4 +1,4 @@
-//! Property tests of the summary against exact counts, and tests of the report.
+//! Property tests that compare summaries of frequent keys with exact counts, and tests of the report of top keys.
 
 use std::collections::HashMap;
 use std::iter;
@@ -10,13 +10,13 @@ use super::label::KeyLabel;
 use super::summary::{Merged, Summary, TopEntry};
 use super::*;
 
-/// Generates keys and amounts in order of arrival. Low keys are more frequent.
-fn streams() -> impl Strategy<Value = Vec<(u64, u64)>> {
+/// Generates a stream of keys with amounts, in order of arrival. Low keys are more frequent.
+fn arb_key_streams() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let key = (0..40_u64, 0..40_u64).prop_map(|(left, right)| left * right / 40);
     prop::collection::vec((key, 1..20_u64), 0..300)
 }
 
-fn summary(stream: &[(u64, u64)], capacity: usize) -> Summary<u64> {
+fn new_summary(stream: &[(u64, u64)], capacity: usize) -> Summary<u64> {
     let mut summary = Summary::default();
     for &(key, amount) in stream {
         summary.add(key, amount, |keys| keys < capacity, |label| *label = key);
@@ -24,8 +24,8 @@ fn summary(stream: &[(u64, u64)], capacity: usize) -> Summary<u64> {
     summary
 }
 
-/// Checks the guarantees of a summary against the exact counts of the whole stream.
-fn assert_guarantees(
+/// Checks the guarantees of a merged summary against the exact counts of the whole stream of keys.
+fn assert_summary_guarantees(
     stream: &[(u64, u64)],
     merged: &Merged<&u64>,
     capacity: u64,
@@ -55,8 +55,12 @@ fn assert_guarantees(
     Ok(())
 }
 
-/// Merges the parts one by one, or in pairs and then pairs of the results.
-fn merge_all<L: Copy>(mut parts: Vec<Merged<L>>, in_pairs: bool, capacity: usize) -> Merged<L> {
+/// Merges all parts into one: one by one, or, if `in_pairs` is `true`, in pairs and then in pairs of the results.
+fn merge_into_one<L: Copy>(
+    mut parts: Vec<Merged<L>>,
+    in_pairs: bool,
+    capacity: usize,
+) -> Merged<L> {
     while parts.len() > 1 {
         let last = parts.pop().unwrap();
         let index = if in_pairs { 0 } else { parts.len() - 1 };
@@ -69,34 +73,34 @@ fn merge_all<L: Copy>(mut parts: Vec<Merged<L>>, in_pairs: bool, capacity: usize
 
 proptest! {
     #[test]
-    fn counts_exceed_truth_by_at_most_max_overcount(
-        stream in streams(), capacity in 1..24_usize,
+    fn summary_error_is_at_most_max_overcount(
+        stream in arb_key_streams(), capacity in 1..24_usize,
     ) {
-        assert_guarantees(&stream, &Merged::from(&summary(&stream, capacity)), capacity as u64)?;
+        assert_summary_guarantees(&stream, &Merged::from(&new_summary(&stream, capacity)), capacity as u64)?;
     }
 
     #[test]
-    fn merge_order_preserves_guarantees(
-        stream in prop::collection::vec(streams(), 1..9),
+    fn summary_guarantees_hold_for_any_merge_order(
+        stream in prop::collection::vec(arb_key_streams(), 1..9),
         capacity in 1..24_usize,
         in_pairs in any::<bool>(),
     ) {
-        let parts: Vec<_> = stream.iter().map(|part| summary(part, capacity)).collect();
-        let merged = merge_all(parts.iter().map(Merged::from).collect(), in_pairs, capacity);
-        assert_guarantees(&stream.concat(), &merged, capacity as u64)?;
+        let parts: Vec<_> = stream.iter().map(|part| new_summary(part, capacity)).collect();
+        let merged = merge_into_one(parts.iter().map(Merged::from).collect(), in_pairs, capacity);
+        assert_summary_guarantees(&stream.concat(), &merged, capacity as u64)?;
     }
 
     #[test]
-    fn counts_below_capacity_are_exact(stream in streams()) {
-        let summary = summary(&stream, 40);
+    fn summary_counts_below_capacity_are_exact(stream in arb_key_streams()) {
+        let summary = new_summary(&stream, 40);
         prop_assert!(Merged::from(&summary).top_entries().iter().all(|key| key.max_overcount == 0));
     }
 }
 
 #[test]
-fn counts_saturate_at_max() {
+fn summary_counts_saturate_at_u64_max() {
     let stream = [(1, u64::MAX), (1, 2), (2, u64::MAX), (3, u64::MAX), (4, 1)];
-    let one = summary(&stream, 2);
+    let one = new_summary(&stream, 2);
     let merged = Merged::from(&one).merge(Merged::from(&one), 2);
     assert!(
         merged.top_entries().iter().all(|key| key.count == u64::MAX),
@@ -105,33 +109,33 @@ fn counts_saturate_at_max() {
     );
 }
 
-fn policy(rules: usize) -> Policy {
+fn policy_with_rules(rules: usize) -> Policy {
     let rule = |nth| format!("  - {{ name: r{nth}, domain: api, per: [a], limits: [5/min] }}\n");
     let rules: String = (0..rules).map(rule).collect();
     Policy::from_yaml(&format!("rules:\n{rules}")).unwrap()
 }
 
-fn top(capacity: usize) -> TopKeys {
+fn new_top_keys(capacity: usize) -> TopKeys {
     TopKeys::new(capacity, Redactor::default(), Timestamp::from_secs(0))
 }
 
-fn at(seconds: u64) -> Timestamp {
+fn at_seconds(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-fn deny(top: &TopKeys, rule: &Rule, value: &str, now: u64) {
-    top.record(TopList::Denied, rule, || iter::once(("a", value.into())), 1, at(now));
+fn record_denial(top: &TopKeys, rule: &Rule, value: &str, now: u64) {
+    top.record(TopList::Denied, rule, || iter::once(("a", value.into())), 1, at_seconds(now));
 }
 
-/// Returns the values and counts of the denied keys of the first rule.
-fn denied(top: &TopKeys, now: u64) -> Vec<(String, u64)> {
-    let rules = top.report(10, at(now)).rules;
+/// Returns the values and counts of the denied keys of the first rule in the report.
+fn denied_keys(top: &TopKeys, now: u64) -> Vec<(String, u64)> {
+    let rules = top.report(10, at_seconds(now)).rules;
     let keys = rules.into_iter().take(1).flat_map(|rule| rule.denied);
     keys.map(|key| (key.key[0].1.clone(), key.count)).collect()
 }
 
 #[test]
-fn report_serializes_to_json() {
+fn top_report_serializes_to_json() {
     let policy = Policy::from_yaml(
         "rules:
           - { name: per-tenant, domain: api, per: [tenant], limits: [5/min] }
@@ -139,9 +143,9 @@ fn report_serializes_to_json() {
     );
     let policy = policy.unwrap();
     let [tenants, logins] = policy.rules() else { panic!("two rules") };
-    let top = top(2);
+    let top = new_top_keys(2);
     let tenant = |list, name: &str, amount| {
-        top.record(list, tenants, || iter::once(("tenant", name.into())), amount, at(30));
+        top.record(list, tenants, || iter::once(("tenant", name.into())), amount, at_seconds(30));
     };
     tenant(TopList::Denied, "acme", 12);
     tenant(TopList::Denied, "globex", 2);
@@ -149,9 +153,9 @@ fn report_serializes_to_json() {
     tenant(TopList::Denied, "initech", 1);
     let network = Value::Network("2001:db8::/64".parse().unwrap());
     let login = || [("user", "eve".into()), ("ip", network)].into_iter();
-    top.record(TopList::Denied, logins, login, 16, at(30));
+    top.record(TopList::Denied, logins, login, 16, at_seconds(30));
     assert_eq!(
-        serde_json::to_string(&top.report(10, at(42))).unwrap(),
+        serde_json::to_string(&top.report(10, at_seconds(42))).unwrap(),
         concat!(
             r#"{"since_seconds":42,"rules":["#,
             r#"{"domain":"default","rule":"logins","#,
@@ -162,14 +166,20 @@ fn report_serializes_to_json() {
             r#""near":[{"key":{"tenant":"globex"},"count":3,"max_overcount":0}]}]}"#,
         )
     );
-    assert_eq!(top.report(1, at(42)).rules[1].denied.len(), 1);
+    assert_eq!(top.report(1, at_seconds(42)).rules[1].denied.len(), 1);
 }
 
 #[test]
 fn observed_denials_are_listed_separately() {
-    let (top, policy) = (top(4), policy(1));
-    top.record(TopList::Observed, &policy.rules()[0], || iter::once(("a", "x".into())), 1, at(0));
-    let json = serde_json::to_value(top.report(10, at(0))).unwrap();
+    let (top, policy) = (new_top_keys(4), policy_with_rules(1));
+    top.record(
+        TopList::Observed,
+        &policy.rules()[0],
+        || iter::once(("a", "x".into())),
+        1,
+        at_seconds(0),
+    );
+    let json = serde_json::to_value(top.report(10, at_seconds(0))).unwrap();
     let rule = &json["rules"][0];
     assert_eq!(
         rule["observed"],
@@ -179,66 +189,70 @@ fn observed_denials_are_listed_separately() {
 }
 
 #[test]
-fn minutes_expire_after_four_to_five_minutes() {
-    let (top, policy) = (top(8), policy(1));
+fn key_counts_expire_within_five_minutes() {
+    let (top, policy) = (new_top_keys(8), policy_with_rules(1));
     for minute in 0..20 {
         let now = minute * 60 + 59;
-        deny(&top, &policy.rules()[0], &format!("m{minute:02}"), now);
-        let mut reported: Vec<_> = denied(&top, now).into_iter().map(|(value, _)| value).collect();
+        record_denial(&top, &policy.rules()[0], &format!("m{minute:02}"), now);
+        let mut reported: Vec<_> =
+            denied_keys(&top, now).into_iter().map(|(value, _)| value).collect();
         reported.sort();
         let live = (minute.saturating_sub(4)..=minute).map(|minute| format!("m{minute:02}"));
         assert_eq!(reported, live.collect::<Vec<_>>());
     }
-    assert_eq!(denied(&top, 20 * 60).len(), 4);
-    assert_eq!(denied(&top, 24 * 60).len(), 0);
+    assert_eq!(denied_keys(&top, 20 * 60).len(), 4);
+    assert_eq!(denied_keys(&top, 24 * 60).len(), 0);
 }
 
 #[test]
-fn late_record_counts_in_its_own_minute() {
-    let (top, policy) = (top(8), policy(1));
+fn late_record_counts_in_earlier_minute() {
+    let (top, policy) = (new_top_keys(8), policy_with_rules(1));
     let rule = &policy.rules()[0];
     for (value, now) in [("b", 600), ("a", 599), ("b", 601), ("old", 60)] {
-        deny(&top, rule, value, now);
+        record_denial(&top, rule, value, now);
     }
-    assert_eq!(denied(&top, 601), [("b".to_owned(), 2), ("a".to_owned(), 1)]);
-    assert_eq!(denied(&top, 9 * 60 + 300), [("b".to_owned(), 2)]);
+    assert_eq!(denied_keys(&top, 601), [("b".to_owned(), 2), ("a".to_owned(), 1)]);
+    assert_eq!(denied_keys(&top, 9 * 60 + 300), [("b".to_owned(), 2)]);
 }
 
 #[test]
-fn report_states_covered_seconds() {
-    let top = TopKeys::new(8, Redactor::default(), at(90));
-    let since = |now| top.report(10, at(now)).since_seconds;
+fn top_report_states_covered_seconds() {
+    let top = TopKeys::new(8, Redactor::default(), at_seconds(90));
+    let since = |now| top.report(10, at_seconds(now)).since_seconds;
     assert_eq!([90, 100, 329, 330, 360, 719, 720].map(since), [0, 10, 239, 240, 240, 299, 240]);
 }
 
 #[test]
-fn hashed_value_is_never_stored() {
+fn plain_text_of_hashed_value_is_not_stored() {
     let redact = Redactor::new(true);
-    let (top, policy) = (TopKeys::new(8, redact.clone(), at(0)), policy(1));
-    deny(&top, &policy.rules()[0], "secret", 0);
-    assert_eq!(denied(&top, 0), [(redact.redact("a", "secret".into()).to_string(), 1)]);
+    let (top, policy) = (TopKeys::new(8, redact.clone(), at_seconds(0)), policy_with_rules(1));
+    record_denial(&top, &policy.rules()[0], "secret", 0);
+    assert_eq!(denied_keys(&top, 0), [(redact.redact("a", "secret".into()).to_string(), 1)]);
     assert!(!format!("{top:?}").contains("\"secret"), "{top:?}");
 }
 
 #[test]
 fn long_values_with_equal_prefix_count_separately() {
-    let (top, policy) = (top(8), policy(1));
+    let (top, policy) = (new_top_keys(8), policy_with_rules(1));
     for end in ["1", "2", "2"] {
-        deny(&top, &policy.rules()[0], &("x".repeat(1_023) + end), 0);
+        record_denial(&top, &policy.rules()[0], &("x".repeat(1_023) + end), 0);
     }
-    assert_eq!(denied(&top, 0).into_iter().map(|(_, count)| count).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(
+        denied_keys(&top, 0).into_iter().map(|(_, count)| count).collect::<Vec<_>>(),
+        [2, 1]
+    );
 }
 
 #[test]
 fn flood_of_keys_hides_no_frequent_key() {
-    let (top, policy) = (top(64), policy(1));
+    let (top, policy) = (new_top_keys(64), policy_with_rules(1));
     let rule = &policy.rules()[0];
     for nth in 0..1_000_000_u64 {
         let value = if nth % 50 == 0 { "acme".to_owned() } else { nth.to_string() };
-        deny(&top, rule, &value, nth / 3_000);
+        record_denial(&top, rule, &value, nth / 3_000);
     }
     assert_eq!(top.key_budget.remaining(), key_budget::MAX_KEYS - 5 * 64);
-    let top_key = &top.report(1, at(333)).rules[0].denied[0];
+    let top_key = &top.report(1, at_seconds(333)).rules[0].denied[0];
     // Minutes 1 to 5 received 820,000 requests: all but the 180,000 of minute 0.
     assert_eq!(top_key.key, [("a".to_owned(), "acme".to_owned())]);
     assert!(
@@ -249,33 +263,36 @@ fn flood_of_keys_hides_no_frequent_key() {
 }
 
 #[test]
-fn rules_share_and_return_key_budget() {
-    let (key_budget, policy) = (KeyBudget::new(4_096), policy(10_000));
-    let top = TopKeys::with_key_budget(64, Redactor::default(), at(0), key_budget.clone());
+fn expired_minutes_return_keys_to_shared_budget() {
+    let (key_budget, policy) = (KeyBudget::new(4_096), policy_with_rules(10_000));
+    let top = TopKeys::with_key_budget(64, Redactor::default(), at_seconds(0), key_budget.clone());
     for nth in 0..64 {
         for rule in policy.rules() {
-            deny(&top, rule, &nth.to_string(), 0);
+            record_denial(&top, rule, &nth.to_string(), 0);
         }
     }
-    let report = top.report(100, at(0));
+    let report = top.report(100, at_seconds(0));
     let lengths = || report.rules.iter().map(|rule| rule.denied.len());
     assert_eq!(
         (report.rules.len(), lengths().sum::<usize>()),
         (10_000, 4_096 - key_budget.remaining())
     );
     // The next minute finds no budget until the first minute expires.
-    deny(&top, &policy.rules()[0], "x", 60);
-    for _ in 0..SHARDS {
-        deny(&top, &policy.rules()[0], "y", 300);
+    record_denial(&top, &policy.rules()[0], "x", 60);
+    for _ in 0..SHARD_COUNT {
+        record_denial(&top, &policy.rules()[0], "y", 300);
     }
-    let all = SHARDS as u64;
-    assert_eq!((denied(&top, 300), key_budget.remaining()), (vec![("y".to_owned(), all)], 4_095));
+    let all = SHARD_COUNT as u64;
+    assert_eq!(
+        (denied_keys(&top, 300), key_budget.remaining()),
+        (vec![("y".to_owned(), all)], 4_095)
+    );
     assert_eq!(top.shards.iter().map(|shard| shard.read().len()).sum::<usize>(), 1);
 }
 
 #[test]
-fn rule_above_bound_is_not_counted() {
-    let (top, first, more) = (top(1), policy(10_000), policy(1));
+fn rule_beyond_max_rules_is_not_counted() {
+    let (top, first, more) = (new_top_keys(1), policy_with_rules(10_000), policy_with_rules(1));
     let renamed: Vec<Policy> = (0..2)
         .map(|nth| {
             let names = (0..10_000)
@@ -284,27 +301,33 @@ fn rule_above_bound_is_not_counted() {
         })
         .collect();
     for policy in iter::once(&first).chain(&renamed) {
-        policy.rules().iter().for_each(|rule| deny(&top, rule, "x", 0));
+        policy.rules().iter().for_each(|rule| record_denial(&top, rule, "x", 0));
     }
-    deny(&top, &more.rules()[0], "x", 0);
-    assert_eq!(top.report(1, at(0)).rules.len(), SHARDS * MAX_RULES_PER_SHARD);
+    record_denial(&top, &more.rules()[0], "x", 0);
+    assert_eq!(top.report(1, at_seconds(0)).rules.len(), SHARD_COUNT * MAX_RULES_PER_SHARD);
 }
 
 #[test]
 fn concurrent_records_are_all_counted() {
-    let (top, policy) = (top(64), policy(4));
+    let (top, policy) = (new_top_keys(64), policy_with_rules(4));
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (top, policy) = (&top, &policy);
             scope.spawn(move || {
                 for nth in 0..5_000 {
-                    deny(top, &policy.rules()[nth % 4], "x", (nth / 50) as u64 * (thread % 2));
+                    record_denial(
+                        top,
+                        &policy.rules()[nth % 4],
+                        "x",
+                        (nth / 50) as u64 * (thread % 2),
+                    );
                 }
             });
         }
     });
-    let reported =
-        |now| top.report(1, at(now)).rules.iter().map(|rule| rule.denied[0].count).sum::<u64>();
+    let reported = |now| {
+        top.report(1, at_seconds(now)).rules.iter().map(|rule| rule.denied[0].count).sum::<u64>()
+    };
     assert_eq!(reported(99), 20_000);
 }
 

@@ -1,4 +1,4 @@
-//! The report of the top limited keys, which `/v1/top` returns.
+//! The report of the keys that are limited most often, which `/v1/top` returns.
 
 use std::cmp::Reverse;
 
@@ -10,16 +10,16 @@ use super::minutes::{SECONDS_PER_MINUTE, WINDOW_MINUTES};
 use super::summary::TopEntry;
 use super::{RuleLists, TopKeys, TopList};
 
-/// The top keys of all rules. The rule with the most denials comes first.
+/// The keys of all rules that are limited most often. The rule with the most denials comes first.
 #[derive(Clone, Debug, Serialize)]
 pub struct TopReport {
-    /// Number of seconds that the report covers.
+    /// Number of seconds that the report covers, up to now.
     pub since_seconds: u64,
     /// The rules with at least one counted key.
     pub rules: Vec<RuleTopKeys>,
 }
 
-/// The top keys of one rule.
+/// The keys of one rule that are limited most often.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleTopKeys {
     /// The domain of the rule.
@@ -28,34 +28,38 @@ pub struct RuleTopKeys {
     pub rule: Box<str>,
     /// The keys with the most denials.
     pub denied: Vec<TopKey>,
-    /// The keys with the most allowed requests that left little of a limit.
+    /// The keys with the most allowed requests after which little of a limit remained.
     pub near: Vec<TopKey>,
     /// The keys with the most requests that an observing rule would have denied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub observed: Vec<TopKey>,
-    /// Exact totals of denials, observed denials and near misses. Rules are sorted by them.
+    /// Exact totals of denials, of observed denials, and of allowed requests after which little of a limit remained.
+    /// The report sorts the rules by them.
     #[serde(skip)]
     totals: [u64; 3],
 }
 
-/// A key with its approximate count.
+/// A key with its approximate count in one list of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopKey {
-    /// The names and values of the key, in the order of the rule.
-    #[serde(serialize_with = "as_map")]
+    /// The attribute names and values of the key, in the order of the rule.
+    #[serde(serialize_with = "serialize_as_map")]
     pub key: Vec<(String, String)>,
-    /// Upper bound of the true count.
+    /// Upper bound of the true count of the key.
     pub count: u64,
-    /// Maximum difference between `count` and the true count.
+    /// Maximum difference between `count` and the true count: the true count is at least `count - max_overcount`.
     pub max_overcount: u64,
 }
 
-fn as_map<S: Serializer>(pairs: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_as_map<S: Serializer>(
+    pairs: &[(String, String)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
 impl TopKeys {
-    /// Returns the report of the last minutes, with at most `max_keys` keys per list.
+    /// Returns the report of the last five minutes, with at most `max_keys` keys per list.
     pub fn report(&self, max_keys: usize, now: Timestamp) -> TopReport {
         let report_rule = |rule_lists: &RuleLists| self.rule_report(rule_lists, max_keys, now);
         let shards = self.shards.iter();
@@ -66,8 +70,8 @@ impl TopKeys {
         TopReport { since_seconds: self.covered_seconds(now), rules }
     }
 
-    /// Returns the number of seconds since the start of the oldest minute in the report, or since the start of the
-    /// process.
+    /// Returns the number of seconds that the report covers: the time since the start of its oldest minute, or since
+    /// the start of the process if that is later.
     fn covered_seconds(&self, now: Timestamp) -> u64 {
         let now = now.as_micros();
         let uptime_us = now.saturating_sub(self.started.as_micros());
@@ -76,7 +80,7 @@ impl TopKeys {
         uptime_us.min(window_us).div_ceil(1_000_000)
     }
 
-    /// Returns the top keys of a rule, or `None` if nothing was counted.
+    /// Returns the top keys of a rule, or `None` if no key of the rule was counted in the last minutes.
     fn rule_report(
         &self,
         rule_lists: &RuleLists,

@@ -19,39 +19,41 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// A map by the hashes of keys.
-type MapByKey<T> = HashMap<u64, T, foldhash::fast::RandomState>;
+/// A map from the hash of a key to a value.
+type MapByKeyHash<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
-/// The most frequent keys, identified by their hashes. Each has a label of type `L`.
+/// A summary of the most frequent keys with approximate counts. Keys are identified by their hashes, and each has a
+/// label of type `L`.
 #[derive(Debug)]
 pub struct Summary<L> {
-    /// Entries in no particular order. An entry never moves.
-    entries: Vec<Entry<L>>,
-    indices: MapByKey<u32>,
-    /// The index of each entry with a possibly outdated count, smallest first. Counts are refreshed only when the
+    /// The keys with their counts, in no particular order. An entry never moves.
+    entries: Vec<SummaryEntry<L>>,
+    indices: MapByKeyHash<u32>,
+    /// The count and index of each entry, smallest count first. A count may be outdated: it is refreshed only when the
     /// smallest entry is needed, so that an increment of a known key is cheap.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Upper bound of the true count of a key that is not held: the count of the key that was replaced last.
+    /// Upper bound of the true count of a key that the summary does not hold: the count of the key that was replaced
+    /// last.
     untracked_max: u64,
     total: u64,
 }
 
-/// A key that the summary holds.
+/// A key that the summary holds, with its approximate count.
 #[derive(Debug)]
-struct Entry<L> {
+struct SummaryEntry<L> {
     key: u64,
     count: u64,
     max_overcount: u64,
     label: L,
 }
 
-/// A key with its approximate count.
+/// A frequent key with its approximate count, as the result of merged summaries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopEntry<L> {
     pub label: L,
-    /// Upper bound of the true count.
+    /// Upper bound of the true count of the key.
     pub count: u64,
-    /// `count - max_overcount` is a lower bound of the true count.
+    /// Maximum difference between `count` and the true count: the true count is at least `count - max_overcount`.
     pub max_overcount: u64,
 }
 
@@ -59,7 +61,7 @@ impl<L> Default for Summary<L> {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
-            indices: MapByKey::default(),
+            indices: MapByKeyHash::default(),
             heap: BinaryHeap::new(),
             untracked_max: 0,
             total: 0,
@@ -68,9 +70,10 @@ impl<L> Default for Summary<L> {
 }
 
 impl<L: Default> Summary<L> {
-    /// Adds `amount` to the count of a key. `can_grow` returns whether the summary may hold one more key than the
-    /// number that it receives; after the first replacement it is not called again. `write_label` is called only for a
-    /// new key, to overwrite the label of the replaced key.
+    /// Adds `amount` to the count of a key. For a new key, `can_grow` receives the number of held keys, and returns
+    /// `true` if the summary may hold one more. Otherwise the new key replaces the key with the smallest count; after
+    /// the first replacement, `can_grow` is not called again. `write_label` is called only for a new key, and
+    /// overwrites the label of a replaced key.
     pub fn add(
         &mut self,
         key: u64,
@@ -90,7 +93,7 @@ impl<L: Default> Summary<L> {
 
     fn push(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
         let index = self.entries.len() as u32;
-        let mut entry = Entry { key, count: amount, max_overcount: 0, label: L::default() };
+        let mut entry = SummaryEntry { key, count: amount, max_overcount: 0, label: L::default() };
         write_label(&mut entry.label);
         self.entries.push(entry);
         self.indices.insert(key, index);
@@ -116,54 +119,55 @@ impl<L: Default> Summary<L> {
     }
 }
 
-impl<L> Entry<L> {
+impl<L> SummaryEntry<L> {
     fn add(&mut self, amount: u64) {
         self.count = self.count.saturating_add(amount);
     }
 }
 
-/// The combination of several summaries.
+/// The combination of several summaries of frequent keys.
 #[derive(Debug)]
 pub struct Merged<L> {
-    entries: MapByKey<MergedEntry<L>>,
-    /// Upper bound of the true count of a key that is not held.
+    entries: MapByKeyHash<MergedEntry<L>>,
+    /// Upper bound of the true count of a key that the combination does not hold.
     untracked_max: u64,
     total: u64,
 }
 
-/// A key in a combination of summaries.
+/// A key in a combination of summaries, with its approximate count.
 #[derive(Clone, Copy, Debug)]
 struct MergedEntry<L> {
     label: L,
-    /// The count minus `untracked_max`, summed over the summaries. Decides which keys are kept. It never exceeds the
-    /// true count, and `excess + untracked_max` is never less than the true count.
+    /// The sum of `count - untracked_max` over the merged summaries, which decides whether the key is kept. The excess
+    /// never exceeds the true count, and `excess + untracked_max` is never less than the true count.
     excess: u64,
-    /// Lower bound of the true count.
+    /// Lower bound of the true count of the key.
     min_count: u64,
-    /// Upper bound of the true count.
+    /// Upper bound of the true count of the key.
     max_count: u64,
 }
 
 impl<L> Default for Merged<L> {
     fn default() -> Self {
-        Self { entries: MapByKey::default(), untracked_max: 0, total: 0 }
+        Self { entries: MapByKeyHash::default(), untracked_max: 0, total: 0 }
     }
 }
 
 impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
     fn from(summary: &'s Summary<L>) -> Self {
-        let entries = summary.entries.iter().map(|Entry { key, count, max_overcount, label }| {
-            let excess = count.saturating_sub(summary.untracked_max);
-            (
-                *key,
-                MergedEntry {
-                    label,
-                    excess,
-                    min_count: count.saturating_sub(*max_overcount),
-                    max_count: *count,
-                },
-            )
-        });
+        let entries =
+            summary.entries.iter().map(|SummaryEntry { key, count, max_overcount, label }| {
+                let excess = count.saturating_sub(summary.untracked_max);
+                (
+                    *key,
+                    MergedEntry {
+                        label,
+                        excess,
+                        min_count: count.saturating_sub(*max_overcount),
+                        max_count: *count,
+                    },
+                )
+            });
         Self {
             entries: entries.collect(),
             untracked_max: summary.untracked_max,
@@ -173,8 +177,8 @@ impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
 }
 
 impl<L: Copy> Merged<L> {
-    /// Combines two results, and keeps at most `capacity` keys. The guarantees of this module hold for every order of
-    /// merges.
+    /// Merges two combinations of summaries into one with at most `capacity` keys. The guarantees of this module hold
+    /// for every order of merges.
     pub fn merge(mut self, other: Self, capacity: usize) -> Self {
         let (self_max, other_max) = (self.untracked_max, other.untracked_max);
         for (key, entry) in &mut self.entries {
@@ -196,14 +200,14 @@ impl<L: Copy> Merged<L> {
         }
         self.untracked_max = self_max.saturating_add(other_max);
         self.total = self.total.saturating_add(other.total);
-        self.truncate(capacity);
+        self.keep_largest_excess(capacity);
         self
     }
 
-    /// Keeps the keys with the largest excess. The largest excess among the removed keys is subtracted from each
-    /// remaining key and added to `untracked_max`. The equal subtraction from all keys keeps the error within the bound
-    /// after a merge.
-    fn truncate(&mut self, capacity: usize) {
+    /// Keeps the `capacity` keys with the largest excess. The largest excess among the removed keys is subtracted from
+    /// each remaining key and added to `untracked_max`. The equal subtraction from all keys keeps the error within the
+    /// bound after a merge.
+    fn keep_largest_excess(&mut self, capacity: usize) {
         if self.entries.len() <= capacity {
             return;
         }
@@ -216,13 +220,13 @@ impl<L: Copy> Merged<L> {
         self.entries.extend(entries);
     }
 
-    /// Returns the exact total of all counts.
+    /// Returns the exact total of the counts of all keys, including keys that are not held.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Returns the keys with their counts, largest count first. Among equal counts, the key with the smaller error
-    /// comes first.
+    /// Returns the keys with their counts, largest count first. Among equal counts, the key with the smaller
+    /// `max_overcount` comes first.
     pub fn top_entries(&self) -> Vec<TopEntry<L>> {
         let top_entry = |&MergedEntry { label, min_count, max_count, .. }: &MergedEntry<L>| {
             let max_overcount = max_count.saturating_sub(min_count);

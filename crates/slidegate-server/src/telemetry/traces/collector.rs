@@ -23,20 +23,20 @@ use tracing::warn;
 
 use crate::telemetry::log_throttle::LogThrottle;
 
-/// Maximum duration of the export of one batch.
+/// Maximum duration of the export of one batch of spans.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of bytes of a response of the collector.
+/// Maximum number of bytes in the body of a response of the collector.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// Minimum interval between log messages about failed exports.
+/// Minimum interval between two log messages about failed exports of spans.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The URL of a collector, always with the path `/v1/traces`.
+/// The URL of an OTLP collector. Its path always ends in `/v1/traces`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorUrl(Uri);
 
-/// Reason for which a text is not a collector URL.
+/// The error if a text is not the URL of an OTLP collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CollectorUrlError {
     #[error("write http://HOST:4318 or https://HOST:4318, with or without the path /v1/traces")]
@@ -79,16 +79,16 @@ impl fmt::Display for CollectorUrl {
     }
 }
 
-/// Sends spans to a collector, and logs failed exports at a limited rate.
+/// A client that sends spans to an OTLP collector. Logs failed exports at a limited rate.
 pub struct CollectorClient {
     connection: Connection,
-    /// The runtime of the connections. The exporter calls from its own thread, which has no runtime.
+    /// The Tokio runtime of the connections. The exporter calls the client from its own thread, which has no runtime.
     runtime: Handle,
     log_throttle: LogThrottle,
     clock: SystemClock,
 }
 
-/// An HTTP client with or without TLS.
+/// An HTTP client of the collector, with or without TLS.
 #[derive(Clone)]
 enum Connection {
     Plain(Client<HttpConnector, Full<Bytes>>),
@@ -96,7 +96,7 @@ enum Connection {
 }
 
 impl CollectorClient {
-    /// Creates a client. Must be called within a runtime. Does not connect yet.
+    /// Creates a client of the collector. Must be called within a Tokio runtime. Does not connect yet.
     pub fn new(url: &CollectorUrl) -> io::Result<Self> {
         let client = Client::builder(TokioExecutor::new());
         let connection = match url.0.scheme() == Some(&Scheme::HTTPS) {
@@ -122,8 +122,8 @@ impl CollectorClient {
 
 #[async_trait]
 impl HttpClient for CollectorClient {
-    /// Sends a batch. A failed batch is logged and lost. It is not reported as an error to the exporter, which would
-    /// retry and log each attempt, and so delay a shutdown.
+    /// Sends a batch of spans. A failed batch is logged and lost. The exporter does not receive the error, because it
+    /// would retry, log each attempt, and delay a shutdown.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sent = send_with_timeout(self.connection.clone(), request);
         match self.runtime.spawn(sent).await {
@@ -137,14 +137,14 @@ impl HttpClient for CollectorClient {
     }
 }
 
-/// The trait of the exporter requires `Debug`. The connections are not shown because they may contain secrets.
+/// Shows only a name. `HttpClient` requires `Debug`, but the connections may contain secrets.
 impl fmt::Debug for CollectorClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Collector")
     }
 }
 
-/// Sends a request, and returns the status or a description of the failure.
+/// Sends a request. Returns the status of the response, or a description of the failure.
 async fn send_with_timeout(
     connection: Connection,
     request: Request<Bytes>,
@@ -169,7 +169,7 @@ impl Connection {
     }
 }
 
-/// Returns the innermost error: the outer errors do not state a cause.
+/// Returns the innermost source of an error, because the outer errors do not state a cause.
 fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     let mut error = error;
     while let Some(source) = error.source() {

@@ -1,32 +1,34 @@
-//! The span of the caller, from the headers of W3C Trace Context.
+//! Reads the trace span of the caller from the headers of W3C Trace Context.
 
 use std::str::FromStr;
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 
-/// Maximum number of bytes of a `tracestate`; a longer one is ignored. The standard requires at least this many.
+/// Maximum number of bytes of the header `tracestate`. A longer header is ignored. The standard requires support for at
+/// least this length.
 const MAX_TRACESTATE_BYTES: usize = 512;
 
-/// The relation of a decision span to the span of its caller: child or link.
+/// The relation between the span of a decision and the span of its caller: a child of the caller's span, or only linked
+/// to it.
 pub struct TraceParent {
-    /// The parent of the decision's span; without a span in it, the decision starts a trace.
+    /// The context with the parent of the decision's span. Without a span in it, the decision starts a new trace.
     pub(super) context: Context,
-    /// The ids of a span that is only linked.
+    /// The trace id and span id of the caller, if the decision's span is only linked to the caller's span.
     link: Option<(TraceId, SpanId)>,
 }
 
 impl TraceParent {
-    /// Returns the caller's span as the parent: its sampled flag decides whether the decision is traced. Malformed
-    /// headers, or a second `traceparent`, count as none.
+    /// Creates a relation in which the caller's span is the parent. The sampled flag of the caller decides whether the
+    /// decision is traced. Malformed headers are ignored, and so is a `traceparent` that occurs twice.
     pub fn trusted<'h>(
         traceparent: impl Iterator<Item = &'h str>,
         tracestate: impl Iterator<Item = &'h str>,
     ) -> Self {
         let context = Context::new();
-        let context = match span_context(traceparent) {
+        let context = match parse_traceparent(traceparent) {
             Some((trace, span, flags)) => {
-                let state = trace_state(tracestate);
+                let state = join_tracestate(tracestate);
                 context.with_remote_span_context(SpanContext::new(trace, span, flags, true, state))
             }
             None => context,
@@ -34,22 +36,24 @@ impl TraceParent {
         Self { context, link: None }
     }
 
-    /// Returns the caller's span as a link from a trace that the decision starts. As the parent it would decide
-    /// sampling: by its flag, or by a trace id chosen for the sampler. `tracestate` is left out: it is arbitrary text.
+    /// Creates a relation in which the decision starts its own trace, with a link to the caller's span. An untrusted
+    /// caller as the parent could decide sampling, by its flag or by a trace id chosen for the sampler. `tracestate` is
+    /// omitted, because it is arbitrary text.
     pub fn untrusted<'h>(traceparent: impl Iterator<Item = &'h str>) -> Self {
-        let link = span_context(traceparent).map(|(trace, span, _)| (trace, span));
+        let link = parse_traceparent(traceparent).map(|(trace, span, _)| (trace, span));
         Self { context: Context::new(), link }
     }
 
-    /// Returns the span to link to, if there is one.
+    /// Returns the caller's span to which the decision's span is linked, or `None` if there is no link.
     pub(super) fn link(&self) -> Option<SpanContext> {
         let (trace, span) = self.link?;
         Some(SpanContext::new(trace, span, TraceFlags::NOT_SAMPLED, true, TraceState::NONE))
     }
 }
 
-/// Parses `00-<32 digits>-<16 digits>-<2 digits>`. Later versions may append further fields.
-fn span_context<'h>(
+/// Parses the header `traceparent`: `00-<32 digits>-<16 digits>-<2 digits>`. Later versions may append further fields.
+/// Returns `None` if the header is missing, malformed, or occurs twice.
+fn parse_traceparent<'h>(
     mut traceparent: impl Iterator<Item = &'h str>,
 ) -> Option<(TraceId, SpanId, TraceFlags)> {
     let (Some(text), None) = (traceparent.next(), traceparent.next()) else { return None };
@@ -69,8 +73,8 @@ fn span_context<'h>(
     Some((trace, span, TraceFlags::new(flags) & TraceFlags::SAMPLED))
 }
 
-/// Joins the `tracestate` headers. Returns an empty state if they are malformed or too long.
-fn trace_state<'h>(headers: impl Iterator<Item = &'h str>) -> TraceState {
+/// Joins all `tracestate` headers. Returns an empty state if they are malformed or too long.
+fn join_tracestate<'h>(headers: impl Iterator<Item = &'h str>) -> TraceState {
     let mut joined = String::new();
     for header in headers {
         if joined.len() + header.len() >= MAX_TRACESTATE_BYTES {
@@ -92,7 +96,7 @@ mod tests {
 
     const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    fn read(traceparent: &[&str], tracestate: &[&str]) -> Option<SpanContext> {
+    fn read_trusted_parent(traceparent: &[&str], tracestate: &[&str]) -> Option<SpanContext> {
         let parent = TraceParent::trusted(traceparent.iter().copied(), tracestate.iter().copied());
         let context = parent.context;
         context.has_active_span().then(|| context.span().span_context().clone())
@@ -100,14 +104,14 @@ mod tests {
 
     #[test]
     fn trusted_headers_set_parent_span() {
-        let caller = read(&[CALLER], &["a=1", "b=2"]).unwrap();
+        let caller = read_trusted_parent(&[CALLER], &["a=1", "b=2"]).unwrap();
         assert_eq!(caller.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(caller.span_id().to_string(), "b7ad6b7169203331");
         assert!(caller.is_sampled() && caller.is_remote());
         assert_eq!(caller.trace_state().header(), "a=1,b=2");
-        assert!(!read(&[&CALLER.replace("-01", "-00")], &[]).unwrap().is_sampled());
+        assert!(!read_trusted_parent(&[&CALLER.replace("-01", "-00")], &[]).unwrap().is_sampled());
         let later = CALLER.replace("00-", "01-") + "-more";
-        assert_eq!(read(&[&later], &[]).unwrap().trace_id(), caller.trace_id());
+        assert_eq!(read_trusted_parent(&[&later], &[]).unwrap().trace_id(), caller.trace_id());
     }
 
     #[test]
@@ -138,10 +142,10 @@ mod tests {
             &CALLER.replace("b7ad6b7169203331", &"0".repeat(16)),
             &CALLER.replace("0af7", "äa7"),
         ] {
-            assert_eq!(read(&[wrong], &[]), None, "{wrong}");
+            assert_eq!(read_trusted_parent(&[wrong], &[]), None, "{wrong}");
         }
-        assert_eq!(read(&[], &["a=1"]), None);
-        assert_eq!(read(&[CALLER, CALLER], &[]), None, "two headers are ambiguous");
+        assert_eq!(read_trusted_parent(&[], &["a=1"]), None);
+        assert_eq!(read_trusted_parent(&[CALLER, CALLER], &[]), None, "two headers are ambiguous");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The two spans of a decision: the decision itself, and its child, the store call.
+//! The trace spans of a decision: one for the decision itself, and a child for its call to the store.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use super::{DecisionTracer, TraceParent};
 use crate::request_handler::ClassifyResponse;
 use crate::telemetry::metrics::RequestResult;
 
-/// The span of a decision. Empty if the decision is not traced.
+/// The trace span of a decision. Empty if the decision is not traced.
 pub struct DecisionSpan(Option<Context>);
 
-/// The span of a store call. Empty if the decision is not traced.
+/// The trace span of a call to the store. Empty if the decision is not traced.
 pub struct StoreSpan(Option<Span>);
 
 impl DecisionSpan {
-    /// Begins a span, if tracing is enabled and the decision is sampled.
+    /// Begins the span of a decision. The span is empty if tracing is disabled or the decision is not sampled.
     pub fn begin(
         tracer: Option<&DecisionTracer>,
         name: &'static str,
@@ -28,7 +28,7 @@ impl DecisionSpan {
         Self(tracer.zip(parent).and_then(|(tracer, parent)| tracer.begin(name, parent)))
     }
 
-    /// Runs `work` with the span as the current span, so that store calls become its children.
+    /// Runs `work` with this span as the current span, so that the spans of store calls become its children.
     pub async fn run_within<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|context| {
             let _within = self.0.clone().map(Context::attach);
@@ -37,7 +37,7 @@ impl DecisionSpan {
         .await
     }
 
-    /// Records the decision.
+    /// Records the decision as attributes of the span.
     pub fn record_ruling(&self, domain: &str, ruling: &Ruling) {
         let Some(context) = &self.0 else { return };
         let span = context.span();
@@ -52,7 +52,7 @@ impl DecisionSpan {
         }
     }
 
-    /// Records the result of the request, and ends the span.
+    /// Records the result of the request as attributes of the span, and ends the span.
     pub fn finish(&self, response: &impl ClassifyResponse) {
         let Some(context) = &self.0 else { return };
         let (span, result) = (context.span(), response.result());
@@ -77,7 +77,7 @@ impl StoreSpan {
         }))
     }
 
-    /// Records the error of the call, if it failed, and ends the span.
+    /// Records the error of the store call if it failed, and ends the span.
     pub fn finish(self, error: Option<&StoreError>) {
         let Some(mut span) = self.0 else { return };
         if let Some(error) = error {

@@ -1,24 +1,26 @@
-//! An SVG chart of arrivals per second, readable on light and dark pages.
+//! Draws an SVG chart of arrivals per second, readable on light and dark pages.
 
 use std::fmt::Write;
 
-/// The number of arrivals in each second.
+/// A curve of the chart: the number of arrivals in each second.
 pub struct Curve {
     pub name: &'static str,
     pub per_second: Vec<usize>,
 }
 
-/// The size of the picture, and the plot in it: left, top, width, height.
-const SIZE: (usize, usize) = (800, 420);
-const PLOT: (usize, usize, usize, usize) = (62, 56, 720, 300);
-/// The seconds at the left and right edge of the plot.
-const SECONDS: (usize, usize) = (50, 140);
-/// The number of arrivals at the top edge of the plot.
+/// The width and height of the picture, in pixels.
+const PICTURE_SIZE: (usize, usize) = (800, 420);
+/// The area of the plot in the picture: left, top, width and height, in pixels.
+const PLOT_AREA: (usize, usize, usize, usize) = (62, 56, 720, 300);
+/// The times at the left and right edge of the plot, in seconds.
+const PLOTTED_SECONDS: (usize, usize) = (50, 140);
+/// The number of arrivals per second at the top edge of the plot.
 const MAX_ARRIVALS: usize = 1_000;
 
-/// The style sheet. The picture has its own background, so that it is readable on any page. The colours are from the
-/// Okabe-Ito palette, which people with colour blindness can distinguish, darker on white and lighter on black.
-const STYLE: &str = "  <style>
+/// The style sheet of the chart. The picture has its own background, so that it is readable on any page. The colours
+/// are from the Okabe-Ito palette, which people with colour blindness can distinguish, darker on white and lighter on
+/// black.
+const STYLE_SHEET: &str = "  <style>
     svg { font: 13px system-ui, sans-serif }
     .page { fill: #ffffff } text { fill: #24292f } .title { font-size: 16px; font-weight: 600 }
     .grid { stroke: #d0d7de } .axis { stroke: #57606a }
@@ -35,57 +37,57 @@ const STYLE: &str = "  <style>
 
 const TITLE: &str = "1000 clients, denied at the same time with Retry-After: 60 s";
 
-pub fn draw(curves: &[Curve]) -> String {
+pub fn draw_chart(curves: &[Curve]) -> String {
     let mut svg = String::new();
-    let (width, height) = SIZE;
+    let (width, height) = PICTURE_SIZE;
     let _ = writeln!(
         svg,
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{TITLE}">"#
     );
-    svg.push_str(STYLE);
+    svg.push_str(STYLE_SHEET);
     let _ = writeln!(svg, r#"  <rect class="page" width="{width}" height="{height}" rx="6"/>"#);
-    text(&mut svg, (PLOT.0, 32), "start", r#" class="title""#, TITLE);
-    axes(&mut svg);
+    draw_text(&mut svg, (PLOT_AREA.0, 32), "start", r#" class="title""#, TITLE);
+    draw_axes(&mut svg);
     for (nth, curve) in curves.iter().enumerate() {
-        let points = outline(curve);
+        let points = step_curve_points(curve);
         let _ = writeln!(svg, r#"  <polyline class="curve c{nth}" points="{points}"/>"#);
     }
     for (nth, curve) in curves.iter().enumerate() {
-        legend(&mut svg, nth, curve);
+        draw_legend_entry(&mut svg, nth, curve);
     }
     svg.push_str("</svg>\n");
     svg
 }
 
-fn axes(svg: &mut String) {
-    let (left, top, width, height) = PLOT;
+fn draw_axes(svg: &mut String) {
+    let (left, top, width, height) = PLOT_AREA;
     for arrivals in (0..=MAX_ARRIVALS).step_by(200) {
         let y = y_position(arrivals);
-        line(svg, "grid", (left, y), (left + width, y));
-        text(svg, (left - 8, y + 4), "end", "", &arrivals.to_string());
+        draw_line(svg, "grid", (left, y), (left + width, y));
+        draw_text(svg, (left - 8, y + 4), "end", "", &arrivals.to_string());
     }
-    for second in (SECONDS.0..=SECONDS.1).step_by(10) {
-        line(
+    for second in (PLOTTED_SECONDS.0..=PLOTTED_SECONDS.1).step_by(10) {
+        draw_line(
             svg,
             "axis",
             (x_position(second), top + height),
             (x_position(second), top + height + 5),
         );
-        text(svg, (x_position(second), top + height + 20), "middle", "", &second.to_string());
+        draw_text(svg, (x_position(second), top + height + 20), "middle", "", &second.to_string());
     }
-    line(svg, "axis", (left, top + height), (left + width, top + height));
+    draw_line(svg, "axis", (left, top + height), (left + width, top + height));
     let bottom = top + height + 44;
-    text(svg, (left + width / 2, bottom), "middle", "", "seconds since the denial");
+    draw_text(svg, (left + width / 2, bottom), "middle", "", "seconds since the denial");
     let middle = top + height / 2;
     let rotation = format!(r#" transform="rotate(-90 20 {middle})""#);
-    text(svg, (20, middle), "middle", &rotation, "clients that come back, per second");
+    draw_text(svg, (20, middle), "middle", &rotation, "clients that come back, per second");
 }
 
-/// Returns the points of a step curve over the seconds with arrivals; it starts and ends at 0.
-fn outline(curve: &Curve) -> String {
+/// Returns the points of a step curve over the seconds with arrivals. The curve starts and ends at 0.
+fn step_curve_points(curve: &Curve) -> String {
     let has_arrivals = |second: &usize| curve.per_second[*second] > 0;
-    let first = (SECONDS.0..SECONDS.1).find(has_arrivals).unwrap();
-    let last = (SECONDS.0..SECONDS.1).rfind(has_arrivals).unwrap();
+    let first = (PLOTTED_SECONDS.0..PLOTTED_SECONDS.1).find(has_arrivals).unwrap();
+    let last = (PLOTTED_SECONDS.0..PLOTTED_SECONDS.1).rfind(has_arrivals).unwrap();
     let mut points = format!("{},{}", x_position(first), y_position(0));
     for second in first..=last {
         let y = y_position(curve.per_second[second]);
@@ -95,8 +97,8 @@ fn outline(curve: &Curve) -> String {
     points
 }
 
-fn legend(svg: &mut String, nth: usize, curve: &Curve) {
-    let (left, top) = (PLOT.0 + 300, PLOT.1 + 18 + nth * 18);
+fn draw_legend_entry(svg: &mut String, nth: usize, curve: &Curve) {
+    let (left, top) = (PLOT_AREA.0 + 300, PLOT_AREA.1 + 18 + nth * 18);
     let _ = writeln!(
         svg,
         r#"  <rect class="curve c{nth}" x="{left}" y="{}" width="18" height="12"/>"#,
@@ -104,15 +106,21 @@ fn legend(svg: &mut String, nth: usize, curve: &Curve) {
     );
     let peak = curve.per_second.iter().max().unwrap();
     let label = format!("{}: at most {peak} in a second", curve.name);
-    text(svg, (left + 28, top), "start", "", &label);
+    draw_text(svg, (left + 28, top), "start", "", &label);
 }
 
-fn line(svg: &mut String, class: &str, from: (usize, usize), to: (usize, usize)) {
+fn draw_line(svg: &mut String, class: &str, from: (usize, usize), to: (usize, usize)) {
     let ((x1, y1), (x2, y2)) = (from, to);
     let _ = writeln!(svg, r#"  <line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#);
 }
 
-fn text(svg: &mut String, (x, y): (usize, usize), anchor: &str, attributes: &str, content: &str) {
+fn draw_text(
+    svg: &mut String,
+    (x, y): (usize, usize),
+    anchor: &str,
+    attributes: &str,
+    content: &str,
+) {
     let _ = writeln!(
         svg,
         r#"  <text x="{x}" y="{y}" text-anchor="{anchor}"{attributes}>{content}</text>"#
@@ -120,9 +128,10 @@ fn text(svg: &mut String, (x, y): (usize, usize), anchor: &str, attributes: &str
 }
 
 fn x_position(second: usize) -> usize {
-    PLOT.0 + (second - SECONDS.0) * PLOT.2 / (SECONDS.1 - SECONDS.0)
+    PLOT_AREA.0
+        + (second - PLOTTED_SECONDS.0) * PLOT_AREA.2 / (PLOTTED_SECONDS.1 - PLOTTED_SECONDS.0)
 }
 
 fn y_position(arrivals: usize) -> usize {
-    PLOT.1 + PLOT.3 - arrivals * PLOT.3 / MAX_ARRIVALS
+    PLOT_AREA.1 + PLOT_AREA.3 - arrivals * PLOT_AREA.3 / MAX_ARRIVALS
 }
