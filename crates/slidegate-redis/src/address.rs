@@ -1,4 +1,5 @@
-//! Addresses of Redis: one server, the master of a Sentinel service, or a Cluster. They never display a password.
+//! Addresses of Redis: one server, the master of a Sentinel service, or a Cluster. The text form of an address never
+//! contains a password.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,11 +10,11 @@ use thiserror::Error;
 use crate::connect::{ConnectError, Settings};
 use crate::store::RedisStore;
 
-/// Maximum number of Sentinels, or nodes of a Cluster, in an address.
+/// Maximum number of hosts in an address: Sentinels, or nodes of a Cluster.
 const MAX_HOSTS: usize = 64;
 
 /// An address of Redis: `redis://`, `rediss://` (TLS) or `unix://` for one server, `redis+sentinel://` or
-/// `redis+cluster://` (`rediss+…://` for TLS) for several. Its text form omits user and password.
+/// `redis+cluster://` (`rediss+…://` for TLS) for several. The text form of an address omits user and password.
 #[derive(Clone)]
 pub struct Address {
     target: Target,
@@ -27,20 +28,21 @@ pub(crate) enum Target {
     Server(ConnectionInfo),
     /// The master of a service that Sentinels watch.
     Sentinel(SentinelTarget),
-    /// The masters of a Cluster, and the addresses of some of its nodes.
+    /// A Redis Cluster. The list has the addresses of some of its nodes, from which the store finds the masters.
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// A service that Sentinels watch.
+/// A replicated Redis service, whose current master Sentinels name.
 #[derive(Clone)]
 pub(crate) struct SentinelTarget {
     pub sentinels: Vec<ConnectionInfo>,
     pub service: String,
-    /// Credentials and database for the service; the Sentinels return its address.
+    /// Credentials and database for connections to the master. The host is a placeholder, because the Sentinels return
+    /// the address of the master.
     pub login: ConnectionInfo,
 }
 
-/// The reason why a text is not an address of Redis. It never quotes the text, which may contain a password.
+/// The reason why a text is not an address of Redis. The error never quotes the text, which may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// The scheme is unknown.
@@ -61,7 +63,7 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Creates a store for this address, like [`RedisStore::open`].
+    /// Creates a store for this address, like [`RedisStore::open`]. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// If no client can be created with the settings.
@@ -108,7 +110,7 @@ fn parse_single(text: &str, parameters: &[&str]) -> Result<Address, AddressError
     Ok(Address { target: Target::Server(info), display })
 }
 
-/// Parses the parameters after a `?`. Fails if one is not `known`.
+/// Parses the query parameters of an address, which follow the `?`. Fails if a parameter is not in `known`.
 fn parse_query<'t>(query: &'t str, known: &[&str]) -> Result<Vec<(&'t str, &'t str)>, String> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs: Vec<_> = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
@@ -119,7 +121,8 @@ fn parse_query<'t>(query: &'t str, known: &[&str]) -> Result<Vec<(&'t str, &'t s
     }
 }
 
-/// Parses the URL of one server. Drops the error of the `redis` crate, which may quote a part of the text.
+/// Parses the URL of one server. The error omits the message of the `redis` crate, which may quote a part of the URL,
+/// and with it a password.
 fn parse_server(text: &str) -> Result<ConnectionInfo, &'static str> {
     let info = text.into_connection_info().map_err(|_| "cannot be parsed")?;
     match info.redis_settings().db() < 0 {
@@ -128,7 +131,7 @@ fn parse_server(text: &str) -> Result<ConnectionInfo, &'static str> {
     }
 }
 
-/// Splits `user:password@host:port,host:port` into the part up to the `@`, and the hosts.
+/// Splits `user:password@host:port,host:port` into the part up to and including the `@`, and the list of hosts.
 fn split_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
     let (user, hosts) = match authority.rsplit_once('@') {
         Some((user, hosts)) => (&authority[..user.len() + 1], hosts),
@@ -142,7 +145,7 @@ fn split_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
     }
 }
 
-/// Parses the address of a Sentinel service, without its scheme.
+/// Parses the address of a Sentinel service. `scheme` is `redis` or `rediss`, and `rest` is the part after `://`.
 fn parse_sentinel(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::MultiServerForm(problem.to_owned());
     if rest.contains('#') {
@@ -181,7 +184,7 @@ fn parse_sentinel(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     Ok(Address { target: Target::Sentinel(target), display: display.into() })
 }
 
-/// Parses the address of a Cluster, without its scheme.
+/// Parses the address of a Cluster. `scheme` is `redis` or `rediss`, and `rest` is the part after `://`.
 fn parse_cluster(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::MultiServerForm(problem.to_owned());
     if rest.contains(['#', '?']) {
@@ -200,7 +203,8 @@ fn parse_cluster(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     Ok(Address { target: Target::Cluster(seeds), display: display.into() })
 }
 
-/// Returns whether a host is followed by a port. An IPv6 address has colons too, within brackets.
+/// Returns `true` if the text is a host with a port. The colons of an IPv6 address, in brackets, do not count as the
+/// start of a port.
 fn has_port(host: &str) -> bool {
     host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'))
 }
@@ -218,7 +222,7 @@ pub(crate) fn host_and_port(address: &ConnectionAddr) -> String {
     }
 }
 
-/// Returns the text form of an address, without user and password.
+/// Returns the text form of the address of one server, without user and password.
 fn display_form(info: &ConnectionInfo) -> String {
     let db = info.redis_settings().db();
     match info.addr() {

@@ -1,7 +1,8 @@
-//! Coalesces requests that arrive while a script call is in flight.
+//! Coalesces requests: jobs that arrive while a script call is in flight wait and share the next call.
 //!
-//! Each key has at most one call in flight. A job that finds none is sent immediately, alone. Later jobs wait in
-//! arrival order and share the next call, at most [`MAX_BATCH`] per call. The module makes no calls itself.
+//! Jobs are grouped by key, and each key has at most one call in flight. A job whose key has no call in flight is sent
+//! immediately, alone. Later jobs wait in arrival order and share the next call, at most [`MAX_BATCH`] per call. The
+//! caller of this module makes the calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ pub const MAX_BATCH: usize = 128;
 /// Maximum number of waiting jobs in a [`Coalescer`], for all keys together.
 pub const MAX_WAITERS: usize = 16_384;
 
-/// Waiting jobs by key. A key without a call in flight has no entry.
+/// The waiting jobs of all keys. A key without a call in flight has no entry.
 #[derive(Debug)]
 pub struct Coalescer<K, J, R> {
     state: Mutex<State<K, J, R>>,
@@ -23,7 +24,7 @@ pub struct Coalescer<K, J, R> {
 
 #[derive(Debug)]
 struct State<K, J, R> {
-    /// Waiters by key, in arrival order.
+    /// The waiting jobs of each key that has a call in flight, in arrival order.
     waiters_by_key: HashMap<K, VecDeque<Waiter<J, R>>>,
     waiter_count: usize,
     next_id: u64,
@@ -37,23 +38,24 @@ pub struct Waiter<J, R> {
     pub reply: oneshot::Sender<R>,
 }
 
-/// The result of adding a job.
+/// The result of adding a job to a [`Coalescer`].
 #[derive(Debug)]
 pub enum Enqueued<K: CoalesceKey, J, R> {
-    /// No call is in flight. The caller makes the call, and then calls [`Coalescer::next_batch`].
+    /// The key has no call in flight. The caller must make the call for this job, and then call
+    /// [`Coalescer::next_batch`].
     Leader(J),
     /// The job waits for the next call of its key.
     Follower(WaitHandle<K, J, R>),
-    /// Too many jobs are waiting.
+    /// The job was rejected, because [`MAX_WAITERS`] jobs are waiting already.
     Full,
 }
 
-/// A key that jobs are coalesced by.
+/// A key by which jobs are grouped: only jobs with the same key share a call.
 pub trait CoalesceKey: Copy + Eq + std::hash::Hash {}
 impl<K: Copy + Eq + std::hash::Hash> CoalesceKey for K {}
 
-/// A handle of a waiting job. A job that is canceled before its batch is sent leaves no trace. Dropping the handle
-/// cancels the job.
+/// A handle of a waiting job. Dropping the handle cancels the job. A job that is canceled before its batch is sent
+/// leaves no trace.
 #[derive(Debug)]
 pub struct WaitHandle<K: CoalesceKey, J, R> {
     coalescer: Arc<Coalescer<K, J, R>>,
@@ -68,7 +70,8 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
         Self { state: Mutex::new(state) }
     }
 
-    /// Adds a job to a key.
+    /// Adds a job with a key. If the key has no call in flight, the job does not wait: it is returned as
+    /// [`Enqueued::Leader`], and the caller makes the call.
     pub fn enqueue(self: &Arc<Self>, key: K, job: J) -> Enqueued<K, J, R> {
         let mut state = self.state.lock();
         let State { waiters_by_key, waiter_count, next_id } = &mut *state;
@@ -96,8 +99,9 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
         is_free
     }
 
-    /// Ends the call of a key and returns the waiters of the next one: the first waiter, and later ones while `fits`
-    /// accepts their jobs. Returns no waiters if none are left; the key is then free.
+    /// Ends the call of a key that is in flight, and removes the waiting jobs that its next call includes: the first
+    /// job, and later ones while `fits` returns `true` for them, at most [`MAX_BATCH`]. If no job is waiting, returns
+    /// an empty list, and the key has no call in flight any longer.
     pub fn next_batch(&self, key: K, mut fits: impl FnMut(&J) -> bool) -> Vec<Waiter<J, R>> {
         let mut state = self.state.lock();
         let State { waiters_by_key, waiter_count, .. } = &mut *state;
@@ -118,12 +122,12 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
 }
 
 impl<K: CoalesceKey, J, R> WaitHandle<K, J, R> {
-    /// Waits for the result. Returns `None` if it will never arrive.
+    /// Waits for the result of the job. Returns `None` if the job was dropped without a result.
     pub async fn reply(&mut self) -> Option<R> {
         (&mut self.reply).await.ok()
     }
 
-    /// Cancels the job. Returns `true` if it was still waiting, so that it was never sent.
+    /// Cancels the job. Returns `true` if the job was still waiting, so that it will never be sent.
     pub fn cancel(&self) -> bool {
         let mut state = self.coalescer.state.lock();
         let State { waiters_by_key, waiter_count, .. } = &mut *state;

@@ -1,6 +1,6 @@
-//! Composes the scripts from the files in `lua/`. Each script has the functions of the algorithms that it needs, and
-//! one driver: `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` the limits of one rule, `batch.lua`
-//! any requests; `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
+//! Composes the Lua scripts from the files in `lua/`. A script consists of the functions of the algorithms that it
+//! needs, and one driver: `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` decides the limits of one
+//! rule, `batch.lua` decides any requests; `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ const REVERT: &str = include_str!("../lua/revert.lua");
 const REFUND: &str = include_str!("../lua/refund.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
 
-/// Number of sets of algorithms.
+/// Number of possible sets of algorithms.
 const SET_COUNT: usize = 1 << Algorithm::ALL.len();
 
 /// The Lua files of an algorithm. Each does the same as the Rust file of that name in `slidegate/src/algorithm/`.
@@ -27,7 +27,8 @@ struct AlgorithmScripts {
     decide: &'static str,
     revert: &'static str,
     refund: &'static str,
-    /// Whether the state is a slot of a shared value, rather than a key of its own.
+    /// Whether the state of a counter is a slot in a Redis value that several limits share. Otherwise the state has its
+    /// own key.
     is_slot: bool,
 }
 
@@ -52,12 +53,12 @@ fn scripts_of(algorithm: &Algorithm) -> AlgorithmScripts {
     }
 }
 
-/// Returns whether the state of an algorithm is a slot of a value that several limits share.
+/// Returns `true` if the state of a counter with this algorithm is a slot in a Redis value that several limits share.
 pub fn is_slot(algorithm: &Algorithm) -> bool {
     scripts_of(algorithm).is_slot
 }
 
-/// Returns the number of an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
+/// Returns the number that identifies an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
 pub fn number(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::SlidingLog => 1,
@@ -68,12 +69,12 @@ pub fn number(algorithm: &Algorithm) -> u8 {
     }
 }
 
-/// A set of algorithms.
+/// A set of algorithms, as a bit mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlgorithmSet(u8);
 
 impl AlgorithmSet {
-    /// Adds an algorithm.
+    /// Returns the set with one more algorithm.
     pub fn with(self, algorithm: &Algorithm) -> Self {
         Self(self.0 | 1 << (number(algorithm) - 1))
     }
@@ -84,16 +85,16 @@ impl AlgorithmSet {
     }
 }
 
-/// A script, and its state at the server.
+/// A Lua script, and the state of loading it into one server.
 #[derive(Debug)]
 pub struct Script {
     /// The source text.
     pub text: String,
     /// The SHA-1 of the text, in hexadecimal.
     pub sha: String,
-    /// Number of times that the text has been sent.
+    /// Number of times that the text has been sent to the server.
     pub loads: AtomicU64,
-    /// Held while the text is sent.
+    /// A lock that is held while the text is sent to the server.
     pub loading: Mutex<()>,
 }
 
@@ -103,7 +104,7 @@ impl Script {
         Self { text, sha, loads: AtomicU64::new(0), loading: Mutex::const_new(()) }
     }
 
-    /// Returns the number of times that the text has been sent.
+    /// Returns the number of times that the text has been sent to the server.
     pub fn loads(&self) -> u64 {
         self.loads.load(Ordering::Acquire)
     }
@@ -140,12 +141,12 @@ impl Scripts {
         })
     }
 
-    /// Returns the script that decides several hits whose states share one value.
+    /// Returns the script that decides one request with several hits, whose states share one Redis value.
     pub fn group(&self, set: AlgorithmSet) -> &Script {
         self.group[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Decide, GROUP))
     }
 
-    /// Returns the script that decides any requests, one after another.
+    /// Returns the script that decides several requests of any kind, one after another.
     pub fn batch(&self, set: AlgorithmSet) -> &Script {
         self.batch[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Decide, BATCH))
     }
@@ -166,7 +167,7 @@ impl Scripts {
     }
 }
 
-/// The operation of a script.
+/// The operation that a script performs on counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ScriptKind {
     Decide,
@@ -174,7 +175,8 @@ enum ScriptKind {
     Refund,
 }
 
-/// Composes a script with a table of functions, by algorithm number, and a driver.
+/// Composes a script from the functions of a set of algorithms and a driver. The driver finds the functions in a table
+/// by algorithm number.
 fn compose(set: AlgorithmSet, kind: ScriptKind, driver: &str) -> Script {
     let mut text = [BASE, SLOTS, "local key_functions, slot_functions = {}, {}\n"].join("\n");
     if kind == ScriptKind::Refund {

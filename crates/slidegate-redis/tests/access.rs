@@ -1,4 +1,4 @@
-//! Connecting: passwords, users, databases, sockets, TLS, and the errors if that fails.
+//! Connections to Redis with passwords, users, databases, sockets and TLS, and the errors if a connection fails.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use server::{Folder, LONG, Redis, free_port};
 
-/// Takes one unit and returns the remaining ones.
+/// Takes one unit and returns the number of remaining units.
 async fn take(store: &RedisStore) -> Result<u64, StoreError> {
     let scope = Scope::new("access", "rule", "limit", &["client"]);
     let limit = Limit::new("10/h".parse().unwrap(), Algorithm::SlidingLog).unwrap();
@@ -87,7 +87,7 @@ async fn unix_socket_is_supported() {
     assert_eq!(take_at(&format!("unix://{path}"), patient()).await, Ok(9));
 }
 
-/// Writes the certificates of a private authority, and of a server that it has signed.
+/// Creates a private certificate authority and a server certificate that it signs, and writes both to files.
 fn certify(folder: &Folder) {
     let write = |name: &str, text: String| std::fs::write(folder.file(name), text).unwrap();
     let authority_key = rcgen::KeyPair::generate().unwrap();

@@ -1,4 +1,5 @@
-//! The work of one call is bounded for counters of any size, and outcomes equal the outcomes of the store in memory.
+//! The work of one script call is bounded for counters of any size, and the outcomes equal the outcomes of the memory
+//! store.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -17,36 +18,37 @@ use server::{LONG, Redis};
 
 const MAX: u64 = 10_000;
 
-/// Margin that prevents keys from expiring while the injected clock differs from the clock of Redis.
+/// Expiry margin that prevents keys from expiring while the injected clock differs from the clock of Redis.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A window whose ticks are longer than a microsecond.
+/// A window in which a tick, the time unit of a sliding log, is longer than a microsecond.
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Costs of the charges in a log, repeated.
+/// Costs of successive charges in a sliding log, repeated until the log is full.
 const UNITS: &[u64] = &[1];
 const PAIRS: &[u64] = &[2, 1];
 const MIXED: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
 const RARE: &[u64] = &[1; 500];
 const TRIPLES: &[u64] = &[3];
 
-/// The offset of the running sum in the value of a log, and the modulus of the sum.
+/// The byte offset of the running sum of units in the Redis value of a sliding log. The sum is stored modulo
+/// `SUM_WRAP`.
 const SUM_AT: &str = "16";
 const SUM_WRAP: f64 = (1_u64 << 52) as f64;
 
-/// A connection that receives the commands called by the scripts of a server.
+/// A connection that receives all commands that a server runs, including the commands that scripts call.
 struct Monitor {
     lines: BufReader<TcpStream>,
 }
 
-/// The commands that scripts have called.
+/// The Redis commands that scripts have called, and the bytes that they have read.
 #[derive(Debug, Default)]
 struct Work {
     calls: usize,
     bytes_read: i64,
-    /// Reads of the whole value.
+    /// Number of reads of a whole Redis value.
     whole_reads: usize,
 }
 
@@ -66,7 +68,7 @@ impl Monitor {
         String::from_utf8_lossy(&line).trim_end().to_owned()
     }
 
-    /// Returns the work since the last call.
+    /// Returns the work of scripts since the last call of this method.
     fn work(&mut self, redis: &Redis) -> Work {
         redis.command(&["ECHO", "end of work"]);
         let mut work = Work::default();
@@ -89,7 +91,7 @@ impl Monitor {
     }
 }
 
-/// A log in Redis, and the same log in memory.
+/// A sliding log in Redis, and the same log in memory to compare it with.
 struct Pair {
     redis: Redis,
     store: RedisStore,
@@ -135,7 +137,8 @@ impl Pair {
         self.take_by(|hit| hit, cost).await
     }
 
-    /// Takes units by a hit that is changed first.
+    /// Charges a hit of this cost in Redis and in memory, after `change` has been applied to the hit. Asserts that the
+    /// outcomes are equal.
     async fn take_by(&mut self, change: impl Fn(Hit<'_>) -> Hit<'_>, cost: u64) -> Outcome {
         let hit = change(self.hit(cost));
         let store = self.store.take(&[hit]).await.unwrap();
@@ -162,7 +165,7 @@ impl Pair {
         assert_eq!(store, model, "{units} at {:?}", self.clock);
     }
 
-    /// Reverts the nth charge, or some tenths of it.
+    /// Reverts the nth charge in Redis and in memory: `tenths` tenths of its units.
     async fn revert(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
         self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
@@ -183,14 +186,15 @@ impl Pair {
         }
     }
 
-    /// Compares waits, and the units that are left, for costs of all sizes.
+    /// Asserts that Redis and memory return the same waits and remaining units for costs of all sizes.
     async fn compare(&self, rng: &mut fastrand::Rng) {
         for cost in [0, 1, 2, 3, MAX / 2, MAX - 1, MAX, MAX + 1, rng.u64(1..=MAX)] {
             self.peek(cost).await;
         }
     }
 
-    /// The running sum passes its largest value while the log is filled.
+    /// Sets the running sum of the log in Redis close to its largest value, so that the sum wraps around while the log
+    /// is filled.
     fn begin_sum_near_its_end(&self) {
         let key = self.redis.keys().remove(0);
         let sum = (SUM_WRAP - MAX as f64 / 2.0).to_le_bytes();
@@ -199,7 +203,8 @@ impl Pair {
     }
 }
 
-/// Fills a log, lets half of it expire while all calls are denied, and continues with calls of all kinds.
+/// Fills a sliding log, lets half of it expire while all calls are denied, and continues with calls of all kinds.
+/// Asserts that Redis and memory always return the same outcomes.
 async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut log = Pair::open(window);
@@ -256,7 +261,8 @@ async fn unit_log_with_rare_costs_matches_memory() {
     compare_with_memory(MINUTE, &rare, 7).await;
 }
 
-/// A head, a chunk of each step of two binary searches, and a block.
+/// Maximum number of Redis commands in a script call: for the head of the log, a chunk in each step of two binary
+/// searches, and a block.
 const MAX_CALLS: usize = 25;
 const MAX_BYTES: i64 = 25 * 264;
 
@@ -307,8 +313,8 @@ async fn call_on_full_log_scans_nothing() {
     }
 }
 
-/// Returns the head of a full log of `words` words, made from the head of another log, with an oldest charge of that
-/// age.
+/// Returns the head of a full sliding log, made from the head of another log. The log has `words` words, `total` units,
+/// and an oldest charge that is `oldest_age` ticks older.
 fn full_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());
@@ -319,7 +325,8 @@ fn full_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     head
 }
 
-/// Tests values with words and marks that no log has, or with fewer words than the head says.
+/// Tests Redis values with a valid head and invalid data behind it: with words (charges) and marks (partial sums) that
+/// no sliding log has, or with fewer words than the head says.
 #[tokio::test]
 async fn garbage_behind_valid_head_is_not_scanned() {
     let log = Pair::open(MINUTE);
@@ -363,7 +370,7 @@ async fn garbage_behind_valid_head_is_not_scanned() {
     }
 }
 
-/// Returns the time that scripts took since the last call.
+/// Returns the time in microseconds that scripts took since the last call of this function.
 fn script_us(redis: &Redis) -> u64 {
     let stats: String = redis.try_command(&["INFO", "commandstats"]).unwrap();
     redis.command(&["CONFIG", "RESETSTAT"]);
@@ -374,8 +381,8 @@ fn script_us(redis: &Redis) -> u64 {
         .sum()
 }
 
-/// The script calls no command for each bucket, so only the duration shows the number of written buckets. A charge
-/// after a gap used to take 500 times as long.
+/// Tests that a script writes the buckets of a counter only once. The script calls no command for each bucket, so only
+/// its duration shows the number of written buckets. A charge after a gap used to take 500 times as long.
 #[tokio::test]
 async fn charge_after_gap_copies_buckets_once() {
     let redis = Redis::start();

@@ -280,16 +280,17 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A straightforward model of a breaker.
+/// A simple model of a circuit breaker, which the real breaker is compared with.
 #[derive(Default)]
 struct Model {
     /// Number of the state: each opening, probe, failed probe and closing begins a new one.
     epoch: u64,
     open: bool,
-    /// While open: no probe is allowed before the first time, and one is required from the second on.
+    /// While the breaker is open: no probe is allowed before the first time, and a probe must be allowed from the
+    /// second time on.
     probe_window: (u64, u64),
     backoff_us: u64,
-    /// The results that were reported in the current state: time, and whether the call succeeded.
+    /// The results that were reported in the current state: the time, and whether the call succeeded.
     reports: Vec<(u64, bool)>,
 }
 
@@ -310,8 +311,8 @@ impl Model {
         self.epoch += 1;
     }
 
-    /// Records a result. Returns whether it opens (`true`) or closes (`false`) the breaker, or `None` if it does
-    /// neither.
+    /// Records a result. Returns `Some(true)` if the result opens the breaker, `Some(false)` if the result closes it,
+    /// otherwise `None`.
     fn report(&mut self, epoch: u64, now: u64, ok: bool) -> Option<bool> {
         if epoch != self.epoch {
             return None;
@@ -334,7 +335,7 @@ impl Model {
         None
     }
 
-    /// Checks a decision of the breaker against the model. Returns the epoch of its pass.
+    /// Checks a decision of the breaker against the model. Returns the number of the state after the decision.
     fn admit(&mut self, now: u64, admit: &BreakerDecision) -> Result<u64, TestCaseError> {
         let (allowed_from, required_from) = self.probe_window;
         match admit {

@@ -1,4 +1,4 @@
-//! The programs in `examples/redis` and a gate of slidegate share counters.
+//! The example programs in `examples/redis` and a gate of slidegate share their counters in Redis.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -43,8 +43,8 @@ impl Programs {
         run_args.add_args(python)
     }
 
-    /// Creates the command that runs the Node program. Node searches packages next to the program, so a copy is
-    /// installed there.
+    /// Creates the command that runs the Node program. Node searches packages in the folder of the program, so a copy
+    /// of the program is installed next to the packages.
     fn node(&self, run_args: &ClientRun<'_>) -> Command {
         let copy = self.home.join("examples/redis/limit.mjs");
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
@@ -99,7 +99,7 @@ fn gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
     Gate::new(Policy::from_yaml(&rule).unwrap(), store)
 }
 
-/// Checks a request and returns the line that the programs would print.
+/// Checks a request at the gate, and returns the line that the example programs would print.
 async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     let ruling = gate.check(&Request::new("default", Descriptor::new([("client", client)]))).await;
     let decision = ruling.decision();
@@ -112,7 +112,7 @@ async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     }
 }
 
-/// Algorithms of the programs, with identities that must be escaped.
+/// Algorithms that the example programs support, with client names, some of which must be escaped in Redis keys.
 const CASES: [(&str, &str); 4] = [
     ("sliding_log", "alice"),
     ("sliding_log", "é=a*b!'(c)"),
@@ -155,7 +155,7 @@ async fn clients_share_counts() {
     }
 }
 
-/// The reply to the last unit has another form: with the wait for the next unit.
+/// Tests the reply to the last unit, which has another form: it includes the wait for the next unit.
 #[tokio::test]
 async fn each_client_alone_gets_exactly_max() {
     let (redis, programs) = (Redis::start(), Programs::find());

@@ -1,4 +1,4 @@
-//! The store behaves like the reference model, with a real Redis and an injected clock.
+//! The Redis store returns the same outcomes as the reference model, with a real server and an injected clock.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -12,7 +12,7 @@ use slidegate_redis::{RedisStore, Settings};
 use server::Redis;
 use server::cluster::Cluster;
 
-/// Margin that prevents keys from expiring while an injected clock does not advance.
+/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
 async fn assert_conformance(address: &str, algorithms: &[Algorithm], seeds: std::ops::Range<u64>) {
@@ -53,7 +53,7 @@ async fn mixed_algorithms_match_model() {
     assert_conformance(&redis.address(), &Algorithm::ALL, 1_000..1_150).await;
 }
 
-/// Includes requests with keys in several slots.
+/// Tests a Cluster with random requests, some of which have keys in several slots.
 #[tokio::test]
 async fn cluster_matches_model() {
     let cluster = Cluster::start();

@@ -1,5 +1,5 @@
-//! The denial cache changes no decision and no figure. A store with the cache is compared with a store without it, by
-//! the same requests at the same times.
+//! The denial cache changes no decision and no figure. A store with the cache and a store without it receive the same
+//! requests at the same times, and their results are compared.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -19,10 +19,10 @@ use server::{LONG, Redis};
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// Margin that prevents keys from expiring while an injected clock does not advance.
+/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
-/// Returns the number of script calls.
+/// Returns the number of script calls that a server has run.
 fn calls(redis: &Redis) -> u64 {
     redis.calls_of("evalsha") + redis.calls_of("eval")
 }
@@ -42,7 +42,7 @@ fn begin() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_020))
 }
 
-/// A few counters, small enough to be full most of the time.
+/// A few counters with limits so low that they are exhausted most of the time.
 struct Counters {
     scopes: Vec<Scope>,
     limits: Vec<Limit>,
@@ -90,7 +90,7 @@ fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     clock.advance(Duration::from_micros(by));
 }
 
-/// Asserts that a cached denial has the figures and the wait that Redis returns.
+/// Asserts that a denial from the cache has the same figures and the same wait as a denial from Redis.
 fn assert_same_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
     for (cached, uncached) in cached.outcomes.iter().zip(&uncached.outcomes) {
         assert!(!cached.is_known() || cached == uncached, "{cached:?}, {uncached:?}");
@@ -174,8 +174,8 @@ async fn deny_cache_changes_no_decision() {
     assert!(cache_hits > decided / 50 && partial > 50, "{context}");
 }
 
-/// A revert or reset by another instance is seen after the time to live at the latest, and all other decisions are
-/// exact.
+/// Tests that an instance notices a revert, refund or reset by another instance after the time to live of a cached
+/// denial at the latest. All other decisions must be exact.
 #[tokio::test]
 async fn revert_by_other_instance_is_seen_after_ttl() {
     let redis = Redis::start();
@@ -274,7 +274,7 @@ async fn cached_denial_does_not_deny_smaller_cost() {
     assert!(store.take(&[hit(&scope, &limit, 4)]).await.unwrap().allowed);
 }
 
-/// After a denial, a smaller cost is charged: the wait becomes longer than the cached one.
+/// Tests the wait after a denial and a charge of a smaller cost, which makes the wait longer than the cached wait.
 #[tokio::test]
 async fn retry_after_includes_charges_since_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
@@ -292,7 +292,8 @@ async fn retry_after_includes_charges_since_denial() {
     assert!(take(5).await.allowed);
 }
 
-/// After a denial, another identity of the same request is charged: its wait is longer than the cached one.
+/// Tests the wait after a denial and a charge of another counter of the same request, which makes the wait longer than
+/// the cached wait.
 #[tokio::test]
 async fn retry_after_includes_limits_of_other_identities() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
@@ -326,7 +327,8 @@ async fn cached_denial_is_ignored_after_max_changes() {
     assert!(store.take(&[hit(&scope, &more, 1)]).await.unwrap().allowed, "the policy has changed");
 }
 
-/// While the circuit breaker is open, the policy's `on_store_error` applies to all requests, cached or not.
+/// Tests that no cached denial is returned while the circuit breaker is open: the policy's `on_store_error` applies to
+/// all requests.
 #[tokio::test]
 async fn cache_is_unused_while_breaker_is_open() {
     let (mut redis, (scope, limit)) = (Redis::start(), bucket());
@@ -360,7 +362,8 @@ async fn report_is_charged_despite_cached_denial() {
     }
 }
 
-/// One instance reverts and is denied concurrently: no denial from before a revert is served after it.
+/// Tests an instance that reverts charges and is denied concurrently. A denial that was cached before a revert must not
+/// be returned after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_denial_ends_with_own_revert() {
     let (redis, (scope, limit)) = (Redis::start(), bucket());

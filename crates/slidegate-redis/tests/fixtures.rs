@@ -1,4 +1,4 @@
-//! The Sentinel services and Clusters that other tests use as fixtures.
+//! Tests of the fixtures that other tests use: Sentinel services and Redis Clusters.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -10,7 +10,7 @@ use server::sentinel::{Service, master_named_by};
 use server::{Redis, wait_until};
 use slidegate::SystemClock;
 
-/// More bytes than the socket buffers of a connection hold.
+/// Length of a value that does not fit into the socket buffers of a connection.
 const LARGE_VALUE_BYTES: usize = 32 << 20;
 
 fn set(node: &Redis, key: &str) -> RedisResult<()> {
@@ -21,8 +21,8 @@ fn has(node: &Redis, key: &str) -> bool {
     node.try_command::<bool>(&["EXISTS", key]).unwrap()
 }
 
-/// Waits until a replica has received everything. A new replica receives nothing more until it has acknowledged the
-/// initial copy.
+/// Waits until a replica has received all writes of its master. A new replica receives no further writes until it has
+/// acknowledged the initial copy.
 fn wait_until_replicated(master: &Node, replica: &Node) {
     wait_until("the replica is in sync", || replica.offset() == master.offset());
 }
@@ -76,8 +76,8 @@ fn service_fails_over_after_pause() {
     assert!(!has(service.master(), "lost"));
 }
 
-/// Pauses a replica while its master writes, and kills the master: the unread bytes are lost, and the offsets show
-/// their number.
+/// Pauses a replica while its master writes, and kills the master. Asserts that the bytes that the replica has not read
+/// are lost, and that the replication offsets show their number.
 fn assert_loses_unreplicated_writes(master: &mut Node, replica: &Node, key: &str) {
     set(master, key).unwrap();
     wait_until_replicated(master, replica);
@@ -105,7 +105,7 @@ fn service_loses_unreplicated_writes() {
     assert_loses_unreplicated_writes(master, replica, "key");
 }
 
-/// Returns a key of each shard.
+/// Returns one key for each shard.
 fn keys(cluster: &Cluster) -> Vec<String> {
     let key_of = |nth: usize| {
         let shard = cluster.shards()[nth];
@@ -190,7 +190,7 @@ fn cluster_loses_unreplicated_writes() {
     assert_loses_unreplicated_writes(&mut masters[shard.master], replica, &key);
 }
 
-/// Returns the redirection with which a node responds for a key.
+/// Returns the kind and the address of the redirection with which a node responds to a read of a key.
 fn redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
     let error = node.try_command::<Option<String>>(&["GET", key]).unwrap_err();
     let (address, _) = error.redirect_node().unwrap();

@@ -1,4 +1,4 @@
-//! The properties of stores that testkit defines, checked with Redis.
+//! The properties that every store must have, as testkit defines them, checked with a Redis store.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -12,10 +12,10 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
-/// Margin that prevents keys from expiring while an injected clock does not advance.
+/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
-/// A source of independent stores with one clock.
+/// A factory of independent stores that share a Redis server and a manual clock.
 struct Bench {
     redis: Redis,
     clock: ManualClock,

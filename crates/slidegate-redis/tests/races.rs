@@ -1,4 +1,4 @@
-//! Concurrent processes on one key: together they get exactly max.
+//! Several processes that charge one key concurrently: in total, exactly max units are allowed.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -18,7 +18,7 @@ use server::{LONG, Redis, poll_until};
 const PROCESSES: usize = 8;
 const CONNECTIONS: usize = 50;
 
-/// Requests per connection. All together they request eight times max.
+/// Requests per connection. All connections together request eight times max.
 const TAKES_PER_CONNECTION: usize = 20;
 
 const MAX: u64 = 1_000;
@@ -26,7 +26,7 @@ const MAX: u64 = 1_000;
 /// A window so long that no unit leaves it during the test.
 const WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
-/// Environment variables of a process.
+/// Environment variables with the address, the algorithm and the clock skew for a started process.
 const ADDRESS: &str = "SLIDEGATE_RACES_ADDRESS";
 const ALGORITHM: &str = "SLIDEGATE_RACES_ALGORITHM";
 const SKEW: &str = "SLIDEGATE_RACES_SKEW_US";
@@ -119,7 +119,7 @@ fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     command.spawn().unwrap()
 }
 
-/// Runs the processes. Returns the units that they were allowed together.
+/// Runs the processes. Returns the total number of units that they were allowed.
 fn run_race(number: usize, is_skewed: bool) -> u64 {
     let redis = Redis::with_args(&["--maxclients", "2000"]);
     // From 200 ms slow to 200 ms fast.
@@ -141,7 +141,8 @@ fn run_race(number: usize, is_skewed: bool) -> u64 {
     allowed
 }
 
-/// Asserts that exactly max is allowed if the algorithm is strict, otherwise at least max and at most its bound.
+/// Asserts for each algorithm that the processes are allowed exactly max units if the algorithm is strict, otherwise at
+/// least max and at most the bound of the algorithm.
 fn assert_exact(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
         let allowed = run_race(number, is_skewed);

@@ -1,4 +1,4 @@
-//! The circuit breaker under thread schedules that shuttle chooses: run it with `make test-shuttle`.
+//! Tests of the circuit breaker with thread schedules that shuttle chooses. Run them with `make test-shuttle`.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -35,7 +35,7 @@ fn sum_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -
     total.load(Ordering::SeqCst)
 }
 
-/// Creates a breaker that opens at the second failure.
+/// Creates a closed breaker that opens at the second failure.
 fn closed_breaker() -> Arc<Breaker> {
     Arc::new(Breaker::new(Settings { consecutive_failures: 2, ..Settings::default() }))
 }

@@ -1,4 +1,4 @@
-//! Callers that check requests continuously, and records of all results.
+//! A load of callers that check requests continuously, and records of all results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,22 +10,23 @@ use tokio::task::JoinHandle;
 
 use crate::server::{Redis, poll_until};
 
-/// Longer than the default, because tests share the machine.
+/// Timeout of the stores. It is longer than the default, because tests share the machine.
 pub const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Maximum time by which a request may exceed the timeout, in addition to twice the lateness of the machine.
+/// Maximum time by which a request may exceed its timeout, in addition to twice the lateness of the machine (the time
+/// by which sleeps take too long).
 const SLACK: Duration = Duration::from_millis(100);
 
-/// Maximum time of a recovery, excluding restarts: the maximum backoff of the breaker, a connection, and delays of the
-/// machine.
+/// Maximum time from the end of a fault until the store decides again, excluding restarts. The time includes the
+/// maximum backoff of the circuit breaker, a connection attempt, and delays of the machine.
 pub const RECOVERY: Duration = Duration::from_secs(10);
 
 const CALLERS: usize = 24;
 const IDENTITIES: [&str; 6] = ["ann", "bea", "cid", "dan", "eve", "fay"];
 
-/// Units per second.
+/// Maximum units per second of each identity.
 pub const MAX: u64 = 30;
-/// Units per day.
+/// Maximum units per day of each identity.
 pub const MAX_A_DAY: u64 = 400;
 const SECOND_US: u64 = 1_000_000;
 
@@ -46,7 +47,7 @@ impl LoadRecord {
     }
 }
 
-/// Callers of one gate.
+/// Callers that send requests to one gate, and the records of their results.
 pub struct Load {
     pub gate: Arc<Gate<RedisStore>>,
     on_store_error: &'static str,
@@ -54,11 +55,11 @@ pub struct Load {
     records: Arc<Mutex<Vec<LoadRecord>>>,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<()>>,
-    /// The maximum time by which a sleep was too long.
+    /// The lateness of the machine: the maximum time in microseconds by which a sleep took too long.
     max_lateness_us: Arc<AtomicU64>,
 }
 
-/// Creates a gate with a store at an address and this behavior while the store fails.
+/// Creates a gate whose store is at an address. `on_store_error` is the behavior of the policy while the store fails.
 pub fn gate(address: &str, on_store_error: &str, settings: Settings) -> Gate<RedisStore> {
     let policy = format!(
         "rules:
@@ -120,7 +121,7 @@ impl Load {
         }
     }
 
-    /// Measures the lateness of the machine.
+    /// Returns a task that measures the lateness of the machine while the load runs.
     fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
         crate::server::measure_lateness(
             self.clock.clone(),
@@ -129,7 +130,7 @@ impl Load {
         )
     }
 
-    /// Waits until a request is decided by the store.
+    /// Waits until the store decides a request. Returns the time that this took.
     pub async fn wait_for_recovery(&self, when: &str) -> Duration {
         poll_until(when, RECOVERY, async || {
             !self.gate.check(&request("one more")).await.decision().is_degraded()
@@ -137,7 +138,7 @@ impl Load {
         .await
     }
 
-    /// Waits until `count` more results match.
+    /// Waits for `count` more results for which `is_match` returns `true`.
     pub async fn wait_for_decisions(
         &self,
         context: &str,
@@ -157,7 +158,7 @@ impl Load {
         self.records.lock().unwrap().len()
     }
 
-    /// Stops the callers and checks all results. Returns them.
+    /// Stops the callers, checks all results, and returns them.
     pub async fn end(self) -> Vec<LoadRecord> {
         self.stop.store(true, Ordering::Relaxed);
         for caller in self.callers {
@@ -189,8 +190,8 @@ pub fn request(identity: &'static str) -> Request<'static> {
     Request::new("default", Descriptor::new([("client", identity)]))
 }
 
-/// Asserts that the store never allowed more than max per second and per day, unless Redis lost counts. The exact time
-/// of a decision is unknown, so only decisions that are certainly within a window are counted.
+/// Asserts that the store never allowed more than max per second and per day, unless Redis lost counts (`redis_lost`).
+/// The exact time of a decision is unknown, so only decisions that are certainly within a window are counted.
 pub fn assert_never_above(records: &[LoadRecord], redis_lost: bool) {
     for identity in 0..IDENTITIES.len() {
         let mut passed: Vec<&LoadRecord> = records
@@ -208,8 +209,8 @@ pub fn assert_never_above(records: &[LoadRecord], redis_lost: bool) {
     }
 }
 
-/// A trial under load by gates of every kind: inject a fault, end it, and check that all callers recover and all keys
-/// expire.
+/// A fault test under load. Three gates, which behave differently while their store fails, receive requests while the
+/// test injects a fault and ends it. Then all callers must recover, and all keys must have an expiry.
 pub struct Trial {
     pub loads: Vec<Load>,
 }
@@ -236,7 +237,7 @@ impl Trial {
         }
     }
 
-    /// Waits until all callers get decisions by the store again, and for a while longer.
+    /// Waits until all callers get decisions by the store again, and then for 200 further decisions at each gate.
     pub async fn wait_for_recovery(&self) {
         for load in &self.loads {
             let took = load.wait_for_recovery("after the fault").await;

@@ -13,7 +13,8 @@ use super::load::{RECOVERY, TIMEOUT, Trial, patient};
 use crate::proxy::{Proxy, ReplyFault};
 use crate::server::{LONG, Redis, poll_until};
 
-/// Corrupts many replies under load in each of these ways, and then checks recovery.
+/// Injects each of these faults into many replies under load. Checks that decisions degrade during the fault and
+/// recover after it.
 async fn corrupted(faults: &[ReplyFault]) {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
@@ -87,7 +88,7 @@ impl SingleCounter {
     }
 }
 
-/// Units by the result of their call: charged, unknown and not charged.
+/// Numbers of units by the result of their call: charged, possibly charged, and not charged.
 #[derive(Debug, Default)]
 struct ChargeTally {
     charged: u64,
@@ -229,8 +230,8 @@ async fn failed_batch_reports_unknown_charges() {
     assert!(counter.store.take_many(&[]).await.unwrap().is_empty());
 }
 
-/// Redis stalls once, for longer than the timeout. That is one failed call, regardless of the number of requests that
-/// waited for it.
+/// Tests a call that takes longer than the timeout, because Redis stalls once. The circuit breaker counts one failure,
+/// regardless of the number of requests that waited for this call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_call_counts_as_one_failure() {
     const CROWD: usize = 50;

@@ -82,7 +82,7 @@ async fn flushed_scripts_degrade_no_decision() {
     }
 }
 
-/// Takes one unit of a limit that is not exhausted.
+/// Takes one unit of a limit. Returns `true` if the unit was allowed.
 async fn take(store: &RedisStore, limit: &Limit) -> bool {
     let scope = Scope::new("faults", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);

@@ -1,4 +1,4 @@
-//! Keys with foreign values.
+//! Redis keys with values that were not written by slidegate.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns the key of a limit.
+/// Deletes all keys, takes one unit of a limit, and returns the key of its counter.
 async fn key_of(redis: &Redis, fixture: &ValueFixture, limit: &Limit) -> String {
     redis.command(&["FLUSHALL"]);
     assert!(fixture.store.take(&[fixture.hit(limit)]).await.unwrap().allowed);
@@ -139,7 +139,8 @@ async fn wrong_type_under_load_degrades_only_its_key() {
     trial.end(&redis, false).await;
 }
 
-/// A foreign value must not reset the count in memory, even though Redis responds for other keys.
+/// Tests that a key whose value has the wrong type is limited in memory. Successful calls for other keys must not reset
+/// the count in memory.
 #[tokio::test]
 async fn wrong_type_key_is_limited_in_memory() {
     let redis = Redis::start();
@@ -218,7 +219,7 @@ async fn refund_creates_no_key() {
     }
 }
 
-/// Only the changed parts of a large log are read and written.
+/// Tests refunds that read and write only the changed parts of a large sliding log.
 #[tokio::test]
 async fn refund_of_large_log_removes_oldest_units() {
     let redis = Redis::start();
@@ -284,7 +285,7 @@ async fn changed_algorithm_or_window_uses_new_counter() {
     }
 }
 
-/// The number of hits has 16 bits: 65,537 hits would be decided as one.
+/// Tests a request with 65,537 hits. A call encodes the number of hits in 16 bits, so they would be decided as one hit.
 #[tokio::test]
 async fn request_with_too_many_hits_is_rejected() {
     let redis = Redis::start();

@@ -1,4 +1,5 @@
-//! The cost of a split: a full sub-key denies, although others have free units.
+//! The cost of a limit that is split over sub-keys: an exhausted sub-key denies requests although other sub-keys have
+//! free units.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ const ROUTES: usize = 64;
 
 const OFFERED: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
-/// Expected shares: the average over the sets, and the minimum.
+/// Expected throughput of a split limit, in percent of the throughput of a whole limit, for uniform and Zipf traffic:
+/// the average over the sets of routes, and the minimum.
 const TABLE: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
@@ -42,7 +44,7 @@ struct Tenant {
     routes: Vec<String>,
     /// Cumulative share of the traffic, by route.
     cumulative_share: Vec<f64>,
-    /// Requests that are due, including a fraction.
+    /// Number of requests that are due but not sent yet, including a fraction.
     due_requests: f64,
     random: fastrand::Rng,
     passed_split: u64,
@@ -74,7 +76,7 @@ impl Tenant {
         }
     }
 
-    /// Returns the routes of the next second's requests.
+    /// Returns the route indexes of the requests that the tenant sends in the next second.
     fn next(&mut self) -> Vec<usize> {
         self.due_requests += self.offered * A_MINUTE / 60.0;
         let many = self.due_requests.floor();
@@ -91,8 +93,8 @@ impl Tenant {
     }
 }
 
-/// Returns the units allowed by the split limit, as a share of the units allowed by the whole limit: the average over
-/// the sets, and the minimum.
+/// Returns the number of requests that the split limit allowed, divided by the number that the whole limit allowed: the
+/// average over the sets of routes, and the minimum.
 fn shares(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
     let shares: Vec<f64> = tenants
         .iter()

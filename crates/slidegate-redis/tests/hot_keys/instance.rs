@@ -1,4 +1,4 @@
-//! An instance of a service: a policy with its own store.
+//! Helpers that create instances of a service, each a policy with its own Redis store, and send requests to them.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ pub fn instance(policy: &str, address: &str, clock: &ManualClock) -> Instance {
     instance_with(policy, address, clock, Settings::default())
 }
 
-/// Like [`instance`], with settings and a long timeout.
+/// Creates an instance with a manual clock, these settings, a long timeout, and an expiry margin that prevents keys
+/// from expiring.
 pub fn instance_with(
     policy: &str,
     address: &str,
@@ -34,7 +35,7 @@ pub fn request<'r>(tenant: &'r str, route: &'r str) -> Request<'r> {
     Request::new("default", Descriptor::new([("tenant", tenant), ("route", route)]))
 }
 
-/// Checks a request and asserts that Redis decided.
+/// Checks a request of a tenant for a route, and asserts that Redis decided.
 pub async fn check(instance: &Instance, tenant: &str, route: &str) -> Ruling {
     let ruling = instance.check(&request(tenant, route)).await;
     assert!(!ruling.decision().is_degraded(), "must be decided by Redis");
@@ -45,7 +46,7 @@ pub async fn is_allowed(instance: &Instance, tenant: &str, route: &str) -> bool 
     check(instance, tenant, route).await.decision().is_allowed()
 }
 
-/// Returns the number of script calls at each master of a Cluster.
+/// Returns the number of script calls that each master of a Cluster has run.
 pub fn calls(cluster: &Cluster) -> [u64; SHARDS] {
     std::array::from_fn(|nth| calls_of(&cluster.nodes[nth]))
 }

@@ -1,4 +1,4 @@
-//! Overshoot of a sampled limit under long overload.
+//! The number of requests that a sampled limit allows above its max during a long overload.
 
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use crate::server::Redis;
 const MAX: u64 = 1_000;
 const MINUTE_US: u64 = 60_000_000;
 
-/// One request in `SAMPLE` is sent to Redis.
+/// Sampling factor: one request in `SAMPLE` is sent to Redis.
 const SAMPLE: u64 = 10;
 
-/// Number of minutes that count, after one that does not.
+/// Number of measured minutes. One minute before them is not measured.
 const MINUTES: u64 = 20;
 
-/// Returns the number of allowed requests in each minute of an overload, with this number of instances.
+/// Returns the number of allowed requests in each measured minute of an overload. `overload` is the ratio of sent
+/// requests to max.
 async fn passes_per_minute(
     redis: &Redis,
     algorithm: &str,

@@ -1,5 +1,5 @@
-//! Sampled limits: the count is right on average with a documented variance, and an exhausted limit denies all
-//! requests.
+//! Sampled limits, which send only one request in N to Redis: the count is right on average, with the documented
+//! variance, and an exhausted limit denies all requests.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use slidegate_redis::{RedisStore, Settings};
 use super::instance::{Instance, check, instance, instance_with, is_allowed, request};
 use crate::server::Redis;
 
-/// One request in `SAMPLE` is sent to Redis.
+/// Sampling factor: one request in `SAMPLE` is sent to Redis.
 const SAMPLE: u64 = 10;
 
-/// Returns a policy with a sample of 10 %.
+/// Returns a policy with one limit, of which 10 % of the requests are sent to Redis.
 fn policy(max: u64) -> String {
     format!("rules: [{{ name: a, per: [tenant], limits: [{max}/min], redis: {{ sample: 10% }} }}]")
 }
 
-/// Returns the number of charged units.
+/// Returns the number of units that Redis has charged to a tenant.
 async fn charged_units(instance: &Instance, tenant: &str, max: u64) -> u64 {
     let request = Request::new("default", Descriptor::new([("tenant", tenant)]));
     let peeked = instance.peek(&request).await;
@@ -117,7 +117,7 @@ async fn rules_with_equal_sample_share_calls() {
     );
 }
 
-/// Takes units until a denial.
+/// Sends requests until one is denied.
 async fn exhaust(instance: &Instance) {
     let mut checks = 0;
     while is_allowed(instance, "acme", "").await {

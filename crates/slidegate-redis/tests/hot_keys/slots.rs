@@ -1,4 +1,5 @@
-//! Rules with keys in one hash slot need one script call. Rules in several slots charge all or none, too.
+//! Requests that match two rules. If the keys of both rules are in one hash slot, Redis decides them in one script
+//! call. If the keys are in two slots, both rules are charged or none, too.
 
 use futures_util::future::join_all;
 use slidegate::{ManualClock, Ruling};
@@ -12,7 +13,8 @@ const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 
 const CALLERS: usize = 200;
 
-/// Returns a policy with a rule for the tenant, and one for each route of the tenant.
+/// Returns a policy with two rules: a limit for each tenant, and a limit for each route of a tenant, which has the
+/// Redis options `redis`.
 fn policy(redis: &str) -> String {
     format!(
         "rules:
@@ -23,7 +25,7 @@ fn policy(redis: &str) -> String {
 
 const SLOT_BY_TENANT: &str = "redis: { slot_by: [tenant] }";
 
-/// Returns the number of calls for one request, after all scripts have been loaded.
+/// Returns the number of script calls for one request, once all scripts have been loaded.
 async fn calls_per_request(cluster: &Cluster, instance: &Instance) -> u64 {
     for _ in 0..2 {
         assert!(is_allowed(instance, "first", "/a").await);
@@ -38,7 +40,8 @@ fn remaining(ruling: &Ruling) -> [u64; 2] {
     [limits.next().unwrap(), limits.next().unwrap()]
 }
 
-/// Takes units concurrently and asserts that the counts equal the allowed units. Returns their number.
+/// Sends concurrent requests of a tenant, and asserts that the charged units of all limits equal the number of allowed
+/// requests. Returns this number.
 async fn take_concurrently(instance: &Instance, tenant: &str) -> u64 {
     let checks = (0..CALLERS).map(|nth| async move {
         let mut allowed = [0; ROUTES.len()];

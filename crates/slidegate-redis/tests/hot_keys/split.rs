@@ -1,4 +1,4 @@
-//! Limits that are split over sub-keys: each sub-key has its share, and the shares add up to max.
+//! Limits that are split over sub-keys: each sub-key has its share of the units, and the shares add up to max.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::server::cluster::Cluster;
 const MAX: u64 = 100;
 const PARTS: u16 = 8;
 
-/// Returns the share of a part: 100 units divided into 8 parts.
+/// Returns the number of units of a sub-key: 100 units are divided into 8 shares.
 fn share(part: u16) -> u64 {
     if part < 4 { 13 } else { 12 }
 }
@@ -25,7 +25,7 @@ fn policy(algorithm: &str) -> String {
     )
 }
 
-/// Returns route names that cover all sub-keys.
+/// Returns route names that use all sub-keys.
 fn routes() -> Vec<String> {
     let routes: Vec<String> = (0..64).map(|nth| format!("/route/{nth}")).collect();
     let policy = Policy::from_yaml(&policy("sliding_window")).unwrap();
@@ -39,12 +39,12 @@ fn part(policy: &Policy, route: &str) -> u16 {
     policy.apply(&request("acme", route)).hits()[0].key.part().unwrap()
 }
 
-/// Returns a route for each sub-key.
+/// Returns one route for each sub-key.
 fn route_by_part(policy: &Policy) -> BTreeMap<u16, String> {
     routes().into_iter().map(|route| (part(policy, &route), route)).collect()
 }
 
-/// Exhausts a sub-key. Returns the number of allowed requests.
+/// Sends requests for a route until its sub-key denies. Returns the number of allowed requests.
 async fn exhaust(instance: &Instance, route: &str) -> u64 {
     let mut allowed = 0;
     while is_allowed(instance, "acme", route).await {

@@ -14,15 +14,15 @@ use tokio::task::JoinHandle;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReplyFault {
     Pass,
-    /// Delay.
+    /// Each reply is delayed by this time.
     Delay(Duration),
-    /// Loss of the reply.
+    /// Replies are lost.
     Drop,
     /// The connection is closed within a reply.
     Cut,
     /// One bit of some replies is flipped.
     Flip,
-    /// These bytes are inserted before every fourth reply.
+    /// These bytes are inserted before one in four replies on average.
     Insert(&'static [u8]),
     /// Some replies are truncated.
     Shorten,
@@ -31,7 +31,7 @@ pub enum ReplyFault {
 pub struct Proxy {
     port: u16,
     fault: Arc<Mutex<ReplyFault>>,
-    /// Number of chunks that were not forwarded unchanged.
+    /// Number of chunks of data that were changed, delayed or dropped.
     corrupted: Arc<AtomicU64>,
     server: JoinHandle<()>,
 }

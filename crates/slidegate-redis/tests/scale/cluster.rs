@@ -1,4 +1,4 @@
-//! A Redis Cluster under load.
+//! A Redis Cluster that fails over or migrates slots under load.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::server::wait_until;
 const ALL_TIME: (Timestamp, Timestamp) =
     (Timestamp::from_micros(0), Timestamp::from_micros(u64::MAX));
 
-/// Recovery time after the restart of a lost master: the next probe of its breaker may be five seconds later, and then
-/// the time after a promotion applies.
+/// Maximum time from the restart of a lost master until the stores call it: up to five seconds until the next probe of
+/// the circuit breaker, plus [`PROMOTION_RECOVERY`].
 const RESTART_RECOVERY: Duration = PROMOTION_RECOVERY.saturating_add(Duration::from_secs(5));
 
-/// Number of people whose keys are in each shard.
+/// Number of clients whose keys are in each shard.
 const PEOPLE_PER_SHARD: usize = 4;
 
 /// A Cluster under load.
@@ -31,19 +31,19 @@ struct Trial {
     bytes_per_charge: u64,
 }
 
-/// Returns the hash tag of a person's keys.
+/// Returns the hash tag in the Redis keys of a client.
 fn identity(name: &str) -> String {
     format!("{{client={name}}}")
 }
 
-/// Returns names of equal length whose keys are in a shard.
+/// Returns names of equal length for clients whose keys are in a shard.
 fn names(cluster: &Cluster, shard: Shard, many: usize) -> Vec<String> {
     let names = (0..).map(|nth| format!("{nth:05}"));
     let is_there = |name: &String| cluster.shard_of(cluster.slot_of(&identity(name))) == shard;
     names.filter(is_there).take(many).collect()
 }
 
-/// Returns names whose keys are in one slot.
+/// Returns names of clients whose keys are all in one slot.
 fn names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
     let names: Vec<String> = (0..100_000).map(|nth| format!("{nth:05}")).collect();
     let mut pipeline = redis::pipe();
@@ -58,8 +58,8 @@ fn names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
 }
 
 impl Trial {
-    /// Starts the load, with equally many people for each shard, starting with the first. The stores know one node at
-    /// first.
+    /// Starts a Cluster and the load. Each shard has the keys of equally many clients; the first clients belong to the
+    /// first shard. The stores know only one node at first.
     async fn begin() -> Self {
         let cluster = Cluster::start();
         let shards = cluster.shards();
@@ -87,14 +87,16 @@ impl Trial {
         self.crowd.wait_for_recovery(replica, calls_before, promoted, PROMOTION_RECOVERY).await
     }
 
-    /// Returns the bytes that the old master, now a replica, had written and the new master had not received.
+    /// Returns the number of bytes that a former master, now a replica, had written but the new master had not
+    /// received.
     fn lost_bytes_of(&self, old: Shard) -> u64 {
         let [old, new] = [old.master, old.replica].map(|nth| &self.cluster.nodes[nth]);
         old.offset_at_demotion() - new.offset_at_promotion()
     }
 
-    /// Ends the load once all replicas are in sync. Asserts that the first shard lost at most these bytes and worked
-    /// again from that time on, and that the other shards lost nothing and always worked.
+    /// Ends the load once all replicas are in sync. Asserts that the first shard lost at most `lost_bytes` of
+    /// replication data and decided all requests from `recovered_at` on, and that the other shards lost no charge and
+    /// decided all requests.
     async fn end(self, recovered_at: Timestamp, lost_bytes: u64) -> Loss {
         self.cluster.wait_until_settled();
         let replicas: Vec<usize> =
@@ -250,7 +252,7 @@ async fn migrating_slot_loses_nothing() {
     record.assert_counts(&record.all(), 0);
 }
 
-/// Returns the number of error responses of this kind by a node.
+/// Returns the number of error responses of a kind that a node has sent.
 fn error_count(node: &Redis, kind: &str) -> u64 {
     let info: String = node.try_command(&["INFO", "errorstats"]).unwrap();
     let count = field(&info, &format!("errorstat_{kind}"));

@@ -1,7 +1,8 @@
-//! Callers that take units continuously from two stores, like two instances, and records of all results.
+//! A load of callers that take units continuously from two stores, which represent two instances of a service. All
+//! results are recorded.
 //!
-//! Each store has one caller per person, which waits for each result. So two charges of a person never share a call,
-//! and each is replicated separately.
+//! Each store has one caller for each client, and each caller waits for a result before its next call. So two charges
+//! of a client never share a script call, and each charge is replicated separately.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,32 +20,34 @@ use super::ledger::Record;
 use crate::server::node::Node;
 use crate::server::{LONG, Redis, poll_until};
 
-/// Longer than the default, because the tests share a machine.
+/// Timeout of the stores. It is longer than the default, because the tests share a machine.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Maximum time by which a request may exceed the timeout, in addition to twice the lateness of the machine.
+/// Maximum time by which a request may exceed its timeout, in addition to twice the lateness of the machine (the time
+/// by which sleeps take too long).
 const SLACK: Duration = Duration::from_millis(100);
 
-/// Maximum time from a promotion until the stores call the new master.
+/// Maximum time from the promotion of a replica until the stores call it as the new master.
 pub const PROMOTION_RECOVERY: Duration = Duration::from_secs(2);
 
 const STORES: usize = 2;
 
-/// An identity and its limits.
+/// A client of the service, and its limits.
 #[derive(Clone, Debug)]
 pub struct Person {
     pub name: String,
-    /// The limits. The second one has its own key in the same slot.
+    /// The limits of the client. If it has a second limit, the counter of that limit has its own key in the same slot.
     pub limits: Vec<Limit>,
 }
 
 impl Person {
-    /// Creates a person with a limit per day, so that counts only grow.
+    /// Creates a client with a limit of `max` units per day. No unit leaves the window during a test, so counts only
+    /// grow.
     pub fn new(name: String, max: u64) -> Self {
         Self { name, limits: vec![a_day(max, Algorithm::SlidingWindow)] }
     }
 
-    /// Adds a limit with its own key.
+    /// Adds a sliding log limit, whose counter has its own key.
     pub fn with_log(mut self, max: u64) -> Self {
         self.limits.push(a_day(max, Algorithm::SlidingLog));
         self
@@ -59,9 +62,9 @@ fn a_day(max: u64, algorithm: Algorithm) -> Limit {
 pub enum CallOutcome {
     Allowed,
     Denied,
-    /// Charged or not: the result is unknown.
+    /// The call timed out: it may have charged.
     TimedOut,
-    /// Certainly not charged.
+    /// The call failed and has certainly not charged.
     Unavailable,
     Open,
 }
@@ -94,11 +97,11 @@ pub struct Crowd {
     records: Arc<Mutex<Vec<CallRecord>>>,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<()>>,
-    /// The maximum time by which a sleep was too long.
+    /// The lateness of the machine: the maximum time in microseconds by which a sleep took too long.
     max_lateness_us: Arc<AtomicU64>,
 }
 
-/// Returns a permit for a crowd. Only two run at a time: more would only wait for each other.
+/// Waits for a permit to run a load. At most two loads run at a time, because more would only slow each other down.
 pub async fn crowd_permit() -> SemaphorePermit<'static> {
     static ROOM: Semaphore = Semaphore::const_new(2);
     ROOM.acquire().await.unwrap()
@@ -126,7 +129,7 @@ pub fn open(address: &str, timeout: Duration) -> RedisStore {
     RedisStore::open(address, settings).unwrap().with_clock(NoonClock)
 }
 
-/// Calls a function with a hit of one unit for each limit.
+/// Calls a function with the hits of a client: one unit for each of its limits.
 async fn with_hits<T>(person: &Person, call: impl AsyncFnOnce(&[Hit<'_>]) -> T) -> T {
     let scopes: Vec<Scope> = (0..person.limits.len())
         .map(|nth| Scope::new("scale", "rule", &nth.to_string(), &["client"]))
@@ -147,7 +150,7 @@ pub async fn take(store: &RedisStore, person: &Person) -> CallOutcome {
     }
 }
 
-/// Returns the charged units of each limit.
+/// Returns the charged units of each limit of a client.
 pub async fn counts(store: &RedisStore, person: &Person) -> Vec<u64> {
     let peeked = with_hits(person, async |hits| store.peek(hits).await).await.unwrap();
     let used =
@@ -156,7 +159,7 @@ pub async fn counts(store: &RedisStore, person: &Person) -> Vec<u64> {
 }
 
 impl Crowd {
-    /// Starts the callers, and waits until each person has many results.
+    /// Starts the callers, and waits until each client has many results.
     pub async fn begin(address: &str, people: Vec<Person>) -> Self {
         let mut crowd = Self {
             people: people.into(),
@@ -201,7 +204,7 @@ impl Crowd {
         }
     }
 
-    /// Measures the lateness of the machine.
+    /// Returns a task that measures the lateness of the machine while the load runs.
     fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
         crate::server::measure_lateness(
             self.clock.clone(),
@@ -214,7 +217,7 @@ impl Crowd {
         Duration::from_micros(self.max_lateness_us.load(Ordering::Relaxed))
     }
 
-    /// Waits until each person has many decisions by the store.
+    /// Waits until the stores have decided 40 more calls of each client.
     pub async fn wait_for_decisions(&self) {
         const DECISIONS_PER_PERSON: usize = 40;
         let from = self.records.lock().unwrap().len();
@@ -231,7 +234,7 @@ impl Crowd {
         poll_until("each person has decisions", LONG, async || is_done()).await;
     }
 
-    /// Waits until a person is denied.
+    /// Waits until a call of this client is denied.
     pub async fn wait_for_denial(&self, person: usize) {
         let from = self.records.lock().unwrap().len();
         let is_denial =
@@ -242,7 +245,7 @@ impl Crowd {
         .await;
     }
 
-    /// Waits until there are some more results.
+    /// Waits for 100 more results.
     pub async fn wait_for_a_few_calls(&self) {
         const CALLS: usize = 100;
         let from = self.records.lock().unwrap().len();
@@ -252,9 +255,9 @@ impl Crowd {
         .await;
     }
 
-    /// Waits until the stores call a node that is available `since` a time and had `calls_before` calls then. Asserts
-    /// that this takes no longer than `within`, and returns the time from which all requests must succeed, after it has
-    /// passed.
+    /// Waits until the stores call a node, which is available since the time `since` and had run `calls_before` script
+    /// calls then. Asserts that this takes no longer than `within`, plus twice the lateness of the machine. Waits until
+    /// that time has passed and returns its end: from then on, all requests must succeed.
     pub async fn wait_for_recovery(
         &self,
         node: &Redis,
@@ -272,7 +275,7 @@ impl Crowd {
         recovered_at
     }
 
-    /// Stops the callers and reads the final charges.
+    /// Stops the callers, reads the final number of charges, and returns them with all results.
     pub async fn end(self) -> Record {
         self.stop.store(true, Ordering::Relaxed);
         let late = self.late();
@@ -294,16 +297,17 @@ impl Crowd {
     }
 }
 
-/// Creates a person. One in four is denied soon, one in four later, the others never.
+/// Creates the nth client. One client in four is denied soon, one in four is denied later, and the others are never
+/// denied.
 pub fn person(name: String, nth: usize) -> Person {
     Person::new(name, [150, 1_000, 1_000_000, 1_000_000][nth % 4])
 }
 
-/// The index of a person that is denied later.
+/// The index of a client that is denied only after a while.
 pub const DENIED_LATER: usize = 1;
 
-/// Pauses a replica and fills its socket buffers with a large write to its master: no later write reaches the replica.
-/// Returns the bytes of that write.
+/// Pauses a replica and fills its socket buffers with a large write to its master, so that no later write reaches the
+/// replica. Returns the number of bytes of the large write.
 pub fn fall_behind(master: &Node, replica: &Node, key: &str) -> u64 {
     // More bytes than the socket buffers of a connection hold.
     const MUCH: usize = 32 << 20;
@@ -314,13 +318,13 @@ pub fn fall_behind(master: &Node, replica: &Node, key: &str) -> u64 {
     set.get_packed_command().len() as u64
 }
 
-/// Returns the number of script calls at a node.
+/// Returns the number of script calls that a node has run.
 pub fn calls(node: &Redis) -> u64 {
     node.calls_of("evalsha") + node.calls_of("eval")
 }
 
-/// Returns the bytes that one charge takes in the replication stream: a lower bound for people with names of this
-/// length at this master.
+/// Returns a lower bound for the bytes that one charge takes in the replication stream of a master. The bound is valid
+/// for clients whose names have the same length.
 pub async fn bytes_per_charge(address: &str, master: &Node, person: &Person) -> u64 {
     let store = open(address, LONG);
     let mut min_bytes = u64::MAX;
@@ -333,7 +337,7 @@ pub async fn bytes_per_charge(address: &str, master: &Node, person: &Person) -> 
     min_bytes
 }
 
-/// Creates a person that is in no record.
+/// Creates a client whose calls are not recorded.
 fn uncounted_person() -> Person {
     Person::new("stranger".to_owned(), 1_000_000)
 }

@@ -6,7 +6,7 @@ use slidegate::Timestamp;
 
 use super::crowd::{CallOutcome, CallRecord, Person};
 
-/// The results of all calls, and the final charges of each limit of each person.
+/// The results of all calls, and the finally charged units of each limit of each client.
 pub struct Record {
     pub people: Arc<[Person]>,
     pub records: Vec<CallRecord>,
@@ -16,7 +16,7 @@ pub struct Record {
 /// The lost charges of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// Number of charges that are missing in the end.
+    /// Number of allowed charges that are missing in the end.
     pub lost: u64,
     /// Number of units that were allowed above max because of lost charges.
     pub above_max: u64,
@@ -30,10 +30,11 @@ impl Record {
             .count() as u64
     }
 
-    /// Asserts that the counts of these people are consistent with the `admitted` number of charges that Redis lost:
+    /// Asserts that the final counts of these clients are consistent with the loss of at most `admitted` charges by
+    /// Redis:
     ///
-    /// - The units allowed above max are at most the admitted ones.
-    /// - The lost charges are at most the admitted ones.
+    /// - At most this number of units was allowed above max.
+    /// - At most this number of charges is missing.
     /// - No charge was repeated: each remaining charge was allowed, or its result is unknown.
     pub fn assert_counts(&self, people: &[usize], admitted: u64) -> Loss {
         let (mut lost, mut above_max) = (0, 0);
@@ -58,8 +59,8 @@ impl Record {
         Loss { lost, above_max }
     }
 
-    /// Asserts that the store decided the requests of these people within a time range, apart from 1 % for a slow
-    /// machine.
+    /// Asserts that the stores decided the calls of these clients that began within a time range. At most 1 % of the
+    /// calls may fail, because the machine may be slow.
     pub fn assert_available(&self, people: &[usize], from: Timestamp, to: Timestamp) {
         let is_in_range = |record: &&CallRecord| {
             people.contains(&record.person) && (from..to).contains(&record.began)
@@ -78,7 +79,7 @@ impl Record {
         );
     }
 
-    /// Returns the indexes of all people.
+    /// Returns the indexes of all clients.
     pub fn all(&self) -> Vec<usize> {
         (0..self.people.len()).collect()
     }

@@ -1,4 +1,4 @@
-//! A Sentinel service under load.
+//! A Sentinel service that fails over under load.
 
 use slidegate::Timestamp;
 
@@ -11,7 +11,7 @@ use crate::server::sentinel::Service;
 
 const FOREVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
-/// A service under load.
+/// A Sentinel service under load.
 struct Trial {
     service: Service,
     crowd: Crowd,
@@ -37,7 +37,8 @@ impl Trial {
         self.crowd.wait_for_recovery(replica, 0, promoted, PROMOTION_RECOVERY).await
     }
 
-    /// Ends the load once the old master is a replica. Asserts that at most these bytes were lost.
+    /// Ends the load once the old master is a replica. Asserts that at most `lost_bytes` of replication data were lost,
+    /// and that all requests from `recovered_at` on were decided.
     async fn end(
         mut self,
         recovered_at: Timestamp,
@@ -54,7 +55,7 @@ impl Trial {
     }
 }
 
-/// Returns the bytes that the old master, now a replica, had written and the new master had not received.
+/// Returns the number of bytes that a former master, now a replica, had written but the new master had not received.
 fn lost_bytes_of(service: &Service) -> u64 {
     service.replica().offset_at_demotion() - service.master().offset_at_promotion()
 }

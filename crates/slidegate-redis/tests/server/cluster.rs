@@ -1,4 +1,4 @@
-//! A Redis Cluster: three masters with one replica each.
+//! A Redis Cluster for tests: three masters with one replica each.
 
 use redis::RedisResult;
 use slidegate::{SystemClock, Timestamp};
@@ -11,7 +11,7 @@ const NODES: usize = 2 * SHARDS;
 const SLOTS: u16 = 16_384;
 
 pub struct Cluster {
-    /// The nodes: first the initial masters of the shards, then their replicas.
+    /// The nodes: first the initial masters of the shards, then one replica for each.
     pub nodes: Vec<Node>,
     ids: Vec<String>,
     _folder: Folder,
@@ -97,19 +97,19 @@ impl Cluster {
         Ok(is_complete && has_roles && copies && self.is_ok(nth)?)
     }
 
-    /// Returns whether a node considers the Cluster healthy.
+    /// Returns `true` if a node considers the Cluster healthy.
     pub fn is_ok(&self, nth: usize) -> RedisResult<bool> {
         let info: String = self.nodes[nth].try_command(&["CLUSTER", "INFO"])?;
         Ok(field(&info, "cluster_state") == Some("ok"))
     }
 
-    /// Returns the address of the Cluster with these nodes.
+    /// Returns a Cluster address that lists the nodes with these indexes.
     pub fn address_of(&self, nodes: &[usize]) -> String {
         let ports = nodes.iter().map(|&nth| format!("127.0.0.1:{}", self.nodes[nth].port()));
         format!("redis+cluster://{}", ports.collect::<Vec<_>>().join(","))
     }
 
-    /// Returns the address of the Cluster with all nodes.
+    /// Returns a Cluster address that lists all nodes.
     pub fn address(&self) -> String {
         self.address_of(&(0..NODES).collect::<Vec<_>>())
     }
@@ -119,7 +119,7 @@ impl Cluster {
         self.nodes[0].try_command(&["CLUSTER", "KEYSLOT", key]).unwrap()
     }
 
-    /// Returns the shard that has a slot. All nodes must be running.
+    /// Returns the shard that owns a slot. All nodes must be running.
     pub fn shard_of(&self, slot: u16) -> Shard {
         let known: String = self.nodes[0].try_command(&["CLUSTER", "NODES"]).unwrap();
         let has = |line: &&str| line.split(' ').skip(8).any(|range| is_in(range, slot));
@@ -136,12 +136,12 @@ impl Cluster {
         (0..SHARDS).map(|nth| self.shard_of(middle(nth) as u16)).collect()
     }
 
-    /// Requests a failover to a replica, which happens once it has applied all writes of its master.
+    /// Requests a failover to a replica. The replica becomes the master once it has applied all writes of its master.
     pub fn request_failover(&self, replica: usize) {
         self.nodes[replica].command(&["CLUSTER", "FAILOVER"]);
     }
 
-    /// Waits until a node is a master and considers the Cluster healthy. Returns the time of that.
+    /// Waits until a node is a master and considers the Cluster healthy. Returns the time at which this was seen.
     pub fn wait_until_promoted(&self, nth: usize, clock: &SystemClock) -> Timestamp {
         let promoted_at = self.nodes[nth].wait_until_promoted(clock);
         let mut waited = false;
@@ -177,7 +177,8 @@ impl Cluster {
         keys.len()
     }
 
-    /// Moves the remaining keys and assigns the slot to the new master. All nodes will know it soon.
+    /// Moves the remaining keys and assigns the slot to the new master. The other nodes learn about the new master a
+    /// little later.
     pub fn end_slot_migration(&self, slot: u16, from: usize, to: usize) {
         while self.move_keys(slot, from, to, 10) > 0 {}
         let name = slot.to_string();
@@ -208,7 +209,7 @@ fn flags(line: &str) -> impl Iterator<Item = &str> {
     line.split(' ').nth(2).unwrap_or_default().split(',')
 }
 
-/// Returns whether a slot is in a range such as `1-2` or `1`.
+/// Returns `true` if a slot is in a range such as `1-2` or `1`.
 fn is_in(range: &str, slot: u16) -> bool {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     match (first.parse::<u16>(), last.parse::<u16>()) {
