@@ -83,13 +83,15 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let Some((scheme, rest)) = text.split_once("://") else { return Err(AddressError::Scheme) };
         match scheme {
-            "redis+sentinel" => parse_sentinel("redis", rest),
-            "rediss+sentinel" => parse_sentinel("rediss", rest),
-            "redis+cluster" => parse_cluster("redis", rest),
-            "rediss+cluster" => parse_cluster("rediss", rest),
-            "redis" | "rediss" | "valkey" | "valkeys" => parse_single(text, &["protocol"]),
+            "redis+sentinel" => parse_sentinel_address("redis", rest),
+            "rediss+sentinel" => parse_sentinel_address("rediss", rest),
+            "redis+cluster" => parse_cluster_address("redis", rest),
+            "rediss+cluster" => parse_cluster_address("rediss", rest),
+            "redis" | "rediss" | "valkey" | "valkeys" => {
+                parse_single_server_address(text, &["protocol"])
+            }
             "unix" | "redis+unix" | "valkey+unix" => {
-                parse_single(text, &["db", "user", "pass", "protocol"])
+                parse_single_server_address(text, &["db", "user", "pass", "protocol"])
             }
             _ => Err(AddressError::Scheme),
         }
@@ -97,21 +99,24 @@ impl FromStr for Address {
 }
 
 /// Parses the address of one server.
-fn parse_single(text: &str, parameters: &[&str]) -> Result<Address, AddressError> {
+fn parse_single_server_address(text: &str, parameters: &[&str]) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::SingleServerForm(problem.to_owned());
     if text.contains('#') {
         // The fragment `#insecure` of the `redis` crate is not supported: certificates are always verified.
         return Err(invalid("a fragment (`#`) is not allowed"));
     }
     let query = text.split_once('?').map_or("", |(_, query)| query);
-    parse_query(query, parameters).map_err(|problem| invalid(&problem))?;
-    let info = parse_server(text).map_err(invalid)?;
+    parse_query_parameters(query, parameters).map_err(|problem| invalid(&problem))?;
+    let info = parse_server_url(text).map_err(invalid)?;
     let display = display_form(&info).into();
     Ok(Address { target: Target::Server(info), display })
 }
 
 /// Parses the query parameters of an address, which follow the `?`. Fails if a parameter is not in `known`.
-fn parse_query<'t>(query: &'t str, known: &[&str]) -> Result<Vec<(&'t str, &'t str)>, String> {
+fn parse_query_parameters<'t>(
+    query: &'t str,
+    known: &[&str],
+) -> Result<Vec<(&'t str, &'t str)>, String> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs: Vec<_> = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
     match pairs.iter().any(|(name, _)| !known.contains(name)) {
@@ -123,7 +128,7 @@ fn parse_query<'t>(query: &'t str, known: &[&str]) -> Result<Vec<(&'t str, &'t s
 
 /// Parses the URL of one server. The error omits the message of the `redis` crate, which may quote a part of the URL,
 /// and with it a password.
-fn parse_server(text: &str) -> Result<ConnectionInfo, &'static str> {
+fn parse_server_url(text: &str) -> Result<ConnectionInfo, &'static str> {
     let info = text.into_connection_info().map_err(|_| "cannot be parsed")?;
     match info.redis_settings().db() < 0 {
         true => Err("the database must be a number from 0"),
@@ -146,14 +151,14 @@ fn split_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
 }
 
 /// Parses the address of a Sentinel service. `scheme` is `redis` or `rediss`, and `rest` is the part after `://`.
-fn parse_sentinel(scheme: &str, rest: &str) -> Result<Address, AddressError> {
+fn parse_sentinel_address(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::MultiServerForm(problem.to_owned());
     if rest.contains('#') {
         return Err(invalid("a fragment (`#`) is not allowed"));
     }
     let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
     let known = ["db", "sentinel_user", "sentinel_pass"];
-    let parameters = parse_query(query, &known).map_err(|problem| invalid(&problem))?;
+    let parameters = parse_query_parameters(query, &known).map_err(|problem| invalid(&problem))?;
     let parameter =
         |name| parameters.iter().find(|(other, _)| *other == name).map_or("", |(_, value)| *value);
     let (authority, service) = location.split_once('/').unwrap_or((location, ""));
@@ -171,10 +176,10 @@ fn parse_sentinel(scheme: &str, rest: &str) -> Result<Address, AddressError> {
         false => format!("{scheme}://{sentinel_user}{host}:26379"),
     };
     let sentinels: Result<Vec<_>, _> =
-        hosts.iter().map(|host| parse_server(&sentinel_url(host))).collect();
+        hosts.iter().map(|host| parse_server_url(&sentinel_url(host))).collect();
     let sentinels = sentinels.map_err(invalid)?;
     // The host is a placeholder: only the credentials and the database are used.
-    let login = parse_server(&format!("{scheme}://{user}localhost/{}", parameter("db")))
+    let login = parse_server_url(&format!("{scheme}://{user}localhost/{}", parameter("db")))
         .map_err(invalid)?;
     let names: Vec<String> = sentinels.iter().map(|info| host_and_port(info.addr())).collect();
     let db = login.redis_settings().db();
@@ -185,7 +190,7 @@ fn parse_sentinel(scheme: &str, rest: &str) -> Result<Address, AddressError> {
 }
 
 /// Parses the address of a Cluster. `scheme` is `redis` or `rediss`, and `rest` is the part after `://`.
-fn parse_cluster(scheme: &str, rest: &str) -> Result<Address, AddressError> {
+fn parse_cluster_address(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::MultiServerForm(problem.to_owned());
     if rest.contains(['#', '?']) {
         return Err(invalid("a fragment (`#`) or parameters (`?`) are not allowed"));
@@ -195,7 +200,7 @@ fn parse_cluster(scheme: &str, rest: &str) -> Result<Address, AddressError> {
         return Err(invalid("a Cluster has only one database"));
     }
     let (user, hosts) = split_hosts(authority).map_err(|problem| invalid(&problem))?;
-    let seed = |host: &&str| parse_server(&format!("{scheme}://{user}{host}"));
+    let seed = |host: &&str| parse_server_url(&format!("{scheme}://{user}{host}"));
     let seeds: Result<Vec<_>, _> = hosts.iter().map(seed).collect();
     let seeds = seeds.map_err(invalid)?;
     let names: Vec<String> = seeds.iter().map(|info| host_and_port(info.addr())).collect();
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn address_error_never_quotes_the_address() {
+    fn address_error_omits_address_text() {
         for (text, expected) in [
             ("", "unknown scheme"),
             ("secret", "unknown scheme"),

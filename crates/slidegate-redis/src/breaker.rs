@@ -186,7 +186,7 @@ impl Breaker {
     /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
     /// Has no effect while the breaker is closed.
     pub fn allow_probe(&self, now: Timestamp) {
-        let mut outage = self.lock();
+        let mut outage = self.lock_outage();
         if self.is_open() {
             outage.backoff = self.settings.initial_backoff;
             self.reject_until(now);
@@ -195,7 +195,7 @@ impl Breaker {
 
     /// Locks the state of the outage. If a thread has panicked while it held the lock, the state is used nevertheless,
     /// because each write leaves a consistent state.
-    fn lock(&self) -> MutexGuard<'_, Outage> {
+    fn lock_outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -218,7 +218,7 @@ impl Breaker {
 
     #[cold]
     fn begin_probe(&self, now: Timestamp) -> BreakerDecision {
-        let _outage = self.lock();
+        let _outage = self.lock_outage();
         // Another thread may have begun a probe.
         if let Some(decision) = self.decide_without_probe(now) {
             return decision;
@@ -230,7 +230,7 @@ impl Breaker {
 
     #[cold]
     fn open(&self, pass: &CallPass, reason: OpenReason, now: Timestamp) -> Option<StateChange> {
-        let mut outage = self.lock();
+        let mut outage = self.lock_outage();
         if !self.is_current(pass) {
             return None;
         }
@@ -242,7 +242,7 @@ impl Breaker {
 
     /// Doubles the backoff after a failed probe.
     fn extend_backoff(&self, pass: &CallPass, now: Timestamp) {
-        let mut outage = self.lock();
+        let mut outage = self.lock_outage();
         if self.is_current(pass) {
             outage.backoff = outage.backoff.saturating_mul(2);
             self.start_backoff(&mut outage, now);
@@ -252,7 +252,7 @@ impl Breaker {
 
     /// Closes the breaker after a successful probe. Returns `None` if the epoch of the probe has ended.
     fn close(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
-        let outage = self.lock();
+        let outage = self.lock_outage();
         if !self.is_current(pass) {
             return None;
         }

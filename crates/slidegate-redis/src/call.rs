@@ -8,7 +8,7 @@ use slidegate::store::{Charge, CounterId};
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
-use crate::script::{AlgorithmSet, Script, Scripts, is_slot, number};
+use crate::script::{AlgorithmSet, Script, Scripts, algorithm_number, is_slot};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
 /// Maximum cost that a call encodes. No counter has capacity for more units, so higher costs are encoded as this one.
@@ -54,12 +54,12 @@ pub fn build_decide<'s, 'k>(
     let now = now_bytes(now);
     match requests {
         [request] if request.hits.len() == 1 => {
-            build_single(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
+            build_single_hit_call(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
         }
         [request] if request.has_single_key() => {
-            build_group(scripts, now, expiry_margin_s, request)
+            build_group_call(scripts, now, expiry_margin_s, request)
         }
-        _ => build_batch(scripts, now, expiry_margin_s, requests),
+        _ => build_batch_call(scripts, now, expiry_margin_s, requests),
     }
 }
 
@@ -69,7 +69,7 @@ fn now_bytes(now: Option<Timestamp>) -> [u8; 8] {
 }
 
 /// Builds the call that decides a request with one hit.
-fn build_single<'s, 'k>(
+fn build_single_hit_call<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
     expiry_margin_s: u32,
@@ -92,7 +92,7 @@ fn build_single<'s, 'k>(
 }
 
 /// Builds the call that decides one request with several hits, whose counters are in the value of one Redis key.
-fn build_group<'s, 'k>(
+fn build_group_call<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
     expiry_margin_s: u32,
@@ -126,8 +126,8 @@ fn has_default_units(hit: &KeyedHit) -> bool {
 /// Appends an encoded hit with its limit. The hit refers to the first key of the call.
 fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
     let params = hit.limit.params();
-    argument.push(number(&hit.limit.algorithm()));
-    argument.push(admission(hit));
+    argument.push(algorithm_number(&hit.limit.algorithm()));
+    argument.push(admission_byte(hit));
     argument.extend(1_u16.to_le_bytes());
     for number in [hit.tag, params.max, params.extra, expiry_margin_s] {
         argument.extend(number.to_le_bytes());
@@ -140,7 +140,7 @@ fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: 
 }
 
 /// Builds the call that decides several requests of any kind, one after another.
-fn build_batch<'s, 'k>(
+fn build_batch_call<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
     expiry_margin_s: u32,
@@ -165,7 +165,7 @@ fn build_batch<'s, 'k>(
     }
     let mut body = BatchBody::new(requests.len());
     for request in requests {
-        body.push(request, &key_indexes);
+        body.push_request(request, &key_indexes);
     }
     let BatchBody { limits, bytes, .. } = body;
     let mut argument = Vec::with_capacity(12 + 37 * limits.len() + bytes.len());
@@ -175,7 +175,7 @@ fn build_batch<'s, 'k>(
     }
     for hit in limits {
         let params = hit.limit.params();
-        argument.push(number(&hit.limit.algorithm()));
+        argument.push(algorithm_number(&hit.limit.algorithm()));
         for number in [hit.tag, params.max, params.extra, params.max_debt, expiry_margin_s] {
             argument.extend(number.to_le_bytes());
         }
@@ -205,7 +205,7 @@ impl<'k> BatchBody<'k> {
     }
 
     /// Appends an encoded request.
-    fn push(&mut self, request: &'k ScriptRequest, key_indexes: &KeyIndexes<'_>) {
+    fn push_request(&mut self, request: &'k ScriptRequest, key_indexes: &KeyIndexes<'_>) {
         let key_index =
             |hit: &KeyedHit| key_indexes.get(hit.key.as_str()).copied().unwrap_or_default();
         if let Some(hit) = request.single_unit_hit() {
@@ -221,7 +221,7 @@ impl<'k> BatchBody<'k> {
             for units in [hit.cost, hit.required] {
                 self.bytes.extend((units.min(MAX_COST) as u32).to_le_bytes());
             }
-            self.bytes.push(admission(hit));
+            self.bytes.push(admission_byte(hit));
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
         }
     }
@@ -263,7 +263,7 @@ impl<'k> BatchBody<'k> {
 
 /// Encodes the conditions of denial and charge of a hit in one byte: the veto, plus 4 times the charge condition, plus
 /// 16 if the hit is charged even above the limit when it is the only hit of its request.
-fn admission(hit: &KeyedHit) -> u8 {
+fn admission_byte(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,
         Veto::Jointly => 1,
@@ -290,7 +290,7 @@ pub fn key_and_tag(name: &CounterId) -> Option<(&str, u32)> {
 }
 
 /// Returns the index of a key in the list of keys, from 1. Adds the key if it is new.
-fn key_index<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
+fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
     let position = keys.iter().position(|other| *other == key).unwrap_or_else(|| {
         keys.push(key);
         keys.len() - 1
@@ -307,8 +307,8 @@ pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> Scr
         let (algorithm, params) = (charge.limit.algorithm(), charge.limit.params());
         count += 1;
         algorithms = algorithms.with(&algorithm);
-        bytes.push(number(&algorithm));
-        bytes.extend(key_index(&mut keys, key).to_le_bytes());
+        bytes.push(algorithm_number(&algorithm));
+        bytes.extend(find_or_add_key(&mut keys, key).to_le_bytes());
         bytes.extend(tag.to_le_bytes());
         bytes.extend(params.max.to_le_bytes());
         bytes.extend(params.extra.to_le_bytes());
@@ -336,8 +336,8 @@ pub fn build_refund<'s, 'k>(
     for hit in hits {
         let (algorithm, params) = (hit.limit.algorithm(), hit.limit.params());
         algorithms = algorithms.with(&algorithm);
-        argument.push(number(&algorithm));
-        argument.extend(key_index(&mut keys, &hit.key).to_le_bytes());
+        argument.push(algorithm_number(&algorithm));
+        argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
         for number in [hit.tag, params.max, params.extra] {
             argument.extend(number.to_le_bytes());
         }
@@ -354,7 +354,7 @@ pub fn build_reset<'s, 'k>(scripts: &'s Scripts, hits: &[&'k KeyedHit]) -> Scrip
     let mut argument = (hits.len() as u16).to_le_bytes().to_vec();
     for hit in hits {
         argument.push(u8::from(is_slot(&hit.limit.algorithm())));
-        argument.extend(key_index(&mut keys, &hit.key).to_le_bytes());
+        argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
         argument.extend(hit.tag.to_le_bytes());
     }
     ScriptCall { script: scripts.reset(), keys, argument }

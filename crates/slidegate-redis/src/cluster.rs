@@ -22,26 +22,26 @@ use crate::failure::Failure;
 use crate::server::{CallSettings, Server};
 
 /// Number of hash slots of a Redis Cluster.
-const SLOTS: usize = 16_384;
+const SLOT_COUNT: usize = 16_384;
 
 /// Interval at which the map of slots to masters is refreshed while all nodes work.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Interval at which the map of slots to masters is refreshed while a node fails.
-const TROUBLE_REFRESH_INTERVAL: Duration = Duration::from_millis(200);
+const FAILURE_REFRESH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Minimum time between two refreshes of the slot map.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Timeout of a query to a node for the slot map.
-const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+const SLOT_MAP_QUERY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns the hash slot of a key. If the key has a hash tag, which is a non-empty text in its first braces, the slot
 /// depends only on the tag (Redis Cluster specification, "Hash tags").
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
-    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % SLOTS as u16
+    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % SLOT_COUNT as u16
 }
 
 /// A client of a Redis Cluster, which knows the master of each slot.
@@ -73,7 +73,7 @@ struct SlotMap {
 
 impl SlotMap {
     /// Returns the master of a slot, or `None` if the slot has no master.
-    fn master(&self, slot: u16) -> Option<&Arc<Server>> {
+    fn master_of_slot(&self, slot: u16) -> Option<&Arc<Server>> {
         let index = *self.master_by_slot.get(usize::from(slot))?;
         self.masters.get(usize::from(index))
     }
@@ -98,8 +98,10 @@ impl Cluster {
         for seed in &seeds {
             tls_roots.server_source(seed)?;
         }
-        let map =
-            ArcSwap::from_pointee(SlotMap { masters: Vec::new(), master_by_slot: vec![0; SLOTS] });
+        let map = ArcSwap::from_pointee(SlotMap {
+            masters: Vec::new(),
+            master_by_slot: vec![0; SLOT_COUNT],
+        });
         let (servers, refresh_requested) = (Mutex::default(), Notify::new());
         let nodes = Arc::new(ClusterNodes {
             seeds,
@@ -128,7 +130,7 @@ impl Cluster {
             }
         }
         let map = self.nodes.map.load();
-        map.master(slot).cloned().ok_or_else(|| {
+        map.master_of_slot(slot).cloned().ok_or_else(|| {
             self.request_refresh();
             unavailable(format!("no node of the Cluster has slot {slot}"))
         })
@@ -164,7 +166,7 @@ impl Cluster {
 
     /// Returns `true` if the circuit breaker of the master of a slot is open, or if the slot has no master.
     pub fn is_breaker_open_for_slot(&self, slot: u16) -> bool {
-        self.nodes.map.load().master(slot).is_none_or(|master| master.is_breaker_open())
+        self.nodes.map.load().master_of_slot(slot).is_none_or(|master| master.is_breaker_open())
     }
 }
 
@@ -199,7 +201,7 @@ async fn refresh_map_periodically(
         sleep(MIN_REFRESH_INTERVAL).await;
         let map = nodes.map.load_full();
         let is_healthy = is_refreshed && !map.masters.iter().any(|master| master.is_breaker_open());
-        let interval = if is_healthy { REFRESH_INTERVAL } else { TROUBLE_REFRESH_INTERVAL };
+        let interval = if is_healthy { REFRESH_INTERVAL } else { FAILURE_REFRESH_INTERVAL };
         let _ = timeout(interval, nodes.refresh_requested.notified()).await;
     }
 }
@@ -212,7 +214,7 @@ impl ClusterNodes {
         fastrand::shuffle(&mut known);
         let known = known.iter().filter_map(|address| self.connection_info(address));
         for connection_info in known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>() {
-            match timeout(NODE_TIMEOUT, self.fetch_ranges(&connection_info)).await {
+            match timeout(SLOT_MAP_QUERY_TIMEOUT, self.fetch_ranges(&connection_info)).await {
                 Ok(Ok(ranges)) if !ranges.is_empty() => {
                     self.update_map(&ranges);
                     return true;
@@ -228,7 +230,8 @@ impl ClusterNodes {
     /// Queries a node for the slot map. Returns the ranges of slots that have a master.
     async fn fetch_ranges(&self, connection_info: &ConnectionInfo) -> RedisResult<Vec<SlotRange>> {
         let client: Client = self.tls_roots.client(connection_info)?;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(NODE_TIMEOUT));
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(SLOT_MAP_QUERY_TIMEOUT));
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let response: Value =
             redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
@@ -238,7 +241,7 @@ impl ClusterNodes {
     /// Replaces the slot map, and removes the servers that are no longer masters.
     fn update_map(&self, ranges: &[SlotRange]) {
         let mut addresses: Vec<&str> = Vec::new();
-        let (mut masters, mut master_by_slot) = (Vec::new(), vec![u16::MAX; SLOTS]);
+        let (mut masters, mut master_by_slot) = (Vec::new(), vec![u16::MAX; SLOT_COUNT]);
         for range in ranges {
             let index = addresses.iter().position(|address| *address == range.master);
             let index = index.or_else(|| {
@@ -299,7 +302,8 @@ fn parse_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
             host if host.contains(':') => format!("[{host}]"),
             host => host.to_owned(),
         };
-        let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOTS);
+        let slot =
+            |slot: i64| u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT);
         let (first, last) = (slot(*first)?, slot(*last)?);
         let port = u16::try_from(*port).ok()?;
         (first <= last).then(|| SlotRange { first, last, master: format!("{host}:{port}") })

@@ -98,7 +98,7 @@ pub enum ConnectError {
 /// A shared connection that reconnects when it is lost.
 #[derive(Debug)]
 pub struct ReconnectingConnection {
-    current: watch::Receiver<State>,
+    current: watch::Receiver<ConnectionState>,
     /// Whether a connection has ever been established.
     was_connected: Arc<AtomicBool>,
     /// The highest sequence number of a connection that was reported as lost. The background task replaces a connection
@@ -108,7 +108,7 @@ pub struct ReconnectingConnection {
 }
 
 /// The current connection, or the reason why there is none.
-type State = Result<ConnectionHandle, String>;
+type ConnectionState = Result<ConnectionHandle, String>;
 
 /// A connection and its sequence number.
 #[derive(Clone, Debug)]
@@ -285,7 +285,7 @@ impl ConnectionSource {
     }
 
     /// Waits until the Sentinels name another master. Waits forever if the source is one server.
-    async fn master_changed(&mut self) {
+    async fn wait_for_master_change(&mut self) {
         match self {
             Self::Server(_) => std::future::pending().await,
             Self::Sentinel(sentinels) => loop {
@@ -301,7 +301,7 @@ impl ConnectionSource {
 /// Connects, and reconnects whenever the connection is lost, until the [`ReconnectingConnection`] is dropped.
 async fn maintain_connection(
     mut source: ConnectionSource,
-    publish: watch::Sender<State>,
+    publish: watch::Sender<ConnectionState>,
     mut lost: watch::Receiver<u64>,
     on_reconnect: impl Fn(),
 ) {
@@ -327,7 +327,7 @@ async fn maintain_connection(
                             return;
                         }
                     }
-                    () = source.master_changed() => tracing::info!("the Sentinels name another Redis master"),
+                    () = source.wait_for_master_change() => tracing::info!("the Sentinels name another Redis master"),
                 }
                 publish.send_modify(|state| *state = Err("the connection was lost".to_owned()));
             }
@@ -348,7 +348,7 @@ async fn maintain_connection(
 /// Logs the error of a failed connection attempt and publishes it as the current state. The error is logged as a
 /// warning only if the server has rejected the connection: a wrong password would otherwise become visible only with
 /// the first request. The circuit breaker reports an unreachable server.
-fn report_connect_error(error: &RedisError, publish: &watch::Sender<State>) {
+fn report_connect_error(error: &RedisError, publish: &watch::Sender<ConnectionState>) {
     let last_error = error.to_string();
     let is_known = publish.borrow().as_ref().is_err_and(|known| *known == last_error);
     let is_rejection =

@@ -153,7 +153,7 @@ impl DenyCache {
 
     /// Looks up whether the cache has a denial for a hit at time `now`.
     pub fn lookup(&self, hit: &KeyedHit, now: Timestamp) -> CacheLookup {
-        let counter = self.counter(&hit.key, hit.tag);
+        let counter = self.counter_hash(&hit.key, hit.tag);
         let Some(entry) = self.entries.get(&counter) else {
             return CacheLookup::Missing;
         };
@@ -181,7 +181,7 @@ impl DenyCache {
 
     /// Returns the version of a hit's counter. The caller takes the version before it sends a call.
     pub fn version(&self, hit: &KeyedHit) -> CacheVersion {
-        self.version_of_counter(self.counter(&hit.key, hit.tag))
+        self.version_of_counter(self.counter_hash(&hit.key, hit.tag))
     }
 
     /// Returns the version of a counter.
@@ -194,7 +194,7 @@ impl DenyCache {
     /// call.
     pub fn begin_charges(&self, hits: &[KeyedHit]) -> PendingCharges<'_> {
         let pending = |hit: &KeyedHit| {
-            let counter = self.counter(&hit.key, hit.tag);
+            let counter = self.counter_hash(&hit.key, hit.tag);
             let units = if hit.sample == 1 { effective_units(hit.cost) } else { 0 };
             PendingCharge { counter, version: self.version_of_counter(counter), units }
         };
@@ -216,7 +216,7 @@ impl DenyCache {
         if ttl.is_zero() {
             return;
         }
-        let counter = self.counter(&hit.key, hit.tag);
+        let counter = self.counter_hash(&hit.key, hit.tag);
         let version =
             CacheVersion { charged_units: version.charged_units.wrapping_add(charged), ..version };
         let mut denials: SmallVec<[Denial; 1]> = match self.entries.get(&counter) {
@@ -228,7 +228,7 @@ impl DenyCache {
             hit.sample > 1 || other.fits_at.is_none_or(|at| at > report.received_at)
         };
         denials.retain(|other| Some(other.required) != denied && is_relevant(other));
-        if let Some(denial) = denied.and_then(|required| report.denial(hit, required, ttl)) {
+        if let Some(denial) = denied.and_then(|required| report.to_denial(hit, required, ttl)) {
             denials.truncate(MAX_COSTS - 1);
             denials.push(denial);
         }
@@ -236,11 +236,11 @@ impl DenyCache {
         let expires_at = sent_at.after(ttl);
         let entry =
             CounterEntry { limit: hit.limit, version, remaining, sent_at, expires_at, denials };
-        self.insert(counter, entry, version);
+        self.insert_entry(counter, entry, version);
     }
 
     /// Inserts an entry, unless the counter has been invalidated since `version`.
-    fn insert(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
+    fn insert_entry(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
         self.entries.insert(counter, entry);
         if self.invalidations_of(counter).load(Ordering::Acquire) != version.invalidation_count {
             self.entries.remove(&counter);
@@ -249,14 +249,14 @@ impl DenyCache {
 
     /// Removes the entry of a counter. Replies to calls that are in flight will not be recorded.
     pub fn invalidate(&self, key: &str, tag: u32) {
-        let counter = self.counter(key, tag);
+        let counter = self.counter_hash(key, tag);
         self.invalidations_of(counter).fetch_add(1, Ordering::AcqRel);
         self.add_charged_units(counter, 1);
         self.entries.remove(&counter);
     }
 
     /// Returns the hash that identifies a counter.
-    fn counter(&self, key: &str, tag: u32) -> u64 {
+    fn counter_hash(&self, key: &str, tag: u32) -> u64 {
         self.secret.hash_one((key, tag))
     }
 
@@ -303,7 +303,7 @@ impl DenialReport {
     /// Returns the cached denial for a number of required units, or `None` if the remaining units may change before the
     /// required units fit. They do not change if exactly one unit is missing, or if the required units never fit and
     /// all units are free. For a sampled rule, always returns a denial, because its figures are estimates.
-    fn denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
+    fn to_denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
         let is_exact = match self.retry_after {
             Some(_) => required == self.remaining.saturating_add(1),
             None => self.remaining == hit.limit.capacity(),
@@ -363,13 +363,13 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn keyed_hit(limit: &Limit, cost: u64) -> KeyedHit {
+    fn new_keyed_hit(limit: &Limit, cost: u64) -> KeyedHit {
         let scope = Scope::new("domain", "rule", "limit", &["client"]);
         let key = Key::new(&scope, &[Value::Text("ann")]);
         RedisKeyspace::new(&Settings::default()).keyed_hit(&Hit::new(key, limit, cost))
     }
 
-    fn denied(wait: Duration) -> DenialReport {
+    fn denial_report(wait: Duration) -> DenialReport {
         let (retry_after, reset_after) = (Some(wait), wait);
         DenialReport { sent_at: NOW, received_at: NOW, retry_after, reset_after, remaining: 0 }
     }
@@ -378,20 +378,20 @@ mod tests {
     fn denial_from_before_invalidation_is_not_kept() {
         let cache = DenyCache::new(MINUTE);
         let limit: Limit = "10/min".parse().unwrap();
-        let sampled = |cost| KeyedHit { sample: 2, ..keyed_hit(&limit, cost) };
+        let sampled = |cost| KeyedHit { sample: 2, ..new_keyed_hit(&limit, cost) };
         let (stale, fresh) = (sampled(10), sampled(11));
         let before = cache.version(&stale);
         cache.invalidate(&stale.key, stale.tag);
         // A reply to a call from before the invalidation was recorded, and its removal has not happened yet.
-        let counter = cache.counter(&stale.key, stale.tag);
+        let counter = cache.counter_hash(&stale.key, stale.tag);
         let version = cache.version(&stale);
-        cache.record(&stale, Some(10), &denied(MINUTE), version, 0);
+        cache.record(&stale, Some(10), &denial_report(MINUTE), version, 0);
         let mut entry = cache.entries.get(&counter).unwrap();
         entry.version = before;
         cache.entries.insert(counter, entry);
 
         let version = cache.version(&fresh);
-        cache.record(&fresh, Some(11), &denied(MINUTE), version, 0);
+        cache.record(&fresh, Some(11), &denial_report(MINUTE), version, 0);
         assert_eq!(cache.lookup(&stale, NOW), CacheLookup::Missing);
         assert!(matches!(cache.lookup(&fresh, NOW), CacheLookup::Denied(_)));
     }

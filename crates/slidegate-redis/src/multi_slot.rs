@@ -81,7 +81,7 @@ impl SlotPart {
 }
 
 /// Evaluates all parts of a request without charging. Returns the outcomes in the order of the request's hits.
-pub async fn peek(
+pub async fn peek_parts(
     topology: &Topology,
     parts: &[SlotPart],
     deadline: Instant,
@@ -96,13 +96,13 @@ pub async fn peek(
 /// Charges all parts of a request if the request is admitted, otherwise only the hits that are always charged.
 ///
 /// `revert_deadline` returns the deadline for reverting charges, if that is necessary.
-pub async fn take(
+pub async fn take_parts(
     topology: &Topology,
     parts: &[SlotPart],
     deadline: Instant,
     revert_deadline: impl Fn() -> Instant,
 ) -> Result<ChargeResult, StoreError> {
-    let mut outcomes = peek(topology, parts, deadline).await?;
+    let mut outcomes = peek_parts(topology, parts, deadline).await?;
     let are_admitted = |outcomes: &Outcomes| {
         let vetoes = parts.iter().flat_map(SlotPart::vetoes);
         is_admitted(vetoes.map(|(index, veto)| (veto, outcomes[index].fits())))

@@ -20,7 +20,7 @@ const REFUND: &str = include_str!("../lua/refund.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
 
 /// Number of possible sets of algorithms.
-const SET_COUNT: usize = 1 << Algorithm::ALL.len();
+const ALGORITHM_SET_COUNT: usize = 1 << Algorithm::ALL.len();
 
 /// The Lua files of an algorithm. Each does the same as the Rust file of that name in `slidegate/src/algorithm/`.
 struct AlgorithmScripts {
@@ -59,7 +59,7 @@ pub fn is_slot(algorithm: &Algorithm) -> bool {
 }
 
 /// Returns the number that identifies an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
-pub fn number(algorithm: &Algorithm) -> u8 {
+pub fn algorithm_number(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::SlidingLog => 1,
         Algorithm::SlidingBuckets { .. } => 2,
@@ -76,11 +76,11 @@ pub struct AlgorithmSet(u8);
 impl AlgorithmSet {
     /// Returns the set with one more algorithm.
     pub fn with(self, algorithm: &Algorithm) -> Self {
-        Self(self.0 | 1 << (number(algorithm) - 1))
+        Self(self.0 | 1 << (algorithm_number(algorithm) - 1))
     }
 
     /// Returns the algorithms in the order of their numbers.
-    fn all(self) -> impl Iterator<Item = Algorithm> {
+    fn algorithms(self) -> impl Iterator<Item = Algorithm> {
         Algorithm::ALL.into_iter().filter(move |algorithm| self.with(algorithm) == self)
     }
 }
@@ -114,10 +114,10 @@ impl Script {
 #[derive(Debug)]
 pub struct Scripts {
     single: [OnceLock<Script>; Algorithm::ALL.len()],
-    group: [OnceLock<Script>; SET_COUNT],
-    batch: [OnceLock<Script>; SET_COUNT],
-    revert: [OnceLock<Script>; SET_COUNT],
-    refund: [OnceLock<Script>; SET_COUNT],
+    group: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    revert: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    refund: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     reset: OnceLock<Script>,
 }
 
@@ -125,17 +125,17 @@ impl Scripts {
     pub fn new() -> Self {
         Self {
             single: [const { OnceLock::new() }; Algorithm::ALL.len()],
-            group: [const { OnceLock::new() }; SET_COUNT],
-            batch: [const { OnceLock::new() }; SET_COUNT],
-            revert: [const { OnceLock::new() }; SET_COUNT],
-            refund: [const { OnceLock::new() }; SET_COUNT],
+            group: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            revert: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            refund: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             reset: OnceLock::new(),
         }
     }
 
     /// Returns the script that decides one hit.
     pub fn single(&self, algorithm: &Algorithm) -> &Script {
-        self.single[usize::from(number(algorithm)) - 1].get_or_init(|| {
+        self.single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
             let AlgorithmScripts { decide, is_slot, .. } = scripts_of(algorithm);
             Script::new([BASE, decide, if is_slot { SINGLE_SLOT } else { SINGLE_KEY }].join("\n"))
         })
@@ -143,22 +143,26 @@ impl Scripts {
 
     /// Returns the script that decides one request with several hits, whose states share one Redis value.
     pub fn group(&self, set: AlgorithmSet) -> &Script {
-        self.group[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Decide, GROUP))
+        self.group[usize::from(set.0)]
+            .get_or_init(|| compose_script(set, ScriptKind::Decide, GROUP))
     }
 
     /// Returns the script that decides several requests of any kind, one after another.
     pub fn batch(&self, set: AlgorithmSet) -> &Script {
-        self.batch[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Decide, BATCH))
+        self.batch[usize::from(set.0)]
+            .get_or_init(|| compose_script(set, ScriptKind::Decide, BATCH))
     }
 
     /// Returns the script that reverts charges.
     pub fn revert(&self, set: AlgorithmSet) -> &Script {
-        self.revert[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Revert, REVERT))
+        self.revert[usize::from(set.0)]
+            .get_or_init(|| compose_script(set, ScriptKind::Revert, REVERT))
     }
 
     /// Returns the script that subtracts units from counters.
     pub fn refund(&self, set: AlgorithmSet) -> &Script {
-        self.refund[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Refund, REFUND))
+        self.refund[usize::from(set.0)]
+            .get_or_init(|| compose_script(set, ScriptKind::Refund, REFUND))
     }
 
     /// Returns the script that deletes counters.
@@ -177,13 +181,13 @@ enum ScriptKind {
 
 /// Composes a script from the functions of a set of algorithms and a driver. The driver finds the functions in a table
 /// by algorithm number.
-fn compose(set: AlgorithmSet, kind: ScriptKind, driver: &str) -> Script {
+fn compose_script(set: AlgorithmSet, kind: ScriptKind, driver: &str) -> Script {
     let mut text = [BASE, SLOTS, "local key_functions, slot_functions = {}, {}\n"].join("\n");
     if kind == ScriptKind::Refund {
         text.push_str("local refund_functions = {}\n");
     }
-    for algorithm in set.all() {
-        let (scripts, number) = (scripts_of(&algorithm), number(&algorithm));
+    for algorithm in set.algorithms() {
+        let (scripts, number) = (scripts_of(&algorithm), algorithm_number(&algorithm));
         let table = if scripts.is_slot { "slot_functions" } else { "key_functions" };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.
@@ -208,7 +212,7 @@ mod tests {
     #[test]
     fn algorithm_number_matches_position() {
         for (position, algorithm) in (1..).zip(&Algorithm::ALL) {
-            assert_eq!(number(algorithm), position);
+            assert_eq!(algorithm_number(algorithm), position);
         }
     }
 }

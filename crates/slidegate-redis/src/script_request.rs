@@ -128,7 +128,7 @@ impl RedisKeyspace {
         let sample = hit.key.redis().map_or(1, |options| options.sample().get());
         KeyedHit {
             key: self.key(hit),
-            tag: tag(hit),
+            tag: limit_tag(hit),
             limit: *hit.key.share().unwrap_or(hit.limit),
             cost: hit.cost.saturating_mul(sample.into()),
             // A hit that charges nothing does not represent other requests.
@@ -168,10 +168,10 @@ impl RedisKeyspace {
 }
 
 /// Returns the tag of a hit's limit: a hash that identifies the limit within a shared Redis value.
-fn tag(hit: &Hit<'_>) -> u32 {
+fn limit_tag(hit: &Hit<'_>) -> u32 {
     /// A hasher for FNV-1a with 32 bits.
-    struct Fnv(u32);
-    impl Write for Fnv {
+    struct Fnv1aHasher(u32);
+    impl Write for Fnv1aHasher {
         fn write_str(&mut self, text: &str) -> std::fmt::Result {
             self.0 = text
                 .bytes()
@@ -179,7 +179,7 @@ fn tag(hit: &Hit<'_>) -> u32 {
             Ok(())
         }
     }
-    let mut hash = Fnv(0x811c_9dc5);
+    let mut hash = Fnv1aHasher(0x811c_9dc5);
     // Writing into a hasher cannot fail.
     let _ = write!(hash, "{}:{}", hit.key.limit(), hit.limit.shape_text());
     hash.0

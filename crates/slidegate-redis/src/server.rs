@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// Returns the name of the server for log messages.
-    fn name(&self) -> String {
+    fn log_name(&self) -> String {
         match &*self.address {
             "" => "Redis".to_owned(),
             address => format!("Redis at {address}"),
@@ -195,7 +195,7 @@ impl Server {
     }
 
     /// Runs a maintenance operation in its own call, which it shares with no other request.
-    pub async fn run(
+    pub async fn run_maintenance(
         &self,
         operation: &MaintenanceOp<'_>,
         is_asking: bool,
@@ -205,8 +205,8 @@ impl Server {
         let call_future = async {
             let handle = self.connection().await?;
             let call = operation.call(&self.scripts, self.call_settings.clocks.counting_now());
-            let value = self.query(&call, is_asking, &handle, &sent).await?;
-            let reply = bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
+            let value = self.run_script(&call, is_asking, &handle, &sent).await?;
+            let reply = string_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
             reply.ok_or_else(|| self.malformed_reply(&handle))
         };
         self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await
@@ -239,9 +239,9 @@ impl Server {
         }
         match (change, server_error) {
             (Some(change @ StateChange::Opened(_)), Some(error)) => {
-                tracing::warn!(%error, "{}: {change}", self.name());
+                tracing::warn!(%error, "{}: {change}", self.log_name());
             }
-            (Some(change), _) => tracing::info!("{}: {change}", self.name()),
+            (Some(change), _) => tracing::info!("{}: {change}", self.log_name()),
             (None, _) => {}
         }
         reply
@@ -379,14 +379,15 @@ impl Server {
         let sent_at = clocks.local_now();
         let call =
             call::build_decide(&self.scripts, clocks.counting_now(), *expiry_margin_s, requests);
-        let value = self.query(&call, batch_key.is_asking, &handle, sent).await?;
-        let replies = decode_all(requests, &value).ok_or_else(|| self.malformed_reply(&handle))?;
+        let value = self.run_script(&call, batch_key.is_asking, &handle, sent).await?;
+        let replies =
+            decode_replies(requests, &value).ok_or_else(|| self.malformed_reply(&handle))?;
         Ok((replies, sent_at))
     }
 
     /// Sends `EVALSHA`, and then `EVAL` with the source text if Redis does not know the script. If concurrent calls
     /// find that the script is missing, one of them sends the text and the others wait for it.
-    async fn query(
+    async fn run_script(
         &self,
         call: &ScriptCall<'_, '_>,
         is_asking: bool,
@@ -398,7 +399,7 @@ impl Server {
         loop {
             let loads = script.loads();
             sent.set(true);
-            match query(&evalsha, is_asking, handle).await {
+            match send_command(&evalsha, is_asking, handle).await {
                 // Nothing was charged.
                 Err(error) if is_no_script(&error) => sent.set(false),
                 reply => return reply.map_err(|error| self.classify_error(&error, handle)),
@@ -408,7 +409,7 @@ impl Server {
                 continue;
             }
             sent.set(true);
-            let reply = query(&call.command("EVAL", &script.text), is_asking, handle).await;
+            let reply = send_command(&call.command("EVAL", &script.text), is_asking, handle).await;
             script.loads.fetch_add(1, Ordering::Release);
             drop(loading);
             return reply.map_err(|error| self.classify_error(&error, handle));
@@ -439,7 +440,11 @@ impl Server {
 
 /// Sends a command. If `is_asking` is set, `ASKING` precedes the command, because the slot is being migrated to the
 /// server.
-async fn query(command: &Cmd, is_asking: bool, handle: &ConnectionHandle) -> RedisResult<Value> {
+async fn send_command(
+    command: &Cmd,
+    is_asking: bool,
+    handle: &ConnectionHandle,
+) -> RedisResult<Value> {
     let mut connection = handle.connection.clone();
     if !is_asking {
         return command.query_async(&mut connection).await;
@@ -452,11 +457,11 @@ async fn query(command: &Cmd, is_asking: bool, handle: &ConnectionHandle) -> Red
 
 /// Decodes a value into the replies to several requests. A reply is an error if a key of its request has a value of the
 /// wrong type. Returns `None` if the value is malformed.
-fn decode_all(
+fn decode_replies(
     requests: &[&ScriptRequest],
     value: &Value,
 ) -> Option<Vec<Result<ScriptReply, DecodeError>>> {
-    let mut rest = bytes(value)?;
+    let mut rest = string_bytes(value)?;
     let mut replies = Vec::with_capacity(requests.len());
     for request in requests {
         let (reply, others) = rest.split_at_checked(HIT_REPLY_BYTES * request.hits.len())?;
@@ -484,7 +489,7 @@ fn is_no_script(error: &RedisError) -> bool {
 }
 
 /// Returns the bytes of a string reply, or `None` for a reply of another type.
-fn bytes(value: &Value) -> Option<&[u8]> {
+fn string_bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
         _ => None,

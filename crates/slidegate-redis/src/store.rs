@@ -31,12 +31,12 @@ use crate::topology::Topology;
 
 /// A store with counters in Redis: in one server, in the master that Sentinels name, or in a Cluster.
 pub struct RedisStore {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
     settings: Settings,
 }
 
 /// The part of a store that is shared with background tasks.
-struct Inner {
+struct StoreInner {
     keyspace: RedisKeyspace,
     topology: Topology,
     deny_cache: DenyCache,
@@ -80,12 +80,12 @@ impl RedisStore {
         };
         let tls_roots = TlsRoots::from_file(settings.ca_file.as_deref())?;
         let topology = match address.target() {
-            Target::Server(info) => {
-                tls_roots.server_source(&info).map(|source| single_server(source, call_settings))
-            }
+            Target::Server(info) => tls_roots
+                .server_source(&info)
+                .map(|source| new_single_server_topology(source, call_settings)),
             Target::Sentinel(target) => tls_roots
                 .sentinel_source(&target)
-                .map(|source| single_server(source, call_settings)),
+                .map(|source| new_single_server_topology(source, call_settings)),
             Target::Cluster(seeds) => {
                 Cluster::open(seeds, tls_roots, call_settings).map(Topology::Cluster)
             }
@@ -96,7 +96,7 @@ impl RedisStore {
                 ConnectError::Client { address: address.to_string(), message: error.to_string() }
             }
         })?;
-        let inner = Inner {
+        let inner = StoreInner {
             keyspace,
             topology,
             deny_cache: DenyCache::new(settings.deny_cache_ttl),
@@ -135,7 +135,7 @@ impl RedisStore {
 }
 
 /// Creates the topology of a single server.
-fn single_server(
+fn new_single_server_topology(
     source: crate::connect::ConnectionSource,
     call_settings: CallSettings,
 ) -> Topology {
@@ -164,7 +164,7 @@ fn check_hit_count(hits: &[Hit<'_>]) -> Result<(), StoreError> {
 /// Hits with their Redis keys.
 type Hits = SmallVec<[KeyedHit; 1]>;
 
-impl Inner {
+impl StoreInner {
     /// Returns the deadline of a request that arrives now.
     fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
@@ -187,11 +187,11 @@ impl Inner {
                 // Its slots are called twice, so no other request may be in flight in them.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
-                results.push((index, self.take(hits).await));
+                results.push((index, self.take_request(hits).await));
                 continue;
             }
             leader = leader.or_else(|| self.topology.try_hold());
-            let mut future = Box::pin(async move { (index, self.take(hits).await) });
+            let mut future = Box::pin(async move { (index, self.take_request(hits).await) });
             // Polled once, so that it is enqueued before the next request.
             match poll_immediate(&mut future).await {
                 Some(result) => results.push(result),
@@ -205,13 +205,13 @@ impl Inner {
     }
 
     /// Decides and charges a request. A denial is served from the denial cache if possible; otherwise Redis is called.
-    async fn take(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
+    async fn take_request(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
         if hits.is_empty() {
             return Ok(empty_result());
         }
         // With an open breaker the request must fail, even if the cache has a denial.
         if hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key)) {
-            return self.charge(hits).await;
+            return self.charge_in_redis(hits).await;
         }
         if let Some(denial) = self.cached_denial(&hits) {
             self.deny_cache_hits.fetch_add(1, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Inner {
         if hits.iter().any(|hit| hit.sample > 1) {
             return self.charge_sampled(hits).await;
         }
-        self.charge(hits).await
+        self.charge_in_redis(hits).await
     }
 
     /// Returns a denial from the [`deny_cache`](crate::deny_cache), or `None` if Redis must decide. Redis must decide
@@ -261,7 +261,7 @@ impl Inner {
     }
 
     /// Decides and charges a request with calls to Redis.
-    async fn charge(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
+    async fn charge_in_redis(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
         let request = ScriptRequest { mode: ScriptMode::Take, hits };
         match self.single_slot(&request.hits) {
             Some(slot) => self.charge_one_slot(slot, request).await.map_err(Failure::into_error),
@@ -273,9 +273,10 @@ impl Inner {
                     let pending_charges = this.deny_cache.begin_charges(&request.hits);
                     let parts = split_by_slot(&this.topology, request);
                     let deadline = this.deadline();
-                    let result =
-                        multi_slot::take(&this.topology, &parts, deadline, || this.deadline())
-                            .await;
+                    let result = multi_slot::take_parts(&this.topology, &parts, deadline, || {
+                        this.deadline()
+                    })
+                    .await;
                     // Also after a denial: hits may have been charged and reverted.
                     drop(pending_charges);
                     let result = result?;
@@ -364,7 +365,7 @@ impl Inner {
             }
             None if request.hits.is_empty() => Ok(Outcomes::new()),
             None => {
-                multi_slot::peek(
+                multi_slot::peek_parts(
                     &self.topology,
                     &split_by_slot(&self.topology, request),
                     self.deadline(),
@@ -427,7 +428,7 @@ impl Store for RedisStore {
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         check_hit_count(hits)?;
-        self.inner.take(self.inner.keyed_hits(hits)).await
+        self.inner.take_request(self.inner.keyed_hits(hits)).await
     }
 
     async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {

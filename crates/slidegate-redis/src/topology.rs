@@ -75,7 +75,7 @@ impl Topology {
         request: &Arc<ScriptRequest>,
         deadline: Instant,
     ) -> ScriptResult {
-        self.send(slot, deadline, |target| async move {
+        self.send_to_slot(slot, deadline, |target| async move {
             target.server.decide(target.batch_key, request, deadline).await
         })
         .await
@@ -83,14 +83,14 @@ impl Topology {
 
     /// Runs a maintenance operation (revert, refund or reset) on keys that are all in `slot`, by `deadline` at the
     /// latest.
-    pub async fn run(
+    pub async fn run_maintenance(
         &self,
         slot: u16,
         operation: &MaintenanceOp<'_>,
         deadline: Instant,
     ) -> Result<ScriptReply, Failure> {
-        self.send(slot, deadline, |target| async move {
-            target.server.run(operation, target.batch_key.is_asking, deadline).await
+        self.send_to_slot(slot, deadline, |target| async move {
+            target.server.run_maintenance(operation, target.batch_key.is_asking, deadline).await
         })
         .await
     }
@@ -106,7 +106,7 @@ impl Topology {
 
     /// Sends a call to the server that has the slot and follows redirections. A redirected call has charged nothing, so
     /// it can be sent again.
-    async fn send<T, F>(
+    async fn send_to_slot<T, F>(
         &self,
         slot: u16,
         deadline: Instant,

@@ -7,8 +7,8 @@
 
 mod scale {
     mod cluster;
-    mod crowd;
-    mod ledger;
+    mod load;
+    mod load_result;
     mod sentinel;
 }
 mod server;

@@ -78,7 +78,7 @@ impl FailureTracker {
 
 impl Window {
     const COUNT_BITS: u32 = 20;
-    const MAX: u32 = (1 << Self::COUNT_BITS) - 1;
+    const MAX_COUNT: u32 = (1 << Self::COUNT_BITS) - 1;
     const NUMBER_BITS: u32 = 64 - 2 * Self::COUNT_BITS;
 
     /// Returns a copy of the window with one more call. If this window has ended, the copy is a new window with only
@@ -88,7 +88,7 @@ impl Window {
         let Self { calls, failed: before, .. } =
             if number == self.number { self } else { Self { number, calls: 0, failed: 0 } };
         // Only the first million calls of a window count.
-        if calls == Self::MAX {
+        if calls == Self::MAX_COUNT {
             return self;
         }
         Self { number, calls: calls + 1, failed: before + failed }
@@ -104,7 +104,7 @@ impl Window {
 
     /// Unpacks a window from 64 bits.
     fn unpack(packed: u64) -> Self {
-        let count = |packed: u64| packed as u32 & Self::MAX;
+        let count = |packed: u64| packed as u32 & Self::MAX_COUNT;
         Self {
             number: packed >> (2 * Self::COUNT_BITS),
             calls: count(packed >> Self::COUNT_BITS),

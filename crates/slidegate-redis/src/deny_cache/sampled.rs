@@ -25,7 +25,7 @@ impl DenyCache {
     /// another limit denied the request, the next hit is sent as a probe.
     pub fn record_fit(&self, hit: &KeyedHit, is_charged: bool) {
         match is_charged {
-            true if self.entries.get(&self.counter(&hit.key, hit.tag)).is_some() => {
+            true if self.entries.get(&self.counter_hash(&hit.key, hit.tag)).is_some() => {
                 self.invalidate(&hit.key, hit.tag);
             }
             true => {}
@@ -54,14 +54,14 @@ impl DenyCache {
 
     /// Updates the cached denial of a hit's cost, if the cache has one.
     fn update_denial(&self, hit: &KeyedHit, update: impl FnOnce(&mut Denial)) {
-        let counter = self.counter(&hit.key, hit.tag);
+        let counter = self.counter_hash(&hit.key, hit.tag);
         let version = self.version(hit);
         let Some(mut entry) = self.entries.get(&counter) else { return };
         if let Some(denial) =
             entry.denials.iter_mut().find(|denial| denial.required == hit.required)
         {
             update(denial);
-            self.insert(counter, entry, version);
+            self.insert_entry(counter, entry, version);
         }
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
-use super::{Hits, Inner, empty_result};
+use super::{Hits, StoreInner, empty_result};
 use crate::deny_cache::{CacheLookup, CacheVersion};
 use crate::script_request::KeyedHit;
 
-impl Inner {
+impl StoreInner {
     /// Charges the hits that must be sent or are selected at random; the other hits pass without a call. A hit must be
     /// sent if its rule is not sampled, if its cost is 0, or if it follows a denial that has expired.
     pub(super) async fn charge_sampled(
@@ -36,8 +36,11 @@ impl Inner {
             .filter(|(_, is_sent)| **is_sent)
             .map(|(hit, _)| hit)
             .collect();
-        let result =
-            if sent_hits.is_empty() { empty_result() } else { self.charge(sent_hits).await? };
+        let result = if sent_hits.is_empty() {
+            empty_result()
+        } else {
+            self.charge_in_redis(sent_hits).await?
+        };
         let mut outcomes = result.outcomes.into_iter();
         let outcome = |is_sent: &bool| match is_sent {
             true => outcomes.next().unwrap_or_else(Outcome::unknown),

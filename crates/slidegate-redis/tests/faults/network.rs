@@ -9,16 +9,16 @@ use slidegate::{
 };
 use slidegate_redis::{RedisStore, Settings};
 
-use super::load::{RECOVERY, TIMEOUT, Trial, patient};
+use super::load::{FaultTrial, MAX_RECOVERY_TIME, STORE_TIMEOUT, patient_settings};
 use crate::proxy::{Proxy, ReplyFault};
 use crate::server::{LONG, Redis, poll_until};
 
 /// Injects each of these faults into many replies under load. Checks that decisions degrade during the fault and
 /// recover after it.
-async fn corrupted(faults: &[ReplyFault]) {
+async fn check_recovery_from(faults: &[ReplyFault]) {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
-    let trial = Trial::begin(&proxy.address()).await;
+    let trial = FaultTrial::begin(&proxy.address()).await;
     for &fault in faults {
         proxy.set_fault(fault);
         let before = proxy.corrupted();
@@ -31,18 +31,18 @@ async fn corrupted(faults: &[ReplyFault]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_and_lost_replies_degrade() {
-    corrupted(&[ReplyFault::Delay(3 * TIMEOUT), ReplyFault::Drop]).await;
+async fn late_and_lost_replies_degrade_decisions() {
+    check_recovery_from(&[ReplyFault::Delay(3 * STORE_TIMEOUT), ReplyFault::Drop]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connection_cut_within_reply_degrades() {
-    corrupted(&[ReplyFault::Cut]).await;
+async fn connection_cut_within_reply_degrades_decisions() {
+    check_recovery_from(&[ReplyFault::Cut]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn corrupt_replies_degrade() {
-    corrupted(&[
+async fn corrupt_replies_degrade_decisions() {
+    check_recovery_from(&[
         ReplyFault::Flip,
         ReplyFault::Shorten,
         ReplyFault::Insert(b"\0\xff no reply\r\n"),
@@ -52,10 +52,10 @@ async fn corrupt_replies_degrade() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn huge_reply_lengths_degrade() {
+async fn huge_reply_lengths_degrade_decisions() {
     // Complete replies to no request are not tested: later replies would be assigned to the wrong requests, and no
     // network does that.
-    corrupted(&[
+    check_recovery_from(&[
         ReplyFault::Insert(b"*2000000000\r\n"),
         ReplyFault::Insert(b"*1\r\n*1\r\n*1\r\n*1\r\n"),
     ])
@@ -83,7 +83,7 @@ impl SingleCounter {
         Hit::new(key, &self.limit, 1)
     }
 
-    async fn charged(&self) -> u64 {
+    async fn charged_units(&self) -> u64 {
         100_000 - self.store.peek(&[self.hit()]).await.unwrap()[0].remaining()
     }
 }
@@ -112,9 +112,10 @@ async fn possible_charge_is_never_repeated() {
     let proxy = Proxy::start(redis.port()).await;
     let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
     let proxied = SingleCounter::open(&proxy.address(), settings);
-    let direct = SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient() });
+    let direct =
+        SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient_settings() });
     let mut tally = ChargeTally::default();
-    poll_until("the store responds", RECOVERY, async || {
+    poll_until("the store responds", MAX_RECOVERY_TIME, async || {
         let result = proxied.store.take(&[proxied.hit()]).await;
         let is_ok = result.is_ok();
         tally.record(result, 1);
@@ -138,7 +139,7 @@ async fn possible_charge_is_never_repeated() {
             }
             if nth % 8 == 7 {
                 proxy.set_fault(ReplyFault::Pass);
-                poll_until("the store responds", RECOVERY, async || {
+                poll_until("the store responds", MAX_RECOVERY_TIME, async || {
                     let result = proxied.store.take(&[proxied.hit()]).await;
                     let is_ok = result.is_ok();
                     tally.record(result, 1);
@@ -150,7 +151,7 @@ async fn possible_charge_is_never_repeated() {
             }
         }
         proxy.set_fault(ReplyFault::Pass);
-        poll_until("the store responds", RECOVERY, async || {
+        poll_until("the store responds", MAX_RECOVERY_TIME, async || {
             let result = proxied.store.take(&[proxied.hit()]).await;
             let is_ok = result.is_ok();
             tally.record(result, 1);
@@ -160,7 +161,7 @@ async fn possible_charge_is_never_repeated() {
     }
     // Calls in flight have arrived.
     drop(proxied);
-    let charged = direct.charged().await;
+    let charged = direct.charged_units().await;
     println!("{tally:?}, charged {charged}");
     assert!(tally.unknown >= 20, "{tally:?}");
     let most = tally.charged + tally.unknown;
@@ -173,7 +174,8 @@ async fn batch_is_one_round_trip_after_script_flush() {
     const LATE: Duration = Duration::from_millis(300);
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
-    let counter = SingleCounter::open(&proxy.address(), Settings { timeout: LONG, ..patient() });
+    let counter =
+        SingleCounter::open(&proxy.address(), Settings { timeout: LONG, ..patient_settings() });
     let small = Limit::new("20/d".parse().unwrap(), Algorithm::SlidingWindow).unwrap();
     let (log, window) = (counter.hit(), Hit { limit: &small, ..counter.hit() });
     let hits: Vec<[Hit<'_>; 1]> =
@@ -188,7 +190,7 @@ async fn batch_is_one_round_trip_after_script_flush() {
         }
         redis.command(&["SCRIPT", "FLUSH"]);
     }
-    assert_eq!(counter.charged().await, 90);
+    assert_eq!(counter.charged_units().await, 90);
     // One call per round, which found no script and was repeated with its text; and one that peeked.
     assert_eq!((redis.calls_of("evalsha"), redis.calls_of("eval")), (3 + 1, 3 + 1));
     counter.store.take_many(&batch).await.unwrap();
@@ -204,7 +206,8 @@ async fn batch_is_one_round_trip_after_script_flush() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_batch_reports_unknown_charges() {
     let redis = Redis::start();
-    let counter = SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient() });
+    let counter =
+        SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient_settings() });
     let other = Scope::new("faults", "spoilt", "limit", &["client"]);
     let (good, bad) =
         (counter.hit(), Hit { key: Key::new(&other, &[Value::Text("all")]), ..counter.hit() });
@@ -216,7 +219,7 @@ async fn failed_batch_reports_unknown_charges() {
     assert!(matches!(error, StoreError::TimedOut(_)), "{error}");
     let error = counter.store.take_many(&[&[bad]]).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    assert_eq!(counter.charged().await, 1);
+    assert_eq!(counter.charged_units().await, 1);
     assert!(
         counter
             .store
@@ -238,7 +241,7 @@ async fn slow_call_counts_as_one_failure() {
     let redis = Redis::start();
     let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
     let counter = SingleCounter::open(&redis.address(), settings);
-    poll_until("the store responds", RECOVERY, async || {
+    poll_until("the store responds", MAX_RECOVERY_TIME, async || {
         counter.store.take(&[counter.hit()]).await.is_ok()
     })
     .await;

@@ -42,7 +42,12 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let fault = Arc::new(Mutex::new(ReplyFault::Pass));
         let corrupted = Arc::default();
-        let server = tokio::spawn(serve(listener, to, Arc::clone(&fault), Arc::clone(&corrupted)));
+        let server = tokio::spawn(accept_connections(
+            listener,
+            to,
+            Arc::clone(&fault),
+            Arc::clone(&corrupted),
+        ));
         Self { port, fault, corrupted, server }
     }
 
@@ -65,7 +70,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(
+async fn accept_connections(
     listener: TcpListener,
     to: u16,
     fault: Arc<Mutex<ReplyFault>>,
@@ -79,11 +84,16 @@ async fn serve(
         tokio::spawn(async move {
             let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
         });
-        tokio::spawn(replies(from_server, to_client, Arc::clone(&fault), Arc::clone(&corrupted)));
+        tokio::spawn(forward_replies(
+            from_server,
+            to_client,
+            Arc::clone(&fault),
+            Arc::clone(&corrupted),
+        ));
     }
 }
 
-async fn replies(
+async fn forward_replies(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     fault: Arc<Mutex<ReplyFault>>,

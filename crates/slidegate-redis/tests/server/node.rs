@@ -43,27 +43,27 @@ impl Node {
         field(&info, name).map(str::to_owned)
     }
 
-    fn number(&self, name: &str) -> u64 {
+    fn numeric_info(&self, name: &str) -> u64 {
         self.info(name).and_then(|number| number.parse().ok()).unwrap()
     }
 
     /// Returns the replication offset in bytes: the number of bytes that a master has written for its replicas, or that
     /// a replica has applied.
     pub fn offset(&self) -> u64 {
-        self.number("master_repl_offset")
+        self.numeric_info("master_repl_offset")
     }
 
     /// Returns the replication offset at which the server became a master: the number of bytes of its former master
     /// that it had applied.
     pub fn offset_at_promotion(&self) -> u64 {
-        self.number("second_repl_offset") - 1
+        self.numeric_info("second_repl_offset") - 1
     }
 
     /// Waits until the server is a master, and polls it continuously. Returns the time at which this was seen.
     pub fn wait_until_promoted(&self, clock: &SystemClock) -> Timestamp {
         let mut connection = self.try_connection();
         wait_until("the node is a master", || {
-            let role = connection.as_mut().ok().and_then(|connection| role(connection).ok());
+            let role = connection.as_mut().ok().and_then(|connection| query_role(connection).ok());
             if role.is_none() {
                 // Sentinel closes all connections of a server that it promotes.
                 connection = self.try_connection();
@@ -132,7 +132,7 @@ impl DerefMut for Node {
     }
 }
 
-fn role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
+fn query_role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
     let role: Vec<redis::Value> = redis::cmd("ROLE").query(connection)?;
     redis::from_redis_value(role.into_iter().next().unwrap_or(redis::Value::Nil))
         .map_err(Into::into)

@@ -29,7 +29,7 @@ impl Service {
         let replica_of =
             ["--replicaof", "127.0.0.1", &master.port().to_string()].map(str::to_owned);
         let replica = Node::start(&folder, "1", || replica_of.to_vec());
-        let sentinels = (0..3).map(|nth| sentinel(&folder, nth, master.port())).collect();
+        let sentinels = (0..3).map(|nth| start_sentinel(&folder, nth, master.port())).collect();
         let service = Self { nodes: [master, replica], master: 0, sentinels, _folder: folder };
         service.wait_until_settled();
         service
@@ -128,7 +128,7 @@ pub fn master_named_by(sentinel: &Redis) -> Option<u16> {
     Some(port)
 }
 
-fn sentinel(folder: &Folder, nth: usize, master: u16) -> Redis {
+fn start_sentinel(folder: &Folder, nth: usize, master: u16) -> Redis {
     let name = folder.file(&format!("sentinel-{nth}.conf"));
     let config = format!(
         "sentinel monitor {NAME} 127.0.0.1 {master} 2
