@@ -103,7 +103,7 @@ pub enum CacheLookup {
 }
 
 /// The version of a counter in the cache, taken before a call is sent. If the version has changed when the reply
-/// arrives, other calls have changed the counter in between.
+/// arrives, other calls may have changed the counter in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheVersion {
     invalidation_count: u64,
@@ -190,8 +190,8 @@ impl DenyCache {
         CacheVersion { invalidation_count, charged_units: self.charged_units(counter) }
     }
 
-    /// Registers a call that may charge these hits. The caller must complete the returned value with the result of the
-    /// call.
+    /// Registers a call that may charge these hits. The caller reports the result of the call with
+    /// [`PendingCharges::complete`].
     pub fn begin_charges(&self, hits: &[KeyedHit]) -> PendingCharges<'_> {
         let pending = |hit: &KeyedHit| {
             let counter = self.counter_hash(&hit.key, hit.tag);
