@@ -1,4 +1,5 @@
-//! Addresses of Redis: one server, the master of a Sentinel service, or a Cluster. They never display a password.
+//! Addresses of Redis: one server, the master of a Sentinel service, or a Cluster. The text form of an address never
+//! contains a password.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,11 +10,11 @@ use thiserror::Error;
 use crate::connect::{ConnectError, Settings};
 use crate::store::RedisStore;
 
-/// Maximum number of Sentinels, or nodes of a Cluster, in an address.
+/// Maximum number of hosts in an address: Sentinels, or nodes of a Cluster.
 const MAX_HOSTS: usize = 64;
 
 /// An address of Redis: `redis://`, `rediss://` (TLS) or `unix://` for one server, `redis+sentinel://` or
-/// `redis+cluster://` (`rediss+…://` for TLS) for several. Its text form omits user and password.
+/// `redis+cluster://` (`rediss+…://` for TLS) for several. The text form of an address omits user and password.
 #[derive(Clone)]
 pub struct Address {
     target: Target,
@@ -27,20 +28,21 @@ pub(crate) enum Target {
     Server(ConnectionInfo),
     /// The master of a service that Sentinels watch.
     Sentinel(SentinelTarget),
-    /// The masters of a Cluster, and the addresses of some of its nodes.
+    /// A Redis Cluster. The list has the addresses of some of its nodes, from which the store finds the masters.
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// A service that Sentinels watch.
+/// A replicated Redis service, whose current master Sentinels name.
 #[derive(Clone)]
 pub(crate) struct SentinelTarget {
     pub sentinels: Vec<ConnectionInfo>,
     pub service: String,
-    /// Credentials and database for the service; the Sentinels return its address.
+    /// Credentials and database for connections to the master. The host is a placeholder, because the Sentinels return
+    /// the address of the master.
     pub login: ConnectionInfo,
 }
 
-/// The reason why a text is not an address of Redis. It never quotes the text, which may contain a password.
+/// The reason why a text is not an address of Redis. The error never quotes the text, which may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// The scheme is unknown.
@@ -61,7 +63,7 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Creates a store for this address, like [`RedisStore::open`].
+    /// Creates a store for this address, like [`RedisStore::open`]. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// If no client can be created with the settings.
@@ -81,13 +83,15 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let Some((scheme, rest)) = text.split_once("://") else { return Err(AddressError::Scheme) };
         match scheme {
-            "redis+sentinel" => parse_sentinel("redis", rest),
-            "rediss+sentinel" => parse_sentinel("rediss", rest),
-            "redis+cluster" => parse_cluster("redis", rest),
-            "rediss+cluster" => parse_cluster("rediss", rest),
-            "redis" | "rediss" | "valkey" | "valkeys" => parse_single(text, &["protocol"]),
+            "redis+sentinel" => parse_sentinel_address("redis", rest),
+            "rediss+sentinel" => parse_sentinel_address("rediss", rest),
+            "redis+cluster" => parse_cluster_address("redis", rest),
+            "rediss+cluster" => parse_cluster_address("rediss", rest),
+            "redis" | "rediss" | "valkey" | "valkeys" => {
+                parse_single_server_address(text, &["protocol"])
+            }
             "unix" | "redis+unix" | "valkey+unix" => {
-                parse_single(text, &["db", "user", "pass", "protocol"])
+                parse_single_server_address(text, &["db", "user", "pass", "protocol"])
             }
             _ => Err(AddressError::Scheme),
         }
@@ -95,21 +99,24 @@ impl FromStr for Address {
 }
 
 /// Parses the address of one server.
-fn parse_single(text: &str, parameters: &[&str]) -> Result<Address, AddressError> {
+fn parse_single_server_address(text: &str, parameters: &[&str]) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::SingleServerForm(problem.to_owned());
     if text.contains('#') {
         // The fragment `#insecure` of the `redis` crate is not supported: certificates are always verified.
         return Err(invalid("a fragment (`#`) is not allowed"));
     }
     let query = text.split_once('?').map_or("", |(_, query)| query);
-    parse_query(query, parameters).map_err(|problem| invalid(&problem))?;
-    let info = parse_server(text).map_err(invalid)?;
+    parse_query_parameters(query, parameters).map_err(|problem| invalid(&problem))?;
+    let info = parse_server_url(text).map_err(invalid)?;
     let display = display_form(&info).into();
     Ok(Address { target: Target::Server(info), display })
 }
 
-/// Parses the parameters after a `?`. Fails if one is not `known`.
-fn parse_query<'t>(query: &'t str, known: &[&str]) -> Result<Vec<(&'t str, &'t str)>, String> {
+/// Parses the query parameters of an address, which follow the `?`. Fails if a parameter is not in `known`.
+fn parse_query_parameters<'t>(
+    query: &'t str,
+    known: &[&str],
+) -> Result<Vec<(&'t str, &'t str)>, String> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs: Vec<_> = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
     match pairs.iter().any(|(name, _)| !known.contains(name)) {
@@ -119,8 +126,9 @@ fn parse_query<'t>(query: &'t str, known: &[&str]) -> Result<Vec<(&'t str, &'t s
     }
 }
 
-/// Parses the URL of one server. Drops the error of the `redis` crate, which may quote a part of the text.
-fn parse_server(text: &str) -> Result<ConnectionInfo, &'static str> {
+/// Parses the URL of one server. The error omits the message of the `redis` crate, which may quote a part of the URL,
+/// and with it a password.
+fn parse_server_url(text: &str) -> Result<ConnectionInfo, &'static str> {
     let info = text.into_connection_info().map_err(|_| "cannot be parsed")?;
     match info.redis_settings().db() < 0 {
         true => Err("the database must be a number from 0"),
@@ -128,7 +136,7 @@ fn parse_server(text: &str) -> Result<ConnectionInfo, &'static str> {
     }
 }
 
-/// Splits `user:password@host:port,host:port` into the part up to the `@`, and the hosts.
+/// Splits `user:password@host:port,host:port` into the part up to and including the `@`, and the list of hosts.
 fn split_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
     let (user, hosts) = match authority.rsplit_once('@') {
         Some((user, hosts)) => (&authority[..user.len() + 1], hosts),
@@ -142,15 +150,15 @@ fn split_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
     }
 }
 
-/// Parses the address of a Sentinel service, without its scheme.
-fn parse_sentinel(scheme: &str, rest: &str) -> Result<Address, AddressError> {
+/// Parses the address of a Sentinel service. `scheme` is `redis` or `rediss`, and `rest` is the part after `://`.
+fn parse_sentinel_address(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::MultiServerForm(problem.to_owned());
     if rest.contains('#') {
         return Err(invalid("a fragment (`#`) is not allowed"));
     }
     let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
     let known = ["db", "sentinel_user", "sentinel_pass"];
-    let parameters = parse_query(query, &known).map_err(|problem| invalid(&problem))?;
+    let parameters = parse_query_parameters(query, &known).map_err(|problem| invalid(&problem))?;
     let parameter =
         |name| parameters.iter().find(|(other, _)| *other == name).map_or("", |(_, value)| *value);
     let (authority, service) = location.split_once('/').unwrap_or((location, ""));
@@ -168,10 +176,10 @@ fn parse_sentinel(scheme: &str, rest: &str) -> Result<Address, AddressError> {
         false => format!("{scheme}://{sentinel_user}{host}:26379"),
     };
     let sentinels: Result<Vec<_>, _> =
-        hosts.iter().map(|host| parse_server(&sentinel_url(host))).collect();
+        hosts.iter().map(|host| parse_server_url(&sentinel_url(host))).collect();
     let sentinels = sentinels.map_err(invalid)?;
     // The host is a placeholder: only the credentials and the database are used.
-    let login = parse_server(&format!("{scheme}://{user}localhost/{}", parameter("db")))
+    let login = parse_server_url(&format!("{scheme}://{user}localhost/{}", parameter("db")))
         .map_err(invalid)?;
     let names: Vec<String> = sentinels.iter().map(|info| host_and_port(info.addr())).collect();
     let db = login.redis_settings().db();
@@ -181,8 +189,8 @@ fn parse_sentinel(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     Ok(Address { target: Target::Sentinel(target), display: display.into() })
 }
 
-/// Parses the address of a Cluster, without its scheme.
-fn parse_cluster(scheme: &str, rest: &str) -> Result<Address, AddressError> {
+/// Parses the address of a Cluster. `scheme` is `redis` or `rediss`, and `rest` is the part after `://`.
+fn parse_cluster_address(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::MultiServerForm(problem.to_owned());
     if rest.contains(['#', '?']) {
         return Err(invalid("a fragment (`#`) or parameters (`?`) are not allowed"));
@@ -192,7 +200,7 @@ fn parse_cluster(scheme: &str, rest: &str) -> Result<Address, AddressError> {
         return Err(invalid("a Cluster has only one database"));
     }
     let (user, hosts) = split_hosts(authority).map_err(|problem| invalid(&problem))?;
-    let seed = |host: &&str| parse_server(&format!("{scheme}://{user}{host}"));
+    let seed = |host: &&str| parse_server_url(&format!("{scheme}://{user}{host}"));
     let seeds: Result<Vec<_>, _> = hosts.iter().map(seed).collect();
     let seeds = seeds.map_err(invalid)?;
     let names: Vec<String> = seeds.iter().map(|info| host_and_port(info.addr())).collect();
@@ -200,7 +208,8 @@ fn parse_cluster(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     Ok(Address { target: Target::Cluster(seeds), display: display.into() })
 }
 
-/// Returns whether a host is followed by a port. An IPv6 address has colons too, within brackets.
+/// Returns `true` if the text is a host with a port. The colons of an IPv6 address, in brackets, do not count as the
+/// start of a port.
 fn has_port(host: &str) -> bool {
     host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'))
 }
@@ -218,7 +227,7 @@ pub(crate) fn host_and_port(address: &ConnectionAddr) -> String {
     }
 }
 
-/// Returns the text form of an address, without user and password.
+/// Returns the text form of the address of one server, without user and password.
 fn display_form(info: &ConnectionInfo) -> String {
     let db = info.redis_settings().db();
     match info.addr() {
@@ -274,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn address_error_never_quotes_the_address() {
+    fn address_error_omits_address_text() {
         for (text, expected) in [
             ("", "unknown scheme"),
             ("secret", "unknown scheme"),

@@ -1,4 +1,5 @@
-//! The calls of a store, for benchmarks in the lab that send them over another connection.
+//! Builds the script calls of a [`RedisStore`](crate::RedisStore) without sending them, for benchmarks in the lab that
+//! use their own connection.
 
 use redis::Cmd;
 use slidegate::{Hit, Timestamp};
@@ -9,7 +10,7 @@ use crate::reply::ScriptReply;
 use crate::script::Scripts;
 use crate::script_request::{RedisKeyspace, ScriptMode, ScriptRequest};
 
-/// Builds the calls of a store and decodes their replies.
+/// A builder of the script calls that a store would send, and a decoder of their replies.
 #[derive(Debug)]
 pub struct ScriptCaller {
     keyspace: RedisKeyspace,
@@ -17,17 +18,18 @@ pub struct ScriptCaller {
 }
 
 impl ScriptCaller {
-    /// Creates a caller that behaves like a store with these settings.
+    /// Creates a builder of the calls that a store with these settings would send.
     pub fn new(settings: &Settings) -> Self {
         Self { keyspace: RedisKeyspace::new(settings), scripts: Scripts::new() }
     }
 
-    /// Creates the request for hits.
+    /// Creates a request that charges the hits.
     fn request(&self, hits: &[Hit<'_>]) -> ScriptRequest {
         self.keyspace.request(ScriptMode::Take, hits)
     }
 
-    /// Builds the call that takes hits, with a script that Redis must have loaded.
+    /// Builds the `EVALSHA` command that charges the hits. Redis must have loaded the script before. `None` for `now`
+    /// selects the clock of Redis.
     pub fn take(&self, now: Option<Timestamp>, hits: &[Hit<'_>]) -> Cmd {
         let request = self.request(hits);
         let call =
@@ -35,7 +37,7 @@ impl ScriptCaller {
         call.command("EVALSHA", &call.script.sha)
     }
 
-    /// Returns the script that takes hits.
+    /// Returns the source text of the script that [`take`](Self::take) calls for these hits.
     pub fn script(&self, hits: &[Hit<'_>]) -> &str {
         let request = self.request(hits);
         &call::build_decide(&self.scripts, None, self.keyspace.expiry_margin_s, &[&request])
@@ -43,12 +45,13 @@ impl ScriptCaller {
             .text
     }
 
-    /// Returns the key of a hit.
+    /// Returns the Redis key of a hit's counter.
     pub fn key(&self, hit: &Hit<'_>) -> String {
         self.keyspace.key(hit)
     }
 
-    /// Returns whether the reply admits these hits, or `None` if it does not match them.
+    /// Returns `Some(true)` if the reply admits a request of these hits, `Some(false)` if the reply denies it, and
+    /// `None` if the reply cannot be decoded as a reply to these hits.
     pub fn is_admitted(&self, hits: &[Hit<'_>], reply: &[u8]) -> Option<bool> {
         Some(ScriptReply::decode(hits.len(), reply).ok()?.is_admitted(&self.request(hits).hits))
     }

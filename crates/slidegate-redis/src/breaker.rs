@@ -1,6 +1,6 @@
 //! A circuit breaker: stops calls to a failing server for a while.
 //!
-//! It reads no clock and makes no calls: the caller passes the time and reports the results of calls.
+//! The breaker reads no clock and makes no calls: the caller passes the time and reports the results of calls.
 //!
 //! ```text
 //!            too many calls fail               the backoff is over
@@ -10,8 +10,8 @@
 //!     └──────────────────────────────────── it succeeds ────────────────┘
 //! ```
 //!
-//! Every state has a number (epoch). A [`CallPass`] has the epoch in which its call began, and the result of the call
-//! counts only in that epoch. So late results neither open nor close the breaker.
+//! Each change of state begins a new epoch, and epochs are numbered. A [`CallPass`] has the epoch in which its call
+//! began, and the result of the call counts only in that epoch. So late results neither open nor close the breaker.
 
 mod failure_tracker;
 
@@ -30,20 +30,22 @@ use failure_tracker::FailureTracker;
 pub struct Settings {
     /// Number of consecutive failed calls that opens the breaker.
     pub consecutive_failures: u32,
-    /// Minimum number of calls within a second for the failure rate to count: if at least half of them have failed, the
-    /// breaker opens.
+    /// Minimum number of calls within a second from which the failure rate counts: if at least half of the calls have
+    /// failed, the breaker opens.
     pub min_calls: u32,
-    /// Maximum backoff before the first probe. Each further backoff may be twice as long.
+    /// Upper bound of the first backoff, which is the time between the opening of the breaker and the first probe. The
+    /// bound doubles after each failed probe, up to `max_backoff`.
     pub initial_backoff: Duration,
-    /// Maximum backoff.
+    /// Upper bound of all backoffs.
     pub max_backoff: Duration,
     /// Time after which a probe without a result is considered lost, and another one is allowed. Must be longer than
     /// the maximum duration of a call.
     pub probe_timeout: Duration,
 }
 
-/// 5 consecutive failures, or half of at least 20 calls within a second; probes after at most half a second, with a
-/// backoff that doubles up to 5 seconds.
+/// The default settings. The breaker opens after 5 consecutive failures, or if at least half of at least 20 calls
+/// within a second have failed. The first probe follows after at most half a second, and the backoff doubles up to 5
+/// seconds.
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -69,7 +71,8 @@ pub enum BreakerDecision {
     Reject,
 }
 
-/// The permission for one call, to be returned with its result. A lost pass does not count.
+/// A permission for one call, to be passed back with the result of the call. If a pass is dropped, its call counts
+/// neither as a success nor as a failure.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CallPass {
     /// The epoch in which the call began.
@@ -91,13 +94,13 @@ pub enum StateChange {
 /// The reason why a breaker opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenReason {
-    /// Number of consecutive calls that failed.
+    /// Too many consecutive calls failed. The value is their number.
     ConsecutiveFailures(u32),
-    /// Share of the calls within about a second that failed.
+    /// Too many of the calls within about a second failed.
     FailureRate {
-        /// Number of failed calls.
+        /// Number of failed calls in that time.
         failed: u32,
-        /// Number of all calls.
+        /// Number of all calls in that time, including the failed ones.
         calls: u32,
     },
 }
@@ -107,21 +110,22 @@ pub enum OpenReason {
 #[derive(Debug)]
 pub struct Breaker {
     settings: Settings,
-    /// The number of the state: even while closed. Written only under the lock of `outage`.
+    /// The number of the current epoch: even while the breaker is closed, odd while it is open or probing. Written only
+    /// under the lock of `outage`.
     epoch: AtomicU64,
-    /// While not closed: the time from which a probe is allowed. Written only under the lock of `outage`; a thread that
-    /// wants to probe reads it again under the lock.
+    /// While the breaker is open or probing: the time in microseconds from which a probe is allowed. Written only under
+    /// the lock of `outage`; a thread that wants to probe reads it again under the lock.
     rejects_until: AtomicU64,
     /// The results of calls since the breaker closed.
     tracker: FailureTracker,
     outage: Mutex<Outage>,
 }
 
-/// The state of an outage. Not used while the breaker is closed.
+/// The state of an outage, during which the breaker is open or probing. Not used while the breaker is closed.
 #[derive(Debug, Default)]
 struct Outage {
     opened_at: Timestamp,
-    /// Upper bound of the current backoff, from which the actual one is drawn.
+    /// Upper bound of the current backoff. The actual backoff is a random time between half of the bound and the bound.
     backoff: Duration,
 }
 
@@ -137,24 +141,24 @@ impl Breaker {
         }
     }
 
-    /// Returns whether the breaker is open or probing.
+    /// Returns `true` if the breaker is open or probing.
     pub fn is_open(&self) -> bool {
         !is_closed(self.epoch.load(Ordering::Acquire))
     }
 
-    /// Returns whether a call would be rejected now. Does not change the state.
+    /// Returns `true` if a call would be rejected now. Does not change the state.
     #[inline]
     pub fn rejects(&self, now: Timestamp) -> bool {
         self.decide_without_probe(now) == Some(BreakerDecision::Reject)
     }
 
-    /// Decides whether a call may be made now.
+    /// Decides whether a call may be made now. Begins a probe if one is due.
     #[inline]
     pub fn admit(&self, now: Timestamp) -> BreakerDecision {
         self.decide_without_probe(now).unwrap_or_else(|| self.begin_probe(now))
     }
 
-    /// Records that a call got a valid response.
+    /// Records that a call got a valid response. Returns the change of state if the breaker closes, otherwise `None`.
     pub fn record_success(&self, pass: CallPass, now: Timestamp) -> Option<StateChange> {
         if !self.is_current(&pass) {
             return None;
@@ -166,7 +170,7 @@ impl Breaker {
         None
     }
 
-    /// Records that a call got no valid response.
+    /// Records that a call got no valid response. Returns the change of state if the breaker opens, otherwise `None`.
     pub fn record_failure(&self, pass: CallPass, now: Timestamp) -> Option<StateChange> {
         if !self.is_current(&pass) {
             return None;
@@ -180,25 +184,28 @@ impl Breaker {
     }
 
     /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
+    /// Has no effect while the breaker is closed.
     pub fn allow_probe(&self, now: Timestamp) {
-        let mut outage = self.lock();
+        let mut outage = self.lock_outage();
         if self.is_open() {
             outage.backoff = self.settings.initial_backoff;
             self.reject_until(now);
         }
     }
 
-    /// Locks the outage. Each write under the lock leaves a consistent state, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, Outage> {
+    /// Locks the state of the outage. If a thread has panicked while it held the lock, the state is used nevertheless,
+    /// because each write leaves a consistent state.
+    fn lock_outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the breaker is still in the state in which the call began.
+    /// Returns `true` if the breaker is still in the epoch in which the call of this pass began.
     fn is_current(&self, pass: &CallPass) -> bool {
         self.epoch.load(Ordering::Acquire) == pass.epoch
     }
 
-    /// Returns the decision if it needs no lock, or `None` if a probe is due.
+    /// Returns the decision about a call without a lock: allowed while the breaker is closed, rejected during the
+    /// backoff. Returns `None` if a probe is due, which needs the lock.
     #[inline]
     fn decide_without_probe(&self, now: Timestamp) -> Option<BreakerDecision> {
         let epoch = self.epoch.load(Ordering::Acquire);
@@ -211,7 +218,7 @@ impl Breaker {
 
     #[cold]
     fn begin_probe(&self, now: Timestamp) -> BreakerDecision {
-        let _outage = self.lock();
+        let _outage = self.lock_outage();
         // Another thread may have begun a probe.
         if let Some(decision) = self.decide_without_probe(now) {
             return decision;
@@ -223,7 +230,7 @@ impl Breaker {
 
     #[cold]
     fn open(&self, pass: &CallPass, reason: OpenReason, now: Timestamp) -> Option<StateChange> {
-        let mut outage = self.lock();
+        let mut outage = self.lock_outage();
         if !self.is_current(pass) {
             return None;
         }
@@ -235,7 +242,7 @@ impl Breaker {
 
     /// Doubles the backoff after a failed probe.
     fn extend_backoff(&self, pass: &CallPass, now: Timestamp) {
-        let mut outage = self.lock();
+        let mut outage = self.lock_outage();
         if self.is_current(pass) {
             outage.backoff = outage.backoff.saturating_mul(2);
             self.start_backoff(&mut outage, now);
@@ -243,9 +250,9 @@ impl Breaker {
         }
     }
 
-    /// Closes the breaker after a successful probe.
+    /// Closes the breaker after a successful probe. Returns `None` if the epoch of the probe has ended.
     fn close(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
-        let outage = self.lock();
+        let outage = self.lock_outage();
         if !self.is_current(pass) {
             return None;
         }
@@ -255,8 +262,8 @@ impl Breaker {
         Some(StateChange::Closed { after: Duration::from_micros(after) })
     }
 
-    /// Starts a random backoff between half of the upper bound and all of it, so that instances that saw the failure
-    /// together do not probe together.
+    /// Starts a random backoff between half of the upper bound and the bound, so that instances that saw the same
+    /// failure do not probe at the same time.
     fn start_backoff(&self, outage: &mut Outage, now: Timestamp) {
         outage.backoff = outage.backoff.min(self.settings.max_backoff);
         let max_us = u64::try_from(outage.backoff.as_micros()).unwrap_or(u64::MAX);
@@ -264,13 +271,13 @@ impl Breaker {
         self.reject_until(now.after(random));
     }
 
-    /// Rejects calls until a time.
+    /// Makes the breaker reject calls until `moment`.
     fn reject_until(&self, moment: Timestamp) {
         self.rejects_until.store(moment.as_micros(), Ordering::Release);
     }
 
-    /// Enters the next state: step 1 from closed to open or back, step 2 from one state that is not closed to another.
-    /// Requires the lock of `outage`.
+    /// Begins the next epoch and returns its number. The step is 1 from closed to open or back, and 2 between two
+    /// states that are not closed. The caller must hold the lock of `outage`.
     fn advance_epoch(&self, step: u64) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(step);
         self.epoch.store(epoch, Ordering::Release);
@@ -278,7 +285,7 @@ impl Breaker {
     }
 }
 
-/// Returns whether the state with this number is the closed one.
+/// Returns `true` if the breaker is closed in this epoch, which then has an even number.
 fn is_closed(epoch: u64) -> bool {
     epoch.is_multiple_of(2)
 }

@@ -1,4 +1,5 @@
-//! Script calls: the keys, and one argument that has all numbers, little-endian. `docs/REDIS.md` documents the format.
+//! Builds script calls. A call has Redis keys and one binary argument with all numbers, little-endian. `docs/REDIS.md`
+//! documents the format.
 
 use std::collections::HashMap;
 
@@ -7,23 +8,23 @@ use slidegate::store::{Charge, CounterId};
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
-use crate::script::{AlgorithmSet, Script, Scripts, is_slot, number};
+use crate::script::{AlgorithmSet, Script, Scripts, algorithm_number, is_slot};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
-/// Maximum cost in a call. No counter has capacity for more, so higher costs need not be distinguished.
+/// Maximum cost that a call encodes. No counter has capacity for more units, so higher costs are encoded as this one.
 const MAX_COST: u64 = u32::MAX as u64;
 
-/// Maximum cost in a refund. No counter has more units.
+/// Maximum cost that a refund encodes. No counter has more units.
 const MAX_REFUND: u64 = 1 << 52;
 
-/// Request kind: one unit of one limit.
+/// Kind of requests in a batch: each charges one unit of the same limit.
 const KIND_UNITS: u8 = 0;
-/// Request kind: hits that are all enforced, each of a slot of its own.
+/// Kind of a request in a batch: each hit can deny the request alone, and has its own slot in a shared Redis value.
 const KIND_ENFORCED: u8 = 1;
-/// Request kind: any hits.
+/// Kind of a request in a batch: hits of any kind.
 const KIND_ANY: u8 = 2;
 
-/// A call of a script.
+/// A call of a script: the script, the Redis keys and the encoded argument.
 #[derive(Debug)]
 pub struct ScriptCall<'s, 'k> {
     pub script: &'s Script,
@@ -35,7 +36,7 @@ pub struct ScriptCall<'s, 'k> {
 pub type Keys<'k> = SmallVec<[&'k str; 2]>;
 
 impl ScriptCall<'_, '_> {
-    /// Creates the command `EVALSHA` or `EVAL`, with the SHA-1 or text of the script.
+    /// Creates the Redis command for this call: `EVALSHA` with the SHA-1 of the script, or `EVAL` with its text.
     pub fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len()).arg(&self.keys[..]).arg(&self.argument[..]);
@@ -43,7 +44,7 @@ impl ScriptCall<'_, '_> {
     }
 }
 
-/// Builds the call that decides requests. `None` for `now` selects the clock of Redis.
+/// Builds the call that decides these requests. `None` for `now` selects the clock of Redis.
 pub fn build_decide<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,
@@ -53,22 +54,22 @@ pub fn build_decide<'s, 'k>(
     let now = now_bytes(now);
     match requests {
         [request] if request.hits.len() == 1 => {
-            build_single(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
+            build_single_hit_call(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
         }
         [request] if request.has_single_key() => {
-            build_group(scripts, now, expiry_margin_s, request)
+            build_group_call(scripts, now, expiry_margin_s, request)
         }
-        _ => build_batch(scripts, now, expiry_margin_s, requests),
+        _ => build_batch_call(scripts, now, expiry_margin_s, requests),
     }
 }
 
-/// Encodes a time; -1 selects the clock of Redis.
+/// Encodes a time in microseconds. `None` is encoded as -1, which selects the clock of Redis.
 fn now_bytes(now: Option<Timestamp>) -> [u8; 8] {
     now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes()
 }
 
-/// Builds the call for a single hit.
-fn build_single<'s, 'k>(
+/// Builds the call that decides a request with one hit.
+fn build_single_hit_call<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
     expiry_margin_s: u32,
@@ -90,8 +91,8 @@ fn build_single<'s, 'k>(
     ScriptCall { script, keys: Keys::from_slice(&[&hit.key]), argument }
 }
 
-/// Builds the call for several hits of one request in the value of one key.
-fn build_group<'s, 'k>(
+/// Builds the call that decides one request with several hits, whose counters are in the value of one Redis key.
+fn build_group_call<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
     expiry_margin_s: u32,
@@ -110,23 +111,23 @@ fn build_group<'s, 'k>(
     ScriptCall { script: scripts.group(algorithms), keys, argument }
 }
 
-/// Length of a hit with its limit.
+/// Length of an encoded hit with its limit, in bytes.
 const HIT_WITH_LIMIT_BYTES: usize = 60;
 
-/// Length of the required units and the maximum debt, at the end of a hit.
+/// Length of the last two fields of an encoded hit, in bytes: the required units and the maximum debt.
 const TRAILING_UNITS_BYTES: usize = 8;
 
-/// Returns whether a hit has the required units and the maximum debt that a script assumes by default, so that they
-/// need not be sent.
+/// Returns `true` if a hit has the required units and the maximum debt that a script assumes by default, so that these
+/// two fields need not be sent.
 fn has_default_units(hit: &KeyedHit) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
 
-/// Appends a hit with its limit, at the first key.
+/// Appends an encoded hit with its limit. The hit refers to the first key of the call.
 fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
     let params = hit.limit.params();
-    argument.push(number(&hit.limit.algorithm()));
-    argument.push(admission(hit));
+    argument.push(algorithm_number(&hit.limit.algorithm()));
+    argument.push(admission_byte(hit));
     argument.extend(1_u16.to_le_bytes());
     for number in [hit.tag, params.max, params.extra, expiry_margin_s] {
         argument.extend(number.to_le_bytes());
@@ -138,8 +139,8 @@ fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: 
     }
 }
 
-/// Builds the call for any requests, which are decided one after another.
-fn build_batch<'s, 'k>(
+/// Builds the call that decides several requests of any kind, one after another.
+fn build_batch_call<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
     expiry_margin_s: u32,
@@ -164,7 +165,7 @@ fn build_batch<'s, 'k>(
     }
     let mut body = BatchBody::new(requests.len());
     for request in requests {
-        body.push(request, &key_indexes);
+        body.push_request(request, &key_indexes);
     }
     let BatchBody { limits, bytes, .. } = body;
     let mut argument = Vec::with_capacity(12 + 37 * limits.len() + bytes.len());
@@ -174,7 +175,7 @@ fn build_batch<'s, 'k>(
     }
     for hit in limits {
         let params = hit.limit.params();
-        argument.push(number(&hit.limit.algorithm()));
+        argument.push(algorithm_number(&hit.limit.algorithm()));
         for number in [hit.tag, params.max, params.extra, params.max_debt, expiry_margin_s] {
             argument.extend(number.to_le_bytes());
         }
@@ -188,12 +189,13 @@ fn build_batch<'s, 'k>(
 /// The index of each key in the call, from 1.
 type KeyIndexes<'k> = HashMap<&'k str, u16>;
 
-/// The encoded requests of a batch.
+/// The encoded requests of a batch, and the limits that they refer to.
 struct BatchBody<'k> {
-    /// One hit per limit, without duplicate limits.
+    /// One hit for each limit of the batch, without duplicate limits.
     limits: Vec<&'k KeyedHit>,
     bytes: Vec<u8>,
-    /// Offset, limit index and count of the last run of unit requests, if the last request belongs to it.
+    /// The current run of successive requests for one unit of the same limit, which share a header: the offset of the
+    /// header, the index of the limit, and the number of requests. `None` if the last request was of another kind.
     unit_run: Option<(usize, u16, u16)>,
 }
 
@@ -202,8 +204,8 @@ impl<'k> BatchBody<'k> {
         Self { limits: Vec::new(), bytes: Vec::with_capacity(22 * requests), unit_run: None }
     }
 
-    /// Appends a request.
-    fn push(&mut self, request: &'k ScriptRequest, key_indexes: &KeyIndexes<'_>) {
+    /// Appends an encoded request.
+    fn push_request(&mut self, request: &'k ScriptRequest, key_indexes: &KeyIndexes<'_>) {
         let key_index =
             |hit: &KeyedHit| key_indexes.get(hit.key.as_str()).copied().unwrap_or_default();
         if let Some(hit) = request.single_unit_hit() {
@@ -219,12 +221,12 @@ impl<'k> BatchBody<'k> {
             for units in [hit.cost, hit.required] {
                 self.bytes.extend((units.min(MAX_COST) as u32).to_le_bytes());
             }
-            self.bytes.push(admission(hit));
+            self.bytes.push(admission_byte(hit));
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
         }
     }
 
-    /// Appends a request for one unit. Successive ones of the same limit share a header.
+    /// Appends a request for one unit. Successive requests of the same limit share a header.
     fn push_unit(&mut self, hit: &'k KeyedHit, key_index: u16) {
         let limit = self.limit_index(hit);
         match &mut self.unit_run {
@@ -240,14 +242,15 @@ impl<'k> BatchBody<'k> {
         self.bytes.extend(key_index.to_le_bytes());
     }
 
-    /// Appends the header of requests: kind, count, and the limit index or mode.
+    /// Appends a header: the kind of the requests; their number, or for a single request the number of its hits; and
+    /// the index of their limit, or the mode of the request.
     fn push_header(&mut self, kind: u8, count: u16, limit_or_mode: u16) {
         self.bytes.push(kind);
         self.bytes.extend(count.to_le_bytes());
         self.bytes.extend(limit_or_mode.to_le_bytes());
     }
 
-    /// Returns the index of the limit of a hit, from 1. Adds the limit if it is new.
+    /// Returns the index of a hit's limit in the batch, from 1. Adds the limit if it is new.
     fn limit_index(&mut self, hit: &'k KeyedHit) -> u16 {
         let same = |other: &&KeyedHit| other.tag == hit.tag && other.limit == hit.limit;
         let position = self.limits.iter().position(same).unwrap_or_else(|| {
@@ -258,9 +261,9 @@ impl<'k> BatchBody<'k> {
     }
 }
 
-/// Encodes the admission of a hit: veto, plus 4 times the charge, plus 16 if a single hit is charged even above the
-/// limit.
-fn admission(hit: &KeyedHit) -> u8 {
+/// Encodes the conditions of denial and charge of a hit in one byte: the veto, plus 4 times the charge condition, plus
+/// 16 if the hit is charged even above the limit when it is the only hit of its request.
+fn admission_byte(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,
         Veto::Jointly => 1,
@@ -274,20 +277,20 @@ fn admission(hit: &KeyedHit) -> u8 {
     veto + 4 * charge + 16 * u8::from(hit.is_charged_above_limit())
 }
 
-/// Returns the id of the counter of a hit: key and tag.
+/// Returns the id of a hit's counter, which consists of the Redis key and the tag of the limit.
 pub fn counter_id(hit: &KeyedHit) -> CounterId {
     CounterId::Text(format!("{} {:08x}", hit.key, hit.tag).into())
 }
 
-/// Returns the key and tag of a counter id, or `None` if it is not from this store.
+/// Returns the Redis key and the limit tag of a counter id, or `None` if the id is not from a Redis store.
 pub fn key_and_tag(name: &CounterId) -> Option<(&str, u32)> {
     let CounterId::Text(name) = name else { return None };
     let (key, tag) = name.rsplit_once(' ')?;
     Some((key, u32::from_str_radix(tag, 16).ok()?))
 }
 
-/// Returns the index of a key, from 1. Adds the key if it is new.
-fn key_index<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
+/// Returns the index of a key in the list of keys, from 1. Adds the key if it is new.
+fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
     let position = keys.iter().position(|other| *other == key).unwrap_or_else(|| {
         keys.push(key);
         keys.len() - 1
@@ -304,8 +307,8 @@ pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> Scr
         let (algorithm, params) = (charge.limit.algorithm(), charge.limit.params());
         count += 1;
         algorithms = algorithms.with(&algorithm);
-        bytes.push(number(&algorithm));
-        bytes.extend(key_index(&mut keys, key).to_le_bytes());
+        bytes.push(algorithm_number(&algorithm));
+        bytes.extend(find_or_add_key(&mut keys, key).to_le_bytes());
         bytes.extend(tag.to_le_bytes());
         bytes.extend(params.max.to_le_bytes());
         bytes.extend(params.extra.to_le_bytes());
@@ -333,8 +336,8 @@ pub fn build_refund<'s, 'k>(
     for hit in hits {
         let (algorithm, params) = (hit.limit.algorithm(), hit.limit.params());
         algorithms = algorithms.with(&algorithm);
-        argument.push(number(&algorithm));
-        argument.extend(key_index(&mut keys, &hit.key).to_le_bytes());
+        argument.push(algorithm_number(&algorithm));
+        argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
         for number in [hit.tag, params.max, params.extra] {
             argument.extend(number.to_le_bytes());
         }
@@ -351,7 +354,7 @@ pub fn build_reset<'s, 'k>(scripts: &'s Scripts, hits: &[&'k KeyedHit]) -> Scrip
     let mut argument = (hits.len() as u16).to_le_bytes().to_vec();
     for hit in hits {
         argument.push(u8::from(is_slot(&hit.limit.algorithm())));
-        argument.extend(key_index(&mut keys, &hit.key).to_le_bytes());
+        argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
         argument.extend(hit.tag.to_le_bytes());
     }
     ScriptCall { script: scripts.reset(), keys, argument }

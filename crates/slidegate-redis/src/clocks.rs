@@ -1,4 +1,5 @@
-//! The clocks of a store: one for counting, and one of the machine for timeouts and the circuit breaker.
+//! The clocks of a store: one with which charges are counted, and the clock of the machine for timeouts and the circuit
+//! breaker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,9 +7,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use slidegate::{Clock, SystemClock, Timestamp};
 
-/// The clocks of a store.
+/// The clocks of a store: one with which charges are counted, and the clock of the machine.
 pub struct Clocks {
-    /// The clock for counting; `None` is the clock of Redis.
+    /// The clock with which charges are counted. `None` selects the clock of Redis.
     counting_clock: ArcSwapOption<Box<dyn Clock>>,
     machine_clock: SystemClock,
 }
@@ -23,12 +24,13 @@ impl Clocks {
         self.counting_clock.store(Some(Arc::new(Box::new(clock))));
     }
 
-    /// Returns the time for counting, or `None` to use the clock of Redis.
+    /// Returns the current time of the clock with which charges are counted, or `None` if that is the clock of Redis.
     pub fn counting_now(&self) -> Option<Timestamp> {
         self.counting_clock.load().as_ref().map(|clock| clock.now())
     }
 
-    /// Returns the time for comparisons with recorded counts: from the clock for counting, unless that is the clock of Redis.
+    /// Returns the current time for comparisons with the times of cached replies: from the clock with which charges are
+    /// counted, or from the clock of this machine if that is the clock of Redis.
     pub fn local_now(&self) -> Timestamp {
         self.counting_now().unwrap_or_else(|| self.machine_now())
     }

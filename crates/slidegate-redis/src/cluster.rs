@@ -1,8 +1,8 @@
 //! A Redis Cluster: the map of slots to masters, and a [`Server`] for each master.
 //!
-//! The Cluster client of the `redis` crate is not used. It repeats a command whose response was lost, which charges
-//! twice, and it does not report the node that a command is sent to: here each node has its own circuit breaker, so
-//! that the loss of one does not affect the others.
+//! The Cluster client of the `redis` crate is not used, for two reasons. It repeats a command whose response was lost,
+//! which charges twice. And it does not report the node that a command is sent to, but each node needs its own circuit
+//! breaker, so that the loss of one node does not affect the others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,59 +21,59 @@ use crate::connect::{TlsRoots, with_host_and_port};
 use crate::failure::Failure;
 use crate::server::{CallSettings, Server};
 
-/// Number of hash slots of a Cluster.
-const SLOTS: usize = 16_384;
+/// Number of hash slots of a Redis Cluster.
+const SLOT_COUNT: usize = 16_384;
 
-/// Interval at which the slot map is refreshed.
+/// Interval at which the map of slots to masters is refreshed while all nodes work.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Interval at which the slot map is refreshed while a node fails.
-const TROUBLE_REFRESH_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval at which the map of slots to masters is refreshed while a node fails.
+const FAILURE_REFRESH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Minimum time between two refreshes.
+/// Minimum time between two refreshes of the slot map.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Timeout of a query for the slot map.
-const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Timeout of a query to a node for the slot map.
+const SLOT_MAP_QUERY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Returns the hash slot of a key: of the part in its first braces, if there is one.
-/// (Redis Cluster specification, "Hash tags".)
+/// Returns the hash slot of a key. If the key has a hash tag, which is a non-empty text in its first braces, the slot
+/// depends only on the tag (Redis Cluster specification, "Hash tags").
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
-    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % SLOTS as u16
+    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % SLOT_COUNT as u16
 }
 
-/// The masters of a Cluster.
+/// A client of a Redis Cluster, which knows the master of each slot.
 pub struct Cluster {
     nodes: Arc<ClusterNodes>,
-    /// Whether the slot map could be loaded; `None` before the first attempt has ended.
+    /// Whether the slot map has been loaded, or `None` before the first attempt to load it has ended.
     is_map_loaded: watch::Receiver<Option<bool>>,
     refresh_task: JoinHandle<()>,
 }
 
-/// The state that the refresh task shares with calls.
+/// The known nodes and the slot map, shared by calls and the task that refreshes the map.
 struct ClusterNodes {
     seeds: Vec<ConnectionInfo>,
     tls_roots: TlsRoots,
     call_settings: CallSettings,
     map: ArcSwap<SlotMap>,
-    /// Servers with a connection, by address.
+    /// The servers that the store connects to, by address.
     servers: Mutex<HashMap<String, Arc<Server>>>,
-    /// Notified when the map turns out to be outdated.
+    /// Notified to refresh the slot map, because it is outdated or a call to a node has failed.
     refresh_requested: Notify,
 }
 
 /// The map of slots to masters.
 struct SlotMap {
     masters: Vec<Arc<Server>>,
-    /// The index of the master of each slot; out of range if a slot has none.
+    /// For each slot, the index of its master in `masters`. The index is out of range if the slot has no master.
     master_by_slot: Vec<u16>,
 }
 
 impl SlotMap {
-    /// Returns the master of a slot, or `None` if it has none.
-    fn master(&self, slot: u16) -> Option<&Arc<Server>> {
+    /// Returns the master of a slot, or `None` if the slot has no master.
+    fn master_of_slot(&self, slot: u16) -> Option<&Arc<Server>> {
         let index = *self.master_by_slot.get(usize::from(slot))?;
         self.masters.get(usize::from(index))
     }
@@ -88,7 +88,8 @@ struct SlotRange {
 }
 
 impl Cluster {
-    /// Starts to load the slot map in the background. Must be called within a tokio runtime.
+    /// Creates a client and starts to load the slot map in the background, from one of the `seeds`. Must be called
+    /// within a tokio runtime.
     pub fn open(
         seeds: Vec<ConnectionInfo>,
         tls_roots: TlsRoots,
@@ -97,8 +98,10 @@ impl Cluster {
         for seed in &seeds {
             tls_roots.server_source(seed)?;
         }
-        let map =
-            ArcSwap::from_pointee(SlotMap { masters: Vec::new(), master_by_slot: vec![0; SLOTS] });
+        let map = ArcSwap::from_pointee(SlotMap {
+            masters: Vec::new(),
+            master_by_slot: vec![0; SLOT_COUNT],
+        });
         let (servers, refresh_requested) = (Mutex::default(), Notify::new());
         let nodes = Arc::new(ClusterNodes {
             seeds,
@@ -114,7 +117,8 @@ impl Cluster {
         Ok(Self { nodes, is_map_loaded, refresh_task })
     }
 
-    /// Returns the master of a slot. Waits for the first attempt to load the map; fails if it was not successful.
+    /// Returns the master of a slot. Waits for the first attempt to load the slot map, until `deadline` at the latest.
+    /// Fails if the map has never been loaded or the slot has no master.
     pub async fn master(&self, slot: u16, deadline: Instant) -> Result<Arc<Server>, Failure> {
         let unavailable = |message: String| Failure::Server(StoreError::Unavailable(message));
         if *self.is_map_loaded.borrow() != Some(true) {
@@ -126,13 +130,14 @@ impl Cluster {
             }
         }
         let map = self.nodes.map.load();
-        map.master(slot).cloned().ok_or_else(|| {
+        map.master_of_slot(slot).cloned().ok_or_else(|| {
             self.request_refresh();
             unavailable(format!("no node of the Cluster has slot {slot}"))
         })
     }
 
-    /// Returns the server of a redirection: `host:port`, or `:port` at the host of the redirecting server.
+    /// Returns the server to which `server` has redirected a call. The address is `host:port`, or `:port` for the host
+    /// of `server`.
     pub fn redirect_target(&self, server: &Server, address: &str) -> Result<Arc<Server>, Failure> {
         let target = match (address.strip_prefix(':'), server.address().rsplit_once(':')) {
             (Some(port), Some((host, _))) => format!("{host}:{port}"),
@@ -143,24 +148,25 @@ impl Cluster {
         })
     }
 
-    /// Requests a refresh, because the map is outdated or a node does not respond.
+    /// Requests a refresh of the slot map, because the map is outdated or a node does not respond.
     pub fn request_refresh(&self) {
         self.nodes.refresh_requested.notify_one();
     }
 
-    /// Returns whether the breakers of all known masters are open, or no master is known.
+    /// Returns `true` if the circuit breakers of all known masters are open, or if no master is known.
     pub fn is_breaker_open(&self) -> bool {
         self.nodes.map.load().masters.iter().all(|master| master.is_breaker_open())
     }
 
-    /// Returns whether any master has been reached and its breaker allows a call.
+    /// Returns `true` if a connection to at least one master has ever been established and the circuit breaker of this
+    /// master allows a call.
     pub fn is_reachable(&self) -> bool {
         self.nodes.map.load().masters.iter().any(|master| master.is_reachable())
     }
 
-    /// Returns whether the breaker of the master of a slot is open, or the slot has no master.
+    /// Returns `true` if the circuit breaker of the master of a slot is open, or if the slot has no master.
     pub fn is_breaker_open_for_slot(&self, slot: u16) -> bool {
-        self.nodes.map.load().master(slot).is_none_or(|master| master.is_breaker_open())
+        self.nodes.map.load().master_of_slot(slot).is_none_or(|master| master.is_breaker_open())
     }
 }
 
@@ -170,7 +176,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Refreshes the slot map periodically and on request.
+/// Refreshes the slot map periodically and on request, in an endless loop.
 async fn refresh_map_periodically(
     nodes: Arc<ClusterNodes>,
     is_map_loaded: watch::Sender<Option<bool>>,
@@ -195,19 +201,20 @@ async fn refresh_map_periodically(
         sleep(MIN_REFRESH_INTERVAL).await;
         let map = nodes.map.load_full();
         let is_healthy = is_refreshed && !map.masters.iter().any(|master| master.is_breaker_open());
-        let interval = if is_healthy { REFRESH_INTERVAL } else { TROUBLE_REFRESH_INTERVAL };
+        let interval = if is_healthy { REFRESH_INTERVAL } else { FAILURE_REFRESH_INTERVAL };
         let _ = timeout(interval, nodes.refresh_requested.notified()).await;
     }
 }
 
 impl ClusterNodes {
-    /// Queries one node after another, known masters first, in random order. Returns whether the map was refreshed.
+    /// Queries one node after another for the slot map, until a node returns one: first the known servers in random
+    /// order, then the seeds. Returns `true` if the map was refreshed.
     async fn refresh_map(&self) -> bool {
         let mut known: Vec<String> = self.servers.lock().keys().cloned().collect();
         fastrand::shuffle(&mut known);
         let known = known.iter().filter_map(|address| self.connection_info(address));
         for connection_info in known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>() {
-            match timeout(NODE_TIMEOUT, self.fetch_ranges(&connection_info)).await {
+            match timeout(SLOT_MAP_QUERY_TIMEOUT, self.fetch_ranges(&connection_info)).await {
                 Ok(Ok(ranges)) if !ranges.is_empty() => {
                     self.update_map(&ranges);
                     return true;
@@ -220,20 +227,21 @@ impl ClusterNodes {
         false
     }
 
-    /// Queries a node for the slot map.
+    /// Queries a node for the slot map. Returns the ranges of slots that have a master.
     async fn fetch_ranges(&self, connection_info: &ConnectionInfo) -> RedisResult<Vec<SlotRange>> {
         let client: Client = self.tls_roots.client(connection_info)?;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(NODE_TIMEOUT));
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(SLOT_MAP_QUERY_TIMEOUT));
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let response: Value =
             redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
         Ok(parse_ranges(&response, &host_and_port(connection_info.addr())))
     }
 
-    /// Replaces the map.
+    /// Replaces the slot map, and removes the servers that are no longer masters.
     fn update_map(&self, ranges: &[SlotRange]) {
         let mut addresses: Vec<&str> = Vec::new();
-        let (mut masters, mut master_by_slot) = (Vec::new(), vec![u16::MAX; SLOTS]);
+        let (mut masters, mut master_by_slot) = (Vec::new(), vec![u16::MAX; SLOT_COUNT]);
         for range in ranges {
             let index = addresses.iter().position(|address| *address == range.master);
             let index = index.or_else(|| {
@@ -251,7 +259,8 @@ impl ClusterNodes {
         self.map.store(Arc::new(SlotMap { masters, master_by_slot }));
     }
 
-    /// Returns the server at an address; connects to it if there is none yet.
+    /// Returns the server at an address. If the server is new, starts to connect to it. Returns `None` if the address
+    /// is invalid.
     fn server_at(&self, address: &str) -> Option<Arc<Server>> {
         let mut servers = self.servers.lock();
         if let Some(server) = servers.get(address) {
@@ -263,14 +272,16 @@ impl ClusterNodes {
         Some(server)
     }
 
-    /// Returns the connection settings for an address, copied from the first seed.
+    /// Returns the connection settings for an address: a copy of the first seed with another host and port. Returns
+    /// `None` if the address is invalid.
     fn connection_info(&self, address: &str) -> Option<ConnectionInfo> {
         with_host_and_port(self.seeds.first()?, address)
     }
 }
 
-/// Parses the response to `CLUSTER SLOTS`: lists of first slot, last slot, master, and replicas, which are ignored.
-/// Invalid entries are omitted.
+/// Parses the response to `CLUSTER SLOTS`: a list of entries, each with first slot, last slot, master, and replicas,
+/// which are ignored. Invalid entries are omitted. If an entry has no host, its master is on the host of
+/// `node_address`, the node that responded.
 fn parse_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
     let Value::Array(ranges) = response else { return Vec::new() };
     let range = |value: &Value| {
@@ -291,7 +302,8 @@ fn parse_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
             host if host.contains(':') => format!("[{host}]"),
             host => host.to_owned(),
         };
-        let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOTS);
+        let slot =
+            |slot: i64| u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT);
         let (first, last) = (slot(*first)?, slot(*last)?);
         let port = u16::try_from(*port).ok()?;
         (first <= last).then(|| SlotRange { first, last, master: format!("{host}:{port}") })

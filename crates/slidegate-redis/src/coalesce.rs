@@ -1,7 +1,8 @@
-//! Coalesces requests that arrive while a script call is in flight.
+//! Coalesces requests: jobs that arrive while a script call is in flight wait and share the next call.
 //!
-//! Each key has at most one call in flight. A job that finds none is sent immediately, alone. Later jobs wait in
-//! arrival order and share the next call, at most [`MAX_BATCH`] per call. The module makes no calls itself.
+//! Jobs are grouped by key, and each key has at most one call in flight. A job whose key has no call in flight is sent
+//! immediately, alone. Later jobs wait in arrival order and share the next call, at most [`MAX_BATCH`] per call. The
+//! caller of this module makes the calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,15 +16,15 @@ pub const MAX_BATCH: usize = 128;
 /// Maximum number of waiting jobs in a [`Coalescer`], for all keys together.
 pub const MAX_WAITERS: usize = 16_384;
 
-/// Waiting jobs by key. A key without a call in flight has no entry.
+/// The waiting jobs of all keys. A key without a call in flight has no entry.
 #[derive(Debug)]
 pub struct Coalescer<K, J, R> {
-    state: Mutex<State<K, J, R>>,
+    state: Mutex<CoalescerState<K, J, R>>,
 }
 
 #[derive(Debug)]
-struct State<K, J, R> {
-    /// Waiters by key, in arrival order.
+struct CoalescerState<K, J, R> {
+    /// The waiting jobs of each key that has a call in flight, in arrival order.
     waiters_by_key: HashMap<K, VecDeque<Waiter<J, R>>>,
     waiter_count: usize,
     next_id: u64,
@@ -37,23 +38,24 @@ pub struct Waiter<J, R> {
     pub reply: oneshot::Sender<R>,
 }
 
-/// The result of adding a job.
+/// The result of adding a job to a [`Coalescer`].
 #[derive(Debug)]
 pub enum Enqueued<K: CoalesceKey, J, R> {
-    /// No call is in flight. The caller makes the call, and then calls [`Coalescer::next_batch`].
+    /// The key has no call in flight. The caller must make the call for this job, and then call
+    /// [`Coalescer::next_batch`].
     Leader(J),
     /// The job waits for the next call of its key.
     Follower(WaitHandle<K, J, R>),
-    /// Too many jobs are waiting.
+    /// The job was rejected, because [`MAX_WAITERS`] jobs are waiting already.
     Full,
 }
 
-/// A key that jobs are coalesced by.
+/// A key by which jobs are grouped: only jobs with the same key share a call.
 pub trait CoalesceKey: Copy + Eq + std::hash::Hash {}
 impl<K: Copy + Eq + std::hash::Hash> CoalesceKey for K {}
 
-/// A handle of a waiting job. A job that is canceled before its batch is sent leaves no trace. Dropping the handle
-/// cancels the job.
+/// A handle of a waiting job. Dropping the handle cancels the job. A job that is canceled before its batch is sent
+/// leaves no trace.
 #[derive(Debug)]
 pub struct WaitHandle<K: CoalesceKey, J, R> {
     coalescer: Arc<Coalescer<K, J, R>>,
@@ -64,14 +66,15 @@ pub struct WaitHandle<K: CoalesceKey, J, R> {
 
 impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
     pub fn new() -> Self {
-        let state = State { waiters_by_key: HashMap::new(), waiter_count: 0, next_id: 0 };
+        let state = CoalescerState { waiters_by_key: HashMap::new(), waiter_count: 0, next_id: 0 };
         Self { state: Mutex::new(state) }
     }
 
-    /// Adds a job to a key.
+    /// Adds a job with a key. If the key has no call in flight, the job does not wait: it is returned as
+    /// [`Enqueued::Leader`], and the caller makes the call.
     pub fn enqueue(self: &Arc<Self>, key: K, job: J) -> Enqueued<K, J, R> {
         let mut state = self.state.lock();
-        let State { waiters_by_key, waiter_count, next_id } = &mut *state;
+        let CoalescerState { waiters_by_key, waiter_count, next_id } = &mut *state;
         let Some(waiters) = waiters_by_key.get_mut(&key) else {
             waiters_by_key.insert(key, VecDeque::new());
             return Enqueued::Leader(job);
@@ -96,11 +99,12 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
         is_free
     }
 
-    /// Ends the call of a key and returns the waiters of the next one: the first waiter, and later ones while `fits`
-    /// accepts their jobs. Returns no waiters if none are left; the key is then free.
+    /// Ends the call of a key that is in flight, and removes the waiting jobs that its next call includes: the first
+    /// job, and later ones while `fits` returns `true` for them, at most [`MAX_BATCH`]. If no job is waiting, returns
+    /// an empty list, and the key has no call in flight any longer.
     pub fn next_batch(&self, key: K, mut fits: impl FnMut(&J) -> bool) -> Vec<Waiter<J, R>> {
         let mut state = self.state.lock();
-        let State { waiters_by_key, waiter_count, .. } = &mut *state;
+        let CoalescerState { waiters_by_key, waiter_count, .. } = &mut *state;
         let Some(waiters) = waiters_by_key.get_mut(&key) else { return Vec::new() };
         let mut batch = Vec::with_capacity(waiters.len().min(MAX_BATCH));
         while let Some(first) = waiters.front()
@@ -118,15 +122,15 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
 }
 
 impl<K: CoalesceKey, J, R> WaitHandle<K, J, R> {
-    /// Waits for the result. Returns `None` if it will never arrive.
+    /// Waits for the result of the job. Returns `None` if the job was dropped without a result.
     pub async fn reply(&mut self) -> Option<R> {
         (&mut self.reply).await.ok()
     }
 
-    /// Cancels the job. Returns `true` if it was still waiting, so that it was never sent.
+    /// Cancels the job. Returns `true` if the job was still waiting, so that it will never be sent.
     pub fn cancel(&self) -> bool {
         let mut state = self.coalescer.state.lock();
-        let State { waiters_by_key, waiter_count, .. } = &mut *state;
+        let CoalescerState { waiters_by_key, waiter_count, .. } = &mut *state;
         let Some(waiters) = waiters_by_key.get_mut(&self.key) else { return false };
         // Ids ascend from the front to the back.
         let found = waiters.binary_search_by_key(&self.id, |other| other.id);
@@ -148,23 +152,23 @@ mod tests {
 
     type TestCoalescer = Coalescer<u16, u32, u32>;
 
-    fn follower(enqueued: Enqueued<u16, u32, u32>) -> WaitHandle<u16, u32, u32> {
+    fn expect_follower(enqueued: Enqueued<u16, u32, u32>) -> WaitHandle<u16, u32, u32> {
         match enqueued {
             Enqueued::Follower(handle) => handle,
             other => panic!("{other:?}"),
         }
     }
 
-    fn jobs(batch: &[Waiter<u32, u32>]) -> Vec<u32> {
+    fn jobs_of_batch(batch: &[Waiter<u32, u32>]) -> Vec<u32> {
         batch.iter().map(|waiter| waiter.job).collect()
     }
 
     #[test]
-    fn job_without_call_in_flight_leads() {
+    fn first_job_of_key_becomes_leader() {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(matches!(coalescer.enqueue(1, 10), Enqueued::Leader(10)));
         assert!(matches!(coalescer.enqueue(2, 20), Enqueued::Leader(20)), "another key");
-        let _handle = follower(coalescer.enqueue(1, 11));
+        let _handle = expect_follower(coalescer.enqueue(1, 11));
         assert!(coalescer.next_batch(2, |_| true).is_empty());
         assert!(matches!(coalescer.enqueue(2, 21), Enqueued::Leader(21)), "the key is free again");
     }
@@ -174,20 +178,21 @@ mod tests {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(coalescer.try_hold(1) && !coalescer.try_hold(1));
         let count = MAX_BATCH as u32 + 3;
-        let _handles: Vec<_> = (0..count).map(|job| follower(coalescer.enqueue(1, job))).collect();
+        let _handles: Vec<_> =
+            (0..count).map(|job| expect_follower(coalescer.enqueue(1, job))).collect();
         assert_eq!(
-            jobs(&coalescer.next_batch(1, |_| true)),
+            jobs_of_batch(&coalescer.next_batch(1, |_| true)),
             (0..MAX_BATCH as u32).collect::<Vec<_>>()
         );
-        let _late = follower(coalescer.enqueue(1, count));
+        let _late = expect_follower(coalescer.enqueue(1, count));
         let batch = coalescer.next_batch(1, |job| *job < count - 1);
-        assert_eq!(jobs(&batch), [count - 3, count - 2], "as long as each job fits");
+        assert_eq!(jobs_of_batch(&batch), [count - 3, count - 2], "as long as each job fits");
         assert_eq!(
-            jobs(&coalescer.next_batch(1, |_| false)),
+            jobs_of_batch(&coalescer.next_batch(1, |_| false)),
             [count - 1],
             "the first is always sent"
         );
-        assert_eq!(jobs(&coalescer.next_batch(1, |_| false)), [count]);
+        assert_eq!(jobs_of_batch(&coalescer.next_batch(1, |_| false)), [count]);
         assert!(coalescer.next_batch(1, |_| true).is_empty());
         assert!(coalescer.state.lock().waiters_by_key.is_empty());
     }
@@ -196,24 +201,25 @@ mod tests {
     fn canceled_job_is_never_sent_unless_in_flight() {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(coalescer.try_hold(1));
-        let handles: Vec<_> = (0..3).map(|job| follower(coalescer.enqueue(1, job))).collect();
+        let handles: Vec<_> =
+            (0..3).map(|job| expect_follower(coalescer.enqueue(1, job))).collect();
         assert!(handles[1].cancel() && !handles[1].cancel());
         let batch = coalescer.next_batch(1, |_| true);
-        assert_eq!(jobs(&batch), [0, 2]);
+        assert_eq!(jobs_of_batch(&batch), [0, 2]);
         assert!(!handles[0].cancel(), "the job is in flight");
         drop(handles);
         assert_eq!(coalescer.state.lock().waiter_count, 0);
     }
 
     #[test]
-    fn dropped_handle_makes_capacity_for_others() {
+    fn dropped_handle_frees_waiter_capacity() {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(coalescer.try_hold(1) && coalescer.try_hold(2));
         let mut handles: Vec<_> =
-            (0..MAX_WAITERS).map(|job| follower(coalescer.enqueue(1, job as u32))).collect();
+            (0..MAX_WAITERS).map(|job| expect_follower(coalescer.enqueue(1, job as u32))).collect();
         assert!(matches!(coalescer.enqueue(2, 0), Enqueued::Full), "the maximum is for all keys");
         handles.pop();
-        drop(follower(coalescer.enqueue(2, 0)));
+        drop(expect_follower(coalescer.enqueue(2, 0)));
         drop(handles);
         assert_eq!(coalescer.state.lock().waiter_count, 0);
     }

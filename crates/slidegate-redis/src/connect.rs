@@ -1,4 +1,4 @@
-//! The connection to Redis: made, and made again, by a task of its own.
+//! A connection to Redis that a background task opens, and reopens whenever it is lost.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,13 +19,15 @@ use tokio::time::{sleep, timeout};
 use crate::address::{AddressError, SentinelTarget};
 use crate::sentinel::{Sentinels, is_master};
 
-/// Timeout of a connection attempt. A failover may make another server the master during this time.
+/// Timeout of a connection attempt. The timeout is short, because a failover may make another server the master during
+/// the attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(750);
 
-/// Backoff after the first failed attempt. Each further backoff may be twice as long.
+/// Backoff after the first failed connection attempt. The backoff doubles after each further failure, up to
+/// [`MAX_BACKOFF`].
 const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 
-/// Maximum backoff between two attempts.
+/// Maximum backoff between two connection attempts.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
 /// Interval at which the Sentinels are polled for the current master.
@@ -34,17 +36,20 @@ const MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Settings of a [`RedisStore`](crate::RedisStore).
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Prefix of every key.
+    /// Prefix of every Redis key.
     pub prefix: String,
     /// Maximum duration of a request to the store.
     pub timeout: Duration,
-    /// Time that a key is kept beyond the time that it is known to be needed. If clients use their own clocks, it must
-    /// be longer than the difference of the clocks.
+    /// Additional time to live of a Redis key, beyond the time until which its counters are needed. If clients use
+    /// their own clocks ([`RedisStore::with_clock`](crate::RedisStore::with_clock)), the margin must be longer than the
+    /// difference between these clocks.
     pub expiry_margin: Duration,
-    /// Maximum time for which a denial is served without a call to Redis, unless the cost fits sooner; zero disables
-    /// the denial cache.
+    /// Maximum time for which a denial is cached, so that repeated requests are denied without a call to Redis. A
+    /// cached denial expires earlier if the denied cost fits the limit earlier. Zero disables the denial cache, except
+    /// for sampled rules.
     pub deny_cache_ttl: Duration,
-    /// For `rediss://`: PEM file with the CA certificates. `None` trusts the roots of Mozilla.
+    /// PEM file with the CA certificates that verify servers at `rediss://` addresses. `None` uses Mozilla's list of
+    /// root certificates.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -80,10 +85,10 @@ pub enum ConnectError {
         /// The cause.
         message: String,
     },
-    /// The file of certificates cannot be read, or not be used for this address.
+    /// The file of CA certificates cannot be read, or cannot be used for this address.
     #[error("cannot trust the certificates in `{}`: {message}", path.display())]
     Ca {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The cause.
         message: String,
@@ -93,16 +98,17 @@ pub enum ConnectError {
 /// A shared connection that reconnects when it is lost.
 #[derive(Debug)]
 pub struct ReconnectingConnection {
-    current: watch::Receiver<State>,
-    /// Whether there has ever been a connection.
+    current: watch::Receiver<ConnectionState>,
+    /// Whether a connection has ever been established.
     was_connected: Arc<AtomicBool>,
-    /// The highest number of a connection that was reported as lost.
+    /// The highest sequence number of a connection that was reported as lost. The background task replaces a connection
+    /// with this number or a lower one.
     lost: watch::Sender<u64>,
     task: JoinHandle<()>,
 }
 
-/// The connection, or the last error.
-type State = Result<ConnectionHandle, String>;
+/// The current connection, or the reason why there is none.
+type ConnectionState = Result<ConnectionHandle, String>;
 
 /// A connection and its sequence number.
 #[derive(Clone, Debug)]
@@ -112,8 +118,8 @@ pub struct ConnectionHandle {
 }
 
 impl ReconnectingConnection {
-    /// Connects in the background. `on_reconnect` is called after a connection to another server, or after one that
-    /// followed a failed attempt.
+    /// Connects in a background task. `on_reconnect` is called after the first connection, after a connection to
+    /// another server than before, and after a connection that follows a failed attempt.
     pub fn open(source: ConnectionSource, on_reconnect: impl Fn() + Send + 'static) -> Self {
         let (publish, current) = watch::channel(Err("no connection has been made yet".to_owned()));
         let (lost, lost_receiver) = watch::channel(0);
@@ -129,12 +135,12 @@ impl ReconnectingConnection {
         Self { current, was_connected, lost, task }
     }
 
-    /// Returns whether there has ever been a connection.
+    /// Returns `true` if a connection has ever been established.
     pub fn was_connected(&self) -> bool {
         self.was_connected.load(Ordering::Acquire)
     }
 
-    /// Waits for the connection.
+    /// Waits until there is a connection and returns it. Returns `None` if the background task has ended.
     pub async fn connection(&self) -> Option<ConnectionHandle> {
         if let Ok(handle) = &*self.current.borrow() {
             return Some(handle.clone());
@@ -144,23 +150,23 @@ impl ReconnectingConnection {
         state.as_ref().ok().cloned()
     }
 
-    /// Returns the reason why there is no connection.
+    /// Returns the reason why there is no connection, or `None` if there is one.
     pub fn last_error(&self) -> Option<String> {
         self.current.borrow().as_ref().err().cloned()
     }
 
-    /// Replaces the current connection.
+    /// Requests that the background task replaces the current connection.
     pub fn replace_current(&self) {
         let number = self.current.borrow().as_ref().map_or(0, |handle| handle.number);
         self.replace_number(number);
     }
 
-    /// Replaces this connection, unless it has been replaced already.
+    /// Requests that the background task replaces this connection, unless it has been replaced already.
     pub fn replace(&self, handle: &ConnectionHandle) {
         self.replace_number(handle.number);
     }
 
-    /// Replaces the connection with this number, or an older one.
+    /// Requests that the background task replaces the connection with this sequence number, or an older one.
     fn replace_number(&self, lost: u64) {
         self.lost.send_if_modified(|number| {
             let is_newer = lost > *number;
@@ -176,7 +182,7 @@ impl Drop for ReconnectingConnection {
     }
 }
 
-/// The servers that connections are made to.
+/// The source of connections: one server, or the master that Sentinels name.
 pub enum ConnectionSource {
     /// One server.
     Server(Box<Client>),
@@ -184,12 +190,12 @@ pub enum ConnectionSource {
     Sentinel(Box<Sentinels>),
 }
 
-/// CA certificates that servers are verified with; `None` is Mozilla's list.
+/// CA certificates that servers are verified with. `None` selects Mozilla's list of root certificates.
 #[derive(Clone, Debug, Default)]
 pub struct TlsRoots(Option<TlsCertificates>);
 
 impl TlsRoots {
-    /// Reads the certificates of a PEM file.
+    /// Reads the certificates of a PEM file. `None` selects Mozilla's list of root certificates.
     pub fn from_file(path: Option<&Path>) -> Result<Self, ConnectError> {
         let Some(path) = path else { return Ok(Self(None)) };
         let pem = std::fs::read(path).map_err(|error| ConnectError::Ca {
@@ -199,7 +205,7 @@ impl TlsRoots {
         Ok(Self(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) })))
     }
 
-    /// Creates a client of one server.
+    /// Creates a client of one server, without connecting.
     pub fn client(&self, info: &ConnectionInfo) -> RedisResult<Client> {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             install_crypto_provider();
@@ -215,13 +221,14 @@ impl TlsRoots {
         Ok(ConnectionSource::Server(Box::new(self.client(info)?)))
     }
 
-    /// Creates the source of connections to the master of a service.
+    /// Creates the source of connections to the master of a Sentinel service.
     pub fn sentinel_source(&self, target: &SentinelTarget) -> RedisResult<ConnectionSource> {
         Ok(ConnectionSource::Sentinel(Box::new(Sentinels::new(target, self)?)))
     }
 }
 
-/// Returns a copy of `template` with the address `host:port`.
+/// Returns a copy of `template` with another address, `host:port`. Returns `None` if the address does not have this
+/// form.
 pub fn with_host_and_port(template: &ConnectionInfo, address: &str) -> Option<ConnectionInfo> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -235,14 +242,15 @@ pub fn with_host_and_port(template: &ConnectionInfo, address: &str) -> Option<Co
     Some(template.clone().set_addr(address))
 }
 
-/// Installs a cryptography provider for rustls, which panics if several are compiled in and none is installed.
+/// Installs a cryptography provider for rustls. If several providers are compiled in and none is installed, rustls
+/// panics.
 fn install_crypto_provider() {
     // An error means that one is installed already.
     let _ = ring::default_provider().install_default();
 }
 
 impl ConnectionSource {
-    /// Returns the address for the log.
+    /// Returns a description of the server for log messages.
     fn address(&self) -> String {
         match self {
             Self::Server(client) => client.get_connection_info().addr().to_string(),
@@ -250,7 +258,7 @@ impl ConnectionSource {
         }
     }
 
-    /// Connects. Returns the connection and the address of the server.
+    /// Connects to the server, or to the current master. Returns the connection and the address of the server.
     async fn connect(&mut self) -> RedisResult<(MultiplexedConnection, String)> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
@@ -276,8 +284,8 @@ impl ConnectionSource {
         }
     }
 
-    /// Waits until the Sentinels name another master.
-    async fn master_changed(&mut self) {
+    /// Waits until the Sentinels name another master. Waits forever if the source is one server.
+    async fn wait_for_master_change(&mut self) {
         match self {
             Self::Server(_) => std::future::pending().await,
             Self::Sentinel(sentinels) => loop {
@@ -290,10 +298,10 @@ impl ConnectionSource {
     }
 }
 
-/// Connects and reconnects until the [`ReconnectingConnection`] is dropped.
+/// Connects, and reconnects whenever the connection is lost, until the [`ReconnectingConnection`] is dropped.
 async fn maintain_connection(
     mut source: ConnectionSource,
-    publish: watch::Sender<State>,
+    publish: watch::Sender<ConnectionState>,
     mut lost: watch::Receiver<u64>,
     on_reconnect: impl Fn(),
 ) {
@@ -319,7 +327,7 @@ async fn maintain_connection(
                             return;
                         }
                     }
-                    () = source.master_changed() => tracing::info!("the Sentinels name another Redis master"),
+                    () = source.wait_for_master_change() => tracing::info!("the Sentinels name another Redis master"),
                 }
                 publish.send_modify(|state| *state = Err("the connection was lost".to_owned()));
             }
@@ -337,9 +345,10 @@ async fn maintain_connection(
     }
 }
 
-/// Logs and publishes the error of a connection attempt. Only a rejection is a warning: the circuit breaker reports an
-/// unreachable server, but a wrong password would otherwise become visible only with the first request.
-fn report_connect_error(error: &RedisError, publish: &watch::Sender<State>) {
+/// Logs the error of a failed connection attempt and publishes it as the current state. The error is logged as a
+/// warning only if the server has rejected the connection: a wrong password would otherwise become visible only with
+/// the first request. The circuit breaker reports an unreachable server.
+fn report_connect_error(error: &RedisError, publish: &watch::Sender<ConnectionState>) {
     let last_error = error.to_string();
     let is_known = publish.borrow().as_ref().is_err_and(|known| *known == last_error);
     let is_rejection =
@@ -352,7 +361,7 @@ fn report_connect_error(error: &RedisError, publish: &watch::Sender<State>) {
     publish.send_modify(|state| *state = Err(last_error));
 }
 
-/// Removes user, password and parameters from an address.
+/// Replaces user, password and parameters of an address with `…`.
 pub fn redact_password(address: &str) -> String {
     let redacted = match (address.find("://"), address.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {

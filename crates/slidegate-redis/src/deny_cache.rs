@@ -1,13 +1,14 @@
 //! A cache of denials, so that a client that is denied does not cause a call to Redis for each request.
 //!
-//! A denial is served from the cache only with exact figures. So one of two conditions must hold for each limit of the
-//! request:
+//! A denial is served from the cache only if its figures, such as remaining units and waits, are exact. So one of two
+//! conditions must hold for each limit of the request:
 //!
 //! - The limit denies, and this instance has not charged its counter since Redis denied. Then the figures change only
-//!   when the next unit leaves the window. That time is known if the cost is one unit more than was left.
-//! - The limit does not deny: the units that were left, minus all that this instance has charged since, are enough.
+//!   when the next unit leaves the window. That time is known if the cost is one unit more than the remaining units.
+//! - The limit does not deny: the remaining units in the last reply, minus all units that this instance has charged
+//!   since, are enough.
 //!
-//! Charges of other instances are missing until the entry expires, after [`DenyCache::new`]'s `ttl` at most.
+//! Charges by other instances are not known before the cached entry expires, after [`DenyCache::new`]'s `ttl` at most.
 
 mod sampled;
 
@@ -27,13 +28,16 @@ const MAX_COUNTERS: usize = 65_536;
 /// Maximum number of denied costs that are recorded per counter.
 const MAX_COSTS: usize = 4;
 
-/// Number of invalidation counters. Counters that share one are invalidated together.
+/// Number of stripes into which counters are divided for invalidations. An invalidation of one counter also discards
+/// the replies that are in flight for the other counters of its stripe.
 const VERSION_STRIPES: usize = 64;
 
-/// Size of the table of charged units. Counters that share an entry miss the cache more often than necessary.
+/// Number of entries in the table of charged units. Counters that share an entry miss the cache more often than
+/// necessary.
 const CHARGE_STRIPES: usize = 65_536;
 
-/// Minimum time to live of denials of a sampled rule: most hits of it pass without a call, so nothing else denies them.
+/// Minimum time to live of a cached denial of a sampled rule. Most hits of a sampled rule are not sent to Redis, so
+/// only the cache can deny them.
 const MIN_SAMPLED_TTL: Duration = Duration::from_secs(1);
 
 /// A bounded cache of recent denials, by counter.
@@ -43,68 +47,71 @@ pub struct DenyCache {
     ttl: Duration,
     /// Random seed of the key hash, so that clients cannot choose colliding keys.
     secret: RandomState,
-    /// Number of invalidations. A reply to a call from before an invalidation must not be recorded after it.
+    /// Number of invalidations in each stripe. If the number has changed since a call was sent, the reply to the call
+    /// is not recorded.
     invalidations: [AtomicU64; VERSION_STRIPES],
-    /// Units that this instance has charged or returned, by the hash of the counter.
+    /// Units that this instance has charged, plus one for each invalidation, by the hash of the counter. A change shows
+    /// that cached figures are outdated.
     charged_by_stripe: Box<[AtomicU64]>,
 }
 
-/// The recorded figures of a counter.
+/// The cached figures of a counter, from the last recorded reply.
 #[derive(Clone, Debug)]
 struct CounterEntry {
     limit: Limit,
-    /// The version that the last recorded call left.
+    /// The version of the counter after the last recorded call.
     version: CacheVersion,
-    /// Units that were left at `sent_at`.
+    /// Units that remained at `sent_at`.
     remaining: u64,
     sent_at: Timestamp,
-    /// Expiry of `remaining`.
+    /// Time at which `remaining` expires.
     expires_at: Timestamp,
     denials: SmallVec<[Denial; 1]>,
 }
 
-/// A cost that did not fit.
+/// A cached denial: the number of required units that did not fit the limit, and the figures of the reply.
 #[derive(Clone, Copy, Debug)]
 struct Denial {
     required: u64,
     sent_at: Timestamp,
-    /// Expiry of the denial. Before this time, a call would be denied again.
+    /// Time at which the cached denial expires. Before this time, Redis would deny the cost again.
     expires_at: Timestamp,
-    /// Earliest time at which the cost fits, or `None` if it never does.
+    /// Earliest time at which the cost fits the limit, or `None` if it never fits.
     fits_at: Option<Timestamp>,
     resets_at: Timestamp,
     remaining: u64,
 }
 
-/// Returns the units that are added to the table for a cost. They are bounded, so that a number never wraps within the
-/// life of an entry.
+/// Returns the units that are added to the table of charged units for a cost. They are bounded, so that a sum never
+/// wraps around within the life of a cached entry.
 pub fn effective_units(cost: u64) -> u64 {
     cost.min(1 << 32)
 }
 
-/// The result of looking up a hit.
+/// The result of looking up a hit in the denial cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheLookup {
     /// The cache has no valid entry for the counter.
     Missing,
-    /// The hit did not fit recently, but the denial has expired. For a sampled rule also when the hit should fit by
-    /// now, until Redis has charged again.
+    /// The cost did not fit recently, but the cached denial has expired. A sampled rule stays in this state until Redis
+    /// has charged again, even if the cost should fit by now.
     Stale,
-    /// The hit fits. The exact figures of its counter are unknown.
+    /// The hit fits its limit. The exact figures of its counter are unknown.
     Fits,
-    /// The hit does not fit.
+    /// The hit does not fit its limit, with this outcome.
     Denied(Outcome),
 }
 
-/// The version of a counter in the cache, taken before a call is sent.
+/// The version of a counter in the cache, taken before a call is sent. If the version has changed when the reply
+/// arrives, other calls may have changed the counter in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheVersion {
     invalidation_count: u64,
     charged_units: u64,
 }
 
-/// The hits of a call in flight. If dropped without [`complete`](Self::complete), they count as charged, since the call
-/// may have charged them.
+/// The hits of a call in flight. If the value is dropped without [`complete`](Self::complete), all hits count as
+/// charged, because the call may have charged them.
 pub struct PendingCharges<'c> {
     cache: &'c DenyCache,
     hits: SmallVec<[PendingCharge; 2]>,
@@ -119,7 +126,7 @@ struct PendingCharge {
     units: u64,
 }
 
-/// The figures of a reply to one hit, with local times.
+/// The figures in the reply to one hit, and the local times of the call and its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct DenialReport {
     pub sent_at: Timestamp,
@@ -144,9 +151,9 @@ impl DenyCache {
         }
     }
 
-    /// Looks up a hit.
+    /// Looks up whether the cache has a denial for a hit at time `now`.
     pub fn lookup(&self, hit: &KeyedHit, now: Timestamp) -> CacheLookup {
-        let counter = self.counter(&hit.key, hit.tag);
+        let counter = self.counter_hash(&hit.key, hit.tag);
         let Some(entry) = self.entries.get(&counter) else {
             return CacheLookup::Missing;
         };
@@ -172,9 +179,9 @@ impl DenyCache {
         }
     }
 
-    /// Returns the version of the counter of a hit, to be taken before a call.
+    /// Returns the version of a hit's counter. The caller takes the version before it sends a call.
     pub fn version(&self, hit: &KeyedHit) -> CacheVersion {
-        self.version_of_counter(self.counter(&hit.key, hit.tag))
+        self.version_of_counter(self.counter_hash(&hit.key, hit.tag))
     }
 
     /// Returns the version of a counter.
@@ -183,18 +190,20 @@ impl DenyCache {
         CacheVersion { invalidation_count, charged_units: self.charged_units(counter) }
     }
 
-    /// Begins a call that may charge these hits.
+    /// Registers a call that may charge these hits. The caller reports the result of the call with
+    /// [`PendingCharges::complete`].
     pub fn begin_charges(&self, hits: &[KeyedHit]) -> PendingCharges<'_> {
         let pending = |hit: &KeyedHit| {
-            let counter = self.counter(&hit.key, hit.tag);
+            let counter = self.counter_hash(&hit.key, hit.tag);
             let units = if hit.sample == 1 { effective_units(hit.cost) } else { 0 };
             PendingCharge { counter, version: self.version_of_counter(counter), units }
         };
         PendingCharges { cache: self, hits: hits.iter().map(pending).collect() }
     }
 
-    /// Records the figures of a counter and the denied cost, if any. `charged` is the number of units that the call
-    /// charged.
+    /// Records the figures in the reply to a hit. `denied` is the number of required units that did not fit, if the hit
+    /// was denied. `version` is the version of the counter before the call, and `charged` is the number of units that
+    /// the call charged.
     pub fn record(
         &self,
         hit: &KeyedHit,
@@ -207,7 +216,7 @@ impl DenyCache {
         if ttl.is_zero() {
             return;
         }
-        let counter = self.counter(&hit.key, hit.tag);
+        let counter = self.counter_hash(&hit.key, hit.tag);
         let version =
             CacheVersion { charged_units: version.charged_units.wrapping_add(charged), ..version };
         let mut denials: SmallVec<[Denial; 1]> = match self.entries.get(&counter) {
@@ -219,7 +228,7 @@ impl DenyCache {
             hit.sample > 1 || other.fits_at.is_none_or(|at| at > report.received_at)
         };
         denials.retain(|other| Some(other.required) != denied && is_relevant(other));
-        if let Some(denial) = denied.and_then(|required| report.denial(hit, required, ttl)) {
+        if let Some(denial) = denied.and_then(|required| report.to_denial(hit, required, ttl)) {
             denials.truncate(MAX_COSTS - 1);
             denials.push(denial);
         }
@@ -227,31 +236,31 @@ impl DenyCache {
         let expires_at = sent_at.after(ttl);
         let entry =
             CounterEntry { limit: hit.limit, version, remaining, sent_at, expires_at, denials };
-        self.insert(counter, entry, version);
+        self.insert_entry(counter, entry, version);
     }
 
     /// Inserts an entry, unless the counter has been invalidated since `version`.
-    fn insert(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
+    fn insert_entry(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
         self.entries.insert(counter, entry);
         if self.invalidations_of(counter).load(Ordering::Acquire) != version.invalidation_count {
             self.entries.remove(&counter);
         }
     }
 
-    /// Removes the entry of a counter, and prevents that replies to calls in flight are recorded.
+    /// Removes the entry of a counter. Replies to calls that are in flight will not be recorded.
     pub fn invalidate(&self, key: &str, tag: u32) {
-        let counter = self.counter(key, tag);
+        let counter = self.counter_hash(key, tag);
         self.invalidations_of(counter).fetch_add(1, Ordering::AcqRel);
         self.add_charged_units(counter, 1);
         self.entries.remove(&counter);
     }
 
     /// Returns the hash that identifies a counter.
-    fn counter(&self, key: &str, tag: u32) -> u64 {
+    fn counter_hash(&self, key: &str, tag: u32) -> u64 {
         self.secret.hash_one((key, tag))
     }
 
-    /// Returns the invalidation counter that a counter shares.
+    /// Returns the number of invalidations in the stripe of a counter.
     fn invalidations_of(&self, counter: u64) -> &AtomicU64 {
         &self.invalidations[(counter % VERSION_STRIPES as u64) as usize]
     }
@@ -261,19 +270,20 @@ impl DenyCache {
         &self.charged_by_stripe[(counter % CHARGE_STRIPES as u64) as usize]
     }
 
-    /// Returns the units that this instance has charged or returned so far.
+    /// Returns the sum of a counter's entry in the table of charged units.
     fn charged_units(&self, counter: u64) -> u64 {
         self.charged_stripe(counter).load(Ordering::Acquire)
     }
 
-    /// Adds units to the table of charged units.
+    /// Adds units to a counter's entry in the table of charged units.
     fn add_charged_units(&self, counter: u64, units: u64) {
         self.charged_stripe(counter).fetch_add(units, Ordering::AcqRel);
     }
 }
 
 impl PendingCharges<'_> {
-    /// Ends the call. `charged` has for each hit whether it was charged. Returns the versions from before the call.
+    /// Ends the call. `charged` yields `true` for each hit that the call charged. Returns the versions of the counters
+    /// before the call, in the order of the hits.
     pub fn complete(mut self, charged: impl Iterator<Item = bool>) -> SmallVec<[CacheVersion; 2]> {
         let hits = self.hits.iter_mut().zip(charged);
         hits.filter(|(_, charged)| !charged).for_each(|(hit, _)| hit.units = 0);
@@ -290,9 +300,10 @@ impl Drop for PendingCharges<'_> {
 }
 
 impl DenialReport {
-    /// Returns the denial of a cost, or `None` if `remaining` may change before the cost fits. It does not change if
-    /// the cost is one unit more than is left. Figures of sampled rules are always estimates.
-    fn denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
+    /// Returns the cached denial for a number of required units, or `None` if the remaining units may change before the
+    /// required units fit. They do not change if exactly one unit is missing, or if the required units never fit and
+    /// all units are free. For a sampled rule, always returns a denial, because its figures are estimates.
+    fn to_denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
         let is_exact = match self.retry_after {
             Some(_) => required == self.remaining.saturating_add(1),
             None => self.remaining == hit.limit.capacity(),
@@ -309,7 +320,8 @@ impl DenialReport {
 }
 
 impl CounterEntry {
-    /// Looks up a cost after this instance has charged `charged_units` to the counter since the entry was recorded.
+    /// Looks up a number of required units. `charged_units` is the number of units that this instance has charged to
+    /// the counter since the entry was recorded.
     fn lookup(&self, now: Timestamp, required: u64, charged_units: u64) -> CacheLookup {
         let is_same_cost = |denial: &&Denial| denial.required == required && now >= denial.sent_at;
         if charged_units == 0
@@ -326,7 +338,7 @@ impl CounterEntry {
 }
 
 impl Denial {
-    /// Returns the outcome at this time, unless the denial has expired.
+    /// Returns the outcome of the denial at time `now`, or [`CacheLookup::Stale`] if the denial has expired.
     fn lookup(&self, now: Timestamp) -> CacheLookup {
         if now >= self.expires_at {
             return CacheLookup::Stale;
@@ -351,13 +363,13 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn keyed_hit(limit: &Limit, cost: u64) -> KeyedHit {
+    fn new_keyed_hit(limit: &Limit, cost: u64) -> KeyedHit {
         let scope = Scope::new("domain", "rule", "limit", &["client"]);
         let key = Key::new(&scope, &[Value::Text("ann")]);
         RedisKeyspace::new(&Settings::default()).keyed_hit(&Hit::new(key, limit, cost))
     }
 
-    fn denied(wait: Duration) -> DenialReport {
+    fn denial_report(wait: Duration) -> DenialReport {
         let (retry_after, reset_after) = (Some(wait), wait);
         DenialReport { sent_at: NOW, received_at: NOW, retry_after, reset_after, remaining: 0 }
     }
@@ -366,20 +378,20 @@ mod tests {
     fn denial_from_before_invalidation_is_not_kept() {
         let cache = DenyCache::new(MINUTE);
         let limit: Limit = "10/min".parse().unwrap();
-        let sampled = |cost| KeyedHit { sample: 2, ..keyed_hit(&limit, cost) };
+        let sampled = |cost| KeyedHit { sample: 2, ..new_keyed_hit(&limit, cost) };
         let (stale, fresh) = (sampled(10), sampled(11));
         let before = cache.version(&stale);
         cache.invalidate(&stale.key, stale.tag);
         // A reply to a call from before the invalidation was recorded, and its removal has not happened yet.
-        let counter = cache.counter(&stale.key, stale.tag);
+        let counter = cache.counter_hash(&stale.key, stale.tag);
         let version = cache.version(&stale);
-        cache.record(&stale, Some(10), &denied(MINUTE), version, 0);
+        cache.record(&stale, Some(10), &denial_report(MINUTE), version, 0);
         let mut entry = cache.entries.get(&counter).unwrap();
         entry.version = before;
         cache.entries.insert(counter, entry);
 
         let version = cache.version(&fresh);
-        cache.record(&fresh, Some(11), &denied(MINUTE), version, 0);
+        cache.record(&fresh, Some(11), &denial_report(MINUTE), version, 0);
         assert_eq!(cache.lookup(&stale, NOW), CacheLookup::Missing);
         assert!(matches!(cache.lookup(&fresh, NOW), CacheLookup::Denied(_)));
     }

@@ -1,4 +1,5 @@
-//! Failed calls: the effect of a Redis error on the circuit breaker, the request and the choice of server.
+//! Classifies failed calls: whether the circuit breaker counts the failure, which error the request gets, and whether
+//! another server must be called.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use slidegate::StoreError;
@@ -6,31 +7,35 @@ use slidegate::StoreError;
 /// The reason why a call failed.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// The server does not work. Counts as a failure for the circuit breaker.
+    /// The server does not work. The circuit breaker counts this failure.
     Server(StoreError),
-    /// A key has a value of the wrong type. Other keys are not affected, and the circuit breaker does not count it.
+    /// A key has a value of the wrong type. Other keys are not affected, so the circuit breaker does not count this
+    /// failure.
     Key(StoreError),
-    /// Another node must be called. Nothing was charged.
+    /// The call must be sent again, to another node of the Cluster or a little later. Nothing was charged.
     Redirect(Redirect),
 }
 
-/// A redirection of a Cluster node.
+/// A redirection that a Redis Cluster node returned instead of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redirect {
     /// The slot has moved to the node at this address.
     Moved(String),
-    /// The slot is being migrated to this address. The keys of the call are there already, or do not exist yet.
+    /// The slot is being migrated to the node at this address. The keys of the call have moved already, or do not exist
+    /// yet.
     Ask(String),
     /// The slot is being migrated, and only some keys of the call have moved: retry the call a little later.
     TryAgain,
 }
 
-/// Error codes of a server that cannot write at all. Up to Redis 6.2 the error of a script only quotes them.
+/// Error codes of a server that cannot write any key. Up to Redis 6.2, the error of a script has such a code only in
+/// its text.
 const CANNOT_WRITE: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
 
 impl Failure {
-    /// Classifies an error response. A script that fails has written nothing. Returns `None` if the server may not have
-    /// responded, so that the effect of the call is unknown.
+    /// Classifies an error response. The failed request has charged nothing, but other requests in the same call may
+    /// have been charged. Returns `None` if the server may not have responded, so that the effect of the call is
+    /// unknown.
     pub fn from_redis_error(error: &RedisError) -> Option<Self> {
         let unavailable = || StoreError::Unavailable(error.to_string());
         let target = || error.redirect_node().map(|(address, _)| address.to_owned());
@@ -50,7 +55,7 @@ impl Failure {
         })
     }
 
-    /// Converts the failure into the error for the caller of the store.
+    /// Converts the failure into the error that the store returns.
     pub fn into_error(self) -> StoreError {
         match self {
             Self::Server(error) | Self::Key(error) => error,
@@ -64,7 +69,8 @@ impl Failure {
         }
     }
 
-    /// Converts the failure of one of several calls: the others may have charged, so the effect is unknown.
+    /// Converts the failure of one of several calls or requests into a timeout, because the others may have charged:
+    /// the effect on the counters is unknown. A redirection stays unchanged.
     pub fn into_partial(self) -> Self {
         let timed_out = |error: StoreError| StoreError::TimedOut(error.to_string());
         match self {
@@ -75,7 +81,7 @@ impl Failure {
     }
 }
 
-/// Returns whether the script failed because of the value of a key.
+/// Returns `true` if a script failed because of the value of a key, so that calls for other keys are not affected.
 fn is_key_error(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
     match error.code() {

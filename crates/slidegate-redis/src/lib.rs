@@ -1,10 +1,11 @@
-//! A store for slidegate that keeps its counters in Redis: one atomic script call per request.
+//! Keeps the counters of the slidegate rate limiter in Redis. One atomic script call normally decides a request.
 //!
 //! `docs/REDIS.md` documents the keys, the arguments and replies of the scripts, and the behavior while Redis is not
 //! available.
 //!
 //! A request passes through these layers, each of which uses only the layers below it: `store` (denial cache,
-//! sampling), `multi_slot`, `topology` (server or Cluster), `server` (circuit breaker, timeout, coalescing), `connect`.
+//! sampling), `multi_slot` (keys in several slots of a Cluster), `topology` (one server or a Cluster), `server`
+//! (circuit breaker, timeout, coalescing of waiting requests into one call), `connect` (connections).
 
 pub mod breaker;
 

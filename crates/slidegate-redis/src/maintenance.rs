@@ -1,4 +1,5 @@
-//! Operations without a decision: revert, refund and reset. One script call per slot; the slots run concurrently.
+//! Operations that change counters without a decision: revert, refund and reset. Each slot of a Cluster needs one
+//! script call, and these calls run concurrently.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::script::Scripts;
 use crate::script_request::KeyedHit;
 use crate::topology::Topology;
 
-/// An operation on counters in one slot.
+/// A maintenance operation on counters whose keys are all in one slot of a Cluster.
 #[derive(Debug)]
 pub enum MaintenanceOp<'e> {
     Revert(Vec<&'e Charge>),
@@ -23,7 +24,7 @@ pub enum MaintenanceOp<'e> {
 }
 
 impl MaintenanceOp<'_> {
-    /// Builds the script call. `None` for `now` selects the clock of Redis.
+    /// Builds the script call of the operation. `None` for `now` selects the clock of Redis.
     pub fn call<'s>(&self, scripts: &'s Scripts, now: Option<Timestamp>) -> ScriptCall<'s, '_> {
         match self {
             Self::Revert(charges) => call::build_revert(scripts, charges),
@@ -32,7 +33,8 @@ impl MaintenanceOp<'_> {
         }
     }
 
-    /// Decodes the reply. A refund reports the state of each counter, the other operations only success.
+    /// Decodes the reply to the operation. The reply to a refund has the state of each counter, the reply to another
+    /// operation only confirms success.
     pub fn decode(&self, bytes: &[u8]) -> Result<ScriptReply, DecodeError> {
         match self {
             Self::Refund(hits) => ScriptReply::decode(hits.len(), bytes),
@@ -91,7 +93,7 @@ pub async fn reset(
     run_all(topology, operations, deadline).await.map(drop)
 }
 
-/// Groups items by the slot of their keys.
+/// Groups items by the Cluster slot of their keys.
 fn group_by_slot<'k, T>(
     topology: &Topology,
     items: impl Iterator<Item = (&'k str, T)>,
@@ -103,13 +105,16 @@ fn group_by_slot<'k, T>(
     items_by_slot
 }
 
-/// Runs operations concurrently. If there are several and one fails, the error does not claim that nothing was written.
+/// Runs operations concurrently. If one of several operations fails, its failure is converted with
+/// [`Failure::into_partial`], because the others may have changed counters.
 async fn run_all(
     topology: &Topology,
     operations: impl Iterator<Item = (u16, MaintenanceOp<'_>)>,
     deadline: Instant,
 ) -> Result<Vec<ScriptReply>, StoreError> {
-    let run = |(slot, operation)| async move { topology.run(slot, &operation, deadline).await };
+    let run = |(slot, operation)| async move {
+        topology.run_maintenance(slot, &operation, deadline).await
+    };
     let results = join_all(operations.map(run)).await;
     let has_several = results.len() > 1;
     results.into_iter().collect::<Result<_, _>>().map_err(|failure: Failure| match has_several {

@@ -1,8 +1,8 @@
-//! Requests with keys in several slots of a Cluster, which no single script can decide.
+//! Decides requests with keys in several slots of a Redis Cluster, which no single script call can decide.
 //!
-//! All slots are peeked. If every hit fits, all slots are charged. If a slot denies then after all, the charges of the
-//! other slots are reverted. So no counter ever exceeds its limit, but units that are charged and reverted may deny
-//! other requests in between.
+//! First, the hits in all slots are evaluated without charging. If the request is admitted, all slots are charged, each
+//! with its own call. If a slot then denies after all, the charges of the other slots are reverted. So no counter ever
+//! exceeds its limit, but units that are charged and reverted may deny other requests in between.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::reply::ScriptReply;
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 use crate::topology::Topology;
 
-/// The hits of a request that are in one slot.
+/// The part of a request whose keys are in one slot.
 #[derive(Debug)]
 pub struct SlotPart {
     slot: u16,
@@ -28,7 +28,7 @@ pub struct SlotPart {
     request: Arc<ScriptRequest>,
 }
 
-/// Splits a request by slot.
+/// Splits a request into one part for each slot of its keys.
 pub fn split_by_slot(topology: &Topology, request: ScriptRequest) -> Vec<SlotPart> {
     let mut by_slot: BTreeMap<u16, Vec<(usize, KeyedHit)>> = BTreeMap::new();
     for (index, hit) in request.hits.into_iter().enumerate() {
@@ -42,14 +42,15 @@ pub fn split_by_slot(topology: &Topology, request: ScriptRequest) -> Vec<SlotPar
 }
 
 impl SlotPart {
-    /// Returns a copy that peeks or charges.
+    /// Returns a copy of the part with another mode: evaluate only, or also charge.
     fn with_mode(&self, mode: ScriptMode) -> Self {
         let request = Arc::new(ScriptRequest { mode, hits: self.request.hits.clone() });
         Self { slot: self.slot, indexes: self.indexes.clone(), request }
     }
 
-    /// Returns a copy that charges its slot if the hits of the slot alone allow it. Joint hits never veto in the copy,
-    /// because they depend on the joint hits of the other slots.
+    /// Returns a copy of the part that charges its slot if the hits in this slot alone admit the request. Joint hits,
+    /// which deny only if no joint hit of the request fits, never deny in the copy: the decision depends on the joint
+    /// hits in other slots.
     fn to_charging(&self) -> Self {
         let mut part = self.with_mode(ScriptMode::Take);
         for hit in Arc::make_mut(&mut part.request).hits.iter_mut() {
@@ -60,12 +61,13 @@ impl SlotPart {
         part
     }
 
-    /// Returns the index in the request and the veto of each hit.
+    /// Returns, for each hit of the part, its index in the request and its veto.
     fn vetoes(&self) -> impl Iterator<Item = (usize, Veto)> {
         self.indexes.iter().copied().zip(self.request.hits.iter().map(|hit| hit.veto))
     }
 
-    /// Returns the hits that are charged even if the request is denied, or `None` if there are none.
+    /// Returns a part with only the hits that are charged even if the request is denied, or `None` if the part has no
+    /// such hits.
     fn always_charged(&self) -> Option<Self> {
         let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         let indexed = self.indexes.iter().zip(&self.request.hits);
@@ -78,8 +80,8 @@ impl SlotPart {
     }
 }
 
-/// Evaluates all parts without charging.
-pub async fn peek(
+/// Evaluates all parts of a request without charging. Returns the outcomes in the order of the request's hits.
+pub async fn peek_parts(
     topology: &Topology,
     parts: &[SlotPart],
     deadline: Instant,
@@ -91,16 +93,16 @@ pub async fn peek(
     Ok(outcomes_in_request_order(parts, &replies))
 }
 
-/// Charges all parts if the request is admitted, otherwise only the hits that are always charged.
+/// Charges all parts of a request if the request is admitted, otherwise only the hits that are always charged.
 ///
-/// `revert_deadline` is called if charges must be reverted.
-pub async fn take(
+/// `revert_deadline` returns the deadline for reverting charges, if that is necessary.
+pub async fn take_parts(
     topology: &Topology,
     parts: &[SlotPart],
     deadline: Instant,
     revert_deadline: impl Fn() -> Instant,
 ) -> Result<ChargeResult, StoreError> {
-    let mut outcomes = peek(topology, parts, deadline).await?;
+    let mut outcomes = peek_parts(topology, parts, deadline).await?;
     let are_admitted = |outcomes: &Outcomes| {
         let vetoes = parts.iter().flat_map(SlotPart::vetoes);
         is_admitted(vetoes.map(|(index, veto)| (veto, outcomes[index].fits())))
@@ -160,7 +162,7 @@ pub async fn take(
     }
 }
 
-/// Decides all parts concurrently.
+/// Sends all parts to Redis concurrently, each with its own call. Returns the replies in the order of the parts.
 async fn send_all(
     topology: &Topology,
     parts: &[SlotPart],
@@ -173,7 +175,7 @@ async fn send_all(
     join_all(parts.iter().map(send)).await
 }
 
-/// Returns the outcomes of all parts in the order of the request.
+/// Merges the replies to all parts into the outcomes of the request, in the order of its hits.
 fn outcomes_in_request_order(parts: &[SlotPart], replies: &[ScriptReply]) -> Outcomes {
     let indexes = parts.iter().flat_map(|part| part.indexes.iter().copied());
     let hit_replies = replies.iter().flat_map(|reply| reply.hits());

@@ -9,21 +9,21 @@ use smallvec::SmallVec;
 use crate::call::counter_id;
 use crate::script_request::KeyedHit;
 
-/// Length of the reply to one hit.
+/// Length of the encoded reply to one hit, in bytes.
 pub const HIT_REPLY_BYTES: usize = 33;
 
 // Reply kinds, the first byte of the reply to a hit. No single flipped bit turns a denial into an admission or a
 // charge.
 
-/// Not charged.
+/// Reply kind: the hit was not charged.
 const NOT_CHARGED: u8 = 0;
-/// Charged; units remain.
+/// Reply kind: the hit was charged, and units remain.
 const CHARGED: u8 = 1;
-/// Not charged, because a key has a value that slidegate has not written.
+/// Reply kind: the hit was not charged, because a key has a value that slidegate has not written.
 const WRONG_TYPE: u8 = 2;
-/// Charged, and nothing remains.
+/// Reply kind: the hit was charged, and no units remain.
 const EXHAUSTED: u8 = 6;
-/// Charged although the hit did not fit.
+/// Reply kind: the hit was charged although it did not fit its limit.
 const CHARGED_ABOVE_LIMIT: u8 = 11;
 
 /// The reply to one hit.
@@ -32,13 +32,15 @@ pub struct HitReply {
     pub outcome: Outcome,
     /// The time at which the charge counts; `None` if the hit was not charged.
     charged_at: Option<Timestamp>,
-    /// The charged units, if the maximum debt did not allow for the whole cost.
+    /// The number of charged units if it is lower than the cost, because the maximum debt of the limit was reached;
+    /// otherwise `None`.
     units: Option<u64>,
-    /// If the hit was charged and nothing remains: the time until one unit fits, or `Some(None)` if it never does.
+    /// The wait if the hit was charged and no units remain: the time until one unit fits the limit, or `Some(None)` if
+    /// one unit never fits. `None` in all other cases.
     pub wait_if_exhausted: Option<Option<Duration>>,
 }
 
-/// The reason why a reply has no outcomes.
+/// The reason why a reply cannot be decoded into outcomes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// A key has a value that slidegate has not written. Nothing was charged.
@@ -91,7 +93,7 @@ fn decode_hit(bytes: &[u8]) -> Result<HitReply, DecodeError> {
 pub struct ScriptReply(SmallVec<[HitReply; 1]>);
 
 impl ScriptReply {
-    /// Decodes the reply to this number of hits.
+    /// Decodes the reply to a request with this number of hits.
     pub fn decode(hits: usize, bytes: &[u8]) -> Result<Self, DecodeError> {
         if bytes.len() != HIT_REPLY_BYTES * hits {
             return Err(DecodeError::Malformed);
@@ -114,7 +116,7 @@ impl ScriptReply {
         self.0.iter().map(|hit_reply| hit_reply.outcome).collect()
     }
 
-    /// Returns whether a request of these hits is admitted.
+    /// Returns `true` if the reply admits a request of these hits.
     pub fn is_admitted(&self, hits: &[KeyedHit]) -> bool {
         is_admitted(
             hits.iter().zip(&self.0).map(|(hit, hit_reply)| (hit.veto, hit_reply.outcome.fits())),
@@ -129,13 +131,14 @@ impl ScriptReply {
 }
 
 impl HitReply {
-    /// Returns whether the hit was charged.
+    /// Returns `true` if the hit was charged.
     pub fn is_charged(&self) -> bool {
         self.charged_at.is_some()
     }
 
-    /// Returns the outcome of a charged hit whose outcome was `before` until then. Other hits of the request, which the
-    /// script did not know, may have prevented it from fitting.
+    /// Returns the final outcome of a hit that was charged in a call after the evaluation of its whole request.
+    /// `before` is the outcome of the hit in that evaluation. If the hit did not fit then, it still counts as not
+    /// fitting, even if it fitted the counter in the later call, from which other hits of the request were missing.
     pub fn outcome_after(&self, before: &Outcome) -> Outcome {
         if before.fits() || !self.outcome.fits() {
             return self.outcome;

@@ -1,6 +1,6 @@
-//! Composes the scripts from the files in `lua/`. Each script has the functions of the algorithms that it needs, and
-//! one driver: `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` the limits of one rule, `batch.lua`
-//! any requests; `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
+//! Composes the Lua scripts from the files in `lua/`. A script consists of the functions of the algorithms that it
+//! needs, and one driver: `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` decides the limits of one
+//! rule, `batch.lua` decides any requests; `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -19,15 +19,16 @@ const REVERT: &str = include_str!("../lua/revert.lua");
 const REFUND: &str = include_str!("../lua/refund.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
 
-/// Number of sets of algorithms.
-const SET_COUNT: usize = 1 << Algorithm::ALL.len();
+/// Number of possible sets of algorithms.
+const ALGORITHM_SET_COUNT: usize = 1 << Algorithm::ALL.len();
 
 /// The Lua files of an algorithm. Each does the same as the Rust file of that name in `slidegate/src/algorithm/`.
 struct AlgorithmScripts {
     decide: &'static str,
     revert: &'static str,
     refund: &'static str,
-    /// Whether the state is a slot of a shared value, rather than a key of its own.
+    /// Whether the state of a counter is a slot in a Redis value that several limits share. Otherwise the state has its
+    /// own key.
     is_slot: bool,
 }
 
@@ -52,13 +53,13 @@ fn scripts_of(algorithm: &Algorithm) -> AlgorithmScripts {
     }
 }
 
-/// Returns whether the state of an algorithm is a slot of a value that several limits share.
+/// Returns `true` if the state of a counter with this algorithm is a slot in a Redis value that several limits share.
 pub fn is_slot(algorithm: &Algorithm) -> bool {
     scripts_of(algorithm).is_slot
 }
 
-/// Returns the number of an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
-pub fn number(algorithm: &Algorithm) -> u8 {
+/// Returns the number that identifies an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
+pub fn algorithm_number(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::SlidingLog => 1,
         Algorithm::SlidingBuckets { .. } => 2,
@@ -68,32 +69,32 @@ pub fn number(algorithm: &Algorithm) -> u8 {
     }
 }
 
-/// A set of algorithms.
+/// A set of algorithms, as a bit mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlgorithmSet(u8);
 
 impl AlgorithmSet {
-    /// Adds an algorithm.
+    /// Returns the set with one more algorithm.
     pub fn with(self, algorithm: &Algorithm) -> Self {
-        Self(self.0 | 1 << (number(algorithm) - 1))
+        Self(self.0 | 1 << (algorithm_number(algorithm) - 1))
     }
 
     /// Returns the algorithms in the order of their numbers.
-    fn all(self) -> impl Iterator<Item = Algorithm> {
+    fn algorithms(self) -> impl Iterator<Item = Algorithm> {
         Algorithm::ALL.into_iter().filter(move |algorithm| self.with(algorithm) == self)
     }
 }
 
-/// A script, and its state at the server.
+/// A Lua script, and the state of loading it into one server.
 #[derive(Debug)]
 pub struct Script {
     /// The source text.
     pub text: String,
     /// The SHA-1 of the text, in hexadecimal.
     pub sha: String,
-    /// Number of times that the text has been sent.
+    /// Number of times that the text has been sent to the server.
     pub loads: AtomicU64,
-    /// Held while the text is sent.
+    /// A lock that is held while the text is sent to the server.
     pub loading: Mutex<()>,
 }
 
@@ -103,7 +104,7 @@ impl Script {
         Self { text, sha, loads: AtomicU64::new(0), loading: Mutex::const_new(()) }
     }
 
-    /// Returns the number of times that the text has been sent.
+    /// Returns the number of times that the text has been sent to the server.
     pub fn loads(&self) -> u64 {
         self.loads.load(Ordering::Acquire)
     }
@@ -113,10 +114,10 @@ impl Script {
 #[derive(Debug)]
 pub struct Scripts {
     single: [OnceLock<Script>; Algorithm::ALL.len()],
-    group: [OnceLock<Script>; SET_COUNT],
-    batch: [OnceLock<Script>; SET_COUNT],
-    revert: [OnceLock<Script>; SET_COUNT],
-    refund: [OnceLock<Script>; SET_COUNT],
+    group: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    revert: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    refund: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     reset: OnceLock<Script>,
 }
 
@@ -124,40 +125,44 @@ impl Scripts {
     pub fn new() -> Self {
         Self {
             single: [const { OnceLock::new() }; Algorithm::ALL.len()],
-            group: [const { OnceLock::new() }; SET_COUNT],
-            batch: [const { OnceLock::new() }; SET_COUNT],
-            revert: [const { OnceLock::new() }; SET_COUNT],
-            refund: [const { OnceLock::new() }; SET_COUNT],
+            group: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            revert: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            refund: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             reset: OnceLock::new(),
         }
     }
 
     /// Returns the script that decides one hit.
     pub fn single(&self, algorithm: &Algorithm) -> &Script {
-        self.single[usize::from(number(algorithm)) - 1].get_or_init(|| {
+        self.single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
             let AlgorithmScripts { decide, is_slot, .. } = scripts_of(algorithm);
             Script::new([BASE, decide, if is_slot { SINGLE_SLOT } else { SINGLE_KEY }].join("\n"))
         })
     }
 
-    /// Returns the script that decides several hits whose states share one value.
+    /// Returns the script that decides one request with several hits, whose states share one Redis value.
     pub fn group(&self, set: AlgorithmSet) -> &Script {
-        self.group[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Decide, GROUP))
+        self.group[usize::from(set.0)]
+            .get_or_init(|| compose_script(set, ScriptKind::Decide, GROUP))
     }
 
-    /// Returns the script that decides any requests, one after another.
+    /// Returns the script that decides several requests of any kind, one after another.
     pub fn batch(&self, set: AlgorithmSet) -> &Script {
-        self.batch[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Decide, BATCH))
+        self.batch[usize::from(set.0)]
+            .get_or_init(|| compose_script(set, ScriptKind::Decide, BATCH))
     }
 
     /// Returns the script that reverts charges.
     pub fn revert(&self, set: AlgorithmSet) -> &Script {
-        self.revert[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Revert, REVERT))
+        self.revert[usize::from(set.0)]
+            .get_or_init(|| compose_script(set, ScriptKind::Revert, REVERT))
     }
 
     /// Returns the script that subtracts units from counters.
     pub fn refund(&self, set: AlgorithmSet) -> &Script {
-        self.refund[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Refund, REFUND))
+        self.refund[usize::from(set.0)]
+            .get_or_init(|| compose_script(set, ScriptKind::Refund, REFUND))
     }
 
     /// Returns the script that deletes counters.
@@ -166,7 +171,7 @@ impl Scripts {
     }
 }
 
-/// The operation of a script.
+/// The operation that a script performs on counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ScriptKind {
     Decide,
@@ -174,14 +179,15 @@ enum ScriptKind {
     Refund,
 }
 
-/// Composes a script with a table of functions, by algorithm number, and a driver.
-fn compose(set: AlgorithmSet, kind: ScriptKind, driver: &str) -> Script {
+/// Composes a script from the functions of a set of algorithms and a driver. The driver finds the functions in a table
+/// by algorithm number.
+fn compose_script(set: AlgorithmSet, kind: ScriptKind, driver: &str) -> Script {
     let mut text = [BASE, SLOTS, "local key_functions, slot_functions = {}, {}\n"].join("\n");
     if kind == ScriptKind::Refund {
         text.push_str("local refund_functions = {}\n");
     }
-    for algorithm in set.all() {
-        let (scripts, number) = (scripts_of(&algorithm), number(&algorithm));
+    for algorithm in set.algorithms() {
+        let (scripts, number) = (scripts_of(&algorithm), algorithm_number(&algorithm));
         let table = if scripts.is_slot { "slot_functions" } else { "key_functions" };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.
@@ -206,7 +212,7 @@ mod tests {
     #[test]
     fn algorithm_number_matches_position() {
         for (position, algorithm) in (1..).zip(&Algorithm::ALL) {
-            assert_eq!(number(algorithm), position);
+            assert_eq!(algorithm_number(algorithm), position);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests for scripts. They own their keys, so that they can wait and share a call with other requests.
+//! Requests that scripts decide. A request owns its keys, so that it can wait and share a call with other requests.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::connect::Settings;
 use crate::script::is_slot;
 
-/// Whether a request charges its hits.
+/// The mode of a request: evaluate only, or also charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptMode {
     /// Evaluate without charging.
@@ -17,7 +17,7 @@ pub enum ScriptMode {
     Take = 1,
 }
 
-/// Hits that are decided together.
+/// A request: the hits that are decided together, and the mode.
 #[derive(Clone, Debug)]
 pub struct ScriptRequest {
     pub mode: ScriptMode,
@@ -27,24 +27,27 @@ pub struct ScriptRequest {
 /// A hit and its Redis key.
 #[derive(Clone, Debug)]
 pub struct KeyedHit {
-    /// The Redis key.
+    /// The Redis key of the counter.
     pub key: String,
-    /// Identifies the limit in a value that several limits share: FNV-1a (32 bits) of the limit's id and shape.
+    /// A hash that identifies the limit within a Redis value that several limits share: FNV-1a (32 bits) of the limit's
+    /// id and shape (algorithm and window).
     pub tag: u32,
     pub limit: Limit,
     pub cost: u64,
-    /// Number of units that must be free.
+    /// Number of units that must be free for the hit to fit its limit.
     pub required: u64,
     pub veto: Veto,
     pub charge: ChargeWhen,
-    /// Offset of the counter's clock, in microseconds ahead.
+    /// Phase of the counter: the number of microseconds that are added to its time, so that the windows of different
+    /// keys do not begin at the same time.
     pub phase_us: u64,
     /// Sampling factor N: one request in N is sent, at N times its cost.
     pub sample: u32,
 }
 
 impl ScriptRequest {
-    /// Returns the hit if the request has exactly one, which takes one unit of an enforced slot without phase.
+    /// Returns the hit of a request that charges one unit of one limit, if the limit is enforced, has no phase, and
+    /// keeps its state in a slot of a shared Redis value. Returns `None` for all other requests.
     pub fn single_unit_hit(&self) -> Option<&KeyedHit> {
         let [hit] = &self.hits[..] else { return None };
         let is_unit = self.mode == ScriptMode::Take
@@ -55,13 +58,14 @@ impl ScriptRequest {
         is_unit.then_some(hit)
     }
 
-    /// Returns whether all hits are enforced, each in a slot of its own, and in the value of one key.
+    /// Returns `true` if all hits are enforced, and their states are different slots in the value of one Redis key.
     pub fn has_single_key(&self) -> bool {
         self.has_only_enforced_slots()
             && self.hits.windows(2).all(|pair| pair[0].key == pair[1].key)
     }
 
-    /// Returns whether all hits are enforced, each in a slot of its own.
+    /// Returns `true` if all hits are enforced, and the state of each hit is a slot of a Redis value that no other hit
+    /// of the request uses.
     pub fn has_only_enforced_slots(&self) -> bool {
         self.hits.iter().enumerate().all(|(index, hit)| {
             hit.is_enforced()
@@ -72,12 +76,12 @@ impl ScriptRequest {
 }
 
 impl KeyedHit {
-    /// Returns whether the hit can deny the request alone, and is charged if the request is admitted.
+    /// Returns `true` if the hit can deny the request alone, and is charged only if the request is admitted.
     pub fn is_enforced(&self) -> bool {
         (self.veto, self.charge) == (Veto::Alone, ChargeWhen::IfAdmitted)
     }
 
-    /// Returns whether the hit is charged even if it does not fit, if it is the only one of its request.
+    /// Returns `true` if a hit that is the only one of its request is charged even if it does not fit its limit.
     pub fn is_charged_above_limit(&self) -> bool {
         match self.charge {
             ChargeWhen::Always => true,
@@ -86,18 +90,18 @@ impl KeyedHit {
         }
     }
 
-    /// Returns whether two hits have the same counter.
+    /// Returns `true` if both hits have the same counter.
     pub fn shares_counter_with(&self, other: &Self) -> bool {
         self.tag == other.tag && self.key == other.key
     }
 }
 
-/// Assigns keys to the hits of a store.
+/// The mapping from the hits of a store to Redis keys.
 #[derive(Clone, Debug)]
 pub struct RedisKeyspace {
     /// Prefix of every key.
     prefix: String,
-    /// Seconds that a key is kept beyond the time that it is known to be needed.
+    /// Additional time to live of a key in seconds, beyond the time until which its counters are needed.
     pub expiry_margin_s: u32,
 }
 
@@ -110,7 +114,7 @@ impl RedisKeyspace {
         }
     }
 
-    /// Creates a request.
+    /// Creates a request of these hits, with their Redis keys.
     pub fn request<'h>(
         &self,
         mode: ScriptMode,
@@ -119,12 +123,12 @@ impl RedisKeyspace {
         ScriptRequest { mode, hits: hits.into_iter().map(|hit| self.keyed_hit(hit)).collect() }
     }
 
-    /// Assigns its key to a hit.
+    /// Adds the Redis key to a hit, and multiplies the cost of a sampled hit by its sampling factor.
     pub fn keyed_hit(&self, hit: &Hit<'_>) -> KeyedHit {
         let sample = hit.key.redis().map_or(1, |options| options.sample().get());
         KeyedHit {
             key: self.key(hit),
-            tag: tag(hit),
+            tag: limit_tag(hit),
             limit: *hit.key.share().unwrap_or(hit.limit),
             cost: hit.cost.saturating_mul(sample.into()),
             // A hit that charges nothing does not represent other requests.
@@ -139,7 +143,8 @@ impl RedisKeyspace {
         }
     }
 
-    /// Assigns keys to a hit: one for each part if the identity is split, otherwise one.
+    /// Adds Redis keys to a hit. Returns one hit for each part if the counter is split over several keys, otherwise one
+    /// hit.
     pub fn keyed_hits_in_all_parts(&self, hit: &Hit<'_>) -> Vec<KeyedHit> {
         match hit.key.redis().and_then(RedisOptions::split_into) {
             None => vec![self.keyed_hit(hit)],
@@ -150,7 +155,7 @@ impl RedisKeyspace {
         }
     }
 
-    /// Returns the key of a hit.
+    /// Returns the Redis key of a hit's counter.
     pub fn key(&self, hit: &Hit<'_>) -> String {
         let mut key = String::with_capacity(64);
         // Writing into a string cannot fail.
@@ -162,11 +167,11 @@ impl RedisKeyspace {
     }
 }
 
-/// Returns the tag of a hit's limit.
-fn tag(hit: &Hit<'_>) -> u32 {
-    /// FNV-1a, 32 bits.
-    struct Fnv(u32);
-    impl Write for Fnv {
+/// Returns the tag of a hit's limit: a hash that identifies the limit within a shared Redis value.
+fn limit_tag(hit: &Hit<'_>) -> u32 {
+    /// A hasher for FNV-1a with 32 bits.
+    struct Fnv1aHasher(u32);
+    impl Write for Fnv1aHasher {
         fn write_str(&mut self, text: &str) -> std::fmt::Result {
             self.0 = text
                 .bytes()
@@ -174,7 +179,7 @@ fn tag(hit: &Hit<'_>) -> u32 {
             Ok(())
         }
     }
-    let mut hash = Fnv(0x811c_9dc5);
+    let mut hash = Fnv1aHasher(0x811c_9dc5);
     // Writing into a hasher cannot fail.
     let _ = write!(hash, "{}:{}", hit.key.limit(), hit.limit.shape_text());
     hash.0

@@ -1,8 +1,8 @@
-//! The current master of a service, as named by Sentinels.
+//! Finds the current master of a Redis service by querying its Sentinels.
 //!
-//! The Sentinel client of the `redis` crate is not used. It looks up the master only when it connects: after a manual
-//! failover the old master keeps responding for seconds, and charges during that time are lost. It also queries one
-//! Sentinel after another, and waits for each that hangs.
+//! The Sentinel client of the `redis` crate is not used. It looks up the master only when it connects. After a manual
+//! failover the old master keeps responding for seconds, and charges during that time would be lost. Also, that client
+//! queries one Sentinel after another, and waits for each Sentinel that hangs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::connect::{TlsRoots, with_host_and_port};
 /// Timeout of a query to a Sentinel.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Sentinels that watch a service.
+/// The Sentinels that watch a Redis service, and the master that they name.
 pub struct Sentinels {
     sentinels: Vec<SentinelConnection>,
     service: String,
     /// Credentials and database for connections to the service.
     login: ConnectionInfo,
     tls_roots: TlsRoots,
-    /// The master that was named last.
+    /// The master that the Sentinels named last.
     latest: Option<Master>,
 }
 
-/// A Sentinel and the connection to it.
+/// A client of one Sentinel, and the connection to it if there is one.
 struct SentinelConnection {
     client: Client,
     connection: Option<MultiplexedConnection>,
@@ -59,7 +59,8 @@ impl Sentinels {
         })
     }
 
-    /// Queries all Sentinels. Returns whether they name another master than before.
+    /// Queries all Sentinels for the master. Returns `true` if they name another master than before, or name one for
+    /// the first time.
     pub async fn refresh_master(&mut self) -> bool {
         let service = &self.service;
         let masters =
@@ -78,7 +79,7 @@ impl Sentinels {
         }
     }
 
-    /// Returns a client of the master that was named last.
+    /// Creates a client of the master that the Sentinels named last. Fails if they have not named any.
     pub fn client(&self) -> RedisResult<Client> {
         let unknown = || RedisError::from((ErrorKind::Client, "no Sentinel names a master"));
         let latest = self.latest.as_ref().ok_or_else(unknown)?;
@@ -87,14 +88,14 @@ impl Sentinels {
     }
 }
 
-/// Returns whether a server considers itself a master.
+/// Queries a server for its role. Returns `true` if the server considers itself a master.
 pub async fn is_master(connection: &mut MultiplexedConnection) -> RedisResult<bool> {
     let role: Vec<Value> = redis::cmd("ROLE").query_async(connection).await?;
     Ok(matches!(role.first(), Some(Value::BulkString(role)) if role == b"master"))
 }
 
 impl SentinelConnection {
-    /// Returns the master that this Sentinel knows, or `None` if the query fails.
+    /// Queries this Sentinel for the master of a service. Returns `None` if the query fails or the response is invalid.
     async fn master(&mut self, service: &str) -> Option<Master> {
         let response = timeout(SENTINEL_TIMEOUT, self.query_master(service)).await;
         match response {
@@ -126,7 +127,7 @@ impl SentinelConnection {
     }
 }
 
-/// Parses the response to `SENTINEL MASTER`.
+/// Parses the response to `SENTINEL MASTER`. Returns `None` if a field is missing or invalid.
 fn parse_master(response: &HashMap<String, String>) -> Option<Master> {
     let host = response.get("ip")?;
     let port: u16 = response.get("port")?.parse().ok()?;

@@ -1,6 +1,8 @@
-//! One Redis server: its connection, its circuit breaker, the timeout of calls, and the coalescing of requests.
+//! One Redis server: its connection, its circuit breaker, the timeout of calls, and the coalescing of waiting requests
+//! into one call.
 //!
-//! The breaker counts script calls. Only calls that may have reached Redis fail with an error that allows for a charge.
+//! The breaker counts failed script calls, not failed requests. Only a call that may have reached Redis fails with
+//! [`StoreError::TimedOut`], because it may have charged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,49 +24,49 @@ use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::Scripts;
 use crate::script_request::ScriptRequest;
 
-/// Maximum number of hits per call. A request with more hits is sent alone.
+/// Maximum number of hits in a call that several requests share. A request with more hits is sent alone.
 const MAX_BATCH_HITS: usize = 512;
 
 /// Settings that all servers of a store share.
 #[derive(Clone, Debug)]
 pub struct CallSettings {
     pub timeout: Duration,
-    /// Seconds that a key is kept beyond the time that it is known to be needed.
+    /// Additional time to live of a key in seconds, beyond the time until which its counters are needed.
     pub expiry_margin_s: u32,
     pub clocks: Arc<Clocks>,
 }
 
-/// Identifies a sequence of calls that run one after another: one sequence for each slot of a Cluster, otherwise one
-/// for the server.
+/// A key by which waiting requests are grouped: only requests with the same key share a call, and the calls of a key
+/// run one after another. A Cluster has a key for each slot, a single server has one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BatchKey {
     pub slot: u16,
-    /// Whether the slot is being migrated to this server, so that `ASKING` must precede the call.
+    /// Whether the slot is being migrated to this server, so that the command `ASKING` must precede the call.
     pub is_asking: bool,
-    /// Whether requests must not share a call.
+    /// Whether each request must be sent in its own call.
     pub is_alone: bool,
 }
 
-/// The reply to a request and the local time at which the request was sent, or the reason of the failure.
+/// The reply to a request and the local time at which the request was sent, or the reason why the call failed.
 pub type ScriptResult = Result<(ScriptReply, Timestamp), Failure>;
 
 /// A request and its deadline.
 type QueuedRequest = (Arc<ScriptRequest>, Instant);
 
-/// A Redis server.
+/// A Redis server that calls are sent to.
 pub struct Server {
-    /// `host:port` as named by the other nodes of a Cluster, otherwise empty.
+    /// `host:port` as reported by the nodes of a Cluster; empty if the server is not part of a Cluster.
     address: Box<str>,
     call_settings: CallSettings,
     connection: ReconnectingConnection,
     breaker: Arc<Breaker>,
     scripts: Scripts,
     coalescer: Arc<Coalescer<BatchKey, QueuedRequest, ScriptResult>>,
-    /// Runtime on which batches run.
+    /// Runtime on which calls for waiting requests run.
     runtime: Handle,
 }
 
-/// Whether a call may have reached Redis. Only then may it have charged.
+/// A flag that is set while a call may have reached Redis, and thus may have charged.
 #[derive(Debug, Default)]
 struct SentFlag(AtomicBool);
 
@@ -78,7 +80,8 @@ impl SentFlag {
     }
 }
 
-/// Marks a batch key as having a call in flight. Dropping the guard sends the waiting requests as the next batch.
+/// A guard that marks a batch key as having a call in flight. Dropping the guard sends the requests that wait for this
+/// key as the next batch.
 pub struct LeaderGuard {
     server: Arc<Server>,
     batch_key: BatchKey,
@@ -94,7 +97,8 @@ impl Drop for LeaderGuard {
 }
 
 impl Server {
-    /// Creates a server and connects in the background. Must be called within a tokio runtime.
+    /// Creates a server and connects to it in the background. `address` is empty if the server is not part of a
+    /// Cluster. Must be called within a tokio runtime.
     pub fn open(address: &str, source: ConnectionSource, call_settings: CallSettings) -> Self {
         let breaker = Arc::new(Breaker::new(breaker::Settings {
             probe_timeout: 2 * call_settings.timeout,
@@ -115,32 +119,35 @@ impl Server {
         }
     }
 
-    /// Returns whether the breaker is open, so that calls fail immediately.
+    /// Returns `true` if the circuit breaker is open, so that calls fail immediately, except for probes.
     pub fn is_breaker_open(&self) -> bool {
         self.breaker.is_open()
     }
 
-    /// Returns whether there has been a connection and the breaker allows a call. It also allows a call when a probe is
-    /// due: a server that receives requests only while it is ready would otherwise never probe.
+    /// Returns `true` if a connection has ever been established and the circuit breaker allows a call. An open breaker
+    /// allows a call when its next probe is due: an instance of slidegate that gets requests only while it reports that
+    /// Redis is reachable would otherwise never send the probe.
     pub fn is_reachable(&self) -> bool {
         self.connection.was_connected()
             && !self.breaker.rejects(self.call_settings.clocks.machine_now())
     }
 
-    /// Returns `host:port` as named by the other nodes of a Cluster, otherwise an empty text.
+    /// Returns `host:port` as reported by the nodes of a Cluster, or an empty text if the server is not part of a
+    /// Cluster.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Returns the name for the log.
-    fn name(&self) -> String {
+    /// Returns the name of the server for log messages.
+    fn log_name(&self) -> String {
         match &*self.address {
             "" => "Redis".to_owned(),
             address => format!("Redis at {address}"),
         }
     }
 
-    /// Decides a request by `deadline` at the latest.
+    /// Decides a request by `deadline` at the latest: with its own call, or with a call that it shares with other
+    /// waiting requests.
     ///
     /// The breaker counts script calls, not the requests that wait for a call: a slow call is one failure, regardless
     /// of the number of requests behind it.
@@ -167,13 +174,13 @@ impl Server {
         }
     }
 
-    /// Reserves a batch key without a call in flight, so that all requests that arrive before the guard is dropped
-    /// share a call.
+    /// Reserves a batch key, so that all requests that arrive before the returned guard is dropped share a call.
+    /// Returns `None` if the key has a call in flight already.
     pub fn try_hold(self: &Arc<Self>, batch_key: BatchKey) -> Option<LeaderGuard> {
         self.coalescer.try_hold(batch_key).then(|| LeaderGuard { server: self.clone(), batch_key })
     }
 
-    /// Waits for the batch that includes this request.
+    /// Waits for the result of the batch that includes this request, until `deadline` at the latest.
     async fn wait_for_batch(
         &self,
         handle: &mut WaitHandle<BatchKey, QueuedRequest, ScriptResult>,
@@ -187,8 +194,8 @@ impl Server {
         }
     }
 
-    /// Runs a maintenance operation. It is not coalesced.
-    pub async fn run(
+    /// Runs a maintenance operation in its own call, which it shares with no other request.
+    pub async fn run_maintenance(
         &self,
         operation: &MaintenanceOp<'_>,
         is_asking: bool,
@@ -198,14 +205,15 @@ impl Server {
         let call_future = async {
             let handle = self.connection().await?;
             let call = operation.call(&self.scripts, self.call_settings.clocks.counting_now());
-            let value = self.query(&call, is_asking, &handle, &sent).await?;
-            let reply = bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
+            let value = self.run_script(&call, is_asking, &handle, &sent).await?;
+            let reply = string_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
             reply.ok_or_else(|| self.malformed_reply(&handle))
         };
         self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await
     }
 
-    /// Makes a call and reports its result to the breaker. While the breaker is open, `call_future` is never polled.
+    /// Makes a call and reports its result to the circuit breaker. If the breaker rejects the call, `call_future` is
+    /// never polled.
     async fn with_breaker<T>(
         &self,
         call_future: impl Future<Output = Result<T, Failure>>,
@@ -231,15 +239,16 @@ impl Server {
         }
         match (change, server_error) {
             (Some(change @ StateChange::Opened(_)), Some(error)) => {
-                tracing::warn!(%error, "{}: {change}", self.name());
+                tracing::warn!(%error, "{}: {change}", self.log_name());
             }
-            (Some(change), _) => tracing::info!("{}: {change}", self.name()),
+            (Some(change), _) => tracing::info!("{}: {change}", self.log_name()),
             (None, _) => {}
         }
         reply
     }
 
-    /// Waits for a call until the deadline.
+    /// Waits for a call until the deadline, and then returns an error. `sent` decides whether this error reports a
+    /// possible charge.
     async fn with_deadline<T>(
         &self,
         deadline: Instant,
@@ -252,7 +261,8 @@ impl Server {
         }
     }
 
-    /// Returns the error for a call that did not finish by its deadline.
+    /// Returns the error for a call that did not finish by its deadline. `is_sent` is `true` if the call may have
+    /// reached Redis, and thus may have charged.
     fn timeout_error(&self, is_sent: bool) -> StoreError {
         match is_sent {
             true => {
@@ -268,13 +278,14 @@ impl Server {
         }
     }
 
-    /// Waits for the connection.
+    /// Waits until there is a connection to the server.
     async fn connection(&self) -> Result<ConnectionHandle, Failure> {
         let closed = || Failure::Server(self.timeout_error(false));
         self.connection.connection().await.ok_or_else(closed)
     }
 
-    /// Returns the next batch of a batch key, without the requests whose deadline has passed.
+    /// Ends the current call of a batch key and returns the waiting requests for its next call. Requests whose deadline
+    /// has passed get an error and are not returned.
     fn next_batch(&self, batch_key: BatchKey) -> Vec<Waiter<QueuedRequest, ScriptResult>> {
         loop {
             let mut hits = 0;
@@ -297,7 +308,7 @@ impl Server {
         }
     }
 
-    /// Runs batches until no request is waiting.
+    /// Runs this batch, and further batches of the same key until no request is waiting.
     async fn run_batches(
         self: Arc<Self>,
         batch_key: BatchKey,
@@ -309,7 +320,7 @@ impl Server {
         }
     }
 
-    /// Decides a batch with one call and sends each waiter its result.
+    /// Decides all requests of a batch with one call, and sends each waiting caller its result.
     async fn run_batch(
         &self,
         batch_key: BatchKey,
@@ -355,8 +366,8 @@ impl Server {
         }
     }
 
-    /// Decides requests with one call. Returns for each request its reply, or the error that a key has a value of the
-    /// wrong type; and the local time at which the call was sent.
+    /// Decides requests with one call. Returns the local time at which the call was sent, and for each request its
+    /// reply, or an error if a key of the request has a value of the wrong type.
     async fn decide_all(
         &self,
         requests: &[&ScriptRequest],
@@ -368,14 +379,15 @@ impl Server {
         let sent_at = clocks.local_now();
         let call =
             call::build_decide(&self.scripts, clocks.counting_now(), *expiry_margin_s, requests);
-        let value = self.query(&call, batch_key.is_asking, &handle, sent).await?;
-        let replies = decode_all(requests, &value).ok_or_else(|| self.malformed_reply(&handle))?;
+        let value = self.run_script(&call, batch_key.is_asking, &handle, sent).await?;
+        let replies =
+            decode_replies(requests, &value).ok_or_else(|| self.malformed_reply(&handle))?;
         Ok((replies, sent_at))
     }
 
-    /// Sends EVALSHA, and EVAL if Redis does not know the script. If several calls find that concurrently, one of them
-    /// sends the script and the others wait for it.
-    async fn query(
+    /// Sends `EVALSHA`, and then `EVAL` with the source text if Redis does not know the script. If concurrent calls
+    /// find that the script is missing, one of them sends the text and the others wait for it.
+    async fn run_script(
         &self,
         call: &ScriptCall<'_, '_>,
         is_asking: bool,
@@ -387,7 +399,7 @@ impl Server {
         loop {
             let loads = script.loads();
             sent.set(true);
-            match query(&evalsha, is_asking, handle).await {
+            match send_command(&evalsha, is_asking, handle).await {
                 // Nothing was charged.
                 Err(error) if is_no_script(&error) => sent.set(false),
                 reply => return reply.map_err(|error| self.classify_error(&error, handle)),
@@ -397,14 +409,15 @@ impl Server {
                 continue;
             }
             sent.set(true);
-            let reply = query(&call.command("EVAL", &script.text), is_asking, handle).await;
+            let reply = send_command(&call.command("EVAL", &script.text), is_asking, handle).await;
             script.loads.fetch_add(1, Ordering::Release);
             drop(loading);
             return reply.map_err(|error| self.classify_error(&error, handle));
         }
     }
 
-    /// Classifies an error. Replaces the connection if it was lost or leads to a server that is not the master.
+    /// Classifies the error of a call. Replaces the connection if it was lost, or if it leads to a server that is not
+    /// the master.
     fn classify_error(&self, error: &RedisError, handle: &ConnectionHandle) -> Failure {
         if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // The server is no longer the master. A new connection finds the current one.
@@ -417,16 +430,21 @@ impl Server {
         })
     }
 
-    /// Returns the failure for a reply that cannot be decoded. It may belong to another call, as may all later replies
-    /// on the connection, so the connection is replaced.
+    /// Replaces the connection and returns the failure for a reply that cannot be decoded. This reply, and all later
+    /// replies on the connection, may belong to other calls.
     fn malformed_reply(&self, handle: &ConnectionHandle) -> Failure {
         self.connection.replace(handle);
         Failure::Server(StoreError::TimedOut("malformed script reply".to_owned()))
     }
 }
 
-/// Sends a command, preceded by `ASKING` for a slot that is being migrated to the server.
-async fn query(command: &Cmd, is_asking: bool, handle: &ConnectionHandle) -> RedisResult<Value> {
+/// Sends a command. If `is_asking` is set, `ASKING` precedes the command, because the slot is being migrated to the
+/// server.
+async fn send_command(
+    command: &Cmd,
+    is_asking: bool,
+    handle: &ConnectionHandle,
+) -> RedisResult<Value> {
     let mut connection = handle.connection.clone();
     if !is_asking {
         return command.query_async(&mut connection).await;
@@ -437,12 +455,13 @@ async fn query(command: &Cmd, is_asking: bool, handle: &ConnectionHandle) -> Red
     replies.pop().unwrap_or(Ok(Value::Nil))
 }
 
-/// Decodes the replies to requests. Returns `None` if the value is malformed.
-fn decode_all(
+/// Decodes a value into the replies to several requests. A reply is an error if a key of its request has a value of the
+/// wrong type. Returns `None` if the value is malformed.
+fn decode_replies(
     requests: &[&ScriptRequest],
     value: &Value,
 ) -> Option<Vec<Result<ScriptReply, DecodeError>>> {
-    let mut rest = bytes(value)?;
+    let mut rest = string_bytes(value)?;
     let mut replies = Vec::with_capacity(requests.len());
     for request in requests {
         let (reply, others) = rest.split_at_checked(HIT_REPLY_BYTES * request.hits.len())?;
@@ -455,7 +474,7 @@ fn decode_all(
     rest.is_empty().then_some(replies)
 }
 
-/// Returns the error for a request with a key whose value slidegate has not written.
+/// Returns the error for a request with a key whose value was not written by slidegate.
 fn wrong_type_error(request: &ScriptRequest) -> StoreError {
     let keys: Vec<&str> = request.hits.iter().map(|hit| hit.key.as_str()).collect();
     StoreError::Unavailable(format!(
@@ -464,13 +483,13 @@ fn wrong_type_error(request: &ScriptRequest) -> StoreError {
     ))
 }
 
-/// Returns whether Redis does not know the script. Nothing was charged then.
+/// Returns `true` if Redis did not know the script. Such a call has charged nothing.
 fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Returns the bytes of a string reply.
-fn bytes(value: &Value) -> Option<&[u8]> {
+/// Returns the bytes of a string reply, or `None` for a reply of another type.
+fn string_bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
         _ => None,

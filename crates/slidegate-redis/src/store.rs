@@ -1,4 +1,5 @@
-//! The store: serves denials from the denial cache and sends all other requests to Redis, one script call per slot.
+//! The Redis store: serves denials from the denial cache, and sends all other requests to Redis, one script call per
+//! slot of a Cluster.
 
 mod sampled;
 
@@ -30,12 +31,12 @@ use crate::topology::Topology;
 
 /// A store with counters in Redis: in one server, in the master that Sentinels name, or in a Cluster.
 pub struct RedisStore {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
     settings: Settings,
 }
 
-/// The part of a store that background tasks share.
-struct Inner {
+/// The part of a store that is shared with background tasks.
+struct StoreInner {
     keyspace: RedisKeyspace,
     topology: Topology,
     deny_cache: DenyCache,
@@ -65,7 +66,7 @@ impl RedisStore {
         Self::from_address(&address, settings)
     }
 
-    /// Creates a store and connects in the background.
+    /// Creates a store for an address and connects in the background.
     pub(crate) fn from_address(
         address: &Address,
         settings: Settings,
@@ -79,12 +80,12 @@ impl RedisStore {
         };
         let tls_roots = TlsRoots::from_file(settings.ca_file.as_deref())?;
         let topology = match address.target() {
-            Target::Server(info) => {
-                tls_roots.server_source(&info).map(|source| single_server(source, call_settings))
-            }
+            Target::Server(info) => tls_roots
+                .server_source(&info)
+                .map(|source| new_single_server_topology(source, call_settings)),
             Target::Sentinel(target) => tls_roots
                 .sentinel_source(&target)
-                .map(|source| single_server(source, call_settings)),
+                .map(|source| new_single_server_topology(source, call_settings)),
             Target::Cluster(seeds) => {
                 Cluster::open(seeds, tls_roots, call_settings).map(Topology::Cluster)
             }
@@ -95,7 +96,7 @@ impl RedisStore {
                 ConnectError::Client { address: address.to_string(), message: error.to_string() }
             }
         })?;
-        let inner = Inner {
+        let inner = StoreInner {
             keyspace,
             topology,
             deny_cache: DenyCache::new(settings.deny_cache_ttl),
@@ -120,21 +121,21 @@ impl RedisStore {
         self.inner.deny_cache_hits.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the circuit breaker is open, so that requests fail without a call. In a Cluster: whether the
-    /// breakers of all known masters are open, or no master is known.
+    /// Returns `true` if the circuit breaker is open, so that requests fail without a call. In a Cluster, returns
+    /// `true` if the breakers of all known masters are open, or if no master is known.
     pub fn is_breaker_open(&self) -> bool {
         self.inner.topology.is_breaker_open()
     }
 
-    /// Returns whether there has been a connection and the breaker allows a call: it is closed, or a probe is due. In a
-    /// Cluster, one such master is enough.
+    /// Returns `true` if a connection to Redis has ever been established and the circuit breaker allows a call: the
+    /// breaker is closed, or a probe is due. In a Cluster, one master for which both hold is enough.
     pub fn is_reachable(&self) -> bool {
         self.inner.topology.is_reachable()
     }
 }
 
 /// Creates the topology of a single server.
-fn single_server(
+fn new_single_server_topology(
     source: crate::connect::ConnectionSource,
     call_settings: CallSettings,
 ) -> Topology {
@@ -146,11 +147,11 @@ fn empty_result() -> ChargeResult {
     ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
 
-/// Maximum number of hits per request: the call format has 16 bits for the number.
+/// Maximum number of hits per request. A script call encodes the number of hits in 16 bits.
 const MAX_HITS: usize = u16::MAX as usize;
 
-/// Rejects a request with too many hits. A policy that could cause so large a request with one descriptor is rejected
-/// when it is loaded.
+/// Returns an error if a request has more than [`MAX_HITS`] hits. Only a request with several descriptors can have so
+/// many: a policy that could produce them from one descriptor is rejected when it is loaded.
 fn check_hit_count(hits: &[Hit<'_>]) -> Result<(), StoreError> {
     match hits.len() {
         0..=MAX_HITS => Ok(()),
@@ -163,18 +164,18 @@ fn check_hit_count(hits: &[Hit<'_>]) -> Result<(), StoreError> {
 /// Hits with their Redis keys.
 type Hits = SmallVec<[KeyedHit; 1]>;
 
-impl Inner {
+impl StoreInner {
     /// Returns the deadline of a request that arrives now.
     fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// Assigns keys to the hits of a request.
+    /// Adds Redis keys to the hits of a request.
     fn keyed_hits(&self, hits: &[Hit<'_>]) -> Hits {
         hits.iter().map(|hit| self.keyspace.keyed_hit(hit)).collect()
     }
 
-    /// Takes several requests. Requests of the same slot are decided in the given order.
+    /// Charges several requests. Requests whose keys are in the same slot are decided in the given order.
     async fn take_in_order(
         self: &Arc<Self>,
         requests: impl Iterator<Item = Hits>,
@@ -186,11 +187,11 @@ impl Inner {
                 // Its slots are called twice, so no other request may be in flight in them.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
-                results.push((index, self.take(hits).await));
+                results.push((index, self.take_request(hits).await));
                 continue;
             }
             leader = leader.or_else(|| self.topology.try_hold());
-            let mut future = Box::pin(async move { (index, self.take(hits).await) });
+            let mut future = Box::pin(async move { (index, self.take_request(hits).await) });
             // Polled once, so that it is enqueued before the next request.
             match poll_immediate(&mut future).await {
                 Some(result) => results.push(result),
@@ -203,14 +204,14 @@ impl Inner {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Takes a request: from the denial cache if possible, otherwise with a call.
-    async fn take(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
+    /// Decides and charges a request. A denial is served from the denial cache if possible; otherwise Redis is called.
+    async fn take_request(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
         if hits.is_empty() {
             return Ok(empty_result());
         }
         // With an open breaker the request must fail, even if the cache has a denial.
         if hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key)) {
-            return self.charge(hits).await;
+            return self.charge_in_redis(hits).await;
         }
         if let Some(denial) = self.cached_denial(&hits) {
             self.deny_cache_hits.fetch_add(1, Ordering::Relaxed);
@@ -219,11 +220,12 @@ impl Inner {
         if hits.iter().any(|hit| hit.sample > 1) {
             return self.charge_sampled(hits).await;
         }
-        self.charge(hits).await
+        self.charge_in_redis(hits).await
     }
 
-    /// Returns a denial from the [`deny_cache`](crate::deny_cache). Returns `None` if a hit is joint, or is charged
-    /// even if the request is denied.
+    /// Returns a denial from the [`deny_cache`](crate::deny_cache), or `None` if Redis must decide. Redis must decide
+    /// if a hit is charged even if the request is denied, or if a hit is joint: joint hits deny only if none of them
+    /// fits.
     fn cached_denial(&self, hits: &Hits) -> Option<ChargeResult> {
         let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         // Whether joint hits deny depends on all of them.
@@ -258,8 +260,8 @@ impl Inner {
         (!allowed).then(|| ChargeResult { allowed, outcomes, receipt: Receipt::default() })
     }
 
-    /// Charges a request with calls to Redis.
-    async fn charge(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
+    /// Decides and charges a request with calls to Redis.
+    async fn charge_in_redis(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
         let request = ScriptRequest { mode: ScriptMode::Take, hits };
         match self.single_slot(&request.hits) {
             Some(slot) => self.charge_one_slot(slot, request).await.map_err(Failure::into_error),
@@ -271,9 +273,10 @@ impl Inner {
                     let pending_charges = this.deny_cache.begin_charges(&request.hits);
                     let parts = split_by_slot(&this.topology, request);
                     let deadline = this.deadline();
-                    let result =
-                        multi_slot::take(&this.topology, &parts, deadline, || this.deadline())
-                            .await;
+                    let result = multi_slot::take_parts(&this.topology, &parts, deadline, || {
+                        this.deadline()
+                    })
+                    .await;
                     // Also after a denial: hits may have been charged and reverted.
                     drop(pending_charges);
                     let result = result?;
@@ -286,14 +289,15 @@ impl Inner {
         }
     }
 
-    /// Returns the slot of these hits, or `None` if they are in several slots or there are none.
+    /// Returns the slot of these hits, or `None` if their keys are in several slots or there are no hits.
     fn single_slot(&self, hits: &Hits) -> Option<u16> {
         let (first, others) = hits.split_first()?;
         let slot = self.topology.slot(&first.key);
         others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
     }
 
-    /// Charges a request with one call, and records its denials.
+    /// Decides and charges a request whose keys are in one slot with one call, and records its denials in the denial
+    /// cache.
     async fn charge_one_slot(
         &self,
         slot: u16,
@@ -311,7 +315,8 @@ impl Inner {
         })
     }
 
-    /// Records the denials of a reply in the cache, with the figures of the other counters of the request.
+    /// Records the denials in a reply in the denial cache. The figures of the other counters of the request are
+    /// recorded too: a cached denial is served only if they are known.
     fn record_denials(
         &self,
         hits: &Hits,
@@ -360,7 +365,7 @@ impl Inner {
             }
             None if request.hits.is_empty() => Ok(Outcomes::new()),
             None => {
-                multi_slot::peek(
+                multi_slot::peek_parts(
                     &self.topology,
                     &split_by_slot(&self.topology, request),
                     self.deadline(),
@@ -370,7 +375,7 @@ impl Inner {
         }
     }
 
-    /// Reverts charges.
+    /// Reverts the charges of a receipt, and removes their counters from the denial cache.
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
         let reverted = maintenance::revert(&self.topology, &receipt.charges, self.deadline()).await;
         // Also after an error: the revert may have happened.
@@ -380,7 +385,8 @@ impl Inner {
         reverted
     }
 
-    /// Refunds hits. With a sample of N, one refund in N is sent, with N times the cost, as for charges.
+    /// Subtracts the costs of hits from their counters. For a sampled rule with factor N, one refund in N is sent, with
+    /// N times the cost, as for charges.
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         let hits = self.keyed_hits(hits);
         let random = fastrand::u32(..);
@@ -399,7 +405,7 @@ impl Inner {
         Ok(hits.iter().map(outcome).collect())
     }
 
-    /// Deletes the counters of hits, in all parts if the identity is split.
+    /// Deletes the counters of hits. If a counter is split over several keys, all its parts are deleted.
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
         let hits: Hits =
             hits.iter().flat_map(|hit| self.keyspace.keyed_hits_in_all_parts(hit)).collect();
@@ -411,7 +417,8 @@ impl Inner {
     }
 }
 
-/// Returns whether a hit is the first of its counter. Later ones are evaluated as if it had been charged.
+/// Returns `true` if no earlier hit of the request has the same counter. A later hit is evaluated as if the earlier one
+/// had been charged.
 fn is_first_hit_of_counter(hits: &Hits, index: usize) -> bool {
     !hits[..index].iter().any(|other| other.shares_counter_with(&hits[index]))
 }
@@ -421,7 +428,7 @@ impl Store for RedisStore {
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         check_hit_count(hits)?;
-        self.inner.take(self.inner.keyed_hits(hits)).await
+        self.inner.take_request(self.inner.keyed_hits(hits)).await
     }
 
     async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {

@@ -1,4 +1,5 @@
-//! The servers of a store: one server, or the masters of a Cluster by slot. Follows redirections.
+//! The servers of a store: one server, or the masters of a Redis Cluster. A call is sent to the server that has its
+//! slot, and follows redirections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::server::{BatchKey, ScriptResult, Server};
 /// Maximum number of redirections that a call follows.
 const MAX_REDIRECTS: usize = 5;
 
-/// Delay before a retry while only some keys of a call have been migrated.
+/// Delay before a call is retried because its slot is being migrated and only some of its keys have moved.
 const MIGRATION_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The servers of a store.
@@ -26,14 +27,15 @@ pub enum Topology {
     Cluster(Cluster),
 }
 
-/// A server and the batch key of a call to it.
+/// The server that a call is sent to, and the batch key: only requests with the same batch key share a call.
 struct CallTarget {
     server: Arc<Server>,
     batch_key: BatchKey,
 }
 
 impl Topology {
-    /// Returns the slot of a key. Hits in one slot can be decided together.
+    /// Returns the Cluster slot of a key; 0 for a single server. One script call can decide hits whose keys are in one
+    /// slot.
     pub fn slot(&self, key: &str) -> u16 {
         match self {
             Self::Single(_) => 0,
@@ -41,7 +43,7 @@ impl Topology {
         }
     }
 
-    /// Returns whether the breakers of all servers are open.
+    /// Returns `true` if the circuit breakers of all servers are open.
     pub fn is_breaker_open(&self) -> bool {
         match self {
             Self::Single(server) => server.is_breaker_open(),
@@ -49,7 +51,8 @@ impl Topology {
         }
     }
 
-    /// Returns whether Redis has been reached and a breaker allows a call.
+    /// Returns `true` if a connection to at least one server has ever been established and the circuit breaker of this
+    /// server allows a call.
     pub fn is_reachable(&self) -> bool {
         match self {
             Self::Single(server) => server.is_reachable(),
@@ -57,7 +60,7 @@ impl Topology {
         }
     }
 
-    /// Returns whether the breaker of the server that has this key is open.
+    /// Returns `true` if the circuit breaker of the server that has this key is open.
     pub fn is_breaker_open_for_key(&self, key: &str) -> bool {
         match self {
             Self::Single(server) => server.is_breaker_open(),
@@ -65,34 +68,35 @@ impl Topology {
         }
     }
 
-    /// Decides a request whose keys are in one slot, by `deadline` at the latest.
+    /// Decides a request whose keys are all in `slot`, by `deadline` at the latest.
     pub async fn decide(
         &self,
         slot: u16,
         request: &Arc<ScriptRequest>,
         deadline: Instant,
     ) -> ScriptResult {
-        self.send(slot, deadline, |target| async move {
+        self.send_to_slot(slot, deadline, |target| async move {
             target.server.decide(target.batch_key, request, deadline).await
         })
         .await
     }
 
-    /// Runs a maintenance operation in a slot.
-    pub async fn run(
+    /// Runs a maintenance operation (revert, refund or reset) on keys that are all in `slot`, by `deadline` at the
+    /// latest.
+    pub async fn run_maintenance(
         &self,
         slot: u16,
         operation: &MaintenanceOp<'_>,
         deadline: Instant,
     ) -> Result<ScriptReply, Failure> {
-        self.send(slot, deadline, |target| async move {
-            target.server.run(operation, target.batch_key.is_asking, deadline).await
+        self.send_to_slot(slot, deadline, |target| async move {
+            target.server.run_maintenance(operation, target.batch_key.is_asking, deadline).await
         })
         .await
     }
 
-    /// Reserves the next call of a single server: all requests that arrive before the returned guard is dropped share
-    /// it.
+    /// Reserves the next call to a single server: requests that arrive before the returned guard is dropped share this
+    /// call. Returns `None` if a call is in flight already, or if the topology is a Cluster.
     pub fn try_hold(&self) -> Option<impl Drop> {
         match self {
             Self::Single(server) => server.try_hold(BatchKey::default()),
@@ -100,8 +104,9 @@ impl Topology {
         }
     }
 
-    /// Calls the server that has the slot and follows redirections. A redirected call has charged nothing.
-    async fn send<T, F>(
+    /// Sends a call to the server that has the slot and follows redirections. A redirected call has charged nothing, so
+    /// it can be sent again.
+    async fn send_to_slot<T, F>(
         &self,
         slot: u16,
         deadline: Instant,

@@ -1,4 +1,4 @@
-//! Connecting: passwords, users, databases, sockets, TLS, and the errors if that fails.
+//! Connections to Redis with passwords, users, databases, sockets and TLS, and the errors if a connection fails.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -14,8 +14,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use server::{Folder, LONG, Redis, free_port};
 
-/// Takes one unit and returns the remaining ones.
-async fn take(store: &RedisStore) -> Result<u64, StoreError> {
+/// Takes one unit and returns the number of remaining units.
+async fn take_one_unit(store: &RedisStore) -> Result<u64, StoreError> {
     let scope = Scope::new("access", "rule", "limit", &["client"]);
     let limit = Limit::new("10/h".parse().unwrap(), Algorithm::SlidingLog).unwrap();
     let key = Key::new(&scope, &[Value::Text("all")]);
@@ -23,31 +23,31 @@ async fn take(store: &RedisStore) -> Result<u64, StoreError> {
     Ok(store.take(&[hit]).await?.outcomes[0].remaining())
 }
 
-fn patient() -> Settings {
+fn patient_settings() -> Settings {
     Settings { timeout: LONG, ..Settings::default() }
 }
 
-async fn take_at(address: &str, settings: Settings) -> Result<u64, StoreError> {
-    take(&RedisStore::open(address, settings).unwrap()).await
+async fn take_one_unit_at(address: &str, settings: Settings) -> Result<u64, StoreError> {
+    take_one_unit(&RedisStore::open(address, settings).unwrap()).await
 }
 
 #[tokio::test]
 async fn password_is_accepted() {
     let redis = Redis::with_args(&["--requirepass", "se cret/@:1"]);
     let address = redis.address().replace("//", "//:se%20cret%2F%40%3A1@");
-    assert_eq!(take_at(&address, patient()).await, Ok(9));
+    assert_eq!(take_one_unit_at(&address, patient_settings()).await, Ok(9));
 }
 
 /// Runs every operation of a store as a user with the rights that REDIS.md documents.
 #[tokio::test]
-async fn user_with_documented_rights_can_do_everything() {
+async fn user_with_documented_rights_runs_all_operations() {
     let documented = include_str!("../../../docs/REDIS.md");
     let rights = documented.lines().find(|line| line.starts_with("ACL SETUSER slidegate")).unwrap();
     let redis = Redis::start();
     redis.command(&rights.split(' ').collect::<Vec<_>>());
     redis.command(&["ACL", "SETUSER", "default", "off"]);
     let address = redis.address().replace("//", "//slidegate:password@");
-    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..patient() };
+    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..patient_settings() };
     let store = RedisStore::open(&address, settings).unwrap();
     let scope = Scope::new("access", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
@@ -71,7 +71,7 @@ async fn user_with_documented_rights_can_do_everything() {
 #[tokio::test]
 async fn numbered_database_is_used() {
     let redis = Redis::start();
-    assert_eq!(take_at(&format!("{}3", redis.address()), patient()).await, Ok(9));
+    assert_eq!(take_one_unit_at(&format!("{}3", redis.address()), patient_settings()).await, Ok(9));
     assert!(redis.keys().is_empty(), "none in database 0");
     let mut third = redis.connection();
     redis::cmd("SELECT").arg(3).exec(&mut third).unwrap();
@@ -84,11 +84,11 @@ async fn unix_socket_is_supported() {
     let folder = Folder::new();
     let path = folder.file("redis.sock");
     let _redis = Redis::with_args(&["--unixsocket", &path]);
-    assert_eq!(take_at(&format!("unix://{path}"), patient()).await, Ok(9));
+    assert_eq!(take_one_unit_at(&format!("unix://{path}"), patient_settings()).await, Ok(9));
 }
 
-/// Writes the certificates of a private authority, and of a server that it has signed.
-fn certify(folder: &Folder) {
+/// Creates a private certificate authority and a server certificate that it signs, and writes both to files.
+fn write_certificates(folder: &Folder) {
     let write = |name: &str, text: String| std::fs::write(folder.file(name), text).unwrap();
     let authority_key = rcgen::KeyPair::generate().unwrap();
     let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -104,7 +104,7 @@ fn certify(folder: &Folder) {
 #[tokio::test]
 async fn tls_requires_trusted_authority() {
     let folder = Folder::new();
-    certify(&folder);
+    write_certificates(&folder);
     let port = free_port();
     let file = |name: &str| folder.file(name);
     let _redis = Redis::with_args(&[
@@ -120,10 +120,11 @@ async fn tls_requires_trusted_authority() {
         "no",
     ]);
     let address = format!("rediss://localhost:{port}/");
-    let trusting = Settings { ca_file: Some(file("ca.pem").into()), ..patient() };
-    assert_eq!(take_at(&address, trusting).await, Ok(9));
+    let trusting = Settings { ca_file: Some(file("ca.pem").into()), ..patient_settings() };
+    assert_eq!(take_one_unit_at(&address, trusting).await, Ok(9));
     let timeout = Duration::from_millis(500);
-    let error = take_at(&address, Settings { timeout, ..Settings::default() }).await.unwrap_err();
+    let error =
+        take_one_unit_at(&address, Settings { timeout, ..Settings::default() }).await.unwrap_err();
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
 }
 
@@ -135,7 +136,8 @@ async fn unusable_certificate_file_fails_on_open() {
         [("rediss://h", "missing.pem"), ("rediss://h", "not.pem"), ("redis://h", "not.pem")]
     {
         let ca_file = Some(Path::new(&folder.file(name)).to_owned());
-        let error = RedisStore::open(address, Settings { ca_file, ..patient() }).unwrap_err();
+        let error =
+            RedisStore::open(address, Settings { ca_file, ..patient_settings() }).unwrap_err();
         assert!(matches!(error, ConnectError::Ca { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     }
@@ -143,9 +145,9 @@ async fn unusable_certificate_file_fails_on_open() {
 
 /// A log writer that keeps its text in memory.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct MemoryLog(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Log {
+impl Write for MemoryLog {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -155,7 +157,7 @@ impl Write for Log {
     }
 }
 
-impl<'a> MakeWriter<'a> for Log {
+impl<'a> MakeWriter<'a> for MemoryLog {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -164,8 +166,8 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 #[tokio::test]
-async fn wrong_password_is_reported_but_never_shown() {
-    let log = Log::default();
+async fn wrong_password_is_reported_without_password() {
+    let log = MemoryLog::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _logging = tracing::subscriber::set_default(subscriber);
     let redis = Redis::with_args(&["--requirepass", "right"]);
@@ -175,7 +177,7 @@ async fn wrong_password_is_reported_but_never_shown() {
         let store =
             RedisStore::open(&address, Settings { timeout, ..Settings::default() }).unwrap();
         for _ in 0..7 {
-            let error = take(&store).await.unwrap_err();
+            let error = take_one_unit(&store).await.unwrap_err();
             if error != StoreError::BreakerOpen {
                 let text = error.to_string().to_lowercase();
                 assert!(text.contains("auth"), "{text}");

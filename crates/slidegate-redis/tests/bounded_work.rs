@@ -1,4 +1,5 @@
-//! The work of one call is bounded for counters of any size, and outcomes equal the outcomes of the store in memory.
+//! The work of one script call is bounded for counters of any size, and the outcomes equal the outcomes of the memory
+//! store.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -15,38 +16,39 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
-const MAX: u64 = 10_000;
+const MAX_UNITS: u64 = 10_000;
 
-/// Margin that prevents keys from expiring while the injected clock differs from the clock of Redis.
-const FOREVER: Duration = Duration::from_secs(1_000_000);
+/// Expiry margin that prevents keys from expiring while the injected clock differs from the clock of Redis.
+const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A window whose ticks are longer than a microsecond.
+/// A window in which a tick, the time unit of a sliding log, is longer than a microsecond.
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Costs of the charges in a log, repeated.
-const UNITS: &[u64] = &[1];
-const PAIRS: &[u64] = &[2, 1];
-const MIXED: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
-const RARE: &[u64] = &[1; 500];
-const TRIPLES: &[u64] = &[3];
+/// Costs of successive charges in a sliding log, repeated until the log is full.
+const UNIT_COSTS: &[u64] = &[1];
+const COSTS_UP_TO_TWO: &[u64] = &[2, 1];
+const MIXED_COSTS: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
+const MANY_UNIT_COSTS: &[u64] = &[1; 500];
+const TRIPLE_COSTS: &[u64] = &[3];
 
-/// The offset of the running sum in the value of a log, and the modulus of the sum.
-const SUM_AT: &str = "16";
-const SUM_WRAP: f64 = (1_u64 << 52) as f64;
+/// The byte offset of the running sum of units in the Redis value of a sliding log. The sum is stored modulo
+/// `SUM_MODULUS`.
+const SUM_OFFSET: &str = "16";
+const SUM_MODULUS: f64 = (1_u64 << 52) as f64;
 
-/// A connection that receives the commands called by the scripts of a server.
+/// A connection that receives all commands that a server runs, including the commands that scripts call.
 struct Monitor {
     lines: BufReader<TcpStream>,
 }
 
-/// The commands that scripts have called.
+/// The Redis commands that scripts have called, and the bytes that they have read.
 #[derive(Debug, Default)]
-struct Work {
+struct ScriptWork {
     calls: usize,
     bytes_read: i64,
-    /// Reads of the whole value.
+    /// Number of reads of a whole Redis value.
     whole_reads: usize,
 }
 
@@ -56,22 +58,22 @@ impl Monitor {
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.write_all(b"MONITOR\r\n").unwrap();
         let mut monitor = Self { lines: BufReader::new(stream) };
-        assert_eq!(monitor.line(), "+OK");
+        assert_eq!(monitor.read_line(), "+OK");
         monitor
     }
 
-    fn line(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = Vec::new();
         self.lines.read_until(b'\n', &mut line).unwrap();
         String::from_utf8_lossy(&line).trim_end().to_owned()
     }
 
-    /// Returns the work since the last call.
-    fn work(&mut self, redis: &Redis) -> Work {
+    /// Returns the work of scripts since the last call of this method.
+    fn drain_work(&mut self, redis: &Redis) -> ScriptWork {
         redis.command(&["ECHO", "end of work"]);
-        let mut work = Work::default();
+        let mut work = ScriptWork::default();
         loop {
-            let line = self.line();
+            let line = self.read_line();
             if line.contains("end of work") {
                 return work;
             }
@@ -89,8 +91,8 @@ impl Monitor {
     }
 }
 
-/// A log in Redis, and the same log in memory.
-struct Pair {
+/// A sliding log in Redis, and the same log in memory to compare it with.
+struct LogPair {
     redis: Redis,
     store: RedisStore,
     model: MemoryStore<ManualClock>,
@@ -102,19 +104,19 @@ struct Pair {
     receipts: Vec<[Receipt; 2]>,
 }
 
-impl Pair {
+impl LogPair {
     fn open(window: Duration) -> Self {
         let redis = Redis::start();
         // For windows of a minute, whose tick is a microsecond: ticks modulo 2^31 wrap while the log is filled.
         let clock = ManualClock::at(Timestamp::from_micros((1 << 31) * 800_000 - 7_000_000));
         let settings = Settings {
             timeout: LONG,
-            expiry_margin: FOREVER,
+            expiry_margin: LONG_EXPIRY_MARGIN,
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
-        let quota = Quota::new(MAX, window).unwrap();
+        let quota = Quota::new(MAX_UNITS, window).unwrap();
         Self {
             redis,
             store,
@@ -122,7 +124,7 @@ impl Pair {
             clock,
             scope: Scope::new("logs", "rule", "limit", &["client"]),
             limit: Limit::new(quota, Algorithm::SlidingLog).unwrap(),
-            step: window / (2 * MAX as u32),
+            step: window / (2 * MAX_UNITS as u32),
             receipts: Vec::new(),
         }
     }
@@ -132,11 +134,12 @@ impl Pair {
     }
 
     async fn take(&mut self, cost: u64) -> Outcome {
-        self.take_by(|hit| hit, cost).await
+        self.take_with(|hit| hit, cost).await
     }
 
-    /// Takes units by a hit that is changed first.
-    async fn take_by(&mut self, change: impl Fn(Hit<'_>) -> Hit<'_>, cost: u64) -> Outcome {
+    /// Charges a hit of this cost in Redis and in memory, after `change` has been applied to the hit. Asserts that the
+    /// outcomes are equal.
+    async fn take_with(&mut self, change: impl Fn(Hit<'_>) -> Hit<'_>, cost: u64) -> Outcome {
         let hit = change(self.hit(cost));
         let store = self.store.take(&[hit]).await.unwrap();
         let model = Store::take(&self.model, &[hit]).await.unwrap();
@@ -162,14 +165,14 @@ impl Pair {
         assert_eq!(store, model, "{units} at {:?}", self.clock);
     }
 
-    /// Reverts the nth charge, or some tenths of it.
+    /// Reverts the nth charge in Redis and in memory: `tenths` tenths of its units.
     async fn revert(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
         self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
         Store::revert(&self.model, &model.fraction(tenths, 10)).await.unwrap();
     }
 
-    async fn fill(&mut self, costs: &[u64]) {
+    async fn fill_log(&mut self, costs: &[u64]) {
         for cost in costs.iter().cycle() {
             let remaining = self.take(*cost).await.remaining();
             if remaining == 0 {
@@ -183,113 +186,126 @@ impl Pair {
         }
     }
 
-    /// Compares waits, and the units that are left, for costs of all sizes.
-    async fn compare(&self, rng: &mut fastrand::Rng) {
-        for cost in [0, 1, 2, 3, MAX / 2, MAX - 1, MAX, MAX + 1, rng.u64(1..=MAX)] {
+    /// Asserts that Redis and memory return the same waits and remaining units for costs of all sizes.
+    async fn compare_peeks(&self, rng: &mut fastrand::Rng) {
+        for cost in [
+            0,
+            1,
+            2,
+            3,
+            MAX_UNITS / 2,
+            MAX_UNITS - 1,
+            MAX_UNITS,
+            MAX_UNITS + 1,
+            rng.u64(1..=MAX_UNITS),
+        ] {
             self.peek(cost).await;
         }
     }
 
-    /// The running sum passes its largest value while the log is filled.
-    fn begin_sum_near_its_end(&self) {
+    /// Sets the running sum of the log in Redis close to its largest value, so that the sum wraps around while the log
+    /// is filled.
+    fn set_sum_near_modulus(&self) {
         let key = self.redis.keys().remove(0);
-        let sum = (SUM_WRAP - MAX as f64 / 2.0).to_le_bytes();
+        let sum = (SUM_MODULUS - MAX_UNITS as f64 / 2.0).to_le_bytes();
         let mut command = redis::cmd("SETRANGE");
-        command.arg(key).arg(SUM_AT).arg(&sum[..]).exec(&mut self.redis.connection()).unwrap();
+        command.arg(key).arg(SUM_OFFSET).arg(&sum[..]).exec(&mut self.redis.connection()).unwrap();
     }
 }
 
-/// Fills a log, lets half of it expire while all calls are denied, and continues with calls of all kinds.
+/// Fills a sliding log, lets half of it expire while all calls are denied, and continues with calls of all kinds.
+/// Asserts that Redis and memory always return the same outcomes.
 async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut log = Pair::open(window);
+    let mut log = LogPair::open(window);
     log.take(1).await;
-    log.begin_sum_near_its_end();
-    log.fill(costs).await;
-    log.compare(&mut rng).await;
+    log.set_sum_near_modulus();
+    log.fill_log(costs).await;
+    log.compare_peeks(&mut rng).await;
     log.clock.advance(window / 2);
     for _ in 0..20 {
         log.clock.advance(log.step * rng.u32(..500));
-        assert!(!log.take(MAX).await.fits());
-        log.compare(&mut rng).await;
+        assert!(!log.take(MAX_UNITS).await.fits());
+        log.compare_peeks(&mut rng).await;
     }
     for step in 0..3_000 {
         log.clock.advance(log.step.mul_f64(rng.f64() * 4.0));
         match rng.u32(..100) {
             0..70 => drop(log.take(costs[step % costs.len()]).await),
-            70..75 => drop(log.take_by(|hit| hit.reported(), rng.u64(1..20)).await),
+            70..75 => drop(log.take_with(|hit| hit.reported(), rng.u64(1..20)).await),
             75..80 => log.refund(rng.u64(1..30)).await,
             80..88 => log.revert(log.receipts.len() - 1, rng.u64(1..=10)).await,
             88..93 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 10).await,
             93..95 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 5).await,
-            _ => log.compare(&mut rng).await,
+            _ => log.compare_peeks(&mut rng).await,
         }
     }
-    log.compare(&mut rng).await;
+    log.compare_peeks(&mut rng).await;
     for _ in 0..30 {
-        log.refund(MAX / 25).await;
-        log.compare(&mut rng).await;
+        log.refund(MAX_UNITS / 25).await;
+        log.compare_peeks(&mut rng).await;
     }
 }
 
 #[tokio::test]
-async fn unit_log_matches_memory() {
-    compare_with_memory(MINUTE, UNITS, 1).await;
+async fn log_of_single_units_matches_memory_store() {
+    compare_with_memory(MINUTE, UNIT_COSTS, 1).await;
 }
 
 #[tokio::test]
-async fn log_of_costs_up_to_two_matches_memory() {
-    compare_with_memory(MINUTE, PAIRS, 3).await;
+async fn log_of_small_costs_matches_memory_store() {
+    compare_with_memory(MINUTE, COSTS_UP_TO_TWO, 3).await;
 }
 
 #[tokio::test]
-async fn log_of_mixed_costs_matches_memory() {
-    compare_with_memory(MINUTE, MIXED, 4).await;
-    compare_with_memory(HOUR, MIXED, 5).await;
-    compare_with_memory(MINUTE, TRIPLES, 6).await;
+async fn log_of_mixed_costs_matches_memory_store() {
+    compare_with_memory(MINUTE, MIXED_COSTS, 4).await;
+    compare_with_memory(HOUR, MIXED_COSTS, 5).await;
+    compare_with_memory(MINUTE, TRIPLE_COSTS, 6).await;
 }
 
 #[tokio::test]
-async fn unit_log_with_rare_costs_matches_memory() {
-    let mut rare = RARE.to_vec();
+async fn log_with_rare_costs_matches_memory_store() {
+    let mut rare = MANY_UNIT_COSTS.to_vec();
     rare[300] = 7;
     compare_with_memory(MINUTE, &rare, 7).await;
 }
 
-/// A head, a chunk of each step of two binary searches, and a block.
-const MAX_CALLS: usize = 25;
-const MAX_BYTES: i64 = 25 * 264;
+/// Maximum number of Redis commands in a script call: for the head of the log, a chunk in each step of two binary
+/// searches, and a block.
+const MAX_COMMANDS_PER_CALL: usize = 25;
+const MAX_BYTES_READ: i64 = 25 * 264;
 
-fn assert_bounded(work: &Work, context: &str) {
-    assert!((1..=MAX_CALLS).contains(&work.calls), "{context}: {work:?}");
-    assert!(work.bytes_read <= MAX_BYTES && work.whole_reads == 0, "{context}: {work:?}");
+fn assert_bounded(work: &ScriptWork, context: &str) {
+    assert!((1..=MAX_COMMANDS_PER_CALL).contains(&work.calls), "{context}: {work:?}");
+    assert!(work.bytes_read <= MAX_BYTES_READ && work.whole_reads == 0, "{context}: {work:?}");
 }
 
 #[tokio::test]
-async fn call_on_full_log_scans_nothing() {
-    for costs in [UNITS, PAIRS, MIXED, TRIPLES] {
-        let mut log = Pair::open(MINUTE);
-        log.fill(costs).await;
+async fn call_on_full_log_does_bounded_work() {
+    for costs in [UNIT_COSTS, COSTS_UP_TO_TWO, MIXED_COSTS, TRIPLE_COSTS] {
+        let mut log = LogPair::open(MINUTE);
+        log.fill_log(costs).await;
         let mut monitor = Monitor::start(&log.redis);
         let mut rng = fastrand::Rng::with_seed(8);
         // While all charges are in the window, and when half of them have left.
         for share in ["all", "half"] {
             for _ in 0..50 {
-                let cost = rng.u64(MAX * 3 / 4..=MAX);
+                let cost = rng.u64(MAX_UNITS * 3 / 4..=MAX_UNITS);
                 assert!(!log.take(cost).await.fits());
-                let work = monitor.work(&log.redis);
+                let work = monitor.drain_work(&log.redis);
                 assert_bounded(&work, &format!("{costs:?}, {share} left, denied {cost}"));
             }
             for ago in 1..20 {
                 log.revert(log.receipts.len() - ago, 10).await;
-                assert_bounded(&monitor.work(&log.redis), &format!("{costs:?}, reverted"));
+                assert_bounded(&monitor.drain_work(&log.redis), &format!("{costs:?}, reverted"));
             }
             log.clock.advance(MINUTE * 3 / 4);
         }
-        for units in [1, 77, MAX / 4] {
+        for units in [1, 77, MAX_UNITS / 4] {
             log.clock.advance(log.step);
             log.refund(units).await;
-            let work = monitor.work(&log.redis);
+            let work = monitor.drain_work(&log.redis);
             assert_bounded(&work, &format!("{costs:?}, {units} refunded"));
         }
         // A charge that resizes the ring copies it, without a loop: one in as many charges as an eighth of the ring.
@@ -297,7 +313,7 @@ async fn call_on_full_log_scans_nothing() {
         for _ in 0..50 {
             log.clock.advance(log.step * 20);
             assert!(log.take(1).await.fits());
-            let work = monitor.work(&log.redis);
+            let work = monitor.drain_work(&log.redis);
             match work.whole_reads {
                 0 => assert_bounded(&work, &format!("{costs:?}, charged")),
                 _ => resized += 1,
@@ -307,9 +323,9 @@ async fn call_on_full_log_scans_nothing() {
     }
 }
 
-/// Returns the head of a full log of `words` words, made from the head of another log, with an oldest charge of that
-/// age.
-fn full_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
+/// Returns the head of a full sliding log, made from the head of another log. The log has `words` words, `total` units,
+/// and an oldest charge that is `oldest_age` ticks older.
+fn head_of_full_log(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());
     head[8..16].copy_from_slice(&total.to_le_bytes());
@@ -319,10 +335,11 @@ fn full_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     head
 }
 
-/// Tests values with words and marks that no log has, or with fewer words than the head says.
+/// Tests Redis values with a valid head and invalid data behind it: with words (charges) and marks (partial sums) that
+/// no sliding log has, or with fewer words than the head says.
 #[tokio::test]
-async fn garbage_behind_valid_head_is_not_scanned() {
-    let log = Pair::open(MINUTE);
+async fn invalid_log_behind_valid_head_is_not_scanned() {
+    let log = LogPair::open(MINUTE);
     let hit = |cost| log.hit(cost);
     let receipt = log.store.take(&[hit(3)]).await.unwrap().receipt;
     let key = log.redis.keys().remove(0);
@@ -334,7 +351,7 @@ async fn garbage_behind_valid_head_is_not_scanned() {
     for total in [1e4, 2e4, 2e9, 1e15, f64::INFINITY] {
         for oldest_age in [0, MINUTE.as_micros() as u32 * 2] {
             for words in [16_384, 4_194_304] {
-                let head = full_head(&head, words, total, oldest_age);
+                let head = head_of_full_log(&head, words, total, oldest_age);
                 for fill in [0, 1, 0x7f, 0x80, 0xff] {
                     let mut value = head.clone();
                     value.resize(48 + 16_384 * 4 + 16_384 / 8, fill);
@@ -346,25 +363,25 @@ async fn garbage_behind_valid_head_is_not_scanned() {
     for value in values {
         for call in ["take", "peek", "refund", "revert"] {
             redis::cmd("SET").arg(&key).arg(&value[..]).exec(&mut connection).unwrap();
-            monitor.work(&log.redis);
+            monitor.drain_work(&log.redis);
             // It may fail.
             match call {
-                "take" => drop(log.store.take(&[hit(MAX)]).await),
-                "peek" => drop(log.store.peek(&[hit(MAX / 2)]).await),
-                "refund" => drop(log.store.refund(&[hit(MAX / 2)]).await),
+                "take" => drop(log.store.take(&[hit(MAX_UNITS)]).await),
+                "peek" => drop(log.store.peek(&[hit(MAX_UNITS / 2)]).await),
+                "refund" => drop(log.store.refund(&[hit(MAX_UNITS / 2)]).await),
                 _ => drop(log.store.revert(&receipt).await),
             }
-            let work = monitor.work(&log.redis);
+            let work = monitor.drain_work(&log.redis);
             let context = format!("{call}, head {:?}, then {:?}", &value[..48], value.last());
-            assert!((1..=2 * MAX_CALLS).contains(&work.calls), "{context}: {work:?}");
+            assert!((1..=2 * MAX_COMMANDS_PER_CALL).contains(&work.calls), "{context}: {work:?}");
             let length: i64 = redis::cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
             assert!(length <= 2 * value.len() as i64, "{context}: grew to {length} bytes");
         }
     }
 }
 
-/// Returns the time that scripts took since the last call.
-fn script_us(redis: &Redis) -> u64 {
+/// Returns the time in microseconds that scripts took since the last call of this function.
+fn script_time_us(redis: &Redis) -> u64 {
     let stats: String = redis.try_command(&["INFO", "commandstats"]).unwrap();
     redis.command(&["CONFIG", "RESETSTAT"]);
     let stats = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
@@ -374,16 +391,17 @@ fn script_us(redis: &Redis) -> u64 {
         .sum()
 }
 
-/// The script calls no command for each bucket, so only the duration shows the number of written buckets. A charge
-/// after a gap used to take 500 times as long.
+/// Tests that a script writes the buckets of a counter only once. The script calls no command for each bucket, so only
+/// its duration shows the number of written buckets. A charge after a gap used to take 500 times as long.
 #[tokio::test]
 async fn charge_after_gap_copies_buckets_once() {
     let redis = Redis::start();
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
-    let settings = Settings { timeout: LONG, expiry_margin: FOREVER, ..Settings::default() };
+    let settings =
+        Settings { timeout: LONG, expiry_margin: LONG_EXPIRY_MARGIN, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
     let buckets = Algorithm::SlidingBuckets { precision: Some(MINUTE) };
-    let quota = Quota::new(MAX, 24 * HOUR).unwrap();
+    let quota = Quota::new(MAX_UNITS, 24 * HOUR).unwrap();
     let limit = Limit::new(quota, buckets).unwrap();
     let scope = Scope::new("buckets", "rule", "limit", &["client"]);
     let mut us = [0, 0];
@@ -395,9 +413,9 @@ async fn charge_after_gap_copies_buckets_once() {
             let hit = Hit::new(key, &limit, 1);
             store.take(&[hit]).await.unwrap();
             clock.advance(gap);
-            script_us(&redis);
+            script_time_us(&redis);
             store.take(&[hit]).await.unwrap();
-            *us += script_us(&redis);
+            *us += script_time_us(&redis);
         }
     }
     let [next, after_gap] = us;

@@ -11,15 +11,15 @@ use slidegate_redis::breaker::{
     Breaker, BreakerDecision, CallPass, OpenReason, Settings, StateChange,
 };
 
-const MILLI: Duration = Duration::from_millis(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A breaker with a manual clock.
-struct Bench {
+struct BreakerFixture {
     breaker: Breaker,
     clock: ManualClock,
 }
 
-impl Bench {
+impl BreakerFixture {
     fn new(settings: Settings) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         Self { breaker: Breaker::new(settings), clock }
@@ -29,7 +29,7 @@ impl Bench {
         self.breaker.admit(self.clock.now())
     }
 
-    fn call(&self) -> CallPass {
+    fn admit_call(&self) -> CallPass {
         let BreakerDecision::Call(pass) = self.admit() else { panic!("the breaker is open") };
         pass
     }
@@ -42,14 +42,14 @@ impl Bench {
         self.breaker.record_failure(pass, self.clock.now())
     }
 
-    fn report(&self, pass: CallPass, ok: bool) -> Option<StateChange> {
+    fn report_result(&self, pass: CallPass, ok: bool) -> Option<StateChange> {
         if ok { self.record_success(pass) } else { self.record_failure(pass) }
     }
 
     /// Reports failures until the breaker opens.
-    fn open(&self) {
+    fn fail_until_open(&self) {
         while !self.breaker.is_open() {
-            self.record_failure(self.call());
+            self.record_failure(self.admit_call());
         }
     }
 
@@ -58,7 +58,7 @@ impl Bench {
         let began = self.clock.now().as_micros();
         loop {
             match self.admit() {
-                BreakerDecision::Reject => self.clock.advance(MILLI),
+                BreakerDecision::Reject => self.clock.advance(MILLISECOND),
                 BreakerDecision::Call(_) => panic!("the breaker is closed"),
                 BreakerDecision::Probe(pass) => {
                     let waited = self.clock.now().as_micros() - began;
@@ -69,14 +69,14 @@ impl Bench {
     }
 }
 
-fn bench() -> Bench {
-    Bench::new(Settings::default())
+fn new_fixture() -> BreakerFixture {
+    BreakerFixture::new(Settings::default())
 }
 
 #[test]
 fn breaker_opens_once_after_five_consecutive_failures() {
-    let bench = bench();
-    let calls: Vec<CallPass> = (0..8).map(|_| bench.call()).collect();
+    let bench = new_fixture();
+    let calls: Vec<CallPass> = (0..8).map(|_| bench.admit_call()).collect();
     let changes: Vec<Option<StateChange>> =
         calls.into_iter().map(|call| bench.record_failure(call)).collect();
     let opened = Some(StateChange::Opened(OpenReason::ConsecutiveFailures(5)));
@@ -86,8 +86,8 @@ fn breaker_opens_once_after_five_consecutive_failures() {
 
 #[test]
 fn allow_probe_resets_backoff() {
-    let bench = bench();
-    bench.open();
+    let bench = new_fixture();
+    bench.fail_until_open();
     for _ in 0..6 {
         let (probe, _) = bench.advance_to_probe();
         bench.record_failure(probe);
@@ -104,17 +104,17 @@ fn allow_probe_resets_backoff() {
     assert!(matches!(bench.record_success(probe), Some(StateChange::Closed { .. })));
     bench.breaker.allow_probe(bench.clock.now());
     assert!(!bench.breaker.is_open());
-    bench.call();
+    bench.admit_call();
 }
 
 #[test]
 fn success_resets_consecutive_failures() {
-    let bench = bench();
+    let bench = new_fixture();
     for _ in 0..4 {
         // Each round is in its own window, so that the failure rate does not count.
         bench.clock.advance(Duration::from_secs(1));
-        (0..4).for_each(|_| assert_eq!(bench.record_failure(bench.call()), None));
-        assert_eq!(bench.record_success(bench.call()), None);
+        (0..4).for_each(|_| assert_eq!(bench.record_failure(bench.admit_call()), None));
+        assert_eq!(bench.record_success(bench.admit_call()), None);
     }
     assert!(!bench.breaker.is_open());
 }
@@ -123,8 +123,9 @@ fn success_resets_consecutive_failures() {
 fn breaker_opens_when_half_of_calls_fail() {
     // One in `period` calls succeeds.
     for period in [2, 3, 4] {
-        let bench = bench();
-        let change = (0..40).find_map(|nth| bench.report(bench.call(), nth % period == 0));
+        let bench = new_fixture();
+        let change =
+            (0..40).find_map(|nth| bench.report_result(bench.admit_call(), nth % period == 0));
         assert!(
             matches!(
                 change,
@@ -134,13 +135,13 @@ fn breaker_opens_when_half_of_calls_fail() {
         );
         assert!(bench.breaker.is_open());
     }
-    let third = bench();
-    let change = (0..300).find_map(|nth| third.report(third.call(), nth % 3 > 0));
+    let third = new_fixture();
+    let change = (0..300).find_map(|nth| third.report_result(third.admit_call(), nth % 3 > 0));
     assert_eq!(change, None, "a third is less than half");
-    let slow = bench();
+    let slow = new_fixture();
     let change = (0..300).find_map(|nth| {
-        slow.clock.advance(100 * MILLI);
-        slow.report(slow.call(), nth % 2 > 0)
+        slow.clock.advance(100 * MILLISECOND);
+        slow.report_result(slow.admit_call(), nth % 2 > 0)
     });
     assert_eq!(change, None, "ten calls per second are too few");
 }
@@ -148,12 +149,12 @@ fn breaker_opens_when_half_of_calls_fail() {
 #[test]
 fn backoff_doubles_up_to_maximum() {
     for _ in 0..200 {
-        let bench = bench();
-        bench.open();
+        let bench = new_fixture();
+        bench.fail_until_open();
         let mut longest = Duration::from_millis(500);
         for _ in 0..8 {
             let (probe, waited) = bench.advance_to_probe();
-            assert!(waited >= longest / 2 && waited <= longest + MILLI, "{waited:?}");
+            assert!(waited >= longest / 2 && waited <= longest + MILLISECOND, "{waited:?}");
             assert_eq!(bench.record_failure(probe), None, "the breaker stays open");
             longest = (2 * longest).min(Duration::from_secs(5));
         }
@@ -164,8 +165,8 @@ fn backoff_doubles_up_to_maximum() {
 fn backoff_differs_between_instances() {
     let waits: std::collections::HashSet<Duration> = (0..20)
         .map(|_| {
-            let bench = bench();
-            bench.open();
+            let bench = new_fixture();
+            bench.fail_until_open();
             bench.advance_to_probe().1
         })
         .collect();
@@ -174,9 +175,9 @@ fn backoff_differs_between_instances() {
 
 #[test]
 fn successful_probe_closes_breaker_and_resets_backoff() {
-    let bench = bench();
+    let bench = new_fixture();
     for _ in 0..3 {
-        bench.open();
+        bench.fail_until_open();
         let began = bench.clock.now().as_micros();
         let (probe, first) = bench.advance_to_probe();
         assert!(first <= Duration::from_millis(501), "the backoff starts from its initial value");
@@ -185,27 +186,27 @@ fn successful_probe_closes_breaker_and_resets_backoff() {
         let after = Duration::from_micros(bench.clock.now().as_micros() - began);
         assert_eq!(bench.record_success(probe), Some(StateChange::Closed { after }));
         assert!(!bench.breaker.is_open());
-        let changes: Vec<_> = (0..4).map(|_| bench.record_failure(bench.call())).collect();
+        let changes: Vec<_> = (0..4).map(|_| bench.record_failure(bench.admit_call())).collect();
         assert_eq!(changes, [None; 4], "earlier failures do not count");
     }
 }
 
 #[test]
 fn one_probe_is_allowed_at_a_time() {
-    let bench = bench();
-    bench.open();
+    let bench = new_fixture();
+    bench.fail_until_open();
     let (probe, _) = bench.advance_to_probe();
     assert_eq!(bench.admit(), BreakerDecision::Reject);
-    bench.clock.advance(900 * MILLI);
+    bench.clock.advance(900 * MILLISECOND);
     assert_eq!(bench.admit(), BreakerDecision::Reject);
     assert!(bench.record_success(probe).is_some());
-    bench.call();
+    bench.admit_call();
 }
 
 #[test]
 fn lost_probe_times_out() {
-    let bench = bench();
-    bench.open();
+    let bench = new_fixture();
+    bench.fail_until_open();
     let (lost, _) = bench.advance_to_probe();
     let (probe, waited) = bench.advance_to_probe();
     assert_eq!(waited, Duration::from_secs(1));
@@ -215,19 +216,19 @@ fn lost_probe_times_out() {
 }
 
 #[test]
-fn late_probe_counts_without_newer_probe() {
-    let bench = bench();
-    bench.open();
+fn late_probe_result_counts_without_newer_probe() {
+    let bench = new_fixture();
+    bench.fail_until_open();
     let (late, _) = bench.advance_to_probe();
     bench.clock.advance(Duration::from_secs(60));
     assert!(bench.record_success(late).is_some());
 }
 
 #[test]
-fn calls_from_before_opening_are_ignored() {
-    let bench = bench();
-    let mut early: Vec<CallPass> = (0..40).map(|_| bench.call()).collect();
-    bench.open();
+fn results_of_calls_before_opening_are_ignored() {
+    let bench = new_fixture();
+    let mut early: Vec<CallPass> = (0..40).map(|_| bench.admit_call()).collect();
+    bench.fail_until_open();
     assert_eq!(bench.record_success(early.pop().unwrap()), None);
     assert_eq!(bench.record_failure(early.pop().unwrap()), None);
     assert!(bench.breaker.is_open());
@@ -238,11 +239,11 @@ fn calls_from_before_opening_are_ignored() {
     assert!(bench.record_success(probe).is_some());
     assert!(early.into_iter().all(|call| bench.record_failure(call).is_none()));
     assert!(!bench.breaker.is_open());
-    assert_eq!(bench.record_failure(bench.call()), None);
+    assert_eq!(bench.record_failure(bench.admit_call()), None);
 }
 
 #[test]
-fn state_change_text_names_the_reason() {
+fn state_change_text_contains_reason() {
     let opened = |cause| StateChange::Opened(cause).to_string();
     let opened_text = "circuit breaker opened:";
     assert_eq!(
@@ -280,16 +281,17 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A straightforward model of a breaker.
+/// A simple model of a circuit breaker, which the real breaker is compared with.
 #[derive(Default)]
 struct Model {
-    /// Number of the state: each opening, probe, failed probe and closing begins a new one.
+    /// Number of the current state. Each opening, probe, failed probe and closing begins a new state.
     epoch: u64,
     open: bool,
-    /// While open: no probe is allowed before the first time, and one is required from the second on.
+    /// While the breaker is open: no probe is allowed before the first time, and a probe must be allowed from the
+    /// second time on.
     probe_window: (u64, u64),
     backoff_us: u64,
-    /// The results that were reported in the current state: time, and whether the call succeeded.
+    /// The results that were reported in the current state: the time, and whether the call succeeded.
     reports: Vec<(u64, bool)>,
 }
 
@@ -310,9 +312,9 @@ impl Model {
         self.epoch += 1;
     }
 
-    /// Records a result. Returns whether it opens (`true`) or closes (`false`) the breaker, or `None` if it does
-    /// neither.
-    fn report(&mut self, epoch: u64, now: u64, ok: bool) -> Option<bool> {
+    /// Records a result. Returns `Some(true)` if the result opens the breaker, `Some(false)` if the result closes it,
+    /// otherwise `None`.
+    fn report_result(&mut self, epoch: u64, now: u64, ok: bool) -> Option<bool> {
         if epoch != self.epoch {
             return None;
         }
@@ -334,7 +336,7 @@ impl Model {
         None
     }
 
-    /// Checks a decision of the breaker against the model. Returns the epoch of its pass.
+    /// Checks a decision of the breaker against the model. Returns the number of the state after the decision.
     fn admit(&mut self, now: u64, admit: &BreakerDecision) -> Result<u64, TestCaseError> {
         let (allowed_from, required_from) = self.probe_window;
         match admit {
@@ -357,7 +359,7 @@ proptest! {
     fn breaker_matches_model(
         steps in prop::collection::vec(any_step(), 1..400),
     ) {
-        let bench = bench();
+        let bench = new_fixture();
         let mut model = Model::default();
         let mut in_flight: Vec<(u64, CallPass)> = Vec::new();
         for step in steps {
@@ -373,9 +375,9 @@ proptest! {
                 }
                 Step::Report { call, ok } if !in_flight.is_empty() => {
                     let (epoch, pass) = in_flight.swap_remove(call.index(in_flight.len()));
-                    let change = bench.report(pass, ok);
+                    let change = bench.report_result(pass, ok);
                     let opened = change.map(|change| matches!(change, StateChange::Opened(_)));
-                    prop_assert_eq!(opened, model.report(epoch, now, ok));
+                    prop_assert_eq!(opened, model.report_result(epoch, now, ok));
                 }
                 Step::Report { .. } => {}
             }

@@ -1,4 +1,4 @@
-//! The programs in `examples/redis` and a gate of slidegate share counters.
+//! The example programs in `examples/redis` and a gate of slidegate share their counters in Redis.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -13,15 +13,15 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::Redis;
 
-const MAX: usize = 5;
+const MAX_PER_HOUR: usize = 5;
 
 /// The example programs, with Python, Node and their packages.
-struct Programs {
+struct ExamplePrograms {
     examples: PathBuf,
     home: PathBuf,
 }
 
-impl Programs {
+impl ExamplePrograms {
     fn find() -> Self {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
@@ -37,15 +37,15 @@ impl Programs {
     }
 
     /// Creates the command that runs the Python program.
-    fn python(&self, run_args: &ClientRun<'_>) -> Command {
+    fn python_command(&self, run_args: &ProgramArgs<'_>) -> Command {
         let mut python = Command::new(self.home.join("venv/bin/python"));
         python.arg(self.examples.join("limit.py"));
         run_args.add_args(python)
     }
 
-    /// Creates the command that runs the Node program. Node searches packages next to the program, so a copy is
-    /// installed there.
-    fn node(&self, run_args: &ClientRun<'_>) -> Command {
+    /// Creates the command that runs the Node program. Node searches packages in the folder of the program, so a copy
+    /// of the program is installed next to the packages.
+    fn node_command(&self, run_args: &ProgramArgs<'_>) -> Command {
         let copy = self.home.join("examples/redis/limit.mjs");
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         fs::copy(self.examples.join("limit.mjs"), &copy).unwrap();
@@ -60,16 +60,16 @@ impl Programs {
     }
 }
 
-type Start = fn(&Programs, &ClientRun<'_>) -> Command;
+type ProgramCommand = fn(&ExamplePrograms, &ProgramArgs<'_>) -> Command;
 
-struct ClientRun<'a> {
+struct ProgramArgs<'a> {
     address: &'a str,
     algorithm: &'a str,
     client: &'a str,
     times: usize,
 }
 
-impl ClientRun<'_> {
+impl ProgramArgs<'_> {
     fn add_args(&self, mut command: Command) -> Command {
         command.args([self.address, self.algorithm, self.client]).arg(self.times.to_string());
         command
@@ -77,29 +77,29 @@ impl ClientRun<'_> {
 }
 
 /// Returns the lines that a program printed.
-fn lines(program: &str, output: Output) -> Vec<String> {
+fn output_lines(program: &str, output: Output) -> Vec<String> {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{program}: {errors}");
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-fn run(mut command: Command) -> Vec<String> {
+fn run_program(mut command: Command) -> Vec<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output =
         command.output().unwrap_or_else(|error| panic!("{program}: {error}; is it installed?"));
-    lines(&program, output)
+    output_lines(&program, output)
 }
 
-fn gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
+fn new_gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
     let rule = format!(
-        "rules: [{{ name: per-client, per: [client], limits: [{MAX}/h], algorithm: {algorithm} }}]"
+        "rules: [{{ name: per-client, per: [client], limits: [{MAX_PER_HOUR}/h], algorithm: {algorithm} }}]"
     );
     let settings = Settings { timeout: Duration::from_secs(10), ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     Gate::new(Policy::from_yaml(&rule).unwrap(), store)
 }
 
-/// Checks a request and returns the line that the programs would print.
+/// Checks a request at the gate, and returns the line that the example programs would print.
 async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     let ruling = gate.check(&Request::new("default", Descriptor::new([("client", client)]))).await;
     let decision = ruling.decision();
@@ -112,7 +112,7 @@ async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     }
 }
 
-/// Algorithms of the programs, with identities that must be escaped.
+/// Algorithms that the example programs support, with client names, some of which must be escaped in Redis keys.
 const CASES: [(&str, &str); 4] = [
     ("sliding_log", "alice"),
     ("sliding_log", "é=a*b!'(c)"),
@@ -121,25 +121,25 @@ const CASES: [(&str, &str); 4] = [
 ];
 
 #[tokio::test]
-async fn clients_share_counts() {
-    let (redis, programs) = (Redis::start(), Programs::find());
+async fn example_programs_share_counts_with_gate() {
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
     let address = redis.address();
     for (algorithm, client) in CASES {
-        let gate = gate(&redis, algorithm);
-        let run_args = ClientRun { address: &address, algorithm, client, times: 1 };
-        let mut lines = run(programs.python(&run_args));
+        let gate = new_gate(&redis, algorithm);
+        let run_args = ProgramArgs { address: &address, algorithm, client, times: 1 };
+        let mut lines = run_program(programs.python_command(&run_args));
         lines.push(check_gate(&gate, client).await);
-        lines.extend(run(programs.node(&run_args)));
-        lines.extend(run(programs.python(&run_args)));
+        lines.extend(run_program(programs.node_command(&run_args)));
+        lines.extend(run_program(programs.python_command(&run_args)));
         lines.push(check_gate(&gate, client).await);
-        let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
+        let expected = (0..MAX_PER_HOUR).rev().map(|left| format!("allowed, {left} left"));
         assert_eq!(lines, expected.collect::<Vec<_>>(), "{algorithm} {client}");
 
         // The waits of successive denials end at the same time.
         let denied = [
-            run(programs.node(&run_args)).remove(0),
+            run_program(programs.node_command(&run_args)).remove(0),
             check_gate(&gate, client).await,
-            run(programs.python(&run_args)).remove(0),
+            run_program(programs.python_command(&run_args)).remove(0),
         ];
         let waits = denied.map(|lines| {
             let wait = lines
@@ -155,49 +155,59 @@ async fn clients_share_counts() {
     }
 }
 
-/// The reply to the last unit has another form: with the wait for the next unit.
+/// Tests the reply to the last unit, which has another form: it includes the wait for the next unit.
 #[tokio::test]
-async fn each_client_alone_gets_exactly_max() {
-    let (redis, programs) = (Redis::start(), Programs::find());
+async fn single_client_gets_exactly_max() {
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
     let address = redis.address();
     for (algorithm, client) in CASES {
-        for (program, run_as) in [("python", Programs::python as Start), ("node", Programs::node)] {
+        for (program, run_as) in [
+            ("python", ExamplePrograms::python_command as ProgramCommand),
+            ("node", ExamplePrograms::node_command),
+        ] {
             let client = format!("{client}-{program}");
-            let run_args =
-                ClientRun { address: &address, algorithm, client: &client, times: MAX + 1 };
-            let lines = run(run_as(&programs, &run_args));
-            let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
+            let run_args = ProgramArgs {
+                address: &address,
+                algorithm,
+                client: &client,
+                times: MAX_PER_HOUR + 1,
+            };
+            let lines = run_program(run_as(&programs, &run_args));
+            let expected = (0..MAX_PER_HOUR).rev().map(|left| format!("allowed, {left} left"));
             assert_eq!(
-                lines[..MAX],
+                lines[..MAX_PER_HOUR],
                 expected.collect::<Vec<_>>(),
                 "{program} {algorithm} {client}"
             );
-            assert!(lines[MAX].starts_with("denied"), "{program} {algorithm} {client}: {lines:?}");
+            assert!(
+                lines[MAX_PER_HOUR].starts_with("denied"),
+                "{program} {algorithm} {client}: {lines:?}"
+            );
         }
     }
 }
 
 #[tokio::test]
 async fn concurrent_clients_get_exactly_max() {
-    let (redis, programs) = (Redis::start(), Programs::find());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
     let address = redis.address();
     for (algorithm, client) in CASES {
-        let gate = gate(&redis, algorithm);
+        let gate = new_gate(&redis, algorithm);
         let mut lines = vec![check_gate(&gate, client).await, check_gate(&gate, client).await];
-        let run_args = ClientRun { address: &address, algorithm, client, times: MAX };
+        let run_args = ProgramArgs { address: &address, algorithm, client, times: MAX_PER_HOUR };
         let programs = [
-            programs.python(&run_args),
-            programs.node(&run_args),
-            programs.python(&run_args),
-            programs.node(&run_args),
+            programs.python_command(&run_args),
+            programs.node_command(&run_args),
+            programs.python_command(&run_args),
+            programs.node_command(&run_args),
         ];
-        let running = programs.map(|program| std::thread::spawn(move || run(program)));
+        let running = programs.map(|program| std::thread::spawn(move || run_program(program)));
         for program in running {
             lines.extend(program.join().unwrap());
             lines.push(check_gate(&gate, client).await);
         }
-        assert_eq!(lines.len(), 2 + 4 * (MAX + 1));
+        assert_eq!(lines.len(), 2 + 4 * (MAX_PER_HOUR + 1));
         let allowed = lines.iter().filter(|lines| lines.starts_with("allowed")).count();
-        assert_eq!(allowed, MAX, "{algorithm} {client}: {lines:?}");
+        assert_eq!(allowed, MAX_PER_HOUR, "{algorithm} {client}: {lines:?}");
     }
 }

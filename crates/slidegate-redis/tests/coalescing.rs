@@ -35,7 +35,7 @@ impl CoalescingFixture {
         };
         // Loads every script.
         for algorithm in Algorithm::ALL {
-            let limit = limit("9/h", algorithm);
+            let limit = new_limit("9/h", algorithm);
             poll_until("the store responds", LONG, async || {
                 fixture.take("warm", &limit, 1).await.is_ok()
             })
@@ -61,17 +61,17 @@ impl CoalescingFixture {
         self.store.take(&[self.hit(&[client.into()], limit, cost)]).await
     }
 
-    fn calls(&self) -> u64 {
+    fn script_calls(&self) -> u64 {
         self.redis.calls_of("evalsha")
     }
 
-    async fn charged(&self, client: &str, limit: &Limit) -> u64 {
+    async fn charged_units(&self, client: &str, limit: &Limit) -> u64 {
         let outcomes = self.store.peek(&[self.hit(&[client.into()], limit, 1)]).await.unwrap();
         limit.quota().max() - outcomes[0].remaining()
     }
 }
 
-fn limit(quota: &str, algorithm: Algorithm) -> Limit {
+fn new_limit(quota: &str, algorithm: Algorithm) -> Limit {
     Limit::new(quota.parse().unwrap(), algorithm).unwrap()
 }
 
@@ -79,9 +79,9 @@ fn limit(quota: &str, algorithm: Algorithm) -> Limit {
 async fn waiting_requests_share_one_call_in_order() {
     let fixture = CoalescingFixture::start(LONG).await;
     for algorithm in Algorithm::ALL {
-        let limit = limit("41/h", algorithm);
+        let limit = new_limit("41/h", algorithm);
         fixture.redis.command(&["FLUSHDB"]);
-        let before = fixture.calls();
+        let before = fixture.script_calls();
         fixture.redis.pause();
         let mut takes: Vec<_> =
             (0..101).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
@@ -90,7 +90,11 @@ async fn waiting_requests_share_one_call_in_order() {
         }
         fixture.redis.resume();
         let taken = join_all(takes).await;
-        assert_eq!(fixture.calls(), before + 2, "one call for the first, one for the others");
+        assert_eq!(
+            fixture.script_calls(),
+            before + 2,
+            "one call for the first, one for the others"
+        );
         for (nth, taken) in taken.into_iter().enumerate() {
             let taken = taken.unwrap();
             let charges = taken.receipt.charges.len();
@@ -108,20 +112,20 @@ async fn waiting_requests_share_one_call_in_order() {
 #[tokio::test]
 async fn sequential_requests_are_separate_calls() {
     let fixture = CoalescingFixture::start(LONG).await;
-    let limit = limit("41/h", Algorithm::SlidingWindow);
-    let before = fixture.calls();
+    let limit = new_limit("41/h", Algorithm::SlidingWindow);
+    let before = fixture.script_calls();
     for _ in 0..50 {
         fixture.take("all", &limit, 1).await.unwrap();
     }
-    assert_eq!(fixture.calls(), before + 50);
+    assert_eq!(fixture.script_calls(), before + 50);
 }
 
 #[tokio::test]
-async fn wrong_type_fails_only_its_own_request() {
+async fn value_of_wrong_type_fails_only_its_request() {
     let fixture = CoalescingFixture::start(LONG).await;
     for algorithm in Algorithm::ALL {
         for max in ["20/h", "2000/h"] {
-            let limit = limit(max, algorithm);
+            let limit = new_limit(max, algorithm);
             fixture.redis.command(&["FLUSHDB"]);
             fixture.take("bad", &limit, 1).await.unwrap();
             fixture.take("worse", &limit, 1).await.unwrap();
@@ -150,8 +154,8 @@ async fn wrong_type_fails_only_its_own_request() {
                 taken.iter().map(|taken| taken.as_ref().ok().map(|taken| taken.allowed)).collect();
             let fine = Some(true);
             assert_eq!(decisions, [fine, fine, None, None, None, fine, fine], "{limit}");
-            assert_eq!(fixture.charged("good", &limit).await, 2, "{limit}");
-            assert_eq!(fixture.charged("fine", &limit).await, 3, "{limit}");
+            assert_eq!(fixture.charged_units("good", &limit).await, 2, "{limit}");
+            assert_eq!(fixture.charged_units("fine", &limit).await, 3, "{limit}");
             assert!(!fixture.store.is_breaker_open());
         }
     }
@@ -160,7 +164,7 @@ async fn wrong_type_fails_only_its_own_request() {
 #[tokio::test]
 async fn expired_request_is_not_charged() {
     let fixture = CoalescingFixture::start(Duration::from_millis(300)).await;
-    let limit = limit("1000/h", Algorithm::SlidingWindow);
+    let limit = new_limit("1000/h", Algorithm::SlidingWindow);
     fixture.redis.pause();
     let mut takes: Vec<_> =
         (0..100).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
@@ -192,11 +196,11 @@ async fn thousand_concurrent_requests_get_exactly_max() {
     let fixture = Arc::new(CoalescingFixture::start(LONG).await);
     for algorithm in Algorithm::ALL {
         fixture.redis.command(&["FLUSHDB"]);
-        let before = fixture.calls();
+        let before = fixture.script_calls();
         let callers = (0..1_000).map(|nth| {
             let fixture = fixture.clone();
             tokio::spawn(async move {
-                let (small, large) = (limit("150/h", algorithm), limit("400/d", algorithm));
+                let (small, large) = (new_limit("150/h", algorithm), new_limit("400/d", algorithm));
                 let client = [Value::Text(["a", "b"][nth % 2])];
                 let hits = [fixture.hit(&client, &small, 1), fixture.hit(&client, &large, 1)];
                 fixture.store.take(&hits[..1 + nth % 3 % 2]).await.unwrap()
@@ -205,7 +209,7 @@ async fn thousand_concurrent_requests_get_exactly_max() {
         let taken = join_all(callers).await;
         let allowed = taken.into_iter().filter(|taken| taken.as_ref().unwrap().allowed).count();
         assert_eq!(allowed, 300, "{algorithm:?}");
-        let calls = fixture.calls() - before;
+        let calls = fixture.script_calls() - before;
         assert!(calls < 500, "{calls} calls");
     }
 }

@@ -1,4 +1,4 @@
-//! The store behaves like the reference model, with a real Redis and an injected clock.
+//! The Redis store returns the same outcomes as the reference model, with a real server and an injected clock.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -12,17 +12,21 @@ use slidegate_redis::{RedisStore, Settings};
 use server::Redis;
 use server::cluster::Cluster;
 
-/// Margin that prevents keys from expiring while an injected clock does not advance.
-const FOREVER: Duration = Duration::from_secs(1_000_000);
+/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
+const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
-async fn assert_conformance(address: &str, algorithms: &[Algorithm], seeds: std::ops::Range<u64>) {
+async fn assert_store_matches_model(
+    address: &str,
+    algorithms: &[Algorithm],
+    seeds: std::ops::Range<u64>,
+) {
     let (mut decisions, mut waits) = (0, 0);
     for seed in seeds {
         let clock = ManualClock::default();
         let settings = Settings {
             prefix: format!("{}:{seed}:", algorithms.len()),
             timeout: Duration::from_secs(3),
-            expiry_margin: FOREVER,
+            expiry_margin: LONG_EXPIRY_MARGIN,
             // A denial from the cache lists only the limits that deny.
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
@@ -43,19 +47,19 @@ async fn assert_conformance(address: &str, algorithms: &[Algorithm], seeds: std:
 async fn each_algorithm_matches_model() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL {
-        assert_conformance(&redis.address(), &[algorithm], 0..60).await;
+        assert_store_matches_model(&redis.address(), &[algorithm], 0..60).await;
     }
 }
 
 #[tokio::test]
 async fn mixed_algorithms_match_model() {
     let redis = Redis::start();
-    assert_conformance(&redis.address(), &Algorithm::ALL, 1_000..1_150).await;
+    assert_store_matches_model(&redis.address(), &Algorithm::ALL, 1_000..1_150).await;
 }
 
-/// Includes requests with keys in several slots.
+/// Tests a Cluster with random requests, some of which have keys in several slots.
 #[tokio::test]
-async fn cluster_matches_model() {
+async fn cluster_store_matches_model() {
     let cluster = Cluster::start();
-    assert_conformance(&cluster.address(), &Algorithm::ALL, 2_000..2_040).await;
+    assert_store_matches_model(&cluster.address(), &Algorithm::ALL, 2_000..2_040).await;
 }

@@ -1,5 +1,5 @@
-//! The denial cache changes no decision and no figure. A store with the cache is compared with a store without it, by
-//! the same requests at the same times.
+//! The denial cache changes no decision and no figure. A store with the cache and a store without it receive the same
+//! requests at the same times, and their results are compared.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -19,30 +19,35 @@ use server::{LONG, Redis};
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// Margin that prevents keys from expiring while an injected clock does not advance.
-const FOREVER: Duration = Duration::from_secs(1_000_000);
+/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
+const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
-/// Returns the number of script calls.
-fn calls(redis: &Redis) -> u64 {
+/// Returns the number of script calls that a server has run.
+fn script_calls(redis: &Redis) -> u64 {
     redis.calls_of("evalsha") + redis.calls_of("eval")
 }
 
-fn open(redis: &Redis, clock: &ManualClock, prefix: &str, deny_cache_ttl: Duration) -> RedisStore {
+fn open_store(
+    redis: &Redis,
+    clock: &ManualClock,
+    prefix: &str,
+    deny_cache_ttl: Duration,
+) -> RedisStore {
     let settings = Settings {
         prefix: prefix.to_owned(),
         timeout: LONG,
-        expiry_margin: FOREVER,
+        expiry_margin: LONG_EXPIRY_MARGIN,
         deny_cache_ttl,
         ..Settings::default()
     };
     RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone())
 }
 
-fn begin() -> ManualClock {
+fn new_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_020))
 }
 
-/// A few counters, small enough to be full most of the time.
+/// A few counters with limits so low that they are exhausted most of the time.
 struct Counters {
     scopes: Vec<Scope>,
     limits: Vec<Limit>,
@@ -59,7 +64,7 @@ impl Counters {
         Self { scopes: scopes.collect(), limits: (0..6).map(limit).collect() }
     }
 
-    fn hit<'a>(&'a self, rng: &mut Rng, client: &'a [Value<'a>; 1]) -> (usize, Hit<'a>) {
+    fn random_hit<'a>(&'a self, rng: &mut Rng, client: &'a [Value<'a>; 1]) -> (usize, Hit<'a>) {
         let nth = rng.usize(..self.limits.len());
         let cost = *rng.choice(&[0, 1, 1, 1, 2, 3, 20]).unwrap();
         let hit = Hit::new(Key::new(&self.scopes[nth], client), &self.limits[nth], cost);
@@ -76,7 +81,7 @@ impl Counters {
 }
 
 /// Advances the clock, often to a time at which a counter changes.
-fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
+fn advance_clock(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     let now = clock.now();
     waits.retain(|at| *at > now);
     let by = match (rng.u8(..4), waits.is_empty()) {
@@ -90,7 +95,7 @@ fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     clock.advance(Duration::from_micros(by));
 }
 
-/// Asserts that a cached denial has the figures and the wait that Redis returns.
+/// Asserts that a denial from the cache has the same figures and the same wait as a denial from Redis.
 fn assert_same_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
     for (cached, uncached) in cached.outcomes.iter().zip(&uncached.outcomes) {
         assert!(!cached.is_known() || cached == uncached, "{cached:?}, {uncached:?}");
@@ -112,17 +117,17 @@ async fn deny_cache_changes_no_decision() {
     for seed in 0..40 {
         let mut rng = Rng::with_seed(seed);
         let counters = Counters::new(&mut rng);
-        let clock = begin();
-        let cached = open(&redis, &clock, &format!("with{seed}:"), TTL);
-        let uncached = open(&redis, &clock, &format!("without{seed}:"), Duration::ZERO);
+        let clock = new_clock();
+        let cached = open_store(&redis, &clock, &format!("with{seed}:"), TTL);
+        let uncached = open_store(&redis, &clock, &format!("without{seed}:"), Duration::ZERO);
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(Receipt, Receipt)>) =
             Default::default();
         let clients = [[Value::Text("a")], [Value::Text("b")]];
         let mut last: Vec<Hit<'_>> = Vec::new();
         for step in 0..600 {
-            advance(&mut rng, &clock, &mut waits);
+            advance_clock(&mut rng, &clock, &mut waits);
             let client = &clients[rng.usize(..2)];
-            let (_, hit) = counters.hit(&mut rng, client);
+            let (_, hit) = counters.random_hit(&mut rng, client);
             if rng.u8(..40) == 0 {
                 cached.reset(&[hit]).await.unwrap();
                 uncached.reset(&[hit]).await.unwrap();
@@ -141,7 +146,7 @@ async fn deny_cache_changes_no_decision() {
             }
             let more = rng.usize(..3);
             let mut hits: Vec<Hit<'_>> = std::iter::once(hit)
-                .chain((0..more).map(|_| counters.hit(&mut rng, client).1))
+                .chain((0..more).map(|_| counters.random_hit(&mut rng, client).1))
                 .collect();
             // Often the same request is repeated.
             if rng.bool() && !last.is_empty() {
@@ -174,23 +179,23 @@ async fn deny_cache_changes_no_decision() {
     assert!(cache_hits > decided / 50 && partial > 50, "{context}");
 }
 
-/// A revert or reset by another instance is seen after the time to live at the latest, and all other decisions are
-/// exact.
+/// Tests that an instance notices a revert, refund or reset by another instance after the time to live of a cached
+/// denial at the latest. All other decisions must be exact.
 #[tokio::test]
-async fn revert_by_other_instance_is_seen_after_ttl() {
+async fn revert_by_other_instance_counts_after_ttl() {
     let redis = Redis::start();
     let mut wrong = 0;
     for seed in 100..140 {
         let mut rng = Rng::with_seed(seed);
         let counters = Counters::new(&mut rng);
-        let clock = begin();
-        let this_instance = open(&redis, &clock, &format!("shared{seed}:"), TTL);
-        let other_instance = open(&redis, &clock, &format!("shared{seed}:"), Duration::ZERO);
+        let clock = new_clock();
+        let this_instance = open_store(&redis, &clock, &format!("shared{seed}:"), TTL);
+        let other_instance = open_store(&redis, &clock, &format!("shared{seed}:"), Duration::ZERO);
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(usize, Receipt)>) = Default::default();
         let mut freed: HashMap<usize, Timestamp> = HashMap::new();
         for step in 0..600 {
-            advance(&mut rng, &clock, &mut waits);
-            let (nth, hit) = counters.hit(&mut rng, &[Value::Text("all")]);
+            advance_clock(&mut rng, &clock, &mut waits);
+            let (nth, hit) = counters.random_hit(&mut rng, &[Value::Text("all")]);
             let hit = Hit::new(hit.key, hit.limit, hit.cost);
             match rng.u8(..24) {
                 0 => {
@@ -230,56 +235,56 @@ async fn revert_by_other_instance_is_seen_after_ttl() {
     assert!(wrong > 0, "the traces must cover this");
 }
 
-fn bucket() -> (Scope, Limit) {
+fn new_scope_and_limit() -> (Scope, Limit) {
     let limit = Limit::new("10/min".parse().unwrap(), Algorithm::SlidingLog).unwrap();
     (Scope::new("deny", "rule", "limit", &["client"]), limit)
 }
 
-fn hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
+fn new_hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
     let key = Key::new(scope, &[Value::Text("all")]);
     Hit::new(key, limit, cost)
 }
 
 #[tokio::test]
-async fn exhausted_limit_is_denied_without_call() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
-    let store = open(&redis, &clock, "", TTL);
-    assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
-    let before = calls(&redis);
+async fn exhausted_limit_denies_without_call() {
+    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let store = open_store(&redis, &clock, "", TTL);
+    assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    let before = script_calls(&redis);
     for _ in 0..100 {
-        let denied = store.take(&[hit(&scope, &limit, 1)]).await.unwrap();
+        let denied = store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap();
         assert!(!denied.allowed);
         assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_secs(60)));
     }
-    assert_eq!(calls(&redis), before);
+    assert_eq!(script_calls(&redis), before);
     // While the denial is cached, the wait shrinks with time.
     clock.advance(Duration::from_millis(999));
-    let denied = store.take(&[hit(&scope, &limit, 1)]).await.unwrap();
+    let denied = store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap();
     assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_millis(59_001)));
-    assert_eq!(calls(&redis), before);
+    assert_eq!(script_calls(&redis), before);
     clock.advance(Duration::from_millis(1));
-    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed);
-    assert_eq!(calls(&redis), before + 1, "the denial is cached for a second");
+    assert!(!store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
+    assert_eq!(script_calls(&redis), before + 1, "the denial is cached for a second");
 }
 
 #[tokio::test]
 async fn cached_denial_does_not_deny_smaller_cost() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
-    let store = open(&redis, &clock, "", TTL);
-    assert!(store.take(&[hit(&scope, &limit, 6)]).await.unwrap().allowed);
-    assert!(!store.take(&[hit(&scope, &limit, 5)]).await.unwrap().allowed);
-    let before = calls(&redis);
-    assert!(!store.take(&[hit(&scope, &limit, 5)]).await.unwrap().allowed);
-    assert_eq!(calls(&redis), before, "the same cost");
-    assert!(store.take(&[hit(&scope, &limit, 4)]).await.unwrap().allowed);
+    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let store = open_store(&redis, &clock, "", TTL);
+    assert!(store.take(&[new_hit(&scope, &limit, 6)]).await.unwrap().allowed);
+    assert!(!store.take(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
+    let before = script_calls(&redis);
+    assert!(!store.take(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
+    assert_eq!(script_calls(&redis), before, "the same cost");
+    assert!(store.take(&[new_hit(&scope, &limit, 4)]).await.unwrap().allowed);
 }
 
-/// After a denial, a smaller cost is charged: the wait becomes longer than the cached one.
+/// Tests the wait after a denial and a charge of a smaller cost, which makes the wait longer than the cached wait.
 #[tokio::test]
 async fn retry_after_includes_charges_since_denial() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
-    let store = open(&redis, &clock, "", 60 * TTL);
-    let take = async |cost| store.take(&[hit(&scope, &limit, cost)]).await.unwrap();
+    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let store = open_store(&redis, &clock, "", 60 * TTL);
+    let take = async |cost| store.take(&[new_hit(&scope, &limit, cost)]).await.unwrap();
     assert!(take(1).await.allowed);
     clock.advance(Duration::from_secs(10));
     assert!(take(5).await.allowed);
@@ -292,24 +297,25 @@ async fn retry_after_includes_charges_since_denial() {
     assert!(take(5).await.allowed);
 }
 
-/// After a denial, another identity of the same request is charged: its wait is longer than the cached one.
+/// Tests the wait after a denial and a charge of another counter of the same request, which makes the wait longer than
+/// the cached wait.
 #[tokio::test]
 async fn retry_after_includes_limits_of_other_identities() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
-    let store = open(&redis, &clock, "", 60 * TTL);
+    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let store = open_store(&redis, &clock, "", 60 * TTL);
     let shared = Scope::new("deny", "shared", "limit", &["client"]);
-    let hits = [hit(&scope, &limit, 1), hit(&shared, &limit, 1)];
-    assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    let hits = [new_hit(&scope, &limit, 1), new_hit(&shared, &limit, 1)];
+    assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
     assert!(!store.take(&hits).await.unwrap().allowed);
     clock.advance(Duration::from_secs(30));
-    assert!(store.take(&[hit(&shared, &limit, 5)]).await.unwrap().allowed);
-    let before = calls(&redis);
+    assert!(store.take(&[new_hit(&shared, &limit, 5)]).await.unwrap().allowed);
+    let before = script_calls(&redis);
     let wait =
         |taken: &ChargeResult| taken.outcomes.iter().map(|one| one.retry_after().unwrap()).max();
     let denied = store.take(&hits).await.unwrap();
     assert_eq!(wait(&denied), Some(Duration::from_secs(30)));
-    assert_eq!(calls(&redis), before, "the shared limit is known to have 5 units left");
-    assert!(store.take(&[hit(&shared, &limit, 5)]).await.unwrap().allowed);
+    assert_eq!(script_calls(&redis), before, "the shared limit is known to have 5 units left");
+    assert!(store.take(&[new_hit(&shared, &limit, 5)]).await.unwrap().allowed);
     let denied = store.take(&hits).await.unwrap();
     assert_eq!(wait(&denied), Some(Duration::from_secs(60)));
     clock.advance(Duration::from_secs(60));
@@ -318,52 +324,60 @@ async fn retry_after_includes_limits_of_other_identities() {
 
 #[tokio::test]
 async fn cached_denial_is_ignored_after_max_changes() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
-    let store = open(&redis, &clock, "", TTL);
+    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let store = open_store(&redis, &clock, "", TTL);
     let more = Limit::new("11/min".parse().unwrap(), limit.algorithm()).unwrap();
-    assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
-    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed);
-    assert!(store.take(&[hit(&scope, &more, 1)]).await.unwrap().allowed, "the policy has changed");
+    assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    assert!(!store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
+    assert!(
+        store.take(&[new_hit(&scope, &more, 1)]).await.unwrap().allowed,
+        "the policy has changed"
+    );
 }
 
-/// While the circuit breaker is open, the policy's `on_store_error` applies to all requests, cached or not.
+/// Tests that no cached denial is returned while the circuit breaker is open: the policy's `on_store_error` applies to
+/// all requests.
 #[tokio::test]
 async fn cache_is_unused_while_breaker_is_open() {
-    let (mut redis, (scope, limit)) = (Redis::start(), bucket());
+    let (mut redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
     let settings = Settings { deny_cache_ttl: 60 * TTL, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     server::poll_until("all is spent", LONG, async || {
-        store.take(&[hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
+        store.take(&[new_hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
     })
     .await;
     redis.kill();
-    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed, "the denial is cached");
+    assert!(
+        !store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed,
+        "the denial is cached"
+    );
     server::poll_until("the breaker is open", LONG, async || {
-        store.take(&[hit(&scope, &limit, 2)]).await.unwrap_err();
+        store.take(&[new_hit(&scope, &limit, 2)]).await.unwrap_err();
         store.is_breaker_open()
     })
     .await;
-    store.take(&[hit(&scope, &limit, 1)]).await.unwrap_err();
+    store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap_err();
 }
 
 #[tokio::test]
 async fn report_is_charged_despite_cached_denial() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
-    let store = open(&redis, &clock, "", TTL);
+    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let store = open_store(&redis, &clock, "", TTL);
     let debts = Scope::new("deny", "debts", "limit", &["client"]);
-    let debt = hit(&debts, &limit, 1).reported();
-    assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    let debt = new_hit(&debts, &limit, 1).reported();
+    assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
     for left in [9, 8] {
-        let denied = store.take(&[hit(&scope, &limit, 1), debt]).await.unwrap();
+        let denied = store.take(&[new_hit(&scope, &limit, 1), debt]).await.unwrap();
         assert_eq!((denied.allowed, denied.receipt.charges.len()), (false, 1));
         assert_eq!(denied.outcomes[1].remaining(), left);
     }
 }
 
-/// One instance reverts and is denied concurrently: no denial from before a revert is served after it.
+/// Tests an instance that reverts charges and is denied concurrently. A denial that was cached before a revert must not
+/// be returned after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cached_denial_ends_with_own_revert() {
-    let (redis, (scope, limit)) = (Redis::start(), bucket());
+async fn revert_ends_cached_denial() {
+    let (redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
     let settings = Settings { timeout: LONG, deny_cache_ttl: 60 * TTL, ..Settings::default() };
     let store = Arc::new(RedisStore::open(&redis.address(), settings).unwrap());
     let crowd: Vec<_> = (0..8)
@@ -373,9 +387,9 @@ async fn cached_denial_ends_with_own_revert() {
                 loop {
                     // Costs above max: these requests are always denied.
                     for cost in [11, 12, 13] {
-                        store.take(&[hit(&scope, &limit, cost)]).await.unwrap();
+                        store.take(&[new_hit(&scope, &limit, cost)]).await.unwrap();
                     }
-                    let one = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
+                    let one = store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap();
                     store.revert(&one.receipt).await.unwrap();
                     // A cached denial returns without waiting for another task.
                     tokio::task::yield_now().await;
@@ -386,9 +400,9 @@ async fn cached_denial_ends_with_own_revert() {
     for _ in 0..300 {
         // Between the charges of two other tasks all units are free, so no task may be denied for long.
         server::poll_until("units are free again", Duration::from_secs(20), async || {
-            let taken = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
+            let taken = store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap();
             if taken.allowed {
-                store.refund(&[hit(&scope, &limit, 10)]).await.unwrap();
+                store.refund(&[new_hit(&scope, &limit, 10)]).await.unwrap();
             }
             taken.allowed
         })

@@ -1,7 +1,7 @@
-//! Faults of Redis, and of the network between Redis and a store.
+//! Tests of a store during faults of Redis, and of the network between Redis and the store.
 //!
-//! A request may take longer than the timeout only by a fixed slack and by the lateness of the machine, which is
-//! measured with a task that only sleeps.
+//! A request may exceed its timeout only by a fixed slack and by the lateness of the machine. A task that only sleeps
+//! measures this lateness: the time by which its sleeps take too long.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod faults {

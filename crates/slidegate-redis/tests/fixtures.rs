@@ -1,4 +1,4 @@
-//! The Sentinel services and Clusters that other tests use as fixtures.
+//! Tests of the fixtures that other tests use: Sentinel services and Redis Clusters.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -10,30 +10,30 @@ use server::sentinel::{Service, master_named_by};
 use server::{Redis, wait_until};
 use slidegate::SystemClock;
 
-/// More bytes than the socket buffers of a connection hold.
+/// Length of a value that does not fit into the socket buffers of a connection.
 const LARGE_VALUE_BYTES: usize = 32 << 20;
 
-fn set(node: &Redis, key: &str) -> RedisResult<()> {
+fn set_key(node: &Redis, key: &str) -> RedisResult<()> {
     node.try_command(&["SET", key, "x"])
 }
 
-fn has(node: &Redis, key: &str) -> bool {
+fn has_key(node: &Redis, key: &str) -> bool {
     node.try_command::<bool>(&["EXISTS", key]).unwrap()
 }
 
-/// Waits until a replica has received everything. A new replica receives nothing more until it has acknowledged the
-/// initial copy.
+/// Waits until a replica has received all writes of its master. A new replica receives no further writes until it has
+/// acknowledged the initial copy.
 fn wait_until_replicated(master: &Node, replica: &Node) {
     wait_until("the replica is in sync", || replica.offset() == master.offset());
 }
 
 #[test]
-fn service_fails_over_on_request_and_back() {
+fn sentinel_service_fails_over_on_request_and_back() {
     let mut service = Service::start();
     let clock = SystemClock::new();
     for round in 0..2 {
-        set(service.master(), &format!("before {round}")).unwrap();
-        set(service.replica(), "no").unwrap_err();
+        set_key(service.master(), &format!("before {round}")).unwrap();
+        set_key(service.replica(), "no").unwrap_err();
         wait_until_replicated(service.master(), service.replica());
         service.master().clear_log();
         service.request_failover();
@@ -44,47 +44,47 @@ fn service_fails_over_on_request_and_back() {
         for sentinel in &service.sentinels {
             assert_eq!(master_named_by(sentinel), Some(service.master().port()));
         }
-        assert!(has(service.master(), &format!("before {round}")));
-        set(service.replica(), "no").unwrap_err();
+        assert!(has_key(service.master(), &format!("before {round}")));
+        set_key(service.replica(), "no").unwrap_err();
     }
 }
 
 #[test]
-fn service_fails_over_after_kill() {
+fn sentinel_service_fails_over_after_kill() {
     let mut service = Service::start();
-    set(service.master(), "key").unwrap();
+    set_key(service.master(), "key").unwrap();
     wait_until_replicated(service.master(), service.replica());
     let offset = service.master_mut().kill_at_known_offset();
     service.replica().wait_until_promoted(&SystemClock::new());
     assert_eq!(service.replica().offset_at_promotion(), offset, "the replica had everything");
     service.master_mut().restart();
     service.swap_roles();
-    assert!(has(service.master(), "key"));
+    assert!(has_key(service.master(), "key"));
 }
 
 #[test]
-fn service_fails_over_after_pause() {
+fn sentinel_service_fails_over_after_pause() {
     let mut service = Service::start();
     service.master().clear_log();
     service.master().pause();
     service.replica().wait_until_promoted(&SystemClock::new());
     service.master().resume();
-    set(service.master(), "lost").unwrap();
+    set_key(service.master(), "lost").unwrap();
     let promotion_offset = service.replica().offset_at_promotion();
     service.swap_roles();
     assert!(service.replica().offset_at_demotion() > promotion_offset, "no other server had it");
-    assert!(!has(service.master(), "lost"));
+    assert!(!has_key(service.master(), "lost"));
 }
 
-/// Pauses a replica while its master writes, and kills the master: the unread bytes are lost, and the offsets show
-/// their number.
-fn assert_loses_unreplicated_writes(master: &mut Node, replica: &Node, key: &str) {
-    set(master, key).unwrap();
+/// Pauses a replica while its master writes, and kills the master. Asserts that the bytes that the replica has not read
+/// are lost, and that the replication offsets show their number.
+fn assert_unreplicated_writes_are_lost(master: &mut Node, replica: &Node, key: &str) {
+    set_key(master, key).unwrap();
     wait_until_replicated(master, replica);
     let before = master.offset();
     replica.pause();
     master.command(&["SET", &format!("{{{key}}}large"), &"x".repeat(LARGE_VALUE_BYTES)]);
-    set(master, &format!("{{{key}}}lost")).unwrap();
+    set_key(master, &format!("{{{key}}}lost")).unwrap();
     let end = master.kill_at_known_offset();
     assert!(end > before + LARGE_VALUE_BYTES as u64);
     replica.resume();
@@ -94,19 +94,19 @@ fn assert_loses_unreplicated_writes(master: &mut Node, replica: &Node, key: &str
         (before..end - LARGE_VALUE_BYTES as u64).contains(&promotion_offset),
         "{before} {promotion_offset} {end}"
     );
-    assert!(has(replica, key));
-    assert!(!has(replica, &format!("{{{key}}}lost")));
+    assert!(has_key(replica, key));
+    assert!(!has_key(replica, &format!("{{{key}}}lost")));
 }
 
 #[test]
-fn service_loses_unreplicated_writes() {
+fn sentinel_service_loses_unreplicated_writes() {
     let mut service = Service::start();
     let (master, replica) = service.both_mut();
-    assert_loses_unreplicated_writes(master, replica, "key");
+    assert_unreplicated_writes_are_lost(master, replica, "key");
 }
 
-/// Returns a key of each shard.
-fn keys(cluster: &Cluster) -> Vec<String> {
+/// Returns one key for each shard.
+fn one_key_per_shard(cluster: &Cluster) -> Vec<String> {
     let key_of = |nth: usize| {
         let shard = cluster.shards()[nth];
         let mut keys = (0..).map(|turn| format!("key-{turn}"));
@@ -118,15 +118,15 @@ fn keys(cluster: &Cluster) -> Vec<String> {
 #[test]
 fn cluster_fails_over_on_request_and_back() {
     let cluster = Cluster::start();
-    let keys = keys(&cluster);
+    let keys = one_key_per_shard(&cluster);
     let clock = SystemClock::new();
     let old = cluster.shards();
     for shard in &old {
         cluster.nodes[shard.master].clear_log();
     }
     for (shard, key) in old.iter().zip(&keys) {
-        set(&cluster.nodes[shard.master], key).unwrap();
-        set(&cluster.nodes[shard.replica], key).unwrap_err();
+        set_key(&cluster.nodes[shard.master], key).unwrap();
+        set_key(&cluster.nodes[shard.replica], key).unwrap_err();
         cluster.request_failover(shard.replica);
         cluster.wait_until_promoted(shard.replica, &clock);
         let promotion_offset = cluster.nodes[shard.replica].offset_at_promotion();
@@ -139,7 +139,7 @@ fn cluster_fails_over_on_request_and_back() {
     cluster.wait_until_settled();
     for ((old, new), key) in old.iter().zip(cluster.shards()).zip(&keys) {
         assert_eq!((old.master, old.replica), (new.replica, new.master));
-        assert!(has(&cluster.nodes[new.master], key));
+        assert!(has_key(&cluster.nodes[new.master], key));
         cluster.request_failover(old.master);
         cluster.wait_until_promoted(old.master, &clock);
     }
@@ -150,18 +150,18 @@ fn cluster_fails_over_on_request_and_back() {
 #[test]
 fn cluster_fails_over_after_kill() {
     let mut cluster = Cluster::start();
-    let (keys, shards) = (keys(&cluster), cluster.shards());
-    set(&cluster.nodes[shards[0].master], &keys[0]).unwrap();
+    let (keys, shards) = (one_key_per_shard(&cluster), cluster.shards());
+    set_key(&cluster.nodes[shards[0].master], &keys[0]).unwrap();
     wait_until_replicated(&cluster.nodes[shards[0].master], &cluster.nodes[shards[0].replica]);
     let offset = cluster.nodes[shards[0].master].kill_at_known_offset();
-    set(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
+    set_key(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
     cluster.wait_until_promoted(shards[0].replica, &SystemClock::new());
     assert_eq!(
         cluster.nodes[shards[0].replica].offset_at_promotion(),
         offset,
         "the replica had everything"
     );
-    assert!(has(&cluster.nodes[shards[0].replica], &keys[0]));
+    assert!(has_key(&cluster.nodes[shards[0].replica], &keys[0]));
     cluster.nodes[shards[0].master].restart();
     cluster.wait_until_settled();
     assert_eq!(cluster.shards()[0].master, shards[0].replica);
@@ -184,14 +184,14 @@ fn cluster_fails_over_after_pause() {
 #[test]
 fn cluster_loses_unreplicated_writes() {
     let mut cluster = Cluster::start();
-    let (key, shard) = (keys(&cluster).swap_remove(0), cluster.shards()[0]);
+    let (key, shard) = (one_key_per_shard(&cluster).swap_remove(0), cluster.shards()[0]);
     let (masters, replicas) = cluster.nodes.split_at_mut(server::cluster::SHARDS);
     let replica = &replicas[shard.replica - masters.len()];
-    assert_loses_unreplicated_writes(&mut masters[shard.master], replica, &key);
+    assert_unreplicated_writes_are_lost(&mut masters[shard.master], replica, &key);
 }
 
-/// Returns the redirection with which a node responds for a key.
-fn redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
+/// Returns the kind and the address of the redirection with which a node responds to a read of a key.
+fn query_redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
     let error = node.try_command::<Option<String>>(&["GET", key]).unwrap_err();
     let (address, _) = error.redirect_node().unwrap();
     match error.kind() {
@@ -203,24 +203,24 @@ fn redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
 #[test]
 fn slot_migrates_with_its_keys_and_back() {
     let cluster = Cluster::start();
-    let keys = keys(&cluster);
+    let keys = one_key_per_shard(&cluster);
     let (shards, slot) = (cluster.shards(), cluster.slot_of(&keys[0]));
     let [old_master, new_master] = [shards[0].master, shards[1].master];
     let (moves, stays) = (format!("{{{}}}moves", keys[0]), &keys[0]);
     for (from, to) in [(old_master, new_master), (new_master, old_master)] {
         let [old, new] = [&cluster.nodes[from], &cluster.nodes[to]];
         let address = format!("127.0.0.1:{}", new.port());
-        set(old, stays).unwrap();
+        set_key(old, stays).unwrap();
         cluster.begin_slot_migration(slot, from, to);
         // The node serves existing keys, and redirects calls for missing ones.
-        set(old, stays).unwrap();
-        assert_eq!(redirection(old, &moves), (ServerErrorKind::Ask, address.clone()));
+        set_key(old, stays).unwrap();
+        assert_eq!(query_redirection(old, &moves), (ServerErrorKind::Ask, address.clone()));
         assert_eq!(cluster.move_keys(slot, from, to, 1), 1);
-        assert_eq!(redirection(old, stays), (ServerErrorKind::Ask, address.clone()));
-        assert_eq!(redirection(new, stays).0, ServerErrorKind::Moved, "without ASKING");
+        assert_eq!(query_redirection(old, stays), (ServerErrorKind::Ask, address.clone()));
+        assert_eq!(query_redirection(new, stays).0, ServerErrorKind::Moved, "without ASKING");
         cluster.end_slot_migration(slot, from, to);
-        assert_eq!(redirection(old, stays), (ServerErrorKind::Moved, address));
-        assert!(has(new, stays));
+        assert_eq!(query_redirection(old, stays), (ServerErrorKind::Moved, address));
+        assert!(has_key(new, stays));
         wait_until("all nodes know the new master", || cluster.shard_of(slot).master == to);
         cluster.wait_until_settled();
     }

@@ -1,4 +1,4 @@
-//! The Redis options of rules (`redis: {…}`) over real servers: `split`, `sample` and `slot_by`.
+//! Tests of the Redis options of rules (`redis: {…}`) with real servers: `split`, `sample` and `slot_by`.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod hot_keys {

@@ -1,4 +1,4 @@
-//! The properties of stores that testkit defines, checked with Redis.
+//! The properties that every store must have, as testkit defines them, checked with a Redis store.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -12,26 +12,30 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
-/// Margin that prevents keys from expiring while an injected clock does not advance.
-const FOREVER: Duration = Duration::from_secs(1_000_000);
+/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
+const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
-/// A source of independent stores with one clock.
-struct Bench {
+/// A factory of independent stores that share a Redis server and a manual clock.
+struct StoreFactory {
     redis: Redis,
     clock: ManualClock,
     stores: AtomicU64,
 }
 
-impl Bench {
+impl StoreFactory {
     fn start() -> Self {
         Self { redis: Redis::start(), clock: ManualClock::default(), stores: AtomicU64::new(0) }
     }
 
     /// Creates an empty store.
-    fn store(&self) -> RedisStore {
+    fn new_store(&self) -> RedisStore {
         let prefix = format!("{}:", self.stores.fetch_add(1, Ordering::Relaxed));
-        let settings =
-            Settings { prefix, timeout: LONG, expiry_margin: FOREVER, ..Settings::default() };
+        let settings = Settings {
+            prefix,
+            timeout: LONG,
+            expiry_margin: LONG_EXPIRY_MARGIN,
+            ..Settings::default()
+        };
         RedisStore::open(&self.redis.address(), settings).unwrap().with_clock(self.clock.clone())
     }
 }
@@ -39,17 +43,17 @@ impl Bench {
 /// Checks a property for every limit and some seeds, each with an empty store.
 macro_rules! check {
     ($property:path, seeds: $seeds:expr) => {
-        let bench = Bench::start();
+        let bench = StoreFactory::start();
         for limit in properties::limits() {
             for seed in $seeds {
-                $property(&bench.store(), &bench.clock, &limit, seed).await;
+                $property(&bench.new_store(), &bench.clock, &limit, seed).await;
             }
         }
     };
     ($property:path) => {
-        let bench = Bench::start();
+        let bench = StoreFactory::start();
         for limit in properties::limits() {
-            $property(&bench.store(), &bench.clock, &limit).await;
+            $property(&bench.new_store(), &bench.clock, &limit).await;
         }
     };
 }
@@ -96,10 +100,10 @@ async fn units_stay_below_bound_without_refunds() {
 
 #[tokio::test]
 async fn order_of_hits_is_irrelevant() {
-    let bench = Bench::start();
+    let bench = StoreFactory::start();
     let limits: Vec<Limit> = properties::limits().into_iter().step_by(6).collect();
     for seed in 0..10 {
-        let (store, other_store) = (bench.store(), bench.store());
+        let (store, other_store) = (bench.new_store(), bench.new_store());
         properties::order_of_hits_is_irrelevant(
             (&store, &other_store),
             &bench.clock,

@@ -1,4 +1,4 @@
-//! Concurrent processes on one key: together they get exactly max.
+//! Several processes that charge one key concurrently: in total, exactly max units are allowed.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -15,24 +15,24 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis, poll_until};
 
-const PROCESSES: usize = 8;
-const CONNECTIONS: usize = 50;
+const PROCESS_COUNT: usize = 8;
+const CONNECTIONS_PER_PROCESS: usize = 50;
 
-/// Requests per connection. All together they request eight times max.
+/// Requests per connection. All connections together request eight times max.
 const TAKES_PER_CONNECTION: usize = 20;
 
-const MAX: u64 = 1_000;
+const MAX_UNITS: u64 = 1_000;
 
 /// A window so long that no unit leaves it during the test.
 const WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
-/// Environment variables of a process.
-const ADDRESS: &str = "SLIDEGATE_RACES_ADDRESS";
-const ALGORITHM: &str = "SLIDEGATE_RACES_ALGORITHM";
-const SKEW: &str = "SLIDEGATE_RACES_SKEW_US";
+/// Environment variables with the address, the algorithm and the clock skew for a started process.
+const ADDRESS_VARIABLE: &str = "SLIDEGATE_RACES_ADDRESS";
+const ALGORITHM_VARIABLE: &str = "SLIDEGATE_RACES_ALGORITHM";
+const SKEW_VARIABLE: &str = "SLIDEGATE_RACES_SKEW_US";
 
 /// Prefix of the line with which a process reports its allowed units.
-const ALLOWED: &str = "allowed in all: ";
+const ALLOWED_PREFIX: &str = "allowed in all: ";
 
 /// The machine's clock with a constant offset.
 struct SkewedClock {
@@ -46,18 +46,18 @@ impl Clock for SkewedClock {
     }
 }
 
-fn limit(number: usize) -> Limit {
-    Limit::new(Quota::new(MAX, WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
+fn new_limit(number: usize) -> Limit {
+    Limit::new(Quota::new(MAX_UNITS, WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
 }
 
 /// Not a test: the body of the processes that the tests below start.
 #[tokio::test]
 #[ignore = "started by the other tests"]
 async fn racing_process() {
-    let Ok(address) = env::var(ADDRESS) else { return };
-    let limit = limit(env::var(ALGORITHM).unwrap().parse().unwrap());
-    let skew: Option<i64> = env::var(SKEW).ok().map(|skew| skew.parse().unwrap());
-    let stores: Vec<RedisStore> = (0..CONNECTIONS)
+    let Ok(address) = env::var(ADDRESS_VARIABLE) else { return };
+    let limit = new_limit(env::var(ALGORITHM_VARIABLE).unwrap().parse().unwrap());
+    let skew: Option<i64> = env::var(SKEW_VARIABLE).ok().map(|skew| skew.parse().unwrap());
+    let stores: Vec<RedisStore> = (0..CONNECTIONS_PER_PROCESS)
         .map(|_| {
             let settings =
                 Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
@@ -88,7 +88,7 @@ async fn racing_process() {
             allowed
         });
     }
-    println!("{ALLOWED}{}", takers.join_all().await.iter().sum::<u64>());
+    println!("{ALLOWED_PREFIX}{}", takers.join_all().await.iter().sum::<u64>());
 }
 
 /// Waits until all processes are ready.
@@ -101,64 +101,66 @@ async fn wait_for_all_processes(address: &str) {
     poll_until("all processes are ready", LONG, async || {
         let ready: Vec<String> =
             redis::cmd("KEYS").arg("ready:*").query_async(&mut connection).await.unwrap();
-        ready.len() == PROCESSES
+        ready.len() == PROCESS_COUNT
     })
     .await;
 }
 
-fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
+fn spawn_process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
         .args(["--exact", "racing_process", "--ignored", "--nocapture"])
-        .env(ADDRESS, redis.address())
-        .env(ALGORITHM, number.to_string())
+        .env(ADDRESS_VARIABLE, redis.address())
+        .env(ALGORITHM_VARIABLE, number.to_string())
         .stdout(Stdio::piped());
     if let Some(skew) = skew {
-        command.env(SKEW, skew.to_string());
+        command.env(SKEW_VARIABLE, skew.to_string());
     }
     command.spawn().unwrap()
 }
 
-/// Runs the processes. Returns the units that they were allowed together.
+/// Runs the processes. Returns the total number of units that they were allowed.
 fn run_race(number: usize, is_skewed: bool) -> u64 {
     let redis = Redis::with_args(&["--maxclients", "2000"]);
     // From 200 ms slow to 200 ms fast.
     let skew = |nth: usize| (nth as i64 * 2 - 7) * 200_000 / 7;
-    let processes: Vec<Child> =
-        (0..PROCESSES).map(|nth| process(&redis, number, is_skewed.then(|| skew(nth)))).collect();
+    let processes: Vec<Child> = (0..PROCESS_COUNT)
+        .map(|nth| spawn_process(&redis, number, is_skewed.then(|| skew(nth))))
+        .collect();
     let count = |child: Child| {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success());
         let text = String::from_utf8(output.stdout).unwrap();
-        let allowed = text.lines().find_map(|line| line.split_once(ALLOWED));
+        let allowed = text.lines().find_map(|line| line.split_once(ALLOWED_PREFIX));
         allowed.unwrap().1.parse::<u64>().unwrap()
     };
     let allowed = processes.into_iter().map(count).sum();
-    let min_calls = (PROCESSES * CONNECTIONS * (TAKES_PER_CONNECTION + 1)) as u64;
+    let min_calls = (PROCESS_COUNT * CONNECTIONS_PER_PROCESS * (TAKES_PER_CONNECTION + 1)) as u64;
     let called = redis.calls_of("evalsha") + redis.calls_of("eval");
     assert!(called >= min_calls, "{called} calls: all requests must reach Redis");
     redis.assert_all_expire();
     allowed
 }
 
-/// Asserts that exactly max is allowed if the algorithm is strict, otherwise at least max and at most its bound.
-fn assert_exact(is_skewed: bool) {
+/// Asserts for each algorithm that the processes are allowed exactly max units if the algorithm is strict, otherwise at
+/// least max and at most the bound of the algorithm.
+fn assert_processes_get_max(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
         let allowed = run_race(number, is_skewed);
         let most = match algorithm {
-            Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX,
-            _ => max_units_in_window(&limit(number)),
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX_UNITS,
+            _ => max_units_in_window(&new_limit(number)),
         };
-        assert!((MAX..=most).contains(&allowed), "{algorithm:?}: {allowed}, at most {most}");
+        assert!((MAX_UNITS..=most).contains(&allowed), "{algorithm:?}: {allowed}, at most {most}");
     }
 }
 
 #[test]
 fn processes_on_redis_clock_get_exactly_max() {
-    assert_exact(false);
+    assert_processes_get_max(false);
 }
 
 #[test]
 fn processes_with_skewed_clocks_get_exactly_max() {
-    assert_exact(true);
+    assert_processes_get_max(true);
 }

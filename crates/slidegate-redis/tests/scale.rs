@@ -1,13 +1,14 @@
-//! Counters and callers under load while a Sentinel service or a Cluster loses a master, recovers it, or migrates
-//! slots. All calls and their results are recorded.
+//! Load tests in which a Sentinel service or a Redis Cluster loses a master, recovers it, or migrates slots. All calls
+//! and their results are recorded.
 //!
-//! The number of lost charges is bounded by the bytes that Redis has lost according to its replication offsets.
+//! The number of charges that may be lost is computed from the number of bytes that Redis has lost according to its
+//! replication offsets.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod scale {
     mod cluster;
-    mod crowd;
-    mod ledger;
+    mod load;
+    mod load_result;
     mod sentinel;
 }
 mod server;

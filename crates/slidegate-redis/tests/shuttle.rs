@@ -1,4 +1,4 @@
-//! The circuit breaker under thread schedules that shuttle chooses: run it with `make test-shuttle`.
+//! Tests of the circuit breaker with thread schedules that shuttle chooses. Run them with `make test-shuttle`.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -14,7 +14,7 @@ const ITERATIONS: usize = 2_000;
 
 const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
 
-fn explore(test: impl Fn() + Send + Sync + Copy + 'static) {
+fn explore_schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_random(test, ITERATIONS);
     shuttle::check_pct(test, ITERATIONS, 3);
 }
@@ -35,30 +35,30 @@ fn sum_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -
     total.load(Ordering::SeqCst)
 }
 
-/// Creates a breaker that opens at the second failure.
-fn closed_breaker() -> Arc<Breaker> {
+/// Creates a closed breaker that opens at the second failure.
+fn new_closed_breaker() -> Arc<Breaker> {
     Arc::new(Breaker::new(Settings { consecutive_failures: 2, ..Settings::default() }))
 }
 
-fn open_breaker() -> Arc<Breaker> {
-    let breaker = closed_breaker();
+fn new_open_breaker() -> Arc<Breaker> {
+    let breaker = new_closed_breaker();
     for _ in 0..2 {
-        let pass = call(&breaker);
+        let pass = admit_call(&breaker);
         breaker.record_failure(pass, NOW);
     }
     assert!(breaker.is_open());
     breaker
 }
 
-fn call(breaker: &Breaker) -> CallPass {
+fn admit_call(breaker: &Breaker) -> CallPass {
     let BreakerDecision::Call(pass) = breaker.admit(NOW) else { panic!("the breaker is open") };
     pass
 }
 
 #[test]
 fn concurrent_failures_open_breaker_once() {
-    explore(|| {
-        let breaker = closed_breaker();
+    explore_schedules(|| {
+        let breaker = new_closed_breaker();
         let shared = breaker.clone();
         let opened = sum_of_three_threads(move |_| {
             let mut opened = 0;
@@ -76,8 +76,8 @@ fn concurrent_failures_open_breaker_once() {
 
 #[test]
 fn concurrent_callers_get_one_probe() {
-    explore(|| {
-        let breaker = open_breaker();
+    explore_schedules(|| {
+        let breaker = new_open_breaker();
         let later = NOW.after(Duration::from_secs(1));
         let probes = sum_of_three_threads(move |_| {
             usize::from(breaker.admit(later) != BreakerDecision::Reject)
@@ -87,11 +87,12 @@ fn concurrent_callers_get_one_probe() {
 }
 
 #[test]
-fn late_results_do_not_disturb_probe() {
-    explore(|| {
-        let breaker = closed_breaker();
-        let early = [call(&breaker), call(&breaker)].map(|pass| std::sync::Mutex::new(Some(pass)));
-        for pass in [call(&breaker), call(&breaker)] {
+fn late_results_do_not_affect_probe() {
+    explore_schedules(|| {
+        let breaker = new_closed_breaker();
+        let early = [admit_call(&breaker), admit_call(&breaker)]
+            .map(|pass| std::sync::Mutex::new(Some(pass)));
+        for pass in [admit_call(&breaker), admit_call(&breaker)] {
             breaker.record_failure(pass, NOW);
         }
         let later = NOW.after(Duration::from_secs(1));

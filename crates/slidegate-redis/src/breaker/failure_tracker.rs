@@ -1,12 +1,13 @@
-//! The results of calls while a breaker is closed: consecutive failures and the failure rate of the current window.
+//! The results of calls while a circuit breaker is closed: the number of consecutive failures, and the failure rate in
+//! the current window of one second.
 
 use slidegate::Timestamp;
 
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 use super::{OpenReason, Settings};
 
-/// Length of the windows that failure rates are computed for: long enough to contain several calls, short enough to
-/// drop old results.
+/// Length of the windows for which failure rates are computed, in microseconds: long enough to contain several calls,
+/// short enough to drop old results.
 const WINDOW_US: u64 = 1_000_000;
 
 /// The recent results of calls. Lock-free: threads that report concurrently do not wait for each other.
@@ -18,10 +19,12 @@ pub(super) struct FailureTracker {
     window: AtomicU64,
 }
 
-/// The calls of one window. Packed into 64 bits.
+/// The number of calls and of failed calls in one window. Packed into 64 bits, so that one atomic operation can update
+/// all fields.
 #[derive(Clone, Copy)]
 struct Window {
-    /// The number of the window in time; only the lowest bits, which repeat after half a year.
+    /// The time divided by the length of a window. Only the lowest 24 bits are kept, so numbers repeat after half a
+    /// year.
     number: u64,
     calls: u32,
     failed: u32,
@@ -36,7 +39,7 @@ impl FailureTracker {
         self.count_call(now, 0);
     }
 
-    /// Records a failed call. Returns the reason for opening the breaker, if there is one.
+    /// Records a failed call. Returns the reason to open the breaker, or `None` if the breaker stays closed.
     pub(super) fn record_failure(&self, now: Timestamp, settings: &Settings) -> Option<OpenReason> {
         let Window { calls, failed, .. } = self.count_call(now, 1);
         let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -47,13 +50,14 @@ impl FailureTracker {
         is_over_rate.then_some(OpenReason::FailureRate { failed, calls })
     }
 
-    /// Removes all results.
+    /// Removes all recorded results.
     pub(super) fn clear(&self) {
         self.consecutive.store(0, Ordering::Relaxed);
         self.window.store(0, Ordering::Relaxed);
     }
 
-    /// Counts one call, with 1 as `failed` if it failed. Returns the window that includes it.
+    /// Adds one call to the current window; `failed` is 1 if the call failed, otherwise 0. Returns the window that
+    /// includes the call.
     fn count_call(&self, now: Timestamp, failed: u32) -> Window {
         let mut packed = self.window.load(Ordering::Relaxed);
         loop {
@@ -74,16 +78,17 @@ impl FailureTracker {
 
 impl Window {
     const COUNT_BITS: u32 = 20;
-    const MAX: u32 = (1 << Self::COUNT_BITS) - 1;
+    const MAX_COUNT: u32 = (1 << Self::COUNT_BITS) - 1;
     const NUMBER_BITS: u32 = 64 - 2 * Self::COUNT_BITS;
 
-    /// Returns the window after one more call: this one, or a new one if it has ended.
+    /// Returns a copy of the window with one more call. If this window has ended, the copy is a new window with only
+    /// this call.
     fn with_call(self, now: Timestamp, failed: u32) -> Self {
         let number = (now.as_micros() / WINDOW_US) % (1 << Self::NUMBER_BITS);
         let Self { calls, failed: before, .. } =
             if number == self.number { self } else { Self { number, calls: 0, failed: 0 } };
         // Only the first million calls of a window count.
-        if calls == Self::MAX {
+        if calls == Self::MAX_COUNT {
             return self;
         }
         Self { number, calls: calls + 1, failed: before + failed }
@@ -97,9 +102,9 @@ impl Window {
             | u64::from(failed)
     }
 
-    /// Unpacks a window.
+    /// Unpacks a window from 64 bits.
     fn unpack(packed: u64) -> Self {
-        let count = |packed: u64| packed as u32 & Self::MAX;
+        let count = |packed: u64| packed as u32 & Self::MAX_COUNT;
         Self {
             number: packed >> (2 * Self::COUNT_BITS),
             calls: count(packed >> Self::COUNT_BITS),

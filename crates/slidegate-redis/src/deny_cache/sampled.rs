@@ -1,5 +1,6 @@
-//! Denials of sampled rules, most hits of which pass without a call. After a denial none passes: one hit at a time is
-//! sent as a probe until Redis has charged again.
+//! Cached denials of sampled rules. Only one hit in N of a sampled rule is sent to Redis, and the others pass without a
+//! call. After a denial, no hit passes without a call: one hit at a time is sent as a probe and the others are denied,
+//! until Redis has charged again.
 
 use std::time::Duration;
 
@@ -8,21 +9,23 @@ use slidegate::{Outcome, Timestamp};
 use super::{CacheVersion, Denial, DenialReport, DenyCache};
 use crate::script_request::KeyedHit;
 
-/// Time for which other hits of a sampled limit are denied while a probe checks whether one fits again. If all were
-/// sent, each would be charged for many.
+/// Time for which other hits of a sampled limit are denied while a probe is in flight: one hit that is sent to check
+/// whether Redis admits the cost again. Only one hit is sent, because Redis charges each sent hit for many others.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl DenyCache {
-    /// Begins a probe for a sampled hit: until its result is recorded, other hits are denied.
+    /// Begins a probe with a hit of a sampled rule. Other hits with the same cost are denied until the result of the
+    /// probe is recorded, or until [`PROBE_TIMEOUT`] has passed.
     pub fn begin_probe(&self, hit: &KeyedHit, now: Timestamp) {
         self.update_denial(hit, |denial| denial.expires_at = now.after(PROBE_TIMEOUT));
     }
 
-    /// Records that a sampled hit fits. If it was charged, the charge covers other hits too, which pass without a call.
-    /// If it was not, because another limit denied, the next hit is sent as a probe.
+    /// Records that a hit of a sampled rule fits its limit. If the hit was charged, its charge covers other hits too:
+    /// the cached denial is removed, so that the other hits pass without a call. If the hit was not charged, because
+    /// another limit denied the request, the next hit is sent as a probe.
     pub fn record_fit(&self, hit: &KeyedHit, is_charged: bool) {
         match is_charged {
-            true if self.entries.get(&self.counter(&hit.key, hit.tag)).is_some() => {
+            true if self.entries.get(&self.counter_hash(&hit.key, hit.tag)).is_some() => {
                 self.invalidate(&hit.key, hit.tag);
             }
             true => {}
@@ -30,7 +33,8 @@ impl DenyCache {
         }
     }
 
-    /// Records that a sampled hit did not fit, possibly for a moment only: the next hit is sent as a probe.
+    /// Records that a hit of a sampled rule did not fit its limit, possibly only because of a charge that was reverted
+    /// later. So the denial expires immediately, and the next hit is sent as a probe.
     pub fn record_unconfirmed_denial(
         &self,
         hit: &KeyedHit,
@@ -48,16 +52,16 @@ impl DenyCache {
         self.record(hit, Some(hit.required), &report, version, 0);
     }
 
-    /// Updates the denial of a hit, if there is one.
+    /// Updates the cached denial of a hit's cost, if the cache has one.
     fn update_denial(&self, hit: &KeyedHit, update: impl FnOnce(&mut Denial)) {
-        let counter = self.counter(&hit.key, hit.tag);
+        let counter = self.counter_hash(&hit.key, hit.tag);
         let version = self.version(hit);
         let Some(mut entry) = self.entries.get(&counter) else { return };
         if let Some(denial) =
             entry.denials.iter_mut().find(|denial| denial.required == hit.required)
         {
             update(denial);
-            self.insert(counter, entry, version);
+            self.insert_entry(counter, entry, version);
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Sampled rules: the choice of hits that are sent to Redis. With a sample of N, one hit in N is sent, at N times its
-//! cost; the others pass without a call.
+//! Sampled rules: the choice of hits that are sent to Redis. With a sampling factor of N, one hit in N is sent, at N
+//! times its cost. The others pass without a call.
 
 use std::sync::Arc;
 
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
-use super::{Hits, Inner, empty_result};
+use super::{Hits, StoreInner, empty_result};
 use crate::deny_cache::{CacheLookup, CacheVersion};
 use crate::script_request::KeyedHit;
 
-impl Inner {
-    /// Charges the hits that are drawn, or sent for certain; the other hits pass.
+impl StoreInner {
+    /// Charges the hits that must be sent or are selected at random; the other hits pass without a call. A hit must be
+    /// sent if its rule is not sampled, if its cost is 0, or if it follows a denial that has expired.
     pub(super) async fn charge_sampled(
         self: &Arc<Self>,
         hits: Hits,
@@ -35,8 +36,11 @@ impl Inner {
             .filter(|(_, is_sent)| **is_sent)
             .map(|(hit, _)| hit)
             .collect();
-        let result =
-            if sent_hits.is_empty() { empty_result() } else { self.charge(sent_hits).await? };
+        let result = if sent_hits.is_empty() {
+            empty_result()
+        } else {
+            self.charge_in_redis(sent_hits).await?
+        };
         let mut outcomes = result.outcomes.into_iter();
         let outcome = |is_sent: &bool| match is_sent {
             true => outcomes.next().unwrap_or_else(Outcome::unknown),
@@ -45,14 +49,16 @@ impl Inner {
         Ok(ChargeResult { outcomes: is_sent.iter().map(outcome).collect(), ..result })
     }
 
-    /// Returns the sampled hits of a request in several slots, with their indexes.
+    /// Returns the sampled hits of a request whose keys are in several slots. Each hit has its index in the request and
+    /// the version of its cached figures.
     pub(super) fn sampled_hits(&self, hits: &Hits) -> Vec<(usize, KeyedHit, CacheVersion)> {
         let sampled = hits.iter().enumerate().filter(|(_, hit)| hit.sample > 1);
         sampled.map(|(index, hit)| (index, hit.clone(), self.deny_cache.version(hit))).collect()
     }
 
-    /// Records whether sampled hits of a request in several slots fitted. A denial may have been caused by a charge
-    /// that was reverted later, so the cache does not serve it, but no hit passes without a call after it.
+    /// Records in the denial cache whether the sampled hits of a request with keys in several slots fitted their
+    /// limits. A denial may have been caused by a charge that was reverted later, so the cache does not serve this
+    /// denial. But no hit passes without a call after it.
     pub(super) fn record_sampled_outcomes(
         &self,
         sampled_hits: &[(usize, KeyedHit, CacheVersion)],

@@ -1,4 +1,4 @@
-//! Callers that check requests continuously, and records of all results.
+//! A load of callers that check requests continuously, and records of all results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,23 +10,24 @@ use tokio::task::JoinHandle;
 
 use crate::server::{Redis, poll_until};
 
-/// Longer than the default, because tests share the machine.
-pub const TIMEOUT: Duration = Duration::from_millis(100);
+/// Timeout of the stores. It is longer than the default, because tests share the machine.
+pub const STORE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Maximum time by which a request may exceed the timeout, in addition to twice the lateness of the machine.
-const SLACK: Duration = Duration::from_millis(100);
+/// Maximum time by which a request may exceed its timeout, in addition to twice the lateness of the machine (the time
+/// by which sleeps take too long).
+const TIMEOUT_SLACK: Duration = Duration::from_millis(100);
 
-/// Maximum time of a recovery, excluding restarts: the maximum backoff of the breaker, a connection, and delays of the
-/// machine.
-pub const RECOVERY: Duration = Duration::from_secs(10);
+/// Maximum time from the end of a fault until the store decides again, excluding restarts. The time includes the
+/// maximum backoff of the circuit breaker, a connection attempt, and delays of the machine.
+pub const MAX_RECOVERY_TIME: Duration = Duration::from_secs(10);
 
-const CALLERS: usize = 24;
+const CALLER_COUNT: usize = 24;
 const IDENTITIES: [&str; 6] = ["ann", "bea", "cid", "dan", "eve", "fay"];
 
-/// Units per second.
-pub const MAX: u64 = 30;
-/// Units per day.
-pub const MAX_A_DAY: u64 = 400;
+/// Maximum units per second of each identity.
+pub const MAX_PER_SECOND: u64 = 30;
+/// Maximum units per day of each identity.
+pub const MAX_PER_DAY: u64 = 400;
 const SECOND_US: u64 = 1_000_000;
 
 /// The result of one request.
@@ -46,7 +47,7 @@ impl LoadRecord {
     }
 }
 
-/// Callers of one gate.
+/// Callers that send requests to one gate, and the records of their results.
 pub struct Load {
     pub gate: Arc<Gate<RedisStore>>,
     on_store_error: &'static str,
@@ -54,17 +55,17 @@ pub struct Load {
     records: Arc<Mutex<Vec<LoadRecord>>>,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<()>>,
-    /// The maximum time by which a sleep was too long.
+    /// The lateness of the machine: the maximum time in microseconds by which a sleep took too long.
     max_lateness_us: Arc<AtomicU64>,
 }
 
-/// Creates a gate with a store at an address and this behavior while the store fails.
-pub fn gate(address: &str, on_store_error: &str, settings: Settings) -> Gate<RedisStore> {
+/// Creates a gate whose store is at an address. `on_store_error` is the behavior of the policy while the store fails.
+pub fn new_gate(address: &str, on_store_error: &str, settings: Settings) -> Gate<RedisStore> {
     let policy = format!(
         "rules:
   - name: {on_store_error}
     per: [client]
-    limits: [{MAX}/s, {MAX_A_DAY}/d]
+    limits: [{MAX_PER_SECOND}/s, {MAX_PER_DAY}/d]
     algorithm: sliding_log
     on_store_error: {on_store_error}"
     );
@@ -72,14 +73,14 @@ pub fn gate(address: &str, on_store_error: &str, settings: Settings) -> Gate<Red
     Gate::new(Policy::from_yaml(&policy).unwrap(), store)
 }
 
-pub fn patient() -> Settings {
-    Settings { timeout: TIMEOUT, ..Settings::default() }
+pub fn patient_settings() -> Settings {
+    Settings { timeout: STORE_TIMEOUT, ..Settings::default() }
 }
 
 impl Load {
     /// Starts the callers as soon as the store responds.
     pub async fn begin(address: &str, on_store_error: &'static str) -> Self {
-        let gate = Arc::new(gate(address, on_store_error, patient()));
+        let gate = Arc::new(new_gate(address, on_store_error, patient_settings()));
         let load = Self {
             gate,
             on_store_error,
@@ -90,12 +91,13 @@ impl Load {
             max_lateness_us: Arc::default(),
         };
         load.wait_for_recovery("at the start").await;
-        let mut callers: Vec<_> = (0..CALLERS).map(|nth| tokio::spawn(load.caller(nth))).collect();
+        let mut callers: Vec<_> =
+            (0..CALLER_COUNT).map(|nth| tokio::spawn(load.run_caller(nth))).collect();
         callers.push(tokio::spawn(load.measure_lateness_task()));
         Self { callers, ..load }
     }
 
-    fn caller(&self, nth: usize) -> impl Future<Output = ()> + Send + 'static {
+    fn run_caller(&self, nth: usize) -> impl Future<Output = ()> + Send + 'static {
         let (gate, clock) = (self.gate.clone(), self.clock.clone());
         let (records, stop) = (self.records.clone(), self.stop.clone());
         async move {
@@ -104,7 +106,7 @@ impl Load {
                 turn += 1;
                 let identity = turn % IDENTITIES.len();
                 let began_us = clock.now().as_micros();
-                let ruling = gate.check(&request(IDENTITIES[identity])).await;
+                let ruling = gate.check(&new_request(IDENTITIES[identity])).await;
                 let ended_us = clock.now().as_micros();
                 let decision = ruling.decision();
                 records.lock().unwrap().push(LoadRecord {
@@ -120,7 +122,7 @@ impl Load {
         }
     }
 
-    /// Measures the lateness of the machine.
+    /// Returns a task that measures the lateness of the machine while the load runs.
     fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
         crate::server::measure_lateness(
             self.clock.clone(),
@@ -129,15 +131,15 @@ impl Load {
         )
     }
 
-    /// Waits until a request is decided by the store.
+    /// Waits until the store decides a request. Returns the time that this took.
     pub async fn wait_for_recovery(&self, when: &str) -> Duration {
-        poll_until(when, RECOVERY, async || {
-            !self.gate.check(&request("one more")).await.decision().is_degraded()
+        poll_until(when, MAX_RECOVERY_TIME, async || {
+            !self.gate.check(&new_request("one more")).await.decision().is_degraded()
         })
         .await
     }
 
-    /// Waits until `count` more results match.
+    /// Waits for `count` more results for which `is_match` returns `true`.
     pub async fn wait_for_decisions(
         &self,
         context: &str,
@@ -145,7 +147,7 @@ impl Load {
         is_match: impl Fn(&LoadRecord) -> bool,
     ) {
         let from = self.records.lock().unwrap().len();
-        poll_until(context, RECOVERY, async || {
+        poll_until(context, MAX_RECOVERY_TIME, async || {
             self.records.lock().unwrap()[from..].iter().filter(|record| is_match(record)).count()
                 >= count
         })
@@ -157,7 +159,7 @@ impl Load {
         self.records.lock().unwrap().len()
     }
 
-    /// Stops the callers and checks all results. Returns them.
+    /// Stops the callers, checks all results, and returns them.
     pub async fn end(self) -> Vec<LoadRecord> {
         self.stop.store(true, Ordering::Relaxed);
         for caller in self.callers {
@@ -173,7 +175,10 @@ impl Load {
             records.len(),
             records.iter().filter(|record| record.degraded).count(),
         );
-        assert!(longest < TIMEOUT + SLACK + 2 * late, "a caller waited for {longest:?}");
+        assert!(
+            longest < STORE_TIMEOUT + TIMEOUT_SLACK + 2 * late,
+            "a caller waited for {longest:?}"
+        );
         for record in records.iter().filter(|record| record.degraded) {
             match self.on_store_error {
                 "deny" => assert!(!record.allowed && record.is_refused),
@@ -185,36 +190,36 @@ impl Load {
     }
 }
 
-pub fn request(identity: &'static str) -> Request<'static> {
+pub fn new_request(identity: &'static str) -> Request<'static> {
     Request::new("default", Descriptor::new([("client", identity)]))
 }
 
-/// Asserts that the store never allowed more than max per second and per day, unless Redis lost counts. The exact time
-/// of a decision is unknown, so only decisions that are certainly within a window are counted.
-pub fn assert_never_above(records: &[LoadRecord], redis_lost: bool) {
+/// Asserts that the store never allowed more than max per second and per day, unless Redis lost counts (`redis_lost`).
+/// The exact time of a decision is unknown, so only decisions that are certainly within a window are counted.
+pub fn assert_max_never_exceeded(records: &[LoadRecord], redis_lost: bool) {
     for identity in 0..IDENTITIES.len() {
         let mut passed: Vec<&LoadRecord> = records
             .iter()
             .filter(|record| record.identity == identity && record.allowed && !record.degraded)
             .collect();
         assert!(!passed.is_empty(), "the test must allow units");
-        assert!(redis_lost || passed.len() as u64 <= MAX_A_DAY, "{} in a day", passed.len());
+        assert!(redis_lost || passed.len() as u64 <= MAX_PER_DAY, "{} in a day", passed.len());
         passed.sort_by_key(|record| record.began_us);
         for (nth, first) in passed.iter().enumerate() {
             let inside = |record: &&&LoadRecord| record.ended_us < first.began_us + SECOND_US;
             let count = passed[nth..].iter().filter(inside).count() as u64;
-            assert!(redis_lost || count <= MAX, "{count} within a second");
+            assert!(redis_lost || count <= MAX_PER_SECOND, "{count} within a second");
         }
     }
 }
 
-/// A trial under load by gates of every kind: inject a fault, end it, and check that all callers recover and all keys
-/// expire.
-pub struct Trial {
+/// A fault test under load. Three gates, which behave differently while their store fails, receive requests while the
+/// test injects a fault and ends it. Then all callers must recover, and all keys must have an expiry.
+pub struct FaultTrial {
     pub loads: Vec<Load>,
 }
 
-impl Trial {
+impl FaultTrial {
     pub async fn begin(address: &str) -> Self {
         let mut loads = Vec::new();
         for on_store_error in ["allow", "deny", "local"] {
@@ -236,7 +241,7 @@ impl Trial {
         }
     }
 
-    /// Waits until all callers get decisions by the store again, and for a while longer.
+    /// Waits until all callers get decisions by the store again, and then for 200 further decisions at each gate.
     pub async fn wait_for_recovery(&self) {
         for load in &self.loads {
             let took = load.wait_for_recovery("after the fault").await;
@@ -249,7 +254,7 @@ impl Trial {
         let mut all = Vec::new();
         for load in self.loads {
             let records = load.end().await;
-            assert_never_above(&records, redis_lost);
+            assert_max_never_exceeded(&records, redis_lost);
             all.push(records);
         }
         redis.assert_all_expire();

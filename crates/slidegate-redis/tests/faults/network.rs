@@ -9,15 +9,16 @@ use slidegate::{
 };
 use slidegate_redis::{RedisStore, Settings};
 
-use super::load::{RECOVERY, TIMEOUT, Trial, patient};
+use super::load::{FaultTrial, MAX_RECOVERY_TIME, STORE_TIMEOUT, patient_settings};
 use crate::proxy::{Proxy, ReplyFault};
 use crate::server::{LONG, Redis, poll_until};
 
-/// Corrupts many replies under load in each of these ways, and then checks recovery.
-async fn corrupted(faults: &[ReplyFault]) {
+/// Injects each of these faults into many replies under load. Checks that decisions degrade during the fault and
+/// recover after it.
+async fn check_recovery_from(faults: &[ReplyFault]) {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
-    let trial = Trial::begin(&proxy.address()).await;
+    let trial = FaultTrial::begin(&proxy.address()).await;
     for &fault in faults {
         proxy.set_fault(fault);
         let before = proxy.corrupted();
@@ -30,18 +31,18 @@ async fn corrupted(faults: &[ReplyFault]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_and_lost_replies_degrade() {
-    corrupted(&[ReplyFault::Delay(3 * TIMEOUT), ReplyFault::Drop]).await;
+async fn late_and_lost_replies_degrade_decisions() {
+    check_recovery_from(&[ReplyFault::Delay(3 * STORE_TIMEOUT), ReplyFault::Drop]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connection_cut_within_reply_degrades() {
-    corrupted(&[ReplyFault::Cut]).await;
+async fn connection_cut_within_reply_degrades_decisions() {
+    check_recovery_from(&[ReplyFault::Cut]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn corrupt_replies_degrade() {
-    corrupted(&[
+async fn corrupt_replies_degrade_decisions() {
+    check_recovery_from(&[
         ReplyFault::Flip,
         ReplyFault::Shorten,
         ReplyFault::Insert(b"\0\xff no reply\r\n"),
@@ -51,10 +52,10 @@ async fn corrupt_replies_degrade() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn huge_reply_lengths_degrade() {
+async fn huge_reply_lengths_degrade_decisions() {
     // Complete replies to no request are not tested: later replies would be assigned to the wrong requests, and no
     // network does that.
-    corrupted(&[
+    check_recovery_from(&[
         ReplyFault::Insert(b"*2000000000\r\n"),
         ReplyFault::Insert(b"*1\r\n*1\r\n*1\r\n*1\r\n"),
     ])
@@ -82,12 +83,12 @@ impl SingleCounter {
         Hit::new(key, &self.limit, 1)
     }
 
-    async fn charged(&self) -> u64 {
+    async fn charged_units(&self) -> u64 {
         100_000 - self.store.peek(&[self.hit()]).await.unwrap()[0].remaining()
     }
 }
 
-/// Units by the result of their call: charged, unknown and not charged.
+/// Numbers of units by the result of their call: charged, possibly charged, and not charged.
 #[derive(Debug, Default)]
 struct ChargeTally {
     charged: u64,
@@ -111,9 +112,10 @@ async fn possible_charge_is_never_repeated() {
     let proxy = Proxy::start(redis.port()).await;
     let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
     let proxied = SingleCounter::open(&proxy.address(), settings);
-    let direct = SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient() });
+    let direct =
+        SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient_settings() });
     let mut tally = ChargeTally::default();
-    poll_until("the store responds", RECOVERY, async || {
+    poll_until("the store responds", MAX_RECOVERY_TIME, async || {
         let result = proxied.store.take(&[proxied.hit()]).await;
         let is_ok = result.is_ok();
         tally.record(result, 1);
@@ -137,7 +139,7 @@ async fn possible_charge_is_never_repeated() {
             }
             if nth % 8 == 7 {
                 proxy.set_fault(ReplyFault::Pass);
-                poll_until("the store responds", RECOVERY, async || {
+                poll_until("the store responds", MAX_RECOVERY_TIME, async || {
                     let result = proxied.store.take(&[proxied.hit()]).await;
                     let is_ok = result.is_ok();
                     tally.record(result, 1);
@@ -149,7 +151,7 @@ async fn possible_charge_is_never_repeated() {
             }
         }
         proxy.set_fault(ReplyFault::Pass);
-        poll_until("the store responds", RECOVERY, async || {
+        poll_until("the store responds", MAX_RECOVERY_TIME, async || {
             let result = proxied.store.take(&[proxied.hit()]).await;
             let is_ok = result.is_ok();
             tally.record(result, 1);
@@ -159,7 +161,7 @@ async fn possible_charge_is_never_repeated() {
     }
     // Calls in flight have arrived.
     drop(proxied);
-    let charged = direct.charged().await;
+    let charged = direct.charged_units().await;
     println!("{tally:?}, charged {charged}");
     assert!(tally.unknown >= 20, "{tally:?}");
     let most = tally.charged + tally.unknown;
@@ -172,7 +174,8 @@ async fn batch_is_one_round_trip_after_script_flush() {
     const LATE: Duration = Duration::from_millis(300);
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
-    let counter = SingleCounter::open(&proxy.address(), Settings { timeout: LONG, ..patient() });
+    let counter =
+        SingleCounter::open(&proxy.address(), Settings { timeout: LONG, ..patient_settings() });
     let small = Limit::new("20/d".parse().unwrap(), Algorithm::SlidingWindow).unwrap();
     let (log, window) = (counter.hit(), Hit { limit: &small, ..counter.hit() });
     let hits: Vec<[Hit<'_>; 1]> =
@@ -187,7 +190,7 @@ async fn batch_is_one_round_trip_after_script_flush() {
         }
         redis.command(&["SCRIPT", "FLUSH"]);
     }
-    assert_eq!(counter.charged().await, 90);
+    assert_eq!(counter.charged_units().await, 90);
     // One call per round, which found no script and was repeated with its text; and one that peeked.
     assert_eq!((redis.calls_of("evalsha"), redis.calls_of("eval")), (3 + 1, 3 + 1));
     counter.store.take_many(&batch).await.unwrap();
@@ -203,7 +206,8 @@ async fn batch_is_one_round_trip_after_script_flush() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_batch_reports_unknown_charges() {
     let redis = Redis::start();
-    let counter = SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient() });
+    let counter =
+        SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient_settings() });
     let other = Scope::new("faults", "spoilt", "limit", &["client"]);
     let (good, bad) =
         (counter.hit(), Hit { key: Key::new(&other, &[Value::Text("all")]), ..counter.hit() });
@@ -215,7 +219,7 @@ async fn failed_batch_reports_unknown_charges() {
     assert!(matches!(error, StoreError::TimedOut(_)), "{error}");
     let error = counter.store.take_many(&[&[bad]]).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    assert_eq!(counter.charged().await, 1);
+    assert_eq!(counter.charged_units().await, 1);
     assert!(
         counter
             .store
@@ -229,15 +233,15 @@ async fn failed_batch_reports_unknown_charges() {
     assert!(counter.store.take_many(&[]).await.unwrap().is_empty());
 }
 
-/// Redis stalls once, for longer than the timeout. That is one failed call, regardless of the number of requests that
-/// waited for it.
+/// Tests a call that takes longer than the timeout, because Redis stalls once. The circuit breaker counts one failure,
+/// regardless of the number of requests that waited for this call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_call_counts_as_one_failure() {
     const CROWD: usize = 50;
     let redis = Redis::start();
     let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
     let counter = SingleCounter::open(&redis.address(), settings);
-    poll_until("the store responds", RECOVERY, async || {
+    poll_until("the store responds", MAX_RECOVERY_TIME, async || {
         counter.store.take(&[counter.hit()]).await.is_ok()
     })
     .await;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use slidegate::{Algorithm, Hit, Key, Limit, Scope, Store, Value};
 use slidegate_redis::{RedisStore, Settings};
 
-use super::load::{Load, Trial, gate, patient, request};
+use super::load::{FaultTrial, Load, new_gate, new_request, patient_settings};
 use crate::server::{LONG, Redis, poll_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_server_recovers_after_restart() {
+async fn decisions_recover_after_killed_server_restarts() {
     let mut redis = Redis::start();
-    let trial = Trial::begin(&redis.address()).await;
+    let trial = FaultTrial::begin(&redis.address()).await;
     for _ in 0..2 {
         redis.kill();
         trial.wait_for_all("degraded decisions", 200, |record| record.degraded).await;
@@ -23,9 +23,9 @@ async fn killed_server_recovers_after_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopped_server_delays_only_probes() {
+async fn paused_server_delays_only_probes() {
     let redis = Redis::start();
-    let trial = Trial::begin(&redis.address()).await;
+    let trial = FaultTrial::begin(&redis.address()).await;
     redis.pause();
     trial.wait_for_all("degraded decisions", 50, |record| record.degraded).await;
     let counts_before: Vec<usize> = trial.loads.iter().map(Load::record_count).collect();
@@ -45,9 +45,9 @@ async fn stopped_server_delays_only_probes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_server_degrades_until_memory_is_free() {
+async fn full_server_degrades_decisions_until_memory_freed() {
     let redis = Redis::start();
-    let trial = Trial::begin(&redis.address()).await;
+    let trial = FaultTrial::begin(&redis.address()).await;
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
     trial.wait_for_all("degraded decisions", 100, |record| record.degraded).await;
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -56,9 +56,9 @@ async fn full_server_degrades_until_memory_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_only_server_degrades_until_writable() {
+async fn read_only_server_degrades_decisions_until_writable() {
     let redis = Redis::start();
-    let trial = Trial::begin(&redis.address()).await;
+    let trial = FaultTrial::begin(&redis.address()).await;
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
     trial.wait_for_all("degraded decisions", 100, |record| record.degraded).await;
     redis.command(&["REPLICAOF", "NO", "ONE"]);
@@ -69,7 +69,7 @@ async fn read_only_server_degrades_until_writable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushed_scripts_degrade_no_decision() {
     let redis = Redis::start();
-    let trial = Trial::begin(&redis.address()).await;
+    let trial = FaultTrial::begin(&redis.address()).await;
     for _ in 0..30 {
         redis.command(&["SCRIPT", "FLUSH"]);
         trial.wait_for_all("decisions", 20, |_| true).await;
@@ -82,8 +82,8 @@ async fn flushed_scripts_degrade_no_decision() {
     }
 }
 
-/// Takes one unit of a limit that is not exhausted.
-async fn take(store: &RedisStore, limit: &Limit) -> bool {
+/// Takes one unit of a limit. Returns `true` if the unit was allowed.
+async fn take_one_unit(store: &RedisStore, limit: &Limit) -> bool {
     let scope = Scope::new("faults", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
     let hit = Hit::new(key, limit, 1);
@@ -101,7 +101,7 @@ async fn concurrent_callers_load_missing_script_once() {
             let store = store.clone();
             callers.spawn(async move {
                 let limit = Limit::new("5000/h".parse().unwrap(), Algorithm::SlidingWindow);
-                take(&store, &limit.unwrap()).await
+                take_one_unit(&store, &limit.unwrap()).await
             });
         }
         assert!(callers.join_all().await.into_iter().all(|allowed| allowed));
@@ -119,11 +119,11 @@ async fn concurrent_callers_load_missing_script_once() {
 async fn store_connects_when_redis_starts_later() {
     let mut redis = Redis::start();
     redis.kill();
-    let gate = gate(&redis.address(), "deny", patient());
-    assert!(gate.check(&request("ann")).await.decision().is_store_unavailable());
+    let gate = new_gate(&redis.address(), "deny", patient_settings());
+    assert!(gate.check(&new_request("ann")).await.decision().is_store_unavailable());
     redis.restart();
-    poll_until("the server is reachable", super::load::RECOVERY, async || {
-        gate.check(&request("ann")).await.decision().is_allowed()
+    poll_until("the server is reachable", super::load::MAX_RECOVERY_TIME, async || {
+        gate.check(&new_request("ann")).await.decision().is_allowed()
     })
     .await;
 }

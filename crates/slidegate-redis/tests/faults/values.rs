@@ -1,4 +1,4 @@
-//! Keys with foreign values.
+//! Redis keys with values that were not written by slidegate.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use slidegate::{
 };
 use slidegate_redis::{RedisStore, Settings};
 
-use super::load::{MAX_A_DAY, Trial, gate, patient, request};
+use super::load::{FaultTrial, MAX_PER_DAY, new_gate, new_request, patient_settings};
 use crate::server::{LONG, Redis};
 
 /// A store with one identity and a manual clock.
@@ -32,28 +32,28 @@ impl ValueFixture {
     }
 }
 
-fn limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
+fn new_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
     Limit::new(slidegate::Quota::new(max, window).unwrap(), algorithm).unwrap()
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns the key of a limit.
-async fn key_of(redis: &Redis, fixture: &ValueFixture, limit: &Limit) -> String {
+/// Deletes all keys, takes one unit of a limit, and returns the key of its counter.
+async fn charge_and_find_key(redis: &Redis, fixture: &ValueFixture, limit: &Limit) -> String {
     redis.command(&["FLUSHALL"]);
     assert!(fixture.store.take(&[fixture.hit(limit)]).await.unwrap().allowed);
     redis.keys().remove(0)
 }
 
 #[tokio::test]
-async fn wrong_type_fails_only_its_key() {
+async fn value_of_wrong_type_fails_only_its_key() {
     let redis = Redis::start();
     let fixture = ValueFixture::open(&redis);
     let other = Scope::new("values", "other", "limit", &["client"]);
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
-            let limit = limit(max, MINUTE, algorithm);
-            let key = key_of(&redis, &fixture, &limit).await;
+            let limit = new_limit(max, MINUTE, algorithm);
+            let key = charge_and_find_key(&redis, &fixture, &limit).await;
             redis.command(&["DEL", &key]);
             redis.command(&["LPUSH", &key, "x"]);
             let bad = fixture.hit(&limit);
@@ -74,15 +74,15 @@ async fn wrong_type_fails_only_its_key() {
 }
 
 #[tokio::test]
-async fn foreign_string_fails_only_its_key() {
+async fn invalid_string_value_fails_only_its_key() {
     let redis = Redis::start();
     let fixture = ValueFixture::open(&redis);
     let mut rng = fastrand::Rng::with_seed(7);
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
             let (limit, longer) =
-                (limit(max, MINUTE, algorithm), limit(max, 2 * MINUTE, algorithm));
-            let key = key_of(&redis, &fixture, &limit).await;
+                (new_limit(max, MINUTE, algorithm), new_limit(max, 2 * MINUTE, algorithm));
+            let key = charge_and_find_key(&redis, &fixture, &limit).await;
             let mut connection = redis.connection();
             for length in (1..130).chain([200, 280, 4_000, 5_600, 100_000]) {
                 for kind in ["x", "0", "random"] {
@@ -120,9 +120,9 @@ async fn foreign_string_fails_only_its_key() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_type_under_load_degrades_only_its_key() {
     let redis = Redis::start();
-    let trial = Trial::begin(&redis.address()).await;
-    let gate = gate(&redis.address(), "local", patient());
-    gate.check(&request("spoilt")).await;
+    let trial = FaultTrial::begin(&redis.address()).await;
+    let gate = new_gate(&redis.address(), "local", patient_settings());
+    gate.check(&new_request("spoilt")).await;
     let wrong_type = redis.keys().into_iter().filter(|key| key.contains("spoilt"));
     for key in wrong_type {
         redis.command(&["DEL", &key]);
@@ -131,7 +131,7 @@ async fn wrong_type_under_load_degrades_only_its_key() {
     }
     let mut degraded = 0;
     for _ in 0..200 {
-        degraded += u64::from(gate.check(&request("spoilt")).await.decision().is_degraded());
+        degraded += u64::from(gate.check(&new_request("spoilt")).await.decision().is_degraded());
     }
     assert!(degraded >= 198, "{degraded}");
     assert!(!gate.store().is_breaker_open());
@@ -139,12 +139,13 @@ async fn wrong_type_under_load_degrades_only_its_key() {
     trial.end(&redis, false).await;
 }
 
-/// A foreign value must not reset the count in memory, even though Redis responds for other keys.
+/// Tests that a key whose value has the wrong type is limited in memory. Successful calls for other keys must not reset
+/// the count in memory.
 #[tokio::test]
 async fn wrong_type_key_is_limited_in_memory() {
     let redis = Redis::start();
-    let gate = gate(&redis.address(), "local", patient());
-    gate.check(&request("spoilt")).await;
+    let gate = new_gate(&redis.address(), "local", patient_settings());
+    gate.check(&new_request("spoilt")).await;
     for key in redis.keys() {
         redis.command(&["DEL", &key]);
         redis.command(&["LPUSH", &key, "x"]);
@@ -152,12 +153,12 @@ async fn wrong_type_key_is_limited_in_memory() {
     }
     let mut allowed = 0;
     for _ in 0..1_000 {
-        let wrong_type = gate.check(&request("spoilt")).await;
+        let wrong_type = gate.check(&new_request("spoilt")).await;
         allowed += u64::from(wrong_type.decision().is_allowed());
-        let other_ruling = gate.check(&request("ann")).await;
+        let other_ruling = gate.check(&new_request("ann")).await;
         assert!(!other_ruling.decision().is_degraded() || gate.store().is_breaker_open());
     }
-    assert!(allowed <= 2 * MAX_A_DAY, "{allowed} allowed");
+    assert!(allowed <= 2 * MAX_PER_DAY, "{allowed} allowed");
 }
 
 #[tokio::test]
@@ -168,7 +169,7 @@ async fn every_written_key_expires() {
     for window in windows {
         for algorithm in Algorithm::ALL {
             for max in [1, 10, 1_000] {
-                let limit = limit(max, window, algorithm);
+                let limit = new_limit(max, window, algorithm);
                 redis.command(&["FLUSHALL"]);
                 // Several times, because later charges update the value in place; then all are reverted.
                 let mut receipts = Vec::new();
@@ -208,7 +209,7 @@ async fn refund_creates_no_key() {
     let fixture = ValueFixture::open(&redis);
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
-            let limit = limit(max, MINUTE, algorithm);
+            let limit = new_limit(max, MINUTE, algorithm);
             let [outcome] = fixture.store.refund(&[fixture.hit(&limit)]).await.unwrap()[..] else {
                 panic!("one for one")
             };
@@ -218,12 +219,12 @@ async fn refund_creates_no_key() {
     }
 }
 
-/// Only the changed parts of a large log are read and written.
+/// Tests refunds that read and write only the changed parts of a large sliding log.
 #[tokio::test]
 async fn refund_of_large_log_removes_oldest_units() {
     let redis = Redis::start();
     let fixture = ValueFixture::open(&redis);
-    let limit = limit(10_000, MINUTE, Algorithm::SlidingLog);
+    let limit = new_limit(10_000, MINUTE, Algorithm::SlidingLog);
     let hit = |cost| Hit { cost, required: cost, ..fixture.hit(&limit) };
     for nth in 0..500 {
         fixture.store.take(&[hit(1 + nth % 3)]).await.unwrap();
@@ -253,7 +254,7 @@ async fn changed_max_keeps_counts() {
     for algorithm in Algorithm::ALL {
         redis.command(&["FLUSHALL"]);
         let remaining = async |max: u64| {
-            let limit = limit(max, MINUTE, algorithm);
+            let limit = new_limit(max, MINUTE, algorithm);
             fixture.store.take(&[fixture.hit(&limit)]).await.unwrap().outcomes[0].remaining()
         };
         assert_eq!(remaining(1_000).await, 999, "{algorithm:?}");
@@ -270,25 +271,25 @@ async fn changed_algorithm_or_window_uses_new_counter() {
     let fixture = ValueFixture::open(&redis);
     for window in [MINUTE, 2 * MINUTE] {
         for algorithm in Algorithm::ALL {
-            let limit = limit(10, window, algorithm);
+            let limit = new_limit(10, window, algorithm);
             let taken = fixture.store.take(&[fixture.hit(&limit)]).await.unwrap();
             assert_eq!(taken.outcomes[0].remaining(), 9, "{limit} has a new counter");
         }
     }
     for window in [MINUTE, 2 * MINUTE] {
         for algorithm in Algorithm::ALL {
-            let limit = limit(10, window, algorithm);
+            let limit = new_limit(10, window, algorithm);
             let peeked = fixture.store.peek(&[fixture.hit(&limit)]).await.unwrap();
             assert_eq!(peeked[0].remaining(), 9, "{limit} has its own count");
         }
     }
 }
 
-/// The number of hits has 16 bits: 65,537 hits would be decided as one.
+/// Tests a request with 65,537 hits. A call encodes the number of hits in 16 bits, so they would be decided as one hit.
 #[tokio::test]
 async fn request_with_too_many_hits_is_rejected() {
     let redis = Redis::start();
-    let store = RedisStore::open(&redis.address(), patient()).unwrap();
+    let store = RedisStore::open(&redis.address(), patient_settings()).unwrap();
     let scope = Scope::new("faults", "rule", "limit", &["client"]);
     let limit: Limit = "1/d".parse().unwrap();
     let names: Vec<String> = (0..=1 << 16).map(|nth| nth.to_string()).collect();

@@ -1,25 +1,27 @@
-//! The cost of a split: a full sub-key denies, although others have free units.
+//! The cost of a limit that is split over sub-keys: an exhausted sub-key denies requests although other sub-keys have
+//! free units.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use slidegate::{Gate, ManualClock, MemoryStore, Policy};
 
-use super::instance::{instance, is_allowed, request};
+use super::instance::{is_allowed, new_instance, new_request};
 use crate::server::Redis;
 
 const POLICY: &str = "rules: [{ name: hot, per: [tenant], limits: [1000/min],
     redis: { split: { by: [route], into: 8 } } }]";
-const A_MINUTE: f64 = 1_000.0;
+const MAX_PER_MINUTE: f64 = 1_000.0;
 
 /// Number of sets of route names. The sub-key of a name is random, so results are averaged over the sets.
-const SETS: usize = 8;
-const ROUTES: usize = 64;
+const ROUTE_SETS: usize = 8;
+const ROUTES_PER_SET: usize = 64;
 
-const OFFERED: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
+const OFFERED_LOADS: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
-/// Expected shares: the average over the sets, and the minimum.
-const TABLE: [[&str; 2]; 5] = [
+/// Expected throughput of a split limit, in percent of the throughput of a whole limit, for uniform and Zipf traffic:
+/// the average over the sets of routes, and the minimum.
+const EXPECTED_THROUGHPUT: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
     ["95 % (92 %)", "80 % (77 %)"],
@@ -42,11 +44,11 @@ struct Tenant {
     routes: Vec<String>,
     /// Cumulative share of the traffic, by route.
     cumulative_share: Vec<f64>,
-    /// Requests that are due, including a fraction.
+    /// Number of requests that are due but not sent yet, including a fraction.
     due_requests: f64,
     random: fastrand::Rng,
-    passed_split: u64,
-    passed_whole: u64,
+    allowed_by_split: u64,
+    allowed_by_whole: u64,
 }
 
 impl Tenant {
@@ -55,9 +57,9 @@ impl Tenant {
             Traffic::Uniform => 1.0,
             Traffic::Zipf => 1.0 / (nth + 1) as f64,
         };
-        let all: f64 = (0..ROUTES).map(weight).sum();
+        let all: f64 = (0..ROUTES_PER_SET).map(weight).sum();
         let mut sum = 0.0;
-        let cumulative_share = (0..ROUTES).map(|nth| {
+        let cumulative_share = (0..ROUTES_PER_SET).map(|nth| {
             sum += weight(nth) / all;
             sum
         });
@@ -65,18 +67,18 @@ impl Tenant {
             name: format!("{traffic:?}-{offered}-{set}"),
             traffic,
             offered,
-            routes: (0..ROUTES).map(|nth| format!("/service-{set}/route-{nth}")).collect(),
+            routes: (0..ROUTES_PER_SET).map(|nth| format!("/service-{set}/route-{nth}")).collect(),
             cumulative_share: cumulative_share.collect(),
             due_requests: 0.0,
             random: fastrand::Rng::with_seed(set as u64),
-            passed_split: 0,
-            passed_whole: 0,
+            allowed_by_split: 0,
+            allowed_by_whole: 0,
         }
     }
 
-    /// Returns the routes of the next second's requests.
-    fn next(&mut self) -> Vec<usize> {
-        self.due_requests += self.offered * A_MINUTE / 60.0;
+    /// Returns the route indexes of the requests that the tenant sends in the next second.
+    fn next_second_routes(&mut self) -> Vec<usize> {
+        self.due_requests += self.offered * MAX_PER_MINUTE / 60.0;
         let many = self.due_requests.floor();
         self.due_requests -= many;
         let random = &mut self.random;
@@ -85,41 +87,43 @@ impl Tenant {
             self.cumulative_share
                 .iter()
                 .position(|&cumulative_share| drawn < cumulative_share)
-                .unwrap_or(ROUTES - 1)
+                .unwrap_or(ROUTES_PER_SET - 1)
         };
         (0..many as usize).map(draw).collect()
     }
 }
 
-/// Returns the units allowed by the split limit, as a share of the units allowed by the whole limit: the average over
-/// the sets, and the minimum.
-fn shares(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
+/// Returns the number of requests that the split limit allowed, divided by the number that the whole limit allowed: the
+/// average over the sets of routes, and the minimum.
+fn mean_and_min_throughput(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
     let shares: Vec<f64> = tenants
         .iter()
         .filter(|tenant| tenant.traffic == traffic && tenant.offered == offered)
-        .map(|tenant| tenant.passed_split as f64 / tenant.passed_whole as f64)
+        .map(|tenant| tenant.allowed_by_split as f64 / tenant.allowed_by_whole as f64)
         .collect();
-    assert_eq!(shares.len(), SETS);
-    let mean = shares.iter().sum::<f64>() / SETS as f64;
+    assert_eq!(shares.len(), ROUTE_SETS);
+    let mean = shares.iter().sum::<f64>() / ROUTE_SETS as f64;
     (mean, shares.iter().copied().fold(f64::MAX, f64::min))
 }
 
 #[tokio::test]
 async fn split_throughput_matches_documented_table() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let split = instance(POLICY, &redis.address(), &clock);
+    let split = new_instance(POLICY, &redis.address(), &clock);
     let whole = Gate::new(
         Policy::from_yaml(POLICY).unwrap(),
         MemoryStore::with_clock(clock.clone(), 1_000),
     );
     let mut tenants: Vec<Tenant> = [Traffic::Uniform, Traffic::Zipf]
         .into_iter()
-        .flat_map(|traffic| OFFERED.map(|offered| (traffic, offered)))
-        .flat_map(|(traffic, offered)| (0..SETS).map(move |set| Tenant::new(traffic, offered, set)))
+        .flat_map(|traffic| OFFERED_LOADS.map(|offered| (traffic, offered)))
+        .flat_map(|(traffic, offered)| {
+            (0..ROUTE_SETS).map(move |set| Tenant::new(traffic, offered, set))
+        })
         .collect();
     // Only the third minute counts: by then two windows are full, regardless of the initial state.
     for second in 0..180 {
-        let next: Vec<Vec<usize>> = tenants.iter_mut().map(Tenant::next).collect();
+        let next: Vec<Vec<usize>> = tenants.iter_mut().map(Tenant::next_second_routes).collect();
         let checks = tenants.iter().zip(&next).map(|(tenant, routes)| {
             let check = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
             join_all(routes.iter().map(check))
@@ -127,22 +131,22 @@ async fn split_throughput_matches_documented_table() {
         let passed = join_all(checks).await;
         for ((tenant, routes), passed) in tenants.iter_mut().zip(&next).zip(passed) {
             let of_whole = routes.iter().filter(|route| {
-                let request = request(&tenant.name, &tenant.routes[**route]);
+                let request = new_request(&tenant.name, &tenant.routes[**route]);
                 whole.check_now(&request).decision().is_allowed()
             });
             let of_whole = of_whole.count() as u64;
             if second >= 120 {
-                tenant.passed_whole += of_whole;
-                tenant.passed_split += passed.iter().filter(|passed| **passed).count() as u64;
+                tenant.allowed_by_whole += of_whole;
+                tenant.allowed_by_split += passed.iter().filter(|passed| **passed).count() as u64;
             }
         }
         clock.advance(Duration::from_secs(1));
     }
     // `--nocapture` prints the table.
     println!("| offered | uniform | Zipf |\n|---|---|---|");
-    for (offered, expected) in OFFERED.iter().zip(TABLE) {
+    for (offered, expected) in OFFERED_LOADS.iter().zip(EXPECTED_THROUGHPUT) {
         let row = [Traffic::Uniform, Traffic::Zipf].map(|traffic| {
-            let (mean, least) = shares(&tenants, traffic, *offered);
+            let (mean, least) = mean_and_min_throughput(&tenants, traffic, *offered);
             format!("{:.0} % ({:.0} %)", 100.0 * mean, 100.0 * least)
         });
         println!("| {offered}x | {} | {} |", row[0], row[1]);

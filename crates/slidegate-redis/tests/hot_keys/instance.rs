@@ -1,4 +1,4 @@
-//! An instance of a service: a policy with its own store.
+//! Helpers that create instances of a service, each a policy with its own Redis store, and send requests to them.
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use crate::server::node::Node;
 pub type Instance = Gate<RedisStore>;
 
 /// Creates an instance with a manual clock and an expiry margin that prevents keys from expiring.
-pub fn instance(policy: &str, address: &str, clock: &ManualClock) -> Instance {
-    instance_with(policy, address, clock, Settings::default())
+pub fn new_instance(policy: &str, address: &str, clock: &ManualClock) -> Instance {
+    new_instance_with_settings(policy, address, clock, Settings::default())
 }
 
-/// Like [`instance`], with settings and a long timeout.
-pub fn instance_with(
+/// Creates an instance with a manual clock, these settings, a long timeout, and an expiry margin that prevents keys
+/// from expiring.
+pub fn new_instance_with_settings(
     policy: &str,
     address: &str,
     clock: &ManualClock,
@@ -30,26 +31,26 @@ pub fn instance_with(
 }
 
 /// Creates a request of a tenant for a route.
-pub fn request<'r>(tenant: &'r str, route: &'r str) -> Request<'r> {
+pub fn new_request<'r>(tenant: &'r str, route: &'r str) -> Request<'r> {
     Request::new("default", Descriptor::new([("tenant", tenant), ("route", route)]))
 }
 
-/// Checks a request and asserts that Redis decided.
-pub async fn check(instance: &Instance, tenant: &str, route: &str) -> Ruling {
-    let ruling = instance.check(&request(tenant, route)).await;
+/// Checks a request of a tenant for a route, and asserts that Redis decided.
+pub async fn check_with_redis(instance: &Instance, tenant: &str, route: &str) -> Ruling {
+    let ruling = instance.check(&new_request(tenant, route)).await;
     assert!(!ruling.decision().is_degraded(), "must be decided by Redis");
     ruling
 }
 
 pub async fn is_allowed(instance: &Instance, tenant: &str, route: &str) -> bool {
-    check(instance, tenant, route).await.decision().is_allowed()
+    check_with_redis(instance, tenant, route).await.decision().is_allowed()
 }
 
-/// Returns the number of script calls at each master of a Cluster.
-pub fn calls(cluster: &Cluster) -> [u64; SHARDS] {
-    std::array::from_fn(|nth| calls_of(&cluster.nodes[nth]))
+/// Returns the number of script calls that each master of a Cluster has run.
+pub fn script_calls_per_master(cluster: &Cluster) -> [u64; SHARDS] {
+    std::array::from_fn(|nth| script_calls_at(&cluster.nodes[nth]))
 }
 
-fn calls_of(node: &Node) -> u64 {
+fn script_calls_at(node: &Node) -> u64 {
     node.calls_of("evalsha") + node.calls_of("eval")
 }

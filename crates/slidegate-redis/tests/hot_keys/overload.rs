@@ -1,23 +1,24 @@
-//! Overshoot of a sampled limit under long overload.
+//! The number of requests that a sampled limit allows above its max during a long overload.
 
 use std::time::Duration;
 
 use slidegate::{Clock, ManualClock};
 
-use super::instance::{Instance, instance, is_allowed};
+use super::instance::{Instance, is_allowed, new_instance};
 use crate::server::Redis;
 
-const MAX: u64 = 1_000;
+const MAX_PER_MINUTE: u64 = 1_000;
 const MINUTE_US: u64 = 60_000_000;
 
-/// One request in `SAMPLE` is sent to Redis.
-const SAMPLE: u64 = 10;
+/// Sampling factor: one request in `SAMPLING_FACTOR` is sent to Redis.
+const SAMPLING_FACTOR: u64 = 10;
 
-/// Number of minutes that count, after one that does not.
-const MINUTES: u64 = 20;
+/// Number of measured minutes. One minute before them is not measured.
+const MEASURED_MINUTES: u64 = 20;
 
-/// Returns the number of allowed requests in each minute of an overload, with this number of instances.
-async fn passes_per_minute(
+/// Returns the number of allowed requests in each measured minute of an overload. `overload` is the ratio of sent
+/// requests to max.
+async fn allowed_per_minute(
     redis: &Redis,
     algorithm: &str,
     overload: u64,
@@ -27,45 +28,47 @@ async fn passes_per_minute(
     let mut random = fastrand::Rng::with_seed(overload);
     let clock = ManualClock::default();
     let policy = format!(
-        "rules: [{{ name: {algorithm}-{overload}-{instances}, per: [tenant], limits: [{MAX}/min],
+        "rules: [{{ name: {algorithm}-{overload}-{instances}, per: [tenant], limits: [{MAX_PER_MINUTE}/min],
         algorithm: {algorithm}, redis: {{ sample: 10% }} }}]"
     );
     let address = redis.address();
     let instances: Vec<Instance> =
-        (0..instances).map(|_| instance(&policy, &address, &clock)).collect();
-    let mut minutes = vec![0; MINUTES as usize + 1];
-    let between = Duration::from_micros(MINUTE_US / (MAX * overload));
+        (0..instances).map(|_| new_instance(&policy, &address, &clock)).collect();
+    let mut minutes = vec![0; MEASURED_MINUTES as usize + 1];
+    let between = Duration::from_micros(MINUTE_US / (MAX_PER_MINUTE * overload));
     for minute in &mut minutes {
-        for _ in 0..MAX * overload {
+        for _ in 0..MAX_PER_MINUTE * overload {
             let nth = random.usize(..instances.len());
             *minute += u64::from(is_allowed(&instances[nth], "acme", "").await);
             clock.advance(between);
         }
     }
-    assert!(clock.now().as_micros() > MINUTES * MINUTE_US);
+    assert!(clock.now().as_micros() > MEASURED_MINUTES * MINUTE_US);
     minutes.split_off(1)
 }
 
 #[tokio::test]
-async fn sampled_overload_stays_near_documented_mean() {
+async fn overloaded_sampled_limit_allows_documented_mean() {
     let redis = Redis::start();
     // `--nocapture` prints the table.
     println!("| algorithm | overload | instances | mean | sd | most |\n|---|---|---|---|---|---|");
     for algorithm in ["sliding_window", "sliding_log", "fixed_window", "token_bucket"] {
         for overload in [2, 10] {
             for instances in [1, 4] {
-                let minutes = passes_per_minute(&redis, algorithm, overload, instances).await;
-                let mean = minutes.iter().sum::<u64>() as f64 / MINUTES as f64;
+                let minutes = allowed_per_minute(&redis, algorithm, overload, instances).await;
+                let mean = minutes.iter().sum::<u64>() as f64 / MEASURED_MINUTES as f64;
                 let variance = minutes.iter().map(|&all| (all as f64 - mean).powi(2)).sum::<f64>();
-                let (sd, most) =
-                    ((variance / (MINUTES - 1) as f64).sqrt(), minutes.iter().max().unwrap());
+                let (sd, most) = (
+                    (variance / (MEASURED_MINUTES - 1) as f64).sqrt(),
+                    minutes.iter().max().unwrap(),
+                );
                 println!(
                     "| {algorithm} | {overload}x | {instances} | {mean:.0} | {sd:.0} | {most} |"
                 );
                 // On average, each charge covers as many requests as units are charged.
-                let sigma = ((MAX * (SAMPLE - 1)) as f64).sqrt();
-                let sigma_of_mean = sigma / (MINUTES as f64).sqrt();
-                let off = mean - MAX as f64;
+                let sigma = ((MAX_PER_MINUTE * (SAMPLING_FACTOR - 1)) as f64).sqrt();
+                let sigma_of_mean = sigma / (MEASURED_MINUTES as f64).sqrt();
+                let off = mean - MAX_PER_MINUTE as f64;
                 assert!(off.abs() < 5.0 * sigma_of_mean, "{algorithm}: {mean} on average");
                 assert!(sd < 1.5 * sigma, "{algorithm}: {sd}, not about {sigma}");
             }
@@ -84,7 +87,7 @@ async fn each_instance_overshoots_by_sample_minus_one() {
         "rules: [{{ name: a, per: [tenant], limits: [{MAX_PER_TENANT}/h], redis: {{ sample: 10% }} }}]"
     );
     let instances: Vec<Instance> =
-        (0..INSTANCES).map(|_| instance(&policy, &redis.address(), &clock)).collect();
+        (0..INSTANCES).map(|_| new_instance(&policy, &redis.address(), &clock)).collect();
     let mut passed = 0;
     for tenant in 0..TENANTS {
         let tenant = tenant.to_string();
@@ -102,8 +105,8 @@ async fn each_instance_overshoots_by_sample_minus_one() {
         }
     }
     let mean = passed as f64 / TENANTS as f64;
-    let expected = (MAX_PER_TENANT + INSTANCES * (SAMPLE - 1)) as f64;
-    let checks = MAX_PER_TENANT / SAMPLE + INSTANCES;
-    let sigma = ((checks * SAMPLE * (SAMPLE - 1)) as f64 / TENANTS as f64).sqrt();
+    let expected = (MAX_PER_TENANT + INSTANCES * (SAMPLING_FACTOR - 1)) as f64;
+    let checks = MAX_PER_TENANT / SAMPLING_FACTOR + INSTANCES;
+    let sigma = ((checks * SAMPLING_FACTOR * (SAMPLING_FACTOR - 1)) as f64 / TENANTS as f64).sqrt();
     assert!((mean - expected).abs() < 5.0 * sigma, "{mean}, not {expected}");
 }

@@ -1,23 +1,25 @@
-//! Sampled limits: the count is right on average with a documented variance, and an exhausted limit denies all
-//! requests.
+//! Sampled limits, which send only one request in N to Redis: the count is right on average, with the documented
+//! variance, and an exhausted limit denies all requests.
 
 use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, ManualClock, Policy, Request};
 use slidegate_redis::{RedisStore, Settings};
 
-use super::instance::{Instance, check, instance, instance_with, is_allowed, request};
+use super::instance::{
+    Instance, check_with_redis, is_allowed, new_instance, new_instance_with_settings, new_request,
+};
 use crate::server::Redis;
 
-/// One request in `SAMPLE` is sent to Redis.
-const SAMPLE: u64 = 10;
+/// Sampling factor: one request in `SAMPLING_FACTOR` is sent to Redis.
+const SAMPLING_FACTOR: u64 = 10;
 
-/// Returns a policy with a sample of 10 %.
-fn policy(max: u64) -> String {
+/// Returns a policy with one limit, of which 10 % of the requests are sent to Redis.
+fn new_sampled_policy(max: u64) -> String {
     format!("rules: [{{ name: a, per: [tenant], limits: [{max}/min], redis: {{ sample: 10% }} }}]")
 }
 
-/// Returns the number of charged units.
+/// Returns the number of units that Redis has charged to a tenant.
 async fn charged_units(instance: &Instance, tenant: &str, max: u64) -> u64 {
     let request = Request::new("default", Descriptor::new([("tenant", tenant)]));
     let peeked = instance.peek(&request).await;
@@ -33,7 +35,8 @@ async fn sampled_count_has_documented_mean_and_variance() {
     const MAX: u64 = 1_000_000;
     fastrand::seed(7);
     let redis = Redis::start();
-    let instance = instance(&policy(MAX), &redis.address(), &ManualClock::default());
+    let instance =
+        new_instance(&new_sampled_policy(MAX), &redis.address(), &ManualClock::default());
     let mut counts = Vec::new();
     for nth in 0..TENANTS {
         let tenant = nth.to_string();
@@ -47,9 +50,9 @@ async fn sampled_count_has_documented_mean_and_variance() {
     let many = TENANTS as f64;
     let mean = counts.iter().sum::<f64>() / many;
     let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / (many - 1.0);
-    // The number of sent requests is binomial, and each is charged `SAMPLE` times its cost.
+    // The number of sent requests is binomial, and each is charged `SAMPLING_FACTOR` times its cost.
     let (expected, expected_variance) =
-        ((REQUESTS * COST) as f64, (REQUESTS * COST * COST * (SAMPLE - 1)) as f64);
+        ((REQUESTS * COST) as f64, (REQUESTS * COST * COST * (SAMPLING_FACTOR - 1)) as f64);
     let five_sigma = 5.0 * (expected_variance / many).sqrt();
     assert!((mean - expected).abs() < five_sigma, "{mean}, not {expected}");
     // The variance of the variance of an approximately normal distribution.
@@ -67,7 +70,8 @@ async fn sampled_refund_is_right_on_average() {
     const MAX: u64 = 1_000_000;
     fastrand::seed(8);
     let redis = Redis::start();
-    let instance = instance(&policy(MAX), &redis.address(), &ManualClock::default());
+    let instance =
+        new_instance(&new_sampled_policy(MAX), &redis.address(), &ManualClock::default());
     let mut sum = 0;
     for nth in 0..TENANTS {
         let tenant = nth.to_string();
@@ -84,7 +88,7 @@ async fn sampled_refund_is_right_on_average() {
         sum += charged_units(&instance, &tenant, MAX).await;
     }
     let mean = sum as f64 / TENANTS as f64;
-    let variance = (REQUESTS * (SAMPLE - 1) * (3 * 3 + 1)) as f64;
+    let variance = (REQUESTS * (SAMPLING_FACTOR - 1) * (3 * 3 + 1)) as f64;
     let five_sigma = 5.0 * (variance / TENANTS as f64).sqrt();
     assert!((mean - (2 * REQUESTS) as f64).abs() < five_sigma, "{mean}");
 }
@@ -96,10 +100,10 @@ async fn rules_with_equal_sample_share_calls() {
       - { name: b, per: [tenant], limits: [100000/h, 200000/d], redis: { sample: 10% } }
       - { name: c, per: [tenant], limits: [100000/min], redis: { sample: 50% } }";
     let redis = Redis::start();
-    let instance = instance(rules, &redis.address(), &ManualClock::default());
+    let instance = new_instance(rules, &redis.address(), &ManualClock::default());
     let (mut sent, mut known_counts) = (0, [0; 4]);
     for _ in 0..1_000 {
-        let ruling = check(&instance, "acme", "").await;
+        let ruling = check_with_redis(&instance, "acme", "").await;
         let known: Vec<bool> =
             ruling.decision().outcomes().iter().map(|outcome| outcome.is_known()).collect();
         assert!(known[0] == known[1] && known[1] == known[2], "{known:?}");
@@ -117,8 +121,8 @@ async fn rules_with_equal_sample_share_calls() {
     );
 }
 
-/// Takes units until a denial.
-async fn exhaust(instance: &Instance) {
+/// Sends requests until one is denied.
+async fn exhaust_limit(instance: &Instance) {
     let mut checks = 0;
     while is_allowed(instance, "acme", "").await {
         checks += 1;
@@ -127,7 +131,7 @@ async fn exhaust(instance: &Instance) {
 }
 
 #[tokio::test]
-async fn exhausted_sampled_limit_passes_nothing() {
+async fn exhausted_sampled_limit_allows_no_request() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let rules = "rules: [{ name: a, per: [tenant], limits: [1000/h], algorithm: sliding_log,
         redis: { sample: 10% } }]";
@@ -135,8 +139,8 @@ async fn exhausted_sampled_limit_passes_nothing() {
     for deny_cache_ttl in [Duration::ZERO, Duration::from_secs(1)] {
         let (redis, clock) = (Redis::start(), ManualClock::default());
         let settings = Settings { deny_cache_ttl, ..Settings::default() };
-        let instance = instance_with(rules, &redis.address(), &clock, settings);
-        exhaust(&instance).await;
+        let instance = new_instance_with_settings(rules, &redis.address(), &clock, settings);
+        exhaust_limit(&instance).await;
         for _ in 0..5 {
             let calls = redis.calls_of("evalsha");
             for _ in 0..200 {
@@ -156,7 +160,7 @@ async fn exhausted_sampled_limit_passes_nothing() {
         // Only Redis can decide that units are free again.
         clock.advance(HOUR);
         let calls = redis.calls_of("evalsha");
-        let ruling = check(&instance, "acme", "").await;
+        let ruling = check_with_redis(&instance, "acme", "").await;
         assert!(ruling.decision().is_allowed() && ruling.binding().is_some());
         assert_eq!(redis.calls_of("evalsha"), calls + 1);
     }
@@ -165,8 +169,8 @@ async fn exhausted_sampled_limit_passes_nothing() {
 #[tokio::test]
 async fn higher_cost_is_denied_after_sampled_denial() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let instance = instance(&policy(1_000), &redis.address(), &clock);
-    exhaust(&instance).await;
+    let instance = new_instance(&new_sampled_policy(1_000), &redis.address(), &clock);
+    exhaust_limit(&instance).await;
     for cost in 2..100 {
         let descriptor = Descriptor::new([("tenant", "acme")]).cost(cost);
         let ruling = instance.check(&Request::new("default", descriptor)).await;
@@ -177,10 +181,10 @@ async fn higher_cost_is_denied_after_sampled_denial() {
 #[tokio::test]
 async fn one_probe_is_charged_after_sampled_denial() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let instance = instance(&policy(1_000), &redis.address(), &clock);
-    exhaust(&instance).await;
+    let instance = new_instance(&new_sampled_policy(1_000), &redis.address(), &clock);
+    exhaust_limit(&instance).await;
     clock.advance(Duration::from_secs(120));
-    let checks = (0..200).map(|_| check(&instance, "acme", ""));
+    let checks = (0..200).map(|_| check_with_redis(&instance, "acme", ""));
     let rulings = futures_util::future::join_all(checks).await;
     let allowed = rulings.iter().filter(|ruling| ruling.decision().is_allowed()).count();
     assert_eq!(allowed, 1);
@@ -188,20 +192,21 @@ async fn one_probe_is_charged_after_sampled_denial() {
         let wait = denial.decision().retry_after().unwrap();
         assert!(Duration::ZERO < wait && wait < Duration::from_secs(1), "{wait:?}");
     }
-    assert_eq!(charged_units(&instance, "acme", 1_000).await, SAMPLE);
+    assert_eq!(charged_units(&instance, "acme", 1_000).await, SAMPLING_FACTOR);
     let mut unsampled = 0;
-    // Each is sent with a probability of 1/`SAMPLE`.
+    // Each is sent with a probability of 1/`SAMPLING_FACTOR`.
     for _ in 0..20 {
-        unsampled += usize::from(check(&instance, "acme", "").await.limits().count() == 0);
+        unsampled +=
+            usize::from(check_with_redis(&instance, "acme", "").await.limits().count() == 0);
     }
     assert!(unsampled > 0, "others pass without a call");
 }
 
 #[tokio::test]
-async fn store_error_policy_covers_unsampled_requests() {
+async fn on_store_error_applies_to_unsent_sampled_requests() {
     fastrand::seed(3);
     let mut redis = Redis::start();
-    let rules = policy(1_000).replace("per:", "on_store_error: deny, per:");
+    let rules = new_sampled_policy(1_000).replace("per:", "on_store_error: deny, per:");
     let timeout = Duration::from_millis(50);
     let settings = Settings { timeout, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
@@ -209,10 +214,10 @@ async fn store_error_policy_covers_unsampled_requests() {
     charged_units(&instance, "acme", 1_000).await;
     redis.kill();
     while !instance.store().is_breaker_open() {
-        instance.check(&request("acme", "")).await;
+        instance.check(&new_request("acme", "")).await;
     }
     for _ in 0..1_000 {
-        let ruling = instance.check(&request("acme", "")).await;
+        let ruling = instance.check(&new_request("acme", "")).await;
         assert!(ruling.decision().is_store_unavailable() && ruling.decision().is_degraded());
     }
 }

@@ -1,19 +1,23 @@
-//! Rules with keys in one hash slot need one script call. Rules in several slots charge all or none, too.
+//! Requests that match two rules. If the keys of both rules are in one hash slot, Redis decides them in one script
+//! call. If the keys are in two slots, both rules are charged or none, too.
 
 use futures_util::future::join_all;
 use slidegate::{ManualClock, Ruling};
 
-use super::instance::{Instance, calls, check, instance, is_allowed, request};
+use super::instance::{
+    Instance, check_with_redis, is_allowed, new_instance, new_request, script_calls_per_master,
+};
 use crate::server::cluster::Cluster;
 
 const MAX_PER_TENANT: u64 = 100;
 const MAX_PER_ROUTE: u64 = 40;
 const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 
-const CALLERS: usize = 200;
+const CONCURRENT_CALLERS: usize = 200;
 
-/// Returns a policy with a rule for the tenant, and one for each route of the tenant.
-fn policy(redis: &str) -> String {
+/// Returns a policy with two rules: a limit for each tenant, and a limit for each route of a tenant, which has the
+/// Redis options `redis`.
+fn tenant_and_route_policy(redis: &str) -> String {
     format!(
         "rules:
         - {{ name: all, per: [tenant], limits: [{MAX_PER_TENANT}/h] }}
@@ -23,24 +27,25 @@ fn policy(redis: &str) -> String {
 
 const SLOT_BY_TENANT: &str = "redis: { slot_by: [tenant] }";
 
-/// Returns the number of calls for one request, after all scripts have been loaded.
+/// Returns the number of script calls for one request, once all scripts have been loaded.
 async fn calls_per_request(cluster: &Cluster, instance: &Instance) -> u64 {
     for _ in 0..2 {
         assert!(is_allowed(instance, "first", "/a").await);
     }
-    let before: u64 = calls(cluster).iter().sum();
+    let before: u64 = script_calls_per_master(cluster).iter().sum();
     assert!(is_allowed(instance, "first", "/a").await);
-    calls(cluster).iter().sum::<u64>() - before
+    script_calls_per_master(cluster).iter().sum::<u64>() - before
 }
 
-fn remaining(ruling: &Ruling) -> [u64; 2] {
+fn remaining_per_limit(ruling: &Ruling) -> [u64; 2] {
     let mut limits = ruling.limits().map(|status| status.outcome.remaining());
     [limits.next().unwrap(), limits.next().unwrap()]
 }
 
-/// Takes units concurrently and asserts that the counts equal the allowed units. Returns their number.
+/// Sends concurrent requests of a tenant, and asserts that the charged units of all limits equal the number of allowed
+/// requests. Returns this number.
 async fn take_concurrently(instance: &Instance, tenant: &str) -> u64 {
-    let checks = (0..CALLERS).map(|nth| async move {
+    let checks = (0..CONCURRENT_CALLERS).map(|nth| async move {
         let mut allowed = [0; ROUTES.len()];
         for turn in 0..3 {
             let route_index = (nth + turn) % ROUTES.len();
@@ -53,19 +58,20 @@ async fn take_concurrently(instance: &Instance, tenant: &str) -> u64 {
     let mut total = 0;
     for (route_index, route) in ROUTES.iter().enumerate() {
         let allowed: u64 = each.iter().map(|allowed| allowed[route_index]).sum();
-        let peeked = instance.peek(&request(tenant, route)).await;
-        assert_eq!(remaining(&peeked)[1], MAX_PER_ROUTE - allowed, "{route}");
+        let peeked = instance.peek(&new_request(tenant, route)).await;
+        assert_eq!(remaining_per_limit(&peeked)[1], MAX_PER_ROUTE - allowed, "{route}");
         total += allowed;
     }
-    let peeked = instance.peek(&request(tenant, ROUTES[0])).await;
-    assert_eq!(remaining(&peeked)[0], MAX_PER_TENANT - total);
+    let peeked = instance.peek(&new_request(tenant, ROUTES[0])).await;
+    assert_eq!(remaining_per_limit(&peeked)[0], MAX_PER_TENANT - total);
     total
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_in_one_slot_share_one_call() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
-    let instance = instance(&policy(SLOT_BY_TENANT), &cluster.address(), &clock);
+    let instance =
+        new_instance(&tenant_and_route_policy(SLOT_BY_TENANT), &cluster.address(), &clock);
     assert_eq!(calls_per_request(&cluster, &instance).await, 1);
     // The limits of all routes add up to 160, more than the tenant has.
     assert_eq!(take_concurrently(&instance, "acme").await, MAX_PER_TENANT);
@@ -75,7 +81,11 @@ async fn rules_in_one_slot_share_one_call() {
 async fn rules_in_two_slots_charge_all_or_none() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let [one, other] = [(); 2].map(|()| {
-        instance(&policy("redis: {}").replace(", redis: {}", ""), &cluster.address(), &clock)
+        new_instance(
+            &tenant_and_route_policy("redis: {}").replace(", redis: {}", ""),
+            &cluster.address(),
+            &clock,
+        )
     });
     let slots = ["{tenant=first}", "{tenant=first,route=/a}"].map(|key| cluster.slot_of(key));
     assert_ne!(slots[0], slots[1]);
@@ -99,10 +109,10 @@ async fn exhausted_sampled_rule_denies_across_slots() {
     let rules = "rules:
         - { name: all, per: [tenant], limits: [100/h], redis: { sample: 10% } }
         - { name: each, per: [tenant, route], limits: [100000/h] }";
-    let instance = instance(rules, &cluster.address(), &clock);
+    let instance = new_instance(rules, &cluster.address(), &clock);
     while is_allowed(&instance, "acme", "/a").await {}
     for _ in 0..200 {
-        let denial = check(&instance, "acme", "/a").await;
+        let denial = check_with_redis(&instance, "acme", "/a").await;
         assert!(!denial.decision().is_allowed());
         assert_eq!(denial.binding().unwrap().rule.name(), "all");
     }

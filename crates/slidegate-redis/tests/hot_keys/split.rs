@@ -1,4 +1,4 @@
-//! Limits that are split over sub-keys: each sub-key has its share, and the shares add up to max.
+//! Limits that are split over sub-keys: each sub-key has its share of the units, and the shares add up to max.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,46 +6,48 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Store};
 
-use super::instance::{Instance, calls, check, instance, is_allowed, request};
+use super::instance::{
+    Instance, check_with_redis, is_allowed, new_instance, new_request, script_calls_per_master,
+};
 use crate::server::Redis;
 use crate::server::cluster::Cluster;
 
-const MAX: u64 = 100;
-const PARTS: u16 = 8;
+const MAX_PER_MINUTE: u64 = 100;
+const PART_COUNT: u16 = 8;
 
-/// Returns the share of a part: 100 units divided into 8 parts.
-fn share(part: u16) -> u64 {
+/// Returns the number of units of a sub-key: 100 units are divided into 8 shares.
+fn units_of_part(part: u16) -> u64 {
     if part < 4 { 13 } else { 12 }
 }
 
-fn policy(algorithm: &str) -> String {
+fn new_split_policy(algorithm: &str) -> String {
     format!(
-        "rules: [{{ name: hot, per: [tenant], limits: [{MAX}/min], algorithm: {algorithm},
-        redis: {{ split: {{ by: [route], into: {PARTS} }} }} }}]"
+        "rules: [{{ name: hot, per: [tenant], limits: [{MAX_PER_MINUTE}/min], algorithm: {algorithm},
+        redis: {{ split: {{ by: [route], into: {PART_COUNT} }} }} }}]"
     )
 }
 
-/// Returns route names that cover all sub-keys.
-fn routes() -> Vec<String> {
+/// Returns route names that use all sub-keys.
+fn routes_for_all_parts() -> Vec<String> {
     let routes: Vec<String> = (0..64).map(|nth| format!("/route/{nth}")).collect();
-    let policy = Policy::from_yaml(&policy("sliding_window")).unwrap();
-    let parts: BTreeSet<u16> = routes.iter().map(|route| part(&policy, route)).collect();
-    assert_eq!(parts.len(), usize::from(PARTS));
+    let policy = Policy::from_yaml(&new_split_policy("sliding_window")).unwrap();
+    let parts: BTreeSet<u16> = routes.iter().map(|route| part_of_route(&policy, route)).collect();
+    assert_eq!(parts.len(), usize::from(PART_COUNT));
     routes
 }
 
 /// Returns the sub-key that a policy chooses for a route.
-fn part(policy: &Policy, route: &str) -> u16 {
-    policy.apply(&request("acme", route)).hits()[0].key.part().unwrap()
+fn part_of_route(policy: &Policy, route: &str) -> u16 {
+    policy.apply(&new_request("acme", route)).hits()[0].key.part().unwrap()
 }
 
-/// Returns a route for each sub-key.
+/// Returns one route for each sub-key.
 fn route_by_part(policy: &Policy) -> BTreeMap<u16, String> {
-    routes().into_iter().map(|route| (part(policy, &route), route)).collect()
+    routes_for_all_parts().into_iter().map(|route| (part_of_route(policy, &route), route)).collect()
 }
 
-/// Exhausts a sub-key. Returns the number of allowed requests.
-async fn exhaust(instance: &Instance, route: &str) -> u64 {
+/// Sends requests for a route until its sub-key denies. Returns the number of allowed requests.
+async fn exhaust_sub_key(instance: &Instance, route: &str) -> u64 {
     let mut allowed = 0;
     while is_allowed(instance, "acme", route).await {
         allowed += 1;
@@ -60,37 +62,41 @@ const ALGORITHMS: [&str; 5] =
 async fn sub_keys_allow_exactly_their_shares() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     for algorithm in ALGORITHMS {
-        let policy = policy(algorithm).replace("hot", algorithm);
-        let instances = [(); 2].map(|()| instance(&policy, &redis.address(), &clock));
-        let routes = routes();
+        let policy = new_split_policy(algorithm).replace("hot", algorithm);
+        let instances = [(); 2].map(|()| new_instance(&policy, &redis.address(), &clock));
+        let routes = routes_for_all_parts();
         // Concurrently: each route is requested three times at each instance.
         let checks = (0..6 * routes.len()).map(|nth| {
             let (instance, route) = (&instances[nth % 2], &routes[nth / 2 % routes.len()]);
             async move {
                 let allowed = is_allowed(instance, "acme", route).await;
-                (part(instance.policy(), route), u64::from(allowed))
+                (part_of_route(instance.policy(), route), u64::from(allowed))
             }
         });
         let mut allowed = BTreeMap::new();
         for (part, passed) in join_all(checks).await {
             *allowed.entry(part).or_default() += passed;
         }
-        let expected: BTreeMap<u16, u64> = (0..PARTS).map(|part| (part, share(part))).collect();
+        let expected: BTreeMap<u16, u64> =
+            (0..PART_COUNT).map(|part| (part, units_of_part(part))).collect();
         assert_eq!(allowed, expected, "{algorithm}");
-        assert_eq!(allowed.values().sum::<u64>(), MAX);
+        assert_eq!(allowed.values().sum::<u64>(), MAX_PER_MINUTE);
     }
 }
 
 #[tokio::test]
-async fn attributes_choose_sub_key_on_every_instance() {
+async fn equal_attributes_choose_same_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let policy = policy("sliding_window");
-    let [one, other] = [(); 2].map(|()| instance(&policy, &redis.address(), &clock));
-    for route in routes() {
+    let policy = new_split_policy("sliding_window");
+    let [one, other] = [(); 2].map(|()| new_instance(&policy, &redis.address(), &clock));
+    for route in routes_for_all_parts() {
         redis.command(&["FLUSHALL"]);
-        let remaining = check(&one, "acme", &route).await.decision().remaining();
-        assert_eq!(check(&other, "acme", &route).await.decision().remaining(), remaining - 1);
-        let part = part(one.policy(), &route);
+        let remaining = check_with_redis(&one, "acme", &route).await.decision().remaining();
+        assert_eq!(
+            check_with_redis(&other, "acme", &route).await.decision().remaining(),
+            remaining - 1
+        );
+        let part = part_of_route(one.policy(), &route);
         assert_eq!(redis.keys(), [format!("slidegate:default:hot:{{tenant=acme#{part}}}")]);
     }
     // A missing attribute chooses a sub-key, too.
@@ -105,18 +111,18 @@ async fn attributes_choose_sub_key_on_every_instance() {
 }
 
 #[tokio::test]
-async fn cost_above_share_never_fits() {
+async fn cost_above_sub_key_share_never_fits() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let instance = instance(&policy("sliding_window"), &redis.address(), &clock);
+    let instance = new_instance(&new_split_policy("sliding_window"), &redis.address(), &clock);
     for (part, route) in route_by_part(instance.policy()) {
         let at_cost = |cost| {
             let descriptor = Descriptor::new([("tenant", "acme"), ("route", route.as_str())]);
             Request::new("default", descriptor.cost(cost))
         };
-        let denial = instance.check(&at_cost(share(part) + 1)).await;
+        let denial = instance.check(&at_cost(units_of_part(part) + 1)).await;
         assert!(!denial.decision().is_allowed() && !denial.decision().is_degraded());
-        assert_eq!(denial.decision().retry_after(), None, "though {MAX} is more");
-        assert!(instance.check(&at_cost(share(part))).await.decision().is_allowed());
+        assert_eq!(denial.decision().retry_after(), None, "though {MAX_PER_MINUTE} is more");
+        assert!(instance.check(&at_cost(units_of_part(part))).await.decision().is_allowed());
         let denial = instance.check(&at_cost(1)).await;
         assert!(denial.decision().retry_after().is_some_and(|wait| wait > Duration::ZERO));
     }
@@ -125,58 +131,65 @@ async fn cost_above_share_never_fits() {
 #[tokio::test]
 async fn revert_goes_to_charged_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let instance = instance(&policy("sliding_log"), &redis.address(), &clock);
+    let instance = new_instance(&new_split_policy("sliding_log"), &redis.address(), &clock);
     let routes = route_by_part(instance.policy());
-    let ruling = check(&instance, "acme", &routes[&3]).await;
+    let ruling = check_with_redis(&instance, "acme", &routes[&3]).await;
     for (part, route) in &routes {
-        assert_eq!(exhaust(&instance, route).await, share(*part) - u64::from(*part == 3));
+        assert_eq!(
+            exhaust_sub_key(&instance, route).await,
+            units_of_part(*part) - u64::from(*part == 3)
+        );
     }
     instance.revert(ruling.decision()).await.unwrap();
     for (part, route) in &routes {
-        assert_eq!(exhaust(&instance, route).await, u64::from(*part == 3), "{part}");
+        assert_eq!(exhaust_sub_key(&instance, route).await, u64::from(*part == 3), "{part}");
     }
 }
 
 #[tokio::test]
-async fn refund_goes_to_chosen_sub_key() {
+async fn refund_goes_to_sub_key_of_attributes() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let instance = instance(&policy("sliding_window"), &redis.address(), &clock);
+    let instance = new_instance(&new_split_policy("sliding_window"), &redis.address(), &clock);
     let routes = route_by_part(instance.policy());
     for (part, route) in &routes {
-        assert_eq!(exhaust(&instance, route).await, share(*part));
+        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_part(*part));
     }
     let descriptor = Descriptor::new([("tenant", "acme"), ("route", &*routes[&3])]);
     let refund = Request::new("default", descriptor.cost(4).as_refund());
     assert_eq!(instance.check(&refund).await.limits().next().unwrap().outcome.remaining(), 4);
     for (part, route) in &routes {
-        assert_eq!(exhaust(&instance, route).await, if *part == 3 { 4 } else { 0 }, "{part}");
+        assert_eq!(
+            exhaust_sub_key(&instance, route).await,
+            if *part == 3 { 4 } else { 0 },
+            "{part}"
+        );
     }
 }
 
 #[tokio::test]
 async fn sub_keys_spread_over_masters_and_reset_together() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
-    let instance = instance(&policy("sliding_window"), &cluster.address(), &clock);
+    let instance = new_instance(&new_split_policy("sliding_window"), &cluster.address(), &clock);
     let routes = route_by_part(instance.policy());
     let slot = |part: &u16| cluster.slot_of(&format!("{{tenant=acme#{part}}}"));
     let slots: BTreeSet<u16> = routes.keys().map(slot).collect();
-    assert_eq!(slots.len(), usize::from(PARTS));
+    assert_eq!(slots.len(), usize::from(PART_COUNT));
     for route in routes.values() {
         // Loads the script on every master.
         assert!(is_allowed(&instance, "acme", route).await);
     }
-    let before = calls(&cluster);
+    let before = script_calls_per_master(&cluster);
     for route in routes.values() {
         for _ in 0..5 {
             assert!(is_allowed(&instance, "acme", route).await);
         }
     }
-    let after = calls(&cluster);
+    let after = script_calls_per_master(&cluster);
     let calls_per_master: Vec<u64> =
         after.iter().zip(before).map(|(after, before)| after - before).collect();
     assert_eq!(
         calls_per_master.iter().sum::<u64>(),
-        5 * u64::from(PARTS),
+        5 * u64::from(PART_COUNT),
         "one call per request: {calls_per_master:?}"
     );
     assert!(
@@ -185,28 +198,28 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
     );
 
     for (part, route) in &routes {
-        assert_eq!(exhaust(&instance, route).await, share(*part) - 6);
+        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_part(*part) - 6);
     }
     // A reset covers all sub-keys, regardless of the route of the request.
-    let request = request("acme", &routes[&0]);
+    let request = new_request("acme", &routes[&0]);
     let applied = instance.policy().apply(&request);
     instance.store().reset(&applied.hits()).await.unwrap();
     for (part, route) in &routes {
-        assert_eq!(exhaust(&instance, route).await, share(*part));
+        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_part(*part));
     }
 }
 
 #[test]
-fn memory_enforces_the_whole_limit() {
+fn memory_store_enforces_whole_limit() {
     for algorithm in ALGORITHMS {
-        let policy = Policy::from_yaml(&policy(algorithm)).unwrap();
+        let policy = Policy::from_yaml(&new_split_policy(algorithm)).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 1_000));
-        let routes = routes();
-        let checks = (0..3 * MAX as usize).map(|nth| &routes[nth % 2]);
+        let routes = routes_for_all_parts();
+        let checks = (0..3 * MAX_PER_MINUTE as usize).map(|nth| &routes[nth % 2]);
         let passes =
-            |route: &&String| gate.check_now(&request("acme", route)).decision().is_allowed();
-        assert_eq!(checks.filter(passes).count() as u64, MAX, "{algorithm}");
-        let descriptor = Descriptor::new([("tenant", "other")]).cost(MAX);
+            |route: &&String| gate.check_now(&new_request("acme", route)).decision().is_allowed();
+        assert_eq!(checks.filter(passes).count() as u64, MAX_PER_MINUTE, "{algorithm}");
+        let descriptor = Descriptor::new([("tenant", "other")]).cost(MAX_PER_MINUTE);
         let whole = gate.check_now(&Request::new("default", descriptor));
         assert!(whole.decision().is_allowed());
     }

@@ -14,15 +14,15 @@ use tokio::task::JoinHandle;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReplyFault {
     Pass,
-    /// Delay.
+    /// Each reply is delayed by this time.
     Delay(Duration),
-    /// Loss of the reply.
+    /// Replies are lost.
     Drop,
     /// The connection is closed within a reply.
     Cut,
     /// One bit of some replies is flipped.
     Flip,
-    /// These bytes are inserted before every fourth reply.
+    /// These bytes are inserted before one in four replies on average.
     Insert(&'static [u8]),
     /// Some replies are truncated.
     Shorten,
@@ -31,7 +31,7 @@ pub enum ReplyFault {
 pub struct Proxy {
     port: u16,
     fault: Arc<Mutex<ReplyFault>>,
-    /// Number of chunks that were not forwarded unchanged.
+    /// Number of chunks of data that were changed, delayed or dropped.
     corrupted: Arc<AtomicU64>,
     server: JoinHandle<()>,
 }
@@ -42,7 +42,12 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let fault = Arc::new(Mutex::new(ReplyFault::Pass));
         let corrupted = Arc::default();
-        let server = tokio::spawn(serve(listener, to, Arc::clone(&fault), Arc::clone(&corrupted)));
+        let server = tokio::spawn(accept_connections(
+            listener,
+            to,
+            Arc::clone(&fault),
+            Arc::clone(&corrupted),
+        ));
         Self { port, fault, corrupted, server }
     }
 
@@ -65,7 +70,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(
+async fn accept_connections(
     listener: TcpListener,
     to: u16,
     fault: Arc<Mutex<ReplyFault>>,
@@ -79,11 +84,16 @@ async fn serve(
         tokio::spawn(async move {
             let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
         });
-        tokio::spawn(replies(from_server, to_client, Arc::clone(&fault), Arc::clone(&corrupted)));
+        tokio::spawn(forward_replies(
+            from_server,
+            to_client,
+            Arc::clone(&fault),
+            Arc::clone(&corrupted),
+        ));
     }
 }
 
-async fn replies(
+async fn forward_replies(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     fault: Arc<Mutex<ReplyFault>>,

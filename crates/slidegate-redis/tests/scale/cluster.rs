@@ -1,54 +1,56 @@
-//! A Redis Cluster under load.
+//! A Redis Cluster that fails over or migrates slots under load.
 
 use std::time::Duration;
 
 use slidegate::Timestamp;
 
-use super::crowd::{
-    Crowd, DENIED_LATER, PROMOTION_RECOVERY, Person, bytes_per_charge, calls, crowd_permit,
-    fall_behind, person,
+use super::load::{
+    CallerLoad, Client, LATE_DENIED_CLIENT, MAX_PROMOTION_RECOVERY, acquire_load_permit,
+    bytes_per_charge, make_replica_lag, new_client, script_calls_at,
 };
-use super::ledger::Loss;
+use super::load_result::Loss;
 use crate::server::Redis;
 use crate::server::cluster::{Cluster, Shard};
 use crate::server::node::field;
 use crate::server::wait_until;
 
-const ALL_TIME: (Timestamp, Timestamp) =
+const WHOLE_TIME: (Timestamp, Timestamp) =
     (Timestamp::from_micros(0), Timestamp::from_micros(u64::MAX));
 
-/// Recovery time after the restart of a lost master: the next probe of its breaker may be five seconds later, and then
-/// the time after a promotion applies.
-const RESTART_RECOVERY: Duration = PROMOTION_RECOVERY.saturating_add(Duration::from_secs(5));
+/// Maximum time from the restart of a lost master until the stores call it: up to five seconds until the next probe of
+/// the circuit breaker, plus [`MAX_PROMOTION_RECOVERY`].
+const MAX_RESTART_RECOVERY: Duration =
+    MAX_PROMOTION_RECOVERY.saturating_add(Duration::from_secs(5));
 
-/// Number of people whose keys are in each shard.
-const PEOPLE_PER_SHARD: usize = 4;
+/// Number of clients whose keys are in each shard.
+const CLIENTS_PER_SHARD: usize = 4;
 
 /// A Cluster under load.
-struct Trial {
+struct ClusterTrial {
     cluster: Cluster,
-    crowd: Crowd,
+    load: CallerLoad,
     bytes_per_charge: u64,
 }
 
-/// Returns the hash tag of a person's keys.
-fn identity(name: &str) -> String {
+/// Returns the hash tag in the Redis keys of a client.
+fn client_hash_tag(name: &str) -> String {
     format!("{{client={name}}}")
 }
 
-/// Returns names of equal length whose keys are in a shard.
-fn names(cluster: &Cluster, shard: Shard, many: usize) -> Vec<String> {
+/// Returns names of equal length for clients whose keys are in a shard.
+fn client_names_in_shard(cluster: &Cluster, shard: Shard, many: usize) -> Vec<String> {
     let names = (0..).map(|nth| format!("{nth:05}"));
-    let is_there = |name: &String| cluster.shard_of(cluster.slot_of(&identity(name))) == shard;
+    let is_there =
+        |name: &String| cluster.shard_of(cluster.slot_of(&client_hash_tag(name))) == shard;
     names.filter(is_there).take(many).collect()
 }
 
-/// Returns names whose keys are in one slot.
-fn names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
+/// Returns names of clients whose keys are all in one slot.
+fn client_names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
     let names: Vec<String> = (0..100_000).map(|nth| format!("{nth:05}")).collect();
     let mut pipeline = redis::pipe();
     for name in &names {
-        pipeline.cmd("CLUSTER").arg("KEYSLOT").arg(identity(name));
+        pipeline.cmd("CLUSTER").arg("KEYSLOT").arg(client_hash_tag(name));
     }
     let slots: Vec<u16> = pipeline.query(&mut cluster.nodes[0].connection()).unwrap();
     let mut named = names.iter().zip(&slots).filter(|(_, slot)| **slot == slots[0]);
@@ -57,72 +59,79 @@ fn names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
     names
 }
 
-impl Trial {
-    /// Starts the load, with equally many people for each shard, starting with the first. The stores know one node at
-    /// first.
+impl ClusterTrial {
+    /// Starts a Cluster and the load. Each shard has the keys of equally many clients; the first clients belong to the
+    /// first shard. The stores know only one node at first.
     async fn begin() -> Self {
         let cluster = Cluster::start();
         let shards = cluster.shards();
         let (address, first) = (cluster.address_of(&[shards[0].master]), shards[0].master);
-        let mut people = Vec::new();
+        let mut clients = Vec::new();
         for &shard in &shards {
-            let names = names(&cluster, shard, PEOPLE_PER_SHARD).into_iter().enumerate();
-            people.extend(names.map(|(nth, name)| person(name, nth)));
+            let names =
+                client_names_in_shard(&cluster, shard, CLIENTS_PER_SHARD).into_iter().enumerate();
+            clients.extend(names.map(|(nth, name)| new_client(name, nth)));
         }
-        // A person of the first shard that takes part in no load.
-        let name = names(&cluster, shards[0], PEOPLE_PER_SHARD + 1).pop().unwrap();
-        let other = Person::new(name, 1_000_000);
+        // A client of the first shard that takes part in no load.
+        let name = client_names_in_shard(&cluster, shards[0], CLIENTS_PER_SHARD + 1).pop().unwrap();
+        let other = Client::new(name, 1_000_000);
         let bytes_per_charge = bytes_per_charge(&address, &cluster.nodes[first], &other).await;
-        let crowd = Crowd::begin(&address, people).await;
+        let load = CallerLoad::begin(&address, clients).await;
         for shard in shards {
-            assert_eq!(calls(&cluster.nodes[shard.replica]), 0, "replicas are not called");
+            assert_eq!(
+                script_calls_at(&cluster.nodes[shard.replica]),
+                0,
+                "replicas are not called"
+            );
         }
-        Self { cluster, crowd, bytes_per_charge }
+        Self { cluster, load, bytes_per_charge }
     }
 
     /// Waits until a replica has been promoted and called. Returns the time from which all requests must succeed.
     async fn wait_for_failover_to(&self, replica: usize, calls_before: u64) -> Timestamp {
-        let promoted = self.cluster.wait_until_promoted(replica, &self.crowd.clock);
+        let promoted = self.cluster.wait_until_promoted(replica, &self.load.clock);
         let replica = &self.cluster.nodes[replica];
-        self.crowd.wait_for_recovery(replica, calls_before, promoted, PROMOTION_RECOVERY).await
+        self.load.wait_for_recovery(replica, calls_before, promoted, MAX_PROMOTION_RECOVERY).await
     }
 
-    /// Returns the bytes that the old master, now a replica, had written and the new master had not received.
+    /// Returns the number of bytes that a former master, now a replica, had written but the new master had not
+    /// received.
     fn lost_bytes_of(&self, old: Shard) -> u64 {
         let [old, new] = [old.master, old.replica].map(|nth| &self.cluster.nodes[nth]);
         old.offset_at_demotion() - new.offset_at_promotion()
     }
 
-    /// Ends the load once all replicas are in sync. Asserts that the first shard lost at most these bytes and worked
-    /// again from that time on, and that the other shards lost nothing and always worked.
+    /// Ends the load once all replicas are in sync. Asserts that the first shard lost at most `lost_bytes` of
+    /// replication data and decided all requests from `recovered_at` on, and that the other shards lost no charge and
+    /// decided all requests.
     async fn end(self, recovered_at: Timestamp, lost_bytes: u64) -> Loss {
         self.cluster.wait_until_settled();
         let replicas: Vec<usize> =
             self.cluster.shards().iter().map(|shard| shard.replica).collect();
-        let calls_of = |&nth: &usize| calls(&self.cluster.nodes[nth]);
+        let calls_of = |&nth: &usize| script_calls_at(&self.cluster.nodes[nth]);
         let calls_before: Vec<u64> = replicas.iter().map(calls_of).collect();
-        self.crowd.wait_for_decisions().await;
+        self.load.wait_for_decisions().await;
         let calls_now: Vec<u64> = replicas.iter().map(calls_of).collect();
         assert_eq!(calls_now, calls_before, "replicas are not called");
-        let record = self.crowd.end().await;
+        let record = self.load.end().await;
         let (first, others): (Vec<_>, Vec<_>) =
-            record.all().into_iter().partition(|&person| person < PEOPLE_PER_SHARD);
-        record.assert_available(&first, recovered_at, ALL_TIME.1);
-        record.assert_available(&others, ALL_TIME.0, ALL_TIME.1);
+            record.all_clients().into_iter().partition(|&client| client < CLIENTS_PER_SHARD);
+        record.assert_available(&first, recovered_at, WHOLE_TIME.1);
+        record.assert_available(&others, WHOLE_TIME.0, WHOLE_TIME.1);
         record.assert_counts(&others, 0);
         record.assert_counts(&first, lost_bytes / self.bytes_per_charge)
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requested_failover_and_back_loses_nothing() {
-    let _permit = crowd_permit().await;
-    let trial = Trial::begin().await;
+async fn two_requested_failovers_lose_no_charge() {
+    let _permit = acquire_load_permit().await;
+    let trial = ClusterTrial::begin().await;
     let mut shard = trial.cluster.shards()[0];
-    let mut recovered_at = ALL_TIME.0;
+    let mut recovered_at = WHOLE_TIME.0;
     for _ in 0..2 {
         trial.cluster.nodes[shard.master].clear_log();
-        let calls_before = calls(&trial.cluster.nodes[shard.replica]);
+        let calls_before = script_calls_at(&trial.cluster.nodes[shard.replica]);
         trial.cluster.request_failover(shard.replica);
         recovered_at = trial.wait_for_failover_to(shard.replica, calls_before).await;
         trial.cluster.wait_until_settled();
@@ -134,26 +143,26 @@ async fn requested_failover_and_back_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_master_loses_only_unreplicated_charges() {
-    let _permit = crowd_permit().await;
-    let mut trial = Trial::begin().await;
+    let _permit = acquire_load_permit().await;
+    let mut trial = ClusterTrial::begin().await;
     let shard = trial.cluster.shards()[0];
     let end = trial.cluster.nodes[shard.master].kill_at_known_offset();
     let recovered_at = trial.wait_for_failover_to(shard.replica, 0).await;
     let lost = end - trial.cluster.nodes[shard.replica].offset_at_promotion();
-    trial.crowd.wait_for_decisions().await;
+    trial.load.wait_for_decisions().await;
     trial.cluster.nodes[shard.master].restart();
     trial.end(recovered_at, lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_master_loses_only_unreplicated_charges() {
-    let _permit = crowd_permit().await;
-    let trial = Trial::begin().await;
+    let _permit = acquire_load_permit().await;
+    let trial = ClusterTrial::begin().await;
     let shard = trial.cluster.shards()[0];
     trial.cluster.nodes[shard.master].clear_log();
     trial.cluster.nodes[shard.master].pause();
     let recovered_at = trial.wait_for_failover_to(shard.replica, 0).await;
-    trial.crowd.wait_for_decisions().await;
+    trial.load.wait_for_decisions().await;
     trial.cluster.nodes[shard.master].resume();
     trial.cluster.wait_until_settled();
     let lost = trial.lost_bytes_of(shard);
@@ -161,20 +170,20 @@ async fn paused_master_loses_only_unreplicated_charges() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_master_with_lagging_replica_bounds_loss() {
-    let _permit = crowd_permit().await;
-    let mut trial = Trial::begin().await;
+async fn lagging_replica_bounds_loss_of_killed_master() {
+    let _permit = acquire_load_permit().await;
+    let mut trial = ClusterTrial::begin().await;
     let shard = trial.cluster.shards()[0];
     let [master, replica] = [shard.master, shard.replica];
-    let key = identity(&trial.crowd.people[0].name);
+    let key = client_hash_tag(&trial.load.clients[0].name);
     let skipped_bytes =
-        fall_behind(&trial.cluster.nodes[master], &trial.cluster.nodes[replica], &key);
-    trial.crowd.wait_for_denial(DENIED_LATER).await;
+        make_replica_lag(&trial.cluster.nodes[master], &trial.cluster.nodes[replica], &key);
+    trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     let end = trial.cluster.nodes[master].kill_at_known_offset();
     trial.cluster.nodes[replica].resume();
     let recovered_at = trial.wait_for_failover_to(replica, 0).await;
     let lost_bytes = end - trial.cluster.nodes[replica].offset_at_promotion() - skipped_bytes;
-    trial.crowd.wait_for_denial(DENIED_LATER).await;
+    trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     trial.cluster.nodes[master].restart();
     let loss = trial.end(recovered_at, lost_bytes).await;
     assert!(loss.lost > 100 && loss.above_max > 10, "the test must lose charges: {loss:?}");
@@ -182,23 +191,23 @@ async fn killed_master_with_lagging_replica_bounds_loss() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarted_replica_affects_no_request() {
-    let _permit = crowd_permit().await;
-    let mut trial = Trial::begin().await;
+    let _permit = acquire_load_permit().await;
+    let mut trial = ClusterTrial::begin().await;
     let shard = trial.cluster.shards()[0];
     trial.cluster.nodes[shard.replica].kill();
     wait_until("the other nodes notice the failure", || {
         let known = trial.cluster.nodes[shard.master].try_command(&["CLUSTER", "NODES"]);
         known.is_ok_and(|known: String| known.contains("slave,fail "))
     });
-    trial.crowd.wait_for_decisions().await;
+    trial.load.wait_for_decisions().await;
     trial.cluster.nodes[shard.replica].restart();
-    trial.end(ALL_TIME.0, 0).await;
+    trial.end(WHOLE_TIME.0, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_shard_recovers_empty() {
-    let _permit = crowd_permit().await;
-    let mut trial = Trial::begin().await;
+async fn restarted_shard_without_data_recovers() {
+    let _permit = acquire_load_permit().await;
+    let mut trial = ClusterTrial::begin().await;
     let shard = trial.cluster.shards()[0];
     let other = trial.cluster.shards()[1].master;
     trial.cluster.nodes[shard.replica].kill();
@@ -208,24 +217,24 @@ async fn lost_shard_recovers_empty() {
         known.is_ok_and(|known: String| known.contains("master,fail "))
     });
     trial.cluster.nodes[shard.master].restart();
-    let back = trial.cluster.wait_until_promoted(shard.master, &trial.crowd.clock);
+    let back = trial.cluster.wait_until_promoted(shard.master, &trial.load.clock);
     let master = &trial.cluster.nodes[shard.master];
-    let recovered_at = trial.crowd.wait_for_recovery(master, 0, back, RESTART_RECOVERY).await;
+    let recovered_at = trial.load.wait_for_recovery(master, 0, back, MAX_RESTART_RECOVERY).await;
     trial.cluster.nodes[shard.replica].restart();
     trial.end(recovered_at, lost_bytes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn migrating_slot_loses_nothing() {
-    let _permit = crowd_permit().await;
+async fn slot_migration_loses_no_charge() {
+    let _permit = acquire_load_permit().await;
     let cluster = Cluster::start();
-    let mut names = names_in_one_slot(&cluster, PEOPLE_PER_SHARD + 2).into_iter();
-    let slot = cluster.slot_of(&identity(&names.as_slice()[0]));
-    let with_one_key = names.by_ref().take(PEOPLE_PER_SHARD).enumerate();
-    let mut people: Vec<Person> = with_one_key.map(|(nth, name)| person(name, nth)).collect();
+    let mut names = client_names_in_one_slot(&cluster, CLIENTS_PER_SHARD + 2).into_iter();
+    let slot = cluster.slot_of(&client_hash_tag(&names.as_slice()[0]));
+    let with_one_key = names.by_ref().take(CLIENTS_PER_SHARD).enumerate();
+    let mut clients: Vec<Client> = with_one_key.map(|(nth, name)| new_client(name, nth)).collect();
     // People with two keys: their requests may have to wait until both keys are on one node.
-    people.extend(names.map(|name| Person::new(name, 1_000_000).with_log(1_000_000)));
-    let crowd = Crowd::begin(&cluster.address(), people).await;
+    clients.extend(names.map(|name| Client::new(name, 1_000_000).with_sliding_log(1_000_000)));
+    let load = CallerLoad::begin(&cluster.address(), clients).await;
     let here = cluster.shard_of(slot).master;
     let masters = cluster.shards().into_iter().map(|shard| shard.master);
     let there = masters.into_iter().find(|&nth| nth != here).unwrap();
@@ -233,24 +242,24 @@ async fn migrating_slot_loses_nothing() {
         let redirections = |why| error_count(&cluster.nodes[from], why);
         let before = [redirections("ASK"), redirections("MOVED")];
         cluster.begin_slot_migration(slot, from, to);
-        crowd.wait_for_decisions().await;
+        load.wait_for_decisions().await;
         while cluster.move_keys(slot, from, to, 1) > 0 {
-            crowd.wait_for_a_few_calls().await;
+            load.wait_for_more_calls().await;
         }
         assert!(redirections("ASK") > before[0], "calls are redirected to the moved keys");
         cluster.end_slot_migration(slot, from, to);
-        crowd.wait_for_decisions().await;
+        load.wait_for_decisions().await;
         let moved = redirections("MOVED") - before[1];
         assert!((1..100).contains(&moved), "{moved} MOVED redirections");
     }
     cluster.wait_until_settled();
-    let record = crowd.end().await;
-    let with_one_key: Vec<usize> = (0..PEOPLE_PER_SHARD).collect();
-    record.assert_available(&with_one_key, ALL_TIME.0, ALL_TIME.1);
-    record.assert_counts(&record.all(), 0);
+    let record = load.end().await;
+    let with_one_key: Vec<usize> = (0..CLIENTS_PER_SHARD).collect();
+    record.assert_available(&with_one_key, WHOLE_TIME.0, WHOLE_TIME.1);
+    record.assert_counts(&record.all_clients(), 0);
 }
 
-/// Returns the number of error responses of this kind by a node.
+/// Returns the number of error responses of a kind that a node has sent.
 fn error_count(node: &Redis, kind: &str) -> u64 {
     let info: String = node.try_command(&["INFO", "errorstats"]).unwrap();
     let count = field(&info, &format!("errorstat_{kind}"));

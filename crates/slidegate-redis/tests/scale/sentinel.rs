@@ -1,76 +1,81 @@
-//! A Sentinel service under load.
+//! A Sentinel service that fails over under load.
 
 use slidegate::Timestamp;
 
-use super::crowd::{
-    Crowd, DENIED_LATER, PROMOTION_RECOVERY, Person, bytes_per_charge, calls, crowd_permit,
-    fall_behind, person,
+use super::load::{
+    CallerLoad, Client, LATE_DENIED_CLIENT, MAX_PROMOTION_RECOVERY, acquire_load_permit,
+    bytes_per_charge, make_replica_lag, new_client, script_calls_at,
 };
-use super::ledger::Loss;
+use super::load_result::Loss;
 use crate::server::sentinel::Service;
 
-const FOREVER: Timestamp = Timestamp::from_micros(u64::MAX);
+const END_OF_TIME: Timestamp = Timestamp::from_micros(u64::MAX);
 
-/// A service under load.
-struct Trial {
+/// A Sentinel service under load.
+struct SentinelTrial {
     service: Service,
-    crowd: Crowd,
+    load: CallerLoad,
     bytes_per_charge: u64,
 }
 
-impl Trial {
+impl SentinelTrial {
     async fn begin() -> Self {
         let service = Service::start();
         let address = service.address();
-        let other = Person::new("other".to_owned(), 1_000_000);
+        let other = Client::new("other".to_owned(), 1_000_000);
         let bytes_per_charge = bytes_per_charge(&address, service.master(), &other).await;
-        let people = (0..12).map(|nth| person(format!("{nth:05}"), nth)).collect();
-        let crowd = Crowd::begin(&address, people).await;
-        assert_eq!(calls(service.replica()), 0, "replicas are not called");
-        Self { service, crowd, bytes_per_charge }
+        let clients = (0..12).map(|nth| new_client(format!("{nth:05}"), nth)).collect();
+        let load = CallerLoad::begin(&address, clients).await;
+        assert_eq!(script_calls_at(service.replica()), 0, "replicas are not called");
+        Self { service, load, bytes_per_charge }
     }
 
     /// Waits until the replica has been promoted and called. Returns the time from which all requests must succeed.
     async fn wait_for_failover(&self) -> Timestamp {
         let replica = self.service.replica();
-        let promoted = replica.wait_until_promoted(&self.crowd.clock);
-        self.crowd.wait_for_recovery(replica, 0, promoted, PROMOTION_RECOVERY).await
+        let promoted = replica.wait_until_promoted(&self.load.clock);
+        self.load.wait_for_recovery(replica, 0, promoted, MAX_PROMOTION_RECOVERY).await
     }
 
-    /// Ends the load once the old master is a replica. Asserts that at most these bytes were lost.
+    /// Ends the load once the old master is a replica. Asserts that at most `lost_bytes` of replication data were lost,
+    /// and that all requests from `recovered_at` on were decided.
     async fn end(
         mut self,
         recovered_at: Timestamp,
         lost_bytes: impl FnOnce(&Service) -> u64,
     ) -> Loss {
         self.service.swap_roles();
-        let calls_of_replica = calls(self.service.replica());
-        self.crowd.wait_for_decisions().await;
-        assert_eq!(calls(self.service.replica()), calls_of_replica, "replicas are not called");
-        let record = self.crowd.end().await;
-        record.assert_available(&record.all(), recovered_at, FOREVER);
+        let calls_of_replica = script_calls_at(self.service.replica());
+        self.load.wait_for_decisions().await;
+        assert_eq!(
+            script_calls_at(self.service.replica()),
+            calls_of_replica,
+            "replicas are not called"
+        );
+        let record = self.load.end().await;
+        record.assert_available(&record.all_clients(), recovered_at, END_OF_TIME);
         let bytes = lost_bytes(&self.service);
-        record.assert_counts(&record.all(), bytes / self.bytes_per_charge)
+        record.assert_counts(&record.all_clients(), bytes / self.bytes_per_charge)
     }
 }
 
-/// Returns the bytes that the old master, now a replica, had written and the new master had not received.
+/// Returns the number of bytes that a former master, now a replica, had written but the new master had not received.
 fn lost_bytes_of(service: &Service) -> u64 {
     service.replica().offset_at_demotion() - service.master().offset_at_promotion()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requested_failover_loses_only_unreplicated_charges() {
-    let _permit = crowd_permit().await;
-    let trial = Trial::begin().await;
+    let _permit = acquire_load_permit().await;
+    let trial = SentinelTrial::begin().await;
     trial.service.master().clear_log();
     trial.service.request_failover();
     let recovered_at = trial.wait_for_failover().await;
     // Sentinel leaves the old master in its role for a while, and everything that is written to it is lost.
-    let calls_of_old = calls(trial.service.master());
-    trial.crowd.wait_for_decisions().await;
+    let calls_of_old = script_calls_at(trial.service.master());
+    trial.load.wait_for_decisions().await;
     assert_eq!(
-        calls(trial.service.master()),
+        script_calls_at(trial.service.master()),
         calls_of_old,
         "the old master is not called any more"
     );
@@ -78,35 +83,35 @@ async fn requested_failover_loses_only_unreplicated_charges() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_master_and_sentinel_fail_over() {
-    let _permit = crowd_permit().await;
-    let mut trial = Trial::begin().await;
+async fn failover_succeeds_after_master_and_sentinel_kill() {
+    let _permit = acquire_load_permit().await;
+    let mut trial = SentinelTrial::begin().await;
     trial.service.sentinels[0].kill();
     let end = trial.service.master_mut().kill_at_known_offset();
     let recovered_at = trial.wait_for_failover().await;
     let lost = end - trial.service.replica().offset_at_promotion();
-    trial.crowd.wait_for_decisions().await;
+    trial.load.wait_for_decisions().await;
     trial.service.sentinels[0].restart();
     trial.service.master_mut().restart();
     trial.end(recovered_at, |_| lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paused_master_and_sentinel_fail_over() {
-    let _permit = crowd_permit().await;
-    let trial = Trial::begin().await;
+async fn failover_succeeds_after_master_and_sentinel_pause() {
+    let _permit = acquire_load_permit().await;
+    let trial = SentinelTrial::begin().await;
     trial.service.master().clear_log();
     trial.service.sentinels[0].pause();
     trial.service.master().pause();
     let recovered_at = trial.wait_for_failover().await;
     trial.service.sentinels[0].resume();
     trial.service.master().resume();
-    trial.crowd.wait_for_decisions().await;
+    trial.load.wait_for_decisions().await;
     // The old master is a master again for a while, and has run the calls that it had received before.
-    let calls_of_old = calls(trial.service.master());
-    trial.crowd.wait_for_decisions().await;
+    let calls_of_old = script_calls_at(trial.service.master());
+    trial.load.wait_for_decisions().await;
     assert_eq!(
-        calls(trial.service.master()),
+        script_calls_at(trial.service.master()),
         calls_of_old,
         "the old master is not called any more"
     );
@@ -114,17 +119,17 @@ async fn paused_master_and_sentinel_fail_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_master_with_lagging_replica_bounds_loss() {
-    let _permit = crowd_permit().await;
-    let mut trial = Trial::begin().await;
+async fn lagging_replica_bounds_loss_of_killed_master() {
+    let _permit = acquire_load_permit().await;
+    let mut trial = SentinelTrial::begin().await;
     let [master, replica] = [trial.service.master(), trial.service.replica()];
-    let skipped_bytes = fall_behind(master, replica, "large");
-    trial.crowd.wait_for_denial(DENIED_LATER).await;
+    let skipped_bytes = make_replica_lag(master, replica, "large");
+    trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     let end = trial.service.master_mut().kill_at_known_offset();
     trial.service.replica().resume();
     let recovered_at = trial.wait_for_failover().await;
     let lost_bytes = end - trial.service.replica().offset_at_promotion() - skipped_bytes;
-    trial.crowd.wait_for_denial(DENIED_LATER).await;
+    trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     trial.service.master_mut().restart();
     let loss = trial.end(recovered_at, |_| lost_bytes).await;
     assert!(loss.lost > 100 && loss.above_max > 10, "the test must lose charges: {loss:?}");

@@ -1,4 +1,4 @@
-//! A Redis Cluster: three masters with one replica each.
+//! A Redis Cluster for tests: three masters with one replica each.
 
 use redis::RedisResult;
 use slidegate::{SystemClock, Timestamp};
@@ -7,11 +7,11 @@ use super::node::{Node, field};
 use super::{Folder, free_port, wait_until};
 
 pub const SHARDS: usize = 3;
-const NODES: usize = 2 * SHARDS;
-const SLOTS: u16 = 16_384;
+const NODE_COUNT: usize = 2 * SHARDS;
+const SLOT_COUNT: u16 = 16_384;
 
 pub struct Cluster {
-    /// The nodes: first the initial masters of the shards, then their replicas.
+    /// The nodes: first the initial masters of the shards, then one replica for each.
     pub nodes: Vec<Node>,
     ids: Vec<String>,
     _folder: Folder,
@@ -27,7 +27,7 @@ pub struct Shard {
 impl Cluster {
     pub fn start() -> Self {
         let folder = Folder::new();
-        let nodes: Vec<Node> = (0..NODES).map(|nth| node(&folder, nth)).collect();
+        let nodes: Vec<Node> = (0..NODE_COUNT).map(|nth| start_node(&folder, nth)).collect();
         let id = |node: &Node| node.try_command(&["CLUSTER", "MYID"]).unwrap();
         let ids = nodes.iter().map(id).collect();
         let cluster = Self { nodes, ids, _folder: folder };
@@ -43,7 +43,7 @@ impl Cluster {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]);
         }
         for (nth, node) in self.nodes[..SHARDS].iter().enumerate() {
-            let begin = |nth: usize| nth * usize::from(SLOTS) / SHARDS;
+            let begin = |nth: usize| nth * usize::from(SLOT_COUNT) / SHARDS;
             let (first, last) = (begin(nth).to_string(), (begin(nth + 1) - 1).to_string());
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
@@ -59,7 +59,7 @@ impl Cluster {
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus[1]]);
             }
         }
-        for nth in SHARDS..NODES {
+        for nth in SHARDS..NODE_COUNT {
             let replicate = ["CLUSTER", "REPLICATE", &self.ids[nth - SHARDS]];
             wait_until("a replica knows its master", || {
                 self.nodes[nth].try_command::<()>(&replicate).is_ok()
@@ -69,7 +69,7 @@ impl Cluster {
 
     /// Waits until all nodes know each other, the Cluster is healthy, and the replicas are in sync.
     pub fn wait_until_settled(&self) {
-        for nth in 0..NODES {
+        for nth in 0..NODE_COUNT {
             wait_until("a node knows all others", || self.is_settled(nth).is_ok_and(|is_ok| is_ok));
         }
     }
@@ -78,17 +78,17 @@ impl Cluster {
         let node = &self.nodes[nth];
         let known: String = node.try_command(&["CLUSTER", "NODES"])?;
         let with = |flag: &str| {
-            known.lines().filter(|line| flags(line).any(|other| other == flag)).count()
+            known.lines().filter(|line| node_flags(line).any(|other| other == flag)).count()
         };
         let is_bad = |line: &str| {
-            flags(line).any(|flag| ["fail", "fail?", "handshake", "noaddr"].contains(&flag))
+            node_flags(line).any(|flag| ["fail", "fail?", "handshake", "noaddr"].contains(&flag))
                 || !line.contains(" connected")
         };
-        let is_complete = known.lines().count() == NODES && !known.lines().any(is_bad);
+        let is_complete = known.lines().count() == NODE_COUNT && !known.lines().any(is_bad);
         let has_roles = with("master") == SHARDS && with("slave") == SHARDS;
         // A new replica may still be known as the replica of its former master.
         let part = |line: &str, nth: usize| line.split(' ').nth(nth).map(str::to_owned);
-        let masters = known.lines().filter(|line| flags(line).any(|flag| flag == "master"));
+        let masters = known.lines().filter(|line| node_flags(line).any(|flag| flag == "master"));
         let mut masters = masters.filter_map(|line| part(line, 0));
         let has_replica =
             |id: &String| known.lines().any(|line| part(line, 3).as_ref() == Some(id));
@@ -97,21 +97,21 @@ impl Cluster {
         Ok(is_complete && has_roles && copies && self.is_ok(nth)?)
     }
 
-    /// Returns whether a node considers the Cluster healthy.
+    /// Returns `true` if a node considers the Cluster healthy.
     pub fn is_ok(&self, nth: usize) -> RedisResult<bool> {
         let info: String = self.nodes[nth].try_command(&["CLUSTER", "INFO"])?;
         Ok(field(&info, "cluster_state") == Some("ok"))
     }
 
-    /// Returns the address of the Cluster with these nodes.
+    /// Returns a Cluster address that lists the nodes with these indexes.
     pub fn address_of(&self, nodes: &[usize]) -> String {
         let ports = nodes.iter().map(|&nth| format!("127.0.0.1:{}", self.nodes[nth].port()));
         format!("redis+cluster://{}", ports.collect::<Vec<_>>().join(","))
     }
 
-    /// Returns the address of the Cluster with all nodes.
+    /// Returns a Cluster address that lists all nodes.
     pub fn address(&self) -> String {
-        self.address_of(&(0..NODES).collect::<Vec<_>>())
+        self.address_of(&(0..NODE_COUNT).collect::<Vec<_>>())
     }
 
     /// Returns the slot of a key, as computed by a node.
@@ -119,10 +119,10 @@ impl Cluster {
         self.nodes[0].try_command(&["CLUSTER", "KEYSLOT", key]).unwrap()
     }
 
-    /// Returns the shard that has a slot. All nodes must be running.
+    /// Returns the shard that owns a slot. All nodes must be running.
     pub fn shard_of(&self, slot: u16) -> Shard {
         let known: String = self.nodes[0].try_command(&["CLUSTER", "NODES"]).unwrap();
-        let has = |line: &&str| line.split(' ').skip(8).any(|range| is_in(range, slot));
+        let has = |line: &&str| line.split(' ').skip(8).any(|range| is_slot_in_range(range, slot));
         let id = known.lines().find(has).and_then(|line| line.split(' ').next()).unwrap();
         let copies = |line: &&str| line.split(' ').nth(3) == Some(id);
         let replica = known.lines().find(copies).and_then(|line| line.split(' ').next()).unwrap();
@@ -132,16 +132,16 @@ impl Cluster {
 
     /// Returns all shards. All nodes must be running.
     pub fn shards(&self) -> Vec<Shard> {
-        let middle = |nth: usize| (2 * nth + 1) * usize::from(SLOTS) / NODES;
+        let middle = |nth: usize| (2 * nth + 1) * usize::from(SLOT_COUNT) / NODE_COUNT;
         (0..SHARDS).map(|nth| self.shard_of(middle(nth) as u16)).collect()
     }
 
-    /// Requests a failover to a replica, which happens once it has applied all writes of its master.
+    /// Requests a failover to a replica. The replica becomes the master once it has applied all writes of its master.
     pub fn request_failover(&self, replica: usize) {
         self.nodes[replica].command(&["CLUSTER", "FAILOVER"]);
     }
 
-    /// Waits until a node is a master and considers the Cluster healthy. Returns the time of that.
+    /// Waits until a node is a master and considers the Cluster healthy. Returns the time at which this was seen.
     pub fn wait_until_promoted(&self, nth: usize, clock: &SystemClock) -> Timestamp {
         let promoted_at = self.nodes[nth].wait_until_promoted(clock);
         let mut waited = false;
@@ -177,7 +177,8 @@ impl Cluster {
         keys.len()
     }
 
-    /// Moves the remaining keys and assigns the slot to the new master. All nodes will know it soon.
+    /// Moves the remaining keys and assigns the slot to the new master. The other nodes learn about the new master a
+    /// little later.
     pub fn end_slot_migration(&self, slot: u16, from: usize, to: usize) {
         while self.move_keys(slot, from, to, 10) > 0 {}
         let name = slot.to_string();
@@ -188,7 +189,7 @@ impl Cluster {
     }
 }
 
-fn node(folder: &Folder, nth: usize) -> Node {
+fn start_node(folder: &Folder, nth: usize) -> Node {
     Node::start(folder, &nth.to_string(), || {
         let bus = free_port().to_string();
         let args = [
@@ -204,12 +205,12 @@ fn node(folder: &Folder, nth: usize) -> Node {
 }
 
 /// Returns the flags in a line of `CLUSTER NODES`.
-fn flags(line: &str) -> impl Iterator<Item = &str> {
+fn node_flags(line: &str) -> impl Iterator<Item = &str> {
     line.split(' ').nth(2).unwrap_or_default().split(',')
 }
 
-/// Returns whether a slot is in a range such as `1-2` or `1`.
-fn is_in(range: &str, slot: u16) -> bool {
+/// Returns `true` if a slot is in a range such as `1-2` or `1`.
+fn is_slot_in_range(range: &str, slot: u16) -> bool {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     match (first.parse::<u16>(), last.parse::<u16>()) {
         (Ok(first), Ok(last)) => (first..=last).contains(&slot),

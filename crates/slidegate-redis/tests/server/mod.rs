@@ -1,4 +1,4 @@
-//! A redis-server for a test, on a free port, stopped when it is dropped.
+//! Redis servers for tests, each on a free port. A server is stopped when its value is dropped.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 pub mod cluster;
@@ -16,7 +16,7 @@ use slidegate::{Clock, SystemClock};
 
 pub use folder::Folder;
 
-/// Timeout that is long enough for a busy machine.
+/// Timeout that is long enough even on a busy machine.
 pub const LONG: Duration = Duration::from_secs(30);
 
 pub struct Redis {
@@ -36,13 +36,13 @@ impl Redis {
         Self::with_config(None, || args.iter().map(|&arg| arg.to_owned()).collect())
     }
 
-    /// Starts a server with a configuration file, and arguments that are created for each attempt.
+    /// Starts a server with a configuration file. `args` creates the arguments for each attempt to start the server.
     pub fn with_config(config: Option<&Path>, mut args: impl FnMut() -> Vec<String>) -> Self {
         let config = config.map(Path::to_owned);
         // Another process may take the port first.
         for _ in 0..10 {
             let (port, args) = (free_port(), args());
-            let mut child = spawn(port, config.as_deref(), &args);
+            let mut child = spawn_server(port, config.as_deref(), &args);
             if wait_for_listener(port, &mut child) {
                 return Self { port, child, config, args };
             }
@@ -60,13 +60,13 @@ impl Redis {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Runs a command on a new connection.
+    /// Runs a command on a new connection, and panics if the command fails.
     #[allow(dead_code)] // Not every test commands.
     pub fn command(&self, words: &[&str]) -> redis::Value {
         self.try_command(words).unwrap()
     }
 
-    /// Runs a command on a new connection, which may fail.
+    /// Runs a command on a new connection. Returns the error if the command fails.
     pub fn try_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut self.try_connection()?)
     }
@@ -87,25 +87,25 @@ impl Redis {
 
     /// Starts the server again on the same port.
     pub fn restart(&mut self) {
-        self.child = spawn(self.port, self.config.as_deref(), &self.args);
+        self.child = spawn_server(self.port, self.config.as_deref(), &self.args);
         assert!(wait_for_listener(self.port, &mut self.child), "redis-server does not start again");
     }
 
-    /// Suspends the process.
+    /// Suspends the process of the server.
     pub fn pause(&self) {
-        self.signal("-STOP");
+        self.send_signal("-STOP");
     }
 
     pub fn resume(&self) {
-        self.signal("-CONT");
+        self.send_signal("-CONT");
     }
 
-    fn signal(&self, signal: &str) {
+    fn send_signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Returns the number of calls of a command.
+    /// Returns the number of times that the server has run a command.
     pub fn calls_of(&self, command: &str) -> u64 {
         let text: String =
             redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();
@@ -116,7 +116,7 @@ impl Redis {
         line.unwrap_or(0)
     }
 
-    /// Returns all keys.
+    /// Returns all keys of the server.
     pub fn keys(&self) -> Vec<String> {
         redis::cmd("KEYS").arg("*").query(&mut self.connection()).unwrap()
     }
@@ -160,7 +160,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-fn spawn(port: u16, config: Option<&Path>, args: &[String]) -> Child {
+fn spawn_server(port: u16, config: Option<&Path>, args: &[String]) -> Child {
     Command::new("redis-server")
         .args(config)
         .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
@@ -171,7 +171,7 @@ fn spawn(port: u16, config: Option<&Path>, args: &[String]) -> Child {
         .unwrap_or_else(|error| panic!("redis-server, which `make test` installs: {error}"))
 }
 
-/// Waits until this process listens on the port. Returns `false` if it has ended.
+/// Waits until the process listens on the port. Returns `false` if the process has ended or does not listen in time.
 fn wait_for_listener(port: u16, child: &mut Child) -> bool {
     let clock = SystemClock::new();
     let deadline = clock.now().after(LONG);
@@ -186,7 +186,7 @@ fn wait_for_listener(port: u16, child: &mut Child) -> bool {
     false
 }
 
-/// Blocks until a condition holds.
+/// Blocks the thread until a condition holds. Panics with `context` after [`LONG`].
 pub fn wait_until(context: &str, mut holds: impl FnMut() -> bool) {
     let clock = SystemClock::new();
     let end = clock.now().after(LONG);
@@ -196,7 +196,8 @@ pub fn wait_until(context: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Measures the maximum lateness of a sleep of one millisecond, until stopped.
+/// Measures the lateness of the machine until `stop` is set: the maximum time by which a sleep of one millisecond takes
+/// too long.
 pub async fn measure_lateness(
     clock: SystemClock,
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -211,7 +212,7 @@ pub async fn measure_lateness(
     }
 }
 
-/// Waits until a condition holds. Returns the time that this took.
+/// Waits until a condition holds, and returns the time that this took. Panics with `context` after the time `within`.
 pub async fn poll_until(
     context: &str,
     within: Duration,

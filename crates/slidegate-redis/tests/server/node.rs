@@ -1,4 +1,4 @@
-//! One of several servers that replicate, and its replication offsets.
+//! A Redis server that takes part in replication, with access to its replication offsets.
 
 use std::ops::{Deref, DerefMut};
 
@@ -13,7 +13,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a server with its files in a folder. Its arguments are created for each attempt.
+    /// Starts a server whose files are in a folder. `args` creates its arguments for each attempt to start it.
     pub fn start(folder: &Folder, name: &str, mut args: impl FnMut() -> Vec<String>) -> Self {
         let home = folder.file(name);
         std::fs::create_dir(&home).unwrap();
@@ -31,7 +31,7 @@ impl Node {
         self.info("role").is_some_and(|role| role == "master")
     }
 
-    /// Returns whether the replica has received the initial copy and is connected.
+    /// Returns `true` if the replica is connected to its master and has received the initial copy.
     pub fn is_in_sync(&self) -> bool {
         self.info("master_link_status").is_some_and(|status| status == "up")
     }
@@ -43,25 +43,27 @@ impl Node {
         field(&info, name).map(str::to_owned)
     }
 
-    fn number(&self, name: &str) -> u64 {
+    fn numeric_info(&self, name: &str) -> u64 {
         self.info(name).and_then(|number| number.parse().ok()).unwrap()
     }
 
-    /// Returns the replication offset: the bytes written for replicas, or, of a replica, applied.
+    /// Returns the replication offset in bytes: the number of bytes that a master has written for its replicas, or that
+    /// a replica has applied.
     pub fn offset(&self) -> u64 {
-        self.number("master_repl_offset")
+        self.numeric_info("master_repl_offset")
     }
 
-    /// Returns the bytes of its master that the server had applied when it was promoted.
+    /// Returns the replication offset at which the server became a master: the number of bytes of its former master
+    /// that it had applied.
     pub fn offset_at_promotion(&self) -> u64 {
-        self.number("second_repl_offset") - 1
+        self.numeric_info("second_repl_offset") - 1
     }
 
-    /// Waits until the server is a master, polling continuously. Returns the time at which this was seen.
+    /// Waits until the server is a master, and polls it continuously. Returns the time at which this was seen.
     pub fn wait_until_promoted(&self, clock: &SystemClock) -> Timestamp {
         let mut connection = self.try_connection();
         wait_until("the node is a master", || {
-            let role = connection.as_mut().ok().and_then(|connection| role(connection).ok());
+            let role = connection.as_mut().ok().and_then(|connection| query_role(connection).ok());
             if role.is_none() {
                 // Sentinel closes all connections of a server that it promotes.
                 connection = self.try_connection();
@@ -71,7 +73,8 @@ impl Node {
         clock.now()
     }
 
-    /// Kills the server at a known offset: it runs, writes and responds to nothing after that offset.
+    /// Kills the server and returns its replication offset. A script blocks the server before, so that the server
+    /// executes no command after this offset.
     pub fn kill_at_known_offset(&mut self) -> u64 {
         const END: &str = "the final offset is ";
         let halt = format!(
@@ -88,8 +91,7 @@ impl Node {
         self.log_entries(END).pop().unwrap().trim().parse().unwrap()
     }
 
-    /// Returns the offset at which the former master requested its new master to continue replication for the first
-    /// time.
+    /// Returns the replication offset of a former master when it first requested to replicate from its new master.
     pub fn offset_at_demotion(&self) -> u64 {
         const REQUEST: &str = "Trying a partial resynchronization (request ";
         wait_until("the node replicates from another", || !self.log_entries(REQUEST).is_empty());
@@ -99,7 +101,7 @@ impl Node {
         next.trim_end_matches(").").parse::<u64>().unwrap() - 1
     }
 
-    /// Returns the rest of each log line after some words.
+    /// Returns, for each log line that contains `words`, the text after them.
     fn log_entries(&self, words: &str) -> Vec<String> {
         let log = std::fs::read_to_string(&self.log).unwrap();
         let behind = log.lines().filter_map(|line| Some(line.split_once(words)?.1.to_owned()));
@@ -110,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Clears the log.
+    /// Clears the log file.
     pub fn clear_log(&self) {
         std::fs::write(&self.log, "").unwrap();
     }
@@ -130,13 +132,13 @@ impl DerefMut for Node {
     }
 }
 
-fn role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
+fn query_role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
     let role: Vec<redis::Value> = redis::cmd("ROLE").query(connection)?;
     redis::from_redis_value(role.into_iter().next().unwrap_or(redis::Value::Nil))
         .map_err(Into::into)
 }
 
-/// Returns a field of the response to `INFO`.
+/// Returns the value of a field in the response to `INFO`, or `None` if the field is missing.
 pub fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }

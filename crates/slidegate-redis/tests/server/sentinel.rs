@@ -1,14 +1,15 @@
-//! A Sentinel service: one master, one replica, three Sentinels.
+//! A Sentinel service for tests: one master, one replica, three Sentinels.
 
 use std::collections::HashMap;
 
 use super::node::Node;
 use super::{Folder, Redis, wait_until};
 
-/// The name of the service.
+/// The name of the Sentinel service.
 pub const NAME: &str = "service";
 
-/// Intervals of the Sentinels in milliseconds: the defaults, and short ones for phases in which a test only waits.
+/// Intervals of the Sentinels in milliseconds. The short intervals apply only while a test waits for the Sentinels to
+/// become ready.
 const DEFAULT_PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
 const SHORT_PERIODS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
 
@@ -28,7 +29,7 @@ impl Service {
         let replica_of =
             ["--replicaof", "127.0.0.1", &master.port().to_string()].map(str::to_owned);
         let replica = Node::start(&folder, "1", || replica_of.to_vec());
-        let sentinels = (0..3).map(|nth| sentinel(&folder, nth, master.port())).collect();
+        let sentinels = (0..3).map(|nth| start_sentinel(&folder, nth, master.port())).collect();
         let service = Self { nodes: [master, replica], master: 0, sentinels, _folder: folder };
         service.wait_until_settled();
         service
@@ -40,7 +41,7 @@ impl Service {
         format!("redis+sentinel://{}/{NAME}", ports.collect::<Vec<_>>().join(","))
     }
 
-    /// Returns the master, before the failover of a test.
+    /// Returns the server that was the master at the last call of [`swap_roles`](Self::swap_roles), or at the start.
     pub fn master(&self) -> &Node {
         &self.nodes[self.master]
     }
@@ -53,7 +54,7 @@ impl Service {
         &self.nodes[1 - self.master]
     }
 
-    /// Returns the master and the replica.
+    /// Returns the master and the replica, for changes.
     pub fn both_mut(&mut self) -> (&mut Node, &mut Node) {
         let [first, second] = &mut self.nodes;
         match self.master {
@@ -62,7 +63,7 @@ impl Service {
         }
     }
 
-    /// Requests a failover although the master works.
+    /// Requests a failover while the master still works.
     pub fn request_failover(&self) {
         // The Sentinel may still be busy with an earlier failover.
         wait_until("a Sentinel fails over", || {
@@ -70,7 +71,8 @@ impl Service {
         });
     }
 
-    /// Swaps master and replica after a failover, once all Sentinels know it and the new replica is in sync.
+    /// Swaps the roles of master and replica in this fixture after a failover. Waits until all Sentinels know the new
+    /// master and the new replica is in sync.
     pub fn swap_roles(&mut self) {
         self.master = 1 - self.master;
         for sentinel in &self.sentinels {
@@ -119,14 +121,14 @@ impl Service {
     }
 }
 
-/// Returns the port of the master that a Sentinel names.
+/// Returns the port of the master that a Sentinel names, or `None` if the query fails.
 pub fn master_named_by(sentinel: &Redis) -> Option<u16> {
     let address = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
     let (_, port): (String, u16) = sentinel.try_command(&address).ok()?;
     Some(port)
 }
 
-fn sentinel(folder: &Folder, nth: usize, master: u16) -> Redis {
+fn start_sentinel(folder: &Folder, nth: usize, master: u16) -> Redis {
     let name = folder.file(&format!("sentinel-{nth}.conf"));
     let config = format!(
         "sentinel monitor {NAME} 127.0.0.1 {master} 2
