@@ -228,7 +228,7 @@ impl DenyCache {
             hit.sample > 1 || other.fits_at.is_none_or(|at| at > report.received_at)
         };
         denials.retain(|other| Some(other.required) != denied && is_relevant(other));
-        if let Some(denial) = denied.and_then(|required| report.to_denial(hit, required, ttl)) {
+        if let Some(denial) = denied.and_then(|required| report.create_denial(hit, required, ttl)) {
             denials.truncate(MAX_COSTS - 1);
             denials.push(denial);
         }
@@ -303,7 +303,7 @@ impl DenialReport {
     /// Returns the cached denial for a number of required units, or `None` if the remaining units may change before the
     /// required units fit. They do not change if exactly one unit is missing, or if the required units never fit and
     /// all units are free. For a sampled rule, always returns a denial, because its figures are estimates.
-    fn to_denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
+    fn create_denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
         let is_exact = match self.retry_after {
             Some(_) => required == self.remaining.saturating_add(1),
             None => self.remaining == hit.limit.capacity(),
