@@ -1,4 +1,4 @@
-//! A policy file in your own program: without a server, with the counters in this process.
+//! Uses a policy file in your own program, without a slidegate server. The counters are in the memory of the program.
 //!
 //! ```sh
 //! cargo run -p slidegate --example gate

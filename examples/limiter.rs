@@ -1,4 +1,5 @@
-//! Limits in code: each customer may send 3 requests in any second, and 10,000 units a day.
+//! Defines limits in code, without a policy file: each customer may send 3 requests in any second, and use 10,000 units
+//! a day.
 //!
 //! ```sh
 //! cargo run -p slidegate --example limiter
@@ -8,7 +9,7 @@ use slidegate::Verdict::{Allowed, Denied};
 use slidegate::{Limiter, LimiterError, ManualClock, MemoryStore, Timestamp};
 
 fn main() -> Result<(), LimiterError> {
-    // A manual clock, so that the output is always the same. A service uses
+    // A manual clock, so that the output is always the same. A real service uses
     // `Limiter::new(["3/s", "10000/d"])?`.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
     let store = MemoryStore::with_clock(clock.clone(), 1_000_000);
@@ -29,7 +30,7 @@ fn main() -> Result<(), LimiterError> {
     clock.advance(wait);
     println!("after {wait:?}: allowed is {}", limiter.check(&("customer", 42)).is_allowed());
 
-    // Charges without use can be reverted.
+    // If the charged units are not used after all, the charge can be reverted.
     let verdict = limiter.check_cost(&("customer", 7), 3);
     println!("left for a batch of 3: {}", verdict.decision().remaining());
     limiter.revert(verdict.decision().receipt());

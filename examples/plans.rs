@@ -22,27 +22,28 @@ use tokio::net::TcpListener;
 const POLICY: &str = "
 rules:
   - name: requests
-    per: [user|ip]                    # requests without a key are counted by address
+    per: [user|ip]                    # requests without an API key are counted by address
     limits: [5/min]                   # the free plan
     overrides:
       - { name: pro, when: { plan: pro }, limits: [100/s, 1000/min] }
       - { name: enterprise, when: { plan: enterprise }, limits: unlimited }
-  - name: exports                     # few and expensive, for all plans
+  - name: exports                     # exports are expensive: the same limit for all plans
     when: { method: POST, route: /v1/exports }
     per: [user]
-    when_missing: deny                # no exports without a key
+    when_missing: deny                # requests without an API key are denied
     limits: [2/min]
-    algorithm: sliding_log            # exact
+    algorithm: sliding_log            # exact for every window
 ";
 
-/// The authenticated user and their plan.
+/// The authenticated user, with the plan that determines the limits.
 #[derive(Clone)]
 struct User {
     name: &'static str,
     plan: &'static str,
 }
 
-/// Looks up the user of an API key. Your service would use a database.
+/// Looks up the user of the API key in the request, and adds the user to the request. Responds with 401 if the key is
+/// unknown. A real service would use a database.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = extract::api_key().extract((&request).into());
     let user = match key.as_deref() {

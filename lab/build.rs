@@ -1,4 +1,5 @@
-//! Generates the messages of Envoy's rate limit service, and a tonic service, from the proto files of the server.
+//! Generates Rust code for the messages of Envoy's rate limit service, and a tonic service for them, from the proto
+//! files of slidegate's server.
 
 use std::error::Error;
 
@@ -10,10 +11,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 #[cfg(feature = "server")]
 fn generate_messages() -> Result<(), Box<dyn Error>> {
-    const PROTO: &str = "../crates/slidegate-server/proto";
+    const PROTO_FOLDER: &str = "../crates/slidegate-server/proto";
 
-    println!("cargo:rerun-if-changed={PROTO}");
-    let files = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], [PROTO])?;
+    println!("cargo:rerun-if-changed={PROTO_FOLDER}");
+    let files = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], [PROTO_FOLDER])?;
     tonic_prost_build::configure().include_file("messages.rs").compile_fds(files)?;
     Ok(())
 }

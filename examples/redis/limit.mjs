@@ -13,8 +13,9 @@ import { readFileSync } from 'node:fs'
 import { createClient, RESP_TYPES } from 'redis'
 
 const [PREFIX, MAX, WINDOW_US] = ['slidegate:', 5, 3_600_000_000]
-// The number of an algorithm, the tick for a window of an hour (in microseconds), and the script that decides: for a
-// state with a key of its own, or for a state in a slot of a value that several limits share.
+// For each algorithm: its number in the script arguments, the time unit for a window of an hour (in microseconds), and
+// the script that decides. `single_key` keeps the counter in its own key. `single_slot` keeps it in a part of a value
+// that several limits share.
 const ALGORITHMS = { sliding_log: [1, 10, 'single_key'], sliding_window: [3, 1000, 'single_slot'] }
 
 const lua = (file) => readFileSync(new URL(`../../crates/slidegate-redis/lua/${file}.lua`, import.meta.url), 'utf8')
@@ -23,18 +24,19 @@ const escape = (text) => encodeURIComponent(text)
   .replace(/%(2F|40|2B|3A)/g, decodeURIComponent)
 const fnv1a = (text) => Buffer.from(text).reduce((hash, byte) => Math.imul(hash ^ byte, 0x01000193) >>> 0, 0x811c9dc5)
 
-// Takes one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds.
+// Requests one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds.
 async function take(connection, algorithm, client) {
   const [number, tickUs, decider] = ALGORITHMS[algorithm]
   const counter = `1h:${algorithm}:1h` // the limit's id, and its shape: algorithm and window
   // An IPv6 address is counted by its network, whose text is not escaped: {client=(2001:db8::/64)}.
   const key = `${PREFIX}default:per-client:{client=${escape(client)}}` + (decider === 'single_key' ? `:${counter}` : '')
   const argument = Buffer.alloc(61)
-  argument.writeDoubleLE(-1, 0) // Redis's clock
-  argument.set([1, number, 0], 8) // take; one hit, enforced
-  argument.writeUInt16LE(1, 11) // at the first key; no extra, and kept a second longer:
+  argument.writeDoubleLE(-1, 0) // Redis reads its own clock
+  argument.set([1, number, 0], 8) // 1: charge the unit if it fits; 0: the limit is enforced
+  argument.writeUInt16LE(1, 11) // the first key
+  // The tag, max, neither a burst nor buckets (0), and the key is kept one second longer than it is needed (1).
   for (const [nth, word] of [fnv1a(counter), MAX, 0, 1].entries()) argument.writeUInt32LE(word, 13 + 4 * nth)
-  // The window in ticks, one unit, no phase.
+  // The time unit, the window in time units, a cost of one unit, and no offset of the window edges.
   for (const [nth, double] of [tickUs, WINDOW_US / tickUs, 1, 0].entries()) argument.writeDoubleLE(double, 29 + 8 * nth)
   const text = ['base', algorithm, decider].map(lua).join('\n')
   const sha = createHash('sha1').update(text).digest('hex')

@@ -15,8 +15,9 @@ from urllib.parse import quote
 import redis
 
 PREFIX, MAX, WINDOW_US = "slidegate:", 5, 3_600_000_000
-# The number of an algorithm, the tick for a window of an hour (in microseconds), and the script that decides: for a
-# state with a key of its own, or for a state in a slot of a value that several limits share.
+# For each algorithm: its number in the script arguments, the time unit for a window of an hour (in microseconds), and
+# the script that decides. `single_key` keeps the counter in its own key. `single_slot` keeps it in a part of a value
+# that several limits share.
 ALGORITHMS = {"sliding_log": (1, 10, "single_key"), "sliding_window": (3, 1000, "single_slot")}
 LUA = Path(__file__).parents[2] / "crates/slidegate-redis/lua"
 
@@ -32,15 +33,16 @@ def fnv1a(text):
 
 
 def take(connection, algorithm, client):
-    """Takes one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds."""
+    """Requests one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds."""
     number, tick_us, decider = ALGORITHMS[algorithm]
     counter = f"1h:{algorithm}:1h"  # the limit's id, and its shape: algorithm and window
     # An IPv6 address is counted by its network, whose text is not escaped: {client=(2001:db8::/64)}.
     key = f"{PREFIX}default:per-client:{{client={quote(client, safe='/@+:')}}}"
     key += f":{counter}" if decider == "single_key" else ""
-    # -1: Redis's clock. 1: take. One hit, enforced (0), at the first key. No extra units; kept one second longer.
+    # -1: Redis reads its own clock. First 1: charge the unit if it fits. First 0: the limit is enforced. Second 1: the
+    # first key. Second 0: neither a burst nor buckets. Last 1: the key is kept one second longer than it is needed.
     head = struct.pack("<dBBBHIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, 0, 1)
-    # The window in ticks, one unit, no phase.
+    # The time unit, the window in time units, a cost of one unit, and no offset of the window edges.
     argument = head + struct.pack("<dddd", tick_us, WINDOW_US // tick_us, 1, 0)
     text, sha = script(algorithm, decider)
     try:

@@ -1,4 +1,5 @@
-//! Accuracy of the decisions of a limit, compared with an exact log of the requests that the limit itself allowed.
+//! Measures the accuracy of the decisions of a limit. The reference is an exact log, which keeps every charge that the
+//! limit itself allowed.
 
 use std::error::Error;
 use std::ops::AddAssign;
@@ -7,49 +8,51 @@ use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 
 use crate::exact_log::ExactLog;
 
-/// The start of a window of any usual length: 2026-01-01, 00:00 UTC, in microseconds.
+/// A time at which a window of any usual length starts: 2026-01-01, 00:00 UTC, in microseconds.
 pub const MIDNIGHT_US: u64 = 1_767_225_600_000_000;
 
-/// Counts of decisions and of deviations from the exact log.
+/// The numbers of decisions, and of the decisions that differ from the exact log, which keeps every charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccuracyStats {
-    /// All decisions.
+    /// The number of all decisions, allowed and denied.
     pub decisions: u64,
-    /// Allowed requests.
+    /// The number of allowed requests.
     pub allowed: u64,
-    /// Requests that were allowed although they exceeded max.
+    /// The number of requests that were allowed although they exceeded the maximum of the limit.
     pub false_allows: u64,
-    /// Requests that were denied although they fitted.
+    /// The number of requests that were denied although the exact log had enough units left for them.
     pub false_denies: u64,
-    /// Decisions within 20 % of the limit: the exact count, including the request, is between 0.8 max and 1.2 max.
+    /// The number of decisions near the limit: the exact number of units in the window, including the request, is
+    /// between 0.8 and 1.2 times the maximum of the limit.
     pub near_limit: u64,
-    /// Wrong decisions within 20 % of the limit.
+    /// The number of wrong decisions among the decisions counted in `near_limit`.
     pub near_limit_wrong: u64,
-    /// The total error of wrong decisions in units: for a false allow the units beyond max, for a false deny the units
-    /// that were still available.
+    /// The sum of the errors of all wrong decisions, in units. The error of a wrongly allowed request is the number of
+    /// units beyond the maximum. The error of a wrongly denied request is the number of units that were still
+    /// available.
     pub error_units: u64,
-    /// The maximum number of units allowed in any window.
+    /// The maximum number of units that the limit allowed in any window.
     pub max_in_window: u64,
 }
 
 impl AccuracyStats {
-    /// Returns the number of decisions that differ from the exact log.
+    /// Returns the number of wrong decisions: decisions that differ from the exact log, which keeps every charge.
     pub fn wrong(&self) -> u64 {
         self.false_allows + self.false_denies
     }
 
-    /// Returns the percentage of wrong decisions.
+    /// Returns the percentage of wrong decisions among all decisions.
     pub fn wrong_percent(&self) -> f64 {
         percent(self.wrong(), self.decisions)
     }
 
-    /// Returns the percentage of wrong decisions among the decisions within 20 % of the limit.
+    /// Returns the percentage of wrong decisions among the decisions counted in `near_limit`.
     pub fn near_limit_wrong_percent(&self) -> f64 {
         percent(self.near_limit_wrong, self.near_limit)
     }
 }
 
-/// Returns `part` as a percentage of `total`, and 0 if both are 0.
+/// Returns `part` as a percentage of `total`; 0 if `part` and `total` are 0.
 pub fn percent(part: u64, total: u64) -> f64 {
     100.0 * part as f64 / total.max(1) as f64
 }
@@ -67,7 +70,8 @@ impl AddAssign for AccuracyStats {
     }
 }
 
-/// One key of a limit on the real memory store with a manual clock, compared with an exact log.
+/// A meter that checks requests of one key with a limit on the real memory store, and compares each decision with an
+/// exact log of the allowed requests. It has a manual clock.
 pub struct AccuracyMeter {
     clock: ManualClock,
     limiter: Limiter<MemoryStore<ManualClock>>,
@@ -78,10 +82,10 @@ pub struct AccuracyMeter {
 }
 
 impl AccuracyMeter {
-    /// Creates a meter for a key without charges.
+    /// Creates a meter for a key that has no charges yet.
     ///
     /// # Errors
-    /// None: every single limit makes a valid limiter.
+    /// Never fails: one limit alone always makes a valid limiter.
     pub fn new(limit: &Limit, key: u64) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
         let limiter = Limiter::with_store([*limit], MemoryStore::with_clock(clock.clone(), 64))?;
@@ -90,7 +94,8 @@ impl AccuracyMeter {
         Ok(Self { clock, limiter, exact_log, key, max, stats: AccuracyStats::default() })
     }
 
-    /// Charges one unit at `now_us`, which must not be before the previous call. Returns whether it is allowed.
+    /// Requests one unit of the key at `now_us`, which must not be before the time of the previous call. Returns `true`
+    /// if the limit allows the request.
     pub fn check(&mut self, now_us: u64) -> bool {
         self.clock.set(Timestamp::from_micros(now_us));
         let is_allowed = self.limiter.check(&self.key).is_allowed();
@@ -116,21 +121,21 @@ impl AccuracyMeter {
         is_allowed
     }
 
-    /// Returns the units allowed in the window that ends at `now_us`.
+    /// Returns the number of units that were allowed in the window that ends at `now_us`.
     pub fn units_in_window(&mut self, now_us: u64) -> u64 {
         self.exact_log.units_in_window(now_us)
     }
 
-    /// Returns the results so far.
+    /// Returns the statistics of all decisions so far.
     pub fn stats(&self) -> AccuracyStats {
         self.stats
     }
 }
 
-/// Measures a limit with requests of one key at these times, which must be sorted.
+/// Measures the accuracy of a limit with requests of one key at the times `arrivals_us`, which must be sorted.
 ///
 /// # Errors
-/// None: every single limit makes a valid limiter.
+/// Never fails: one limit alone always makes a valid limiter.
 pub fn measure_accuracy(
     limit: &Limit,
     key: u64,
@@ -143,7 +148,8 @@ pub fn measure_accuracy(
     Ok(meter.stats())
 }
 
-/// Returns the maximum number of units in any window, as proven in `docs/ALGORITHMS.md` under *Bound*.
+/// Returns the maximum number of units that the limit can allow in any window. `docs/ALGORITHMS.md` proves this bound
+/// under *Bound*.
 pub fn proven_bound(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
@@ -154,7 +160,7 @@ pub fn proven_bound(limit: &Limit) -> u64 {
     }
 }
 
-/// Returns whether the algorithm never allows more than max in any window.
+/// Returns `true` if the algorithm never allows more units than the maximum of the limit in any window.
 pub fn is_strict(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. })
 }
@@ -168,42 +174,45 @@ mod tests {
     use super::*;
     use crate::arrivals::{PATTERNS, RELATIVE_LOADS};
 
-    const MAX: u64 = 20;
+    const LIMIT_MAX: u64 = 20;
 
-    fn limits() -> impl Iterator<Item = Limit> {
-        let quota = Quota::new(MAX, Duration::from_millis(100)).unwrap();
+    fn one_limit_per_algorithm() -> impl Iterator<Item = Limit> {
+        let quota = Quota::new(LIMIT_MAX, Duration::from_millis(100)).unwrap();
         Algorithm::ALL.into_iter().map(move |algorithm| Limit::new(quota, algorithm).unwrap())
     }
 
-    /// Returns pairs of bursts, with each combination of ten offsets of the first burst and ten gaps to the second.
-    fn bursts() -> Vec<u64> {
+    /// Returns the sorted request times of 100 pairs of bursts, one pair for each combination of ten offsets of the
+    /// first burst and ten gaps before the second burst. Each burst has as many requests as the limit allows.
+    fn burst_pair_times() -> Vec<u64> {
         let offsets = (0..100).map(|nth| (nth % 10, nth / 10));
         let pair = |nth: usize, (first, gap): (u64, u64)| {
             let first = MIDNIGHT_US + 300_000 * nth as u64 + 10_000 * first + 9_999;
             [first, first + 10_000 * gap + 9_999]
         };
         let times_us = offsets.enumerate().flat_map(|(nth, offset)| pair(nth, offset));
-        times_us.flat_map(|at_us| std::iter::repeat_n(at_us, MAX as usize)).collect()
+        times_us.flat_map(|at_us| std::iter::repeat_n(at_us, LIMIT_MAX as usize)).collect()
     }
 
     #[test]
     fn allowed_units_stay_within_proven_bound() {
-        let mut traffic: Vec<Vec<u64>> = vec![bursts()];
+        let mut traffic: Vec<Vec<u64>> = vec![burst_pair_times()];
         for (pattern, load) in PATTERNS.iter().flat_map(|p| RELATIVE_LOADS.map(|load| (p, load))) {
-            traffic.push(pattern.arrivals(100_000, load * MAX as f64, 40, 7));
+            traffic.push(pattern.arrivals(100_000, load * LIMIT_MAX as f64, 40, 7));
         }
-        for limit in limits() {
+        for limit in one_limit_per_algorithm() {
             let mut total = AccuracyStats::default();
             for arrivals in &traffic {
                 total += measure_accuracy(&limit, 7, arrivals).unwrap();
             }
             assert!(total.max_in_window <= proven_bound(&limit), "{limit}: {total:?}");
             assert!(
-                total.max_in_window >= MAX && total.allowed < total.decisions,
+                total.max_in_window >= LIMIT_MAX && total.allowed < total.decisions,
                 "{limit}: {total:?}"
             );
             match is_strict(limit.algorithm()) {
-                true => assert_eq!((total.false_allows, total.max_in_window), (0, MAX), "{limit}"),
+                true => {
+                    assert_eq!((total.false_allows, total.max_in_window), (0, LIMIT_MAX), "{limit}")
+                }
                 false => assert!(total.false_allows > 0, "{limit}: {total:?}"),
             }
             if limit.algorithm() == Algorithm::SlidingLog {
@@ -214,7 +223,7 @@ mod tests {
 
     #[test]
     fn near_limit_spans_twenty_percent_around_max() {
-        let limit = limits().next().unwrap();
+        let limit = one_limit_per_algorithm().next().unwrap();
         let times_us = vec![MIDNIGHT_US; 30];
         let stats = measure_accuracy(&limit, 1, &times_us).unwrap();
         // Near the limit are the 16th to the 20th, which are allowed, and ten more, each of which would be the 21st.
@@ -226,13 +235,13 @@ mod tests {
 
     #[test]
     fn error_units_count_excess_and_unused_units() {
-        let quota = Quota::new(MAX, Duration::from_millis(100)).unwrap();
+        let quota = Quota::new(LIMIT_MAX, Duration::from_millis(100)).unwrap();
         let aligned = Algorithm::FixedWindow { align: slidegate::Align::Clock };
-        let twenty = |at_us| vec![MIDNIGHT_US + at_us; MAX as usize];
+        let twenty = |at_us| vec![MIDNIGHT_US + at_us; LIMIT_MAX as usize];
         let fixed = Limit::new(quota, aligned).unwrap();
         let stats =
             measure_accuracy(&fixed, 1, &[twenty(99_999), twenty(100_000)].concat()).unwrap();
-        let expected = (20, 0, (1..=MAX).sum::<u64>());
+        let expected = (20, 0, (1..=LIMIT_MAX).sum::<u64>());
         assert_eq!((stats.false_allows, stats.false_denies, stats.error_units), expected);
         let window = Limit::new(quota, Algorithm::SlidingWindow).unwrap();
         // At the second burst the first one has left the window but still has half of its weight: ten requests of the

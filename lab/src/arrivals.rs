@@ -1,30 +1,31 @@
-//! Synthetic arrival times of the requests of one key. They are seeded, so every run has the same.
+//! Generates the arrival times of the requests of one key, for benchmarks. The random numbers are seeded, so every run
+//! has the same times.
 
 use fastrand::Rng;
 
 use crate::accuracy::MIDNIGHT_US;
 
-/// Average request rates, relative to the rate that the limit allows.
+/// Average request rates of the synthetic arrivals, relative to the rate that the limit allows.
 pub const RELATIVE_LOADS: [f64; 4] = [0.8, 1.0, 1.5, 2.0];
 
 /// A random or regular pattern of request times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivalPattern {
-    /// Constant intervals.
+    /// Requests at constant intervals.
     Even,
     /// Independent requests at random times: a Poisson process.
     Poisson,
-    /// Bursts at four times the average rate, and pauses without requests. Their lengths are random: a quarter of a
-    /// window for bursts and three quarters for pauses, on average.
+    /// Bursts at four times the average rate, separated by pauses without requests. The lengths are random: on average,
+    /// a burst lasts a quarter of a window, and a pause lasts three quarters of a window.
     Bursts,
 }
 
-/// All patterns.
+/// All arrival patterns, in the order of the report.
 pub const PATTERNS: [ArrivalPattern; 3] =
     [ArrivalPattern::Even, ArrivalPattern::Poisson, ArrivalPattern::Bursts];
 
 impl ArrivalPattern {
-    /// Returns the name shown in tables.
+    /// Returns the name of the pattern in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Even => "constant rate",
@@ -33,47 +34,47 @@ impl ArrivalPattern {
         }
     }
 
-    /// Returns sorted request times over `windows` windows, on average `rate` in each. The seed determines the position
-    /// of the start within a window.
+    /// Returns sorted request times in microseconds. They cover `windows` windows, with `rate` requests in each window
+    /// on average. The seed also determines at which position in a window the first request can arrive.
     pub fn arrivals(self, window_us: u64, rate: f64, windows: u64, seed: u64) -> Vec<u64> {
         let mut rng = Rng::with_seed(seed);
         let start_us = MIDNIGHT_US + rng.u64(0..window_us);
         let (window, length) = (window_us as f64, (window_us * windows) as f64);
         let mut times_us = match self {
-            Self::Even => evenly_spaced(window / rate, length),
-            Self::Poisson => poisson(window / rate, length, &mut rng),
-            Self::Bursts => bursts(window, rate, length, &mut rng),
+            Self::Even => evenly_spaced_times(window / rate, length),
+            Self::Poisson => poisson_times(window / rate, length, &mut rng),
+            Self::Bursts => burst_times(window, rate, length, &mut rng),
         };
         times_us.iter_mut().for_each(|time_us| *time_us += start_us);
         times_us
     }
 }
 
-fn evenly_spaced(step: f64, length: f64) -> Vec<u64> {
+fn evenly_spaced_times(step: f64, length: f64) -> Vec<u64> {
     (0..(length / step) as u64).map(|nth| (nth as f64 * step) as u64).collect()
 }
 
-fn poisson(mean: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
-    let (mut now, mut times_us) = (exponential(mean, rng), Vec::new());
+fn poisson_times(mean: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
+    let (mut now, mut times_us) = (sample_exponential(mean, rng), Vec::new());
     while now < length {
         times_us.push(now as u64);
-        now += exponential(mean, rng);
+        now += sample_exponential(mean, rng);
     }
     times_us
 }
 
-fn bursts(window: f64, rate: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
+fn burst_times(window: f64, rate: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
     let (mut now, mut times_us) = (0.0, Vec::new());
     while now < length {
-        let burst_length = exponential(window / 4.0, rng);
-        let burst = poisson(window / (4.0 * rate), burst_length, rng);
+        let burst_length = sample_exponential(window / 4.0, rng);
+        let burst = poisson_times(window / (4.0 * rate), burst_length, rng);
         times_us.extend(burst.iter().map(|after| now as u64 + after));
-        now += burst_length + exponential(0.75 * window, rng);
+        now += burst_length + sample_exponential(0.75 * window, rng);
     }
     times_us
 }
 
-fn exponential(mean: f64, rng: &mut Rng) -> f64 {
+fn sample_exponential(mean: f64, rng: &mut Rng) -> f64 {
     // The argument is in (0, 1].
     -mean * (1.0 - rng.f64()).ln()
 }
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_keep_order_rate_and_seed() {
+    fn arrivals_are_sorted_reproducible_and_match_rate() {
         for pattern in PATTERNS {
             let times_us = pattern.arrivals(1_000_000, 50.0, 2_000, 3);
             assert!(times_us.is_sorted(), "{pattern:?}");

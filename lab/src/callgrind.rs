@@ -1,16 +1,17 @@
-//! Counts instructions by running the current program under valgrind.
+//! Counts the instructions of a function by running the current program under valgrind's tool callgrind.
 
 use std::env;
 use std::error::Error;
 use std::io;
 use std::process::Command;
 
-/// Runs the current program with these arguments and returns the number of instructions within a function.
+/// Runs the current program with these arguments under callgrind. Returns the number of instructions that are executed
+/// within the function named `function`.
 ///
-/// The function is found by its name and must not be inlined.
+/// Callgrind finds the function by its name, so the function must not be inlined.
 ///
 /// # Errors
-/// If valgrind is missing or fails, if the program fails, or if nothing is counted.
+/// If valgrind is not installed or fails, if the program fails, or if callgrind counts no instructions.
 pub fn measure_instructions(function: &str, arguments: &[&str]) -> Result<u64, Box<dyn Error>> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
@@ -27,14 +28,15 @@ pub fn measure_instructions(function: &str, arguments: &[&str]) -> Result<u64, B
     if !output.status.success() {
         return Err(format!("{case}: {}\n{report}", output.status).into());
     }
-    match parse_total(&report) {
+    match parse_instruction_count(&report) {
         Some(total) if total > 0 => Ok(total),
         _ => Err(format!("{case}: callgrind counted no instructions\n{report}").into()),
     }
 }
 
-/// Parses the total from the end of callgrind's report: `==1234== Collected : 5678`.
-fn parse_total(report: &str) -> Option<u64> {
+/// Parses the number of instructions in callgrind's report, in the line `==1234== Collected : 5678`. Returns `None` if
+/// the report has no such line.
+fn parse_instruction_count(report: &str) -> Option<u64> {
     let (_, total) = report.lines().find_map(|line| line.split_once("Collected :"))?;
     total.trim().parse().ok()
 }
@@ -42,9 +44,9 @@ fn parse_total(report: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn total_is_parsed_from_report() {
+    fn instruction_count_is_parsed_from_report() {
         let report = "==12== Events    : Ir\n==12== Collected : 5678\n==12== \n";
-        assert_eq!(super::parse_total(report), Some(5678));
-        assert_eq!(super::parse_total("==12== "), None);
+        assert_eq!(super::parse_instruction_count(report), Some(5678));
+        assert_eq!(super::parse_instruction_count("==12== "), None);
     }
 }

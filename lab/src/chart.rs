@@ -1,4 +1,4 @@
-//! Line and bar charts as SVG.
+//! Draws line charts and bar charts as SVG.
 
 use std::error::Error;
 
@@ -6,11 +6,11 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-/// A line of a chart.
+/// A line of a line chart.
 pub struct Series {
-    /// The name in the legend.
+    /// The name of the line in the legend.
     pub name: String,
-    /// Points from left to right.
+    /// The points of the line as (x, y), from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -24,7 +24,7 @@ pub struct LineChart<'a> {
     pub y_label: &'a str,
     /// Whether the x axis is logarithmic.
     pub is_log_x: bool,
-    /// The lines, with at least one point in total.
+    /// The lines of the chart. At least one of them must have a point.
     pub lines: &'a [Series],
 }
 
@@ -36,14 +36,15 @@ pub struct Bar {
     pub value: f64,
     /// The label at the end of the bar.
     pub label: String,
-    /// Whether the bar has a color, as slidegate's bars do, instead of gray.
+    /// Whether the bar is blue, as the bars of slidegate are. Other bars are gray.
     pub is_highlighted: bool,
 }
 
 type SvgResult = Result<String, Box<dyn Error>>;
 
-/// The palette of Okabe and Ito, whose colors are distinguishable in print and with color blindness.
-const COLORS: [RGBColor; 8] = [
+/// The colors of lines and bars: the palette of Okabe and Ito. These colors can be distinguished in print and by people
+/// with color blindness.
+const CHART_COLORS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -58,7 +59,8 @@ const CHART_SIZE: (u32, u32) = (760, 380);
 
 const FONT_FAMILY: &str = "sans-serif";
 
-/// The fonts, with their nominal sizes; the size in pixels is about four fifths of that.
+/// The font of chart titles: the family and the nominal size. The size in pixels is about four fifths of the nominal
+/// size.
 const TITLE_FONT: (&str, i32) = (FONT_FAMILY, 19);
 
 const LABEL_FONT: (&str, i32) = (FONT_FAMILY, 16);
@@ -66,21 +68,22 @@ const LABEL_FONT: (&str, i32) = (FONT_FAMILY, 16);
 const SMALL_FONT: (&str, i32) = (FONT_FAMILY, 15);
 
 /// The approximate width of a character of [`LABEL_FONT`], in pixels.
-const CHAR_WIDTH: i32 = 7;
+const CHAR_WIDTH_PX: i32 = 7;
 
 impl LineChart<'_> {
-    /// Draws the chart.
+    /// Draws the line chart as SVG.
     ///
     /// # Errors
-    /// If there is no point to draw.
+    /// If no line has a point.
     pub fn draw(&self) -> SvgResult {
         self.draw_lines(None)
     }
 
-    /// Draws the chart with a dashed line at one height, and with `name` for it in the legend.
+    /// Draws the line chart as SVG, with a dashed horizontal line at the y value `height`. The legend shows the dashed
+    /// line as `name`.
     ///
     /// # Errors
-    /// If there is no point to draw.
+    /// If no line has a point.
     pub fn draw_with_reference_line(&self, height: f64, name: &str) -> SvgResult {
         self.draw_lines(Some((height, name)))
     }
@@ -114,7 +117,7 @@ impl LineChart<'_> {
             let area = SVGBackend::with_string(&mut svg, CHART_SIZE).into_drawing_area();
             area.fill(&WHITE)?;
             let legend_bottom =
-                draw_title_and_legend(&area, self.title, &self.legend(reference_line))?;
+                draw_title_and_legend(&area, self.title, &self.legend_entries(reference_line))?;
             let (_, body) = area.split_vertically(legend_bottom);
             let mut chart = ChartBuilder::on(&body)
                 .margin(12)
@@ -134,7 +137,7 @@ impl LineChart<'_> {
                 .y_label_formatter(&|y| format_axis_value(*y))
                 .draw()?;
             // In reverse order, so that the first line is on top.
-            let colored: Vec<_> = self.lines.iter().zip(COLORS.iter().cycle()).collect();
+            let colored: Vec<_> = self.lines.iter().zip(CHART_COLORS.iter().cycle()).collect();
             for (line, color) in colored.into_iter().rev() {
                 let points = line.points.iter().copied();
                 chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
@@ -150,12 +153,12 @@ impl LineChart<'_> {
         Ok(svg)
     }
 
-    /// Returns the entries of the legend; none for a single line.
-    fn legend(&self, reference_line: ReferenceLine) -> Vec<LegendEntry> {
+    /// Returns the entries of the legend. A chart with a single line and no reference line has no entries.
+    fn legend_entries(&self, reference_line: ReferenceLine) -> Vec<LegendEntry> {
         if self.lines.len() == 1 && reference_line.is_none() {
             return Vec::new();
         }
-        let colors = COLORS.iter().cycle().copied();
+        let colors = CHART_COLORS.iter().cycle().copied();
         let lines = self.lines.iter().zip(colors);
         let mut all: Vec<_> = lines
             .map(|(line, color)| LegendEntry {
@@ -173,12 +176,12 @@ impl LineChart<'_> {
     }
 }
 
-/// A dashed line at a height, and its name.
+/// An optional dashed horizontal line: its y value, and its name in the legend.
 type ReferenceLine<'a> = Option<(f64, &'a str)>;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type ChartArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// An entry of the legend, with its symbol.
+/// An entry of the legend: a name, and a symbol in the color of its line or bar.
 struct LegendEntry {
     name: String,
     color: RGBColor,
@@ -191,17 +194,17 @@ enum LegendSymbol {
     Bar,
 }
 
-/// Draws the title and the legend above the chart, so that the legend covers nothing. Returns the y coordinate of
-/// the end of the legend.
+/// Draws the title and the legend above the chart, so that the legend covers no part of the chart. Returns the y
+/// coordinate of the lower end of the legend, in pixels.
 fn draw_title_and_legend(
-    area: &Area<'_>,
+    area: &ChartArea<'_>,
     title: &str,
     legend: &[LegendEntry],
 ) -> Result<i32, Box<dyn Error>> {
     area.draw(&Text::new(title.to_owned(), (14, 12), TITLE_FONT))?;
     let (mut x, mut y) = (14, 40);
     for LegendEntry { name, color, symbol } in legend {
-        let width = 24 + CHAR_WIDTH * name.chars().count() as i32;
+        let width = 24 + CHAR_WIDTH_PX * name.chars().count() as i32;
         if x > 14 && x + width > CHART_SIZE.0 as i32 - 14 {
             (x, y) = (14, y + 18);
         }
@@ -223,19 +226,19 @@ fn draw_title_and_legend(
     Ok(if legend.is_empty() { 34 } else { y + 20 })
 }
 
-/// Draws a horizontal bar chart.
+/// Draws a horizontal bar chart as SVG.
 ///
 /// # Errors
-/// If there are no bars.
+/// If the chart has no bars.
 pub fn bar_chart(title: &str, bars: &[Bar]) -> SvgResult {
     draw_bars(title, bars, &[], "")
 }
 
-/// Draws a horizontal bar chart with a mark across each bar, at the value in `marks`. The legend calls the marks
-/// `marks_label`.
+/// Draws a horizontal bar chart as SVG, with one mark for each bar. The mark crosses the bar at the value with the same
+/// index in `marks`. The legend shows the marks as `marks_label`.
 ///
 /// # Errors
-/// If there are no bars.
+/// If the chart has no bars.
 pub fn bar_chart_with_marks(
     title: &str,
     bars: &[Bar],
@@ -248,12 +251,15 @@ pub fn bar_chart_with_marks(
 fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> SvgResult {
     let values = bars.iter().map(|bar| bar.value).chain(marks.iter().copied());
     let max_value = values.reduce(f64::max).ok_or("a chart without values")?;
-    let left = label_width(bars.iter().map(|bar| bar.name.as_str()));
-    let labels = label_width(bars.iter().map(|bar| bar.label.as_str()));
+    let left = label_width_px(bars.iter().map(|bar| bar.name.as_str()));
+    let labels = label_width_px(bars.iter().map(|bar| bar.label.as_str()));
     let width = f64::from(CHART_SIZE.0 as i32 - left - labels);
     let end = |value: f64| left + (width * value / max_value.max(1e-9)) as i32;
-    let symbol =
-        LegendEntry { name: marks_label.to_owned(), color: COLORS[1], symbol: LegendSymbol::Line };
+    let symbol = LegendEntry {
+        name: marks_label.to_owned(),
+        color: CHART_COLORS[1],
+        symbol: LegendSymbol::Line,
+    };
     let legend = if marks.is_empty() { Vec::new() } else { vec![symbol] };
     let head = if marks.is_empty() { 42 } else { 64 };
     let mut svg = String::new();
@@ -264,12 +270,12 @@ fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> Svg
         draw_title_and_legend(&area, title, &legend)?;
         for (nth, bar) in bars.iter().enumerate() {
             let (top, right) = (head as i32 + 30 * nth as i32, end(bar.value));
-            let color = if bar.is_highlighted { COLORS[0] } else { RGBColor(170, 170, 170) };
+            let color = if bar.is_highlighted { CHART_COLORS[0] } else { RGBColor(170, 170, 170) };
             area.draw(&Rectangle::new([(left, top), (right, top + 20)], color.filled()))?;
             area.draw(&Text::new(bar.name.clone(), (14, top + 4), LABEL_FONT))?;
             let marked = marks.get(nth).map(|mark| end(*mark));
             if let Some(x) = marked {
-                let style = COLORS[1].stroke_width(3);
+                let style = CHART_COLORS[1].stroke_width(3);
                 area.draw(&PathElement::new([(x, top - 3), (x, top + 23)], style))?;
             }
             let after = right.max(marked.unwrap_or(0)) + 8;
@@ -280,35 +286,37 @@ fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> Svg
     Ok(svg)
 }
 
-/// A group of bars.
+/// A group of bars in a bar chart.
 pub struct BarGroup {
     /// The name at the left of the group.
     pub name: String,
-    /// The lengths of the bars, each with the label at its end.
+    /// The length of each bar, with the label at the end of the bar.
     pub bars: Vec<(f64, String)>,
 }
 
-/// Draws a horizontal bar chart with groups. The legend has an entry for each bar of a group, in order.
+/// Draws a horizontal bar chart with groups of bars as SVG. The entries of `legend` name the bars of each group, in
+/// order.
 ///
 /// # Errors
-/// If there are no bars.
+/// If the chart has no bars.
 pub fn grouped_bar_chart(title: &str, legend: &[&str], groups: &[BarGroup]) -> SvgResult {
-    const BAR: i32 = 15;
+    const BAR_HEIGHT_PX: i32 = 15;
     let bars = || groups.iter().flat_map(|group| &group.bars);
     let max_value = bars().map(|bar| bar.0).reduce(f64::max).ok_or("a chart without values")?;
-    let left = label_width(groups.iter().map(|group| group.name.as_str()));
+    let left = label_width_px(groups.iter().map(|group| group.name.as_str()));
     let width =
-        f64::from(CHART_SIZE.0 as i32 - left - label_width(bars().map(|bar| bar.1.as_str())));
+        f64::from(CHART_SIZE.0 as i32 - left - label_width_px(bars().map(|bar| bar.1.as_str())));
     let legend: Vec<LegendEntry> = legend
         .iter()
-        .zip(COLORS.iter().cycle())
+        .zip(CHART_COLORS.iter().cycle())
         .map(|(name, color)| LegendEntry {
             name: (*name).to_owned(),
             color: *color,
             symbol: LegendSymbol::Bar,
         })
         .collect();
-    let height = 76 + groups.iter().map(|group| 14 + BAR * group.bars.len() as i32).sum::<i32>();
+    let height =
+        76 + groups.iter().map(|group| 14 + BAR_HEIGHT_PX * group.bars.len() as i32).sum::<i32>();
     let mut svg = String::new();
     {
         let area =
@@ -316,14 +324,14 @@ pub fn grouped_bar_chart(title: &str, legend: &[&str], groups: &[BarGroup]) -> S
         area.fill(&WHITE)?;
         let mut top = draw_title_and_legend(&area, title, &legend)? + 8;
         for group in groups {
-            let middle = top + BAR * group.bars.len() as i32 / 2 - 6;
+            let middle = top + BAR_HEIGHT_PX * group.bars.len() as i32 / 2 - 6;
             area.draw(&Text::new(group.name.clone(), (14, middle), LABEL_FONT))?;
-            for ((value, label), color) in group.bars.iter().zip(COLORS.iter().cycle()) {
+            for ((value, label), color) in group.bars.iter().zip(CHART_COLORS.iter().cycle()) {
                 let end = left + (width * value / max_value.max(1e-9)) as i32;
-                let body = [(left, top), (end.max(left + 1), top + BAR - 3)];
+                let body = [(left, top), (end.max(left + 1), top + BAR_HEIGHT_PX - 3)];
                 area.draw(&Rectangle::new(body, color.filled()))?;
                 area.draw(&Text::new(label.clone(), (end + 7, top), SMALL_FONT))?;
-                top += BAR;
+                top += BAR_HEIGHT_PX;
             }
             top += 14;
         }
@@ -332,12 +340,12 @@ pub fn grouped_bar_chart(title: &str, legend: &[&str], groups: &[BarGroup]) -> S
     Ok(svg)
 }
 
-/// Returns the width in pixels of the widest text, including its margin to the bars.
-fn label_width<'a>(texts: impl Iterator<Item = &'a str>) -> i32 {
-    28 + CHAR_WIDTH * texts.map(|text| text.chars().count()).max().unwrap_or(0) as i32
+/// Returns the width of the longest text in pixels, including the margin between the text and the bars.
+fn label_width_px<'a>(texts: impl Iterator<Item = &'a str>) -> i32 {
+    28 + CHAR_WIDTH_PX * texts.map(|text| text.chars().count()).max().unwrap_or(0) as i32
 }
 
-/// Formats a number for an axis: 2500 becomes 2.5k.
+/// Formats a value for the label of an axis, with the suffix k for thousands and M for millions: 2500 becomes 2.5k.
 fn format_axis_value(value: f64) -> String {
     let (value, unit) = match value.abs() {
         size if size >= 1e6 => (value / 1e6, "M"),
@@ -353,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chart_contains_escaped_names() -> Result<(), Box<dyn Error>> {
+    fn line_chart_svg_contains_escaped_names() -> Result<(), Box<dyn Error>> {
         let line = |name: &str| Series { name: name.into(), points: vec![(1e3, 2.0), (1e6, 5.0)] };
         let lines = [line("ours"), line("Mutex<VecDeque>")];
         let all = LineChart {
@@ -372,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn legend_names_marks_and_reference_line() -> Result<(), Box<dyn Error>> {
+    fn legend_includes_marks_and_reference_line() -> Result<(), Box<dyn Error>> {
         let lines = [Series { name: "alone".into(), points: vec![(0.0, 2.0), (1.0, 5.0)] }];
         let all =
             LineChart { title: "t", x_label: "x", y_label: "y", is_log_x: false, lines: &lines };
@@ -391,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn axis_values_are_abbreviated() {
+    fn large_axis_values_are_abbreviated() {
         assert_eq!([0.0, 0.25, 2_500.0, 1e7].map(format_axis_value), ["0", "0.25", "2.5k", "10M"]);
     }
 }

@@ -1,27 +1,28 @@
-//! An exact log of the charges of one key: the reference for decisions.
+//! Keeps the time of every charge of one key, to know exactly which decisions are right.
 //!
-//! The oracle of slidegate's testkit scans all charges on every call. This log drops expired charges instead; its
-//! test compares it with the oracle.
+//! The oracle in slidegate's test kit scans all charges on every call. The log in this module drops expired charges
+//! instead. A test compares the log with the oracle.
 
 use std::collections::VecDeque;
 
-/// Counts units in the window `(now - window, now]`. Times must not decrease.
+/// A log of all charges of one key. It counts the units in the window `(now - window, now]`. The times of successive
+/// calls must not decrease.
 #[derive(Debug)]
 pub struct ExactLog {
     window_us: u64,
-    /// Times and units, oldest first.
+    /// The charges in the window, oldest first: the time in microseconds, and the units.
     charges: VecDeque<(u64, u64)>,
     units_in_window: u64,
     max_units: u64,
 }
 
 impl ExactLog {
-    /// Creates an empty log with windows of this length.
+    /// Creates an empty log for windows of `window_us` microseconds.
     pub fn new(window_us: u64) -> Self {
         Self { window_us, charges: VecDeque::new(), units_in_window: 0, max_units: 0 }
     }
 
-    /// Returns the units in the window that ends now.
+    /// Returns the number of units that were charged in the window that ends at `now_us`.
     pub fn units_in_window(&mut self, now_us: u64) -> u64 {
         while let Some(&(at_us, units)) = self.charges.front()
             && at_us.saturating_add(self.window_us) <= now_us
@@ -32,7 +33,7 @@ impl ExactLog {
         self.units_in_window
     }
 
-    /// Records units that are charged now.
+    /// Records a charge of `units` at the time `now_us`.
     pub fn charge(&mut self, now_us: u64, units: u64) {
         self.units_in_window(now_us);
         match self.charges.back_mut() {
@@ -44,7 +45,7 @@ impl ExactLog {
         self.max_units = self.max_units.max(self.units_in_window);
     }
 
-    /// Returns the maximum number of units in any window so far.
+    /// Returns the maximum number of units that were charged in any window so far.
     pub fn max_units(&self) -> u64 {
         self.max_units
     }

@@ -1,19 +1,19 @@
-//! The distribution of requests over keys.
+//! Samples the key of each request, uniformly or by Zipf's law.
 
 use std::sync::Arc;
 
-/// The distribution of requests over a number of keys.
+/// A probability distribution from which the index of the key of a request is sampled.
 #[derive(Clone)]
 pub enum KeyDistribution {
-    /// Uniform over this number of keys.
+    /// Every key is equally frequent. The value is the number of keys.
     Uniform(usize),
-    /// Zipf's law, as cumulative weights: the second key has half the weight of the first, the third a third, and so
-    /// on.
+    /// Zipf's law: the second key is half as frequent as the first key, the third key a third as frequent, and so on.
+    /// The values are cumulative weights: each entry is the sum of the weights of all keys up to this one.
     Zipf(Arc<[f64]>),
 }
 
 impl KeyDistribution {
-    /// Creates Zipf's law over `count` keys.
+    /// Creates a distribution by Zipf's law over `count` keys.
     pub fn zipf(count: usize) -> Self {
         let weights = (1..=count).scan(0.0, |sum, rank| {
             *sum += 1.0 / rank as f64;
@@ -22,7 +22,7 @@ impl KeyDistribution {
         Self::Zipf(weights.collect())
     }
 
-    /// Samples the index of a key.
+    /// Returns the index of a randomly sampled key.
     pub fn sample(&self, rng: &mut fastrand::Rng) -> usize {
         match self {
             Self::Uniform(count) => rng.usize(0..*count),

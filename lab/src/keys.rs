@@ -1,5 +1,4 @@
-//! The keys of the workload, as strings of equal length in one flat buffer or as numbers, and the order in which
-//! they are requested.
+//! Creates the keys of the benchmarks, as strings of equal length in one buffer, and sequences of sampled keys.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -9,23 +8,23 @@ use crate::key_distribution::KeyDistribution;
 /// The default length of a key, in bytes.
 pub const KEY_LEN: usize = 20;
 
-/// The number of digits at the end of a key.
+/// The number of decimal digits at the end of each key.
 const KEY_DIGITS: usize = 13;
 
-/// Writes keys, one after the other, into the same buffer.
+/// A writer that formats one key after the other in the same buffer.
 pub struct KeyWriter {
     text: String,
     prefix_len: usize,
 }
 
 impl KeyWriter {
-    /// Creates a writer of keys of `len` bytes, at least 13.
+    /// Creates a writer of keys with a length of `len` bytes. The minimum length is 13.
     pub fn new(len: usize) -> Self {
         let prefix_len = len.saturating_sub(KEY_DIGITS);
         Self { text: format!("{:t<prefix_len$}", "tenant:"), prefix_len }
     }
 
-    /// Writes the `nth` key and returns it.
+    /// Formats the key with the number `nth` in the buffer and returns the key.
     pub fn write(&mut self, nth: usize) -> &str {
         self.text.truncate(self.prefix_len);
         // Writing into a string cannot fail.
@@ -34,14 +33,14 @@ impl KeyWriter {
     }
 }
 
-/// Keys in contiguous memory, so that reading a key costs every limiter the same single cache line.
+/// Keys in contiguous memory. Reading a key therefore costs every compared limiter the same: one cache line.
 pub struct Keys {
     text: String,
     count: usize,
 }
 
 impl Keys {
-    /// Creates the first `count` keys.
+    /// Creates the keys with the numbers from 0 to `count - 1`.
     pub fn new(count: usize) -> Self {
         let mut writer = KeyWriter::new(KEY_LEN);
         let mut text = String::with_capacity(count * KEY_LEN);
@@ -54,18 +53,18 @@ impl Keys {
         self.count
     }
 
-    /// Returns the `nth` key.
+    /// Returns the key with the number `nth`.
     #[inline]
     pub fn get(&self, nth: usize) -> &str {
         &self.text[nth * KEY_LEN..(nth + 1) * KEY_LEN]
     }
 
-    /// Returns a range of the keys, each with its number.
+    /// Returns the keys with the numbers in `range`, each as (number, key).
     pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &str)> {
         range.map(|nth| (nth, self.get(nth)))
     }
 
-    /// Samples `count` keys uniformly. The same seed returns the same keys.
+    /// Samples `count` keys uniformly and returns each as (number, key). The same seed always returns the same keys.
     pub fn sample_uniform(&self, seed: u64, count: usize) -> impl Iterator<Item = (usize, &str)> {
         let mut rng = fastrand::Rng::with_seed(seed);
         (0..count).map(move |_| {
@@ -75,14 +74,15 @@ impl Keys {
     }
 }
 
-/// A precomputed sequence of keys: sampling by Zipf's law takes as long as a decision.
+/// A sequence of keys that is sampled before a measurement, because sampling by Zipf's law takes as long as a decision.
 pub struct KeySequence<'k> {
     keys: &'k Keys,
     indices: Vec<u32>,
 }
 
 impl<'k> KeySequence<'k> {
-    /// Samples a sequence of `length` keys. Frequent keys are not adjacent in memory.
+    /// Samples a sequence of `length` keys. The order of the keys is shuffled first, so that frequent keys are not
+    /// adjacent in memory.
     pub fn new(keys: &'k Keys, distribution: &KeyDistribution, length: usize) -> Self {
         let mut rng = fastrand::Rng::with_seed(1);
         let mut permutation: Vec<u32> = (0..keys.count as u32).collect();
@@ -91,7 +91,7 @@ impl<'k> KeySequence<'k> {
         Self { keys, indices }
     }
 
-    /// Returns `count` keys, each with its number, from a position that depends on the seed.
+    /// Returns `count` keys of the sequence, each as (number, key). The seed determines the start position.
     pub fn iter(&self, seed: u64, count: usize) -> KeyIter<'_> {
         let begin = fastrand::Rng::with_seed(seed).usize(0..self.indices.len());
         let (before, from) = self.indices.split_at(begin);
@@ -99,7 +99,7 @@ impl<'k> KeySequence<'k> {
     }
 }
 
-/// An iterator over keys of a [`KeySequence`], each with its number.
+/// An iterator over keys of a [`KeySequence`], each as (number, key).
 pub struct KeyIter<'c> {
     keys: &'c Keys,
     indices:

@@ -1,7 +1,8 @@
 //! Workloads, competing limiters, measurements and report building for the benchmarks in `src/bin`.
 //!
-//! Each part of the report is a program `bench_*`. Its sections add text, tables, charts and target results to one
-//! [`ReportPart`](part::ReportPart). The program `bench` runs all parts and writes `docs/BENCHMARKS.md`.
+//! Each part of the benchmark report is measured by a program `bench_*`. The sections of a program add text, tables,
+//! charts and target results to one [`ReportPart`](part::ReportPart). The program `bench` runs all these programs and
+//! writes `docs/BENCHMARKS.md`.
 
 pub mod accuracy;
 pub mod arrivals;

@@ -1,4 +1,5 @@
-//! The in-memory limiters to compare: slidegate, governor, and a bare sharded map.
+//! The in-memory limiters that the benchmarks compare: slidegate, governor, and a sharded map of counts without any
+//! rate limiting.
 
 use std::borrow::Borrow;
 use std::error::Error;
@@ -15,25 +16,26 @@ use slidegate::Limiter;
 
 use crate::keys::KeyIter;
 
-/// Units per key and window.
+/// The maximum number of units per key and window of each compared limiter.
 pub const MAX: u32 = 1000;
 
-/// The window, so long that no units become available during a benchmark.
-const WINDOW: Duration = Duration::from_secs(7 * 86_400);
+/// The length of the window of each compared limiter: so long that no units become available again during a benchmark.
+const LIMIT_WINDOW: Duration = Duration::from_secs(7 * 86_400);
 
-/// A limiter with a limit of 1000 units per key and week.
+/// A compared limiter, which allows 1000 units per key and week.
 pub trait BenchLimiter: Sync {
-    /// Returns the name shown in tables.
+    /// Returns the name of the limiter in tables.
     fn name(&self) -> &'static str;
 
-    /// Charges `units` to a key. Returns whether they fit.
+    /// Charges `units` to a key. Returns `true` if the charge is allowed. The key is given as its number `nth` and as a
+    /// string.
     fn charge(&self, nth: usize, key: &str, units: u32) -> bool;
 
-    /// Charges one unit to each key. Returns the number of denials.
+    /// Charges one unit to each key. Returns the number of denied charges.
     fn count_denied(&self, keys: KeyIter<'_>) -> usize;
 }
 
-/// The type of the keys.
+/// The type of the keys that a limiter counts by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// Strings of 20 bytes.
@@ -42,22 +44,22 @@ pub enum KeyKind {
     Number,
 }
 
-/// A limiter of slidegate.
+/// The limiter of slidegate, with keys of one type.
 pub struct SlidegateLimiter {
     limiter: Limiter,
     kind: KeyKind,
 }
 
 impl SlidegateLimiter {
-    /// Creates a limiter with an empty store.
+    /// Creates a limiter without charges.
     ///
     /// # Errors
-    /// None: the limit is valid.
+    /// Never fails: the limit is valid.
     pub fn new(kind: KeyKind) -> Result<Self, Box<dyn Error>> {
         Ok(Self { limiter: Limiter::new([format!("{MAX}/w").as_str()])?, kind })
     }
 
-    /// Charges one unit to each text key, in batches of `batch_size` keys. Returns the number of denials.
+    /// Charges one unit to each key as a string, in batches of `batch_size` keys. Returns the number of denied charges.
     pub fn count_denied_batched(&self, mut keys: KeyIter<'_>, batch_size: usize) -> usize {
         let mut batch = Vec::with_capacity(batch_size);
         let mut denied = 0;
@@ -98,19 +100,19 @@ impl BenchLimiter for SlidegateLimiter {
     }
 }
 
-/// The keyed limiter of governor, on a DashMap.
+/// The keyed limiter of the crate governor, with its state in a `DashMap`.
 pub struct GovernorLimiter<K: Hash + Eq + Clone, S: BuildHasher + Clone> {
     name: &'static str,
     limiter: RateLimiter<K, DashMapStateStore<K, S>, DefaultClock>,
 }
 
 impl<K: Hash + Eq + Clone, S: BuildHasher + Clone + Default> GovernorLimiter<K, S> {
-    /// Creates a limiter with an empty map that hashes with `S`.
+    /// Creates a limiter without charges, whose map hashes with `S`. `name` is the name of the limiter in tables.
     ///
     /// # Errors
-    /// None: the quota is valid.
+    /// Never fails: the quota is valid.
     pub fn new(name: &'static str) -> Result<Self, Box<dyn Error>> {
-        let quota = Quota::with_period(WINDOW / MAX).ok_or("the period is zero")?;
+        let quota = Quota::with_period(LIMIT_WINDOW / MAX).ok_or("the period is zero")?;
         let quota = quota.allow_burst(NonZeroU32::new(MAX).ok_or("the burst is zero")?);
         Ok(Self { name, limiter: RateLimiter::dashmap_with_hasher(quota, S::default()) })
     }
@@ -123,8 +125,8 @@ impl<K: Hash + Eq + Clone, S: BuildHasher + Clone> GovernorLimiter<K, S> {
     }
 }
 
-/// The limiter takes a `&String`, so each key is copied into one reused string: reading a key costs the same single
-/// cache line as for the other limiters.
+/// Governor with string keys. Its API takes a `&String`, so each key is copied into one reused string. Reading a key
+/// then costs one cache line, as for the other limiters.
 impl<S: BuildHasher + Clone + Send + Sync> BenchLimiter for GovernorLimiter<String, S> {
     fn name(&self) -> &'static str {
         self.name
@@ -159,54 +161,55 @@ impl<S: BuildHasher + Clone + Send + Sync> BenchLimiter for GovernorLimiter<u64,
     }
 }
 
-/// Shards of a [`BareMap`].
-const SHARDS: usize = 64;
+/// The number of shards of a [`BareMap`].
+const SHARD_COUNT: usize = 64;
 
-/// The minimum work of an in-memory limiter: 64 locked maps from key to count.
+/// A sharded map from key to count: 64 locked maps. It shows the minimum work of an in-memory limiter, since it only
+/// counts and never denies.
 ///
-/// The maps are of the type `HashTable`, on which `hashbrown::HashMap` is built, so that one hash selects both shard
-/// and slot.
+/// The shards are of the type `HashTable`, on which `hashbrown::HashMap` is built. So the key is hashed once, and the
+/// hash selects both the shard and the slot.
 pub struct BareMap<K> {
     name: &'static str,
     hasher: foldhash::fast::RandomState,
-    shards: [Shard<K>; SHARDS],
+    shards: [AlignedShard<K>; SHARD_COUNT],
 }
 
-/// A lock that is aligned, so that two locks never share a cache line.
+/// A locked shard. The alignment ensures that the locks of two shards are never in the same cache line.
 #[repr(align(128))]
-struct Shard<K>(Mutex<HashTable<(K, u64)>>);
+struct AlignedShard<K>(Mutex<HashTable<(K, u64)>>);
 
 impl<K: Hash> BareMap<K> {
-    /// Creates an empty map.
+    /// Creates an empty map. `name` is the name of the map in tables.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
             hasher: foldhash::fast::RandomState::default(),
-            shards: std::array::from_fn(|_| Shard(Mutex::new(HashTable::new()))),
+            shards: std::array::from_fn(|_| AlignedShard(Mutex::new(HashTable::new()))),
         }
     }
 
-    fn insert(&self, key: K, count: u64) {
+    fn insert_count(&self, key: K, count: u64) {
         let hash = self.hasher.hash_one(&key);
-        let mut shard = self.shard(hash).lock();
+        let mut shard = self.shard_for_hash(hash).lock();
         shard.insert_unique(hash, (key, count), |(key, _)| self.hasher.hash_one(key));
     }
 
     #[inline]
-    fn increment<Q: Hash + Eq + ?Sized>(&self, key: &Q)
+    fn increment_count<Q: Hash + Eq + ?Sized>(&self, key: &Q)
     where
         K: Borrow<Q>,
     {
         let hash = self.hasher.hash_one(key);
-        let mut shard = self.shard(hash).lock();
+        let mut shard = self.shard_for_hash(hash).lock();
         if let Some((_, count)) = shard.find_mut(hash, |(known, _)| known.borrow() == key) {
             *count += 1;
         }
     }
 
-    fn shard(&self, hash: u64) -> &Mutex<HashTable<(K, u64)>> {
+    fn shard_for_hash(&self, hash: u64) -> &Mutex<HashTable<(K, u64)>> {
         // The table itself uses the lowest and the highest bits.
-        &self.shards[(hash >> 40) as usize % SHARDS].0
+        &self.shards[(hash >> 40) as usize % SHARD_COUNT].0
     }
 }
 
@@ -216,12 +219,12 @@ impl BenchLimiter for BareMap<u64> {
     }
 
     fn charge(&self, nth: usize, _: &str, units: u32) -> bool {
-        self.insert(nth as u64, u64::from(units));
+        self.insert_count(nth as u64, u64::from(units));
         true
     }
 
     fn count_denied(&self, keys: KeyIter<'_>) -> usize {
-        keys.for_each(|(nth, _)| self.increment(&(nth as u64)));
+        keys.for_each(|(nth, _)| self.increment_count(&(nth as u64)));
         0
     }
 }
@@ -232,12 +235,12 @@ impl BenchLimiter for BareMap<Box<str>> {
     }
 
     fn charge(&self, _: usize, key: &str, units: u32) -> bool {
-        self.insert(key.into(), u64::from(units));
+        self.insert_count(key.into(), u64::from(units));
         true
     }
 
     fn count_denied(&self, keys: KeyIter<'_>) -> usize {
-        keys.for_each(|(_, key)| self.increment(key));
+        keys.for_each(|(_, key)| self.increment_count(key));
         0
     }
 }

@@ -1,4 +1,5 @@
-//! Exact logs to compare: slidegate's packed ring, and a queue of timestamps behind a lock.
+//! The exact logs that a benchmark compares: slidegate's log, and a queue of timestamps behind a lock. An exact log
+//! keeps the time of every charge.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -8,28 +9,30 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp};
 
-/// The maximum number of charges of a key in a window.
+/// The maximum number of charges per key and window in the compared logs.
 pub const MAX: usize = 100;
 
-/// The time between decisions. Each key then receives twice as many requests as its limit allows, so about half of
-/// the requests are denied.
+/// The time between two decisions, in microseconds. At this rate each key receives twice as many requests as its limit
+/// allows, so about half of the requests are denied.
 pub const STEP_US: u64 = 1;
 
-/// Returns the window length for this number of keys.
+/// Returns the window length in microseconds for this number of keys.
 const fn window_us(keys: usize) -> u64 {
     2 * STEP_US * (keys * MAX) as u64
 }
 
-/// An exact log that allows 100 charges per key and window, used by one thread.
+/// A compared exact log, which keeps the time of every charge and allows 100 charges per key and window. One thread
+/// uses it.
 pub trait LogContender {
-    /// Returns the name shown in tables.
+    /// Returns the name of the log in tables.
     fn name(&self) -> &'static str;
 
-    /// Charges one unit to a key if it fits. Returns whether it was charged.
+    /// Charges one unit to a key if the limit allows it. Returns `true` if the unit was charged.
     fn try_charge(&self, key: u64, now_us: u64) -> bool;
 }
 
-/// Fills all keys with charges spread evenly over one window. Returns the time of the last charge.
+/// Charges every key up to its limit. The charges are spread evenly over one window. Returns the time of the last
+/// charge in microseconds.
 pub fn fill_all_keys(log: &dyn LogContender, keys: usize) -> u64 {
     let mut now_us = window_us(keys);
     for _ in 0..MAX {
@@ -41,7 +44,7 @@ pub fn fill_all_keys(log: &dyn LogContender, keys: usize) -> u64 {
     now_us
 }
 
-/// The log of slidegate's `sliding_log` algorithm.
+/// Slidegate's exact log: a limiter with the algorithm `sliding_log` and a manual clock.
 pub struct SlidegateLog {
     clock: ManualClock,
     limiter: Limiter<MemoryStore<ManualClock>>,
@@ -51,7 +54,7 @@ impl SlidegateLog {
     /// Creates an empty log for this number of keys.
     ///
     /// # Errors
-    /// None: the limit is valid.
+    /// Never fails: the limit is valid.
     pub fn new(keys: usize) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
         let quota = Quota::new(MAX as u64, Duration::from_micros(window_us(keys)))?;
@@ -72,7 +75,8 @@ impl LogContender for SlidegateLog {
     }
 }
 
-/// The obvious implementation: a map of locked queues. It hashes with foldhash, as slidegate does.
+/// The obvious implementation of an exact log: a map from key to a locked queue of timestamps. The map hashes with
+/// foldhash, as slidegate does.
 pub struct QueueLog {
     queues: DashMap<u64, Mutex<VecDeque<u64>>, foldhash::fast::RandomState>,
     window_us: u64,
@@ -93,13 +97,15 @@ impl LogContender for QueueLog {
     fn try_charge(&self, key: u64, now_us: u64) -> bool {
         let expired_us = now_us.saturating_sub(self.window_us);
         match self.queues.get(&key) {
-            Some(queue) => try_push(&mut queue.lock(), expired_us, now_us),
-            None => try_push(self.queues.entry(key).or_default().get_mut(), expired_us, now_us),
+            Some(queue) => push_if_below_max(&mut queue.lock(), expired_us, now_us),
+            None => {
+                push_if_below_max(self.queues.entry(key).or_default().get_mut(), expired_us, now_us)
+            }
         }
     }
 }
 
-fn try_push(queue: &mut VecDeque<u64>, expired_us: u64, now_us: u64) -> bool {
+fn push_if_below_max(queue: &mut VecDeque<u64>, expired_us: u64, now_us: u64) -> bool {
     while queue.front().is_some_and(|oldest| *oldest <= expired_us) {
         queue.pop_front();
     }

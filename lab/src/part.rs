@@ -1,4 +1,5 @@
-//! A part of the report with the results of one benchmark program, and the command line of all benchmark programs.
+//! Collects the results of one benchmark program as a part of the report, and parses the command line that all
+//! benchmark programs share.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -11,21 +12,21 @@ use crate::progress::StepProgress;
 use crate::table::MarkdownTable;
 use crate::targets::{BenchTarget, TargetResults};
 
-/// The results of a benchmark program so far.
+/// The results of one benchmark program, to which each section of the program adds.
 #[derive(Default, Serialize, Deserialize)]
 pub struct ReportPart {
-    /// The sections in Markdown.
+    /// The text of all sections so far, in Markdown.
     pub text: String,
-    /// The target results.
+    /// The measurements of targets, which meet or miss them.
     pub targets: TargetResults,
-    /// The charts.
+    /// The charts of all sections so far.
     pub charts: Vec<Chart>,
-    /// The progress bar.
+    /// The progress bar of the program.
     #[serde(skip)]
     pub progress: StepProgress,
 }
 
-/// A chart of a report part.
+/// A chart of a report part, as an SVG file.
 #[derive(Serialize, Deserialize)]
 pub struct Chart {
     /// The file name without the extension.
@@ -34,12 +35,12 @@ pub struct Chart {
     pub svg: String,
 }
 
-/// The extent of the measurements.
+/// The effort of a benchmark run: a full report or a quick check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// The extent of the published report.
+    /// The number of rounds and decisions of the published report.
     Full,
-    /// A quick check that everything works, with approximate results.
+    /// A quick check that all measurements work, with approximate results.
     Quick,
 }
 
@@ -47,7 +48,7 @@ pub enum Effort {
 pub type SectionFn = fn(Effort, &mut ReportPart) -> Result<(), Box<dyn Error>>;
 
 impl Effort {
-    /// Returns one of two values, by the effort.
+    /// Returns `full` or `quick`, depending on the effort.
     pub fn pick<T>(self, full: T, quick: T) -> T {
         match self {
             Self::Full => full,
@@ -55,39 +56,40 @@ impl Effort {
         }
     }
 
-    /// Returns the number of rounds for a median.
+    /// Returns the number of rounds of which a measurement takes the median.
     pub fn rounds(self) -> usize {
         self.pick(7, 3)
     }
 }
 
 impl ReportPart {
-    /// Adds Markdown: a paragraph, a heading, or a table.
+    /// Adds a paragraph, a heading or a table in Markdown to the part.
     pub fn add_text(&mut self, text: impl Display) {
         self.text += text.to_string().trim();
         self.text += "\n\n";
     }
 
-    /// Adds a table.
+    /// Adds a table to the part.
     pub fn add_table(&mut self, table: &MarkdownTable) {
         self.add_text(table);
     }
 
-    /// Adds a chart with an alternative text.
+    /// Adds a chart to the part. `name` is its file name without the extension, and `alt_text` is the text for readers
+    /// that cannot see the chart.
     pub fn add_chart(&mut self, name: &str, alt_text: &str, svg: String) {
         self.add_text(format!("![{alt_text}]({CHART_FOLDER}/{name}.svg)"));
         self.charts.push(Chart { name: name.to_owned(), svg });
     }
 
-    /// Compares a measurement with a target. The worst of several measurements counts.
+    /// Compares a measurement with a target. If a target has several measurements, the worst one counts.
     pub fn record_target(&mut self, target: &BenchTarget, measured: f64) {
         self.targets.record(target, measured);
     }
 
-    /// Writes the charts into the chart folder next to the document.
+    /// Writes the charts as SVG files into the chart folder, which is in the same folder as `document`.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// If the folder or a file cannot be written.
     pub fn write_charts(&self, document: &Path) -> std::io::Result<()> {
         let folder = document.with_file_name(CHART_FOLDER);
         fs::create_dir_all(&folder)?;
@@ -98,16 +100,18 @@ impl ReportPart {
     }
 }
 
-/// The folder of the charts, next to the document.
+/// The name of the folder of the charts. It is in the same folder as the report.
 const CHART_FOLDER: &str = "benchmarks";
 
-/// The flag that prints a part as JSON, for the report, instead of Markdown.
+/// The flag with which a benchmark program prints its results as JSON for the program `bench`, instead of Markdown for
+/// people.
 pub const REPORT_FLAG: &str = "--for-the-report";
 
-/// Runs a benchmark program: measures all sections, or the sections named in the arguments, and prints the results.
+/// Runs a benchmark program. Measures the sections named on the command line, or all sections if none is named, and
+/// prints the results.
 ///
 /// # Errors
-/// If an argument is neither a section nor `--quick`, or a section fails.
+/// If an argument is neither the name of a section nor a known flag, or if a section fails.
 pub fn main(sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn Error>> {
     let (mut effort, mut is_for_report, mut selected) = (Effort::Full, false, Vec::new());
     for arg in env::args().skip(1) {
@@ -115,7 +119,7 @@ pub fn main(sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn Error>> {
             Some((_, section)) => selected.push(*section),
             None if arg == "--quick" => effort = Effort::Quick,
             None if arg == REPORT_FLAG => is_for_report = true,
-            None => return Err(usage(sections).into()),
+            None => return Err(usage_message(sections).into()),
         }
     }
     if selected.is_empty() {
@@ -138,7 +142,7 @@ pub fn main(sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn usage(sections: &[(&str, SectionFn)]) -> String {
+fn usage_message(sections: &[(&str, SectionFn)]) -> String {
     let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
     format!("unknown argument; valid are --quick and {}", names.join(", "))
 }

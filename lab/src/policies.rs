@@ -1,26 +1,27 @@
-//! Policies with many similar rules, and requests of which each matches exactly one of the rules.
+//! Generates policies with many similar rules, and requests that each match exactly one of the rules.
 
 use std::error::Error;
 
 use slidegate::{Clock, Descriptor, Gate, MemoryStore, Policy, Request, Ruling, SystemClock};
 
-/// The number of requests: a multiple of both 1,000 rules and 3 rules, so that all rules match equally often.
+/// The number of requests of a workload. It is a multiple of both 1,000 and 3, the numbers of rules in the benchmarks,
+/// so that all rules match equally often.
 pub const REQUESTS: usize = 3_000;
 
-/// A family of similar rules, and of requests that match them.
+/// A generator of similar rules, and of requests that match them. It defines by which attributes the rules differ.
 #[derive(Clone, Copy)]
 pub struct PolicyShape {
-    /// The name shown in tables.
+    /// The name of the shape in tables.
     pub name: &'static str,
-    /// Returns the fields of the `nth` rule, except its name and limits.
+    /// A function that returns the YAML fields of the rule with this number, except `name` and `limits`.
     rule_fields: fn(usize) -> String,
-    /// Returns the route template of the `nth` rule, if the rules are for routes.
+    /// A function that returns the route template of the rule with this number; `None` if the rules do not use routes.
     route_template: Option<fn(usize) -> String>,
-    /// Returns the attributes of a request that matches the `nth` rule.
+    /// A function that returns the attributes, as (name, value), of a request that matches the rule with this number.
     request_attributes: fn(usize) -> Vec<(String, String)>,
 }
 
-/// Shapes whose matching rules are found with a few index lookups.
+/// Shapes for which the policy finds the matching rules with a few index lookups, instead of evaluating every rule.
 pub const SHAPES: [PolicyShape; 8] = [
     PolicyShape {
         name: "route templates",
@@ -31,13 +32,13 @@ pub const SHAPES: [PolicyShape; 8] = [
     PolicyShape {
         name: "tenant and method",
         rule_fields: |nth| {
-            let (tenant, method) = (nth / 4, METHODS[nth % 4]);
+            let (tenant, method) = (nth / 4, HTTP_METHODS[nth % 4]);
             format!("when: {{ tenant: t{tenant}, method: {method} }}, per: [client]")
         },
         route_template: None,
         request_attributes: |nth| {
             let tenant = ("tenant".to_owned(), format!("t{}", nth / 4));
-            vec![tenant, ("method".to_owned(), METHODS[nth % 4].to_owned())]
+            vec![tenant, ("method".to_owned(), HTTP_METHODS[nth % 4].to_owned())]
         },
     },
     PolicyShape {
@@ -58,17 +59,17 @@ pub const SHAPES: [PolicyShape; 8] = [
     },
     PolicyShape {
         name: "networks of one length",
-        rule_fields: |nth| format!("when: {{ ip: {}/24 }}, per: [client]", network(nth, 8)),
+        rule_fields: |nth| format!("when: {{ ip: {}/24 }}, per: [client]", network_address(nth, 8)),
         route_template: None,
-        request_attributes: |nth| single_attribute("ip", network(nth, 8)),
+        request_attributes: |nth| single_attribute("ip", network_address(nth, 8)),
     },
     PolicyShape {
         name: "networks of 10 lengths",
         rule_fields: |nth| {
-            format!("when: {{ ip: {}/{} }}, per: [client]", network(nth, 10), 22 + nth % 10)
+            format!("when: {{ ip: {}/{} }}, per: [client]", network_address(nth, 10), 22 + nth % 10)
         },
         route_template: None,
-        request_attributes: |nth| single_attribute("ip", network(nth, 10)),
+        request_attributes: |nth| single_attribute("ip", network_address(nth, 10)),
     },
     PolicyShape {
         name: "own attribute in `per` for each rule",
@@ -87,7 +88,8 @@ pub const SHAPES: [PolicyShape; 8] = [
     },
 ];
 
-/// Rules that differ only in globs with a leading star: no index helps, so every rule is evaluated.
+/// A shape whose rules differ only in globs with a leading star. No index supports such globs, so every rule is
+/// evaluated.
 pub const LEADING_STAR_GLOBS: PolicyShape = PolicyShape {
     name: "globs with a leading star",
     rule_fields: |nth| format!("when: {{ path: '*/r{nth}' }}, per: [client]"),
@@ -95,19 +97,19 @@ pub const LEADING_STAR_GLOBS: PolicyShape = PolicyShape {
     request_attributes: |nth| single_attribute("path", format!("/v1/users/r{nth}")),
 };
 
-const METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
+const HTTP_METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
 
 fn single_attribute(name: &str, value: String) -> Vec<(String, String)> {
     vec![(name.to_owned(), value)]
 }
 
-/// Returns the `nth` network with this number of host bits.
-fn network(nth: usize, bits: u32) -> String {
+/// Returns the first IPv4 address of the network with the number `nth`. All networks have `bits` host bits.
+fn network_address(nth: usize, bits: u32) -> String {
     std::net::Ipv4Addr::from_bits((10 << 24) + ((nth as u32) << bits)).to_string()
 }
 
 impl PolicyShape {
-    /// Returns the text of a policy with this number of rules.
+    /// Returns the YAML text of a policy with this number of rules.
     pub fn policy(&self, rules: usize) -> String {
         let rule_fields = self.rule_fields;
         let routes = self.route_template.map_or_else(String::new, |route_template| {
@@ -120,8 +122,9 @@ impl PolicyShape {
         format!("{routes}rules:\n{}", rules.collect::<String>())
     }
 
-    /// Returns the attributes of a request that matches the rule, as many as proxies usually send.
-    fn request(&self, rule: usize, client: usize) -> Vec<(String, String)> {
+    /// Returns the attributes of a request that matches the rule with the number `rule`. The request has as many
+    /// attributes as proxies usually send.
+    fn new_request_attributes(&self, rule: usize, client: usize) -> Vec<(String, String)> {
         let mut attributes = (self.request_attributes)(rule);
         let client = format!("client-{client:06}");
         for (name, value) in
@@ -135,27 +138,27 @@ impl PolicyShape {
     }
 }
 
-/// A gate, and requests of which each matches one rule and has its own key.
+/// A gate (a policy and a store) with the requests to check. Each request matches exactly one rule and has its own key.
 pub struct Workload<C: Clock> {
     gate: Gate<MemoryStore<C>>,
     requests: Vec<Vec<(String, String)>>,
 }
 
 impl Workload<SystemClock> {
-    /// Creates a workload with this number of rules and a default store.
+    /// Creates a workload with this number of rules and a default memory store.
     ///
     /// # Errors
-    /// If the policy of the shape is invalid, or a request does not match exactly one rule.
+    /// If the generated policy is invalid, or if a request does not match exactly one rule.
     pub fn new(shape: PolicyShape, rules: usize) -> Result<Self, Box<dyn Error>> {
         Self::with_store(shape, rules, MemoryStore::new())
     }
 }
 
 impl<C: Clock> Workload<C> {
-    /// Creates a workload with this store.
+    /// Creates a workload with this number of rules and this memory store.
     ///
     /// # Errors
-    /// If the policy of the shape is invalid, or a request does not match exactly one rule.
+    /// If the generated policy is invalid, or if a request does not match exactly one rule.
     pub fn with_store(
         shape: PolicyShape,
         rules: usize,
@@ -163,11 +166,12 @@ impl<C: Clock> Workload<C> {
     ) -> Result<Self, Box<dyn Error>> {
         let gate = Gate::new(Policy::from_yaml(&shape.policy(rules))?, store);
         let mut requests: Vec<_> =
-            (0..REQUESTS).map(|nth| shape.request(nth % rules, nth)).collect();
+            (0..REQUESTS).map(|nth| shape.new_request_attributes(nth % rules, nth)).collect();
         // In an order that the branch predictor cannot learn.
         fastrand::Rng::with_seed(1).shuffle(&mut requests);
         let workload = Self { gate, requests };
-        let rules_of = |nth| workload.gate.policy().apply(&workload.request(nth)).matches().count();
+        let rules_of =
+            |nth| workload.gate.policy().apply(&workload.nth_request(nth)).matches().count();
         match (0..REQUESTS).find(|&nth| rules_of(nth) != 1) {
             Some(nth) => Err(format!("{}: {:?}", shape.name, workload.requests[nth]).into()),
             None => Ok(workload),
@@ -175,19 +179,19 @@ impl<C: Clock> Workload<C> {
     }
 
     #[inline]
-    fn request(&self, nth: usize) -> Request<'_> {
+    fn nth_request(&self, nth: usize) -> Request<'_> {
         let attributes = self.requests[nth % REQUESTS].iter();
         let attributes = attributes.map(|(name, value)| (name.as_str(), value.as_str()));
         Request::new("default", Descriptor::new(attributes))
     }
 
-    /// Checks the `nth` request.
+    /// Checks the request with the number `nth`. Numbers beyond the last request start again at the first request.
     #[inline]
     pub fn check(&self, nth: usize) -> Ruling {
-        self.gate.check_now(&self.request(nth))
+        self.gate.check_now(&self.nth_request(nth))
     }
 
-    /// Checks `decisions` requests, one after the other. Returns the number of denials.
+    /// Checks `decisions` requests, one after the other. Returns the number of denied requests.
     pub fn count_denied(&self, decisions: usize) -> usize {
         (0..decisions).filter(|&nth| !self.check(nth).decision().is_allowed()).count()
     }

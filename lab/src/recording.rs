@@ -1,15 +1,15 @@
-//! Recorded arrivals: the number of requests in each second.
+//! Reads recordings of real traffic: the number of requests in each second.
 //!
-//! Each line is the number of requests in one second. `N*SECONDS` means N requests in each of SECONDS seconds, mostly
-//! `0*SECONDS`. Empty lines and lines that begin with `#` are ignored.
+//! Each line of a recording is the number of requests in one second. `N*SECONDS` is short for SECONDS lines with the
+//! number N, mostly used as `0*SECONDS`. Empty lines and lines that begin with `#` are ignored.
 
 use std::path::Path;
 use std::{env, fs, io};
 
 use fastrand::Rng;
 
-/// Microseconds in a second.
-const SECOND_US: u64 = 1_000_000;
+/// The number of microseconds in a second.
+const US_PER_SECOND: u64 = 1_000_000;
 
 /// The maximum length of a recording in seconds: ten million, about four months.
 const MAX_SECONDS: u64 = 10_000_000;
@@ -18,38 +18,42 @@ const MAX_SECONDS: u64 = 10_000_000;
 const MAX_REQUESTS: u64 = 10_000_000;
 
 /// The maximum size of a recording file, in bytes.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// The recording in this repository; a comment at its top names the source.
+/// The text of the default recording, in this repository. A comment at the top of the file names the source of the
+/// data.
 const DEFAULT_RECORDING: &str = include_str!("../data/arrivals.txt");
 
-/// The environment variable with the path of another recording.
-const RECORDING_VARIABLE: &str = "ARRIVALS";
+/// The environment variable with the path of the recording to use instead of the default recording.
+const RECORDING_PATH_VARIABLE: &str = "ARRIVALS";
 
-/// The number of requests in each second.
+/// A recording of traffic: the number of requests in each second.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Recording {
-    /// Runs of seconds with equal numbers of requests.
-    runs: Vec<CountRun>,
+    /// Successive periods, in each of which every second has the same number of requests.
+    periods: Vec<ConstantRatePeriod>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CountRun {
+struct ConstantRatePeriod {
     requests_per_second: u64,
     seconds: u64,
 }
 
 impl Recording {
-    /// Reads the recording named by the environment variable `ARRIVALS`, or else the one in this repository. Returns
-    /// the recording and its name.
+    /// Reads the recording from the path in the environment variable `ARRIVALS`, or the default recording if the
+    /// variable is not set or empty. Returns the recording and its name.
     ///
     /// # Errors
     /// If the file cannot be read, is larger than 64 MiB, or contains an invalid line.
     pub fn from_env() -> io::Result<(Self, String)> {
-        let (text, name) = match env::var_os(RECORDING_VARIABLE).filter(|name| !name.is_empty()) {
-            Some(path) => (read_recording(path.as_ref())?, Path::new(&path).display().to_string()),
-            None => (DEFAULT_RECORDING.to_owned(), "lab/data/arrivals.txt".to_owned()),
-        };
+        let (text, name) =
+            match env::var_os(RECORDING_PATH_VARIABLE).filter(|name| !name.is_empty()) {
+                Some(path) => {
+                    (read_recording_file(path.as_ref())?, Path::new(&path).display().to_string())
+                }
+                None => (DEFAULT_RECORDING.to_owned(), "lab/data/arrivals.txt".to_owned()),
+            };
         match Self::parse(&text) {
             Ok(recording) => Ok((recording, name)),
             Err(problem) => Err(io::Error::other(format!("{name}: {problem}"))),
@@ -59,17 +63,17 @@ impl Recording {
     /// Parses the text of a recording.
     ///
     /// # Errors
-    /// The number of the first invalid line and the problem; or that the recording has no requests.
+    /// The line number of the first invalid line with the problem, or a message that the recording has no requests.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut recording = Self { runs: Vec::new() };
+        let mut recording = Self { periods: Vec::new() };
         for (nth, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let run =
-                CountRun::parse(line).map_err(|problem| format!("line {}: {problem}", nth + 1))?;
-            recording.runs.push(run);
+            let run = ConstantRatePeriod::parse(line)
+                .map_err(|problem| format!("line {}: {problem}", nth + 1))?;
+            recording.periods.push(run);
             if recording.seconds() > MAX_SECONDS || recording.requests() > MAX_REQUESTS {
                 let max = format!("{MAX_SECONDS} seconds and {MAX_REQUESTS} requests");
                 return Err(format!("line {}: a recording has at most {max}", nth + 1));
@@ -81,57 +85,60 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Returns the length in seconds.
+    /// Returns the length of the recording in seconds.
     pub fn seconds(&self) -> u64 {
-        self.runs.iter().map(|run| run.seconds).sum()
+        self.periods.iter().map(|run| run.seconds).sum()
     }
 
-    /// Returns the number of requests.
+    /// Returns the number of requests in the whole recording.
     pub fn requests(&self) -> u64 {
-        self.runs.iter().map(|run| run.requests_per_second * run.seconds).sum()
+        self.periods.iter().map(|run| run.requests_per_second * run.seconds).sum()
     }
 
-    /// Returns the recording with each idle period shortened by its whole minutes.
+    /// Returns the recording with shorter idle periods: each period without requests loses its whole minutes and keeps
+    /// the remaining seconds.
     pub fn without_idle_minutes(&self) -> Self {
-        let shorter = |run: &CountRun| match run.requests_per_second {
-            0 => CountRun { seconds: run.seconds % 60, ..*run },
+        let shorter = |run: &ConstantRatePeriod| match run.requests_per_second {
+            0 => ConstantRatePeriod { seconds: run.seconds % 60, ..*run },
             _ => *run,
         };
-        Self { runs: self.runs.iter().map(shorter).collect() }
+        Self { periods: self.periods.iter().map(shorter).collect() }
     }
 
     /// Returns the recording repeated `times` times.
     pub fn repeated(&self, times: usize) -> Self {
-        Self { runs: self.runs.repeat(times) }
+        Self { periods: self.periods.repeat(times) }
     }
 
-    /// Returns the sorted request times, in microseconds from the start. The seed determines the position of each
-    /// request within its second.
+    /// Returns the sorted arrival times of all requests, in microseconds from the start of the recording. The seed
+    /// determines the position of each request within its second.
     pub fn arrivals(&self, seed: u64) -> Vec<u64> {
         let mut rng = Rng::with_seed(seed);
         let (mut at, mut second_us) = (Vec::with_capacity(self.requests() as usize), 0);
-        for run in &self.runs {
+        for run in &self.periods {
             if run.requests_per_second == 0 {
-                second_us += run.seconds * SECOND_US;
+                second_us += run.seconds * US_PER_SECOND;
                 continue;
             }
             for _ in 0..run.seconds {
                 let first = at.len();
-                at.extend((0..run.requests_per_second).map(|_| second_us + rng.u64(0..SECOND_US)));
+                at.extend(
+                    (0..run.requests_per_second).map(|_| second_us + rng.u64(0..US_PER_SECOND)),
+                );
                 at[first..].sort_unstable();
-                second_us += SECOND_US;
+                second_us += US_PER_SECOND;
             }
         }
         at
     }
 }
 
-impl CountRun {
+impl ConstantRatePeriod {
     fn parse(line: &str) -> Result<Self, String> {
         let (requests_per_second, seconds) = line.split_once('*').unwrap_or((line, "1"));
         let run = Self {
-            requests_per_second: parse_number(requests_per_second, MAX_REQUESTS)?,
-            seconds: parse_number(seconds, MAX_SECONDS)?,
+            requests_per_second: parse_number_up_to(requests_per_second, MAX_REQUESTS)?,
+            seconds: parse_number_up_to(seconds, MAX_SECONDS)?,
         };
         match run.seconds {
             0 => Err(format!("`{line}` has zero seconds")),
@@ -140,7 +147,7 @@ impl CountRun {
     }
 }
 
-fn parse_number(text: &str, max: u64) -> Result<u64, String> {
+fn parse_number_up_to(text: &str, max: u64) -> Result<u64, String> {
     let number = text.trim().parse().ok().filter(|number| *number <= max);
     number.ok_or_else(|| {
         let shown: String = text.chars().take(40).collect();
@@ -148,10 +155,10 @@ fn parse_number(text: &str, max: u64) -> Result<u64, String> {
     })
 }
 
-fn read_recording(path: &Path) -> io::Result<String> {
+fn read_recording_file(path: &Path) -> io::Result<String> {
     let with_path = |error: io::Error| io::Error::other(format!("{}: {error}", path.display()));
-    if fs::metadata(path).map_err(with_path)?.len() > MAX_BYTES {
-        return Err(with_path(io::Error::other(format!("larger than {MAX_BYTES} bytes"))));
+    if fs::metadata(path).map_err(with_path)?.len() > MAX_FILE_BYTES {
+        return Err(with_path(io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes"))));
     }
     fs::read_to_string(path).map_err(with_path)
 }
@@ -161,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_errors_have_line_numbers() {
+    fn recording_parse_errors_contain_line_number() {
         for (text, error) in [
             ("1\n\n# two\nthree", "line 4: `three` is not a whole number up to 10000000"),
             ("1\n-2", "line 2: `-2` is not a whole number up to 10000000"),
@@ -179,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn requests_arrive_within_their_second() {
+    fn recorded_requests_arrive_within_their_second() {
         let recording = Recording::parse("# a head\n2\n\n0*70\n1*2\n").unwrap();
         assert_eq!((recording.seconds(), recording.requests()), (73, 4));
         let seconds = |recording: &Recording| -> Vec<u64> {
             let at = recording.arrivals(1);
             assert!(at.is_sorted());
-            at.iter().map(|at| at / SECOND_US).collect()
+            at.iter().map(|at| at / US_PER_SECOND).collect()
         };
         assert_eq!(seconds(&recording), [0, 0, 71, 72]);
         let shorter = recording.without_idle_minutes();
@@ -194,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn default_recording_matches_its_description() {
+    fn default_recording_has_documented_size() {
         let recording = Recording::parse(DEFAULT_RECORDING).unwrap();
         assert_eq!(recording.requests(), 10_000);
         // One minute of each of 84 hours.

@@ -1,4 +1,4 @@
-//! Memory measurements: the resident memory of this process, and child processes to measure in.
+//! Measures the resident memory of this process, and runs child processes for separate measurements.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 /// Returns the resident memory of this process, in bytes.
 ///
 /// # Errors
-/// If `/proc` does not provide it.
+/// If `/proc` does not provide the resident memory.
 pub fn resident_bytes() -> Result<usize, Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -14,7 +14,7 @@ pub fn resident_bytes() -> Result<usize, Box<dyn Error>> {
     Ok(kilobytes.ok_or("/proc/self/status has no VmRSS in kB")?.parse::<usize>()? * 1024)
 }
 
-/// Returns the growth of the resident memory in bytes while `build` creates a value.
+/// Returns the number of bytes by which the resident memory of this process grows while `build` creates a value.
 ///
 /// # Errors
 /// If `/proc` does not provide the resident memory, or `build` fails.
@@ -28,7 +28,8 @@ pub fn measure_growth<T>(
     Ok(after.saturating_sub(before))
 }
 
-/// Runs this program in a child process with these arguments. Returns the number that the child prints.
+/// Runs the current program with these arguments in a child process. Returns the number that the child prints on
+/// standard output.
 ///
 /// # Errors
 /// If the child cannot be started, fails, or does not print a number.

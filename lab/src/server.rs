@@ -1,4 +1,4 @@
-//! Server processes started by a benchmark.
+//! Starts and stops the server processes of a benchmark.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -9,33 +9,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
-/// Clock ticks per second, the unit of times in `/proc`. It is always 100 on Linux.
-const TICKS_PER_SECOND: f64 = 100.0;
+/// The number of clock ticks per second. Times in `/proc` are in clock ticks. The number is always 100 on Linux.
+const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
 /// The maximum number of connection attempts to a starting server.
-const MAX_PROBES: usize = 200;
+const MAX_CONNECT_ATTEMPTS: usize = 200;
 
 /// The time between connection attempts to a starting server.
-const PROBE_INTERVAL: Duration = Duration::from_millis(50);
+const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A server process. It is stopped when dropped.
+/// A server process of a benchmark. The process is stopped when this value is dropped.
 pub struct ServerProcess {
     child: Child,
     _file: Option<TempFile>,
     address: SocketAddr,
 }
 
-/// A file that is removed when dropped.
+/// A temporary file, which is removed when this value is dropped.
 pub struct TempFile(PathBuf);
 
 impl TempFile {
-    /// Creates a file with this content.
+    /// Creates a temporary file with this content.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn new(content: &[u8]) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_FILE_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_FILE_NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("bench-{}-{nth}", std::process::id()));
         fs::write(&path, content)?;
         Ok(Self(path))
@@ -55,10 +55,12 @@ impl Drop for TempFile {
 }
 
 impl ServerProcess {
-    /// Starts a program with a file of this content, and waits until it logs `address_prefix` and its address.
+    /// Starts the program that `command` returns, and waits until the program logs the address on which it listens.
+    /// `command` receives the path of a file with `content`. In the log, `address_prefix` is the text before the
+    /// address.
     ///
     /// # Errors
-    /// If the program cannot be started, or exits before it listens.
+    /// If the program cannot be started, or exits before it logs its address.
     pub fn start(
         content: &[u8],
         address_prefix: &str,
@@ -72,17 +74,18 @@ impl ServerProcess {
             .spawn()
             .map_err(|error| format!("{}: {error}; build it first", program.display()))?;
         let mut log = BufReader::new(child.stderr.take().ok_or("no log")?);
-        let address = read_address(&mut log, address_prefix);
+        let address = read_listen_address(&mut log, address_prefix);
         // Drains the log, so that the server never blocks on a full pipe.
         thread::spawn(move || io::copy(&mut log, &mut io::sink()));
         Ok(Self { child, _file: Some(file), address: address? })
     }
 
-    /// Starts a program that does not log its address. The program receives an address of this machine with a free
-    /// port, and counts as started when it accepts connections. Its standard output is discarded.
+    /// Starts a program that does not log its address, and waits until it accepts connections. `command` receives a
+    /// local address with a free port, on which the program must listen. The standard output of the program is
+    /// discarded.
     ///
     /// # Errors
-    /// If the program cannot be started, or does not listen within ten seconds.
+    /// If the program cannot be started, or does not accept connections within ten seconds.
     pub fn start_on_free_port(
         command: impl FnOnce(SocketAddr) -> Command,
     ) -> Result<Self, Box<dyn Error>> {
@@ -96,19 +99,20 @@ impl ServerProcess {
             .map_err(|error| format!("{}: {error}; install it first", program.display()))?;
         // Owned from here on, so that the process is stopped in all cases.
         let server = Self { child, _file: None, address };
-        for _ in 0..MAX_PROBES {
+        for _ in 0..MAX_CONNECT_ATTEMPTS {
             if TcpStream::connect(address).is_ok() {
                 return Ok(server);
             }
-            thread::sleep(PROBE_INTERVAL);
+            thread::sleep(CONNECT_RETRY_INTERVAL);
         }
         Err(format!("{} does not listen on {address}", program.display()).into())
     }
 
-    /// Returns the command to serve a policy with the slidegate binary in the folder of this program.
+    /// Returns a command that serves the policy in the file `policy` with these flags. It runs the slidegate binary in
+    /// the folder of the current program.
     ///
     /// # Errors
-    /// If the path of this program is unknown.
+    /// If the path of the current program is unknown.
     pub fn slidegate_command(policy: &Path, flags: &[&str]) -> io::Result<Command> {
         let mut command = Command::new(env::current_exe()?.with_file_name("slidegate"));
         command.args(["serve", "--http", "127.0.0.1:0", "--policy"]).arg(policy).args(flags);
@@ -120,20 +124,20 @@ impl ServerProcess {
         self.address
     }
 
-    /// Returns the CPU time that the process has used, in seconds.
+    /// Returns the CPU time that the server process has used so far, in seconds.
     ///
     /// # Errors
-    /// If `/proc` does not provide the time.
+    /// If `/proc` does not provide the CPU time.
     pub fn cpu_seconds(&self) -> Result<f64, Box<dyn Error>> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         // The 12th and 13th field after the process name, which may contain spaces.
         let (_, fields) = stat.rsplit_once(')').ok_or("unexpected format of /proc")?;
         let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
-        Ok(ticks.sum::<Result<f64, _>>()? / TICKS_PER_SECOND)
+        Ok(ticks.sum::<Result<f64, _>>()? / CLOCK_TICKS_PER_SECOND)
     }
 }
 
-fn read_address(
+fn read_listen_address(
     log: &mut impl BufRead,
     address_prefix: &str,
 ) -> Result<SocketAddr, Box<dyn Error>> {

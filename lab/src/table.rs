@@ -1,21 +1,21 @@
-//! Tables in Markdown.
+//! Formats tables in Markdown.
 
 use std::fmt;
 
-/// A Markdown table.
+/// A Markdown table: a header and rows of cells.
 pub struct MarkdownTable {
     rows: Vec<Vec<String>>,
 }
 
 impl MarkdownTable {
-    /// Creates a table with these columns.
+    /// Creates a table without rows. `columns` are the cells of the header.
     pub fn new<T: ToString>(columns: impl IntoIterator<Item = T>) -> Self {
         let mut table = Self { rows: Vec::new() };
         table.add_row(columns);
         table
     }
 
-    /// Adds a row.
+    /// Adds a row with these cells at the end of the table.
     pub fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.rows.push(cells.into_iter().map(|cell| cell.to_string()).collect());
     }

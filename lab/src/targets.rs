@@ -1,30 +1,31 @@
-//! Performance and accuracy targets, and the measurements that meet or miss them.
+//! Defines performance and accuracy targets, and collects the measurements that meet or miss them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::table::MarkdownTable;
 
-/// A target for a measurement. Targets are constants in the file that measures them.
+/// A target for a measurement. Each target is a constant in the file that measures it.
 #[derive(Clone, Copy)]
 pub struct BenchTarget {
-    /// The measurement and its unit.
+    /// The description of the measurement, with its unit.
     pub text: &'static str,
-    /// The bound that the measurement should keep.
+    /// The lowest or highest value with which a measurement meets the target.
     pub bound: TargetBound,
-    /// The reason for missing the target, if known from a profile. It is shown only if the target is missed.
+    /// The reason for which a measurement misses the target, if a profile has shown it. The report shows the reason
+    /// only if the target is missed.
     pub limited_by: &'static str,
 }
 
-/// A lower or an upper bound.
+/// The bound of a target: a lower or an upper bound.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TargetBound {
-    /// This value or more.
+    /// The measurement must be at least this value.
     AtLeast(f64),
-    /// This value or less.
+    /// The measurement must be at most this value.
     AtMost(f64),
 }
 
-/// Results in the order of the first measurement of each target.
+/// The results of all measured targets, in the order in which the targets were first measured.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TargetResults(Vec<TargetResult>);
 
@@ -37,10 +38,10 @@ struct TargetResult {
 }
 
 impl TargetResults {
-    /// Records a measurement for a target. The worst of several measurements counts.
+    /// Records a measurement for a target. If a target has several measurements, the worst one counts.
     pub fn record(&mut self, target: &BenchTarget, measured: f64) {
         match self.0.iter_mut().find(|result| result.text == target.text) {
-            Some(result) => result.worst = result.bound.worse(result.worst, measured),
+            Some(result) => result.worst = result.bound.worse_of(result.worst, measured),
             None => self.0.push(TargetResult {
                 text: target.text.to_owned(),
                 bound: target.bound,
@@ -50,17 +51,18 @@ impl TargetResults {
         }
     }
 
-    /// Returns whether there are no measurements.
+    /// Returns `true` if no target was measured.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the number of targets that are met, and the number of all targets.
+    /// Returns the number of targets that are met, and the number of all measured targets.
     pub fn count_met(&self) -> (usize, usize) {
         (self.0.iter().filter(|result| result.is_met()).count(), self.0.len())
     }
 
-    /// Returns a table of all targets with the worst measurement and whether it meets the target.
+    /// Returns a table with a row for each target: the bound, the worst measurement, and whether the worst measurement
+    /// meets the target.
     pub fn table(&self) -> MarkdownTable {
         let mut table = MarkdownTable::new(["target", "bound", "worst measurement", "met"]);
         for result in &self.0 {
@@ -74,7 +76,8 @@ impl TargetResults {
         table
     }
 
-    /// Returns a list of the reasons for missed targets; empty if there are none.
+    /// Returns a Markdown list of the missed targets that have a known reason, with these reasons. Returns an empty
+    /// text if no reason is known or no target is missed.
     pub fn explain_misses(&self) -> String {
         let missed = self.0.iter().filter(|result| !result.is_met());
         let explained = missed.filter(|result| !result.limited_by.is_empty());
@@ -90,7 +93,8 @@ impl TargetResult {
         }
     }
 
-    /// Formats the worst measurement with enough digits to distinguish it from the bound.
+    /// Formats the worst measurement with two digits after the decimal point, or with four if two would not show the
+    /// difference to the bound.
     fn format_worst(&self) -> String {
         let (TargetBound::AtLeast(target) | TargetBound::AtMost(target)) = self.bound;
         let rounded = format!("{:.2}", self.worst);
@@ -104,7 +108,7 @@ impl TargetResult {
 }
 
 impl TargetBound {
-    fn worse(self, first: f64, second: f64) -> f64 {
+    fn worse_of(self, first: f64, second: f64) -> f64 {
         match self {
             Self::AtLeast(_) => first.min(second),
             Self::AtMost(_) => first.max(second),
@@ -116,27 +120,27 @@ impl TargetBound {
 mod tests {
     use super::*;
 
-    const FAST: BenchTarget =
+    const FAST_TARGET: BenchTarget =
         BenchTarget { text: "fast", bound: TargetBound::AtLeast(2.0), limited_by: "the clock" };
 
-    const SMALL: BenchTarget =
+    const SMALL_TARGET: BenchTarget =
         BenchTarget { text: "small", bound: TargetBound::AtMost(0.65), limited_by: "" };
 
     #[test]
-    fn worst_measurement_counts() {
+    fn worst_measurement_decides_whether_target_is_met() {
         let mut targets = TargetResults::default();
         for measured in [2.5, 1.5, 3.0] {
-            targets.record(&FAST, measured);
+            targets.record(&FAST_TARGET, measured);
         }
-        targets.record(&SMALL, 0.6);
+        targets.record(&SMALL_TARGET, 0.6);
         assert_eq!(targets.count_met(), (1, 2));
         assert_eq!(targets.explain_misses(), "- **fast**: the clock\n");
     }
 
     #[test]
-    fn narrow_miss_is_distinguishable_from_bound() {
+    fn narrowly_missed_target_shows_four_decimals() {
         let mut targets = TargetResults::default();
-        targets.record(&SMALL, 0.6501);
+        targets.record(&SMALL_TARGET, 0.6501);
         assert!(targets.table().to_string().contains("| 0.6501 | **no** |"));
     }
 }

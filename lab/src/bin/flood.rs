@@ -1,5 +1,6 @@
-//! Tests the memory store with a flood of new keys: memory must not grow after the store is full, and exhausted keys
-//! must stay denied. Exits with 1 otherwise.
+//! Tests the memory store with a flood of 50 million requests with random keys. The memory of the process must not grow
+//! after the store is full, and keys without available units must stay denied. The program exits with 1 if the test
+//! fails.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -8,39 +9,40 @@ use lab::rss;
 use slidegate::{Limiter, ManualClock, MemoryStore, Timestamp};
 
 const MAX_KEYS: usize = 1_000_000;
-const DECISIONS: usize = 50_000_000;
-const PROBE_EVERY: usize = 100_000;
-const MAX: u64 = 100;
+const DECISION_COUNT: usize = 50_000_000;
+const DECISIONS_PER_PROBE: usize = 100_000;
+const UNITS_PER_MINUTE: u64 = 100;
 
-/// The number of keys that are exhausted before the flood. The random keys of the flood are different keys.
+/// The number of keys that are charged up to their limit before the flood. The flood uses other keys.
 const EXHAUSTED_KEYS: u64 = 1_000;
 
-/// The maximum size of the process at the end, relative to its size when the store became full.
-const MAX_GROWTH: f64 = 1.10;
+/// The maximum memory of the process at the end of the flood, relative to its memory at the time when the store became
+/// full.
+const MAX_MEMORY_RATIO: f64 = 1.10;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let start = quanta::Instant::now();
     // The clock does not advance, so exhausted keys stay exhausted.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let limit = format!("{MAX}/min");
+    let limit = format!("{UNITS_PER_MINUTE}/min");
     let limiter = Limiter::with_store([limit.as_str()], MemoryStore::with_clock(clock, MAX_KEYS))?;
     for key in 0..EXHAUSTED_KEYS {
-        let allowed = limiter.check_cost(&key, MAX).is_allowed();
+        let allowed = limiter.check_cost(&key, UNITS_PER_MINUTE).is_allowed();
         assert!(allowed, "a new key accepts a charge");
     }
     let mut rng = fastrand::Rng::with_seed(1);
     let mut wrongly_allowed = 0;
     let mut bytes_when_full = None;
-    for decision in 1..=DECISIONS {
+    for decision in 1..=DECISION_COUNT {
         let _ = limiter.check(&rng.u64(EXHAUSTED_KEYS..));
         if bytes_when_full.is_none() && limiter.store().evicted_keys() > 0 {
             bytes_when_full = Some(rss::resident_bytes()?);
         }
-        if decision % PROBE_EVERY == 0 {
+        if decision % DECISIONS_PER_PROBE == 0 {
             wrongly_allowed +=
                 (0..EXHAUSTED_KEYS).filter(|key| limiter.check(key).is_allowed()).count();
         }
-        if decision % (DECISIONS / 10) == 0 {
+        if decision % (DECISION_COUNT / 10) == 0 {
             eprintln!("{decision} decisions, {} keys", limiter.store().keys());
         }
     }
@@ -49,13 +51,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let growth = bytes_at_end as f64 / bytes_when_full as f64;
     let keys = limiter.store().keys();
     println!(
-        "{DECISIONS} new keys at {MAX_KEYS}: {:.1} MB when full, {:.1} MB at the end ({:+.1} %), {keys} keys, {} evicted, {wrongly_allowed} probes of exhausted keys allowed, {:.1?}",
+        "{DECISION_COUNT} new keys at {MAX_KEYS}: {:.1} MB when full, {:.1} MB at the end ({:+.1} %), {keys} keys, {} evicted, {wrongly_allowed} probes of exhausted keys allowed, {:.1?}",
         bytes_when_full as f64 / 1e6,
         bytes_at_end as f64 / 1e6,
         (growth - 1.0) * 100.0,
         limiter.store().evicted_keys(),
         start.elapsed(),
     );
-    let has_passed = growth <= MAX_GROWTH && wrongly_allowed == 0 && keys <= MAX_KEYS;
+    let has_passed = growth <= MAX_MEMORY_RATIO && wrongly_allowed == 0 && keys <= MAX_KEYS;
     Ok(if has_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

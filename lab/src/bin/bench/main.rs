@@ -1,7 +1,8 @@
 //! Runs all benchmark programs and writes one report: `make bench`.
 //!
-//! `bench [--quick] [PART...]`. A full report of all parts is written to docs/BENCHMARKS.md, a quick or partial one to
-//! target/bench/BENCHMARKS.md. Each part is a separate program in the same folder, and can also be run alone.
+//! `bench [--quick] [PART...]`. A full report with all parts is written to docs/BENCHMARKS.md. A quick report, or a
+//! report with some of the parts, is written to target/bench/BENCHMARKS.md. Each part is measured by a separate program
+//! in the same folder, which can also be run alone.
 
 mod machine;
 mod report;
@@ -17,16 +18,17 @@ use quanta::Instant;
 
 use report::{BenchReport, MeasuredPart};
 
-/// A benchmark program.
+/// A benchmark program, which measures one part of the report.
 pub struct BenchProgram {
-    /// The name after `bench_` of the program, and after `bench-` of the target in the Makefile.
+    /// The name of the program without the prefix `bench_`, which is also the name of its Makefile target without the
+    /// prefix `bench-`.
     pub name: &'static str,
-    /// The heading of its part of the report.
+    /// The heading of the part of the report that the program measures.
     pub title: &'static str,
 }
 
-/// All programs, in the order of the report.
-const PROGRAMS: [BenchProgram; 7] = [
+/// All benchmark programs, in the order of the report.
+const BENCH_PROGRAMS: [BenchProgram; 7] = [
     BenchProgram { name: "accuracy", title: "Accuracy" },
     BenchProgram { name: "memory", title: "Memory store" },
     BenchProgram { name: "policy", title: "Policies with 1,000 rules" },
@@ -36,24 +38,24 @@ const PROGRAMS: [BenchProgram; 7] = [
     BenchProgram { name: "cluster", title: "Cluster" },
 ];
 
-/// The path of the full report.
+/// The path of a full report with all parts.
 const REPORT_PATH: &str = "docs/BENCHMARKS.md";
 
-/// The path of quick and partial reports.
+/// The path of a quick report, and of a report with only some of the parts.
 const PARTIAL_REPORT_PATH: &str = "target/bench/BENCHMARKS.md";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (mut effort, mut selected) = (Effort::Full, Vec::new());
     for arg in env::args().skip(1) {
-        match PROGRAMS.iter().find(|program| program.name == arg) {
+        match BENCH_PROGRAMS.iter().find(|program| program.name == arg) {
             Some(program) => selected.push(program),
             None if arg == "--quick" => effort = Effort::Quick,
-            None => return Err(usage().into()),
+            None => return Err(usage_message().into()),
         }
     }
     let is_all = selected.is_empty();
     if is_all {
-        selected.extend(&PROGRAMS);
+        selected.extend(&BENCH_PROGRAMS);
     }
     let start = Instant::now();
     let mut measured = Vec::with_capacity(selected.len());
@@ -75,12 +77,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn usage() -> String {
-    let names: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
+fn usage_message() -> String {
+    let names: Vec<&str> = BENCH_PROGRAMS.iter().map(|program| program.name).collect();
     format!("usage: bench [--quick] [PART...]; parts are {}", names.join(", "))
 }
 
-/// Runs a program, which shows its progress on standard error.
+/// Runs a benchmark program and returns its results. The program shows its progress on standard error.
 fn run_program(
     program: &'static BenchProgram,
     effort: Effort,

@@ -1,4 +1,4 @@
-//! The report document.
+//! Builds the report from the results of all benchmark programs.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -8,16 +8,16 @@ use lab::part::{Effort, ReportPart};
 
 use crate::{BenchProgram, machine};
 
-/// The results of one run.
+/// The results of one run of `bench`.
 pub struct BenchReport {
     pub effort: Effort,
-    /// Whether all parts are included.
+    /// Whether all benchmark programs were run, not only some of them.
     pub is_all: bool,
     pub measured: Vec<MeasuredPart>,
     pub elapsed: Duration,
 }
 
-/// The result of one program.
+/// The result of one benchmark program, and the time that the program took.
 pub struct MeasuredPart {
     pub program: &'static BenchProgram,
     pub part: ReportPart,
@@ -25,7 +25,7 @@ pub struct MeasuredPart {
 }
 
 impl BenchReport {
-    /// Returns the report in Markdown.
+    /// Returns the whole report in Markdown.
     pub fn to_markdown(&self) -> Result<String, Box<dyn Error>> {
         let mut text = format!("# Benchmarks\n\n{}\n\n{}\n", self.introduction(), machine::table());
         writeln!(text, "## Targets\n\n{}", self.targets())?;
@@ -53,7 +53,7 @@ impl BenchReport {
         )
     }
 
-    /// Returns the targets of all parts, and the reasons for missed targets.
+    /// Returns the targets of all parts in Markdown, with the reasons for missed targets.
     pub fn targets(&self) -> String {
         let mut text = String::new();
         let counts = self.measured.iter().map(|measured| measured.part.targets.count_met());

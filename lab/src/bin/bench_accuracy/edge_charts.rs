@@ -1,4 +1,4 @@
-//! Charts of the requests that each algorithm allows over time around a window edge.
+//! Draws charts of the requests that each algorithm allows over time around the edge of a window.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,49 +8,57 @@ use lab::chart::{LineChart, Series};
 use lab::part::{Effort, ReportPart};
 use slidegate::{Algorithm, Align, Limit, Quota};
 
-const MAX: u64 = 100;
+const LIMIT_MAX: u64 = 100;
 
-const WINDOW_US: u64 = 10_000_000;
+const LIMIT_WINDOW_US: u64 = 10_000_000;
 
-/// The number of samples per window.
+/// The number of points per window in a chart.
 const SAMPLES_PER_WINDOW: u64 = 200;
 
-const BURST: &str = "\
+const BURST_TEXT: &str = "\
 ### Behavior at a window edge
 
 A client sends max requests within a twentieth of a window before an edge, max requests within a twentieth after it, \
 and then none. The lines show the requests allowed within the last window; above the dashed line they exceed max. \
 (`fixed_window` uses calendar windows here, so that all algorithms have an edge at 1.)";
 
-const GREEDY: &str = "\
+const OVERLOAD_TEXT: &str = "\
 A client that continues to send requests at ten times the rate of the limit shows the effect of the bounds. \
 `sliding_window` treats the first burst as spread over the whole window before the edge, and allows requests while \
 the estimate decreases; `token_bucket` refills at a constant rate. Both come close to twice max until the burst has \
 left the window, and then settle. `sliding_log` and `sliding_buckets` never exceed max; the buckets free units only \
 when a whole bucket has left the window, a tenth of a window after its requests.";
 
-/// Draws both charts.
+/// Draws the chart of two bursts and the chart of a continuous overload, and adds them to the report.
 pub fn run(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(1);
     part.progress.begin_step("edge-burst");
-    part.add_text(BURST);
-    let svg = draw("A burst on each side of a window edge", request_times(0.95..1.05, 20), 2.2)?;
+    part.add_text(BURST_TEXT);
+    let svg = draw_chart(
+        "A burst on each side of a window edge",
+        evenly_spaced_times(0.95..1.05, 20),
+        2.2,
+    )?;
     part.add_chart("edge-burst", "What each algorithm allows around a window edge", svg);
-    part.add_text(GREEDY);
-    let svg =
-        draw("Continuous overload from just before an edge", request_times(0.9..3.5, 10), 3.5)?;
+    part.add_text(OVERLOAD_TEXT);
+    let svg = draw_chart(
+        "Continuous overload from just before an edge",
+        evenly_spaced_times(0.9..3.5, 10),
+        3.5,
+    )?;
     part.add_chart("edge-greedy", "What each algorithm allows under a continuous overload", svg);
     Ok(())
 }
 
-/// Returns evenly spread request times in microseconds, with `times` times max requests per window.
-fn request_times(windows: std::ops::Range<f64>, times: u64) -> Vec<u64> {
-    let step = WINDOW_US / (times * MAX);
-    let us = |windows: f64| (windows * WINDOW_US as f64) as u64;
+/// Returns evenly spaced request times in microseconds, from the start to the end of the range `windows`, whose bounds
+/// are in windows. The number of requests per window is `times` times the maximum of the limit.
+fn evenly_spaced_times(windows: std::ops::Range<f64>, times: u64) -> Vec<u64> {
+    let step = LIMIT_WINDOW_US / (times * LIMIT_MAX);
+    let us = |windows: f64| (windows * LIMIT_WINDOW_US as f64) as u64;
     (us(windows.start)..us(windows.end)).step_by(step as usize).collect()
 }
 
-fn draw(title: &str, request_times: Vec<u64>, end: f64) -> Result<String, Box<dyn Error>> {
+fn draw_chart(title: &str, request_times: Vec<u64>, end: f64) -> Result<String, Box<dyn Error>> {
     let mut lines: Vec<Series> = Vec::new();
     for algorithm in Algorithm::ALL {
         let points =
@@ -64,10 +72,11 @@ fn draw(title: &str, request_times: Vec<u64>, end: f64) -> Result<String, Box<dy
     let (x_label, y_label) =
         ("time, in windows: the edge is at 1", "allowed within the last window");
     LineChart { title, x_label, y_label, is_log_x: false, lines: &lines }
-        .draw_with_reference_line(MAX as f64, "max")
+        .draw_with_reference_line(LIMIT_MAX as f64, "max")
 }
 
-/// Returns the allowed requests in the last window over time, from four fifths of a window on.
+/// Returns the points of a chart line: the time in windows, and the number of requests that were allowed within the
+/// last window. The first point is at four fifths of the first window.
 fn allowed_over_time(
     algorithm: Algorithm,
     request_times: &[u64],
@@ -77,11 +86,12 @@ fn allowed_over_time(
         Algorithm::FixedWindow { .. } => Algorithm::FixedWindow { align: Align::Clock },
         other => other,
     };
-    let limit = Limit::new(Quota::new(MAX, Duration::from_micros(WINDOW_US))?, algorithm)?;
+    let limit =
+        Limit::new(Quota::new(LIMIT_MAX, Duration::from_micros(LIMIT_WINDOW_US))?, algorithm)?;
     let mut meter = AccuracyMeter::new(&limit, 1)?;
     let (mut request_times, mut points) = (request_times.iter().peekable(), Vec::new());
     for sample in SAMPLES_PER_WINDOW * 4 / 5..=samples {
-        let now_us = sample * WINDOW_US / SAMPLES_PER_WINDOW;
+        let now_us = sample * LIMIT_WINDOW_US / SAMPLES_PER_WINDOW;
         while let Some(&at_us) = request_times.next_if(|&&at_us| at_us <= now_us) {
             meter.check(MIDNIGHT_US + at_us);
         }

@@ -1,4 +1,5 @@
-//! Accuracy for synthetic arrivals: constant rate, Poisson, bursts.
+//! Measures the accuracy of each algorithm with synthetic arrivals: at a constant rate, at random times (Poisson), and
+//! in bursts.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,17 +10,17 @@ use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
 use slidegate::{Algorithm, Limit};
 
-use crate::limits;
+use crate::one_limit_per_algorithm;
 use crate::results::{self, ArrivalsResult, format_percent};
 
-const MAX: u64 = 100;
+const LIMIT_MAX: u64 = 100;
 
-const WINDOW: Duration = Duration::from_secs(10);
+const LIMIT_WINDOW: Duration = Duration::from_secs(10);
 
 /// The number of windows in which each key sends requests.
-const WINDOWS: u64 = 200;
+const WINDOWS_PER_KEY: u64 = 200;
 
-const INTRODUCTION: &str = "\
+const SECTION_INTRODUCTION: &str = "\
 ### Comparison with an exact log
 
 An exact log records the requests that each algorithm allows. For each request the log determines the correct \
@@ -41,21 +42,21 @@ proven in [ALGORITHMS.md](ALGORITHMS.md).
 memory (`sliding_window`), for calendar windows (`fixed_window`), or for bursts in addition to a steady rate \
 (`token_bucket`; the intended bursts count as false allows here).";
 
-/// Measures all patterns.
+/// Measures each algorithm with each arrival pattern. Returns the results of each pattern, in order.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>, Box<dyn Error>> {
     let keys = effort.pick(50, 5);
     part.progress.add_steps(PATTERNS.len());
-    part.add_text(INTRODUCTION);
+    part.add_text(SECTION_INTRODUCTION);
     part.add_text(format!(
-        "In the next three tables the limit is {MAX} per {} s. {keys} keys send requests for {WINDOWS} windows at \
+        "In the next three tables the limit is {LIMIT_MAX} per {} s. {keys} keys send requests for {WINDOWS_PER_KEY} windows at \
          each of four rates: {} times the rate of the limit. Each key starts at a different position in its window.",
-        WINDOW.as_secs(),
+        LIMIT_WINDOW.as_secs(),
         RELATIVE_LOADS.map(|load| load.to_string()).join(", "),
     ));
-    let (mut arrivals, mut by_load) = (Vec::new(), load_table());
+    let (mut arrivals, mut by_load) = (Vec::new(), new_load_table());
     for pattern in PATTERNS {
         part.progress.begin_step(pattern.name());
-        let all = measure(pattern, keys)?;
+        let all = measure_pattern(pattern, keys)?;
         let mut results = results::empty_results();
         for (result, (limit, stats_by_load)) in results.iter_mut().zip(&all) {
             stats_by_load.iter().try_for_each(|stats| result.add(limit, stats))?;
@@ -63,7 +64,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>,
                 add_load_row(&mut by_load, pattern, stats_by_load);
             }
         }
-        part.add_text(heading(pattern));
+        part.add_text(pattern_heading(pattern));
         results::add_results_table(part, &results);
         arrivals.push(ArrivalsResult { name: pattern.name(), results });
     }
@@ -75,7 +76,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>,
     Ok(arrivals)
 }
 
-fn heading(pattern: ArrivalPattern) -> &'static str {
+fn pattern_heading(pattern: ArrivalPattern) -> &'static str {
     match pattern {
         ArrivalPattern::Even => "#### Constant rate\n\nAll intervals between requests are equal.",
         ArrivalPattern::Poisson => {
@@ -88,16 +89,17 @@ fn heading(pattern: ArrivalPattern) -> &'static str {
     }
 }
 
-/// The results of each limit, one for each relative load.
+/// Each limit with its results, one for each of the [`RELATIVE_LOADS`].
 type StatsByLoad = Vec<(Limit, [AccuracyStats; RELATIVE_LOADS.len()])>;
 
-fn measure(pattern: ArrivalPattern, keys: u64) -> Result<StatsByLoad, Box<dyn Error>> {
-    let window_us = WINDOW.as_micros() as u64;
-    let limits = limits(MAX, WINDOW)?.into_iter();
+fn measure_pattern(pattern: ArrivalPattern, keys: u64) -> Result<StatsByLoad, Box<dyn Error>> {
+    let window_us = LIMIT_WINDOW.as_micros() as u64;
+    let limits = one_limit_per_algorithm(LIMIT_MAX, LIMIT_WINDOW)?.into_iter();
     let mut all: StatsByLoad = limits.map(|limit| (limit, Default::default())).collect();
     for (nth, load) in RELATIVE_LOADS.into_iter().enumerate() {
         for key in 0..keys {
-            let arrivals = pattern.arrivals(window_us, load * MAX as f64, WINDOWS, key);
+            let arrivals =
+                pattern.arrivals(window_us, load * LIMIT_MAX as f64, WINDOWS_PER_KEY, key);
             for (limit, stats_by_load) in &mut all {
                 stats_by_load[nth] += measure_accuracy(limit, key, &arrivals)?;
             }
@@ -106,7 +108,7 @@ fn measure(pattern: ArrivalPattern, keys: u64) -> Result<StatsByLoad, Box<dyn Er
     Ok(all)
 }
 
-fn load_table() -> MarkdownTable {
+fn new_load_table() -> MarkdownTable {
     let loads = RELATIVE_LOADS.map(|load| format!("{load}x: all"));
     let columns = loads.into_iter().flat_map(|load| [load, "near".to_owned()]);
     MarkdownTable::new(["arrivals".to_owned()].into_iter().chain(columns))

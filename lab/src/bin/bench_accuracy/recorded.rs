@@ -1,4 +1,5 @@
-//! Accuracy for recorded arrivals: the per-second counts of a whole service, as one key.
+//! Measures the accuracy of each algorithm with recorded traffic. The recording has the number of requests of a whole
+//! service in each second, and all requests have the same key.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,10 +12,10 @@ use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, Limit};
 
-use crate::limits;
+use crate::one_limit_per_algorithm;
 use crate::results::{self, AlgorithmResult, ArrivalsResult, format_percent, format_share};
 
-const WRONG_DECISIONS: BenchTarget = BenchTarget {
+const WRONG_DECISIONS_TARGET: BenchTarget = BenchTarget {
     text: "`sliding_window` on recorded arrivals: wrong decisions, %",
     bound: TargetBound::AtMost(0.01),
     limited_by: "the estimate treats the requests of the previous window as evenly spread. In the default recording \
@@ -26,7 +27,7 @@ const WRONG_DECISIONS: BenchTarget = BenchTarget {
         for windows of an hour). `sliding_log` is exact",
 };
 
-const WRONG_NEAR_LIMIT: BenchTarget = BenchTarget {
+const WRONG_NEAR_LIMIT_TARGET: BenchTarget = BenchTarget {
     text: "`sliding_window` on recorded arrivals: wrong decisions within 20 % of the limit, %",
     bound: TargetBound::AtMost(1.0),
     limited_by: "the estimate treats the requests of the previous window as evenly spread. The worst case is a \
@@ -35,13 +36,13 @@ const WRONG_NEAR_LIMIT: BenchTarget = BenchTarget {
         wrong decision if it begins at the edge",
 };
 
-/// The maximum number of repetitions that form a longer recording.
+/// The maximum number of times that the recording is repeated to form a longer recording.
 const MAX_REPETITIONS: u64 = 10;
 
-/// The maximum number of requests of the longer recording.
+/// The maximum number of requests of the longer recording, which repeats the recording.
 const MAX_REPEATED_REQUESTS: u64 = 1_000_000;
 
-const COLUMNS: [&str; 10] = [
+const TABLE_COLUMNS: [&str; 10] = [
     "window",
     "fits",
     "max",
@@ -54,14 +55,15 @@ const COLUMNS: [&str; 10] = [
     "worst window",
 ];
 
-const WINDOWS: [(&str, u64); 3] = [("10 s", 10), ("1 min", 60), ("1 h", 3_600)];
+const MEASURED_WINDOWS: [(&str, u64); 3] = [("10 s", 10), ("1 min", 60), ("1 h", 3_600)];
 
-/// Rules to choose max: the minimum share of requests, in thousandths, that max allows if no request was denied
-/// before; or the maximum of all windows plus a fifth.
-const MAX_CHOICES: [(&str, Option<usize>); 4] =
+/// The rules by which the maximum of a limit is chosen, with their names. `Some(share)`: in at least `share`
+/// thousandths of the windows that end with a request, the number of requests is at most the maximum. `None`: the
+/// maximum is a fifth above the highest number of requests in any window.
+const LIMIT_SELECTION_RULES: [(&str, Option<usize>); 4] =
     [("90 %", Some(900)), ("99 %", Some(990)), ("99.9 %", Some(999)), ("all plus 20 %", None)];
 
-const TEXT: &str = "\
+const SECTION_TEXT: &str = "\
 #### Recorded arrivals
 
 Requests of a real web site as one key, from the number of requests in each second; a seed determines the position \
@@ -73,14 +75,14 @@ different positions within the seconds and with a different start in the window,
 
 **Fits** is the rule. **Both, by phase** is the range of wrong decisions over all plays.";
 
-/// Measures the recording as it is, and a longer one without idle minutes.
+/// Measures the recording without changes, and a longer recording, which repeats it without idle minutes.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<dyn Error>> {
     let (recording, name) = Recording::from_env()?;
     let requests = effort.pick(1_000_000, 100_000);
     let repetitions = (MAX_REPEATED_REQUESTS / recording.requests()).clamp(1, MAX_REPETITIONS);
     let longer = recording.without_idle_minutes().repeated(repetitions as usize);
-    part.progress.add_steps(2 * WINDOWS.len());
-    part.add_text(TEXT);
+    part.progress.add_steps(2 * MEASURED_WINDOWS.len());
+    part.add_text(SECTION_TEXT);
     let mut all_results = results::empty_results();
     let mut measure = |variant: &str, recording: &Recording, part: &mut ReportPart| {
         let times = (requests / recording.requests()).clamp(3, 200);
@@ -89,12 +91,12 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
             recording.requests(),
             recording.seconds(),
         ));
-        measure(recording, times, part, &mut all_results)
+        measure_recording(recording, times, part, &mut all_results)
     };
     let rows = measure(&format!("`{name}` as it is"), &recording, part)?;
     for SlidingWindowRow { sum, .. } in &rows {
-        part.record_target(&WRONG_DECISIONS, sum.wrong_percent());
-        part.record_target(&WRONG_NEAR_LIMIT, sum.near_limit_wrong_percent());
+        part.record_target(&WRONG_DECISIONS_TARGET, sum.wrong_percent());
+        part.record_target(&WRONG_NEAR_LIMIT_TARGET, sum.near_limit_wrong_percent());
     }
     part.add_text(targets_summary(&rows));
     let variant = format!("without idle minutes, {repetitions} repetitions");
@@ -104,36 +106,37 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
     Ok(ArrivalsResult { name: "recorded", results: all_results })
 }
 
-/// The results of `sliding_window` with one limit.
+/// The results of `sliding_window` with one limit, for a row of the table.
 struct SlidingWindowRow {
     max: u64,
     sum: AccuracyStats,
-    /// The result of each play of the recording.
+    /// The result of each time that the recording was played.
     plays: Vec<AccuracyStats>,
 }
 
-/// Measures all windows and rules, in order.
-fn measure(
+/// Measures a recording with limits for all windows and all rules, and adds a table to the report. Plays the recording
+/// `times` times for each limit. Returns the rows of the table, in order.
+fn measure_recording(
     recording: &Recording,
     times: u64,
     part: &mut ReportPart,
     all_results: &mut [AlgorithmResult],
 ) -> Result<Vec<SlidingWindowRow>, Box<dyn Error>> {
-    let (mut rows, mut table) = (Vec::new(), MarkdownTable::new(COLUMNS));
-    for (name, seconds) in WINDOWS {
+    let (mut rows, mut table) = (Vec::new(), MarkdownTable::new(TABLE_COLUMNS));
+    for (name, seconds) in MEASURED_WINDOWS {
         part.progress.begin_step(&format!("recorded, {name}"));
         let window = Duration::from_secs(seconds);
-        let window_counts = window_counts(recording, window);
-        for (choice, thousandths) in MAX_CHOICES {
+        let window_counts = sorted_window_counts(recording, window);
+        for (choice, thousandths) in LIMIT_SELECTION_RULES {
             let max = choose_max(&window_counts, thousandths);
-            let plays = play(recording, times, &limits(max, window)?)?;
+            let plays = play_recording(recording, times, &one_limit_per_algorithm(max, window)?)?;
             for ((limit, plays), result) in plays.into_iter().zip(all_results.iter_mut()) {
                 let mut sum = AccuracyStats::default();
                 plays.iter().for_each(|stats| sum += *stats);
                 result.add(&limit, &sum)?;
                 if limit.algorithm() == Algorithm::default() {
                     let row = SlidingWindowRow { max, sum, plays };
-                    table.add_row(row.cells([name, choice]));
+                    table.add_row(row.table_cells([name, choice]));
                     rows.push(row);
                 }
             }
@@ -156,8 +159,9 @@ fn targets_summary(rows: &[SlidingWindowRow]) -> String {
     )
 }
 
-/// Returns, sorted, the number of requests in the window that ends with each request, if all are allowed.
-fn window_counts(recording: &Recording, window: Duration) -> Vec<u64> {
+/// Returns, for each request of a recording, the number of requests in the window that ends with this request. The
+/// numbers are sorted.
+fn sorted_window_counts(recording: &Recording, window: Duration) -> Vec<u64> {
     let mut log = ExactLog::new(window.as_micros() as u64);
     let count = |at_us| {
         log.charge(at_us, 1);
@@ -179,13 +183,18 @@ fn choose_max(window_counts: &[u64], thousandths: Option<usize>) -> u64 {
     }
 }
 
-/// The results of each limit, one for each play.
-type PlayStats = Vec<(Limit, Vec<AccuracyStats>)>;
+/// Each limit with its results, one for each time that the recording was played.
+type StatsPerPlay = Vec<(Limit, Vec<AccuracyStats>)>;
 
-/// Plays a recording with each limit. Each play starts at a different position in the window, evenly spread over the
-/// window, and has different positions within the seconds.
-fn play(recording: &Recording, times: u64, limits: &[Limit]) -> Result<PlayStats, Box<dyn Error>> {
-    let mut all: PlayStats = limits.iter().map(|limit| (*limit, Vec::new())).collect();
+/// Plays a recording `times` times with each limit. Each play starts at a different position in the window of the
+/// limit; the positions are evenly spread over the window. Each play also has different positions of the requests
+/// within their seconds.
+fn play_recording(
+    recording: &Recording,
+    times: u64,
+    limits: &[Limit],
+) -> Result<StatsPerPlay, Box<dyn Error>> {
+    let mut all: StatsPerPlay = limits.iter().map(|limit| (*limit, Vec::new())).collect();
     let window_us = limits.first().map_or(0, |limit| limit.quota().window().as_micros() as u64);
     for nth in 0..times {
         let mut arrivals = recording.arrivals(nth);
@@ -199,7 +208,7 @@ fn play(recording: &Recording, times: u64, limits: &[Limit]) -> Result<PlayStats
 }
 
 impl SlidingWindowRow {
-    fn cells(&self, [window, choice]: [&str; 2]) -> [String; COLUMNS.len()] {
+    fn table_cells(&self, [window, choice]: [&str; 2]) -> [String; TABLE_COLUMNS.len()] {
         let (sum, by_phase) = (&self.sum, || self.plays.iter().map(AccuracyStats::wrong_percent));
         [
             window.to_owned(),
@@ -225,18 +234,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn max_follows_share_or_fifth_above_maximum() {
+    fn chosen_max_covers_share_or_exceeds_maximum() {
         let window_counts: Vec<u64> = (1..=1_000).collect();
         assert_eq!(
-            MAX_CHOICES.map(|(_, share)| choose_max(&window_counts, share)),
+            LIMIT_SELECTION_RULES.map(|(_, share)| choose_max(&window_counts, share)),
             [900, 990, 999, 1_200]
         );
-        assert_eq!(MAX_CHOICES.map(|(_, share)| choose_max(&[7], share)), [7, 7, 7, 9]);
+        assert_eq!(LIMIT_SELECTION_RULES.map(|(_, share)| choose_max(&[7], share)), [7, 7, 7, 9]);
     }
 
     #[test]
-    fn window_counts_end_with_each_request() {
+    fn window_counts_cover_window_before_each_request() {
         let recording = Recording::parse("2\n0*9\n1\n0*30\n1").unwrap();
-        assert_eq!(window_counts(&recording, Duration::from_secs(20)), [1, 1, 2, 3]);
+        assert_eq!(sorted_window_counts(&recording, Duration::from_secs(20)), [1, 1, 2, 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! Accuracy results of each algorithm over many keys, loads or limits, as tables and charts.
+//! Sums up the accuracy of each algorithm over many keys, loads or limits, and shows it in tables and charts.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, Limit};
 
-const STRICT: BenchTarget = BenchTarget {
+const STRICT_ALGORITHMS_TARGET: BenchTarget = BenchTarget {
     text: "`sliding_log` and `sliding_buckets`, any traffic: false allows",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
@@ -23,22 +23,22 @@ The charts do not show the size of the errors: see *mean error* in the tables. M
 
 /// The results of all algorithms for one kind of arrivals.
 pub struct ArrivalsResult {
-    /// The name of the arrivals.
+    /// The name of the kind of arrivals in charts.
     pub name: &'static str,
     /// The results in the order of [`Algorithm::ALL`].
     pub results: Vec<AlgorithmResult>,
 }
 
-/// The result of one algorithm.
+/// The accuracy of one algorithm, summed up over several limits.
 #[derive(Clone, Copy)]
 pub struct AlgorithmResult {
     algorithm: Algorithm,
     stats: AccuracyStats,
-    /// The total error of wrong decisions, in percent of max.
+    /// The sum of the errors of all wrong decisions, in percent of the maximum of the limit.
     total_error: f64,
-    /// The maximum allowed in any window, in percent of max.
+    /// The maximum number of units that were allowed in any window, in percent of the maximum of the limit.
     worst: f64,
-    /// The proven bound, in percent of max.
+    /// The proven upper bound of the units allowed in any window, in percent of the maximum of the limit.
     bound: f64,
 }
 
@@ -55,10 +55,10 @@ pub fn empty_results() -> Vec<AlgorithmResult> {
 }
 
 impl AlgorithmResult {
-    /// Adds the results of a limit with this algorithm.
+    /// Adds the results of a limit, which must use the algorithm of this result.
     ///
     /// # Errors
-    /// If the limit allowed more in a window than the proven bound.
+    /// If the limit allowed more units in a window than its proven bound.
     pub fn add(&mut self, limit: &Limit, stats: &AccuracyStats) -> Result<(), Box<dyn Error>> {
         if stats.max_in_window > proven_bound(limit) {
             return Err(format!(
@@ -75,7 +75,8 @@ impl AlgorithmResult {
     }
 }
 
-/// Adds a table with a row for each algorithm, and records the target of strict algorithms.
+/// Adds a table to the report with a row for each algorithm. Records the target of the strict algorithms, which must
+/// never allow more than the maximum in a window.
 pub fn add_results_table(part: &mut ReportPart, results: &[AlgorithmResult]) {
     let mut table = MarkdownTable::new([
         "algorithm",
@@ -89,7 +90,7 @@ pub fn add_results_table(part: &mut ReportPart, results: &[AlgorithmResult]) {
     ]);
     for AlgorithmResult { algorithm, stats, total_error, worst, bound } in results {
         if is_strict(*algorithm) {
-            part.record_target(&STRICT, stats.false_allows as f64);
+            part.record_target(&STRICT_ALGORITHMS_TARGET, stats.false_allows as f64);
         }
         table.add_row([
             format!("`{algorithm}`"),
@@ -105,7 +106,7 @@ pub fn add_results_table(part: &mut ReportPart, results: &[AlgorithmResult]) {
     part.add_table(&table);
 }
 
-/// Draws the charts of all kinds of arrivals.
+/// Draws the charts of the results with all kinds of arrivals, and adds them to the report.
 pub fn draw(part: &mut ReportPart, arrivals: &[ArrivalsResult]) -> Result<(), Box<dyn Error>> {
     part.add_text(CHARTS_INTRODUCTION);
     let names = Algorithm::ALL.map(|algorithm| algorithm.name());
@@ -134,12 +135,12 @@ pub fn draw(part: &mut ReportPart, arrivals: &[ArrivalsResult]) -> Result<(), Bo
     Ok(())
 }
 
-/// Formats `part` as a percentage of `total`.
+/// Formats `part` as a percentage of `total` with two significant digits.
 pub fn format_share(part: u64, total: u64) -> String {
     format_percent(percent(part, total))
 }
 
-/// Formats a percentage with two significant digits.
+/// Formats a percentage with two significant digits, for example 0.51 %.
 pub fn format_percent(percent: f64) -> String {
     match percent {
         0.0 => "0".to_owned(),

@@ -1,4 +1,4 @@
-//! Accuracy by the size of the limit.
+//! Measures the accuracy of `sliding_window` with limits of different sizes, and draws a chart.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use slidegate::{Algorithm, Limit, Quota};
 
 use crate::results::format_percent;
 
-const SIZES: [u64; 7] = [10, 30, 100, 300, 1_000, 3_000, 10_000];
+const LIMIT_SIZES: [u64; 7] = [10, 30, 100, 300, 1_000, 3_000, 10_000];
 
-const WINDOW: Duration = Duration::from_secs(10);
+const LIMIT_WINDOW: Duration = Duration::from_secs(10);
 
-const KEYS: u64 = 10;
+const KEY_COUNT: u64 = 10;
 
-/// Average request rates, relative to the rate of the limit.
+/// Average request rates of the measurement, relative to the rate that the limit allows.
 const RELATIVE_LOADS: [f64; 4] = [0.8, 0.9, 1.0, 1.1];
 
-const TEXT: &str = "\
+const SECTION_TEXT: &str = "\
 ### Accuracy by the size of the limit
 
 `sliding_window` treats the requests of the previous window as evenly spread. For random arrivals (Poisson) the \
@@ -31,23 +31,23 @@ always almost full, so a single unit decides: many decisions are wrong by a few 
 table shows the wrong decisions of `sliding_window` among the decisions within 20 % of the limit, by the request \
 rate relative to the limit, and the mean error of the wrong decisions as a share of max.";
 
-/// Measures each size.
+/// Measures each size of the limit with each relative load, and adds the table and the chart to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let requests = effort.pick(2_000_000, 200_000);
-    part.progress.add_steps(SIZES.len());
-    part.add_text(TEXT);
+    part.progress.add_steps(LIMIT_SIZES.len());
+    part.add_text(SECTION_TEXT);
     let columns =
         RELATIVE_LOADS.iter().flat_map(|load| [format!("{load}x: wrong"), "mean error".to_owned()]);
     let mut table = MarkdownTable::new(["max".to_owned()].into_iter().chain(columns));
     let mut lines =
         RELATIVE_LOADS.map(|load| Series { name: format!("{load}x"), points: Vec::new() });
-    for max in SIZES {
+    for max in LIMIT_SIZES {
         part.progress.begin_step(&format!("a limit of {max}"));
-        let limit = Limit::new(Quota::new(max, WINDOW)?, Algorithm::SlidingWindow)?;
-        let windows = (requests / KEYS / max).max(20);
+        let limit = Limit::new(Quota::new(max, LIMIT_WINDOW)?, Algorithm::SlidingWindow)?;
+        let windows = (requests / KEY_COUNT / max).max(20);
         let mut row = vec![max.to_string()];
         for (line, load) in lines.iter_mut().zip(RELATIVE_LOADS) {
-            let stats = measure(&limit, load, windows)?;
+            let stats = measure_poisson_arrivals(&limit, load, windows)?;
             let mean_error = percent(stats.error_units, max) / stats.wrong().max(1) as f64;
             line.points.push((max as f64, stats.near_limit_wrong_percent()));
             row.extend([
@@ -71,10 +71,14 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn measure(limit: &Limit, load: f64, windows: u64) -> Result<AccuracyStats, Box<dyn Error>> {
-    let (rate, window_us) = (load * limit.quota().max() as f64, WINDOW.as_micros() as u64);
+fn measure_poisson_arrivals(
+    limit: &Limit,
+    load: f64,
+    windows: u64,
+) -> Result<AccuracyStats, Box<dyn Error>> {
+    let (rate, window_us) = (load * limit.quota().max() as f64, LIMIT_WINDOW.as_micros() as u64);
     let mut total = AccuracyStats::default();
-    for key in 0..KEYS {
+    for key in 0..KEY_COUNT {
         total += measure_accuracy(
             limit,
             key,

@@ -1,4 +1,5 @@
-//! Decision times of the memory store, of a cluster of one, and of one node of three under full replication load.
+//! Measures the decision times of the memory store, of a cluster with a single node, and of one of three nodes while
+//! all of its charges are replicated.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -24,28 +25,28 @@ use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 use slidegate_cluster::store::ReplicationHandle;
 
-/// Decisions per thread and round.
-const DECISIONS: usize = 1_000_000;
+/// The number of decisions per round. One thread makes all of them.
+const DECISIONS_PER_ROUND: usize = 1_000_000;
 
-/// The replication interval.
-const INTERVAL: Duration = Duration::from_millis(250);
+/// The time between two replications of the changed counters.
+const REPLICATION_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The limit: half of the sampled keys have reached it.
-const LIMIT: &str = "100000/d";
+/// The limit of each key. Every other key is charged up to this limit before the measurement.
+const LIMIT_TEXT: &str = "100000/d";
 
-/// A node of a cluster in this process.
-struct Node {
+/// A node of a cluster, without network connections. This process simulates the other nodes.
+struct SimulatedNode {
     store: ClusterStore<Arc<DriftCorrectedClock>>,
 }
 
-impl Node {
+impl SimulatedNode {
     fn new(me: u64, max_keys: usize) -> Self {
         let clock = Arc::new(DriftCorrectedClock::new());
         let settings = CounterSettings {
             incarnation: Incarnation(me),
             secret: [7; 16].into(),
             max_clock_skew_us: 2_000_000,
-            sync_interval: INTERVAL,
+            sync_interval: REPLICATION_INTERVAL,
             max_keys,
             max_memory: 1 << 30,
         };
@@ -59,8 +60,9 @@ impl Node {
         self.store.counters()
     }
 
-    /// Simulates two other nodes that have acknowledged all updates up to a flush.
-    fn acknowledge(&self, flush: u64) {
+    /// Simulates two other nodes of the cluster, which have acknowledged all updates up to the flush with the number
+    /// `flush`. A flush is one replication of the changed counters.
+    fn acknowledge_up_to(&self, flush: u64) {
         let member = |id| MemberProgress {
             incarnation: Incarnation(id),
             acknowledged_flush: flush,
@@ -76,7 +78,7 @@ impl Node {
     }
 }
 
-const CLUSTER_OF_ONE: BenchTarget = BenchTarget {
+const CLUSTER_OF_ONE_TARGET: BenchTarget = BenchTarget {
     text: "decision of a cluster of one, time relative to the memory store",
     bound: TargetBound::AtMost(1.2),
     limited_by: "by callgrind it takes 899 instructions and the memory store 474, including the loop and the \
@@ -86,14 +88,14 @@ const CLUSTER_OF_ONE: BenchTarget = BenchTarget {
         buckets. Tried: boxed states (5.7x), state and counters in one entry (2x to 6x).",
 };
 
-const ONE_OF_THREE: BenchTarget = BenchTarget {
+const ONE_OF_THREE_TARGET: BenchTarget = BenchTarget {
     text: "decision of one node of three, time relative to the memory store",
     bound: TargetBound::AtMost(1.2),
     limited_by: "four times a second all keys are drained from their tables, replicated, merged and collected again \
         in the same caches: the maximum replication load of a node.",
 };
 
-/// Measures stores with different numbers of keys.
+/// Measures the decision times of the three stores with different numbers of keys.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let key_counts: &[usize] = effort.pick(&[1_000, 100_000, 1_000_000], &[1_000, 100_000]);
     part.progress.add_steps(key_counts.len());
@@ -106,12 +108,12 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     let mut rows = names.map(|name| vec![name.to_owned()]);
     for &keys in key_counts {
         part.progress.begin_step(&format!("decisions of a cluster's store, {keys} keys"));
-        let timings = measure(effort, keys)?;
+        let timings = measure_decision_times(effort, keys)?;
         for (row, timing) in rows.iter_mut().zip(&timings) {
             row.push(format!("{:.0} ({:.2}x)", timing.ns, timing.ns / timings[0].ns));
         }
-        part.record_target(&CLUSTER_OF_ONE, timings[1].ns / timings[0].ns);
-        part.record_target(&ONE_OF_THREE, timings[2].ns / timings[0].ns);
+        part.record_target(&CLUSTER_OF_ONE_TARGET, timings[1].ns / timings[0].ns);
+        part.record_target(&ONE_OF_THREE_TARGET, timings[2].ns / timings[0].ns);
     }
     let columns = key_counts.iter().map(|keys| format!("{keys} keys"));
     let mut table = MarkdownTable::new(
@@ -122,41 +124,43 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Fills the stores with this number of keys and measures them.
-fn measure(effort: Effort, key_count: usize) -> Result<Vec<Timing>, Box<dyn Error>> {
-    let limit: Limit = LIMIT.parse()?;
+/// Charges this number of keys in each store, and then measures the decision time of each store.
+fn measure_decision_times(effort: Effort, key_count: usize) -> Result<Vec<Timing>, Box<dyn Error>> {
+    let limit: Limit = LIMIT_TEXT.parse()?;
     let keys = Keys::new(key_count);
     let memory = MemoryStore::new();
-    let (single_node, one_of_three) = (Node::new(1, 10_000_000), Node::new(1, 10_000_000));
-    one_of_three.acknowledge(0);
-    fill(&memory, &keys, &limit);
-    fill(&single_node.store, &keys, &limit);
-    fill(&one_of_three.store, &keys, &limit);
+    let (single_node, one_of_three) =
+        (SimulatedNode::new(1, 10_000_000), SimulatedNode::new(1, 10_000_000));
+    one_of_three.acknowledge_up_to(0);
+    charge_all_keys(&memory, &keys, &limit);
+    charge_all_keys(&single_node.store, &keys, &limit);
+    charge_all_keys(&one_of_three.store, &keys, &limit);
     let turns: [&TurnFn<'_>; 3] = [
         &|seed| count_denied(&memory, &keys, &limit, seed),
         &|seed| count_denied(&single_node.store, &keys, &limit, seed),
         &|seed| {
-            with_replication(&one_of_three, || {
+            run_with_replication(&one_of_three, || {
                 count_denied(&one_of_three.store, &keys, &limit, seed)
             })
         },
     ];
-    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS };
+    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS_PER_ROUND };
     Ok(run_interleaved(plan, &turns))
 }
 
-/// Charges every key of a store: every other key up to max, the rest one unit.
-fn fill(store: &impl Store, keys: &Keys, limit: &Limit) {
+/// Charges every key of a store. Every other key is charged up to the limit, and the remaining keys are charged one
+/// unit.
+fn charge_all_keys(store: &impl Store, keys: &Keys, limit: &Limit) {
     let scope = KeyScope::new("api", "per-tenant", "1d", &["tenant"]);
     for (nth, key) in keys.range(0..keys.count()) {
         let cost = if nth % 2 == 0 { limit.quota().max() } else { 1 };
         let value = [key.into()];
         let hit = Hit::new(Key::new(&scope, &value), limit, cost);
-        black_box(take(store, &[hit]));
+        black_box(take_is_allowed(store, &[hit]));
     }
 }
 
-fn take(store: &impl Store, hits: &[Hit<'_>]) -> bool {
+fn take_is_allowed(store: &impl Store, hits: &[Hit<'_>]) -> bool {
     match pin!(store.take(hits)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(taken)) => taken.allowed,
         _ => false,
@@ -166,23 +170,23 @@ fn take(store: &impl Store, hits: &[Hit<'_>]) -> bool {
 fn count_denied(store: &impl Store, keys: &Keys, limit: &Limit, seed: u64) -> usize {
     let scope = KeyScope::new("api", "per-tenant", "1d", &["tenant"]);
     let mut denied = 0;
-    for (_, key) in keys.sample_uniform(seed, DECISIONS) {
+    for (_, key) in keys.sample_uniform(seed, DECISIONS_PER_ROUND) {
         let value = [key.into()];
         let hit = Hit::new(Key::new(&scope, &value), limit, 1);
-        denied += usize::from(!take(store, &[hit]));
+        denied += usize::from(!take_is_allowed(store, &[hit]));
     }
     denied
 }
 
-/// Runs `decide` while, every interval, the changed counters are drained and acknowledged, and as many updates from
-/// another node are merged.
-fn with_replication(node: &Node, decide: impl FnOnce() -> usize) -> usize {
+/// Runs `decide` while a second thread replicates. In each interval, the second thread drains the changed counters of
+/// the node, acknowledges them, and merges as many updates from another simulated node.
+fn run_with_replication(node: &SimulatedNode, decide: impl FnOnce() -> usize) -> usize {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut flush = 0;
             while !done.load(Ordering::Relaxed) {
-                thread::park_timeout(INTERVAL);
+                thread::park_timeout(REPLICATION_INTERVAL);
                 flush += 1;
                 let mut updates = Vec::new();
                 node.counters().drain_changed(flush, usize::MAX, &mut updates);
@@ -190,7 +194,7 @@ fn with_replication(node: &Node, decide: impl FnOnce() -> usize) -> usize {
                     .iter_mut()
                     .for_each(|update: &mut CounterUpdate| update.incarnation = Incarnation(101));
                 node.counters().merge(&updates, DriftCorrectedClock::new().now());
-                node.acknowledge(flush);
+                node.acknowledge_up_to(flush);
             }
         });
         let denied = decide();

@@ -1,4 +1,5 @@
-//! The cost of many active keys: three nodes in this process, on loopback, that charge each key about once a second.
+//! Measures the replication cost of many active keys: three nodes in this process, connected over loopback, charge each
+//! key about once a second.
 
 use std::error::Error;
 use std::fs;
@@ -13,46 +14,46 @@ use slidegate_cluster::{ClusterStore, Settings};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// The number of active keys.
-const KEYS: usize = 100_000;
+const KEY_COUNT: usize = 100_000;
 
-/// The interval at which a share of the keys is charged.
-const STEP: Duration = Duration::from_millis(10);
+/// The time between two steps of the load. Each step charges [`KEYS_PER_INTERVAL`] keys.
+const CHARGE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The number of keys charged per step, so that all keys are charged within a second.
-const KEYS_PER_STEP: usize = KEYS / 100;
+/// The number of keys that are charged in each step. All keys are charged within a second.
+const KEYS_PER_INTERVAL: usize = KEY_COUNT / 100;
 
-type Node = ClusterStore<Arc<DriftCorrectedClock>>;
+type ClusterNode = ClusterStore<Arc<DriftCorrectedClock>>;
 
-/// Measures three nodes.
+/// Measures the replication cost of three nodes, and adds a table to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(1);
-    part.progress.begin_step(&format!("{KEYS} active keys on three nodes"));
+    part.progress.begin_step(&format!("{KEY_COUNT} active keys on three nodes"));
     let duration = effort.pick(Duration::from_secs(20), Duration::from_secs(4));
-    let table = tokio::runtime::Runtime::new()?.block_on(measure(duration))?;
-    part.add_text(format!("### {KEYS} active keys on three nodes, replicated every 250 ms"));
+    let table = tokio::runtime::Runtime::new()?.block_on(measure_replication_cost(duration))?;
+    part.add_text(format!("### {KEY_COUNT} active keys on three nodes, replicated every 250 ms"));
     part.add_table(&table);
     Ok(())
 }
 
-async fn measure(duration: Duration) -> Result<MarkdownTable, Box<dyn Error>> {
-    let mut nodes = vec![start(&[]).await?];
-    let seed = address(&nodes[0]).await;
+async fn measure_replication_cost(duration: Duration) -> Result<MarkdownTable, Box<dyn Error>> {
+    let mut nodes = vec![start_node(&[]).await?];
+    let seed = wait_for_address(&nodes[0]).await;
     for _ in 0..2 {
-        nodes.push(start(std::slice::from_ref(&seed)).await?);
+        nodes.push(start_node(std::slice::from_ref(&seed)).await?);
     }
     while !nodes.iter().all(|node| node.status().is_some_and(|status| status.members.len() == 2)) {
-        sleep(STEP).await;
+        sleep(CHARGE_INTERVAL).await;
     }
-    let keys = Keys::new(KEYS);
+    let keys = Keys::new(KEY_COUNT);
     let limit: Limit = "1000000/h".parse()?;
     // All nodes know all keys afterwards, so the measurement covers changes of existing counters.
-    charge(&nodes, &keys, &limit, Duration::from_secs(3)).await;
-    let (cpu, sent) = (cpu_seconds()?, sent_bytes(&nodes));
+    charge_keys_continuously(&nodes, &keys, &limit, Duration::from_secs(3)).await;
+    let (cpu, sent) = (process_cpu_seconds()?, total_sent_bytes(&nodes));
     let start = Instant::now();
-    let charged = charge(&nodes, &keys, &limit, duration).await;
+    let charged = charge_keys_continuously(&nodes, &keys, &limit, duration).await;
     sleep(Duration::from_secs(1)).await;
     let seconds = start.elapsed().as_secs_f64();
-    let (cpu, sent) = (cpu_seconds()? - cpu, (sent_bytes(&nodes) - sent) as f64);
+    let (cpu, sent) = (process_cpu_seconds()? - cpu, (total_sent_bytes(&nodes) - sent) as f64);
     let mut table = MarkdownTable::new(["", ""]);
     table.add_row(["changed keys per second", &format!("{:.0}", charged as f64 / seconds)]);
     table.add_row([
@@ -70,7 +71,7 @@ async fn measure(duration: Duration) -> Result<MarkdownTable, Box<dyn Error>> {
     Ok(table)
 }
 
-async fn start(seeds: &[String]) -> Result<Node, Box<dyn Error>> {
+async fn start_node(seeds: &[String]) -> Result<ClusterNode, Box<dyn Error>> {
     let settings = Settings {
         listen: ([127, 0, 0, 1], 0).into(),
         advertise: None,
@@ -86,25 +87,30 @@ async fn start(seeds: &[String]) -> Result<Node, Box<dyn Error>> {
     Ok(ClusterStore::start(settings).await?)
 }
 
-async fn address(node: &Node) -> String {
+async fn wait_for_address(node: &ClusterNode) -> String {
     loop {
         if let Some(address) = node.status().and_then(|status| status.address.clone()) {
             return address;
         }
-        sleep(STEP).await;
+        sleep(CHARGE_INTERVAL).await;
     }
 }
 
-/// Charges each key once a second, on the nodes in turn. Returns the number of charges.
-async fn charge(nodes: &[Node], keys: &Keys, limit: &Limit, duration: Duration) -> usize {
+/// Charges each key once a second for the given duration, on the nodes in turn. Returns the number of charges.
+async fn charge_keys_continuously(
+    nodes: &[ClusterNode],
+    keys: &Keys,
+    limit: &Limit,
+    duration: Duration,
+) -> usize {
     let scope = KeyScope::new("api", "per-tenant", "1h", &["tenant"]);
-    let mut steps = interval(STEP);
+    let mut steps = interval(CHARGE_INTERVAL);
     steps.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let (start, mut charged) = (Instant::now(), 0);
     while start.elapsed() < duration {
         steps.tick().await;
-        for _ in 0..KEYS_PER_STEP {
-            let value = [keys.get(charged % KEYS).into()];
+        for _ in 0..KEYS_PER_INTERVAL {
+            let value = [keys.get(charged % KEY_COUNT).into()];
             let key = Key::new(&scope, &value);
             let hit = Hit::new(key, limit, 1);
             let taken = nodes[charged % nodes.len()].take(&[hit]).await;
@@ -115,12 +121,12 @@ async fn charge(nodes: &[Node], keys: &Keys, limit: &Limit, duration: Duration) 
     charged
 }
 
-fn sent_bytes(nodes: &[Node]) -> u64 {
+fn total_sent_bytes(nodes: &[ClusterNode]) -> u64 {
     nodes.iter().filter_map(|node| Some(node.status()?.sent_bytes)).sum()
 }
 
-/// Returns the CPU time of this process in seconds.
-fn cpu_seconds() -> Result<f64, Box<dyn Error>> {
+/// Returns the CPU time that this process has used so far, in seconds.
+fn process_cpu_seconds() -> Result<f64, Box<dyn Error>> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let (_, fields) = stat.rsplit_once(')').ok_or("unexpected format of /proc")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);

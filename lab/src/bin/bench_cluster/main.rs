@@ -1,8 +1,8 @@
 //! Measures decision times of the cluster store compared with the memory store, the replication cost of many active
 //! keys, and the overshoot of a cluster.
 //!
-//! `make bench-cluster`, with `ARGS=--quick`, or with the names of sections: `ARGS='keys slipped'`. The server must be
-//! built.
+//! `make bench-cluster` runs all sections. `ARGS=--quick` shortens the measurements, and `ARGS='keys slipped'` runs
+//! only the named sections. The slidegate binary must be built first.
 
 mod decisions;
 mod keys;

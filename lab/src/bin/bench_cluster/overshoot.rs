@@ -1,4 +1,5 @@
-//! The overshoot of a cluster: three servers, one limit, and more requests than it allows.
+//! Measures the overshoot of a cluster: the requests that three servers allow beyond one shared limit while clients
+//! send more requests than the limit allows.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,63 +17,63 @@ use quanta::Instant;
 use slidegate::{Algorithm, Limit, Quota};
 use slidegate_cluster::bound::{default_max_unsynced, max_units_in_window};
 
-/// Requests per second to all servers together.
+/// The number of requests per second to all servers together.
 const REQUESTS_PER_SECOND: u32 = 3_000;
 
-/// The number of servers.
-const NODES: usize = 3;
+/// The number of servers, each of which is a node of the cluster.
+const NODE_COUNT: usize = 3;
 
 /// The number of connections to each server.
 const CONNECTIONS_PER_SERVER: u32 = 8;
 
-/// The algorithms and replication intervals.
-const RUNS: [(Algorithm, &str); 4] = [
+/// The measured combinations of an algorithm and a replication interval.
+const RUN_CONFIGS: [(Algorithm, &str); 4] = [
     (Algorithm::SlidingBuckets { precision: None }, "50ms"),
     (Algorithm::SlidingBuckets { precision: None }, "250ms"),
     (Algorithm::SlidingBuckets { precision: None }, "1s"),
     (Algorithm::SlidingWindow, "250ms"),
 ];
 
-/// The result of one run.
-struct OvershootRun {
+/// The result of a run with one algorithm and one replication interval.
+struct OvershootResult {
     interval: &'static str,
     algorithm: Algorithm,
-    /// The maximum number of requests allowed in any window.
+    /// The maximum number of requests that all servers together allowed in any window.
     max_allowed_in_window: usize,
     bound: u64,
     response_count: usize,
 }
 
-/// The number of windows in which requests are sent.
-const WINDOWS: u32 = 2;
+/// The length of a run, in windows.
+const WINDOWS_PER_RUN: u32 = 2;
 
-/// Measures all runs, and draws the results.
+/// Measures all combinations of algorithm and replication interval, and adds a table and a chart to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.progress.add_steps(RUNS.len());
+    part.progress.add_steps(RUN_CONFIGS.len());
     let window = effort.pick(Duration::from_secs(10), Duration::from_secs(1));
     let quota = Quota::new(u64::from(REQUESTS_PER_SECOND) / 5 * window.as_secs(), window)?;
     let mut runs = Vec::new();
-    for (algorithm, interval) in RUNS.into_iter().take(effort.pick(RUNS.len(), 2)) {
+    for (algorithm, interval) in RUN_CONFIGS.into_iter().take(effort.pick(RUN_CONFIGS.len(), 2)) {
         let limit = Limit::new(quota, algorithm)?;
         part.progress.begin_step(&format!("three servers, {limit}, replicated every {interval}"));
-        runs.push(run_one(&limit, interval, window * WINDOWS)?);
+        runs.push(run_servers(&limit, interval, window * WINDOWS_PER_RUN)?);
     }
     part.add_text(format!(
-        "### Overshoot\n\n{NODES} servers, {quota}, {REQUESTS_PER_SECOND} requests per second in total, for \
-         {WINDOWS} windows. Nodes do not know the charges that the other nodes have not replicated yet; the bound \
+        "### Overshoot\n\n{NODE_COUNT} servers, {quota}, {REQUESTS_PER_SECOND} requests per second in total, for \
+         {WINDOWS_PER_RUN} windows. Nodes do not know the charges that the other nodes have not replicated yet; the bound \
          from [docs/CLUSTER.md](CLUSTER.md) limits the resulting overshoot."
     ));
-    part.add_table(&table(&quota, &runs));
+    part.add_table(&overshoot_table(&quota, &runs));
     let alt_text = "requests allowed in the fullest window, max, and the bound";
-    part.add_chart("cluster-slipped", alt_text, draw(quota.max(), &runs)?);
+    part.add_chart("cluster-slipped", alt_text, draw_overshoot(quota.max(), &runs)?);
     Ok(())
 }
 
-fn run_one(
+fn run_servers(
     limit: &Limit,
     interval: &'static str,
     duration: Duration,
-) -> Result<OvershootRun, Box<dyn Error>> {
+) -> Result<OvershootResult, Box<dyn Error>> {
     let window = limit.quota().window();
     let policy = format!(
         "rules: [{{ name: all, limits: [{{ max: {}, window: {}ms }}], algorithm: {} }}]",
@@ -80,10 +81,10 @@ fn run_one(
         window.as_millis(),
         limit.algorithm()
     );
-    let seed = free_port()?;
+    let seed = find_free_port()?;
     let mut servers = Vec::new();
-    for nth in 0..NODES {
-        let port = if nth == 0 { seed } else { free_port()? };
+    for nth in 0..NODE_COUNT {
+        let port = if nth == 0 { seed } else { find_free_port()? };
         servers.push(ServerProcess::start(policy.as_bytes(), "listening on http://", |policy| {
             server_command(policy, interval, port, seed)
         })?);
@@ -93,8 +94,8 @@ fn run_one(
     let addresses: Vec<SocketAddr> = servers.iter().map(ServerProcess::address).collect();
     let (response_count, mut allowed) = send_load(&addresses, duration)?;
     allowed.sort_unstable();
-    let nodes = NODES as u64;
-    Ok(OvershootRun {
+    let nodes = NODE_COUNT as u64;
+    Ok(OvershootResult {
         interval,
         algorithm: limit.algorithm(),
         max_allowed_in_window: max_allowed_in_window(&allowed, window),
@@ -112,11 +113,12 @@ fn server_command(policy: &Path, interval: &str, port: u16, seed: u16) -> io::Re
     Ok(command)
 }
 
-fn free_port() -> io::Result<u16> {
+fn find_free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Returns the number of responses, and the times of the allowed requests.
+/// Sends requests to all servers for the given duration. Returns the number of responses, and the times of the allowed
+/// requests since the start.
 fn send_load(
     addresses: &[SocketAddr],
     duration: Duration,
@@ -128,7 +130,7 @@ fn send_load(
             let address = addresses[nth as usize % addresses.len()];
             let first = Duration::from_secs(1) * nth / REQUESTS_PER_SECOND;
             move || {
-                send_requests(
+                send_requests_on_schedule(
                     address,
                     (start, duration),
                     first,
@@ -148,8 +150,10 @@ fn send_load(
     })
 }
 
-/// Sends requests at fixed times, even if the previous response was late.
-fn send_requests(
+/// Sends requests on one connection at fixed intervals until the end of the run. If a response is late, the requests
+/// that are due are sent right after it. Returns the number of responses, and the times of the allowed requests since
+/// the start.
+fn send_requests_on_schedule(
     address: SocketAddr,
     (start, duration): (Instant, Duration),
     first: Duration,
@@ -167,7 +171,7 @@ fn send_requests(
     while due < duration {
         thread::sleep(due.saturating_sub(start.elapsed()));
         stream.write_all(request.as_bytes())?;
-        if read_response(&mut responses)? {
+        if read_response_is_allowed(&mut responses)? {
             allowed.push(start.elapsed());
         }
         response_count += 1;
@@ -176,7 +180,7 @@ fn send_requests(
     Ok((response_count, allowed))
 }
 
-fn read_response(responses: &mut impl BufRead) -> io::Result<bool> {
+fn read_response_is_allowed(responses: &mut impl BufRead) -> io::Result<bool> {
     let (mut line, mut length, mut status) = (String::new(), 0, None);
     loop {
         line.clear();
@@ -199,7 +203,8 @@ fn read_response(responses: &mut impl BufRead) -> io::Result<bool> {
     status.ok_or_else(|| io::Error::other("no status"))
 }
 
-/// Returns the maximum number of times in any window of this length.
+/// Returns the maximum number of requests in any window of the length `window`. `sorted` has the times of the requests
+/// in ascending order.
 fn max_allowed_in_window(sorted: &[Duration], window: Duration) -> usize {
     let mut first = 0;
     let counts = sorted.iter().enumerate().map(|(nth, moment)| {
@@ -211,7 +216,7 @@ fn max_allowed_in_window(sorted: &[Duration], window: Duration) -> usize {
     counts.max().unwrap_or(0)
 }
 
-fn table(quota: &Quota, runs: &[OvershootRun]) -> MarkdownTable {
+fn overshoot_table(quota: &Quota, runs: &[OvershootResult]) -> MarkdownTable {
     let columns = [
         "algorithm",
         "replicated every",
@@ -235,9 +240,9 @@ fn table(quota: &Quota, runs: &[OvershootRun]) -> MarkdownTable {
     table
 }
 
-/// Draws a bar for each run, with its bound.
-fn draw(max: u64, runs: &[OvershootRun]) -> Result<String, Box<dyn Error>> {
-    let bar = |run: &OvershootRun| Bar {
+/// Draws a chart with a bar for the result of each run, and a mark for its bound.
+fn draw_overshoot(max: u64, runs: &[OvershootResult]) -> Result<String, Box<dyn Error>> {
+    let bar = |run: &OvershootResult| Bar {
         name: format!("{}, replicated every {}", run.algorithm, run.interval),
         value: run.max_allowed_in_window as f64,
         label: run.max_allowed_in_window.to_string(),

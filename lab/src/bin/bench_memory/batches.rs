@@ -1,4 +1,4 @@
-//! Batches of keys in one call, compared with single calls.
+//! Measures decisions on batches of keys in one call, compared with one call per key.
 
 use std::error::Error;
 
@@ -12,13 +12,13 @@ use lab::targets::{BenchTarget, TargetBound};
 
 use crate::keys::{DECISIONS, SEQUENCE_LEN, fill_keys};
 
-const BATCH_SPEEDUP: BenchTarget = BenchTarget {
+const BATCH_SPEEDUP_TARGET: BenchTarget = BenchTarget {
     text: "check_many of 16 and of 64, 10 million keys, speed relative to check",
     bound: TargetBound::AtLeast(2.5),
     limited_by: "",
 };
 
-/// Measures a limiter with many keys.
+/// Measures single calls and batches with different numbers of keys, and adds a table to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let key_counts: &[usize] = effort.pick(&[1_000_000, 10_000_000], &[1_000_000]);
     part.progress.add_steps(key_counts.len());
@@ -27,7 +27,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         ["check", "check_many of 16", "check_many of 64"].map(|name| vec![name.to_owned()]);
     for &count in key_counts {
         part.progress.begin_step(&format!("batches, {count} keys"));
-        let ns = measure(effort, count)?;
+        let ns = measure_batches(effort, count)?;
         columns.push(format!("{count} keys"));
         for (row, batch_ns) in rows.iter_mut().zip(ns) {
             row.push(format!("{batch_ns:.0} ({:.2}x)", ns[0] / batch_ns));
@@ -35,7 +35,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         if count == 10_000_000 {
             ns[1..]
                 .iter()
-                .for_each(|batch_ns| part.record_target(&BATCH_SPEEDUP, ns[0] / batch_ns));
+                .for_each(|batch_ns| part.record_target(&BATCH_SPEEDUP_TARGET, ns[0] / batch_ns));
         }
     }
     let mut table = MarkdownTable::new(columns);
@@ -45,7 +45,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn measure(effort: Effort, count: usize) -> Result<[f64; 3], Box<dyn Error>> {
+fn measure_batches(effort: Effort, count: usize) -> Result<[f64; 3], Box<dyn Error>> {
     let keys = Keys::new(count);
     let slidegate = SlidegateLimiter::new(KeyKind::Text)?;
     let decisions = effort.pick(DECISIONS, DECISIONS / 5);

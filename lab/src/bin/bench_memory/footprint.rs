@@ -1,4 +1,4 @@
-//! Memory per key, measured in a new process for each store.
+//! Measures the memory per key of each limiter. A new child process fills each limiter.
 
 use std::error::Error;
 use std::hash::RandomState;
@@ -10,22 +10,22 @@ use lab::rss;
 use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 
-/// The argument of the child process that fills one store.
+/// The first argument of the child process that fills one limiter.
 pub const CHILD_ARGUMENT: &str = "footprint-child";
 
 const LONG_KEY_LEN: usize = 200;
 
-const MANY_KEYS: usize = 10_000_000;
+const TARGET_KEY_COUNT: usize = 10_000_000;
 
-const BYTES_PER_KEY: BenchTarget = BenchTarget {
+const BYTES_PER_KEY_TARGET: BenchTarget = BenchTarget {
     text: "bytes per key of sliding_window, 10 million keys of 20 and of 200 bytes",
     bound: TargetBound::AtMost(40.0),
     limited_by: "",
 };
 
-/// Measures slidegate with short and long keys, and governor.
+/// Measures the memory per key of slidegate with short keys and with long keys, and of governor.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    let keys = effort.pick(MANY_KEYS, MANY_KEYS / 10);
+    let keys = effort.pick(TARGET_KEY_COUNT, TARGET_KEY_COUNT / 10);
     let contenders =
         [("slidegate", KEY_LEN), ("slidegate", LONG_KEY_LEN), ("governor keyed, String", KEY_LEN)];
     part.progress.add_steps(contenders.len());
@@ -36,8 +36,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         let bytes = rss::run_child(&[CHILD_ARGUMENT, name, &count, &len])? as f64 / keys as f64;
         table.add_row([name.to_owned(), len, format!("{bytes:.1}")]);
         // The fill level of tables depends on the number of keys; the target is for this number.
-        if name == "slidegate" && keys == MANY_KEYS {
-            part.record_target(&BYTES_PER_KEY, bytes);
+        if name == "slidegate" && keys == TARGET_KEY_COUNT {
+            part.record_target(&BYTES_PER_KEY_TARGET, bytes);
         }
     }
     part.add_text(format!("### Memory, sliding_window, {keys} keys"));
@@ -45,7 +45,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Prints the growth of this process in bytes while a store is filled.
+/// Fills the limiter with this name, and prints the number of bytes by which the memory of this process grows. Runs in
+/// the child process.
 pub fn run_child(name: &str, keys: &str, key_len: &str) -> Result<(), Box<dyn Error>> {
     let keys = keys.parse()?;
     let mut writer = KeyWriter::new(key_len.parse()?);

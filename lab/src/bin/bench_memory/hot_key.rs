@@ -1,4 +1,4 @@
-//! One key that all threads request.
+//! Measures decisions on a single key that all threads request at the same time.
 
 use std::error::Error;
 
@@ -8,18 +8,19 @@ use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Limiter, MAX_UNITS};
 
-/// Decisions of all threads per round.
-const DECISIONS: usize = 4_000_000;
+/// The number of decisions of all threads together per round.
+const DECISIONS_PER_ROUND: usize = 4_000_000;
 
-const MANY_THREADS: usize = 8;
+const CONCURRENT_THREADS: usize = 8;
 
-const HOT_KEY_RATE: BenchTarget = BenchTarget {
+const HOT_KEY_RATE_TARGET: BenchTarget = BenchTarget {
     text: "one hot key, 8 threads, rate relative to one thread",
     bound: TargetBound::AtLeast(0.5),
     limited_by: "",
 };
 
-/// Measures a key that is always allowed, and a key that is always denied.
+/// Measures a limit that allows every request, and a limit that denies all requests except the first one, with one
+/// thread and with eight threads.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let keys = [("always allowed", MAX_UNITS), ("denied except once", 1)];
     part.progress.add_steps(keys.len());
@@ -28,7 +29,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         part.progress.begin_step(&format!("one hot key, {name}"));
         let limiter = Limiter::new([format!("{max}/w").as_str()])?;
         let [single, concurrent] =
-            [1, MANY_THREADS].map(|threads| measure_rate(effort, &limiter, threads));
+            [1, CONCURRENT_THREADS].map(|threads| measure_decision_rate(effort, &limiter, threads));
         table.add_row([
             name.to_owned(),
             format!("{:.1}", single.per_us),
@@ -36,7 +37,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             format!("{:.2}", concurrent.per_us / single.per_us),
             format!("{:.2}", concurrent.denied),
         ]);
-        part.record_target(&HOT_KEY_RATE, concurrent.per_us / single.per_us);
+        part.record_target(&HOT_KEY_RATE_TARGET, concurrent.per_us / single.per_us);
     }
     part.add_text("### One hot key");
     part.add_table(&table);
@@ -48,8 +49,8 @@ struct DecisionRate {
     denied: f64,
 }
 
-fn measure_rate(effort: Effort, limiter: &Limiter, threads: usize) -> DecisionRate {
-    let decisions = DECISIONS / threads;
+fn measure_decision_rate(effort: Effort, limiter: &Limiter, threads: usize) -> DecisionRate {
+    let decisions = DECISIONS_PER_ROUND / threads;
     let turn = |_| (0..decisions).filter(|_| !limiter.check("the hot key").is_allowed()).count();
     let plan = MeasurePlan { rounds: effort.rounds(), threads, decisions };
     let timing = run_interleaved(plan, &[&turn])[0];

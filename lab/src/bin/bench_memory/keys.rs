@@ -1,4 +1,4 @@
-//! Decision time by the number of keys: text and numbers, sampled uniformly and by Zipf's law.
+//! Measures the decision time by the number of keys, for string and number keys, sampled uniformly and by Zipf's law.
 
 use std::error::Error;
 use std::hash::RandomState;
@@ -13,16 +13,17 @@ use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 
-/// Decisions per thread and round.
+/// The number of decisions per thread and round.
 pub const DECISIONS: usize = 1_000_000;
 
-/// The length of the key sequence; each round uses a part of it.
+/// The number of keys in the precomputed sequence of sampled keys. Each round uses a part of the sequence.
 pub const SEQUENCE_LEN: usize = 4 * DECISIONS;
 
-type Foldhash = foldhash::fast::RandomState;
+type FoldhashState = foldhash::fast::RandomState;
 
-/// The number of keys from which on most do not fit into the caches. The targets are for this number and above.
-const MANY_KEYS: usize = 1_000_000;
+/// The minimum number of keys for the targets. With this number of keys, most of them do not fit into the caches of the
+/// processor.
+const MIN_TARGET_KEYS: usize = 1_000_000;
 
 const GOVERNOR_LIMITED_BY: &str = "at a million keys a decision takes 350 to 450 instructions and two cache misses, \
     one for the text of the key and one for the state. It is too long for the processor to overlap these cache \
@@ -30,39 +31,39 @@ const GOVERNOR_LIMITED_BY: &str = "at a million keys a decision takes 350 to 450
     built in place, joined fingerprints, rarer sweeps, a branchless search of slots; together they reduced the time \
     from 330 to 200 ns.";
 
-const GOVERNOR: BenchTarget = BenchTarget {
+const GOVERNOR_TARGET: BenchTarget = BenchTarget {
     text: "sliding_window, 1 and 10 million keys, speed relative to governor keyed",
     bound: TargetBound::AtLeast(3.0),
     limited_by: GOVERNOR_LIMITED_BY,
 };
 
-const GOVERNOR_FOLDHASH: BenchTarget = BenchTarget {
+const GOVERNOR_FOLDHASH_TARGET: BenchTarget = BenchTarget {
     text: "sliding_window, 1 and 10 million keys, speed relative to governor keyed with foldhash",
     bound: TargetBound::AtLeast(1.8),
     limited_by: "the same.",
 };
 
-const BARE_NUMBERS: BenchTarget = BenchTarget {
+const BARE_NUMBERS_TARGET: BenchTarget = BenchTarget {
     text: "sliding_window without the clock read, text keys, time relative to a bare map of numbers",
     bound: TargetBound::AtMost(2.0),
     limited_by: "incrementing a number in a bare map takes one cache miss and is short enough to overlap with \
         several others; with text keys, in the next row, it takes two cache misses, as a decision does.",
 };
 
-const BARE_TEXT: BenchTarget = BenchTarget {
+const BARE_TEXT_TARGET: BenchTarget = BenchTarget {
     text: "sliding_window without the clock read, time relative to a bare map of the same keys",
     bound: TargetBound::AtMost(2.0),
     limited_by: "the same as for governor.",
 };
 
-/// The type and distribution of keys.
+/// The type of the keys, their distribution, and the number of threads of a measurement.
 struct KeySetting {
     kind: KeyKind,
     is_zipf: bool,
     threads: usize,
 }
 
-const SETTINGS: [KeySetting; 5] = [
+const KEY_SETTINGS: [KeySetting; 5] = [
     KeySetting { kind: KeyKind::Text, is_zipf: false, threads: 1 },
     KeySetting { kind: KeyKind::Text, is_zipf: false, threads: 2 },
     KeySetting { kind: KeyKind::Text, is_zipf: true, threads: 1 },
@@ -82,31 +83,31 @@ impl KeySetting {
     }
 }
 
-/// The results of one setting.
+/// The results of one setting with each number of keys.
 #[derive(Default)]
 struct SettingResult {
-    /// The names of the contenders, and of the clock read.
+    /// The names of the compared limiters, and of the clock read at the end.
     names: Vec<&'static str>,
-    /// The timings of all contenders, for each number of keys.
+    /// For each number of keys, the timings in the order of `names`.
     timings: Vec<Vec<Timing>>,
 }
 
-/// Measures all settings with all numbers of keys.
+/// Measures all settings with all numbers of keys, and adds the tables and a chart to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let key_counts: &[usize] =
         effort.pick(&[1_000, 10_000, 100_000, 1_000_000, 10_000_000], &[1_000, 100_000, 1_000_000]);
-    part.progress.add_steps(key_counts.len() * SETTINGS.len());
-    let mut results = SETTINGS.map(|_| SettingResult::default());
+    part.progress.add_steps(key_counts.len() * KEY_SETTINGS.len());
+    let mut results = KEY_SETTINGS.map(|_| SettingResult::default());
     for &count in key_counts {
         let keys = Keys::new(count);
         for kind in [KeyKind::Text, KeyKind::Number] {
-            let limiters = filled_limiters(kind, &keys)?;
-            for (setting, result) in SETTINGS.iter().zip(&mut results) {
+            let limiters = new_filled_limiters(kind, &keys)?;
+            for (setting, result) in KEY_SETTINGS.iter().zip(&mut results) {
                 if setting.kind == kind {
                     part.progress.begin_step(&format!("{count} {}", setting.name()));
                     let names = limiters.iter().map(|limiter| limiter.name());
                     result.names = names.chain(["one clock read"]).collect();
-                    result.timings.push(measure(effort, setting, &keys, &limiters));
+                    result.timings.push(measure_limiters(effort, setting, &keys, &limiters));
                 }
             }
         }
@@ -117,12 +118,12 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             requests are denied. \"bare map\" is the minimum work of an in-memory limiter: 64 locked maps, and an \
             incremented count. The text keys of governor are `String`s, looked up with one reused `String`.",
     );
-    for (setting, result) in SETTINGS.iter().zip(&results) {
-        part.add_text(format!("#### {}", capitalize(&setting.name())));
-        part.add_table(&table(key_counts, result));
+    for (setting, result) in KEY_SETTINGS.iter().zip(&results) {
+        part.add_text(format!("#### {}", capitalize_first_letter(&setting.name())));
+        part.add_table(&timing_table(key_counts, result));
         record_targets(setting, key_counts, result, part);
     }
-    let svg = draw(key_counts, &results[0])?;
+    let svg = draw_timings(key_counts, &results[0])?;
     part.add_chart(
         "memory-keys",
         "time of a decision by the number of keys: slidegate, governor and a bare map",
@@ -131,14 +132,14 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn capitalize(text: &str) -> String {
+fn capitalize_first_letter(text: &str) -> String {
     let (first, rest) = text.split_at(1);
     first.to_uppercase() + rest
 }
 
-/// Returns the contenders, each filled with all keys: slidegate, governor with two hashers, and a bare map; for text
-/// keys also a bare map of numbers.
-fn filled_limiters(
+/// Creates the compared limiters and charges all keys in each. They are slidegate, governor with two hashers, and a
+/// bare map, which only counts. For string keys there is also a bare map with number keys.
+fn new_filled_limiters(
     kind: KeyKind,
     keys: &Keys,
 ) -> Result<Vec<Box<dyn BenchLimiter>>, Box<dyn Error>> {
@@ -148,14 +149,14 @@ fn filled_limiters(
         KeyKind::Text => vec![
             Box::new(slidegate),
             Box::new(GovernorLimiter::<String, RandomState>::new(default)?),
-            Box::new(GovernorLimiter::<String, Foldhash>::new(foldhash)?),
+            Box::new(GovernorLimiter::<String, FoldhashState>::new(foldhash)?),
             Box::new(BareMap::<Box<str>>::new("bare map")),
             Box::new(BareMap::<u64>::new("bare map of numbers")),
         ],
         KeyKind::Number => vec![
             Box::new(slidegate),
             Box::new(GovernorLimiter::<u64, RandomState>::new(default)?),
-            Box::new(GovernorLimiter::<u64, Foldhash>::new(foldhash)?),
+            Box::new(GovernorLimiter::<u64, FoldhashState>::new(foldhash)?),
             Box::new(BareMap::<u64>::new("bare map")),
         ],
     };
@@ -163,7 +164,8 @@ fn filled_limiters(
     Ok(limiters)
 }
 
-/// Charges every key of a limiter: every other key up to max, the rest one unit.
+/// Charges every key of a limiter. Every other key is charged up to its limit, and the remaining keys are charged one
+/// unit.
 pub fn fill_keys(limiter: &dyn BenchLimiter, keys: &Keys) {
     let half = keys.count() / 2;
     thread::scope(|scope| {
@@ -178,8 +180,8 @@ pub fn fill_keys(limiter: &dyn BenchLimiter, keys: &Keys) {
     });
 }
 
-/// Measures each limiter, and a read of the clock.
-fn measure(
+/// Measures the decision time of each limiter, and the time of a clock read.
+fn measure_limiters(
     effort: Effort,
     setting: &KeySetting,
     keys: &Keys,
@@ -204,7 +206,7 @@ fn measure(
     run_interleaved(plan, &turns)
 }
 
-fn table(key_counts: &[usize], result: &SettingResult) -> MarkdownTable {
+fn timing_table(key_counts: &[usize], result: &SettingResult) -> MarkdownTable {
     let columns = key_counts.iter().map(|count| format!("{} keys", group_digits(*count)));
     let mut table = MarkdownTable::new([String::new()].into_iter().chain(columns));
     for (nth, name) in result.names.iter().enumerate() {
@@ -217,7 +219,7 @@ fn table(key_counts: &[usize], result: &SettingResult) -> MarkdownTable {
     table
 }
 
-/// Formats 10000 as 10,000.
+/// Formats a number with commas between groups of three digits: 10000 becomes 10,000.
 fn group_digits(count: usize) -> String {
     match count {
         0..1_000 => count.to_string(),
@@ -225,7 +227,8 @@ fn group_digits(count: usize) -> String {
     }
 }
 
-/// Compares the results of many uniform text keys with the targets.
+/// Compares the results with the targets. The targets are for string keys that are sampled uniformly, and for at least
+/// [`MIN_TARGET_KEYS`] keys.
 fn record_targets(
     setting: &KeySetting,
     key_counts: &[usize],
@@ -235,18 +238,19 @@ fn record_targets(
     if setting.kind != KeyKind::Text || setting.is_zipf {
         return;
     }
-    let many = key_counts.iter().zip(&result.timings).filter(|(count, _)| **count >= MANY_KEYS);
+    let many =
+        key_counts.iter().zip(&result.timings).filter(|(count, _)| **count >= MIN_TARGET_KEYS);
     for (_, timings) in many {
         let [slidegate, default, foldhash, text, numbers, clock] = &timings[..] else { continue };
-        part.record_target(&GOVERNOR, default.ns / slidegate.ns);
-        part.record_target(&GOVERNOR_FOLDHASH, foldhash.ns / slidegate.ns);
+        part.record_target(&GOVERNOR_TARGET, default.ns / slidegate.ns);
+        part.record_target(&GOVERNOR_FOLDHASH_TARGET, foldhash.ns / slidegate.ns);
         let beyond_clock = slidegate.ns - clock.ns;
-        part.record_target(&BARE_NUMBERS, beyond_clock / numbers.ns);
-        part.record_target(&BARE_TEXT, beyond_clock / text.ns);
+        part.record_target(&BARE_NUMBERS_TARGET, beyond_clock / numbers.ns);
+        part.record_target(&BARE_TEXT_TARGET, beyond_clock / text.ns);
     }
 }
 
-fn draw(key_counts: &[usize], result: &SettingResult) -> Result<String, Box<dyn Error>> {
+fn draw_timings(key_counts: &[usize], result: &SettingResult) -> Result<String, Box<dyn Error>> {
     let lines: Vec<Series> = result
         .names
         .iter()
@@ -262,7 +266,7 @@ fn draw(key_counts: &[usize], result: &SettingResult) -> Result<String, Box<dyn 
         })
         .collect();
     LineChart {
-        title: &format!("Decision time, {}", SETTINGS[0].name()),
+        title: &format!("Decision time, {}", KEY_SETTINGS[0].name()),
         x_label: "keys in the store",
         y_label: "ns",
         is_log_x: true,

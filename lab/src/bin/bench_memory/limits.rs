@@ -1,4 +1,4 @@
-//! Decision time by the number of limits.
+//! Measures the decision time by the number of limits of a key.
 
 use std::error::Error;
 use std::num::NonZeroU32;
@@ -15,21 +15,22 @@ use slidegate::Limiter;
 
 use crate::keys::{DECISIONS, SEQUENCE_LEN};
 
-const KEYS: usize = 100_000;
+const KEY_COUNT: usize = 100_000;
 
 const LIMIT_COUNTS: [usize; 4] = [1, 2, 4, 8];
 
-/// The maximum of each limit, so high that every request is allowed and all limits are checked.
-const MAX: u32 = 1_000_000;
+/// The maximum of each limit. It is so high that every request is allowed, so all limits of a request are checked.
+const LIMIT_MAX: u32 = 1_000_000;
 
-type Governor =
+type KeyedGovernor =
     RateLimiter<String, DashMapStateStore<String, foldhash::fast::RandomState>, DefaultClock>;
 
-/// Measures a slidegate limiter with several limits, and as many governor limiters called one after another.
+/// Measures one slidegate limiter with several limits, and the same number of governor limiters, which are called one
+/// after another.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(LIMIT_COUNTS.len());
-    let keys = Keys::new(KEYS);
-    let sequence = KeySequence::new(&keys, &KeyDistribution::Uniform(KEYS), SEQUENCE_LEN);
+    let keys = Keys::new(KEY_COUNT);
+    let sequence = KeySequence::new(&keys, &KeyDistribution::Uniform(KEY_COUNT), SEQUENCE_LEN);
     let mut table = MarkdownTable::new([
         "limits of one key",
         "slidegate, ns",
@@ -41,7 +42,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         .map(|name| Series { name: name.to_owned(), points: Vec::new() });
     for count in LIMIT_COUNTS {
         part.progress.begin_step(&format!("{count} limits"));
-        let ns = measure(effort, &sequence, count)?;
+        let ns = measure_limits(effort, &sequence, count)?;
         table.add_row([
             count.to_string(),
             format!("{:.0}", ns[0]),
@@ -52,7 +53,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         lines.iter_mut().zip(ns).for_each(|(line, ns)| line.points.push((count as f64, ns)));
     }
     part.add_text(format!(
-        "### Decision time by the number of limits\n\n{KEYS} text keys, sampled uniformly, all allowed, 1 thread. \
+        "### Decision time by the number of limits\n\n{KEY_COUNT} text keys, sampled uniformly, all allowed, 1 thread. \
          slidegate charges all limits of a key or none. governor has one limit per limiter, so its limiters are \
          called one after another; if a later one denies, the charges of the earlier ones remain."
     ));
@@ -68,15 +69,16 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn measure(
+fn measure_limits(
     effort: Effort,
     sequence: &KeySequence<'_>,
     limits: usize,
 ) -> Result<[f64; 2], Box<dyn Error>> {
     // Windows of different lengths, since equal limits are an error.
-    let quotas: Vec<String> = (1..=limits).map(|days| format!("{MAX}/{days}d")).collect();
+    let quotas: Vec<String> = (1..=limits).map(|days| format!("{LIMIT_MAX}/{days}d")).collect();
     let limiter = Limiter::new(quotas.iter().map(String::as_str))?;
-    let governors: Vec<Governor> = (0..limits).map(|_| governor()).collect::<Result<_, _>>()?;
+    let governors: Vec<KeyedGovernor> =
+        (0..limits).map(|_| new_governor()).collect::<Result<_, _>>()?;
     let decisions = effort.pick(DECISIONS, DECISIONS / 5);
     let slidegate_turn = |seed: u64| {
         let sampled = sequence.iter(seed, decisions);
@@ -99,7 +101,7 @@ fn measure(
     Ok([timings[0].ns, timings[1].ns])
 }
 
-fn governor() -> Result<Governor, Box<dyn Error>> {
-    let max = NonZeroU32::new(MAX).ok_or("the burst is zero")?;
+fn new_governor() -> Result<KeyedGovernor, Box<dyn Error>> {
+    let max = NonZeroU32::new(LIMIT_MAX).ok_or("the burst is zero")?;
     Ok(RateLimiter::dashmap_with_hasher(Quota::per_second(max), Default::default()))
 }

@@ -1,4 +1,5 @@
-//! Exact logs of 100 charges, with all keys full.
+//! Measures the time and the memory of exact logs, which keep the time of every charge. Each key has a limit of 100
+//! charges and has reached it.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,21 +11,21 @@ use lab::rss;
 use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 
-/// The argument of the child process that fills one log.
+/// The first argument of the child process that fills one log.
 pub const CHILD_ARGUMENT: &str = "log-child";
 
-const DECISIONS: usize = 1_000_000;
+const DECISIONS_PER_ROUND: usize = 1_000_000;
 
-/// The number of keys for the targets and the memory measurement.
-const KEYS: usize = 100_000;
+/// The number of keys for which there are targets, and with which the memory is measured.
+const TARGET_KEY_COUNT: usize = 100_000;
 
-const BYTES_PER_ENTRY: BenchTarget = BenchTarget {
+const BYTES_PER_ENTRY_TARGET: BenchTarget = BenchTarget {
     text: "sliding_log of 100, 100,000 full keys, bytes per entry",
     bound: TargetBound::AtMost(8.0),
     limited_by: "",
 };
 
-const SPEED: BenchTarget = BenchTarget {
+const SPEED_TARGET: BenchTarget = BenchTarget {
     text: "sliding_log of 100, 100,000 full keys, speed relative to Mutex<VecDeque>",
     bound: TargetBound::AtLeast(2.0),
     limited_by: "by callgrind a denied decision takes 433 instructions and an allowed one 746 (lab/instructions.txt, \
@@ -32,19 +33,20 @@ const SPEED: BenchTarget = BenchTarget {
         retry delay and a receipt, and evicts expired states from its table; the cost of each is not profiled.",
 };
 
-type Logs = [Box<dyn LogContender + Sync>; 2];
+type ComparedLogs = [Box<dyn LogContender + Sync>; 2];
 
-/// Measures time in this process, and memory in child processes.
+/// Measures the decision times of the logs in this process, and their memory in child processes.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    let key_counts: &[usize] = effort.pick(&[1_000, 10_000, KEYS], &[KEYS]);
+    let key_counts: &[usize] = effort.pick(&[1_000, 10_000, TARGET_KEY_COUNT], &[TARGET_KEY_COUNT]);
     part.progress.add_steps(key_counts.len() + 2);
     let mut columns = vec![String::new()];
     let mut rows: Vec<Vec<String>> = Vec::new();
     for &keys in key_counts {
-        let logs: Logs = [Box::new(SlidegateLog::new(keys)?), Box::new(QueueLog::new(keys))];
+        let logs: ComparedLogs =
+            [Box::new(SlidegateLog::new(keys)?), Box::new(QueueLog::new(keys))];
         rows.resize_with(logs.len(), Vec::new);
         part.progress.begin_step(&format!("exact logs of {MAX}, {keys} full keys"));
-        let timings = measure(effort, keys, &logs);
+        let timings = measure_logs(effort, keys, &logs);
         columns.push(format!("{keys} keys"));
         for ((row, log), timing) in rows.iter_mut().zip(&logs).zip(&timings) {
             if row.is_empty() {
@@ -52,17 +54,18 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             }
             row.push(format!("{:.0} ns ({:.2}x)", timing.ns, timing.ns / timings[0].ns));
         }
-        if keys == KEYS {
-            part.record_target(&SPEED, timings[1].ns / timings[0].ns);
+        if keys == TARGET_KEY_COUNT {
+            part.record_target(&SPEED_TARGET, timings[1].ns / timings[0].ns);
         }
     }
     columns.push("bytes per entry".to_owned());
     for (nth, row) in rows.iter_mut().enumerate() {
         part.progress.begin_step(&format!("memory of {}", row[0]));
-        let bytes = rss::run_child(&[CHILD_ARGUMENT, &row[0]])? as f64 / (KEYS * MAX) as f64;
+        let bytes =
+            rss::run_child(&[CHILD_ARGUMENT, &row[0]])? as f64 / (TARGET_KEY_COUNT * MAX) as f64;
         row.push(format!("{bytes:.1}"));
         if nth == 0 {
-            part.record_target(&BYTES_PER_ENTRY, bytes);
+            part.record_target(&BYTES_PER_ENTRY_TARGET, bytes);
         }
     }
     let mut table = MarkdownTable::new(columns);
@@ -72,33 +75,39 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn measure(effort: Effort, keys: usize, logs: &Logs) -> Vec<Timing> {
+fn measure_logs(effort: Effort, keys: usize, logs: &ComparedLogs) -> Vec<Timing> {
     let turns = logs.each_ref().map(|log| {
         let now_us = AtomicU64::new(logs::fill_all_keys(&**log, keys));
-        move |seed| count_denied(&**log, keys, &now_us, seed)
+        move |seed| count_denied_requests(&**log, keys, &now_us, seed)
     });
-    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS };
+    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS_PER_ROUND };
     run_interleaved(plan, &turns.each_ref().map(|turn| turn as &TurnFn<'_>))
 }
 
-/// Charges uniformly sampled keys, one per time step. Returns the number of denials.
-fn count_denied(log: &dyn LogContender, keys: usize, now_us: &AtomicU64, seed: u64) -> usize {
+/// Requests one unit of a uniformly sampled key in each time step. Returns the number of denied requests.
+fn count_denied_requests(
+    log: &dyn LogContender,
+    keys: usize,
+    now_us: &AtomicU64,
+    seed: u64,
+) -> usize {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let start_us = now_us.fetch_add(DECISIONS as u64 * STEP_US, Ordering::Relaxed);
-    let denied = (1..=DECISIONS as u64)
+    let start_us = now_us.fetch_add(DECISIONS_PER_ROUND as u64 * STEP_US, Ordering::Relaxed);
+    let denied = (1..=DECISIONS_PER_ROUND as u64)
         .filter(|nth| !log.try_charge(rng.u64(0..keys as u64), start_us + nth * STEP_US));
     denied.count()
 }
 
-/// Prints the growth of this process in bytes while a log is filled.
+/// Fills the log with this name, and prints the number of bytes by which the memory of this process grows. Runs in the
+/// child process.
 pub fn run_child(name: &str) -> Result<(), Box<dyn Error>> {
     let grown = rss::measure_growth(|| {
-        let slidegate = SlidegateLog::new(KEYS)?;
+        let slidegate = SlidegateLog::new(TARGET_KEY_COUNT)?;
         let log: Box<dyn LogContender> = match name == slidegate.name() {
             true => Box::new(slidegate),
-            false => Box::new(QueueLog::new(KEYS)),
+            false => Box::new(QueueLog::new(TARGET_KEY_COUNT)),
         };
-        logs::fill_all_keys(&*log, KEYS);
+        logs::fill_all_keys(&*log, TARGET_KEY_COUNT);
         Ok(log)
     })?;
     println!("{grown}");

@@ -1,7 +1,7 @@
 //! Measures slidegate's memory store compared with other in-memory limiters.
 //!
-//! `make bench-memory`, with `ARGS=--quick`, or with the names of sections: `ARGS='keys batches'`. A full run needs
-//! 6 GB of memory.
+//! `make bench-memory` runs all sections. `ARGS=--quick` shortens the measurements, and `ARGS='keys batches'` runs only
+//! the named sections. A full run needs 6 GB of memory.
 
 mod batches;
 mod footprint;

@@ -1,4 +1,4 @@
-//! Decision time with a thousand rules, compared with three rules.
+//! Measures the decision time with a policy of 1,000 rules, compared with a policy of three rules.
 
 use std::error::Error;
 
@@ -10,31 +10,31 @@ use lab::targets::{BenchTarget, TargetBound};
 use slidegate::SystemClock;
 use stats_alloc::Region;
 
-use crate::ALLOCATOR;
+use crate::COUNTING_ALLOCATOR;
 
-const FEW: usize = 3;
+const FEW_RULES: usize = 3;
 
-const MANY: usize = 1_000;
+const MANY_RULES: usize = 1_000;
 
-const TIME_RATIO: BenchTarget = BenchTarget {
+const TIME_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "decision with 1,000 rules, time relative to 3 rules",
     bound: TargetBound::AtMost(2.0),
     limited_by: "",
 };
 
-const ALLOCATIONS: BenchTarget = BenchTarget {
+const ALLOCATIONS_TARGET: BenchTarget = BenchTarget {
     text: "allocations per decision with a policy",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
 };
 
-/// Measures all shapes, including the one that no index supports.
+/// Measures all kinds of rules, including the rules with a leading star, for which the policy has no index.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(SHAPES.len() + 1);
     let mut table = MarkdownTable::new(["", "3 rules", "1,000 rules", "ratio", "allocations"]);
     for shape in SHAPES.into_iter().chain([LEADING_STAR_GLOBS]) {
         part.progress.begin_step(&format!("decisions, {}", shape.name));
-        let [few, many, allocations] = measure(effort, shape)?;
+        let [few, many, allocations] = measure_shape(effort, shape)?;
         table.add_row([
             shape.name.to_owned(),
             format!("{few:.0} ns"),
@@ -43,8 +43,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             format!("{allocations:.2}"),
         ]);
         if shape.name != LEADING_STAR_GLOBS.name {
-            part.record_target(&TIME_RATIO, many / few);
-            part.record_target(&ALLOCATIONS, allocations);
+            part.record_target(&TIME_RATIO_TARGET, many / few);
+            part.record_target(&ALLOCATIONS_TARGET, allocations);
         }
     }
     part.add_text("### Decision time");
@@ -56,11 +56,12 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Returns the decision time in nanoseconds with few and with many rules, and the allocations with many rules.
-fn measure(effort: Effort, shape: PolicyShape) -> Result<[f64; 3], Box<dyn Error>> {
-    let (few, many) = (Workload::new(shape, FEW)?, Workload::new(shape, MANY)?);
+/// Returns the decision time in nanoseconds with three rules and with 1,000 rules, and the number of memory allocations
+/// per decision with 1,000 rules.
+fn measure_shape(effort: Effort, shape: PolicyShape) -> Result<[f64; 3], Box<dyn Error>> {
+    let (few, many) = (Workload::new(shape, FEW_RULES)?, Workload::new(shape, MANY_RULES)?);
     // This also creates all keys.
-    let allocations = [&few, &many].map(count_allocations);
+    let allocations = [&few, &many].map(allocations_per_decision);
     // Evaluating every rule is slow, so fewer decisions are measured.
     let is_slow = shape.name == LEADING_STAR_GLOBS.name;
     let all = effort.pick(600_000, 100_000);
@@ -73,10 +74,11 @@ fn measure(effort: Effort, shape: PolicyShape) -> Result<[f64; 3], Box<dyn Error
     Ok([timings[0].ns, timings[1].ns, allocations[1]])
 }
 
-/// Returns the allocations per decision after all keys are created.
-fn count_allocations(workload: &Workload<SystemClock>) -> f64 {
+/// Returns the number of memory allocations per decision. Before they are counted, each request is checked once, so
+/// that all keys exist.
+fn allocations_per_decision(workload: &Workload<SystemClock>) -> f64 {
     workload.count_denied(REQUESTS);
-    let region = Region::new(ALLOCATOR);
+    let region = Region::new(COUNTING_ALLOCATOR);
     workload.count_denied(REQUESTS);
     region.change().allocations as f64 / REQUESTS as f64
 }

@@ -1,4 +1,4 @@
-//! Loading time: from the text of a policy to a compiled policy.
+//! Measures the loading time of a policy: from its YAML text to the compiled policy.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -11,13 +11,13 @@ use slidegate::Policy;
 
 const RULE_COUNTS: [usize; 2] = [1_000, 10_000];
 
-const LOAD_TIME: BenchTarget = BenchTarget {
+const LOAD_TIME_TARGET: BenchTarget = BenchTarget {
     text: "loading 1,000 rules, ms",
     bound: TargetBound::AtMost(100.0),
     limited_by: "",
 };
 
-/// Measures all indexed shapes.
+/// Measures all kinds of rules that an index supports, and adds a table to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(SHAPES.len());
     part.add_text(
@@ -29,21 +29,21 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     for shape in SHAPES {
         part.progress.begin_step(&format!("loading {}", shape.name));
         let [thousand, ten_thousand] =
-            RULE_COUNTS.map(|rules| measure_loading(effort, shape, rules));
+            RULE_COUNTS.map(|rules| median_loading_ms(effort, shape, rules));
         let (thousand, ten_thousand) = (thousand?, ten_thousand?);
         table.add_row([
             shape.name.to_owned(),
             format!("{thousand:.1} ms"),
             format!("{ten_thousand:.0} ms"),
         ]);
-        part.record_target(&LOAD_TIME, thousand);
+        part.record_target(&LOAD_TIME_TARGET, thousand);
     }
     part.add_table(&table);
     Ok(())
 }
 
-/// Returns the median loading time in milliseconds.
-fn measure_loading(
+/// Loads a policy with this number of rules several times. Returns the median loading time in milliseconds.
+fn median_loading_ms(
     effort: Effort,
     shape: PolicyShape,
     rules: usize,

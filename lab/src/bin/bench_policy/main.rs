@@ -1,7 +1,8 @@
-//! Measures policies with a thousand rules: loading times, and decision times compared with three rules; and decision
-//! times with many matching rules.
+//! Measures the loading time of policies with a thousand rules, their decision times compared with three rules, and
+//! decision times with many matching rules.
 //!
-//! `make bench-policy`, with `ARGS=--quick`, or with the names of sections: `ARGS=loading`.
+//! `make bench-policy` runs all sections. `ARGS=--quick` shortens the measurements, and `ARGS=loading` runs only the
+//! named section.
 
 mod decisions;
 mod loading;
@@ -13,9 +14,9 @@ use std::error::Error;
 use lab::part;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// The allocator that counts allocations.
+/// The global allocator of this program, which counts memory allocations.
 #[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+static COUNTING_ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn main() -> Result<(), Box<dyn Error>> {
     part::main(&[

@@ -1,4 +1,4 @@
-//! Decision time by the number of rules that match the request.
+//! Measures the decision time by the number of rules that match a request.
 
 use std::error::Error;
 
@@ -10,20 +10,21 @@ use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
 
 const RULE_COUNTS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// The number of tenants.
-const TENANTS: usize = 3_000;
+/// The number of tenants, each of which has its own counter in every rule.
+const TENANT_COUNT: usize = 3_000;
 
-/// Measures policies with rules that match all requests.
+/// Measures policies in which every rule matches every request, and adds a table and a chart to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(1);
     part.progress.begin_step("decisions with many matching rules");
-    let gates = RULE_COUNTS.map(gate).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let tenants: Vec<String> = (0..TENANTS).map(|nth| format!("tenant-{nth:06}")).collect();
+    let gates = RULE_COUNTS.map(new_gate).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let tenants: Vec<String> = (0..TENANT_COUNT).map(|nth| format!("tenant-{nth:06}")).collect();
     let decisions = effort.pick(300_000, 60_000);
     let turns = gates.iter().map(|gate| {
         |seed| {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let denied = (0..decisions).filter(|_| !check(gate, &tenants[rng.usize(0..TENANTS)]));
+            let denied = (0..decisions)
+                .filter(|_| !is_tenant_allowed(gate, &tenants[rng.usize(0..TENANT_COUNT)]));
             denied.count()
         }
     });
@@ -51,14 +52,14 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn gate(rules: usize) -> Result<Gate<MemoryStore>, Box<dyn Error>> {
+fn new_gate(rules: usize) -> Result<Gate<MemoryStore>, Box<dyn Error>> {
     let rules = (0..rules)
         .map(|nth| format!("  - {{ name: r{nth}, per: [tenant], limits: [500000000/w] }}\n"));
     let policy = format!("rules:\n{}", rules.collect::<String>());
     Ok(Gate::new(Policy::from_yaml(&policy)?, MemoryStore::new()))
 }
 
-fn check(gate: &Gate<MemoryStore>, tenant: &str) -> bool {
+fn is_tenant_allowed(gate: &Gate<MemoryStore>, tenant: &str) -> bool {
     let request = Request::new("default", Descriptor::new([("tenant", tenant), ("method", "GET")]));
     gate.check_now(&request).decision().is_allowed()
 }

@@ -1,4 +1,4 @@
-//! Three limits per identity, compared with a script that keeps buckets in a hash.
+//! Measures three limits per identity, compared with a script that keeps the counts of time buckets in a hash.
 
 use std::error::Error;
 use std::time::Duration;
@@ -15,20 +15,21 @@ use crate::request_sequence::{RequestSequence, UnitRequest};
 use crate::rounds::{PIPELINED, SINGLE, ScriptServer, ScriptServerPair, TurnPlan, compare, table};
 use crate::scripts::{PlainScript, SlidegateScripts, plain_key};
 
-const KEYS: usize = 100_000;
+const IDENTITY_COUNT: usize = 100_000;
 
 const QUOTAS: [&str; 3] = ["10/s", "600/min", "10000/h"];
 
-/// Window and precision in seconds, and max, of each limit.
+/// For each limit, the window in seconds, the precision (the length of a bucket) in seconds, and the maximum.
 type BucketLimits = [(u64, u64, u64); 3];
 
-/// The limits of the original article on this script, where only the longest window slides.
-const ONE_SLIDES: BucketLimits = [(1, 1, 10), (60, 60, 600), (3600, 60, 10_000)];
+/// The limits of the article that published the script. Only the longest window slides: the other windows have a single
+/// bucket.
+const LONGEST_WINDOW_SLIDES: BucketLimits = [(1, 1, 10), (60, 60, 600), (3600, 60, 10_000)];
 
-/// Limits where the window of a minute slides, too.
-const TWO_SLIDE: BucketLimits = [(1, 1, 10), (60, 5, 600), (3600, 60, 10_000)];
+/// Limits in which the window of a minute slides, too, because it has several buckets.
+const TWO_WINDOWS_SLIDE: BucketLimits = [(1, 1, 10), (60, 5, 600), (3600, 60, 10_000)];
 
-const CPU_RATIO: BenchTarget = BenchTarget {
+const CPU_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "three limits, CPU relative to the hash of buckets",
     bound: TargetBound::AtMost(0.35),
     limited_by: "half of all calls are denied, for which the hash needs four to six HGETs; three decisions in Lua, \
@@ -36,23 +37,24 @@ const CPU_RATIO: BenchTarget = BenchTarget {
         All windows of slidegate slide: \"two slide\" is the closest comparison.",
 };
 
-/// Measures young and old identities with the caller's clock, and old identities with Redis's clock.
+/// Measures identities that have sent requests for 2 minutes and for an hour with the clock of the caller, and for an
+/// hour with the clock of Redis.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(if scale.is_quick { 2 } else { 7 });
     part.add_text(format!(
         "### Three limits per identity and the hash of buckets\n\nThe limits are 10/s, 600/min and 10000/h. The hash \
          has buckets of a second, a minute (or 5 s, so that two windows slide) and a minute. Its script receives the \
          limits as JSON and runs HGET, HGET and HDEL of expired buckets, HINCRBY and HSET for each limit, and \
-         EXPIRE. There are {KEYS} identities; every other one has reached the limit of the minute or the hour (with \
+         EXPIRE. There are {IDENTITY_COUNT} identities; every other one has reached the limit of the minute or the hour (with \
          TIME: of the hour). Young identities have sent requests for 2 minutes, old ones for an hour."
     ));
     let (mut costs, mut memory) = (table(), memory_table());
     let half_past = Timestamp::from_secs(500_000 * 3600 + 1805);
     for (age, minutes, limits, uses_caller_clock) in [
-        ("young", 2, ONE_SLIDES, true),
-        ("old", 60, ONE_SLIDES, true),
-        ("old, two slide", 60, TWO_SLIDE, true),
-        ("old", 60, ONE_SLIDES, false),
+        ("young", 2, LONGEST_WINDOW_SLIDES, true),
+        ("old", 60, LONGEST_WINDOW_SLIDES, true),
+        ("old, two slide", 60, TWO_WINDOWS_SLIDE, true),
+        ("old", 60, LONGEST_WINDOW_SLIDES, false),
     ]
     .into_iter()
     .take(if scale.is_quick { 1 } else { 4 })
@@ -61,28 +63,33 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
             true => ("caller's clock", half_past),
             false => ("TIME", SystemClock::new().now()),
         };
-        let case =
-            Case { name: format!("{age}, {clock}"), minutes, limits, start, uses_caller_clock };
-        measure(scale, &case, &mut costs, &mut memory, part)?;
+        let case = BucketCase {
+            name: format!("{age}, {clock}"),
+            minutes,
+            limits,
+            start,
+            uses_caller_clock,
+        };
+        measure_case(scale, &case, &mut costs, &mut memory, part)?;
     }
     part.add_table(&costs);
     part.add_table(&memory);
     Ok(())
 }
 
-struct Case {
+struct BucketCase {
     name: String,
-    /// The time in minutes for which identities have sent requests.
+    /// The time for which each identity has sent requests before the measurement, in minutes.
     minutes: u64,
     limits: BucketLimits,
     start: Timestamp,
-    /// Whether requests carry the time of the caller's clock.
+    /// Whether requests contain the time of the caller. If not, Redis reads its own clock.
     uses_caller_clock: bool,
 }
 
-impl Case {
-    /// Returns the limit that the identity has reached.
-    fn full_limit(&self, identity: usize) -> Option<usize> {
+impl BucketCase {
+    /// Returns the index of the limit that the identity has reached; `None` if it has reached no limit.
+    fn full_limit_index(&self, identity: usize) -> Option<usize> {
         match identity % 4 {
             0 => Some(2),
             2 => Some(if self.uses_caller_clock { 1 } else { 2 }),
@@ -91,9 +98,9 @@ impl Case {
     }
 }
 
-fn measure(
+fn measure_case(
     scale: BenchScale,
-    case: &Case,
+    case: &BucketCase,
     costs: &mut MarkdownTable,
     memory: &mut MarkdownTable,
     part: &mut ReportPart,
@@ -108,16 +115,16 @@ fn measure(
     });
     let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
     contenders[0].server.load(&slidegate.single_limit_script())?;
-    let bytes = fill(&mut contenders, &slidegate, case)?;
+    let bytes = fill_servers(&mut contenders, &slidegate, case)?;
     memory_row(&format!("{}, used_memory", case.name), bytes, memory);
 
     // All requests are within half a minute, so no minute ends.
     let step = Duration::from_micros(30_000_000 / (3 * scale.rounds * scale.decisions) as u64);
     let time = case.uses_caller_clock.then_some((case.start, step));
-    let mut sequence = RequestSequence { identities: KEYS, time, position: 0 };
+    let mut sequence = RequestSequence { identities: IDENTITY_COUNT, time, position: 0 };
     let turn = TurnPlan { pipeline: PIPELINED, warm_up: None, measured: scale.decisions };
     let ratio = compare(scale, &case.name, &mut contenders, &mut sequence, turn, costs, part)?;
-    part.record_target(&CPU_RATIO, ratio);
+    part.record_target(&CPU_RATIO_TARGET, ratio);
     if case.uses_caller_clock {
         let turn = TurnPlan { pipeline: SINGLE, measured: scale.decisions / 2, ..turn };
         compare(scale, &case.name, &mut contenders, &mut sequence, turn, costs, part)?;
@@ -125,30 +132,31 @@ fn measure(
     Ok(())
 }
 
-/// Fills both servers with all identities. Returns the bytes per identity of each server.
-fn fill(
+/// Charges all identities on both servers. Returns the bytes per identity of each server.
+fn fill_servers(
     contenders: &mut ScriptServerPair<'_>,
     slidegate: &SlidegateScripts,
-    case: &Case,
+    case: &BucketCase,
 ) -> Result<[f64; 2], Box<dyn Error>> {
     let start_s = case.start.as_micros() / 1_000_000;
-    let own = (0..KEYS).flat_map(|identity| {
+    let own = (0..IDENTITY_COUNT).flat_map(|identity| {
         (0..case.limits.len()).flat_map(move |nth| {
             let (window, _, max) = case.limits[nth];
-            let now = if case.full_limit(identity) == Some(nth) { max } else { 1 };
+            let now = if case.full_limit_index(identity) == Some(nth) { max } else { 1 };
             let before = Timestamp::from_secs(start_s - window);
             let before = (case.minutes >= 60 || nth < 2)
                 .then(|| slidegate.charge_command(identity, nth, 1, before));
             before.into_iter().chain([slidegate.charge_command(identity, nth, now, case.start)])
         })
     });
-    let plain = (0..KEYS).map(|identity| hash_command(identity, start_s, case));
+    let plain = (0..IDENTITY_COUNT).map(|identity| bucket_hash_command(identity, start_s, case));
     let [own_server, plain_server] = contenders;
     Ok([bytes_per_identity(own_server, own)?, bytes_per_identity(plain_server, plain)?])
 }
 
-/// Returns the command that writes the hash of an identity that has sent one request per minute.
-fn hash_command(identity: usize, now_s: u64, case: &Case) -> Cmd {
+/// Returns the command that writes the hash of an identity. The counts are as if the identity had sent one request in
+/// each bucket, and it has reached the limit in [`BucketCase::full_limit`].
+fn bucket_hash_command(identity: usize, now_s: u64, case: &BucketCase) -> Cmd {
     let mut command = redis::cmd("HSET");
     command.arg(plain_key(identity));
     for (nth, (window, precision, max)) in case.limits.into_iter().enumerate() {
@@ -156,7 +164,7 @@ fn hash_command(identity: usize, now_s: u64, case: &Case) -> Cmd {
         let name = format!("{window}:{precision}:");
         let buckets = (case.minutes * 60 / precision).min(bucket_count);
         let older = buckets - 1;
-        let newest = if case.full_limit(identity) == Some(nth) { max - older } else { 1 };
+        let newest = if case.full_limit_index(identity) == Some(nth) { max - older } else { 1 };
         command.arg(format!("{name}o")).arg(current_bucket - bucket_count + 1);
         command.arg(&name).arg(newest + older);
         command.arg(format!("{name}{current_bucket}")).arg(newest);

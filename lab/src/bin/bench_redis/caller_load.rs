@@ -1,4 +1,5 @@
-//! Many concurrent callers as tasks of one program. Each caller has one request at a time.
+//! Runs many concurrent callers as tasks of one program. Each caller waits for the response to its request before it
+//! sends the next one.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -20,26 +21,27 @@ use crate::server::RedisServer;
 /// The number of concurrent callers.
 pub const CALLERS: usize = 200;
 
-/// Returns the runtime of the callers. It has one thread, so that on two cores Redis has the other core.
+/// Creates the tokio runtime of the callers. It has one worker thread, so that Redis has the other core of a machine
+/// with two cores.
 pub fn runtime() -> Result<Runtime, Box<dyn Error>> {
     Ok(Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
 }
 
-/// The Redis client of the callers.
+/// The client through which the callers send their requests to Redis.
 pub enum CallerBackend {
-    /// slidegate's store.
+    /// Slidegate's store, which combines concurrent requests into shared script calls.
     Store { slidegate: Arc<SlidegateScripts>, store: RedisStore },
-    /// One script call per request, all on one connection.
+    /// A script that is called once per request. All calls use the same connection.
     SeparateCalls {
         script: Arc<dyn BenchScript>,
         connection: MultiplexedConnection,
-        /// The caller's clock; `None` for Redis's clock.
+        /// The clock whose time is sent with each request; `None` if Redis reads its own clock.
         clock: Option<SystemClock>,
     },
 }
 
 impl CallerBackend {
-    /// Charges one unit to an identity. Returns whether it is admitted.
+    /// Requests one unit of an identity. Returns `true` if the request is allowed.
     pub async fn take(&self, identity: usize) -> bool {
         match self {
             Self::Store { slidegate, store } => {
@@ -61,51 +63,53 @@ impl CallerBackend {
     }
 }
 
-/// The requests of all callers in a turn.
+/// The requests of all callers in one turn of a measurement.
 #[derive(Clone)]
 pub struct CallerLoad {
     pub distribution: KeyDistribution,
     /// The number of requests of all callers together.
     pub requests: usize,
-    /// The interval between the requests of a caller; `None` to send the next request after each reply.
+    /// The interval between two requests of a caller; `None` if each caller sends its next request right after the
+    /// reply.
     pub interval: Option<Duration>,
     pub seed: u64,
 }
 
-/// The result of a turn.
+/// The cost and the latencies of the requests of one turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadResult {
-    /// CPU time of the main threads of all servers per request, in microseconds.
+    /// The CPU time of the main threads of all Redis servers per request, in microseconds.
     pub cpu_us: f64,
     /// The median latency in milliseconds.
     pub p50_ms: f64,
     /// The 99th percentile of latencies in milliseconds.
     pub p99_ms: f64,
-    /// The number of script calls.
+    /// The number of script calls that the servers executed.
     pub calls: f64,
-    /// The number of requests.
+    /// The number of requests of all callers.
     pub requests: f64,
-    /// The share of denied requests.
+    /// The share of denied requests, from 0 to 1.
     pub denied: f64,
-    /// Requests per second.
+    /// The number of requests per second.
     pub per_second: f64,
 }
 
-/// Returns the CPU time of all servers in microseconds, and the number of script calls.
-fn server_usage(servers: &mut [RedisServer]) -> Result<(f64, f64), Box<dyn Error>> {
+/// Returns the CPU time that all servers have used so far, in microseconds, and the number of script calls that they
+/// have executed.
+fn total_server_usage(servers: &mut [RedisServer]) -> Result<(f64, f64), Box<dyn Error>> {
     servers.iter_mut().try_fold((0.0, 0.0), |(cpu_us, calls), server| {
         Ok((cpu_us + server.cpu_us()?, calls + server.calls()?))
     })
 }
 
-/// Runs all callers until they have sent their requests.
+/// Runs all callers until each of them has sent its share of the requests. Returns the measured cost and latencies.
 pub fn run_callers(
     runtime: &Runtime,
     servers: &mut [RedisServer],
     backend: &Arc<CallerBackend>,
     load: &CallerLoad,
 ) -> Result<LoadResult, Box<dyn Error>> {
-    let (before, started) = (server_usage(servers)?, Instant::now());
+    let (before, started) = (total_server_usage(servers)?, Instant::now());
     let callers: Vec<_> = (0..CALLERS)
         .map(|nth| runtime.spawn(run_caller(nth, backend.clone(), load.clone())))
         .collect();
@@ -116,7 +120,7 @@ pub fn run_callers(
         latencies.extend(own_latencies);
     }
     let seconds = started.elapsed().as_secs_f64();
-    let after = server_usage(servers)?;
+    let after = total_server_usage(servers)?;
     let (cpu_us, calls) = (after.0 - before.0, after.1 - before.1);
     latencies.sort_unstable();
     let ms = |percent: usize| latencies[(latencies.len() - 1) * percent / 100].as_secs_f64() * 1e3;
@@ -132,7 +136,7 @@ pub fn run_callers(
     })
 }
 
-/// Runs one caller. Returns the number of denials, and the latency of each request.
+/// Sends the requests of one caller. Returns the number of denied requests, and the latency of each request.
 async fn run_caller(
     nth: usize,
     backend: Arc<CallerBackend>,

@@ -1,4 +1,4 @@
-//! The callers of `coalescing` with one Redis and with a Redis Cluster of three masters.
+//! Measures many concurrent callers with one Redis server, and with a Redis Cluster of three masters.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use crate::rounds::median;
 use crate::scripts::SlidegateScripts;
 use crate::server::{RedisServer, free_port};
 
-const KEYS: usize = 100_000;
+const IDENTITY_COUNT: usize = 100_000;
 
-const MASTERS: u16 = 3;
+const MASTER_COUNT: u16 = 3;
 
-const SLOTS: u16 = 16_384;
+const SLOT_COUNT: u16 = 16_384;
 
-/// The time limit for the masters to form a cluster.
+/// The maximum time in which the masters must form a cluster.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Redis servers, and callers of a store on them.
-struct Deployment {
+/// The Redis servers of one contender, and the store that its callers use.
+struct RedisDeployment {
     name: &'static str,
     servers: Vec<RedisServer>,
     backend: Arc<CallerBackend>,
 }
 
-impl Deployment {
+impl RedisDeployment {
     fn new(
         name: &'static str,
         servers: Vec<RedisServer>,
@@ -53,18 +53,18 @@ impl Deployment {
     }
 }
 
-/// Measures one Redis and three masters.
+/// Measures the callers with one Redis server and with three masters, and adds a table to the report.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(2);
     part.progress.begin_step("starting a Redis Cluster of three masters");
     let runtime = runtime()?;
     let single = RedisServer::start()?;
     let address = single.address();
-    let masters = start_masters()?;
+    let masters = start_cluster()?;
     let seeds: Vec<String> = masters.iter().map(RedisServer::host_and_port).collect();
     let mut contenders = [
-        Deployment::new("one Redis", vec![single], &address, &runtime)?,
-        Deployment::new(
+        RedisDeployment::new("one Redis", vec![single], &address, &runtime)?,
+        RedisDeployment::new(
             "three masters",
             masters,
             &format!("redis+cluster://{}", seeds.join(",")),
@@ -77,7 +77,8 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     for round in 0..=scale.caller_rounds {
         for nth in 0..contenders.len() {
             let at = (round + nth) % contenders.len();
-            let (distribution, requests) = (KeyDistribution::Uniform(KEYS), scale.caller_requests);
+            let (distribution, requests) =
+                (KeyDistribution::Uniform(IDENTITY_COUNT), scale.caller_requests);
             let load = CallerLoad { distribution, requests, interval: None, seed: round as u64 };
             let backend = contenders[at].backend.clone();
             let result = run_callers(&runtime, &mut contenders[at].servers, &backend, &load)?;
@@ -87,16 +88,19 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         }
     }
     part.add_text(format!(
-        "### Redis Cluster\n\n{CALLERS} callers as above, {KEYS} identities, all allowed: one Redis compared with \
+        "### Redis Cluster\n\n{CALLERS} callers as above, {IDENTITY_COUNT} identities, all allowed: one Redis compared with \
          three masters on the same two cores, so the masters share the CPU time that a single Redis has for itself. \
          The table shows the cost of a decision when requests are spread over three servers: fewer requests share a \
          call. CPU is the time of all servers in microseconds per decision; latencies are in milliseconds."
     ));
-    part.add_table(&table(&contenders, &rounds));
+    part.add_table(&cluster_table(&contenders, &rounds));
     Ok(())
 }
 
-fn table(contenders: &[Deployment; 2], rounds: &[Vec<LoadResult>; 2]) -> MarkdownTable {
+fn cluster_table(
+    contenders: &[RedisDeployment; 2],
+    rounds: &[Vec<LoadResult>; 2],
+) -> MarkdownTable {
     let columns = ["", "decisions/s", "CPU, us", "requests per call", "p50, ms", "p99, ms"];
     let mut table = MarkdownTable::new(columns);
     for (contender, results) in contenders.iter().zip(rounds) {
@@ -113,15 +117,15 @@ fn table(contenders: &[Deployment; 2], rounds: &[Vec<LoadResult>; 2]) -> Markdow
     table
 }
 
-/// Starts masters that form a cluster and share all slots.
-fn start_masters() -> Result<Vec<RedisServer>, Box<dyn Error>> {
+/// Starts the masters and connects them to a cluster in which each master has a third of all slots.
+fn start_cluster() -> Result<Vec<RedisServer>, Box<dyn Error>> {
     let mut masters: Vec<RedisServer> =
-        (0..MASTERS).map(|_| start_master()).collect::<Result<_, _>>()?;
+        (0..MASTER_COUNT).map(|_| start_master()).collect::<Result<_, _>>()?;
     let first = masters[0].host_and_port();
     let (host, port) = first.split_once(':').ok_or("an address without a port")?;
-    for (nth, master) in (0..MASTERS).zip(&mut masters) {
-        let from = u32::from(nth) * u32::from(SLOTS) / u32::from(MASTERS);
-        let to = u32::from(nth + 1) * u32::from(SLOTS) / u32::from(MASTERS) - 1;
+    for (nth, master) in (0..MASTER_COUNT).zip(&mut masters) {
+        let from = u32::from(nth) * u32::from(SLOT_COUNT) / u32::from(MASTER_COUNT);
+        let to = u32::from(nth + 1) * u32::from(SLOT_COUNT) / u32::from(MASTER_COUNT) - 1;
         let slots = redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(from).arg(to).clone();
         master.query::<String>(&slots)?;
     }
@@ -132,12 +136,13 @@ fn start_masters() -> Result<Vec<RedisServer>, Box<dyn Error>> {
         master.query::<String>(redis::cmd("CLUSTER").arg("MEET").arg(host).arg(port).arg(&bus))?;
     }
     for master in &mut masters {
-        wait_until_ready(master)?;
+        wait_until_cluster_ready(master)?;
     }
     Ok(masters)
 }
 
-/// Starts a master. Its cluster configuration file is in the folder of this program.
+/// Starts one Redis server in cluster mode. Redis writes the cluster configuration to a file in the folder of this
+/// program.
 fn start_master() -> Result<RedisServer, Box<dyn Error>> {
     let bus = free_port()?.to_string();
     let file = std::env::current_exe()?.with_file_name(format!("bench-redis-nodes-{bus}.conf"));
@@ -152,12 +157,12 @@ fn start_master() -> Result<RedisServer, Box<dyn Error>> {
     ])
 }
 
-/// Waits until a master knows the owners of all slots.
-fn wait_until_ready(master: &mut RedisServer) -> Result<(), Box<dyn Error>> {
+/// Waits until a master knows all other masters and the owners of all slots.
+fn wait_until_cluster_ready(master: &mut RedisServer) -> Result<(), Box<dyn Error>> {
     let start = quanta::Instant::now();
     while start.elapsed() < CLUSTER_TIMEOUT {
         let info: String = master.query(redis::cmd("CLUSTER").arg("INFO"))?;
-        let known = format!("cluster_known_nodes:{MASTERS}");
+        let known = format!("cluster_known_nodes:{MASTER_COUNT}");
         if info.contains("cluster_state:ok") && info.contains(&known) {
             return Ok(());
         }

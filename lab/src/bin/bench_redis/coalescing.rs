@@ -1,4 +1,5 @@
-//! Concurrent callers with coalesced requests, compared with one call per request.
+//! Measures concurrent callers whose requests are coalesced (waiting requests share one script call), compared with one
+//! script call per request.
 
 use std::error::Error;
 use std::slice;
@@ -23,48 +24,48 @@ use crate::scripts::{
 };
 use crate::server::RedisServer;
 
-const KEYS: usize = 100_000;
+const IDENTITY_COUNT: usize = 100_000;
 
-const FEW_KEYS: usize = 10;
+const FEW_IDENTITIES: usize = 10;
 
-/// The limit, which no identity reaches during a run, except identities that are full from the start.
-const MAX: u64 = 1_000_000;
+/// The maximum of each limit. Some identities have reached it from the start. The others do not reach it during a run.
+const LIMIT_MAX: u64 = 1_000_000;
 
-/// The charges in the previous window.
-const PREVIOUS: u64 = 300;
+/// The number of units that each identity has used in the previous window.
+const PREVIOUS_WINDOW_CHARGES: u64 = 300;
 
 const CPU_LIMITED_BY: &str = "the commands themselves: receiving 96 keys, an MGET of all and a SET of half of them \
     takes two fifths of the time of separate calls, without any decision; half of it is key lookups (by a profile). \
     A batch without decisions would reach 2.5. Tried without effect: SETRANGE, shorter replies, one pack call for \
     all replies, no garbage collection.";
 
-const P99_RATIO: BenchTarget = BenchTarget {
+const P99_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "200 coalesced callers, p99 relative to separate calls",
     bound: TargetBound::AtMost(1.0),
     limited_by: "",
 };
 
-const TWO_KEYS_CPU_RATIO: BenchTarget = BenchTarget {
+const TWO_KEYS_CPU_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "200 callers, two-count window, CPU relative to the two-key script",
     bound: TargetBound::AtMost(0.45),
     limited_by: "the worst row varies between 0.41 and 0.46 between runs.",
 };
 
-/// Measures one limit, then three limits.
+/// Measures requests with one limit, and then requests with three limits.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(if scale.is_quick { 6 } else { 8 });
     part.add_text(format!(
         "### {CALLERS} concurrent callers\n\nThe callers are tasks of one program on one thread, each with one \
          request at a time. \"Coalesced\" is slidegate's store without the denial cache. \"Separate\" is the same \
          scripts with one call per request, all on one shared connection. The algorithm is sliding_window, with \
-         {KEYS} identities or {FEW_KEYS}; about half of all requests are for identities that have reached the limit. \
+         {IDENTITY_COUNT} identities or {FEW_IDENTITIES}; about half of all requests are for identities that have reached the limit. \
          CPU is in microseconds per decision; latencies are in milliseconds."
     ));
     let runtime = runtime()?;
-    let (mut table, mut two_keys) = (callers_table(), callers_table());
-    one_limit(scale, &runtime, &mut table, &mut two_keys, part)?;
+    let (mut table, mut two_keys) = (new_callers_table(), new_callers_table());
+    measure_one_limit(scale, &runtime, &mut table, &mut two_keys, part)?;
     if !scale.is_quick {
-        three_limits(scale, &runtime, &mut table, part)?;
+        measure_three_limits(scale, &runtime, &mut table, part)?;
     }
     part.add_table(&table);
     part.add_text("Compared with the two-key script, with one call per request on one connection:");
@@ -72,7 +73,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-fn callers_table() -> MarkdownTable {
+fn new_callers_table() -> MarkdownTable {
     MarkdownTable::new([
         "",
         "coalesced, us",
@@ -90,12 +91,14 @@ fn callers_table() -> MarkdownTable {
     ])
 }
 
-/// Returns whether an identity has reached its limit. The share is equal for frequent and rare identities.
-fn is_full(identity: usize) -> bool {
+/// Returns `true` if the identity has reached its limit from the start. This holds for half of the frequent identities
+/// and for half of the rare identities.
+fn has_reached_limit(identity: usize) -> bool {
     matches!(identity % 4, 0 | 3)
 }
 
-/// Callers of one server, by the caller's clock and by Redis's clock.
+/// A Redis server, with two clients of it: one sends the time of the caller, and for the other Redis reads its own
+/// clock.
 struct ClockedBackends {
     server: RedisServer,
     with_caller_clock: Arc<CallerBackend>,
@@ -103,12 +106,12 @@ struct ClockedBackends {
 }
 
 impl ClockedBackends {
-    fn backend(&self, uses_caller_clock: bool) -> &Arc<CallerBackend> {
+    fn backend_for_clock(&self, uses_caller_clock: bool) -> &Arc<CallerBackend> {
         if uses_caller_clock { &self.with_caller_clock } else { &self.with_redis_clock }
     }
 
-    /// Creates callers that use slidegate's store.
-    fn coalesced(
+    /// Starts a server with clients that use slidegate's store, which coalesces requests.
+    fn new_coalesced(
         runtime: &Runtime,
         slidegate: &Arc<SlidegateScripts>,
     ) -> Result<Self, Box<dyn Error>> {
@@ -128,8 +131,8 @@ impl ClockedBackends {
         Ok(Self { with_caller_clock, with_redis_clock, server })
     }
 
-    /// Creates callers that use these scripts, with one call per request.
-    fn separate(
+    /// Starts a server with clients that call these scripts once per request.
+    fn new_separate(
         runtime: &Runtime,
         with_caller_clock: Arc<dyn BenchScript>,
         with_redis_clock: Arc<dyn BenchScript>,
@@ -147,79 +150,81 @@ impl ClockedBackends {
     }
 }
 
-fn one_limit(
+fn measure_one_limit(
     scale: BenchScale,
     runtime: &Runtime,
     table: &mut MarkdownTable,
     two_keys: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let quota = format!("{MAX}/d");
+    let quota = format!("{LIMIT_MAX}/d");
     let slidegate = Arc::new(SlidegateScripts::new(&[&quota], Algorithm::SlidingWindow)?);
     let mut contenders = [
-        ClockedBackends::coalesced(runtime, &slidegate)?,
-        ClockedBackends::separate(runtime, slidegate.clone(), slidegate.clone())?,
-        ClockedBackends::separate(
+        ClockedBackends::new_coalesced(runtime, &slidegate)?,
+        ClockedBackends::new_separate(runtime, slidegate.clone(), slidegate.clone())?,
+        ClockedBackends::new_separate(
             runtime,
-            Arc::new(two_keys_with_caller_clock(MAX)),
-            Arc::new(two_keys_with_redis_clock(MAX)),
+            Arc::new(two_keys_with_caller_clock(LIMIT_MAX)),
+            Arc::new(two_keys_with_redis_clock(LIMIT_MAX)),
         )?,
     ];
     let now = SystemClock::new().now();
     for contender in &mut contenders[..2] {
         contender.server.load(&slidegate.single_limit_script())?;
-        contender.server.send_all(charge_commands(&slidegate, now, &[DAY_S]))?;
+        contender.server.send_all(initial_charge_commands(&slidegate, now, &[DAY_S]))?;
     }
-    contenders[2].server.send_all(plain_charge_commands(now))?;
+    contenders[2].server.send_all(initial_two_key_commands(now))?;
     for (name, distribution) in [
-        ("uniform", KeyDistribution::Uniform(KEYS)),
-        ("Zipf", KeyDistribution::zipf(KEYS)),
-        ("10 identities", KeyDistribution::Uniform(FEW_KEYS)),
+        ("uniform", KeyDistribution::Uniform(IDENTITY_COUNT)),
+        ("Zipf", KeyDistribution::zipf(IDENTITY_COUNT)),
+        ("10 identities", KeyDistribution::Uniform(FEW_IDENTITIES)),
     ] {
         for uses_caller_clock in [true, false] {
             let name = format!("{name}, {}", clock_name(uses_caller_clock));
             part.progress.begin_step(&format!("{name}: {CALLERS} callers"));
-            let is_few = matches!(distribution, KeyDistribution::Uniform(FEW_KEYS));
+            let is_few = matches!(distribution, KeyDistribution::Uniform(FEW_IDENTITIES));
             let rounds =
                 run_rounds(scale, runtime, &mut contenders, &distribution, uses_caller_clock)?;
             let comparison = compare_rounds(&rounds, 1);
             add_comparison_row(&name, &comparison, table);
-            comparison
-                .record_targets(if is_few { Scenario::OneOfFew } else { Scenario::One }, part);
+            comparison.record_targets(
+                if is_few { LimitScenario::OneOfFew } else { LimitScenario::One },
+                part,
+            );
             let two_keys_comparison = compare_rounds(&rounds, 2);
             add_comparison_row(&name, &two_keys_comparison, two_keys);
-            part.record_target(&TWO_KEYS_CPU_RATIO, 1.0 / two_keys_comparison.cpu_ratio);
+            part.record_target(&TWO_KEYS_CPU_RATIO_TARGET, 1.0 / two_keys_comparison.cpu_ratio);
         }
     }
     Ok(())
 }
 
-fn three_limits(
+fn measure_three_limits(
     scale: BenchScale,
     runtime: &Runtime,
     table: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let quotas = ["min", "h", "d"].map(|window| format!("{MAX}/{window}"));
+    let quotas = ["min", "h", "d"].map(|window| format!("{LIMIT_MAX}/{window}"));
     let quotas = quotas.each_ref().map(String::as_str);
     let slidegate = Arc::new(SlidegateScripts::new(&quotas, Algorithm::SlidingWindow)?);
     let mut contenders = [
-        ClockedBackends::coalesced(runtime, &slidegate)?,
-        ClockedBackends::separate(runtime, slidegate.clone(), slidegate.clone())?,
+        ClockedBackends::new_coalesced(runtime, &slidegate)?,
+        ClockedBackends::new_separate(runtime, slidegate.clone(), slidegate.clone())?,
     ];
     let now = SystemClock::new().now();
     for contender in &mut contenders {
         contender.server.load(&slidegate.single_limit_script())?;
-        contender.server.send_all(charge_commands(&slidegate, now, &[60, 3600, DAY_S]))?;
+        contender.server.send_all(initial_charge_commands(&slidegate, now, &[60, 3600, DAY_S]))?;
     }
     for uses_caller_clock in [true, false] {
         let name = format!("three limits, uniform, {}", clock_name(uses_caller_clock));
         part.progress.begin_step(&format!("{name}: {CALLERS} callers"));
-        let distribution = KeyDistribution::Uniform(KEYS);
+        let distribution = KeyDistribution::Uniform(IDENTITY_COUNT);
         let rounds = run_rounds(scale, runtime, &mut contenders, &distribution, uses_caller_clock)?;
         let comparison = compare_rounds(&rounds, 1);
         add_comparison_row(&name, &comparison, table);
-        comparison.record_targets(Scenario::Three, part);
+        comparison.record_targets(LimitScenario::Three, part);
     }
     Ok(())
 }
@@ -228,32 +233,34 @@ fn clock_name(uses_caller_clock: bool) -> &'static str {
     if uses_caller_clock { "caller's clock" } else { "TIME" }
 }
 
-/// Returns commands that charge all identities in the previous window and in the current one. In the current window,
-/// full identities reach the limit with the longest window.
-fn charge_commands(
+/// Returns the commands that charge all identities before a measurement, in the previous window and in the current
+/// window. In the current window, the identities for which [`has_reached_limit`] returns `true` reach the limit with
+/// the longest window.
+fn initial_charge_commands(
     slidegate: &SlidegateScripts,
     now: Timestamp,
     windows_s: &[u64],
 ) -> impl Iterator<Item = Cmd> {
     let last = windows_s.len() - 1;
-    (0..KEYS).flat_map(move |identity| {
+    (0..IDENTITY_COUNT).flat_map(move |identity| {
         windows_s.iter().enumerate().flat_map(move |(nth, window_s)| {
             let before = Timestamp::from_micros(now.as_micros() - window_s * 1_000_000);
-            let units = if is_full(identity) && nth == last { MAX } else { 1 };
+            let units = if has_reached_limit(identity) && nth == last { LIMIT_MAX } else { 1 };
             [
-                slidegate.charge_command(identity, nth, PREVIOUS, before),
+                slidegate.charge_command(identity, nth, PREVIOUS_WINDOW_CHARGES, before),
                 slidegate.charge_command(identity, nth, units, now),
             ]
         })
     })
 }
 
-/// Returns the commands of [`charge_commands`] for the two-key script.
-fn plain_charge_commands(now: Timestamp) -> impl Iterator<Item = Cmd> {
+/// Returns commands with the same charges as [`initial_charge_commands`], for the two-key script, which keeps one count
+/// per window in a separate key.
+fn initial_two_key_commands(now: Timestamp) -> impl Iterator<Item = Cmd> {
     let number = now.as_micros() / (DAY_S * 1_000_000);
-    (0..KEYS).flat_map(move |identity| {
-        let units = if is_full(identity) { MAX } else { 1 };
-        [(number - 1, PREVIOUS), (number, units)].map(|(number, count)| {
+    (0..IDENTITY_COUNT).flat_map(move |identity| {
+        let units = if has_reached_limit(identity) { LIMIT_MAX } else { 1 };
+        [(number - 1, PREVIOUS_WINDOW_CHARGES), (number, units)].map(|(number, count)| {
             let mut command = redis::cmd("SET");
             let key = format!("{}:{number}", plain_key(identity));
             command.arg(key).arg(count).arg("EX").arg(2 * DAY_S);
@@ -262,7 +269,7 @@ fn plain_charge_commands(now: Timestamp) -> impl Iterator<Item = Cmd> {
     })
 }
 
-/// Runs rounds in which all contenders take turns.
+/// Runs rounds in which the contenders take turns. Returns the results of each round, one for each contender.
 fn run_rounds(
     scale: BenchScale,
     runtime: &Runtime,
@@ -285,7 +292,7 @@ fn run_rounds(
         for at in 0..contenders.len() {
             let at = (at + nth) % contenders.len();
             let contender = &mut contenders[at];
-            let backend = contender.backend(uses_caller_clock).clone();
+            let backend = contender.backend_for_clock(uses_caller_clock).clone();
             results[at] =
                 run_callers(runtime, slice::from_mut(&mut contender.server), &backend, &load)?;
         }
@@ -294,15 +301,15 @@ fn run_rounds(
     Ok(rounds.split_off(1))
 }
 
-/// The limits and identities of a measurement.
+/// The number of limits and identities of a measurement.
 #[derive(Clone, Copy)]
-enum Scenario {
+enum LimitScenario {
     One,
     OneOfFew,
     Three,
 }
 
-impl Scenario {
+impl LimitScenario {
     fn target_text(self) -> &'static str {
         match self {
             Self::One => {
@@ -314,27 +321,28 @@ impl Scenario {
     }
 }
 
-/// The first contender compared with another one: medians of the rounds, and of their ratios.
-struct Comparison {
+/// The result of the first contender compared with another one. All values are medians of the rounds, and the ratios
+/// are medians of the ratios in each round.
+struct CallerComparison {
     own: LoadResult,
     other: LoadResult,
-    /// Decisions per CPU second, relative to the other contender.
+    /// The number of decisions per CPU second, relative to the other contender.
     cpu_ratio: f64,
-    /// The 99th percentile of latencies, relative to the other contender.
+    /// The 99th percentile of the latencies, relative to the other contender.
     p99_ratio: f64,
 }
 
-impl Comparison {
-    fn record_targets(&self, scenario: Scenario, part: &mut ReportPart) {
+impl CallerComparison {
+    fn record_targets(&self, scenario: LimitScenario, part: &mut ReportPart) {
         let text = scenario.target_text();
         let target =
             BenchTarget { text, bound: TargetBound::AtLeast(2.0), limited_by: CPU_LIMITED_BY };
         part.record_target(&target, self.cpu_ratio);
-        part.record_target(&P99_RATIO, self.p99_ratio);
+        part.record_target(&P99_RATIO_TARGET, self.p99_ratio);
     }
 }
 
-fn compare_rounds(rounds: &[Vec<LoadResult>], other: usize) -> Comparison {
+fn compare_rounds(rounds: &[Vec<LoadResult>], other: usize) -> CallerComparison {
     let median_of =
         |value: &dyn Fn(&[LoadResult]) -> f64| median(rounds.iter().map(|round| value(round)));
     let result = |at: usize| LoadResult {
@@ -346,7 +354,7 @@ fn compare_rounds(rounds: &[Vec<LoadResult>], other: usize) -> Comparison {
         denied: median_of(&|round| round[at].denied),
         per_second: median_of(&|round| round[at].per_second),
     };
-    Comparison {
+    CallerComparison {
         own: result(0),
         other: result(other),
         cpu_ratio: median_of(&|round| round[other].cpu_us / round[0].cpu_us),
@@ -354,8 +362,8 @@ fn compare_rounds(rounds: &[Vec<LoadResult>], other: usize) -> Comparison {
     }
 }
 
-fn add_comparison_row(name: &str, comparison: &Comparison, table: &mut MarkdownTable) {
-    let Comparison { own, other, cpu_ratio, p99_ratio } = comparison;
+fn add_comparison_row(name: &str, comparison: &CallerComparison, table: &mut MarkdownTable) {
+    let CallerComparison { own, other, cpu_ratio, p99_ratio } = comparison;
     let [own_rate, other_rate] = [own, other].map(|result| format!("{:.0}", result.per_second));
     table.add_row([
         name.to_owned(),

@@ -1,4 +1,5 @@
-//! The two-count window, compared with the two-key script.
+//! Measures `sliding_window`, which keeps the counts of two windows in one key, compared with a script that keeps each
+//! count in a separate key.
 
 use std::error::Error;
 use std::time::Duration;
@@ -17,53 +18,54 @@ use crate::scripts::{
     two_keys_with_redis_clock,
 };
 
-const KEYS: usize = 100_000;
+const IDENTITY_COUNT: usize = 100_000;
 
-/// The limit, which no identity reaches during a run, except identities that are full from the start.
-const MAX: u64 = 1_000;
+/// The maximum of each limit. Every other identity has reached it from the start. The others do not reach it during a
+/// run.
+const LIMIT_MAX: u64 = 1_000;
 
-/// The charges in the previous window.
-const PREVIOUS: u64 = 300;
+/// The number of units that each identity has used in the previous window.
+const PREVIOUS_WINDOW_CHARGES: u64 = 300;
 
-const MEMORY_RATIO: BenchTarget = BenchTarget {
+const MEMORY_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "two-count window, memory relative to the two-key script",
     bound: TargetBound::AtMost(0.7),
     limited_by: "",
 };
 
-const CALLER_CLOCK_CPU_RATIO: BenchTarget = BenchTarget {
+const CALLER_CLOCK_CPU_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "two-count window, caller's clock, CPU relative to the two-key script",
     bound: TargetBound::AtMost(0.65),
     limited_by: "the ratio varies by 0.05 between runs.",
 };
 
-const REDIS_CLOCK_CPU_RATIO: BenchTarget = BenchTarget {
+const REDIS_CLOCK_CPU_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "two-count window, TIME, CPU relative to the two-key script",
     bound: TargetBound::AtMost(0.85),
     limited_by: "",
 };
 
-/// Measures with the caller's clock, then with Redis's clock.
+/// Measures both scripts with the clock of the caller, and then with the clock of Redis.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(4);
     part.add_text(format!(
         "### sliding_window and the two-key script\n\nThe two-key script runs GET, GET, then INCRBY and EXPIRE. \
-         {KEYS} identities have a count in the current and in the previous window; every other identity is full."
+         {IDENTITY_COUNT} identities have a count in the current and in the previous window; every other identity is full."
     ));
     let (mut costs, mut memory) = (table(), memory_table());
-    caller_clock(scale, &mut costs, &mut memory, part)?;
-    redis_clock(scale, &mut costs, part)?;
+    measure_with_caller_clock(scale, &mut costs, &mut memory, part)?;
+    measure_with_redis_clock(scale, &mut costs, part)?;
     part.add_table(&costs);
     part.add_table(&memory);
     Ok(())
 }
 
-/// Creates the table for [`memory_row`].
+/// Creates the table to which [`memory_row`] adds rows.
 pub fn memory_table() -> MarkdownTable {
     MarkdownTable::new(["bytes per identity", "slidegate", "plain", "ratio"])
 }
 
-/// Adds a row with the bytes per identity. Returns the ratio.
+/// Adds a row to the table with the bytes per identity of slidegate and of the plain script. Returns their ratio.
 pub fn memory_row(name: &str, bytes: [f64; 2], table: &mut MarkdownTable) -> f64 {
     let [own, plain] = bytes;
     let ratio = own / plain;
@@ -76,69 +78,76 @@ pub fn memory_row(name: &str, bytes: [f64; 2], table: &mut MarkdownTable) -> f64
     ratio
 }
 
-fn caller_clock(
+fn measure_with_caller_clock(
     scale: BenchScale,
     costs: &mut MarkdownTable,
     memory: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
     let noon = Timestamp::from_secs(20_000 * DAY_S + DAY_S / 2);
-    let plain = two_keys_with_caller_clock(MAX);
-    let slidegate = SlidegateScripts::new(&[&format!("{MAX}/d")], Algorithm::SlidingWindow)?;
+    let plain = two_keys_with_caller_clock(LIMIT_MAX);
+    let slidegate = SlidegateScripts::new(&[&format!("{LIMIT_MAX}/d")], Algorithm::SlidingWindow)?;
     let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
     let mut sequence = RequestSequence {
-        identities: KEYS,
+        identities: IDENTITY_COUNT,
         time: Some((noon, Duration::from_micros(1))),
         position: 0,
     };
-    let bytes_per_identity = fill(&mut contenders, &slidegate, noon)?;
+    let bytes_per_identity = fill_servers(&mut contenders, &slidegate, noon)?;
     let ratio = memory_row("two counts, used_memory", bytes_per_identity, memory);
-    part.record_target(&MEMORY_RATIO, ratio);
+    part.record_target(&MEMORY_RATIO_TARGET, ratio);
     let usage = [contenders[0].server.memory_usage()?, contenders[1].server.memory_usage()?];
-    memory_row("two counts, MEMORY USAGE", usage.map(|bytes| bytes / KEYS as f64), memory);
+    memory_row(
+        "two counts, MEMORY USAGE",
+        usage.map(|bytes| bytes / IDENTITY_COUNT as f64),
+        memory,
+    );
 
     let turn = TurnPlan { pipeline: PIPELINED, warm_up: None, measured: scale.decisions };
     let name = "caller's clock";
     let ratio = compare(scale, name, &mut contenders, &mut sequence, turn, costs, part)?;
-    part.record_target(&CALLER_CLOCK_CPU_RATIO, ratio);
+    part.record_target(&CALLER_CLOCK_CPU_RATIO_TARGET, ratio);
     let turn = TurnPlan { pipeline: SINGLE, measured: scale.decisions / 2, ..turn };
     compare(scale, name, &mut contenders, &mut sequence, turn, costs, part)?;
     Ok(())
 }
 
-fn redis_clock(
+fn measure_with_redis_clock(
     scale: BenchScale,
     costs: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let plain = two_keys_with_redis_clock(MAX);
-    let slidegate = SlidegateScripts::new(&[&format!("{MAX}/d")], Algorithm::SlidingWindow)?;
+    let plain = two_keys_with_redis_clock(LIMIT_MAX);
+    let slidegate = SlidegateScripts::new(&[&format!("{LIMIT_MAX}/d")], Algorithm::SlidingWindow)?;
     let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
-    let mut sequence = RequestSequence { identities: KEYS, time: None, position: 0 };
-    fill(&mut contenders, &slidegate, SystemClock::new().now())?;
+    let mut sequence = RequestSequence { identities: IDENTITY_COUNT, time: None, position: 0 };
+    fill_servers(&mut contenders, &slidegate, SystemClock::new().now())?;
     let turn = TurnPlan { pipeline: PIPELINED, warm_up: None, measured: scale.decisions };
     let ratio = compare(scale, "TIME", &mut contenders, &mut sequence, turn, costs, part)?;
-    part.record_target(&REDIS_CLOCK_CPU_RATIO, ratio);
+    part.record_target(&REDIS_CLOCK_CPU_RATIO_TARGET, ratio);
     let turn = TurnPlan { pipeline: SINGLE, measured: scale.decisions / 2, ..turn };
     compare(scale, "TIME", &mut contenders, &mut sequence, turn, costs, part)?;
     Ok(())
 }
 
-/// Fills both servers with all identities. Returns the bytes per identity of each server.
-fn fill(
+/// Charges all identities on both servers. Returns the bytes per identity of each server.
+fn fill_servers(
     contenders: &mut ScriptServerPair<'_>,
     slidegate: &SlidegateScripts,
     now: Timestamp,
 ) -> Result<[f64; 2], Box<dyn Error>> {
-    let current = |identity: usize| if identity.is_multiple_of(2) { MAX } else { 1 };
+    let current = |identity: usize| if identity.is_multiple_of(2) { LIMIT_MAX } else { 1 };
     let day_before = Timestamp::from_micros(now.as_micros() - DAY_S * 1_000_000);
-    let own = (0..KEYS).flat_map(|identity| {
-        let before = slidegate.charge_command(identity, 0, PREVIOUS, day_before);
+    let own = (0..IDENTITY_COUNT).flat_map(|identity| {
+        let before = slidegate.charge_command(identity, 0, PREVIOUS_WINDOW_CHARGES, day_before);
         [before, slidegate.charge_command(identity, 0, current(identity), now)]
     });
     let number = now.as_micros() / (DAY_S * 1_000_000);
-    let plain = (0..KEYS).flat_map(|identity| {
-        [set(identity, number - 1, PREVIOUS), set(identity, number, current(identity))]
+    let plain = (0..IDENTITY_COUNT).flat_map(|identity| {
+        [
+            set_count_command(identity, number - 1, PREVIOUS_WINDOW_CHARGES),
+            set_count_command(identity, number, current(identity)),
+        ]
     });
     let [own_server, plain_server] = contenders;
     let bytes_per_identity =
@@ -151,19 +160,21 @@ fn fill(
     Ok(bytes_per_identity)
 }
 
-/// Returns the command with the effect of INCRBY and EXPIRE.
-fn set(identity: usize, window: u64, count: u64) -> Cmd {
+/// Returns the command that sets the count of an identity in the window with the number `window`. It has the same
+/// effect as INCRBY and EXPIRE.
+fn set_count_command(identity: usize, window: u64, count: u64) -> Cmd {
     let mut command = redis::cmd("SET");
     command.arg(format!("{}:{window}", plain_key(identity))).arg(count).arg("EX").arg(2 * DAY_S);
     command
 }
 
-/// Fills a server with these commands. Returns the growth of its memory per identity, in bytes.
+/// Sends these commands to a server. Returns the growth of the memory of the server in bytes, divided by the number of
+/// identities.
 pub fn bytes_per_identity(
     contender: &mut ScriptServer<'_>,
     fill: impl Iterator<Item = Cmd>,
 ) -> Result<f64, Box<dyn Error>> {
     let before = contender.server.used_memory()?;
     contender.server.send_all(fill)?;
-    Ok((contender.server.used_memory()? - before) / KEYS as f64)
+    Ok((contender.server.used_memory()? - before) / IDENTITY_COUNT as f64)
 }

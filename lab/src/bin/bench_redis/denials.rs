@@ -1,4 +1,5 @@
-//! The effect of the denial cache on a few identities that send requests far above their limit.
+//! Measures the effect of the denial cache, which repeats denials without a call to Redis. A few identities send
+//! requests far above their limit.
 
 use std::error::Error;
 use std::slice;
@@ -19,28 +20,29 @@ use crate::request_sequence::UnitRequest;
 use crate::scripts::{BenchScript, SlidegateScripts};
 use crate::server::RedisServer;
 
-const KEYS: usize = 10;
+const IDENTITY_COUNT: usize = 10;
 
-/// The start time in seconds, which is also the start of a window.
+/// The start time of the measurement, in seconds. A window also starts at this time.
 const START_S: u64 = 500_000 * 3600;
 
-/// The request rate relative to the limit, with the target for the reduction of calls.
+/// The measured request rates relative to the limit. Each rate has a target for the reduction of calls, with its
+/// minimum and its text.
 const REQUEST_RATIOS: [(u64, f64, &str); 2] = [
     (20, 10.0, "denial cache, 95 % denied, reduction of calls"),
     (100, 40.0, "denial cache, 99 % denied, reduction of calls"),
 ];
 
-const DIFFERING_DECISIONS: BenchTarget = BenchTarget {
+const DIFFERING_DECISIONS_TARGET: BenchTarget = BenchTarget {
     text: "denial cache, different decisions",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
 };
 
-/// Measures one caller with a manual clock, then many callers at a constant rate.
+/// Measures one caller with a manual clock, and then many callers that send requests at a constant rate.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(9 + REQUEST_RATIOS.len());
     part.add_text(format!(
-        "### Denial cache\n\n{KEYS} identities send requests at a constant rate of 20 or 100 times the limit. One \
+        "### Denial cache\n\n{IDENTITY_COUNT} identities send requests at a constant rate of 20 or 100 times the limit. One \
          caller has one request at a time, with a manual clock that advances between requests; {} requests are sent \
          after the windows are full. A store that caches denials for a second and a store that calls Redis each time \
          receive the same requests, each with a separate redis-server. The rows of 600/h have no target, since a \
@@ -63,34 +65,34 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         Algorithm::TokenBucket { burst: None, max_debt: None },
     ] {
         for (max, window, window_s) in [(100, "s", 1), (600, "min", 60), (600, "h", 3600)] {
-            let case = Case { algorithm, max, window, window_s };
-            one_caller(scale, &runtime, &case, &mut table, part)?;
+            let case = DenialCase { algorithm, max, window, window_s };
+            measure_one_caller(scale, &runtime, &case, &mut table, part)?;
         }
     }
     part.add_table(&table);
-    many_callers(scale, &runtime, part)
+    measure_many_callers(scale, &runtime, part)
 }
 
-/// A limit to measure.
-struct Case {
+/// A limit with which the denial cache is measured.
+struct DenialCase {
     algorithm: Algorithm,
     max: u64,
     window: &'static str,
     window_s: u64,
 }
 
-impl Case {
-    fn quota(&self) -> String {
+impl DenialCase {
+    fn quota_text(&self) -> String {
         format!("{}/{}", self.max, self.window)
     }
 
-    /// Returns the interval between requests at which all identities together exactly use their limits.
+    /// Returns the interval between requests in microseconds at which all identities together use exactly their limits.
     fn even_interval_us(&self) -> u64 {
-        self.window_s * 1_000_000 / (self.max * KEYS as u64)
+        self.window_s * 1_000_000 / (self.max * IDENTITY_COUNT as u64)
     }
 }
 
-/// A store with a separate server.
+/// A store with a Redis server that only this store uses.
 struct StoreWithServer {
     server: RedisServer,
     store: RedisStore,
@@ -105,22 +107,23 @@ impl StoreWithServer {
     }
 }
 
-/// Returns settings with a timeout for slow machines and without expiry, since a manual clock hardly advances.
+/// Returns store settings for the measurement. The timeout is long, for slow machines. Counters are kept for an
+/// additional day, because Redis expires keys by real time while the manual clock hardly advances.
 fn store_settings() -> Settings {
     let (timeout, expiry_margin) = (Duration::from_secs(5), Duration::from_secs(86_400));
     Settings { timeout, expiry_margin, ..Settings::default() }
 }
 
-fn one_caller(
+fn measure_one_caller(
     scale: BenchScale,
     runtime: &Runtime,
-    case: &Case,
+    case: &DenialCase,
     table: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
     let slidegate =
-        SlidegateScripts::with_settings(&[&case.quota()], case.algorithm, &store_settings())?;
-    let name = format!("{}, {}", case.algorithm.name(), case.quota());
+        SlidegateScripts::with_settings(&[&case.quota_text()], case.algorithm, &store_settings())?;
+    let name = format!("{}, {}", case.algorithm.name(), case.quota_text());
     part.progress.begin_step(&format!("{name}: one caller"));
     for (request_ratio, min_reduction, text) in REQUEST_RATIOS {
         let _runtime_guard = runtime.enter();
@@ -130,7 +133,7 @@ fn one_caller(
             StoreWithServer::new(store_settings().deny_cache_ttl, &clock)?,
         ];
         for contender in &mut contenders {
-            fill(contender, &slidegate, case)?;
+            fill_limits(contender, &slidegate, case)?;
         }
         clock.advance(Duration::from_secs(2 * case.window_s));
         let before = [contenders[0].server.calls()?, contenders[1].server.calls()?];
@@ -158,30 +161,36 @@ fn one_caller(
                 BenchTarget { text, bound: TargetBound::AtLeast(min_reduction), limited_by: "" };
             part.record_target(&target, without / with);
         }
-        part.record_target(&DIFFERING_DECISIONS, differing as f64);
+        part.record_target(&DIFFERING_DECISIONS_TARGET, differing as f64);
     }
     Ok(())
 }
 
-/// Fills the limits of all identities at once, and then sends requests at the rate of the limits for two windows.
-fn fill(
+/// Charges all identities up to their limits at once, and then sends requests at the rate of the limits for two
+/// windows.
+fn fill_limits(
     contender: &mut StoreWithServer,
     slidegate: &SlidegateScripts,
-    case: &Case,
+    case: &DenialCase,
 ) -> Result<(), Box<dyn Error>> {
     contender.server.load(&slidegate.script())?;
     let start = Timestamp::from_secs(START_S);
-    let spent = (0..KEYS).map(|identity| slidegate.charge_command(identity, 0, case.max, start));
-    let requests = 2 * case.max * KEYS as u64;
+    let spent =
+        (0..IDENTITY_COUNT).map(|identity| slidegate.charge_command(identity, 0, case.max, start));
+    let requests = 2 * case.max * IDENTITY_COUNT as u64;
     let even = (0..requests).map(|nth| {
         let now = start.after(Duration::from_micros(nth * case.even_interval_us()));
-        slidegate.command(UnitRequest { identity: nth as usize % KEYS, nth, now: Some(now) })
+        slidegate.command(UnitRequest {
+            identity: nth as usize % IDENTITY_COUNT,
+            nth,
+            now: Some(now),
+        })
     });
     contender.server.send_all(spent.chain(even))
 }
 
-/// Sends the same requests to both stores. Returns the number of denials of the first store, and the number of
-/// different decisions of the second one.
+/// Sends the same requests to a store without the denial cache and to a store with it. Returns the number of requests
+/// that the first store denied, and the number of requests on which the two stores decided differently.
 async fn compare_stores(
     slidegate: &SlidegateScripts,
     [without, with]: &[StoreWithServer; 2],
@@ -192,7 +201,7 @@ async fn compare_stores(
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut denied, mut differing) = (0, 0);
     for _ in 0..requests {
-        let identity = rng.usize(0..KEYS);
+        let identity = rng.usize(0..IDENTITY_COUNT);
         let admitted = slidegate.take_from_store(&without.store, identity).await?;
         let same = slidegate.take_from_store(&with.store, identity).await? == admitted;
         denied += usize::from(!admitted);
@@ -202,8 +211,9 @@ async fn compare_stores(
     Ok((denied, differing))
 }
 
-/// Measures concurrent callers at a constant rate, whose requests are coalesced without the cache, too.
-fn many_callers(
+/// Measures many concurrent callers that send requests at a constant rate, with and without the denial cache. Waiting
+/// requests share script calls in both cases.
+fn measure_many_callers(
     scale: BenchScale,
     runtime: &Runtime,
     part: &mut ReportPart,
@@ -225,7 +235,7 @@ fn many_callers(
     ]);
     let slidegate = Arc::new(SlidegateScripts::new(&["20/s"], Algorithm::SlidingWindow)?);
     for (request_ratio, _, _) in REQUEST_RATIOS {
-        let per_second = 20 * KEYS as u64 * request_ratio;
+        let per_second = 20 * IDENTITY_COUNT as u64 * request_ratio;
         part.progress.begin_step(&format!("{CALLERS} callers, {per_second} requests per second"));
         let interval = Duration::from_secs(1) * CALLERS as u32 / per_second as u32;
         let results = [Duration::ZERO, store_settings().deny_cache_ttl].map(|deny_cache_ttl| {
@@ -237,7 +247,7 @@ fn many_callers(
             )?;
             let backend = Arc::new(CallerBackend::Store { slidegate: slidegate.clone(), store });
             let load = |seconds: u64, seed| CallerLoad {
-                distribution: KeyDistribution::Uniform(KEYS),
+                distribution: KeyDistribution::Uniform(IDENTITY_COUNT),
                 requests: (per_second * seconds) as usize,
                 interval: Some(interval),
                 seed,

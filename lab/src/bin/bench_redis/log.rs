@@ -1,4 +1,4 @@
-//! The exact log, compared with a sorted set.
+//! Measures `sliding_log`, which keeps the time of every charge, compared with a script that keeps a sorted set.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,21 +14,22 @@ use crate::request_sequence::{RequestSequence, UnitRequest};
 use crate::rounds::{PIPELINED, SINGLE, ScriptServer, ScriptServerPair, TurnPlan, compare, table};
 use crate::scripts::{BenchScript, PlainScript, SlidegateScripts};
 
-/// The measured values of max, with the targets for CPU and memory relative to the sorted set.
-const LIMITS: [(usize, f64, Option<f64>); 4] =
+/// The measured limits: the maximum of the limit, and the targets for the CPU time and for the memory of slidegate,
+/// relative to the sorted set.
+const MEASURED_LIMITS: [(usize, f64, Option<f64>); 4] =
     [(10, 1.0, None), (100, 0.8, Some(0.333)), (1_000, 0.8, Some(0.083)), (10_000, 1.0, None)];
 
 const CPU_LIMITED_BY: &str = "the ratio varies by 0.05 to 0.1 between runs. Not profiled.";
 
-const HOUR: Duration = Duration::from_secs(3600);
+const ONE_HOUR: Duration = Duration::from_secs(3600);
 
-/// The window for measurements by Redis's clock.
-const SHORT_WINDOW: Duration = Duration::from_secs(4);
+/// The window of the measurements in which Redis reads its own clock.
+const REDIS_CLOCK_WINDOW: Duration = Duration::from_secs(4);
 
-/// The number of requests by Redis's clock, of which half are denied.
-const SHORT_WINDOW_REQUESTS: usize = 40_000;
+/// The number of requests of a turn in which Redis reads its own clock, half of them before the measurement.
+const REDIS_CLOCK_REQUESTS: usize = 40_000;
 
-/// Measures logs with each max.
+/// Measures the logs with each limit, and adds the tables to the report.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(2 * scale.log_maxes.len() + 1);
     part.add_text(format!(
@@ -39,16 +40,17 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         scale.log_charges,
         2 * scale.log_charges
     ));
-    let (mut costs, mut memory) = (table(), memory_table());
+    let (mut costs, mut memory) = (table(), new_memory_table());
     let is_selected = |(max, _, _): &(usize, _, _)| scale.log_maxes.contains(max);
-    for (max, cpu_bound, memory_bound) in LIMITS.into_iter().filter(is_selected) {
-        let text = cpu_text(max);
+    for (max, cpu_bound, memory_bound) in MEASURED_LIMITS.into_iter().filter(is_selected) {
+        let text = cpu_target_text(max);
         let target =
             BenchTarget { text, bound: TargetBound::AtMost(cpu_bound), limited_by: CPU_LIMITED_BY };
-        let ratio = caller_clock(scale, max, &mut costs, &mut memory, memory_bound, part)?;
+        let ratio =
+            measure_with_caller_clock(scale, max, &mut costs, &mut memory, memory_bound, part)?;
         part.record_target(&target, ratio);
         if scale.slow_rounds > 0 {
-            let ratio = redis_clock(scale, max, &mut costs, part)?;
+            let ratio = measure_with_redis_clock(scale, max, &mut costs, part)?;
             part.record_target(&target, ratio);
         }
     }
@@ -57,7 +59,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-fn cpu_text(max: usize) -> &'static str {
+fn cpu_target_text(max: usize) -> &'static str {
     match max {
         10 => "log of 10, CPU relative to the sorted set",
         100 => "log of 100, CPU relative to the sorted set",
@@ -66,14 +68,14 @@ fn cpu_text(max: usize) -> &'static str {
     }
 }
 
-fn memory_text(max: usize) -> &'static str {
+fn memory_target_text(max: usize) -> &'static str {
     match max {
         100 => "log of 100, memory relative to the sorted set",
         _ => "log of 1,000, memory relative to the sorted set",
     }
 }
 
-fn memory_table() -> MarkdownTable {
+fn new_memory_table() -> MarkdownTable {
     MarkdownTable::new([
         "bytes, full logs",
         "slidegate, per key",
@@ -84,7 +86,7 @@ fn memory_table() -> MarkdownTable {
     ])
 }
 
-fn caller_clock(
+fn measure_with_caller_clock(
     scale: BenchScale,
     max: usize,
     costs: &mut MarkdownTable,
@@ -96,17 +98,17 @@ fn caller_clock(
     let plain =
         PlainScript::new(include_str!("plain/log.lua"), move |UnitRequest { nth, now, .. }| {
             let now_ms = now.map_or(0, Timestamp::as_micros) / 1_000;
-            let window_ms = HOUR.as_millis();
+            let window_ms = ONE_HOUR.as_millis();
             vec![
                 now_ms.to_string(),
                 window_ms.to_string(),
                 max.to_string(),
                 "3610".into(),
-                member(nth),
+                unique_member(nth),
             ]
         });
     let charges = scale.log_charges;
-    let step = HOUR / (2 * charges) as u32;
+    let step = ONE_HOUR / (2 * charges) as u32;
     let start = Timestamp::from_secs(1_800_000_000);
     let identities = charges / max;
     // Filled at half the rate, so that in the next hour charges leave the window at a constant rate.
@@ -129,7 +131,7 @@ fn caller_clock(
         compare(scale, &name, &mut contenders, &mut sequence, turn, costs, part)?;
     }
 
-    let [own, sorted_set] = per_key(&mut contenders, sequence.identities)?;
+    let [own, sorted_set] = mean_bytes_per_key(&mut contenders, sequence.identities)?;
     let per_entry = |bytes: f64| format!("{:.1}", bytes / max as f64);
     memory.add_row([
         format!("max {max}"),
@@ -140,51 +142,59 @@ fn caller_clock(
         format!("{:.3}x", own / sorted_set),
     ]);
     if let Some(bound) = memory_bound {
-        let text = memory_text(max);
+        let text = memory_target_text(max);
         let target = BenchTarget { text, bound: TargetBound::AtMost(bound), limited_by: "" };
         part.record_target(&target, own / sorted_set);
     }
     Ok(ratio)
 }
 
-/// Returns the mean MEMORY USAGE of a key.
-fn per_key(contenders: &mut ScriptServerPair<'_>, keys: usize) -> Result<[f64; 2], Box<dyn Error>> {
+/// Returns the mean `MEMORY USAGE` of a key on each server, in bytes.
+fn mean_bytes_per_key(
+    contenders: &mut ScriptServerPair<'_>,
+    keys: usize,
+) -> Result<[f64; 2], Box<dyn Error>> {
     let [own, plain] = contenders;
     Ok([own.server.memory_usage()? / keys as f64, plain.server.memory_usage()? / keys as f64])
 }
 
-fn redis_clock(
+fn measure_with_redis_clock(
     scale: BenchScale,
     max: usize,
     costs: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<f64, Box<dyn Error>> {
     let slidegate = SlidegateScripts::new(
-        &[&format!("{max}/{}s", SHORT_WINDOW.as_secs())],
+        &[&format!("{max}/{}s", REDIS_CLOCK_WINDOW.as_secs())],
         Algorithm::SlidingLog,
     )?;
     let plain =
         PlainScript::new(include_str!("plain/log_time.lua"), move |UnitRequest { nth, .. }| {
-            vec![SHORT_WINDOW.as_micros().to_string(), max.to_string(), "14".into(), member(nth)]
+            vec![
+                REDIS_CLOCK_WINDOW.as_micros().to_string(),
+                max.to_string(),
+                "14".into(),
+                unique_member(nth),
+            ]
         });
     let scripts: [&dyn BenchScript; 2] = [&slidegate, &plain];
     let [own, sorted_set] = scripts.map(ScriptServer::new);
     let mut contenders = [own?, sorted_set?];
     let mut sequence =
-        RequestSequence { identities: SHORT_WINDOW_REQUESTS / 2 / max, time: None, position: 0 };
-    let per_second = SHORT_WINDOW_REQUESTS as u64 / SHORT_WINDOW.as_secs();
+        RequestSequence { identities: REDIS_CLOCK_REQUESTS / 2 / max, time: None, position: 0 };
+    let per_second = REDIS_CLOCK_REQUESTS as u64 / REDIS_CLOCK_WINDOW.as_secs();
     let pipeline = PipelineSettings { per_second: Some(per_second), ..PIPELINED };
     let filling = PipelineSettings { per_second: Some(per_second / 2), ..PIPELINED };
     let turn = TurnPlan {
         pipeline,
-        warm_up: Some((filling, SHORT_WINDOW_REQUESTS / 2)),
-        measured: SHORT_WINDOW_REQUESTS / 2,
+        warm_up: Some((filling, REDIS_CLOCK_REQUESTS / 2)),
+        measured: REDIS_CLOCK_REQUESTS / 2,
     };
     let scale = BenchScale { rounds: scale.slow_rounds, ..scale };
     compare(scale, &format!("max {max}, TIME"), &mut contenders, &mut sequence, turn, costs, part)
 }
 
-/// Returns a unique member.
-fn member(nth: u64) -> String {
+/// Returns a member for the sorted set, which is unique for each request.
+fn unique_member(nth: u64) -> String {
     format!("r-{nth:010x}")
 }

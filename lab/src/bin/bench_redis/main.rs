@@ -1,8 +1,9 @@
-//! Measures the cost of slidegate's Redis scripts compared with commonly published scripts, the savings by coalescing
-//! and by the denial cache, and a Redis Cluster.
+//! Measures the cost of slidegate's Redis scripts compared with commonly published scripts, and the savings by
+//! coalescing (waiting requests share one script call) and by the denial cache (denials are repeated without a call).
+//! Also measures a Redis Cluster.
 //!
-//! `make bench-redis`, with `ARGS=--quick`, or with the names of sections: `ARGS='log denials'`. The program starts its
-//! own redis-servers.
+//! `make bench-redis` runs all sections. `ARGS=--quick` shortens the measurements, and `ARGS='log denials'` runs only
+//! the named sections. The program starts its own Redis servers.
 
 mod buckets;
 mod caller_load;
@@ -22,32 +23,34 @@ use std::error::Error;
 
 use lab::part::{self, Effort};
 
-/// The extent of the measurements.
+/// The numbers of rounds, requests and decisions of the measurements.
 #[derive(Clone, Copy)]
 pub struct BenchScale {
-    /// The number of rounds for a median: many short ones, so that noise affects only a few.
+    /// The number of rounds of which a measurement takes the median. There are many short rounds, so that noise affects
+    /// only a few of them.
     rounds: usize,
-    /// The number of rounds that have to wait in real time; 0 skips these measurements.
+    /// The number of rounds of the measurements that wait in real time. These measurements are skipped if it is 0.
     slow_rounds: usize,
-    /// Decisions per contender and round.
+    /// The number of decisions per contender and round.
     decisions: usize,
-    /// The values of max to measure logs with.
+    /// The maximums of the limits with which logs are measured.
     log_maxes: &'static [usize],
-    /// The total limit of all logs together.
+    /// The sum of the limits of all logs together, in charges.
     log_charges: usize,
-    /// The number of rounds with concurrent callers.
+    /// The number of rounds of the measurements with concurrent callers.
     caller_rounds: usize,
-    /// Requests per contender and round with concurrent callers.
+    /// The number of requests per contender and round in the measurements with concurrent callers.
     caller_requests: usize,
-    /// Whether measurements that are slow to fill are skipped: old identities, and three limits of concurrent callers.
+    /// Whether to skip measurements that take long to prepare: identities that have sent requests for an hour, and
+    /// concurrent callers with three limits.
     is_quick: bool,
-    /// The number of requests to measure the denial cache with.
+    /// The number of requests with which the denial cache is measured.
     denial_requests: usize,
-    /// The duration of the measurement of the denial cache with concurrent callers, in seconds.
+    /// The duration in seconds of the measurement of the denial cache with concurrent callers.
     denial_seconds: u64,
 }
 
-const FULL: BenchScale = BenchScale {
+const FULL_SCALE: BenchScale = BenchScale {
     rounds: 15,
     slow_rounds: 5,
     decisions: 8_000,
@@ -60,7 +63,7 @@ const FULL: BenchScale = BenchScale {
     denial_seconds: 3,
 };
 
-const QUICK: BenchScale = BenchScale {
+const QUICK_SCALE: BenchScale = BenchScale {
     rounds: 3,
     slow_rounds: 0,
     decisions: 4_000,
@@ -73,21 +76,21 @@ const QUICK: BenchScale = BenchScale {
     denial_seconds: 1,
 };
 
-fn scale(effort: Effort) -> BenchScale {
-    effort.pick(FULL, QUICK)
+fn bench_scale(effort: Effort) -> BenchScale {
+    effort.pick(FULL_SCALE, QUICK_SCALE)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     part::main(&[
         ("log", |effort, part| {
             part.add_text(rounds::INTRODUCTION);
-            log::run(scale(effort), part)
+            log::run(bench_scale(effort), part)
         }),
-        ("counter", |effort, part| counter::run(scale(effort), part)),
-        ("buckets", |effort, part| buckets::run(scale(effort), part)),
-        ("depth", |effort, part| pipelining::run(scale(effort), part)),
-        ("callers", |effort, part| coalescing::run(scale(effort), part)),
-        ("denials", |effort, part| denials::run(scale(effort), part)),
-        ("cluster", |effort, part| cluster::run(scale(effort), part)),
+        ("counter", |effort, part| counter::run(bench_scale(effort), part)),
+        ("buckets", |effort, part| buckets::run(bench_scale(effort), part)),
+        ("depth", |effort, part| pipelining::run(bench_scale(effort), part)),
+        ("callers", |effort, part| coalescing::run(bench_scale(effort), part)),
+        ("denials", |effort, part| denials::run(bench_scale(effort), part)),
+        ("cluster", |effort, part| cluster::run(bench_scale(effort), part)),
     ])
 }

@@ -1,4 +1,4 @@
-//! A client with many connections that send pipelined requests.
+//! A client with many connections, each of which sends several requests before it reads the replies.
 
 use std::error::Error;
 use std::thread;
@@ -9,28 +9,29 @@ use slidegate::{Clock, SystemClock};
 
 use crate::server::RedisServer;
 
-/// The number of connections.
+/// The number of connections of the client.
 pub const CONNECTIONS: usize = 50;
 
-/// The pipeline depth and the rate of requests.
+/// The pipeline depth and the rate of the requests of a client.
 #[derive(Clone, Copy)]
 pub struct PipelineSettings {
     /// The number of requests that a connection sends before it reads the replies.
     pub depth: usize,
-    /// Requests per second of all connections; `None` for no limit.
+    /// The number of requests per second on all connections together; `None` for no limit.
     pub per_second: Option<u64>,
 }
 
-/// A set of connections to one server.
+/// A client with [`CONNECTIONS`] connections to one server.
 pub struct PipelineClient(Vec<Connection>);
 
 impl PipelineClient {
-    /// Opens the connections.
+    /// Opens all connections to the server.
     pub fn new(server: &RedisServer) -> Result<Self, Box<dyn Error>> {
         (0..CONNECTIONS).map(|_| server.connect()).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Sends all commands, in waves over all connections, and passes each reply to `on_reply`.
+    /// Sends all commands and passes each reply to `on_reply`. In each wave, every connection sends a pipeline of
+    /// commands, and then the replies on all connections are read.
     pub fn run(
         &mut self,
         pipeline: PipelineSettings,

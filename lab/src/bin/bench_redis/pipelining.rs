@@ -1,4 +1,5 @@
-//! Decisions per second of one Redis, by the number of requests that a connection sends before it reads the replies.
+//! Measures the decisions per second of one Redis server, by the pipeline depth: the number of requests that a
+//! connection sends before it reads the replies.
 
 use std::error::Error;
 
@@ -14,14 +15,14 @@ use crate::request_sequence::{RequestSequence, UnitRequest};
 use crate::rounds::{DecisionCost, ScriptServer, TurnPlan, median};
 use crate::scripts::{BenchScript, SlidegateScripts, plain_key, two_keys_with_redis_clock};
 
-const KEYS: usize = 100_000;
+const IDENTITY_COUNT: usize = 100_000;
 
-const DEPTHS: [usize; 4] = [1, 4, 16, 64];
+const PIPELINE_DEPTHS: [usize; 4] = [1, 4, 16, 64];
 
-/// A single INCR: the minimum cost of a counter in Redis.
-struct Incr;
+/// A contender that only sends the command INCR: the minimum cost of a counter in Redis.
+struct IncrScript;
 
-impl BenchScript for Incr {
+impl BenchScript for IncrScript {
     fn script(&self) -> String {
         "return 0".to_owned()
     }
@@ -37,15 +38,18 @@ impl BenchScript for Incr {
     }
 }
 
-/// Measures slidegate's `sliding_window`, the two-key script and INCR.
+/// Measures slidegate's `sliding_window`, the two-key script and INCR with each pipeline depth.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.progress.add_steps(DEPTHS.len());
+    part.progress.add_steps(PIPELINE_DEPTHS.len());
     let (slidegate, plain) = (
         SlidegateScripts::new(&["1000000/d"], Algorithm::SlidingWindow)?,
         two_keys_with_redis_clock(1_000_000),
     );
-    let mut contenders =
-        [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?, ScriptServer::new(&Incr)?];
+    let mut contenders = [
+        ScriptServer::new(&slidegate)?,
+        ScriptServer::new(&plain)?,
+        ScriptServer::new(&IncrScript)?,
+    ];
     let names = ["sliding_window", "two keys", "INCR"];
     let mut table = MarkdownTable::new([
         "pipeline",
@@ -56,11 +60,13 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         "two keys",
         "INCR",
     ]);
-    let mut lines = names
-        .map(|name| Series { name: name.to_owned(), points: Vec::with_capacity(DEPTHS.len()) });
-    for depth in DEPTHS {
+    let mut lines = names.map(|name| Series {
+        name: name.to_owned(),
+        points: Vec::with_capacity(PIPELINE_DEPTHS.len()),
+    });
+    for depth in PIPELINE_DEPTHS {
         part.progress.begin_step(&format!("pipelines of {depth}"));
-        let costs = measure(scale, depth, &mut contenders)?;
+        let costs = measure_depth(scale, depth, &mut contenders)?;
         let rates = costs.map(|cost| format!("{:.0}", cost.per_second));
         let times = costs.map(|cost| format!("{:.1}", cost.us));
         table.add_row([depth.to_string()].into_iter().chain(rates).chain(times));
@@ -69,7 +75,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         }
     }
     part.add_text(format!(
-        "### Pipelining\n\n50 connections, {KEYS} identities, by TIME, all allowed. The columns are decisions per \
+        "### Pipelining\n\n50 connections, {IDENTITY_COUNT} identities, by TIME, all allowed. The columns are decisions per \
          second with the client on the other core, and the CPU time of the main thread of Redis per decision, in \
          microseconds."
     ));
@@ -82,8 +88,8 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// Returns the medians of rounds in which all contenders take turns.
-fn measure(
+/// Measures all contenders in rounds with one pipeline depth. Returns the median costs of each contender.
+fn measure_depth(
     scale: BenchScale,
     depth: usize,
     contenders: &mut [ScriptServer<'_>; 3],
@@ -94,7 +100,7 @@ fn measure(
         for nth in 0..contenders.len() {
             let at = (round + nth) % contenders.len();
             let sequence = RequestSequence {
-                identities: KEYS,
+                identities: IDENTITY_COUNT,
                 time: None,
                 position: (round * scale.decisions) as u64,
             };

@@ -1,33 +1,34 @@
-//! The sequence of requests, which is the same for all contenders.
+//! Generates the sequence of requests of a measurement. All contenders receive the same sequence.
 
 use std::time::Duration;
 
 use slidegate::Timestamp;
 
-/// A request for one unit.
+/// A request for one unit of an identity. An identity is a user that is limited separately.
 #[derive(Clone, Copy)]
 pub struct UnitRequest {
-    /// The index of the identity.
+    /// The number of the identity that requests the unit.
     pub identity: usize,
-    /// The index of the request.
+    /// The position of the request in its sequence.
     pub nth: u64,
-    /// The time by the caller's clock; `None` for Redis's clock.
+    /// The time of the request by the clock of the caller; `None` if Redis reads its own clock.
     pub now: Option<Timestamp>,
 }
 
-/// An endless sequence of requests with uniformly sampled identities, at constant intervals.
+/// An endless sequence of requests at constant intervals. The identity of each request is sampled uniformly.
 #[derive(Clone, Copy)]
 pub struct RequestSequence {
-    /// The number of identities.
+    /// The number of identities, from which each request samples one.
     pub identities: usize,
-    /// The time of the first request and the interval by the caller's clock; `None` for Redis's clock.
+    /// The time of the request at position 0 and the interval between requests, by the clock of the caller; `None` if
+    /// Redis reads its own clock.
     pub time: Option<(Timestamp, Duration)>,
-    /// The index of the next request.
+    /// The position of the next request.
     pub position: u64,
 }
 
 impl RequestSequence {
-    /// Returns the next `count` requests.
+    /// Returns the next `count` requests. The position does not advance.
     pub fn next(&self, count: usize) -> impl Iterator<Item = UnitRequest> + use<> {
         let Self { identities, time, position } = *self;
         let mut rng = fastrand::Rng::with_seed(position);

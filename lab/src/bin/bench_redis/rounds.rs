@@ -1,4 +1,5 @@
-//! Rounds in which contenders take turns with the same requests.
+//! Measures slidegate and a plain script in rounds. In each round both contenders receive the same requests, one
+//! contender after the other.
 
 use std::error::Error;
 
@@ -13,39 +14,39 @@ use crate::request_sequence::RequestSequence;
 use crate::scripts::BenchScript;
 use crate::server::RedisServer;
 
-/// The description of the tables.
+/// The text before the tables, which describes their columns.
 pub const INTRODUCTION: &str = "slidegate and the plain script each have a separate redis-server. Both receive the \
     same requests, in turns, on 50 connections that each send 16 requests before they read the replies (\"16\"), or \
     one (\"1\"). CPU is the time of the main thread of Redis, in microseconds per decision: the median of the \
     rounds. The ratio is the median of the ratios of the rounds.";
 
-/// The pipelining of published benchmarks.
+/// Settings with a pipeline of 16 requests, as in published benchmarks.
 pub const PIPELINED: PipelineSettings = PipelineSettings { depth: 16, per_second: None };
 
-/// No pipelining.
+/// Settings without pipelining: each connection waits for the reply to each request.
 pub const SINGLE: PipelineSettings = PipelineSettings { depth: 1, per_second: None };
 
-/// A script with a separate server.
+/// A compared script, with a Redis server that only this script uses.
 pub struct ScriptServer<'a> {
     pub server: RedisServer,
     script: &'a dyn BenchScript,
 }
 
 impl<'a> ScriptServer<'a> {
-    /// Starts a server and loads the script.
+    /// Starts a Redis server and loads the script into it.
     pub fn new(script: &'a dyn BenchScript) -> Result<Self, Box<dyn Error>> {
         let mut server = RedisServer::start()?;
         server.load(&script.script())?;
         Ok(Self { server, script })
     }
 
-    /// Sends requests without measuring.
+    /// Sends the next `count` requests of the sequence to the server, without measuring them.
     pub fn send(&mut self, sequence: &RequestSequence, count: usize) -> Result<(), Box<dyn Error>> {
         let script = self.script;
         self.server.send_all(sequence.next(count).map(|request| script.command(request)))
     }
 
-    /// Runs and measures one turn.
+    /// Sends the requests of one turn and measures them.
     pub fn turn(
         &mut self,
         sequence: &RequestSequence,
@@ -77,32 +78,33 @@ impl<'a> ScriptServer<'a> {
     }
 }
 
-/// The requests of a turn.
+/// The number of requests of a turn, and their pipelining.
 #[derive(Clone, Copy)]
 pub struct TurnPlan {
     /// The pipelining of the measured requests.
     pub pipeline: PipelineSettings,
-    /// The pipelining and the number of requests before the measurement.
+    /// The pipelining and the number of the requests that are sent before the measurement; `None` for no such requests.
     pub warm_up: Option<(PipelineSettings, usize)>,
     /// The number of measured requests.
     pub measured: usize,
 }
 
-/// The result of a turn.
+/// The cost and the denials of the measured requests of a turn.
 #[derive(Clone, Copy, Default)]
 pub struct DecisionCost {
-    /// CPU time of the main thread of Redis per decision, in microseconds.
+    /// The CPU time of the main thread of Redis per decision, in microseconds.
     pub us: f64,
-    /// The share of denied requests.
+    /// The share of denied requests, from 0 to 1.
     pub denied: f64,
-    /// Decisions per second.
+    /// The number of decisions per second.
     pub per_second: f64,
 }
 
-/// slidegate and the plain script, each with a server.
+/// The two contenders, each with its own server: slidegate first, then the plain script.
 pub type ScriptServerPair<'a> = [ScriptServer<'a>; 2];
 
-/// Measures both contenders in turns and adds a row to the table. Returns the ratio of the CPU times.
+/// Measures both contenders in rounds and adds a row to the table. Returns the CPU time of slidegate relative to the
+/// plain script, as the median of the rounds.
 pub fn compare(
     scale: BenchScale,
     name: &str,
@@ -137,12 +139,12 @@ pub fn compare(
     Ok(ratio)
 }
 
-/// Creates the table for [`compare`].
+/// Creates the table to which [`compare`] adds rows.
 pub fn table() -> MarkdownTable {
     MarkdownTable::new(["", "pipeline", "slidegate, us", "plain, us", "ratio", "denied"])
 }
 
-/// Returns the median of at least one value.
+/// Returns the median of the values. There must be at least one value.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut all: Vec<f64> = values.collect();
     all.sort_unstable_by(f64::total_cmp);

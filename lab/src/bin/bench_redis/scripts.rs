@@ -1,4 +1,5 @@
-//! The compared scripts: slidegate's scripts, called as its store calls them, and plain scripts.
+//! The compared scripts: slidegate's scripts, called as slidegate's store calls them, and plain scripts as commonly
+//! published.
 
 use std::error::Error;
 
@@ -11,31 +12,32 @@ use slidegate_redis::{RedisStore, Settings};
 
 use crate::request_sequence::UnitRequest;
 
-/// A script and its call.
+/// A Redis script, with the command that calls it and the meaning of its reply.
 pub trait BenchScript: Send + Sync {
-    /// Returns the text of the script.
+    /// Returns the Lua source text of the script.
     fn script(&self) -> String;
 
-    /// Returns the command for a request.
+    /// Returns the Redis command that calls the script for a request.
     fn command(&self, request: UnitRequest) -> Cmd;
 
-    /// Returns whether the reply admits the request.
+    /// Returns `true` if the reply allows the request.
     fn is_admitted(&self, reply: &Value) -> bool;
 }
 
-/// The scripts of slidegate for the limits of one rule.
+/// The scripts of slidegate for a rule with one or more limits.
 pub struct SlidegateScripts {
     caller: ScriptCaller,
     limits: Vec<(Scope, Limit)>,
 }
 
 impl SlidegateScripts {
-    /// Creates limits with these quotas and an algorithm.
+    /// Creates the scripts for limits with these quotas and this algorithm, with default store settings.
     pub fn new(quotas: &[&str], algorithm: Algorithm) -> Result<Self, Box<dyn Error>> {
         Self::with_settings(quotas, algorithm, &Settings::default())
     }
 
-    /// Creates limits with these quotas and an algorithm, called by a store with these settings.
+    /// Creates the scripts for limits with these quotas and this algorithm. The scripts are called as a store with
+    /// these settings calls them.
     pub fn with_settings(
         quotas: &[&str],
         algorithm: Algorithm,
@@ -51,20 +53,21 @@ impl SlidegateScripts {
         Ok(Self { caller: ScriptCaller::new(settings), limits })
     }
 
-    /// Returns the command that charges units to one of the limits, even above max.
+    /// Returns the command that charges units to an identity, even above the maximum. `limit` is the index of the
+    /// charged limit.
     pub fn charge_command(&self, identity: usize, limit: usize, units: u64, now: Timestamp) -> Cmd {
-        self.with_hits(identity, |hits| {
+        self.call_with_hits(identity, |hits| {
             let hit = Hit { cost: units, ..hits[limit] }.reported();
             self.caller.take(Some(now), &[hit])
         })
     }
 
-    /// Returns the script that charges a single limit.
+    /// Returns the source text of the script that charges one limit only.
     pub fn single_limit_script(&self) -> String {
-        self.with_hits(0, |hits| self.caller.script(&hits[..1]).to_owned())
+        self.call_with_hits(0, |hits| self.caller.script(&hits[..1]).to_owned())
     }
 
-    /// Charges one unit through a store. Returns whether it is admitted.
+    /// Requests one unit of an identity through a store. Returns `true` if the request is allowed.
     pub async fn take_from_store(
         &self,
         store: &RedisStore,
@@ -72,16 +75,16 @@ impl SlidegateScripts {
     ) -> Result<bool, StoreError> {
         let name = user_name(identity);
         let values = [name.as_str().into()];
-        Ok(store.take(&self.hits(&values)).await?.allowed)
+        Ok(store.take(&self.hits_for_values(&values)).await?.allowed)
     }
 
-    fn with_hits<T>(&self, identity: usize, call: impl FnOnce(&[Hit<'_>]) -> T) -> T {
+    fn call_with_hits<T>(&self, identity: usize, call: impl FnOnce(&[Hit<'_>]) -> T) -> T {
         let name = user_name(identity);
         let values = [name.as_str().into()];
-        call(&self.hits(&values))
+        call(&self.hits_for_values(&values))
     }
 
-    fn hits<'a>(&'a self, values: &'a [Attribute<'a>]) -> Vec<Hit<'a>> {
+    fn hits_for_values<'a>(&'a self, values: &'a [Attribute<'a>]) -> Vec<Hit<'a>> {
         let hit = |(scope, limit)| Hit::new(Key::new(scope, values), limit, 1);
         self.limits.iter().map(|(scope, limit)| hit((scope, limit))).collect()
     }
@@ -89,32 +92,32 @@ impl SlidegateScripts {
 
 impl BenchScript for SlidegateScripts {
     fn script(&self) -> String {
-        self.with_hits(0, |hits| self.caller.script(hits).to_owned())
+        self.call_with_hits(0, |hits| self.caller.script(hits).to_owned())
     }
 
     fn command(&self, request: UnitRequest) -> Cmd {
-        self.with_hits(request.identity, |hits| self.caller.take(request.now, hits))
+        self.call_with_hits(request.identity, |hits| self.caller.take(request.now, hits))
     }
 
     fn is_admitted(&self, reply: &Value) -> bool {
         let Value::BulkString(bytes) = reply else { panic!("slidegate's script: {reply:?}") };
-        match self.with_hits(0, |hits| self.caller.is_admitted(hits, bytes)) {
+        match self.call_with_hits(0, |hits| self.caller.is_admitted(hits, bytes)) {
             Some(admitted) => admitted,
             None => panic!("the reply does not match the hits: {bytes:?}"),
         }
     }
 }
 
-/// A published script with one key.
+/// A commonly published script, which has one key.
 pub struct PlainScript<A> {
     script: &'static str,
     sha: String,
-    /// Returns the arguments after the key.
+    /// A function that returns the arguments of a call after the key.
     arguments: A,
 }
 
 impl<A: Fn(UnitRequest) -> Vec<String>> PlainScript<A> {
-    /// Creates a script from its text and a function that returns the arguments.
+    /// Creates a script from its Lua source text, and a function that returns the arguments of each call after the key.
     pub fn new(script: &'static str, arguments: A) -> Self {
         Self { script, sha: redis::Script::new(script).get_hash().to_owned(), arguments }
     }
@@ -149,16 +152,17 @@ fn user_name(identity: usize) -> String {
     format!("{identity:08}")
 }
 
-/// Returns the key of an identity for plain scripts. It is as long as slidegate's key, so that key lengths do not
-/// affect the comparison.
+/// Returns the key of an identity for a plain script. The key is as long as the key of slidegate, so that the key
+/// length does not affect the comparison.
 pub fn plain_key(identity: usize) -> String {
     format!("ratelimit:api:per-user:{{user={}}}", user_name(identity))
 }
 
-/// The window length of the two-key script: so long that no window ends during a run.
+/// The window length of the two-key script in seconds: a day, so that no window ends during a run.
 pub const DAY_S: u64 = 86_400;
 
-/// Returns the two-key script (GET, GET, then INCRBY and EXPIRE) with windows of a day, by the caller's clock.
+/// Returns the two-key script, which runs GET twice, and then INCRBY and EXPIRE. Its windows last a day, and the caller
+/// sends the time of each request.
 pub fn two_keys_with_caller_clock(max: u64) -> impl BenchScript {
     PlainScript::new(include_str!("plain/counter.lua"), move |request: UnitRequest| {
         let now_s = request.now.map_or(0, Timestamp::as_micros) as f64 / 1e6;
@@ -166,7 +170,7 @@ pub fn two_keys_with_caller_clock(max: u64) -> impl BenchScript {
     })
 }
 
-/// Returns the two-key script with windows of a day, by Redis's clock.
+/// Returns the two-key script with windows of a day, for which Redis reads its own clock.
 pub fn two_keys_with_redis_clock(max: u64) -> impl BenchScript {
     PlainScript::new(include_str!("plain/counter_time.lua"), move |_: UnitRequest| {
         [DAY_S.to_string(), max.to_string(), "1".into()].into()

@@ -1,4 +1,5 @@
-//! A closed loop: persistent connections that send the next requests as soon as the responses arrive.
+//! Sends requests in a closed loop: each of several persistent connections sends its next requests as soon as the
+//! responses to the previous requests have arrived.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,21 +10,21 @@ use quanta::Instant;
 
 use crate::rounds::TurnResult;
 
-/// The number of connections.
-const CONNECTIONS: usize = 16;
+/// The number of persistent connections.
+const CONNECTION_COUNT: usize = 16;
 
-/// The requests, the policy and the pipelining of a measurement.
+/// The policy of the server, and the requests of a measurement.
 pub struct ClosedLoop {
     pub name: &'static str,
     pub policy: &'static str,
-    /// The number of tenants, which send requests in turn.
+    /// The number of tenants. The requests have these tenants in turn.
     pub tenants: usize,
     /// The number of requests that a connection sends before it waits for the responses.
     pub depth: usize,
 }
 
 impl ClosedLoop {
-    /// Runs one round with `requests` requests per connection.
+    /// Sends `requests` requests on each connection. Returns the request rate, the CPU time and the denials.
     pub fn run(
         &self,
         server: &ServerProcess,
@@ -33,7 +34,8 @@ impl ClosedLoop {
         let start = Instant::now();
         let denied = thread::scope(|scope| {
             let run = |nth| move || self.run_connection(server, nth, requests);
-            let connections: Vec<_> = (0..CONNECTIONS).map(|nth| scope.spawn(run(nth))).collect();
+            let connections: Vec<_> =
+                (0..CONNECTION_COUNT).map(|nth| scope.spawn(run(nth))).collect();
             connections.into_iter().try_fold(0, |denied, connection| {
                 let ended = connection
                     .join()
@@ -41,7 +43,7 @@ impl ClosedLoop {
                 ended.map(|own| denied + own)
             })
         })?;
-        let (seconds, all) = (start.elapsed().as_secs_f64(), (CONNECTIONS * requests) as f64);
+        let (seconds, all) = (start.elapsed().as_secs_f64(), (CONNECTION_COUNT * requests) as f64);
         Ok(TurnResult {
             per_second: all / seconds,
             cpu_us: (server.cpu_seconds()? - cpu_before) * 1e6 / all,
@@ -49,7 +51,7 @@ impl ClosedLoop {
         })
     }
 
-    /// Sends the requests of one connection. Returns the number of denials.
+    /// Sends the requests of one connection. Returns the number of denied requests.
     fn run_connection(
         &self,
         server: &ServerProcess,
@@ -65,7 +67,7 @@ impl ClosedLoop {
                 .collect();
             stream.write_all(batch.as_bytes())?;
             for _ in 0..self.depth {
-                denied += usize::from(read_status(&mut stream, &mut unread)? == 429);
+                denied += usize::from(read_response_status(&mut stream, &mut unread)? == 429);
             }
         }
         Ok(denied)
@@ -83,8 +85,9 @@ impl ClosedLoop {
     }
 }
 
-/// Reads the status of one response, whose beginning may be in `unread`, and keeps the bytes after it there.
-fn read_status(stream: &mut TcpStream, unread: &mut Vec<u8>) -> io::Result<u16> {
+/// Reads one response and returns its status. `unread` contains the bytes that were received before, and afterwards the
+/// received bytes of the following responses.
+fn read_response_status(stream: &mut TcpStream, unread: &mut Vec<u8>) -> io::Result<u16> {
     let mut buffer = [0; 16 * 1024];
     loop {
         if let Some((status, end)) = parse_response(unread)? {
@@ -98,7 +101,8 @@ fn read_status(stream: &mut TcpStream, unread: &mut Vec<u8>) -> io::Result<u16> 
     }
 }
 
-/// Returns the status and the end of the first response, or `None` if it is incomplete.
+/// Returns the status of the first response in `bytes`, and the index of the first byte after the response. Returns
+/// `None` if the response is incomplete.
 fn parse_response(bytes: &[u8]) -> io::Result<Option<(u16, usize)>> {
     let Some(head) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let text = str::from_utf8(&bytes[..head]).map_err(io::Error::other)?;

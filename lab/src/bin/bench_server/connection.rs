@@ -1,4 +1,4 @@
-//! A hyper connection that sends the same request repeatedly.
+//! A client connection with hyper, which sends the same request repeatedly.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -15,21 +15,21 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::request::{BenchRequest, Protocol};
 
-type Body = Full<Bytes>;
+type RequestBody = Full<Bytes>;
 
-/// A connection, which makes progress only while a request is in flight.
+/// A client connection, which makes progress only while a request is in flight.
 pub struct BenchConnection {
     runtime: Runtime,
     sender: RequestSender,
-    request: Request<Body>,
+    request: Request<RequestBody>,
 }
 
 enum RequestSender {
-    Http1(http1::SendRequest<Body>),
-    Http2(http2::SendRequest<Body>),
+    Http1(http1::SendRequest<RequestBody>),
+    Http2(http2::SendRequest<RequestBody>),
 }
 
-/// A recorded response, without the headers that every server sets itself.
+/// A recorded response of slidegate. The headers that every HTTP server sets itself are removed.
 #[derive(Serialize, Deserialize)]
 pub struct RecordedResponse {
     pub headers: Vec<(String, String)>,
@@ -37,24 +37,24 @@ pub struct RecordedResponse {
 }
 
 impl RecordedResponse {
-    /// Serializes the response for another process.
+    /// Serializes the response, to pass it to another process.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Box<dyn Error>> {
         Ok(serde_json::to_vec(self)?)
     }
 
-    /// Deserializes a response from [`to_bytes`](Self::to_bytes).
+    /// Deserializes a response from the bytes that [`to_bytes`](Self::to_bytes) returned.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn Error>> {
         Ok(serde_json::from_slice(bytes)?)
     }
 
-    /// Returns the message of a gRPC response.
+    /// Returns the bytes of the message in a gRPC response, without the frame header of 5 bytes.
     pub fn message(&self) -> Result<&[u8], Box<dyn Error>> {
         Ok(self.body.get(5..).ok_or("the response has no message")?)
     }
 }
 
 impl BenchConnection {
-    /// Connects to the server, to send this request.
+    /// Opens a connection to the server, on which [`send`](Self::send) sends this request.
     pub fn connect(server: SocketAddr, request: &BenchRequest) -> Result<Self, Box<dyn Error>> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let sender = runtime.block_on(RequestSender::connect(server, request.protocol))?;
@@ -64,7 +64,7 @@ impl BenchConnection {
     /// Sends the request and waits for the complete response.
     ///
     /// # Errors
-    /// If there is no response, or a status other than success.
+    /// If no response arrives, or if the status of the response is not success.
     pub fn send(&mut self) -> Result<RecordedResponse, Box<dyn Error>> {
         let request = self.request.clone();
         self.runtime.block_on(async {
@@ -107,7 +107,7 @@ impl RequestSender {
         }
     }
 
-    async fn send(&mut self, request: Request<Body>) -> hyper::Result<Response<Incoming>> {
+    async fn send(&mut self, request: Request<RequestBody>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::Http1(sender) => {
                 sender.ready().await?;
@@ -124,7 +124,7 @@ impl RequestSender {
 fn build_request(
     server: SocketAddr,
     request: &BenchRequest,
-) -> Result<Request<Body>, Box<dyn Error>> {
+) -> Result<Request<RequestBody>, Box<dyn Error>> {
     let BenchRequest { protocol, path, headers, body } = request;
     let method = if body.is_empty() { Method::GET } else { Method::POST };
     let builder = match protocol {
@@ -133,5 +133,5 @@ fn build_request(
     };
     let builder =
         headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value));
-    Ok(builder.method(method).body(Body::from(body.clone()))?)
+    Ok(builder.method(method).body(RequestBody::from(body.clone()))?)
 }

@@ -1,4 +1,4 @@
-//! The compared servers, each a separate process on a free port with default settings.
+//! Starts the compared servers. Each is a separate process on a free port with default settings.
 
 use std::env;
 use std::error::Error;
@@ -13,11 +13,12 @@ use crate::messages::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::messages::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::request::{BenchRequest, Protocol};
 
-/// The folder in which the Makefile installs other servers.
-const PEERS_FOLDER: &str = "target/peers/bin";
+/// The folder in which the Makefile installs the servers that slidegate is compared with.
+const COMPARED_SERVERS_FOLDER: &str = "target/peers/bin";
 
-/// Rules that allow all requests. An HTTP request matches three rules; each descriptor of a gRPC request matches one.
-const POLICY: &str = "
+/// A policy that allows all requests. An HTTP request matches three rules, and each descriptor of a gRPC request
+/// matches one rule.
+const ALLOW_ALL_POLICY: &str = "
 rules:
   - { name: tenant, per: [tenant|header.x-tenant], limits: [100000000/s] }
   - { name: writes, when: { method: POST }, per: [tenant|header.x-tenant], limits: [100000000/s] }
@@ -29,25 +30,25 @@ rules:
 
 type ServerResult = Result<ServerProcess, Box<dyn Error>>;
 
-/// Starts slidegate, listening for this protocol.
+/// Starts slidegate. The address of the returned server is the listener for this protocol.
 pub fn slidegate(protocol: Protocol) -> ServerResult {
     let address_prefix = match protocol {
         Protocol::Http => " listening on http://",
         Protocol::Grpc => "gRPC listening on ",
     };
     let listener_flags = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    ServerProcess::start(POLICY.as_bytes(), address_prefix, |file| {
+    ServerProcess::start(ALLOW_ALL_POLICY.as_bytes(), address_prefix, |file| {
         ServerProcess::slidegate_command(file, &listener_flags)
     })
 }
 
-/// Starts throttlecrab-server, which counts in memory.
+/// Starts throttlecrab-server for this protocol. It keeps its counters in memory.
 pub fn throttlecrab(protocol: Protocol) -> ServerResult {
     let protocol = match protocol {
         Protocol::Http => "http",
         Protocol::Grpc => "grpc",
     };
-    let program = env::current_dir()?.join(PEERS_FOLDER).join("throttlecrab-server");
+    let program = env::current_dir()?.join(COMPARED_SERVERS_FOLDER).join("throttlecrab-server");
     ServerProcess::start_on_free_port(|address| {
         let mut command = Command::new(program);
         command.arg(format!("--{protocol}"));
@@ -57,8 +58,8 @@ pub fn throttlecrab(protocol: Protocol) -> ServerResult {
     })
 }
 
-/// Starts a server that always sends the recorded response of slidegate, with this number of worker threads, or on a
-/// single thread if it is 0.
+/// Starts a server that always sends this response, which was recorded from slidegate. `threads` is the number of
+/// worker threads; 0 serves on a single thread.
 pub fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> ServerResult {
     let (protocol, content) = match protocol {
         Protocol::Http => (bare::HTTP, response.to_bytes()?),
@@ -71,14 +72,17 @@ pub fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> 
     })
 }
 
-/// Records the response of slidegate and checks that it allows the request with the expected number of limits.
+/// Sends the request to slidegate and returns the response.
+///
+/// # Errors
+/// If the request fails, or if the response does not show that the expected number of limits allowed the request.
 pub fn record_response(
     slidegate: &ServerProcess,
     request: &BenchRequest,
 ) -> Result<RecordedResponse, Box<dyn Error>> {
     let response = BenchConnection::connect(slidegate.address(), request)?.send()?;
     let limit_count = match request.protocol {
-        Protocol::Http => count_policy_items(&response),
+        Protocol::Http => count_limits_in_headers(&response),
         Protocol::Grpc => {
             let message = RateLimitResponse::decode(response.message()?)?;
             let all = message
@@ -100,7 +104,7 @@ pub fn record_response(
     Ok(response)
 }
 
-fn count_policy_items(response: &RecordedResponse) -> usize {
+fn count_limits_in_headers(response: &RecordedResponse) -> usize {
     let policy = response.headers.iter().find(|(name, _)| name == "ratelimit-policy");
     policy.map_or(0, |(_, policy)| policy.matches(";q=").count())
 }

@@ -1,4 +1,5 @@
-//! gRPC throughput, compared with tonic services that always respond with OK and the same bytes, and with throttlecrab.
+//! Measures the gRPC throughput of slidegate, compared with tonic services that always respond with OK and the same
+//! bytes, and with throttlecrab.
 
 use std::error::Error;
 
@@ -12,7 +13,7 @@ use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, run_interleaved};
 use crate::{contenders, h2load};
 
-const TONIC_RATIO: BenchTarget = BenchTarget {
+const TONIC_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "gRPC, calls/s relative to the faster bare tonic",
     bound: TargetBound::AtLeast(0.90),
     limited_by: "by callgrind four fifths of a call are HTTP/2 and tonic's framing, as for tonic alone; the \
@@ -21,14 +22,14 @@ const TONIC_RATIO: BenchTarget = BenchTarget {
         buffers, and no Redis future inside the future of an in-memory decision, which was copied for each call.",
 };
 
-const INTRODUCTION: &str = "
+const SECTION_INTRODUCTION: &str = "
 ### gRPC
 
 `ShouldRateLimit` of Envoy's rate limit service, in memory; each descriptor matches a different rule. For comparison \
 there are tonic services that decode the message and respond with OK and the same bytes, once on one thread, once \
 with two workers, and the gRPC API of throttlecrab with one limit. h2load is used as above.";
 
-/// The requests of a measurement.
+/// The gRPC requests of one measurement.
 struct GrpcLoad {
     /// The number of descriptors per request.
     descriptors: usize,
@@ -36,18 +37,19 @@ struct GrpcLoad {
     depth: usize,
 }
 
-const LOADS: [GrpcLoad; 4] = [
+const GRPC_LOADS: [GrpcLoad; 4] = [
     GrpcLoad { descriptors: 1, depth: 1 },
     GrpcLoad { descriptors: 1, depth: 10 },
     GrpcLoad { descriptors: 3, depth: 1 },
     GrpcLoad { descriptors: 3, depth: 10 },
 ];
 
-const NAMES: [&str; 4] = ["slidegate", "tonic, one thread", "tonic, two workers", "throttlecrab"];
+const SERVER_NAMES: [&str; 4] =
+    ["slidegate", "tonic, one thread", "tonic, two workers", "throttlecrab"];
 
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.add_text(INTRODUCTION);
-    part.progress.add_steps(LOADS.len());
+    part.add_text(SECTION_INTRODUCTION);
+    part.progress.add_steps(GRPC_LOADS.len());
     let mut table = MarkdownTable::new([
         "descriptors",
         "concurrent calls per connection",
@@ -56,12 +58,12 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         "slidegate relative to it",
         "CPU s per 1 M",
     ]);
-    for load in &LOADS {
+    for load in &GRPC_LOADS {
         part.progress
             .begin_step(&format!("{} descriptors, {} concurrent", load.descriptors, load.depth));
-        let results = load.measure(effort)?;
+        let results = load.measure_servers(effort)?;
         let own = results[0];
-        for (name, result) in NAMES.iter().zip(&results) {
+        for (name, result) in SERVER_NAMES.iter().zip(&results) {
             table.add_row([
                 load.descriptors.to_string(),
                 load.depth.to_string(),
@@ -72,11 +74,11 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             ]);
         }
         part.record_target(
-            &TONIC_RATIO,
+            &TONIC_RATIO_TARGET,
             own.per_second / results[1].per_second.max(results[2].per_second),
         );
         if (load.descriptors, load.depth) == (1, 1) {
-            draw(part, &results)?;
+            draw_chart(part, &results)?;
         }
     }
     part.add_table(&table);
@@ -84,8 +86,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 }
 
 impl GrpcLoad {
-    /// Measures all servers, in the order of [`NAMES`].
-    fn measure(&self, effort: Effort) -> Result<[TurnResult; 4], Box<dyn Error>> {
+    /// Measures the throughput of all servers. Returns the results in the order of [`SERVER_NAMES`].
+    fn measure_servers(&self, effort: Effort) -> Result<[TurnResult; 4], Box<dyn Error>> {
         let request = BenchRequest::should_rate_limit(self.descriptors);
         let slidegate = contenders::slidegate(Protocol::Grpc)?;
         let response = contenders::record_response(&slidegate, &request)?;
@@ -109,14 +111,14 @@ impl GrpcLoad {
     }
 }
 
-fn draw(part: &mut ReportPart, results: &[TurnResult; 4]) -> Result<(), Box<dyn Error>> {
+fn draw_chart(part: &mut ReportPart, results: &[TurnResult; 4]) -> Result<(), Box<dyn Error>> {
     let bar = |(name, result): (&&str, &TurnResult)| Bar {
         name: (*name).to_owned(),
         value: result.per_second,
         label: format!("{:.0}", result.per_second),
         is_highlighted: *name == "slidegate",
     };
-    let all: Vec<Bar> = NAMES.iter().zip(results).map(bar).collect();
+    let all: Vec<Bar> = SERVER_NAMES.iter().zip(results).map(bar).collect();
     let svg = bar_chart("gRPC, one call at a time on 50 connections: calls/s", &all)?;
     part.add_chart("server-grpc", "Calls per second over gRPC", svg);
     Ok(())

@@ -1,4 +1,5 @@
-//! Closed-loop load by h2load, which repeats one request on each connection as soon as the response arrives.
+//! Sends load with the program h2load. It repeats one request on each connection as soon as the previous response has
+//! arrived (a closed loop).
 
 use std::error::Error;
 use std::process::Command;
@@ -8,10 +9,11 @@ use lab::server::{ServerProcess, TempFile};
 use crate::request::{BenchRequest, Protocol};
 use crate::rounds::TurnResult;
 
-/// The number of connections.
+/// The number of connections that h2load opens.
 pub const CONNECTIONS: usize = 50;
 
-/// Sends `requests` requests, with `depth` concurrent requests per connection.
+/// Runs h2load, which sends `requests` requests with at most `depth` concurrent requests per connection. Returns the
+/// request rate and the CPU time of the server.
 pub fn run(
     server: &ServerProcess,
     request: &BenchRequest,
@@ -36,12 +38,13 @@ pub fn run(
     let output = command.output().map_err(|error| format!("h2load: {error}; install it first"))?;
     let cpu_us = (server.cpu_seconds()? - before) * 1e6 / requests as f64;
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
-    let per_second = per_second(&output, requests).ok_or(output)?;
+    let per_second = parse_requests_per_second(&output, requests).ok_or(output)?;
     Ok(TurnResult { per_second, cpu_us, denied: 0.0 })
 }
 
-/// Parses the rate from the output of h2load, if all responses have a 2xx status.
-fn per_second(output: &str, requests: usize) -> Option<f64> {
+/// Parses the requests per second in the output of h2load. Returns `None` if not all of the `requests` responses have a
+/// 2xx status.
+fn parse_requests_per_second(output: &str, requests: usize) -> Option<f64> {
     let all = [format!("{requests} succeeded, 0 failed"), format!("{requests} 2xx")];
     all.iter().all(|all| output.contains(all)).then_some(())?;
     let finished = output.lines().find_map(|line| line.strip_prefix("finished in "))?;

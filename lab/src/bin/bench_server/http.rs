@@ -1,4 +1,5 @@
-//! HTTP throughput, compared with axum services that always send the same response, and with throttlecrab.
+//! Measures the HTTP throughput of slidegate, compared with axum services that always send the same response, and with
+//! throttlecrab.
 
 use std::error::Error;
 
@@ -12,7 +13,7 @@ use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, run_interleaved};
 use crate::{contenders, h2load};
 
-const AXUM_RATIO: BenchTarget = BenchTarget {
+const AXUM_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check`, requests/s relative to the faster bare axum",
     bound: TargetBound::AtLeast(0.85),
     limited_by: "by callgrind a third of slidegate's instructions are in hyper, as they are for axum; a fifth \
@@ -22,7 +23,7 @@ const AXUM_RATIO: BenchTarget = BenchTarget {
         an in-memory decision; JSON without serde. Together they halved the instructions.",
 };
 
-const THROTTLECRAB_RATIO: BenchTarget = BenchTarget {
+const THROTTLECRAB_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check` with three rules, requests per CPU second relative to throttlecrab-server with one",
     bound: TargetBound::AtLeast(1.3),
     limited_by: "even axum without any decision is not much faster than throttlecrab (see the table): the kernel and \
@@ -30,7 +31,7 @@ const THROTTLECRAB_RATIO: BenchTarget = BenchTarget {
         larger response, with all three limits in headers and JSON. The target for axum lists the optimizations.",
 };
 
-const INTRODUCTION: &str = "
+const SECTION_INTRODUCTION: &str = "
 ### HTTP
 
 Each server is a separate process, and h2load sends requests on 50 persistent connections, from the same two cores. \
@@ -45,12 +46,12 @@ struct HttpLoad {
     request: fn() -> BenchRequest,
     /// The number of concurrent requests per connection.
     depth: usize,
-    /// Whether throttlecrab supports such requests.
+    /// Whether throttlecrab supports requests of this kind, and is measured with them.
     has_throttlecrab: bool,
     has_target: bool,
 }
 
-const LOADS: [HttpLoad; 3] = [
+const HTTP_LOADS: [HttpLoad; 3] = [
     HttpLoad {
         name: "`/v1/check`",
         request: BenchRequest::check,
@@ -74,7 +75,7 @@ const LOADS: [HttpLoad; 3] = [
     },
 ];
 
-/// A server and its request.
+/// A compared server, and the request that it receives.
 struct HttpContender {
     name: &'static str,
     server: ServerProcess,
@@ -82,8 +83,8 @@ struct HttpContender {
 }
 
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.add_text(INTRODUCTION);
-    part.progress.add_steps(LOADS.len());
+    part.add_text(SECTION_INTRODUCTION);
+    part.progress.add_steps(HTTP_LOADS.len());
     let mut table = MarkdownTable::new([
         "endpoint",
         "server",
@@ -92,16 +93,16 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         "CPU s per 1 M",
         "requests per CPU second, slidegate relative to it",
     ]);
-    for load in &LOADS {
+    for load in &HTTP_LOADS {
         part.progress.begin_step(load.name);
-        let contenders = load.contenders()?;
-        let results = load.measure(effort, &contenders)?;
+        let contenders = load.start_contenders()?;
+        let results = load.measure_contenders(effort, &contenders)?;
         for (contender, result) in contenders.iter().zip(&results) {
-            table.add_row(row(load, contender, result, &results[0]));
+            table.add_row(result_row(load, contender, result, &results[0]));
         }
         if load.has_target {
-            record_target(part, &results);
-            draw(part, &contenders, &results)?;
+            record_targets(part, &results);
+            draw_charts(part, &contenders, &results)?;
         }
     }
     part.add_table(&table);
@@ -109,8 +110,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 }
 
 impl HttpLoad {
-    /// Starts all servers. slidegate is the first.
-    fn contenders(&self) -> Result<Vec<HttpContender>, Box<dyn Error>> {
+    /// Starts all compared servers and returns them. The first one is slidegate.
+    fn start_contenders(&self) -> Result<Vec<HttpContender>, Box<dyn Error>> {
         let request = (self.request)();
         let slidegate = contenders::slidegate(Protocol::Http)?;
         let response = contenders::record_response(&slidegate, &request)?;
@@ -131,7 +132,7 @@ impl HttpLoad {
         Ok(all)
     }
 
-    fn measure(
+    fn measure_contenders(
         &self,
         effort: Effort,
         contenders: &[HttpContender],
@@ -145,7 +146,7 @@ impl HttpLoad {
     }
 }
 
-fn row(
+fn result_row(
     load: &HttpLoad,
     contender: &HttpContender,
     result: &TurnResult,
@@ -161,15 +162,15 @@ fn row(
     ]
 }
 
-fn record_target(part: &mut ReportPart, results: &[TurnResult]) {
+fn record_targets(part: &mut ReportPart, results: &[TurnResult]) {
     if let [own, one_thread, two_workers, throttlecrab] = results {
         let faster = one_thread.per_second.max(two_workers.per_second);
-        part.record_target(&AXUM_RATIO, own.per_second / faster);
-        part.record_target(&THROTTLECRAB_RATIO, throttlecrab.cpu_us / own.cpu_us);
+        part.record_target(&AXUM_RATIO_TARGET, own.per_second / faster);
+        part.record_target(&THROTTLECRAB_RATIO_TARGET, throttlecrab.cpu_us / own.cpu_us);
     }
 }
 
-fn draw(
+fn draw_charts(
     part: &mut ReportPart,
     contenders: &[HttpContender],
     results: &[TurnResult],

@@ -1,4 +1,4 @@
-//! Latency at half of the maximum load of the slowest server.
+//! Measures the latency of each server at the same request rate: half of the maximum rate of the slowest server.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, median, run_interleaved};
 use crate::{contenders, h2load};
 
-const INTRODUCTION: &str = "
+const SECTION_INTRODUCTION: &str = "
 ### Latency at half load
 
 The request rate is the same for all servers: half of the rate of the slowest server of the table in a closed loop \
@@ -26,29 +26,31 @@ delay is the time from the due time of a request to its response, so requests th
 late, too. The first row sends no requests: it is the delay of the threads themselves on these two cores, which is \
 part of all other rows. The values are medians of the rounds.";
 
-/// The time between connecting and the first request.
-const CONNECT_DELAY: Duration = Duration::from_millis(50);
+/// The time between opening the connections and the start of the measurement.
+const START_DELAY: Duration = Duration::from_millis(50);
 
-/// A server and its request.
+/// A compared server, and the request that it receives.
 struct LatencyContender {
     name: &'static str,
-    /// The server and the request; `None` sends no requests.
+    /// The server and the request. `None` sends no requests, to measure the delay of the load threads alone.
     target: Option<(ServerProcess, BenchRequest)>,
 }
 
-/// Delays in microseconds.
-struct Delays {
+/// Percentiles of the delays of requests, in microseconds.
+struct DelayPercentiles {
     p50: f64,
     p99: f64,
     p999: f64,
 }
 
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.add_text(INTRODUCTION);
+    part.add_text(SECTION_INTRODUCTION);
     part.progress.add_steps(4);
     let mut table =
         MarkdownTable::new(["endpoint", "requests/s", "server", "p50, µs", "p99, µs", "p99.9, µs"]);
-    for (name, contenders) in [("`/v1/check`", http()?), ("`ShouldRateLimit`", grpc()?)] {
+    for (name, contenders) in
+        [("`/v1/check`", http_contenders()?), ("`ShouldRateLimit`", grpc_contenders()?)]
+    {
         part.progress.begin_step(&format!("{name}, closed loop"));
         let rate = half_of_slowest_rate(effort, &contenders)?;
         part.progress.begin_step(&format!("{name}, {rate:.0} a second"));
@@ -76,7 +78,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 
 const NO_SERVER: LatencyContender = LatencyContender { name: "none", target: None };
 
-fn http() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
+fn http_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
     let request = BenchRequest::check();
     let slidegate = contenders::slidegate(Protocol::Http)?;
     let response = contenders::record_response(&slidegate, &request)?;
@@ -94,7 +96,7 @@ fn http() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
     ])
 }
 
-fn grpc() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
+fn grpc_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
     let request = BenchRequest::should_rate_limit(3);
     let slidegate = contenders::slidegate(Protocol::Grpc)?;
     let response = contenders::record_response(&slidegate, &request)?;
@@ -128,26 +130,29 @@ impl LatencyContender {
         Self { name, target: Some((server, request)) }
     }
 
-    /// Measures the delays at `rate` requests per second for this time.
+    /// Sends `rate` requests per second for the duration `time`, on several connections. Returns the percentiles of the
+    /// delays.
     fn measure_delays(
         &self,
         rate: f64,
         time: Duration,
         seed: u64,
-    ) -> Result<Delays, Box<dyn Error>> {
+    ) -> Result<DelayPercentiles, Box<dyn Error>> {
         let connect = |_| -> Result<_, Box<dyn Error>> {
             let target = self.target.as_ref();
-            target.map(|(server, request)| connect(server.address(), request)).transpose()
+            target
+                .map(|(server, request)| connect_and_warm_up(server.address(), request))
+                .transpose()
         };
         let connections: Vec<_> =
             (0..h2load::CONNECTIONS).map(connect).collect::<Result<_, _>>()?;
-        let start = Instant::now() + CONNECT_DELAY;
+        let start = Instant::now() + START_DELAY;
         let rate = rate / connections.len() as f64;
         let all = thread::scope(|scope| {
             let threads: Vec<_> = (connections.into_iter().zip(0..))
                 .map(|(connection, nth)| {
                     let due = Poisson::new(rate, time, (seed << 8) | nth);
-                    scope.spawn(move || measure_connection(connection, due, start))
+                    scope.spawn(move || measure_connection_delays(connection, due, start))
                 })
                 .collect();
             let ended = threads.into_iter().map(|thread| {
@@ -159,19 +164,23 @@ impl LatencyContender {
         for histogram in &all {
             delays.add(histogram)?;
         }
-        Ok(Delays::from_histogram(&delays))
+        Ok(DelayPercentiles::from_histogram(&delays))
     }
 }
 
-/// Connects and sends one request, so that the first request is not measured.
-fn connect(server: SocketAddr, request: &BenchRequest) -> Result<BenchConnection, Box<dyn Error>> {
+/// Opens a connection and sends one request, so that the first request of the connection is not measured.
+fn connect_and_warm_up(
+    server: SocketAddr,
+    request: &BenchRequest,
+) -> Result<BenchConnection, Box<dyn Error>> {
     let mut connection = BenchConnection::connect(server, request)?;
     connection.send()?;
     Ok(connection)
 }
 
-/// Sends requests at their due times and measures the delays. Errors are texts, since they cross threads.
-fn measure_connection(
+/// Sends requests on one connection at their due times. Returns the delays. Errors are texts, because an error must be
+/// sent to another thread.
+fn measure_connection_delays(
     mut connection: Option<BenchConnection>,
     due: Poisson,
     start: Instant,
@@ -180,7 +189,7 @@ fn measure_connection(
     measure_delays(due, &WallLoadClock::new(start), send).map_err(|error| error.to_string())
 }
 
-impl Delays {
+impl DelayPercentiles {
     fn from_histogram(all: &Histogram<u64>) -> Self {
         let us = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
         Self { p50: us(0.50), p99: us(0.99), p999: us(0.999) }

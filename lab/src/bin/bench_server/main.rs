@@ -1,5 +1,5 @@
-//! Measures the server: HTTP and gRPC throughput compared with services that send the same bytes and with another
-//! rate limiter, latency at half load, and the cost of telemetry.
+//! Measures slidegate's server: the HTTP and gRPC throughput compared with services that send the same bytes and with
+//! another rate limiter, the latency at half load, and the cost of telemetry.
 //!
 //! `make bench-server` builds or installs the required programs: the slidegate binary, h2load, and throttlecrab-server.
 
@@ -19,7 +19,7 @@ mod telemetry;
 use std::env;
 use std::error::Error;
 
-/// The messages of Envoy's rate limit service, and tonic's code for it.
+/// The generated messages of Envoy's rate limit service, and the service code of tonic.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 mod messages {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));

@@ -1,6 +1,6 @@
-//! An open loop: requests are due at predetermined times, even if responses are late, and a delay is measured from the
-//! due time of the request. A closed loop sends no requests while it waits, and so misses most of the requests that a
-//! stall delays.
+//! Sends requests in an open loop: each request is due at a predetermined time, even if earlier responses are late. The
+//! delay of a request is measured from its due time. A closed loop sends no requests while it waits for a response, and
+//! so does not measure most of the requests that a stall of the server would delay.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,28 +9,29 @@ use std::{fs, thread};
 use hdrhistogram::Histogram;
 use quanta::Instant;
 
-/// The maximum delay that the histogram distinguishes.
+/// The maximum delay in the histogram. Longer delays count as this delay.
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// The number of significant digits of delays.
+/// The number of significant decimal digits of the delays in the histogram.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// A clock that starts with the first request.
+/// A clock that shows the time since the start of a measurement.
 pub trait LoadClock {
-    /// Returns the time since the start.
+    /// Returns the time since the start of the measurement.
     fn now(&self) -> Duration;
 
-    /// Waits until this time.
+    /// Waits until the time `due` after the start of the measurement.
     fn wait_until(&self, due: Duration);
 }
 
-/// The clock of this machine.
+/// The real clock of this machine, which shows the time since the start of a measurement.
 pub struct WallLoadClock {
     start: Instant,
 }
 
 impl WallLoadClock {
-    /// Creates a clock with this start. It also configures the current thread for exact wakeups.
+    /// Creates a clock that counts from `start`. It also configures the current thread so that it wakes up at the exact
+    /// time.
     pub fn new(start: Instant) -> Self {
         // By default Linux may wake a thread 50 µs late, to wake several threads at once. Failure to change this is
         // ignored.
@@ -57,7 +58,8 @@ impl LoadClock for WallLoadClock {
     }
 }
 
-/// The due times of requests: a Poisson process, like the requests of many independent clients.
+/// An iterator over the due times of requests. They are random (a Poisson process), like the requests of many
+/// independent clients.
 pub struct Poisson {
     random: fastrand::Rng,
     mean: Duration,
@@ -66,7 +68,7 @@ pub struct Poisson {
 }
 
 impl Poisson {
-    /// Creates a process with a mean rate per second, until `end`.
+    /// Creates due times with this mean number of requests per second. The last one is before `end`.
     pub fn new(per_second: f64, end: Duration, seed: u64) -> Self {
         let mean = Duration::from_secs_f64(1.0 / per_second);
         Self { random: fastrand::Rng::with_seed(seed), mean, next: Duration::ZERO, end }
@@ -82,8 +84,8 @@ impl Iterator for Poisson {
     }
 }
 
-/// Sends each request at its due time, or as soon as the previous response has arrived. Returns the delays from due
-/// times to responses.
+/// Sends each request at its due time, or as soon as the previous response has arrived if that is later. Returns the
+/// delays between the due times and the responses, in nanoseconds.
 ///
 /// # Errors
 /// If a request fails.
@@ -92,17 +94,17 @@ pub fn measure_delays(
     clock: &impl LoadClock,
     mut send: impl FnMut() -> Result<(), Box<dyn Error>>,
 ) -> Result<Histogram<u64>, Box<dyn Error>> {
-    let mut measure_delays = empty_histogram()?;
+    let mut delays = empty_histogram()?;
     for due in due {
         clock.wait_until(due);
         send()?;
         let delay = clock.now().saturating_sub(due);
-        measure_delays.saturating_record(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
+        delays.saturating_record(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
     }
-    Ok(measure_delays)
+    Ok(delays)
 }
 
-/// Creates an empty histogram of delays in nanoseconds.
+/// Creates an empty histogram for delays in nanoseconds.
 pub fn empty_histogram() -> Result<Histogram<u64>, Box<dyn Error>> {
     Ok(Histogram::new_with_max(MAX_DELAY.as_nanos() as u64, SIGNIFICANT_DIGITS)?)
 }
@@ -113,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that advances only while waiting, or when the test sets it.
+    /// A manual clock, which advances only while the load waits, or when the test sets it.
     #[derive(Default)]
     struct ManualLoadClock(Cell<Duration>);
 
@@ -127,22 +129,22 @@ mod tests {
         }
     }
 
-    const MS: Duration = Duration::from_millis(1);
+    const ONE_MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn stall_delays_all_responses_due_during_it() -> Result<(), Box<dyn Error>> {
+    fn stall_is_included_in_later_delays() -> Result<(), Box<dyn Error>> {
         let clock = ManualLoadClock::default();
         let mut sent = 0;
         // A thousand requests at intervals of 10 ms; the 500th response takes a second, all others 1 ms.
-        let due = (1..=1000).map(|nth| 10 * MS * nth);
-        let measure_delays = measure_delays(due, &clock, || {
+        let due = (1..=1000).map(|nth| 10 * ONE_MS * nth);
+        let delays = measure_delays(due, &clock, || {
             sent += 1;
-            let latency = if sent == 500 { 1000 * MS } else { MS };
+            let latency = if sent == 500 { 1000 * ONE_MS } else { ONE_MS };
             clock.0.set(clock.0.get() + latency);
             Ok(())
         })?;
-        let ms = |quantile| measure_delays.value_at_quantile(quantile) as f64 / 1e6;
-        assert_eq!(measure_delays.len(), 1000);
+        let ms = |quantile| delays.value_at_quantile(quantile) as f64 / 1e6;
+        assert_eq!(delays.len(), 1000);
         // The next request was due 990 ms before the end of the stall. Each request makes up for 9 ms, so 110 are late.
         assert!((1.0..1.01).contains(&ms(0.88)), "{}", ms(0.88));
         assert!(ms(0.90) > 80.0, "{}", ms(0.90));
@@ -153,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn due_times_follow_poisson_process() {
+    fn poisson_due_times_match_rate_and_distribution() {
         let due: Vec<Duration> = Poisson::new(1000.0, Duration::from_secs(20), 7).collect();
         assert!((19_000..21_000).contains(&due.len()), "{}", due.len());
         assert!(due.is_sorted());
-        let early = due.windows(2).filter(|two| two[1] - two[0] < MS).count() as f64;
+        let early = due.windows(2).filter(|two| two[1] - two[0] < ONE_MS).count() as f64;
         let share = early / due.len() as f64;
         // A share of 1 - 1/e of such gaps is shorter than the mean.
         assert!((0.61..0.65).contains(&share), "{share}");

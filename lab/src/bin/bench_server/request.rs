@@ -1,4 +1,4 @@
-//! The benchmark requests, which are the same for all load tools.
+//! Defines the requests of the benchmarks. All load tools send the same requests.
 
 use prost::Message;
 
@@ -6,28 +6,28 @@ use crate::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use crate::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::messages::envoy::service::ratelimit::v3::RateLimitRequest;
 
-/// The path of slidegate's check endpoint.
+/// The path of slidegate's check endpoint, which decides a request in JSON.
 pub const CHECK: &str = "/v1/check";
 
-/// The path of slidegate's forward-auth endpoint.
+/// The path of slidegate's forward-auth endpoint, which proxies call for each of their requests.
 pub const AUTH: &str = "/v1/auth";
 
-/// The protocol of a request.
+/// The protocol over which a request is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1.
     Http,
-    /// gRPC: HTTP/2.
+    /// gRPC over HTTP/2.
     Grpc,
 }
 
-/// A request.
+/// A request of the benchmarks.
 #[derive(Clone)]
 pub struct BenchRequest {
     pub protocol: Protocol,
     pub path: &'static str,
     pub headers: Vec<(&'static str, &'static str)>,
-    /// The body; the request is a GET if it is empty.
+    /// The request body. If it is empty, the request is a GET request, otherwise a POST request.
     pub body: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl BenchRequest {
     pub fn check() -> Self {
         let body =
             r#"{"attributes":{"tenant":"tenant-0042","method":"POST","route":"/v1/orders"}}"#;
-        Self::json(CHECK, body)
+        Self::new_json_request(CHECK, body)
     }
 
     /// Returns a forward-auth request as sent by proxies, which matches the same three rules.
@@ -51,13 +51,14 @@ impl BenchRequest {
         Self { protocol: Protocol::Http, path: AUTH, headers, body: Vec::new() }
     }
 
-    /// Returns an HTTP request to throttlecrab, which contains its one limit.
+    /// Returns an HTTP request to throttlecrab. The request itself contains the limit.
     pub fn throttle() -> Self {
         let body = r#"{"key":"tenant-0042","max_burst":1000000,"count_per_period":1000000,"period":1,"quantity":1}"#;
-        Self::json("/throttle", body)
+        Self::new_json_request("/throttle", body)
     }
 
-    /// Returns a call of Envoy's rate limit service with this number of descriptors, which match different rules.
+    /// Returns a gRPC call of Envoy's rate limit service with this number of descriptors. Each descriptor matches a
+    /// different rule.
     pub fn should_rate_limit(descriptors: usize) -> Self {
         let tenant = ("tenant", "tenant-0042");
         let rules: [&[(&str, &str)]; 3] = [
@@ -67,13 +68,16 @@ impl BenchRequest {
         ];
         let message = RateLimitRequest {
             domain: "bench".into(),
-            descriptors: rules.iter().take(descriptors).map(|rule| descriptor(rule)).collect(),
+            descriptors: rules.iter().take(descriptors).map(|rule| new_descriptor(rule)).collect(),
             hits_addend: 0,
         };
-        Self::call("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", &message)
+        Self::new_grpc_request(
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+            &message,
+        )
     }
 
-    /// Returns a gRPC call to throttlecrab.
+    /// Returns a gRPC call to throttlecrab. The call itself contains the limit.
     pub fn throttle_call() -> Self {
         let message = ThrottleRequest {
             key: "tenant-0042".into(),
@@ -82,15 +86,15 @@ impl BenchRequest {
             period: 1,
             quantity: 1,
         };
-        Self::call("/throttlecrab.RateLimiter/Throttle", &message)
+        Self::new_grpc_request("/throttlecrab.RateLimiter/Throttle", &message)
     }
 
-    fn json(path: &'static str, body: &str) -> Self {
+    fn new_json_request(path: &'static str, body: &str) -> Self {
         let headers = vec![("content-type", "application/json")];
         Self { protocol: Protocol::Http, path, headers, body: body.into() }
     }
 
-    fn call(path: &'static str, message: &impl Message) -> Self {
+    fn new_grpc_request(path: &'static str, message: &impl Message) -> Self {
         let headers = vec![("content-type", "application/grpc"), ("te", "trailers")];
         let message = message.encode_to_vec();
         // The frame header: not compressed, and the length. No message exceeds 4 GiB.
@@ -100,13 +104,13 @@ impl BenchRequest {
     }
 }
 
-fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+fn new_descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     let entries = entries.iter().map(entry).collect();
     RateLimitDescriptor { entries, ..Default::default() }
 }
 
-/// The request message of throttlecrab's protocol.
+/// The request message of throttlecrab's gRPC service.
 #[derive(Clone, PartialEq, Message)]
 struct ThrottleRequest {
     #[prost(string, tag = "1")]

@@ -1,20 +1,21 @@
-//! Rounds in which contenders take turns.
+//! Measures several contenders in rounds. The contenders take turns in each round, so noise affects all of them
+//! equally.
 
 use std::error::Error;
 
-/// The result of a turn.
+/// The result of one turn of a contender.
 #[derive(Clone, Copy, Default)]
 pub struct TurnResult {
-    /// Requests per second.
+    /// The number of requests per second.
     pub per_second: f64,
-    /// CPU time of the server per request in microseconds, which equals seconds per million requests.
+    /// The CPU time of the server per request in microseconds, which is equal to seconds per million requests.
     pub cpu_us: f64,
-    /// The share of denied requests.
+    /// The share of denied requests, from 0 to 1.
     pub denied: f64,
 }
 
 impl TurnResult {
-    /// Returns the median of each value.
+    /// Returns a result with the median of each value over all rounds.
     pub fn median(rounds: &[Self]) -> Self {
         Self {
             per_second: median(rounds, |round| round.per_second),
@@ -24,15 +25,16 @@ impl TurnResult {
     }
 }
 
-/// Returns the median of a value; 0 if there are no rounds.
+/// Returns the median of a value over all rounds; 0 if there are no rounds.
 pub fn median<T>(rounds: &[T], value: impl Fn(&T) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(value).collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Runs rounds in which contenders take turns, with a different first contender in each round. Returns the results of
-/// each contender. An additional first round, which fills tables and caches, is not included.
+/// Runs rounds in which the contenders take turns. Each round begins with a different contender. `turn` runs one turn
+/// of the contender with this index. Returns the results of each contender. An additional first round fills tables and
+/// caches, and its results are dropped.
 pub fn run_interleaved<T>(
     rounds: usize,
     contenders: usize,

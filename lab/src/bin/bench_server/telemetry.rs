@@ -1,4 +1,5 @@
-//! The cost of telemetry: `/v1/check` with the default telemetry and without any.
+//! Measures the cost of telemetry: `/v1/check` of a server with the default telemetry, and of a server without
+//! telemetry.
 
 use std::error::Error;
 
@@ -10,62 +11,62 @@ use lab::targets::{BenchTarget, TargetBound};
 use crate::closed_loop::ClosedLoop;
 use crate::rounds::{TurnResult, run_interleaved};
 
-const TELEMETRY_RATIO: BenchTarget = BenchTarget {
+const TELEMETRY_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "server with telemetry, requests/s relative to a server without",
     bound: TargetBound::AtLeast(0.95),
     limited_by: "",
 };
 
-const INTRODUCTION: &str = "
+const SECTION_INTRODUCTION: &str = "
 ### Cost of telemetry
 
 `/v1/check` with the default telemetry (metrics, top keys, and the sampled log of denials), compared with `--admin \
 none --log-denials 0`. There are 16 persistent connections, three rules, in memory, and many tenants; the clients \
 run on the same two cores.";
 
-/// Three rules that allow all requests.
-const LARGE_LIMITS: &str = "
+/// A policy with three rules that allow all requests.
+const LARGE_LIMITS_POLICY: &str = "
 rules:
   - { name: per-tenant, per: [tenant], limits: [1000000/s, 100000000/h] }
   - { name: writes, when: { method: POST }, per: [tenant, route], limits: [1000000/s] }
   - { name: everybody, limits: [100000000/s] }
 ";
 
-/// The same rules with limits that deny almost all requests.
-const SMALL_LIMITS: &str = "
+/// A policy with the same three rules as [`LARGE_LIMITS_POLICY`], whose limits deny almost all requests.
+const SMALL_LIMITS_POLICY: &str = "
 rules:
   - { name: per-tenant, per: [tenant], limits: [3/h, 30/d] }
   - { name: writes, when: { method: POST }, per: [tenant, route], limits: [1000000/s] }
   - { name: everybody, limits: [100000000/s] }
 ";
 
-/// The measured loads.
-const LOADS: [ClosedLoop; 4] = [
-    ClosedLoop { name: "all allowed", policy: LARGE_LIMITS, tenants: 10_000, depth: 1 },
+/// The measured combinations of policy and pipelining.
+const MEASURED_LOADS: [ClosedLoop; 4] = [
+    ClosedLoop { name: "all allowed", policy: LARGE_LIMITS_POLICY, tenants: 10_000, depth: 1 },
     ClosedLoop {
         name: "all allowed, 16 concurrent",
-        policy: LARGE_LIMITS,
+        policy: LARGE_LIMITS_POLICY,
         tenants: 10_000,
         depth: 16,
     },
-    ClosedLoop { name: "nearly all denied", policy: SMALL_LIMITS, tenants: 1_000, depth: 1 },
+    ClosedLoop { name: "nearly all denied", policy: SMALL_LIMITS_POLICY, tenants: 1_000, depth: 1 },
     ClosedLoop {
         name: "nearly all denied, 16 concurrent",
-        policy: SMALL_LIMITS,
+        policy: SMALL_LIMITS_POLICY,
         tenants: 1_000,
         depth: 16,
     },
 ];
 
-/// The flags with default telemetry.
+/// The command line flags of the server with the default telemetry.
 const TELEMETRY_FLAGS: [&str; 2] = ["--admin", "127.0.0.1:0"];
 
-/// The flags without telemetry.
+/// The command line flags of the server without telemetry.
 const NO_TELEMETRY_FLAGS: [&str; 4] = ["--admin", "none", "--log-denials", "0"];
 
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.add_text(INTRODUCTION);
-    part.progress.add_steps(LOADS.len());
+    part.add_text(SECTION_INTRODUCTION);
+    part.progress.add_steps(MEASURED_LOADS.len());
     let mut table = MarkdownTable::new([
         "`/v1/check`",
         "with telemetry, requests/s",
@@ -75,9 +76,9 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         "without, CPU µs",
         "denied",
     ]);
-    for load in &LOADS {
+    for load in &MEASURED_LOADS {
         part.progress.begin_step(load.name);
-        let [with_telemetry, without_telemetry] = compare(effort, load)?;
+        let [with_telemetry, without_telemetry] = compare_servers(effort, load)?;
         let throughput = with_telemetry.per_second / without_telemetry.per_second;
         table.add_row([
             load.name.to_owned(),
@@ -88,20 +89,23 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             format!("{:.2}", without_telemetry.cpu_us),
             format!("{:.0} %", 100.0 * with_telemetry.denied),
         ]);
-        part.record_target(&TELEMETRY_RATIO, throughput);
+        part.record_target(&TELEMETRY_RATIO_TARGET, throughput);
     }
     part.add_table(&table);
     Ok(())
 }
 
-fn compare(effort: Effort, load: &ClosedLoop) -> Result<[TurnResult; 2], Box<dyn Error>> {
-    let servers = [start(load.policy, &TELEMETRY_FLAGS)?, start(load.policy, &NO_TELEMETRY_FLAGS)?];
+fn compare_servers(effort: Effort, load: &ClosedLoop) -> Result<[TurnResult; 2], Box<dyn Error>> {
+    let servers = [
+        start_server(load.policy, &TELEMETRY_FLAGS)?,
+        start_server(load.policy, &NO_TELEMETRY_FLAGS)?,
+    ];
     let requests = effort.pick(6_000, 1_500);
     let rounds = run_interleaved(effort.rounds(), 2, |index| load.run(&servers[index], requests))?;
     Ok([TurnResult::median(&rounds[0]), TurnResult::median(&rounds[1])])
 }
 
-fn start(policy: &str, flags: &[&str]) -> Result<ServerProcess, Box<dyn Error>> {
+fn start_server(policy: &str, flags: &[&str]) -> Result<ServerProcess, Box<dyn Error>> {
     let flags = [&["--grpc", "none"], flags].concat();
     ServerProcess::start(policy.as_bytes(), " listening on http://", |file| {
         ServerProcess::slidegate_command(file, &flags)

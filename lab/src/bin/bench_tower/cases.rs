@@ -1,4 +1,4 @@
-//! Minimal services with different rate limits.
+//! Defines the compared cases: minimal axum services with different rate limits.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
@@ -19,54 +19,56 @@ use tower::layer::util::Identity;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
-/// The number of clients, high enough that the distribution over shards hardly matters.
-const CLIENTS: usize = 512;
+/// The number of clients, which send requests in turn. It is so high that the distribution of clients over the shards
+/// of a store hardly affects the counts.
+const CLIENT_COUNT: usize = 512;
 
-/// The number of requests before the counted ones: two of each client.
-const WARM_UP: usize = 2 * CLIENTS;
+/// The number of requests before the counted requests: two requests of each client.
+const WARM_UP_REQUESTS: usize = 2 * CLIENT_COUNT;
 
-/// The limit of each client per hour, which is never reached.
-const MAX: u32 = 1_000_000;
+/// The number of requests that each client may send per hour. No client reaches this limit.
+const REQUESTS_PER_HOUR: u32 = 1_000_000;
 
-/// A service with or without a rate limit.
+/// A compared case: an axum service with or without a rate limit.
 pub struct Case {
     pub name: &'static str,
     pub title: &'static str,
     build: fn() -> Router,
-    /// The headers that the limit adds to an allowed response.
+    /// The names of the headers that the rate limit adds to the response of an allowed request.
     pub headers: &'static [&'static str],
-    /// The target, if any.
+    /// The target for the number of added instructions; `None` if the case has no target.
     pub target: Option<&'static BenchTarget>,
 }
 
-/// All cases. The first has no layer, the second has the layer of tower_governor.
+/// All cases. The first case has no layer, and the second case has the layer of tower_governor. The other cases are
+/// compared with these two.
 pub const CASES: &[Case] = &[
     Case { name: "bare", title: "no layer", build: base_service, headers: &[], target: None },
     Case {
         name: "tower_governor",
         title: "tower_governor, per peer address",
-        build: tower_governor,
+        build: service_with_tower_governor,
         headers: &["x-ratelimit-limit", "x-ratelimit-remaining"],
         target: None,
     },
     Case {
         name: "limiter",
         title: "slidegate, a limiter per peer address",
-        build: limiter,
+        build: service_with_limiter,
         headers: &["ratelimit-policy", "ratelimit"],
-        target: Some(&crate::LIMITER_INSTRUCTIONS),
+        target: Some(&crate::LIMITER_INSTRUCTIONS_TARGET),
     },
     Case {
         name: "gate",
         title: "slidegate, a gate with one rule per peer address",
-        build: gate,
+        build: service_with_gate,
         headers: &["ratelimit-policy", "ratelimit"],
-        target: Some(&crate::GATE_INSTRUCTIONS),
+        target: Some(&crate::GATE_INSTRUCTIONS_TARGET),
     },
     Case {
         name: "nothing",
         title: "a layer without effect",
-        build: noop_layer,
+        build: service_with_noop_layer,
         headers: &[],
         target: None,
     },
@@ -76,57 +78,64 @@ fn base_service() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))
 }
 
-/// Returns a service with a layer without effect, which shows axum's cost of a layer.
-fn noop_layer() -> Router {
+/// Returns a service with a layer that does nothing, to measure the cost of any layer in axum.
+fn service_with_noop_layer() -> Router {
     base_service().layer(Identity::new())
 }
 
-fn tower_governor() -> Router {
+fn service_with_tower_governor() -> Router {
     let mut config = GovernorConfigBuilder::default();
-    config.period(Duration::from_secs(3600) / MAX).burst_size(MAX);
+    config.period(Duration::from_secs(3600) / REQUESTS_PER_HOUR).burst_size(REQUESTS_PER_HOUR);
     match config.use_headers().finish() {
         Some(config) => base_service().layer(GovernorLayer::new(config)),
         None => unreachable!("neither the period nor the burst is zero"),
     }
 }
 
-fn limiter() -> Router {
-    match Limiter::new([format!("{MAX}/h").as_str()]) {
-        Ok(limiter) => {
-            base_service().layer(RateLimitLayer::keyed_by(limiter, peer(), WhenMissing::Skip))
-        }
+fn service_with_limiter() -> Router {
+    match Limiter::new([format!("{REQUESTS_PER_HOUR}/h").as_str()]) {
+        Ok(limiter) => base_service().layer(RateLimitLayer::keyed_by(
+            limiter,
+            peer_address(),
+            WhenMissing::Skip,
+        )),
         Err(error) => unreachable!("{error}"),
     }
 }
 
-fn gate() -> Router {
-    let policy = format!("rules: [{{ name: limiter, per: [ip], limits: [{MAX}/h] }}]");
+fn service_with_gate() -> Router {
+    let policy =
+        format!("rules: [{{ name: limiter, per: [ip], limits: [{REQUESTS_PER_HOUR}/h] }}]");
     match Policy::from_yaml(&policy) {
         Ok(policy) => {
             let gate = Gate::new(policy, MemoryStore::new());
-            base_service().layer(RateLimitLayer::new(gate, Attributes::new().with("ip", peer())))
+            base_service()
+                .layer(RateLimitLayer::new(gate, Attributes::new().with("ip", peer_address())))
         }
         Err(error) => unreachable!("{error}"),
     }
 }
 
-fn peer() -> impl Extract {
+fn peer_address() -> impl Extract {
     extract::client_ip(TrustedProxies::none())
 }
 
 impl Case {
-    /// Warms up, and then sends the counted requests.
+    /// Sends the requests of the warm-up, and then the counted requests.
+    ///
+    /// # Errors
+    /// If a counted request is not allowed, or if a response lacks a header of the case.
     pub fn run(&self, requests: usize) -> Result<(), String> {
         let router = (self.build)();
         self.check_response(&send_request(&router, 0))?;
-        (0..WARM_UP).for_each(|nth| drop(send_request(&router, nth)));
+        (0..WARM_UP_REQUESTS).for_each(|nth| drop(send_request(&router, nth)));
         match run_counted_requests(&router, requests) {
             0 => self.check_response(&send_request(&router, 0)),
             failed => Err(format!("{}: {failed} requests were not allowed", self.name)),
         }
     }
 
-    /// Checks that a response is allowed and has the headers.
+    /// Returns an error if a response is not successful or lacks a header of the case.
     fn check_response(&self, response: &Response<Body>) -> Result<(), String> {
         let missing = self.headers.iter().find(|name| !response.headers().contains_key(**name));
         match missing {
@@ -138,24 +147,25 @@ impl Case {
 }
 
 /// Sends the counted requests and returns the number of requests that were not allowed. Callgrind finds this function
-/// by its name, so the warm-up is not counted.
+/// by its name and counts only the instructions within it, so the warm-up is not counted.
 #[inline(never)]
 fn run_counted_requests(router: &Router, requests: usize) -> usize {
     (0..requests).filter(|&nth| !send_request(router, nth).status().is_success()).count()
 }
 
-/// Calls the service with a request of a client, without sockets and without a runtime, since the service never waits.
+/// Calls the service with the request with the number `nth`, and returns the response. No socket and no runtime are
+/// needed, because the service never waits.
 fn send_request(router: &Router, nth: usize) -> Response<Body> {
-    let mut response = pin!(router.clone().oneshot(request(nth)));
+    let mut response = pin!(router.clone().oneshot(new_request(nth)));
     match response.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(response)) => response,
         Poll::Pending => unreachable!("the service does not wait"),
     }
 }
 
-/// Returns the `nth` request, which is the same for all cases.
-fn request(nth: usize) -> Request<Body> {
-    let client = Ipv4Addr::from_bits(0xcb00_7100 + (nth % CLIENTS) as u32);
+/// Returns the request with the number `nth`, which has the address of a client. The request is the same for all cases.
+fn new_request(nth: usize) -> Request<Body> {
+    let client = Ipv4Addr::from_bits(0xcb00_7100 + (nth % CLIENT_COUNT) as u32);
     let mut request = Request::new(Body::empty());
     request.extensions_mut().insert(ConnectInfo(SocketAddr::new(IpAddr::V4(client), 40_000)));
     request

@@ -16,17 +16,18 @@ use lab::part::{self, Effort, ReportPart};
 use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 
-/// The argument of the child process that valgrind runs.
-const CHILD_ARGUMENT: &str = "run";
+/// The first argument of the child process that runs one case under valgrind.
+const CHILD_PROCESS_ARGUMENT: &str = "run";
 
-/// The requests of a run, and of a run twice as long: the difference contains only the work per request.
+/// The numbers of requests of two runs of a case. The second run is twice as long, and the difference of their
+/// instruction counts contains only the work per request, without the start of the program.
 const REQUESTS_PER_RUN: [&str; 2] = ["4000", "8000"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        [CHILD_ARGUMENT, name, requests] => {
+        [CHILD_PROCESS_ARGUMENT, name, requests] => {
             let case = CASES.iter().find(|case| case.name == name).ok_or("unknown case")?;
             Ok(case.run(requests.parse()?)?)
         }
@@ -34,26 +35,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-const LIMITER_INSTRUCTIONS: BenchTarget = BenchTarget {
+const LIMITER_INSTRUCTIONS_TARGET: BenchTarget = BenchTarget {
     text: "instructions that a limiter per peer address adds to axum, relative to tower_governor",
     bound: TargetBound::AtMost(0.7),
-    limited_by: LIMITED_BY,
+    limited_by: LIMITER_LIMITED_BY,
 };
 
-const GATE_INSTRUCTIONS: BenchTarget = BenchTarget {
+const GATE_INSTRUCTIONS_TARGET: BenchTarget = BenchTarget {
     text: "instructions that a gate with one rule adds to axum, relative to tower_governor",
     bound: TargetBound::AtMost(0.7),
     limited_by: "the same; in addition attributes are collected, rules are matched, and a key is built from values.",
 };
 
-const LIMITED_BY: &str = "axum itself takes a quarter of the instructions of tower_governor for any layer: it boxes \
+const LIMITER_LIMITED_BY: &str = "axum itself takes a quarter of the instructions of tower_governor for any layer: it boxes \
     the service and its future, and clones the service for each request. The rest is the decision and the two \
     standard headers, which contain more than the single numbers of tower_governor.";
 
 fn measure_layers(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(1);
     part.progress.begin_step("counting instructions of a layer");
-    let instructions: Vec<f64> = CASES.iter().map(measure_per_request).collect::<Result<_, _>>()?;
+    let instructions: Vec<f64> =
+        CASES.iter().map(measure_instructions_per_request).collect::<Result<_, _>>()?;
     let [bare, tower_governor, ..] = instructions[..] else {
         return Err("at least two cases are required".into());
     };
@@ -80,12 +82,12 @@ fn measure_layers(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>
     Ok(())
 }
 
-/// Returns the number of instructions per request.
-fn measure_per_request(case: &Case) -> Result<f64, Box<dyn Error>> {
+/// Runs a case twice under valgrind. Returns the number of instructions per request, without the start of the program.
+fn measure_instructions_per_request(case: &Case) -> Result<f64, Box<dyn Error>> {
     let run = |requests| {
         callgrind::measure_instructions(
             "run_counted_requests",
-            &[CHILD_ARGUMENT, case.name, requests],
+            &[CHILD_PROCESS_ARGUMENT, case.name, requests],
         )
     };
     let [short_run, long_run] = REQUESTS_PER_RUN;

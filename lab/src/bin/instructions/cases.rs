@@ -1,49 +1,52 @@
-//! Decisions to count instructions for, in a steady state over a set of keys.
+//! Defines the kinds of decisions whose instructions are counted. Each kind of decision is repeated with the same set
+//! of keys until all decisions take the same path.
 
 use std::error::Error;
 
 use lab::policies::{SHAPES, Workload};
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Timestamp, Verdict};
 
-const BATCH: usize = 16;
+const BATCH_SIZE: usize = 16;
 
-/// A multiple of the batch size, high enough that the distribution over shards and blocks hardly matters.
-const KEYS: usize = 32 * BATCH;
+/// The number of keys: a multiple of the batch size. It is so high that the distribution of keys over the shards and
+/// blocks of the store hardly affects the counts.
+const KEY_COUNT: usize = 32 * BATCH_SIZE;
 
-/// The limit of a key.
-const MAX: usize = 100;
+/// The number of units that a limit of a denied case allows per key.
+const MAX_UNITS_PER_KEY: usize = 100;
 
-/// The number of decisions before the counted ones. Afterwards every key is full, or has been requested for more than
-/// a window.
-const WARM_UP: usize = KEYS * MAX;
+/// The number of decisions before the counted decisions. After them every key has reached its limit in a denied case,
+/// and has been requested for more than a window in an allowed case.
+const WARM_UP_DECISIONS: usize = KEY_COUNT * MAX_UNITS_PER_KEY;
 
-/// The number of counted decisions.
+/// The number of decisions of which the instructions are counted.
 pub const DECISIONS: usize = 10_000;
 
-/// The start time. No calendar window longer than a minute ends within the minutes of a case from here.
+/// The time of the first decision, in microseconds. During the few minutes of a case after this time, no calendar
+/// window ends that is longer than a minute.
 const START_US: u64 = 1_700_000_000_000_000;
 
-/// A kind of decision.
+/// A kind of decision whose instructions are counted.
 pub struct Case {
     pub name: String,
     limits: Vec<Limit>,
-    /// The time between decisions.
+    /// The time between two decisions, in microseconds.
     step_us: u64,
-    /// Whether the decisions are allowed after the warm-up.
+    /// Whether decisions after the warm-up are allowed. If not, they are denied.
     is_allowed: bool,
     check_kind: CheckKind,
 }
 
-/// The call that makes the decision.
+/// The API call that makes the decisions of a case.
 enum CheckKind {
     TextKey,
     NumberKey,
     Batch,
-    /// Through a gate with a policy of this number of rules, each for a route.
+    /// A call of a gate. Its policy has this number of rules, each for a different route.
     Gate(usize),
 }
 
-/// Returns all cases, in the order of the file.
+/// Returns all cases, in the order of the file with the expected counts.
 pub fn all_cases() -> Result<Vec<Case>, Box<dyn Error>> {
     let mut cases = Vec::new();
     for algorithm in Algorithm::ALL {
@@ -53,10 +56,10 @@ pub fn all_cases() -> Result<Vec<Case>, Box<dyn Error>> {
             Algorithm::TokenBucket { .. } => "1000/w",
             _ => "100/min",
         };
-        cases.push(Case::new_allowed(text, vec![limit(quota, algorithm)?], CheckKind::TextKey));
-        cases.push(Case::new_denied(text, vec![limit("100/w", algorithm)?]));
+        cases.push(Case::new_allowed(text, vec![new_limit(quota, algorithm)?], CheckKind::TextKey));
+        cases.push(Case::new_denied(text, vec![new_limit("100/w", algorithm)?]));
     }
-    let window = |quota| limit(quota, Algorithm::SlidingWindow);
+    let window = |quota| new_limit(quota, Algorithm::SlidingWindow);
     let three = vec![window("100/min")?, window("10000/h")?, window("200000/d")?];
     cases.push(Case::new_allowed("three_limits", three, CheckKind::TextKey));
     cases.push(Case::new_allowed("check_many", vec![window("100/min")?], CheckKind::Batch));
@@ -71,18 +74,18 @@ pub fn all_cases() -> Result<Vec<Case>, Box<dyn Error>> {
     Ok(cases)
 }
 
-fn limit(quota: &str, algorithm: Algorithm) -> Result<Limit, Box<dyn Error>> {
+fn new_limit(quota: &str, algorithm: Algorithm) -> Result<Limit, Box<dyn Error>> {
     Ok(Limit::new(quota.parse()?, algorithm)?)
 }
 
 impl Case {
-    /// Creates a case in which each key is requested once a second and allowed.
+    /// Creates a case in which each key is requested once a second, and every request is allowed.
     fn new_allowed(name: &str, limits: Vec<Limit>, check_kind: CheckKind) -> Self {
-        let step_us = 1_000_000 / KEYS as u64;
+        let step_us = 1_000_000 / KEY_COUNT as u64;
         Self { name: format!("{name}.allowed"), limits, step_us, is_allowed: true, check_kind }
     }
 
-    /// Creates a case in which time hardly advances, so full keys stay denied.
+    /// Creates a case in which time hardly advances, so that keys that have reached their limit stay denied.
     fn new_denied(name: &str, limits: Vec<Limit>) -> Self {
         Self {
             name: format!("{name}.denied"),
@@ -93,10 +96,13 @@ impl Case {
         }
     }
 
-    /// Warms up, and then makes the counted decisions.
+    /// Makes the decisions of the warm-up, and then the counted decisions.
+    ///
+    /// # Errors
+    /// If a counted decision is not allowed or denied as the case expects.
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let clock = ManualClock::at(Timestamp::from_micros(START_US));
-        let store = MemoryStore::with_clock(clock.clone(), 10 * KEYS);
+        let store = MemoryStore::with_clock(clock.clone(), 10 * KEY_COUNT);
         let pass_time =
             |nth: usize| clock.set(Timestamp::from_micros(START_US + nth as u64 * self.step_us));
         if let CheckKind::Gate(rules) = self.check_kind {
@@ -107,17 +113,17 @@ impl Case {
             });
         }
         let limiter = Limiter::with_store(self.limits.clone(), store)?;
-        let texts: Vec<String> = (0..KEYS).map(|nth| format!("tenant:{nth:013}")).collect();
+        let texts: Vec<String> = (0..KEY_COUNT).map(|nth| format!("tenant:{nth:013}")).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
 
         let is_as_expected = |verdict: &Verdict| verdict.is_allowed() == self.is_allowed;
         self.warm_up_and_count(&|nth| {
             pass_time(nth);
             match self.check_kind {
-                CheckKind::TextKey => is_as_expected(&limiter.check(texts[nth % KEYS])),
-                CheckKind::NumberKey => is_as_expected(&limiter.check(&((nth % KEYS) as u64))),
-                CheckKind::Batch if nth.is_multiple_of(BATCH) => {
-                    let keys = &texts[nth % KEYS..][..BATCH];
+                CheckKind::TextKey => is_as_expected(&limiter.check(texts[nth % KEY_COUNT])),
+                CheckKind::NumberKey => is_as_expected(&limiter.check(&((nth % KEY_COUNT) as u64))),
+                CheckKind::Batch if nth.is_multiple_of(BATCH_SIZE) => {
+                    let keys = &texts[nth % KEY_COUNT..][..BATCH_SIZE];
                     limiter.check_many(keys).iter().all(is_as_expected)
                 }
                 CheckKind::Batch | CheckKind::Gate(_) => true,
@@ -125,9 +131,10 @@ impl Case {
         })
     }
 
-    /// Makes the decisions of the warm-up, and then the counted ones.
+    /// Makes the decisions of the warm-up, and then the counted decisions. `decide` makes the decision with this
+    /// number, and returns `true` if its result is as expected.
     fn warm_up_and_count(&self, decide: &dyn Fn(usize) -> bool) -> Result<(), Box<dyn Error>> {
-        (0..WARM_UP).for_each(|nth| {
+        (0..WARM_UP_DECISIONS).for_each(|nth| {
             decide(nth);
         });
         match run_counted_decisions(decide) {
@@ -137,9 +144,10 @@ impl Case {
     }
 }
 
-/// Makes the counted decisions and returns the number of unexpected results. Callgrind finds this function by its
-/// name, so the warm-up is not counted, which differs slightly between processes.
+/// Makes the counted decisions and returns the number of unexpected results. Callgrind finds this function by its name
+/// and counts only the instructions within it. The instructions of the warm-up, which differ slightly between
+/// processes, are not counted.
 #[inline(never)]
 fn run_counted_decisions(decide: &dyn Fn(usize) -> bool) -> usize {
-    (WARM_UP..WARM_UP + DECISIONS).filter(|&nth| !decide(nth)).count()
+    (WARM_UP_DECISIONS..WARM_UP_DECISIONS + DECISIONS).filter(|&nth| !decide(nth)).count()
 }

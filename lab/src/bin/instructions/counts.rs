@@ -1,4 +1,4 @@
-//! Instruction counts by case, their file, and the tolerated deviation from it.
+//! Reads and writes the file with the expected instruction counts, and compares new counts with the file.
 
 use std::error::Error;
 use std::fmt;
@@ -7,14 +7,14 @@ use std::process::ExitCode;
 
 const COUNTS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
 
-/// The maximum deviation from the file, since compilers change, too.
+/// The tolerated difference between a new count and the file, in percent. Compilers change the counts, too.
 const TOLERANCE_PERCENT: u64 = 10;
 
-/// Instructions per decision, by case.
+/// The number of instructions per decision, for each case.
 #[derive(Default)]
 pub struct InstructionCounts(Vec<(String, u64)>);
 
-/// A deviation from the file.
+/// A difference between a new count and the file.
 pub enum Drift {
     Grown { case: String, from: u64, to: u64 },
     Shrunk { case: String, from: u64, to: u64 },
@@ -29,7 +29,7 @@ impl InstructionCounts {
     pub fn load() -> Result<Self, Box<dyn Error>> {
         let text =
             fs::read_to_string(COUNTS_FILE).map_err(|error| format!("{COUNTS_FILE}: {error}"))?;
-        text.lines().map(parse_line).collect::<Result<_, _>>().map(Self)
+        text.lines().map(parse_count_line).collect::<Result<_, _>>().map(Self)
     }
 
     pub fn save(&self) -> Result<ExitCode, Box<dyn Error>> {
@@ -38,12 +38,13 @@ impl InstructionCounts {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the deviations from earlier counts beyond the tolerance.
+    /// Returns the cases whose counts differ from the counts in `before` by more than the tolerance, and the cases that
+    /// are not in `before`.
     pub fn drifts_from<'c>(&'c self, before: &'c Self) -> impl Iterator<Item = Drift> {
-        self.0.iter().filter_map(|(case, to)| before.drift(case, *to))
+        self.0.iter().filter_map(|(case, to)| before.drift_of_case(case, *to))
     }
 
-    fn drift(&self, case: &str, to: u64) -> Option<Drift> {
+    fn drift_of_case(&self, case: &str, to: u64) -> Option<Drift> {
         let before = self.0.iter().find(|(known, _)| known == case);
         let case = case.to_owned();
         let Some(&(_, from)) = before else {
@@ -59,7 +60,7 @@ impl InstructionCounts {
     }
 }
 
-fn parse_line(line: &str) -> Result<(String, u64), Box<dyn Error>> {
+fn parse_count_line(line: &str) -> Result<(String, u64), Box<dyn Error>> {
     let (case, count) = line.split_once(' ').ok_or_else(|| format!("{COUNTS_FILE}: `{line}`"))?;
     Ok((case.to_owned(), count.parse()?))
 }
@@ -84,21 +85,21 @@ impl fmt::Display for Drift {
 mod tests {
     use super::*;
 
-    fn drift(to: u64) -> Option<Drift> {
-        InstructionCounts(vec![("a".into(), 100)]).drift("a", to)
+    fn drift_from_100(to: u64) -> Option<Drift> {
+        InstructionCounts(vec![("a".into(), 100)]).drift_of_case("a", to)
     }
 
     #[test]
-    fn drift_starts_beyond_tolerance() {
-        assert!(matches!(drift(89), Some(Drift::Shrunk { from: 100, to: 89, .. })));
-        assert!(drift(90).is_none());
-        assert!(drift(110).is_none());
-        assert!(matches!(drift(111), Some(Drift::Grown { from: 100, to: 111, .. })));
+    fn count_within_tolerance_is_no_drift() {
+        assert!(matches!(drift_from_100(89), Some(Drift::Shrunk { from: 100, to: 89, .. })));
+        assert!(drift_from_100(90).is_none());
+        assert!(drift_from_100(110).is_none());
+        assert!(matches!(drift_from_100(111), Some(Drift::Grown { from: 100, to: 111, .. })));
     }
 
     #[test]
     fn new_case_is_reported_as_unknown() {
         let known = InstructionCounts::default();
-        assert!(matches!(known.drift("b", 1), Some(Drift::Unknown { .. })));
+        assert!(matches!(known.drift_of_case("b", 1), Some(Drift::Unknown { .. })));
     }
 }

@@ -1,8 +1,8 @@
-//! Counts the instructions of decisions and compares them with a file. Unlike times, instruction counts are equal on
-//! all machines, so an increase is a change of the code.
+//! Counts the instructions of decisions and compares the counts with a file. Unlike times, instruction counts are equal
+//! on all machines, so a higher count is caused by a change of the code or of the compiler.
 //!
-//! `cargo run --release -p lab --bin instructions [-- --update]` needs valgrind. The expected counts are in
-//! `lab/instructions.txt`, which `--update` rewrites.
+//! `cargo run --release -p lab --bin instructions [-- --update]` requires valgrind. The expected counts are in
+//! `lab/instructions.txt`. The flag `--update` writes new counts to this file.
 
 mod cases;
 mod counts;
@@ -15,31 +15,33 @@ use cases::{Case, DECISIONS};
 use counts::{Drift, InstructionCounts};
 use lab::callgrind;
 
-/// The argument of the child process that valgrind runs.
-const CHILD_ARGUMENT: &str = "run";
+/// The first argument of the child process that runs one case under valgrind.
+const CHILD_PROCESS_ARGUMENT: &str = "run";
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        [] => compare_with_file(&count_all()?),
-        ["--update"] => count_all()?.save(),
-        [CHILD_ARGUMENT, name] => run(name),
+        [] => compare_with_counts_file(&count_all_cases()?),
+        ["--update"] => count_all_cases()?.save(),
+        [CHILD_PROCESS_ARGUMENT, name] => run_case(name),
         _ => Err("usage: instructions [--update]".into()),
     }
 }
 
-fn run(name: &str) -> Result<ExitCode, Box<dyn Error>> {
+fn run_case(name: &str) -> Result<ExitCode, Box<dyn Error>> {
     let case = cases::all_cases()?.into_iter().find(|case| case.name == name);
     case.ok_or("unknown case")?.run()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn count_all() -> Result<InstructionCounts, Box<dyn Error>> {
+fn count_all_cases() -> Result<InstructionCounts, Box<dyn Error>> {
     let mut counts = InstructionCounts::default();
     for Case { name, .. } in cases::all_cases()? {
-        let total =
-            callgrind::measure_instructions("run_counted_decisions", &[CHILD_ARGUMENT, &name])?;
+        let total = callgrind::measure_instructions(
+            "run_counted_decisions",
+            &[CHILD_PROCESS_ARGUMENT, &name],
+        )?;
         let count = total / DECISIONS as u64;
         println!("{name} {count}");
         counts.push(name, count);
@@ -47,7 +49,7 @@ fn count_all() -> Result<InstructionCounts, Box<dyn Error>> {
     Ok(counts)
 }
 
-fn compare_with_file(counts: &InstructionCounts) -> Result<ExitCode, Box<dyn Error>> {
+fn compare_with_counts_file(counts: &InstructionCounts) -> Result<ExitCode, Box<dyn Error>> {
     let mut code = ExitCode::SUCCESS;
     for drift in counts.drifts_from(&InstructionCounts::load()?) {
         eprintln!("{drift}");

@@ -1,4 +1,5 @@
--- Two counts with separate keys, which end with the number of the window.
+-- A published script that keeps the counts of the current and the previous window in separate keys. Each key ends with
+-- the number of its window.
 -- ARGV: now (s), window (s), max, cost.
 local now, window, max, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local number = math.floor(now / window)

@@ -1,4 +1,5 @@
--- Two counts with separate keys, by Redis's clock.
+-- A published script that keeps the counts of the current and the previous window in separate keys. Redis reads its
+-- own clock.
 -- ARGV: window (s), max, cost.
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000

@@ -1,4 +1,4 @@
-//! An HTTP service of axum that always sends the same response.
+//! An HTTP server with axum that always sends the same response.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use tokio::net::TcpListener;
 use crate::connection::RecordedResponse;
 use crate::request::{AUTH, CHECK};
 
-/// Serves the response from [`RecordedResponse::to_bytes`] on a free port.
+/// Serves on a free port and always sends this response, which was serialized by [`RecordedResponse::to_bytes`].
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    super::log_address(listener.local_addr()?);
+    super::log_listen_address(listener.local_addr()?);
     // With Nagle's algorithm, responses would wait for the client to acknowledge the previous ones. A failure to
     // disable it is ignored.
     let listener = listener.tap_io(|client| drop(client.set_nodelay(true)));
-    let router = Router::new().route(CHECK, post(check)).route(AUTH, any(auth));
-    let fixed_response = Arc::new(build_response(&RecordedResponse::from_bytes(response)?)?);
+    let router = Router::new().route(CHECK, post(handle_check)).route(AUTH, any(handle_auth));
+    let fixed_response = Arc::new(new_fixed_response(&RecordedResponse::from_bytes(response)?)?);
     Ok(axum::serve(listener, router.with_state(fixed_response)).await?)
 }
 
@@ -32,7 +32,7 @@ struct FixedResponse {
     body: Bytes,
 }
 
-fn build_response(response: &RecordedResponse) -> Result<FixedResponse, Box<dyn Error>> {
+fn new_fixed_response(response: &RecordedResponse) -> Result<FixedResponse, Box<dyn Error>> {
     let mut headers = HeaderMap::new();
     for (name, value) in &response.headers {
         headers.append(HeaderName::try_from(name)?, HeaderValue::try_from(value)?);
@@ -41,18 +41,18 @@ fn build_response(response: &RecordedResponse) -> Result<FixedResponse, Box<dyn 
 }
 
 impl FixedResponse {
-    fn response(&self) -> Response {
+    fn to_response(&self) -> Response {
         let mut response = Response::new(Body::from(self.body.clone()));
         *response.headers_mut() = self.headers.clone();
         response
     }
 }
 
-/// Reads the whole request body, as slidegate must.
-async fn check(State(fixed_response): State<Arc<FixedResponse>>, _: Bytes) -> Response {
-    fixed_response.response()
+/// Handles a check request. Reads the whole request body, because slidegate must read it, too.
+async fn handle_check(State(fixed_response): State<Arc<FixedResponse>>, _: Bytes) -> Response {
+    fixed_response.to_response()
 }
 
-async fn auth(State(fixed_response): State<Arc<FixedResponse>>, _: HeaderMap) -> Response {
-    fixed_response.response()
+async fn handle_auth(State(fixed_response): State<Arc<FixedResponse>>, _: HeaderMap) -> Response {
+    fixed_response.to_response()
 }

@@ -1,4 +1,4 @@
-//! A gRPC service of tonic that always sends the same response.
+//! A gRPC server with tonic that always sends the same response.
 
 use std::error::Error;
 
@@ -12,10 +12,10 @@ use crate::messages::envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 use crate::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
-struct FixedResponse(RateLimitResponse);
+struct FixedResponseService(RateLimitResponse);
 
 #[tonic::async_trait]
-impl RateLimitService for FixedResponse {
+impl RateLimitService for FixedResponseService {
     async fn should_rate_limit(
         &self,
         _: Request<RateLimitRequest>,
@@ -24,11 +24,11 @@ impl RateLimitService for FixedResponse {
     }
 }
 
-/// Serves this response message on a free port.
+/// Serves on a free port and always sends this response message, an encoded `RateLimitResponse`.
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
-    let fixed_response = FixedResponse(RateLimitResponse::decode(response)?);
+    let fixed_response = FixedResponseService(RateLimitResponse::decode(response)?);
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
-    super::log_address(incoming.local_addr()?);
+    super::log_listen_address(incoming.local_addr()?);
     let service = RateLimitServiceServer::new(fixed_response);
     Ok(Server::builder().add_service(service).serve_with_incoming(incoming).await?)
 }
