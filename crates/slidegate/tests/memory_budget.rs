@@ -155,7 +155,11 @@ fn key_flood_within_budget_evicts_no_denied_key() {
             let new = flood * 25_000..(flood + 1) * 25_000;
             assert_eq!(fixture.take_each(&limit, new), 25_000);
             peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
-            assert_eq!(fixture.count_denied(&limit, 0..DENIED_KEY_COUNT), DENIED_KEY_COUNT as usize, "{limit}");
+            assert_eq!(
+                fixture.count_denied(&limit, 0..DENIED_KEY_COUNT),
+                DENIED_KEY_COUNT as usize,
+                "{limit}"
+            );
         }
         // A table without evictable keys may have to grow.
         assert!(peak_bytes <= 8 * MIB + MIB / 16, "{limit}: {peak_bytes}");

@@ -51,7 +51,10 @@ impl GatePair {
         }
     }
 
-    fn check_with_both_gates<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
+    fn check_with_both_gates<const N: usize>(
+        &self,
+        descriptors: [Descriptor<'static>; N],
+    ) -> Ruling {
         let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.check(&request));
         assert_eq!(
@@ -61,7 +64,10 @@ impl GatePair {
         ruling
     }
 
-    fn peek_with_both_gates<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
+    fn peek_with_both_gates<const N: usize>(
+        &self,
+        descriptors: [Descriptor<'static>; N],
+    ) -> Ruling {
         let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.peek(&request));
         assert_eq!(
@@ -95,7 +101,9 @@ fn refund_frees_at_most_charged_units() {
             .all(|status| status.outcome.fits() && !status.is_observed() && !status.is_denying())
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_with_both_gates([refund_descriptor("acme", u64::MAX)])),
+        refund_flags_and_remaining(
+            &gates.check_with_both_gates([refund_descriptor("acme", u64::MAX)])
+        ),
         [(true, 10), (true, 100)]
     );
     assert_eq!(
@@ -162,7 +170,8 @@ fn refunded_limit_is_never_binding() {
         headers::write(Style::Ietf, &refunded, Timestamp::default(), JitterSample::NONE),
         []
     );
-    let allowed = gates.check_with_both_gates([refund_descriptor("acme", 1), charge_descriptor("other", 1)]);
+    let allowed =
+        gates.check_with_both_gates([refund_descriptor("acme", 1), charge_descriptor("other", 1)]);
     assert_eq!(allowed.binding().unwrap().descriptor(), 1, "although acme has fewer units left");
     assert_eq!(allowed.decision().remaining(), 9);
 }
@@ -172,7 +181,8 @@ fn peek_refunds_nothing() {
     let gates = GatePair::new(PER_TENANT_POLICY);
     gates.check_with_both_gates([charge_descriptor("acme", 10)]);
     for _ in 0..2 {
-        let peeked = gates.peek_with_both_gates([refund_descriptor("acme", 5), charge_descriptor("other", 1)]);
+        let peeked = gates
+            .peek_with_both_gates([refund_descriptor("acme", 5), charge_descriptor("other", 1)]);
         assert_eq!(
             refund_flags_and_remaining(&peeked),
             [(true, 0), (true, 90), (false, 10), (false, 100)]
@@ -190,7 +200,9 @@ fn refund_creates_no_counter() {
             "rules: [{{ name: a, per: [tenant], limits: [10/h], algorithm: {algorithm} }}]"
         ));
         assert_eq!(
-            refund_flags_and_remaining(&gates.check_with_both_gates([refund_descriptor("acme", 5)])),
+            refund_flags_and_remaining(
+                &gates.check_with_both_gates([refund_descriptor("acme", 5)])
+            ),
             [(true, 10)]
         );
         assert_eq!(gates.memory.store().keys(), 0, "{algorithm}");

@@ -325,7 +325,9 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
         visitor: V,
     ) -> Result<V::Value, DeserializeError> {
         match name {
-            FIELD_NEWTYPE_NAME => visitor.visit_seq(FieldPartAccess { deserializer: self, next_part: 0 }),
+            FIELD_NEWTYPE_NAME => {
+                visitor.visit_seq(FieldPartAccess { deserializer: self, next_part: 0 })
+            }
             _ => visitor.visit_newtype_struct(self),
         }
     }

@@ -34,7 +34,9 @@ impl Compiler<'_> {
         let (specs, at) = match limits.spanned() {
             None | Some((LimitsSpec::Unlimited, _)) => return Vec::new(),
             Some((LimitsSpec::Denied, at)) => return vec![NamedLimit::denied(at)],
-            Some((LimitsSpec::Requested, at)) => return vec![NamedLimit::requested_placeholder(at)],
+            Some((LimitsSpec::Requested, at)) => {
+                return vec![NamedLimit::requested_placeholder(at)];
+            }
             Some((LimitsSpec::List(specs), at)) => (specs, at),
         };
         if specs.is_empty() {
