@@ -1,8 +1,8 @@
 //! Finds rules that are valid but have counters that a client can evade, or that never apply.
 //!
 //! Every warning is proved. A sample request that evades a counter proves that a client can evade it. Conditions that
-//! exclude each other prove that a rule never applies. A problem that cannot be proved within [`MAX_WARNING_SEARCH_STEPS`]
-//! is not reported.
+//! exclude each other prove that a rule never applies. A problem that cannot be proved within
+//! [`MAX_WARNING_SEARCH_STEPS`] is not reported.
 
 mod evasion;
 mod sample_requests;
