@@ -160,7 +160,7 @@ impl<S> Gate<S> {
         let mut matched = matched.decidable_without_store(&self.local_rules, self.instances);
         if is_denied {
             // Refunds are applied also if the request is denied: their units have not been consumed.
-            matched = matched.as_refund();
+            matched = matched.only_refunds();
         }
         let decision = match matched.has_hits() {
             true => self.fallback.decide(|counts| decide(counts, &matched), Decision::outcomes),
@@ -212,7 +212,7 @@ impl<S: SyncStore> Gate<S> {
 
     /// Records units that have been consumed already, without denying the request; see [`report`](Self::report).
     pub fn report_now(&self, request: &Request<'_>) -> Ruling {
-        self.check_matched_now(&self.policy.apply(request).reported())
+        self.check_matched_now(&self.policy.apply(request).into_reported())
     }
 
     /// Returns the decision that [`check_now`](Self::check_now) would make. Charges nothing.

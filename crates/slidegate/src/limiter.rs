@@ -520,7 +520,7 @@ impl<S: SyncStore> Limiter<S> {
 
 /// Converts limits into a policy rule with this name. The returned slice has one rule.
 fn limits_as_single_rule(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
-    [Rule::fixed(name, limits, mode)].into()
+    [Rule::for_limiter(name, limits, mode)].into()
 }
 
 /// Returns the scope of a limiter, that is, the constant part of its keys, for stores that other processes share.

@@ -249,26 +249,28 @@ impl DomainRules {
     }
 }
 
-/// The attributes of a descriptor during matching, including the attribute `route` that results from its `path`.
+/// The attributes of a descriptor during matching: its pairs, and the attribute `route`, which is derived from its
+/// `path`.
 pub(crate) struct DescriptorAttributes<'r, 'd> {
-    /// Names and values of the attributes in the descriptor, without the route that results from the path.
+    /// Names and values of the attributes in the descriptor. A route that is derived from the path is not included.
     pairs: &'d [(&'r str, &'r str)],
     /// The route template that matches the attribute `path`. `None` if no template matches, or if the descriptor
     /// contains an attribute `route`.
     route: Option<&'r str>,
-    /// Whether the descriptor matches only rules that name all of its attributes.
+    /// Whether the descriptor is exact: it matches only rules that name all of its attributes.
     is_exact: bool,
     /// The limit that the descriptor contains; it replaces the limits of the rules.
     limit: Option<Quota>,
     /// The original bytes of attribute values that are not UTF-8, by attribute name.
     bytes: &'d [(&'r str, &'r [u8])],
-    /// Cache of shortened values, by attribute name: a long value is hashed once, although many rules count by it.
+    /// Cache of shortened attribute values, by attribute name. A long value is hashed only once, even if several rules
+    /// count by it.
     shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
 }
 
 impl<'r, 'd> DescriptorAttributes<'r, 'd> {
-    /// Creates the attributes of a descriptor. If `canonical` is `Some`, these pairs replace the pairs of the
-    /// descriptor.
+    /// Creates the attributes of a descriptor. `canonical` are the pairs of the descriptor with host names in canonical
+    /// form; `None` if its own pairs are used.
     fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
         canonical: Option<&'d [(&'r str, &'r str)]>,

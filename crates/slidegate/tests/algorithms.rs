@@ -28,7 +28,7 @@ impl Fixture {
         Self { limiter: Limiter::with_store([limit], store).unwrap(), clock }
     }
 
-    /// Makes `units` checks of one unit each at the same time. Returns the number of allowed checks.
+    /// Makes `units` checks, each of one unit, without advancing the clock. Returns the number of allowed checks.
     fn count_allowed(&self, units: u64) -> u64 {
         (0..units).filter(|_| self.limiter.check("key").is_allowed()).count() as u64
     }
@@ -41,7 +41,7 @@ impl Fixture {
         self.limiter.peek("key", 1).decision().remaining()
     }
 
-    /// Sets the clock to the given time after [`START`].
+    /// Sets the clock to [`START`] plus `elapsed`.
     fn set_elapsed(&self, elapsed: Duration) {
         self.clock.set(START.after(elapsed));
     }
@@ -59,7 +59,7 @@ fn full_sliding_log_denies_until_charges_expire() {
 }
 
 #[test]
-fn sliding_buckets_deny_at_most_one_precision_longer() {
+fn sliding_buckets_deny_at_most_one_bucket_longer() {
     let precision = Duration::from_secs(6);
     for offset_us in [0, 1, 2_999_999, 5_999_999] {
         let fixture =
@@ -211,7 +211,7 @@ fn counts_survive_change_of_max() {
 }
 
 #[test]
-fn debt_denies_until_retry_after() {
+fn counter_in_debt_denies_until_retry_after() {
     use slidegate::{Hit, Key, Scope, SyncStore};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START);
@@ -271,7 +271,7 @@ fn backward_clock_opens_no_new_window() {
 }
 
 #[test]
-fn one_millisecond_window_and_max_0_are_enforced() {
+fn millisecond_window_and_zero_max_are_enforced() {
     for algorithm in Algorithm::ALL {
         let fixture = Fixture::new(3, Duration::from_millis(1), algorithm);
         assert_eq!(fixture.count_allowed(10), 3, "{algorithm}");

@@ -130,7 +130,8 @@ rules:
     }
 }
 
-/// Returns, for each limit of the ruling, the name of its rule and the tenant that the limit counts.
+/// Checks a request. Returns, for each limit of the ruling, the name of its rule and the tenant whose requests the
+/// limit counts.
 fn rule_and_tenant_per_limit(
     gate: &Gate<FaultyStore>,
     request: &Request<'_>,

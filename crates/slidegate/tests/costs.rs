@@ -1,5 +1,5 @@
-//! Tests of costs per rule, reports, debts, required units, and joint limits. Joint limits deny a request only if none
-//! of them has capacity for the request.
+//! Tests of costs per rule, reports of consumed units, debts, required units, and joint limits. Joint limits deny a
+//! request only if none of them has capacity for the request.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -96,7 +96,7 @@ fn each_rule_charges_its_own_cost() {
 }
 
 #[test]
-fn rule_with_absent_named_cost_still_denies() {
+fn exhausted_rule_denies_request_without_named_cost() {
     let gate = gate_with_rule("per: [user], limits: [100/h], cost: tokens");
     let ann = || Descriptor::new([("user", "ann")]);
     let check = |descriptor| gate.check_now(&Request::new("default", descriptor));

@@ -108,7 +108,7 @@ fn descriptor_rule_requires_exact_names_in_order() {
 }
 
 #[test]
-fn descriptor_attributes_and_literals_accept_any_value() {
+fn descriptor_conditions_and_literals_accept_unusual_values() {
     let policy = Policy::from_yaml(
         "
 rules:
@@ -206,7 +206,7 @@ fn requested_limit_replaces_max_and_keeps_counter() {
 }
 
 #[test]
-fn requested_limit_without_matching_rule_uses_requested_rule() {
+fn requested_limits_rule_applies_if_no_other_matches() {
     let gate = new_test_gate(
         "
 rules:

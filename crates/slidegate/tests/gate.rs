@@ -7,7 +7,7 @@ use slidegate::{
     Descriptor, Gate, JitterSample, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp,
 };
 
-const POLICY: &str = "
+const API_DOMAIN_POLICY: &str = "
 rules:
   - { name: per-tenant, domain: api, per: [tenant], limits: [3/min, 5/h] }
   - { name: search, domain: api, when: { path: /search*, method: GET }, per: [tenant, ip], limits: [1/min] }
@@ -18,7 +18,7 @@ rules:
 fn new_gate() -> (ManualClock, Gate<MemoryStore<ManualClock>>) {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let store = MemoryStore::with_clock(clock.clone(), 1_000);
-    (clock, Gate::new(Policy::from_yaml(POLICY).unwrap(), store))
+    (clock, Gate::new(Policy::from_yaml(API_DOMAIN_POLICY).unwrap(), store))
 }
 
 fn api_request<const N: usize>(attributes: [(&'static str, &'static str); N]) -> Request<'static> {

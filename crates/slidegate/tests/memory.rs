@@ -36,12 +36,12 @@ impl Fixture {
         call(&Hit::new(key, limit, 1))
     }
 
-    /// Takes one unit of the key with this number. Returns `true` if the unit was charged.
+    /// Tries to charge one unit to the key with this number. Returns `true` if the unit was charged.
     fn take(&self, limit: &Limit, number: u64) -> bool {
         self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
     }
 
-    /// Takes one unit of each key with these numbers. Returns the number of charged units.
+    /// Tries to charge one unit to each key with a number in `numbers`. Returns the number of charged units.
     fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| self.take(limit, number)).count()
     }
@@ -54,7 +54,7 @@ impl Fixture {
         self.with_hit(limit, number, |hit| self.store.reset_now(std::slice::from_ref(hit)));
     }
 
-    /// Returns the number of keys in the range that currently have no free unit.
+    /// Returns the number of keys with a number in `numbers` that currently have no free unit.
     fn count_denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| !self.peek(limit, number).fits()).count()
     }
@@ -188,7 +188,7 @@ fn requests_with_several_hits_respect_max_keys() {
 }
 
 #[test]
-fn evicted_keys_excludes_expired_keys() {
+fn evicted_key_count_excludes_expired_keys() {
     let fixture = Fixture::new(2_000);
     let limit = parse_limit("5/s");
     fixture.take_each(&limit, 0..2_000);
@@ -284,17 +284,17 @@ fn eviction_prefers_denial_that_ends_first() {
 
 #[test]
 fn flood_of_new_keys_evicts_no_exhausted_key() {
-    const EXHAUSTED: u64 = 500;
+    const EXHAUSTED_KEY_COUNT: u64 = 500;
     let fixture = Fixture::new(40_000);
     let limit = parse_limit("100/min");
     for _ in 0..100 {
-        assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED), EXHAUSTED as usize);
+        assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED_KEY_COUNT), EXHAUSTED_KEY_COUNT as usize);
     }
     for flood in 1..=20 {
         let new = flood * 100_000..(flood + 1) * 100_000;
         assert_eq!(fixture.take_each(&limit, new), 100_000);
         assert_eq!(fixture.store.keys(), 40_000);
-        assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED), 0, "all are still denied");
+        assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED_KEY_COUNT), 0, "all are still denied");
     }
 }
 

@@ -33,12 +33,12 @@ impl Fixture {
         call(&Hit::new(key, limit, 1))
     }
 
-    /// Takes one unit of the key with this number. Returns `true` if the unit was charged.
+    /// Tries to charge one unit to the key with this number. Returns `true` if the unit was charged.
     fn take(&self, limit: &Limit, number: u64) -> bool {
         self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
     }
 
-    /// Takes one unit of each key with these numbers. Returns the number of charged units.
+    /// Tries to charge one unit to each key with a number in `numbers`. Returns the number of charged units.
     fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| self.take(limit, number)).count()
     }
@@ -60,7 +60,7 @@ impl Fixture {
         })
     }
 
-    /// Returns the number of keys in the range that currently have no free unit.
+    /// Returns the number of keys with a number in `numbers` that currently have no free unit.
     fn count_denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         let is_denied = |&number: &u64| {
             self.with_hit(limit, number, |hit| {
@@ -95,9 +95,9 @@ fn single_charge_key_uses_at_most_120_bytes() {
 
 #[test]
 fn max_state_bytes_matches_largest_key_state() {
-    const KEYS: u64 = 20;
+    const KEY_COUNT: u64 = 20;
     // The larger kind of slot, its part of a chunk's overhead, and a quarter for free slots.
-    const SLOT: usize = 66 + 66 / 4;
+    const SLOT_BYTES: usize = 66 + 66 / 4;
     for limit in new_limits_of_all_algorithms("500/d")
         .into_iter()
         .chain([new_day_limit_with_minute_buckets(500)])
@@ -106,21 +106,21 @@ fn max_state_bytes_matches_largest_key_state() {
         // Gives every bucket units, and fills a log beyond its max with charges of two units.
         for _ in 0..3_000 {
             fixture.clock.advance(Duration::from_secs(30));
-            (0..KEYS).for_each(|key| fixture.report(&limit, key, 2));
+            (0..KEY_COUNT).for_each(|key| fixture.report(&limit, key, 2));
         }
         let worst = fixture.store.memory_bytes();
-        (0..KEYS).for_each(|key| fixture.reset(&limit, key));
-        let heap = (worst - fixture.store.memory_bytes()) / KEYS as usize;
+        (0..KEY_COUNT).for_each(|key| fixture.reset(&limit, key));
+        let heap = (worst - fixture.store.memory_bytes()) / KEY_COUNT as usize;
         let promised = limit.max_state_bytes();
         match limit.algorithm() {
-            Algorithm::SlidingBuckets { .. } => assert_eq!(SLOT + heap, promised, "{limit}"),
+            Algorithm::SlidingBuckets { .. } => assert_eq!(SLOT_BYTES + heap, promised, "{limit}"),
             Algorithm::SlidingLog => {
                 let min = promised * 9 / 10;
-                assert!((min..=promised).contains(&(SLOT + heap)), "{heap} of {promised}");
+                assert!((min..=promised).contains(&(SLOT_BYTES + heap)), "{heap} of {promised}");
             }
             _ => {
                 assert_eq!(heap, 0, "{limit}");
-                assert!(promised <= SLOT, "{limit}: {promised}");
+                assert!(promised <= SLOT_BYTES, "{limit}: {promised}");
             }
         }
     }
@@ -145,17 +145,21 @@ fn key_flood_within_budget_evicts_no_denied_key() {
     let mut limits = new_limits_of_all_algorithms("3/d").to_vec();
     limits.push(new_day_limit_with_minute_buckets(3));
     for limit in limits {
-        const DENIED: u64 = 500;
+        const DENIED_KEY_COUNT: u64 = 500;
         let fixture = Fixture::new(8 * MIB);
         for _ in 0..3 {
-            assert_eq!(fixture.take_each(&limit, 0..DENIED), DENIED as usize);
+            assert_eq!(fixture.take_each(&limit, 0..DENIED_KEY_COUNT), DENIED_KEY_COUNT as usize);
         }
         let mut peak_bytes = 0;
         for flood in 1..=14 {
             let new = flood * 25_000..(flood + 1) * 25_000;
             assert_eq!(fixture.take_each(&limit, new), 25_000);
             peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
-            assert_eq!(fixture.count_denied(&limit, 0..DENIED), DENIED as usize, "{limit}");
+            assert_eq!(
+                fixture.count_denied(&limit, 0..DENIED_KEY_COUNT),
+                DENIED_KEY_COUNT as usize,
+                "{limit}"
+            );
         }
         // A table without evictable keys may have to grow.
         assert!(peak_bytes <= 8 * MIB + MIB / 16, "{limit}: {peak_bytes}");

@@ -111,7 +111,7 @@ fn outage_share_is_at_least_one_unit() {
 }
 
 #[test]
-fn outage_share_divides_burst_and_rate() {
+fn outage_divides_burst_and_rate_among_instances() {
     let limit = "{ max: 3600, window: 1h, burst: 20 }";
     let fleet = Fleet::with_limit(2, limit, "token_bucket");
     fleet.fail_store();

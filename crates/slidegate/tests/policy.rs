@@ -201,7 +201,7 @@ fn rule_index_finds_every_host_spelling() {
 }
 
 #[test]
-fn host_with_ip_address_compares_as_address() {
+fn host_ip_address_spellings_share_key() {
     let gate = new_gate_with_rule(
         "when: { host: ['[2001:DB8::1]:80', 192.0.2.7] }, per: [host], limits: [9/min]",
     );
@@ -218,7 +218,7 @@ fn host_with_ip_address_compares_as_address() {
 }
 
 #[test]
-fn host_without_name_counts_as_empty_host() {
+fn hosts_without_name_share_empty_key() {
     let gate = new_gate_with_rule("per: [host], limits: [4/min]");
     for host in [":80", ".", "", " "] {
         assert_eq!(
@@ -526,8 +526,8 @@ rules:
     assert_eq!(network.to_string(), "::/64");
 }
 
-/// Returns the identity of each key of a request as Redis keys contain it, with the part in braces that determines the
-/// hash slot. If counters are split, each key comes with the max of its share of the limit.
+/// Returns, for each key of a request, its identity as in the Redis key. Braces enclose the part that determines the
+/// hash slot. If counters are split, each identity comes with the max that its sub-key enforces.
 fn redis_identities_with_share_max(
     gate: &TestGate,
     attributes: &[(&str, &str)],

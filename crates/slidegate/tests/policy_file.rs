@@ -460,7 +460,7 @@ enum Typo {
 }
 
 fn typo_strategy() -> impl Strategy<Value = Typo> {
-    const INSERTED: &[&str] = &[
+    const INSERTED_TEXTS: &[&str] = &[
         " ", "\n", "\r\n", "\t", "'", "\"", "[", "]", "{", "}", ":", ": ", "- ", ",", "|", "*",
         "&a ", "*a", "#", " #", "é", "\u{2028}", "\u{feff}", "\0", "%", "~", "!!str ", "? ",
         "---\n", "0", "-1", "<<: ",
@@ -468,7 +468,7 @@ fn typo_strategy() -> impl Strategy<Value = Typo> {
     let position = any::<Index>;
     prop_oneof![
         (position(), 1usize..8).prop_map(|(at, bytes)| Typo::Delete(at, bytes)),
-        (position(), proptest::sample::select(INSERTED))
+        (position(), proptest::sample::select(INSERTED_TEXTS))
             .prop_map(|(at, text)| Typo::Insert(at, text)),
         position().prop_map(Typo::Repeat),
         (position(), position()).prop_map(|(one, other)| Typo::Swap(one, other)),

@@ -223,7 +223,7 @@ struct KeyOperations {
 
 /// Makes random single checks, batches and reverts, and resets some of the keys. Asserts after each allowed request
 /// that the key stays within its bound.
-fn run_operations(
+fn run_random_operations(
     limiter: &Limiter<MemoryStore<ManualClock>>,
     operations: &[KeyOperations],
     max: u64,
@@ -276,7 +276,7 @@ fn mixed_operations_never_exceed_max() {
             let shared = Arc::new((limiter, operations));
             let threads = shared.clone();
             run_threads(THREAD_COUNT, move |thread| {
-                run_operations(&threads.0, &threads.1, 50, Rng::with_seed(thread));
+                run_random_operations(&threads.0, &threads.1, 50, Rng::with_seed(thread));
             });
             let (limiter, operations) = &*shared;
             for (key, counts) in operations.iter().enumerate().take(30) {

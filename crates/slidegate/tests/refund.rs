@@ -51,7 +51,10 @@ impl GatePair {
         }
     }
 
-    fn check_both<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
+    fn check_with_both_gates<const N: usize>(
+        &self,
+        descriptors: [Descriptor<'static>; N],
+    ) -> Ruling {
         let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.check(&request));
         assert_eq!(
@@ -61,7 +64,10 @@ impl GatePair {
         ruling
     }
 
-    fn peek_both<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
+    fn peek_with_both_gates<const N: usize>(
+        &self,
+        descriptors: [Descriptor<'static>; N],
+    ) -> Ruling {
         let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.peek(&request));
         assert_eq!(
@@ -83,10 +89,10 @@ const PER_TENANT_POLICY: &str =
 fn refund_frees_at_most_charged_units() {
     let gates = GatePair::new(PER_TENANT_POLICY);
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_both([charge_descriptor("acme", 10)])),
+        refund_flags_and_remaining(&gates.check_with_both_gates([charge_descriptor("acme", 10)])),
         [(false, 0), (false, 90)]
     );
-    let refunded = gates.check_both([refund_descriptor("acme", 4)]);
+    let refunded = gates.check_with_both_gates([refund_descriptor("acme", 4)]);
     assert!(refunded.decision().is_allowed() && refunded.decision().receipt().is_empty());
     assert_eq!(refund_flags_and_remaining(&refunded), [(true, 4), (true, 94)]);
     assert!(
@@ -95,15 +101,17 @@ fn refund_frees_at_most_charged_units() {
             .all(|status| status.outcome.fits() && !status.is_observed() && !status.is_denying())
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", u64::MAX)])),
+        refund_flags_and_remaining(
+            &gates.check_with_both_gates([refund_descriptor("acme", u64::MAX)])
+        ),
         [(true, 10), (true, 100)]
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", 0)])),
+        refund_flags_and_remaining(&gates.check_with_both_gates([refund_descriptor("acme", 0)])),
         [(true, 10), (true, 100)]
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_both([charge_descriptor("acme", 10)])),
+        refund_flags_and_remaining(&gates.check_with_both_gates([charge_descriptor("acme", 10)])),
         [(false, 0), (false, 90)]
     );
 }
@@ -111,22 +119,22 @@ fn refund_frees_at_most_charged_units() {
 #[test]
 fn expired_units_are_not_refunded() {
     let gates = GatePair::new(PER_TENANT_POLICY);
-    gates.check_both([charge_descriptor("acme", 6)]);
+    gates.check_with_both_gates([charge_descriptor("acme", 6)]);
     gates.clock.advance(Duration::from_secs(1_800));
-    gates.check_both([charge_descriptor("acme", 4)]);
+    gates.check_with_both_gates([charge_descriptor("acme", 4)]);
     gates.clock.advance(Duration::from_secs(1_800));
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", 3)])),
+        refund_flags_and_remaining(&gates.check_with_both_gates([refund_descriptor("acme", 3)])),
         [(true, 9), (true, 93)],
         "per hour and per day"
     );
 }
 
 #[test]
-fn refund_precedes_charges_even_if_request_denied() {
+fn refund_precedes_charges_even_of_denied_request() {
     let gates = GatePair::new(PER_TENANT_POLICY);
-    gates.check_both([charge_descriptor("acme", 10), charge_descriptor("other", 10)]);
-    let denied = gates.check_both([
+    gates.check_with_both_gates([charge_descriptor("acme", 10), charge_descriptor("other", 10)]);
+    let denied = gates.check_with_both_gates([
         refund_descriptor("acme", 4),
         charge_descriptor("other", 1),
         charge_descriptor("third", 1),
@@ -135,7 +143,7 @@ fn refund_precedes_charges_even_if_request_denied() {
     assert_eq!(denied.binding().unwrap().descriptor(), 1);
     let expected = [(true, 4), (true, 94), (false, 0), (false, 90), (false, 10), (false, 100)];
     assert_eq!(refund_flags_and_remaining(&denied), expected);
-    let allowed = gates.check_both([
+    let allowed = gates.check_with_both_gates([
         charge_descriptor("third", 1),
         refund_descriptor("other", 3),
         charge_descriptor("acme", 2),
@@ -155,14 +163,15 @@ fn refund_precedes_charges_even_if_request_denied() {
 #[test]
 fn refunded_limit_is_never_binding() {
     let gates = GatePair::new(PER_TENANT_POLICY);
-    gates.check_both([charge_descriptor("acme", 10)]);
-    let refunded = gates.check_both([refund_descriptor("acme", 1)]);
+    gates.check_with_both_gates([charge_descriptor("acme", 10)]);
+    let refunded = gates.check_with_both_gates([refund_descriptor("acme", 1)]);
     assert!(refunded.binding().is_none());
     assert_eq!(
         headers::write(Style::Ietf, &refunded, Timestamp::default(), JitterSample::NONE),
         []
     );
-    let allowed = gates.check_both([refund_descriptor("acme", 1), charge_descriptor("other", 1)]);
+    let allowed =
+        gates.check_with_both_gates([refund_descriptor("acme", 1), charge_descriptor("other", 1)]);
     assert_eq!(allowed.binding().unwrap().descriptor(), 1, "although acme has fewer units left");
     assert_eq!(allowed.decision().remaining(), 9);
 }
@@ -170,9 +179,10 @@ fn refunded_limit_is_never_binding() {
 #[test]
 fn peek_refunds_nothing() {
     let gates = GatePair::new(PER_TENANT_POLICY);
-    gates.check_both([charge_descriptor("acme", 10)]);
+    gates.check_with_both_gates([charge_descriptor("acme", 10)]);
     for _ in 0..2 {
-        let peeked = gates.peek_both([refund_descriptor("acme", 5), charge_descriptor("other", 1)]);
+        let peeked = gates
+            .peek_with_both_gates([refund_descriptor("acme", 5), charge_descriptor("other", 1)]);
         assert_eq!(
             refund_flags_and_remaining(&peeked),
             [(true, 0), (true, 90), (false, 10), (false, 100)]
@@ -180,7 +190,7 @@ fn peek_refunds_nothing() {
         assert!(peeked.decision().is_allowed());
         assert_eq!(peeked.binding().unwrap().descriptor(), 1);
     }
-    assert!(!gates.check_both([charge_descriptor("acme", 1)]).decision().is_allowed());
+    assert!(!gates.check_with_both_gates([charge_descriptor("acme", 1)]).decision().is_allowed());
 }
 
 #[test]
@@ -190,7 +200,9 @@ fn refund_creates_no_counter() {
             "rules: [{{ name: a, per: [tenant], limits: [10/h], algorithm: {algorithm} }}]"
         ));
         assert_eq!(
-            refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", 5)])),
+            refund_flags_and_remaining(
+                &gates.check_with_both_gates([refund_descriptor("acme", 5)])
+            ),
             [(true, 10)]
         );
         assert_eq!(gates.memory.store().keys(), 0, "{algorithm}");
@@ -209,16 +221,16 @@ rules:
 ",
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_both([charge_descriptor("acme", 8)])),
+        refund_flags_and_remaining(&gates.check_with_both_gates([charge_descriptor("acme", 8)])),
         [(false, 2), (false, 2)]
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_both([charge_descriptor("acme", 8)])),
+        refund_flags_and_remaining(&gates.check_with_both_gates([charge_descriptor("acme", 8)])),
         [(false, 2), (false, 0)],
         "a debt of six"
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_both([refund_descriptor("acme", 7)])),
+        refund_flags_and_remaining(&gates.check_with_both_gates([refund_descriptor("acme", 7)])),
         [(true, 9), (true, 1)]
     );
 }
@@ -227,8 +239,8 @@ rules:
 fn refund_without_required_attribute_is_allowed() {
     let gates =
         GatePair::new("rules: [{ name: a, per: [key], when_missing: deny, limits: [10/h] }]");
-    assert!(!gates.check_both([charge_descriptor("acme", 1)]).decision().is_allowed());
-    assert!(gates.check_both([refund_descriptor("acme", 1)]).decision().is_allowed());
+    assert!(!gates.check_with_both_gates([charge_descriptor("acme", 1)]).decision().is_allowed());
+    assert!(gates.check_with_both_gates([refund_descriptor("acme", 1)]).decision().is_allowed());
 }
 
 #[test]
@@ -240,7 +252,7 @@ rules:
   - { name: open, per: [tenant], limits: [5/h], on_store_error: allow }
 ",
     );
-    gates.check_both([charge_descriptor("acme", 5)]);
+    gates.check_with_both_gates([charge_descriptor("acme", 5)]);
     gates.fail_store();
     let check_degraded = |descriptors: &[Descriptor<'static>]| {
         let request = Request::with_descriptors("default", descriptors.iter().cloned());
@@ -292,9 +304,9 @@ rules:
     );
 }
 
-/// Bounds the effect of a revert after a refund. The units of a counter are indistinguishable, so reverting a receipt
-/// whose units were already refunded frees other units, but at most as many as the receipt contains. Therefore the
-/// excess in a window is at most the number of units that were both refunded and reverted.
+/// Checks a bound on the effect of a revert after a refund. The units of a counter are indistinguishable, so reverting
+/// a receipt whose units were already refunded frees other units, but at most as many as the receipt contains.
+/// Therefore the excess in a window is at most the number of units that were both refunded and reverted.
 #[test]
 fn revert_after_refund_frees_at_most_receipt_units() {
     for algorithm in Algorithm::ALL {

@@ -8,7 +8,7 @@ use slidegate::{
     Decision, Descriptor, Gate, Limiter, ManualClock, MemoryStore, Policy, Request, Store,
 };
 
-const POLICY: &str = "
+const SETTLE_POLICY: &str = "
 rules:
   - { name: tokens, per: [user], limits: [100/min, 1000/h] }
   - { name: watched, per: [user], limits: [10/min], mode: observe }
@@ -39,7 +39,7 @@ async fn remaining_units<S: Store>(gate: &Gate<S>, user: &str) -> Vec<u64> {
 }
 
 fn new_policy() -> Policy {
-    Policy::from_yaml(POLICY).unwrap()
+    Policy::from_yaml(SETTLE_POLICY).unwrap()
 }
 
 fn new_runtime() -> tokio::runtime::Runtime {

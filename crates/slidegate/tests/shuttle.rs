@@ -76,7 +76,7 @@ fn concurrent_checks_never_exceed_max() {
 
 #[test]
 fn overlapping_requests_are_atomic() {
-    const REQUESTS: [[&str; 3]; 3] = [["a", "b", "c"], ["c", "a", "d"], ["d", "c", "b"]];
+    const KEYS_PER_REQUEST: [[&str; 3]; 3] = [["a", "b", "c"], ["c", "a", "d"], ["d", "c", "b"]];
     explore_schedules(|| {
         let limit: Limit = "3/h".parse().unwrap();
         let allowed: [AtomicU64; 3] = Default::default();
@@ -84,14 +84,14 @@ fn overlapping_requests_are_atomic() {
         let threads = shared.clone();
         run_threads(3, move |nth| {
             for _ in 0..2 {
-                let allowed = take_units(&threads.0, &limit, &REQUESTS[nth]);
+                let allowed = take_units(&threads.0, &limit, &KEYS_PER_REQUEST[nth]);
                 threads.1[nth].fetch_add(u64::from(allowed), Ordering::SeqCst);
             }
         });
         let (store, allowed) = &*shared;
         for key in ["a", "b", "c", "d"] {
             let with_key =
-                REQUESTS.iter().zip(allowed).filter(|(request, _)| request.contains(&key));
+                KEYS_PER_REQUEST.iter().zip(allowed).filter(|(request, _)| request.contains(&key));
             let charged: u64 = with_key.map(|(_, allowed)| allowed.load(Ordering::SeqCst)).sum();
             let left = (0..4).filter(|_| take_units(store, &limit, &[key])).count() as u64;
             assert_eq!(charged + left, 3, "{key}");
@@ -142,15 +142,15 @@ fn concurrent_reverts_restore_full_count() {
 /// locked the shards that it searches.
 #[test]
 fn eviction_from_other_shards_does_not_deadlock() {
-    const REQUESTS: [[&str; 3]; 3] = [["a", "b", "c"], ["d", "e", "f"], ["f", "g", "a"]];
+    const KEYS_PER_REQUEST: [[&str; 3]; 3] = [["a", "b", "c"], ["d", "e", "f"], ["f", "g", "a"]];
     explore_schedules(|| {
         let limit: Limit = "1/h".parse().unwrap();
         let clock = new_clock();
         let store = Arc::new(MemoryStore::with_clock(clock.clone(), 4));
         let threads = store.clone();
         run_threads(3, move |nth| {
-            take_units(&threads, &limit, &REQUESTS[nth]);
-            take_units(&threads, &limit, &REQUESTS[(nth + 1) % 3][..1]);
+            take_units(&threads, &limit, &KEYS_PER_REQUEST[nth]);
+            take_units(&threads, &limit, &KEYS_PER_REQUEST[(nth + 1) % 3][..1]);
         });
         clock.advance(Duration::from_secs(86_400));
         store.sweep();

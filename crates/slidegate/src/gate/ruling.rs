@@ -108,7 +108,7 @@ impl Ruling {
         // The decision may come from another limiter, with another number of limits.
         let count = decision.outcomes().len().min(rules[0].settings().limits().len());
         for limit in 0..count as u16 {
-            hits.push(HitOrigin::fixed(limit, veto));
+            hits.push(HitOrigin::for_limiter(limit, veto));
         }
         Self::new(rules, HitOrigins { hits, uncommon: None }, decision)
     }

@@ -130,7 +130,7 @@ impl<S: Store> Gate<S> {
     /// Records consumption like [`report`](Self::report). `matched` are the rules of [the policy](Self::policy) that
     /// apply to the request.
     pub async fn report_matched<'r>(&'r self, matched: MatchedRules<'r>) -> Ruling {
-        self.check_matched(&matched.reported()).await
+        self.check_matched(&matched.into_reported()).await
     }
 }
 

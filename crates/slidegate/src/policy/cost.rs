@@ -1,5 +1,5 @@
-//! The charge that a rule makes for a request: the cost, the units that must be free, and whether denied requests are
-//! charged too.
+//! The charge that a rule makes for a request: the cost, the minimum number of free units, and whether denied requests
+//! are charged too.
 
 use crate::request::Descriptor;
 
@@ -32,7 +32,8 @@ pub enum RuleCost {
 #[derive(Clone, Debug)]
 pub(crate) struct ChargeSettings {
     pub(crate) cost: RuleCost,
-    /// Number of units that must be free for a request to be allowed. If the cost is higher, the cost must be free.
+    /// Minimum number of free units with which a request is allowed. For a request with a higher cost, the minimum is
+    /// the cost.
     pub(crate) required: u64,
     /// Whether denied requests are charged too.
     pub(crate) charges_always: bool,
@@ -44,7 +45,7 @@ impl Default for ChargeSettings {
     }
 }
 
-/// The costs of a descriptor.
+/// The costs that a descriptor specifies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DescriptorCosts<'a> {
     /// The cost for rules without a `cost` field. `None` means 1.
@@ -52,8 +53,8 @@ pub(crate) struct DescriptorCosts<'a> {
     pub(crate) named: Vec<(&'a str, u64)>,
     /// The cost for every rule whose `cost` is not a constant. It takes precedence over `plain` and `named`.
     pub(crate) any: Option<u64>,
-    /// Whether the units have been consumed already, so that they are charged even if the request is denied. Rules with
-    /// a constant cost are then checked and not charged, since they charged an earlier check of the same request.
+    /// Whether the request has consumed the units already, so that they are charged even if it is denied. Rules with a
+    /// constant cost are then checked but charge nothing, since they charged an earlier check of the same request.
     pub(crate) is_consumed: bool,
 }
 
@@ -63,7 +64,8 @@ pub(crate) struct RuleCharge {
     pub(crate) cost: u64,
     pub(crate) required: u64,
     pub(crate) charges_always: bool,
-    /// Whether the descriptor specifies the cost. Only such a cost can be reported after it has been consumed.
+    /// Whether the descriptor specifies the cost. A report of consumed units charges only costs that the descriptor
+    /// specifies.
     pub(crate) is_in_descriptor: bool,
 }
 

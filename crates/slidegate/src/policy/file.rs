@@ -72,7 +72,8 @@ pub const MAX_SCOPES: usize = 500_000;
 /// for the number of limits of a request.
 pub const MAX_DOMAIN_LIMITS: usize = 65_535;
 
-/// A function that checks whether the store supports a limit. Its error is the reason why the store does not.
+/// A function that checks whether the store supports a limit. The error contains the reason why the store does not
+/// support it.
 type LimitSupportCheck<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
 
 impl Policy {

@@ -204,7 +204,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares a policy of several rules, which uses the index, with policies of one rule, which do not.
+        /// Compares a policy of several rules, which uses the index, with policies of one rule each, which do not use
+        /// it.
         #[test]
         fn index_finds_every_matching_rule(
             whens in proptest::collection::vec((when_strategy(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),

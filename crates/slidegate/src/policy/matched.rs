@@ -42,8 +42,8 @@ pub struct Match<'r> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HitOrigins {
     pub(crate) hits: SmallVec<[HitOrigin; 3]>,
-    /// Limits that descriptors contain, and descriptors with a rule without limits. `None` if the request has neither,
-    /// which is the usual case.
+    /// Data that few requests need: limits that descriptors contain, and descriptors that match a rule without limits.
+    /// `None` if the request has neither.
     pub(crate) uncommon: Option<Box<UncommonOrigins>>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct HitOrigin {
 impl HitOrigin {
     /// Creates the origin of a hit of a [`Limiter`](crate::Limiter), which has only one rule. `limit` is the index of
     /// the limit in this rule.
-    pub(crate) fn fixed(limit: u16, veto: Veto) -> Self {
+    pub(crate) fn for_limiter(limit: u16, veto: Veto) -> Self {
         Self {
             matched: 0,
             descriptor: 0,
@@ -92,9 +92,9 @@ impl HitOrigin {
         }
     }
 
-    /// Creates the origin of the denial of a request that has no key in a [`Limiter`](crate::Limiter).
+    /// Creates the origin of a denial by a [`Limiter`](crate::Limiter) that denies a request because it has no key.
     pub(crate) fn without_key(veto: Veto) -> Self {
-        Self { settings_source: SettingsSource::Missing, ..Self::fixed(0, veto) }
+        Self { settings_source: SettingsSource::Missing, ..Self::for_limiter(0, veto) }
     }
 }
 
@@ -160,7 +160,7 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Returns only the matches that are refunds.
-    pub(crate) fn as_refund(&self) -> Self {
+    pub(crate) fn only_refunds(&self) -> Self {
         Self(self.0.iter().filter(|rule_match| rule_match.is_refund).cloned().collect())
     }
 
@@ -175,10 +175,10 @@ impl<'r> MatchedRules<'r> {
         })
     }
 
-    /// Returns only the matches that record units that have been consumed, and changes them so that they never deny.
-    /// Removes matches whose cost is 0 or is not specified by the descriptor, refunds, and rules with a max of 0, which
-    /// have no counters.
-    pub(crate) fn reported(mut self) -> Self {
+    /// Keeps only the matches that can record consumed units, and changes them so that they never deny. Removes
+    /// refunds, matches with a max of 0, which have no counters, and matches whose cost is 0 or is not specified by the
+    /// descriptor.
+    pub(crate) fn into_reported(mut self) -> Self {
         self.0.retain(|rule_match| {
             let has_counters = rule_match.limits().iter().all(|limit| limit.limit.capacity() > 0);
             rule_match.charge.is_in_descriptor
@@ -208,7 +208,7 @@ impl<'r> MatchedRules<'r> {
     pub(crate) fn origins(&self) -> HitOrigins {
         let mut origins = HitOrigins::default();
         for rule_match in &self.0 {
-            let mut origin = rule_match.origin();
+            let mut origin = rule_match.first_hit_origin();
             let limits = rule_match.limits();
             if limits.is_empty() {
                 origins.uncommon_mut().unlimited.push(rule_match.descriptor_index);
@@ -247,7 +247,7 @@ impl<'r> MatchedRules<'r> {
         let matches = self.0.iter().filter(|rule_match| is_decidable(rule_match)).cloned();
         Self(
             matches
-                .map(|rule_match| rule_match.with_divided_rules(local_rules, instances))
+                .map(|rule_match| rule_match.with_divided_limits(local_rules, instances))
                 .collect(),
         )
     }
@@ -279,9 +279,9 @@ impl<'r> Match<'r> {
         }
     }
 
-    /// Replaces the rule of the match by the rule with the same index in `rules`, which are the rules of the policy
-    /// with limits divided by the number of instances.
-    fn with_divided_rules(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
+    /// Divides the limits of the match by the number of slidegate instances. `rules` are the rules of the policy with
+    /// limits that are divided already.
+    fn with_divided_limits(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
         self.rule = &rules[self.rule_index as usize];
         self.details.limits = self.rule.limits(self.details.settings_source);
         if let Some(limit) = &mut self.details.requested {
@@ -291,7 +291,7 @@ impl<'r> Match<'r> {
         self
     }
 
-    fn origin(&self) -> HitOrigin {
+    fn first_hit_origin(&self) -> HitOrigin {
         HitOrigin {
             matched: self.match_index,
             descriptor: self.descriptor_index,

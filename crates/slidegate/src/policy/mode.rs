@@ -127,8 +127,8 @@ impl Mode {
         }
     }
 
-    /// Returns the veto of the hits for a key: whether a hit that does not fit denies the request. Returns `None` if
-    /// the rule is off, so that it has no hits.
+    /// Returns the veto of hits on a key. The veto determines whether a hit that does not fit denies the request.
+    /// Returns `None` if the rule is off, so that it has no hits.
     pub(crate) fn veto(self, key: &Key<'_>) -> Option<Veto> {
         match self {
             Self::Enforce => Some(Veto::Alone),
@@ -161,7 +161,7 @@ pub enum OnStoreError {
     /// The limits of the rule are not checked.
     Allow,
     /// Each slidegate instance enforces the limits in its own memory, with max(1, max / expected instances) instead of
-    /// max. In any window across an outage, at most 2*max requests pass.
+    /// max. In any window that overlaps an outage, at most 2*max requests pass.
     #[default]
     Local,
     /// The request is denied.

@@ -28,9 +28,10 @@ pub struct Alternatives(Box<[Box<str>]>);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyIdentity<'r> {
     pub(crate) values: SmallVec<[Value<'r>; 2]>,
-    /// The attribute names that provided the values, as an index into [`Per::combinations`].
+    /// Index into [`Per::combinations`] of the attribute names that provided the values.
     pub(crate) combination: u16,
-    /// Index of the sub-key; `None` if the rule does not split its counters over several keys in Redis.
+    /// Index of the sub-key, one of the Redis keys over which a counter is split; `None` if the rule does not split its
+    /// counters.
     pub(crate) part: Option<u16>,
 }
 

@@ -19,17 +19,19 @@ pub struct RuleRedisOptions {
 
 impl RuleRedisOptions {
     /// Returns the indexes of the entries of `per` whose values determine the hash slot in Redis Cluster. The list is
-    /// empty if the values of all entries do.
+    /// empty if the values of all entries determine it.
     pub fn slot_by(&self) -> &[usize] {
         self.options.slot_by()
     }
 
-    /// Returns the names of the attributes whose values select the sub-key of a request.
+    /// Returns the names of the attributes whose values select the sub-key of a request, which is one of the Redis keys
+    /// over which a counter is split.
     pub fn split_by(&self) -> impl Iterator<Item = &str> {
         self.split_by.iter().map(|name| &**name)
     }
 
-    /// Returns the number of sub-keys over which each counter is split; `None` if the counters are not split.
+    /// Returns the number of Redis keys (sub-keys) over which each counter is split; `None` if the counters are not
+    /// split.
     pub fn split_into(&self) -> Option<NonZeroU32> {
         self.options.split_into()
     }

@@ -3,8 +3,8 @@
 use matchit::{InsertError, Router};
 use thiserror::Error;
 
-/// The maximum number of parameters in a route template. The router crate `matchit` names parameters by letters, and
-/// panics after `y`.
+/// The maximum number of parameters in a route template. The router crate `matchit` gives each parameter a letter as
+/// its name, and panics if a template has more parameters.
 const MAX_TEMPLATE_PARAMETERS: usize = 25;
 
 /// The route templates of a policy, such as `/users/{id}`.
@@ -38,7 +38,7 @@ pub(crate) enum RouteError {
 }
 
 impl Routes {
-    pub(crate) fn add(&mut self, template: &str) -> Result<(), RouteError> {
+    pub(crate) fn add_template(&mut self, template: &str) -> Result<(), RouteError> {
         let owned = || template.to_owned();
         if !template.starts_with('/') {
             return Err(RouteError::NoLeadingSlash(owned()));
@@ -84,7 +84,7 @@ mod tests {
     fn most_specific_route_template_matches() {
         let mut routes = Routes::default();
         for template in ["/users/{id}", "/users/me", "/files/{*path}", "/"] {
-            routes.add(template).unwrap();
+            routes.add_template(template).unwrap();
         }
         let match_path = |path| routes.match_path(path);
         assert_eq!(match_path("/users/7"), Some("/users/{id}"));
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn invalid_template_error_contains_reason() {
         let mut routes = Routes::default();
-        routes.add("/a/{b}").unwrap();
-        let mut error = |template: &str| routes.add(template).unwrap_err().to_string();
+        routes.add_template("/a/{b}").unwrap();
+        let mut error = |template: &str| routes.add_template(template).unwrap_err().to_string();
         assert_eq!(error("users"), "a route begins with `/`: did you mean `/users`?");
         assert_eq!(error("/a/{b}"), "`/a/{b}` is listed in `routes` twice: remove one");
         assert!(error("/a/{c}").starts_with("some paths match both `/a/{c}` and `/a/{b}`"));
@@ -108,6 +108,6 @@ mod tests {
         assert!(error("/a/{b").starts_with("`/a/{b` is not a route template"));
         assert!(error("/x/{*y}/z").starts_with("`/x/{*y}/z` is not a route template"));
         assert!(error(&"/{a}".repeat(26)).ends_with("has too many parameters: at most 25"));
-        assert!(routes.add(&"/{a}".repeat(25)).is_ok());
+        assert!(routes.add_template(&"/{a}".repeat(25)).is_ok());
     }
 }

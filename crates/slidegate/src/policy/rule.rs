@@ -27,8 +27,8 @@ pub struct Rule {
     pub(super) domain: Box<str>,
     pub(super) when: When,
     pub(super) per: Per,
-    /// The names that the attributes of a descriptor must have, in this order. `None` if the rule also applies to other
-    /// descriptors.
+    /// The names that the attributes of a descriptor must have, in this order. `None` if the rule does not restrict the
+    /// names.
     pub(super) descriptor: Option<Box<[Box<str>]>>,
     /// The names of all attributes that the rule uses, sorted and without duplicates.
     pub(super) attribute_names: Box<[Box<str>]>,
@@ -45,10 +45,11 @@ pub struct Rule {
     pub(super) overrides: Box<[Override]>,
     pub(super) redis: Option<Box<RuleRedisOptions>>,
     pub(super) cluster: Option<ClusterOptions>,
-    /// The limit that denies a request without an attribute of `per`. `None` if the rule does not apply to such a
+    /// The limit that denies a request that lacks an attribute of `per`. `None` if the rule does not apply to such a
     /// request (`when_missing: skip`).
     pub(super) missing: Option<RuleLimit>,
-    /// One scope for each combination of attribute names in `per`. These scopes identify a request but no limit.
+    /// Key scopes without the id of a limit: one for each combination of attribute names in `per`. They provide the
+    /// attribute names, and a mode with a percentage selects keys in these scopes.
     pub(super) identity_scopes: Box<[Scope]>,
 }
 
@@ -88,7 +89,7 @@ pub struct RuleLimit {
 pub(crate) enum SettingsSource {
     Base,
     Override(u16),
-    /// The limit that denies a request without an attribute of `per`.
+    /// The limit that denies a request that lacks an attribute of `per`.
     Missing,
 }
 
@@ -242,8 +243,8 @@ impl Rule {
         self.is_for_requested_limits
     }
 
-    /// Returns `true` if the rule and all of its overrides have limits, so that every request to which the rule applies
-    /// is counted. A request is counted only if the attributes of `per` are present.
+    /// Returns `true` if the rule and all of its overrides have limits, so that the rule counts every request to which
+    /// it applies and that has the attributes of `per`.
     pub(crate) fn always_counts(&self) -> bool {
         let counts = |settings: &RuleSettings| !settings.limits.is_empty();
         counts(&self.settings)
@@ -305,7 +306,7 @@ impl Rule {
     }
 
     /// Returns every limit that may apply: the limits of the rule and of its overrides, and the limit that denies
-    /// requests without an attribute of `per`.
+    /// requests that lack an attribute of `per`.
     pub(crate) fn all_limits(&self) -> impl Iterator<Item = &RuleLimit> {
         let override_limits =
             self.overrides.iter().flat_map(|rule_override| &rule_override.settings.limits);
@@ -341,7 +342,7 @@ impl Rule {
         rule
     }
 
-    /// Returns the limits of one part of the rule: the rule itself, an override, or the denial of requests without an
+    /// Returns the limits of one part of the rule: the rule itself, an override, or the denial of requests that lack an
     /// attribute of `per`.
     pub(crate) fn limits(&self, source: SettingsSource) -> &[RuleLimit] {
         match source {

@@ -9,15 +9,16 @@ use crate::policy::{ChargeSettings, RuleCost};
 use crate::quota::MAX_UNITS;
 
 impl Compiler<'_> {
-    /// Compiles the charge settings of a rule. `required` is the default of the policy for a rule without this field.
+    /// Compiles the charge settings of a rule. If the rule has no valid field `required`, `default_required` is used,
+    /// or 1 if that is `None`.
     pub(super) fn compile_charge(
         &mut self,
         spec: &RuleSpec,
-        required: Option<u64>,
+        default_required: Option<u64>,
     ) -> ChargeSettings {
         ChargeSettings {
             cost: self.compile_cost(&spec.cost).unwrap_or_default(),
-            required: self.compile_units(&spec.required).or(required).unwrap_or(1),
+            required: self.compile_units(&spec.required).or(default_required).unwrap_or(1),
             charges_always: matches!(spec.charge.get(), Some(ChargeSpec::Always)),
         }
     }

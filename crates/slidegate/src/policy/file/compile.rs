@@ -10,7 +10,7 @@ use super::descriptor::RuleAttributeNames;
 use super::deserialize::Field;
 use super::limits::NamedLimit;
 use super::rule_context::RuleContext;
-use super::spec::{AlgorithmName, DefaultsSpec, ModeSpec, PolicySpec, RuleSpec};
+use super::spec::{AlgorithmSpec, DefaultsSpec, ModeSpec, PolicySpec, RuleSpec};
 use super::suggest::format_did_you_mean;
 use super::{
     Diagnostics, LimitSupportCheck, MAX_COMBINATIONS, MAX_DOMAIN_LIMITS, MAX_PER_ENTRIES,
@@ -30,10 +30,11 @@ const POLICY_VERSION: u64 = 1;
 
 /// The default prefix length of IPv6 addresses, in bits. Addresses with the same prefix share a counter. A network of
 /// this size is commonly assigned to one site.
-const DEFAULT_IPV6_PREFIX: u8 = 64;
+const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
 
-/// The maximum number of comparison steps in one policy, about one second. Steps are spent to find conditions that can
-/// never be met and to suggest corrections. If a policy needs more steps, some of these errors are not found.
+/// The maximum number of comparison steps for one policy. This many steps take about one second. Steps are spent to
+/// find conditions that can never be met, and to suggest corrections. If a policy needs more steps, some of these
+/// errors and corrections are not found.
 const MAX_COMPARISON_STEPS: usize = 200_000_000;
 
 /// A compiler that converts the specs of a policy file into rules and collects the errors.
@@ -41,7 +42,8 @@ pub(super) struct Compiler<'s> {
     diagnostics: &'s Diagnostics<'s>,
     supports: &'s LimitSupportCheck<'s>,
     routes: Routes,
-    /// Number of key scopes of the rules that have been compiled.
+    /// Number of key scopes that the rules compiled so far need: one for each limit and each combination of attribute
+    /// names in `per`.
     scope_count: usize,
     /// Number of comparison steps that remain of [`MAX_COMPARISON_STEPS`].
     remaining_steps: usize,
@@ -125,7 +127,7 @@ impl<'s> Compiler<'s> {
         }
         for route in templates.iter().take(MAX_ROUTES) {
             if let Some((template, at)) = route.spanned() {
-                let added = self.routes.add(template);
+                let added = self.routes.add_template(template);
                 self.ok_or_report(at, added);
             }
         }
@@ -155,8 +157,8 @@ impl<'s> Compiler<'s> {
         (rules, std::mem::take(&mut self.routes))
     }
 
-    /// Adds the limits of a rule to the sum of its domain in `domain_limits`. Reports an error if the sum exceeds
-    /// [`MAX_DOMAIN_LIMITS`] for the first time.
+    /// Adds the number of limits of a rule to the sum of its domain in `domain_limits`. Reports an error if this
+    /// addition raises the sum above [`MAX_DOMAIN_LIMITS`].
     fn check_domain_limits(
         &mut self,
         rule: &Rule,
@@ -181,7 +183,7 @@ impl<'s> Compiler<'s> {
 
     fn compile_defaults(&mut self, spec: &DefaultsSpec) -> RuleDefaults {
         RuleDefaults {
-            algorithm: algorithm_from_name(&spec.algorithm).unwrap_or_default(),
+            algorithm: algorithm_from_field(&spec.algorithm).unwrap_or_default(),
             when_missing: spec.when_missing.get().copied().unwrap_or_default(),
             mode: self.compile_mode(&spec.mode).unwrap_or_default(),
             required: self.compile_units(&spec.required),
@@ -203,7 +205,7 @@ impl<'s> Compiler<'s> {
         let per = self.compile_per(spec, defaults);
         let when = self.compile_when(&spec.when);
         let mode = self.compile_mode(&spec.mode).unwrap_or(defaults.mode);
-        let default_algorithm = algorithm_from_name(&spec.algorithm).unwrap_or(defaults.algorithm);
+        let default_algorithm = algorithm_from_field(&spec.algorithm).unwrap_or(defaults.algorithm);
         let combinations =
             per.entries().iter().map(|alternatives| alternatives.names().count()).product();
         let redis = self.compile_redis(spec, &per);
@@ -297,7 +299,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Reports an error if a name has an invalid length or characters that are not allowed in headers, metrics and
-    /// keys. `kind` is the named part, such as `rule`.
+    /// keys. `kind` is the kind of the named item, such as `rule`, for the error message.
     pub(super) fn check_name(&mut self, kind: &str, name: &str, at: SourceSpan) {
         let is_allowed =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
@@ -347,7 +349,7 @@ impl<'s> Compiler<'s> {
             entries.clear();
         }
         let prefix = self.compile_ipv6_prefix(&spec.ipv6_prefix).or(defaults.ipv6_prefix);
-        Per::new(entries, prefix.unwrap_or(DEFAULT_IPV6_PREFIX))
+        Per::new(entries, prefix.unwrap_or(DEFAULT_IPV6_PREFIX_BITS))
     }
 
     fn compile_ipv6_prefix(&mut self, prefix: &Field<u64>) -> Option<u8> {
@@ -419,7 +421,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Converts the limits of a rule or override into rule limits with key scopes. Returns no limits if the policy then
-    /// has more than [`MAX_SCOPES`] scopes, and reports this error once.
+    /// has more than [`MAX_SCOPES`] scopes. This error is reported once per policy.
     pub(super) fn add_scopes(
         &mut self,
         limits: Vec<NamedLimit>,
@@ -482,6 +484,6 @@ impl<'s> Compiler<'s> {
     }
 }
 
-pub(super) fn algorithm_from_name(name: &Field<AlgorithmName>) -> Option<Algorithm> {
-    name.get().map(|AlgorithmName(algorithm)| *algorithm)
+pub(super) fn algorithm_from_field(name: &Field<AlgorithmSpec>) -> Option<Algorithm> {
+    name.get().map(|AlgorithmSpec(algorithm)| *algorithm)
 }

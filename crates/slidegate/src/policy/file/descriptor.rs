@@ -189,7 +189,7 @@ impl Compiler<'_> {
 impl NamedLimit {
     /// Creates the limit for `limits: requested`: a placeholder that denies every request, until a descriptor provides
     /// the actual limit.
-    pub(super) fn requested(at: SourceSpan) -> Self {
+    pub(super) fn requested_placeholder(at: SourceSpan) -> Self {
         Self { id: "requested".into(), limit: Limit::denied(), at }
     }
 }

@@ -2,7 +2,7 @@
 //! deserialization continues after it.
 //!
 //! Values are deserialized as [`Field`]s. Deserialization of a field never fails: an invalid value is reported, and the
-//! field is empty. Therefore an invalid value does not prevent the deserialization of other values.
+//! `Field` then contains no value. Therefore an invalid value does not prevent the deserialization of other values.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ use super::{Diagnostics, SourceSpan, suggest};
 
 /// The name of the newtype struct that a [`Field`] requests from the deserializer. For this name, the deserializer also
 /// provides the source position of the value.
-const FIELD_MARKER: &str = "slidegate::Field";
+const FIELD_NEWTYPE_NAME: &str = "slidegate::Field";
 
 /// Deserializes a tree of nodes as a `T` and reports all errors in the tree. Returns `None` if the root is invalid.
 pub(super) fn deserialize_tree<'n, T: Deserialize<'n>>(
@@ -86,7 +86,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
             }
         }
 
-        deserializer.deserialize_newtype_struct(FIELD_MARKER, FieldVisitor(PhantomData))
+        deserializer.deserialize_newtype_struct(FIELD_NEWTYPE_NAME, FieldVisitor(PhantomData))
     }
 }
 
@@ -113,8 +113,8 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Field<T> {
 #[derive(Debug)]
 pub(super) enum DeserializeError {
     Message(String),
-    /// The text is none of the known names. The known name that is most similar is searched only if the error is
-    /// reported.
+    /// The text is none of the known names. The error message suggests the most similar known name, which is searched
+    /// only when the message is created.
     UnknownName(String, &'static [&'static str]),
     /// The error has been reported already, so it must not be reported again.
     AlreadyReported,
@@ -176,7 +176,7 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
         })
     }
 
-    /// Returns an error that says that the node has another type than `expected`.
+    /// Returns an error with the message that the node does not have the type `expected`.
     fn type_mismatch_error<T>(self, expected: &dyn Expected) -> Result<T, DeserializeError> {
         Err(match &self.node.kind {
             NodeKind::Null => DeserializeError::custom(format_args!(
@@ -325,7 +325,9 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
         visitor: V,
     ) -> Result<V::Value, DeserializeError> {
         match name {
-            FIELD_MARKER => visitor.visit_seq(FieldPartAccess { deserializer: self, next_part: 0 }),
+            FIELD_NEWTYPE_NAME => {
+                visitor.visit_seq(FieldPartAccess { deserializer: self, next_part: 0 })
+            }
             _ => visitor.visit_newtype_struct(self),
         }
     }

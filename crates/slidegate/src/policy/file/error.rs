@@ -15,17 +15,17 @@ pub(super) const MAX_REPORTED_ERRORS: usize = 1_000;
 /// The position and the width of a value in the source text of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SourceSpan {
-    /// The line number, from 1. 0 if it is unknown.
+    /// The line number, counted from 1; 0 if the position is unknown.
     pub(super) line: u64,
-    /// The column in characters, from 1. 0 if it is unknown.
+    /// The column in characters, counted from 1; 0 if the position is unknown.
     pub(super) column: u64,
     /// The width in characters.
     pub(super) width: u64,
 }
 
 impl SourceSpan {
-    /// Returns a span inside of a text that consists of `lines`. A span after the last line is moved to the end of the
-    /// last line. An unknown span is moved to the beginning of the text.
+    /// Returns the span, moved into the text that consists of `lines` if it is outside. A span after the last line is
+    /// moved to the end of the last line. An unknown span is moved to the beginning of the text.
     fn clamp_to_text(self, lines: &[&str]) -> Self {
         let start = Self { line: 1, column: 1, width: 1 };
         match lines.last() {
@@ -48,7 +48,7 @@ pub(super) struct Diagnostics<'s> {
 }
 
 impl<'s> Diagnostics<'s> {
-    /// Creates an empty list of errors for the text of a policy.
+    /// Creates an empty list of diagnostics for the policy with the text `source`.
     pub(super) fn new(source: &'s str) -> Self {
         Self {
             lines: source.lines().collect(),
@@ -111,7 +111,7 @@ pub struct PolicyError {
     pub column: u64,
     /// The problem and its remedy, as text for the author of the policy.
     pub message: String,
-    /// The source line of the error and a line below it that marks the position with `^`. Empty if the text has no
+    /// The source line of the error and a line below it that marks the position with `^`. Empty if the policy has no
     /// lines.
     excerpt: String,
 }
@@ -131,8 +131,8 @@ impl PolicyError {
     }
 }
 
-/// A warning about a part of a valid policy, with its source position: about a counter that a client can evade, or
-/// about a part that never has an effect.
+/// A warning about a valid policy, with its source position. The policy has a counter that a client can evade, or a
+/// part that never has an effect.
 ///
 /// ```
 /// use slidegate::Policy;

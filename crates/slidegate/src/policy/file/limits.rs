@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::compile::Compiler;
 use super::deserialize::Field;
-use super::spec::{AlgorithmName, AlignName, LimitMap, LimitSpec, LimitsSpec};
+use super::spec::{AlgorithmSpec, AlignSpec, LimitMap, LimitSpec, LimitsSpec};
 use super::{MAX_LIMITS, SourceSpan};
 use crate::algorithm::{Algorithm, Align};
 use crate::limit::Limit;
@@ -34,7 +34,9 @@ impl Compiler<'_> {
         let (specs, at) = match limits.spanned() {
             None | Some((LimitsSpec::Unlimited, _)) => return Vec::new(),
             Some((LimitsSpec::Denied, at)) => return vec![NamedLimit::denied(at)],
-            Some((LimitsSpec::Requested, at)) => return vec![NamedLimit::requested(at)],
+            Some((LimitsSpec::Requested, at)) => {
+                return vec![NamedLimit::requested_placeholder(at)];
+            }
             Some((LimitsSpec::List(specs), at)) => (specs, at),
         };
         if specs.is_empty() {
@@ -65,9 +67,9 @@ impl Compiler<'_> {
         named_limits
     }
 
-    /// Reports each limit that the store does not support. If an override sets only the algorithm of the limits that it
-    /// inherits, `override_algorithm` is this algorithm with its position. Errors of limits with this algorithm are
-    /// reported at this position, other errors at the position of the limit.
+    /// Reports each limit that the store does not support, at the position of the limit. If an override sets only an
+    /// algorithm and inherits the limits of its rule, `override_algorithm` is this algorithm with its position. Errors
+    /// of limits with this algorithm are reported at that position instead.
     pub(super) fn check_all_supported(
         &mut self,
         limits: &[NamedLimit],
@@ -109,7 +111,7 @@ impl Compiler<'_> {
             }
         }
         let algorithm = match map.algorithm.get() {
-            Some(AlgorithmName(algorithm)) => *algorithm,
+            Some(AlgorithmSpec(algorithm)) => *algorithm,
             None => default_algorithm,
         };
         let window = self.compile_window(&map.window);
@@ -143,7 +145,7 @@ impl Compiler<'_> {
                 Algorithm::TokenBucket { burst, max_debt }
             }
             Algorithm::FixedWindow { .. } => {
-                Algorithm::FixedWindow { align: align_from_name(&map.align) }
+                Algorithm::FixedWindow { align: align_from_field(&map.align) }
             }
             other => other,
         };
@@ -167,9 +169,9 @@ impl Compiler<'_> {
     }
 }
 
-fn align_from_name(align: &Field<AlignName>) -> Align {
+fn align_from_field(align: &Field<AlignSpec>) -> Align {
     match align.get() {
-        Some(AlignName::Clock) => Align::Clock,
-        Some(AlignName::Key) | None => Align::Key,
+        Some(AlignSpec::Clock) => Align::Clock,
+        Some(AlignSpec::Key) | None => Align::Key,
     }
 }

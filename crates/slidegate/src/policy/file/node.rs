@@ -95,8 +95,8 @@ fn node_from_raw(raw: Spanned<RawValue>, source: &str) -> Node {
     Node { span, kind }
 }
 
-/// Returns the source text of a scalar that the YAML parser converted to a number or another type. The source text
-/// `1.10` must not become `1.1`. Returns `None` if the position of the scalar is unknown.
+/// Returns the source text of a scalar that the YAML parser converted to a number or a boolean. For example, the parser
+/// converts `1.10` to the number `1.1`. Returns `None` if the source text is unknown or empty.
 fn source_text<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(at.span().byte_offset()?).ok()?;
     let length = usize::try_from(at.span().byte_len()?).ok()?;

@@ -1,6 +1,6 @@
 //! Compiles the field `overrides` of a rule, and reports overrides that never apply.
 
-use super::compile::{Compiler, algorithm_from_name};
+use super::compile::{Compiler, algorithm_from_field};
 use super::deserialize::Field;
 use super::limits::NamedLimit;
 use super::rule_context::RuleContext;
@@ -102,7 +102,7 @@ impl Compiler<'_> {
         }
         let inherits = spec.limits.is_absent();
         let limits = if inherits { rule_limits } else { &spec.limits };
-        let own_algorithm = algorithm_from_name(&spec.algorithm);
+        let own_algorithm = algorithm_from_field(&spec.algorithm);
         let limits = self.compile_limits(limits, own_algorithm.unwrap_or(default_algorithm));
         let inherited_with = own_algorithm
             .filter(|_| inherits)

@@ -56,8 +56,8 @@ impl RuleContext<'_> {
         limits.collect()
     }
 
-    /// Creates the limit that denies requests without an attribute of `per`. These requests share one key, since the
-    /// values that would identify them are absent.
+    /// Creates the limit that denies requests that lack an attribute of `per`. These requests share one key, which
+    /// contains no attribute values.
     pub(super) fn new_missing_attribute_limit(&self) -> RuleLimit {
         let no_names: [&str; 0] = [];
         RuleLimit {

@@ -38,14 +38,15 @@ pub(super) struct PolicySpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields, expecting = "a map of defaults")]
 pub(super) struct DefaultsSpec {
-    pub(super) algorithm: Field<AlgorithmName>,
+    pub(super) algorithm: Field<AlgorithmSpec>,
     pub(super) when_missing: Field<WhenMissing>,
     pub(super) mode: Field<ModeSpec>,
-    /// Units that must be free for a request to fit, even if the cost of the request is lower; 1 if not given.
+    /// Minimum number of free units with which a request fits, even if its cost is lower; 1 if not given.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) required: Field<u64>,
     pub(super) on_store_error: Field<OnStoreError>,
-    /// Prefix length by which IPv6 addresses are counted; 64 if not given, 128 counts each address separately.
+    /// Prefix length of IPv6 addresses. Addresses with the same prefix share a counter; 64 if not given, 128 counts
+    /// each address separately.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub(super) ipv6_prefix: Field<u64>,
 }
@@ -74,7 +75,7 @@ pub(super) struct RuleSpec {
     /// The limits of the rule. A request must fit all of them.
     pub(super) limits: Field<LimitsSpec>,
     /// The algorithm of limits that do not specify an algorithm; `sliding_window` if not given.
-    pub(super) algorithm: Field<AlgorithmName>,
+    pub(super) algorithm: Field<AlgorithmSpec>,
     /// The effect of the rule on requests that exceed its limits; `enforce` if not given.
     pub(super) mode: Field<ModeSpec>,
     /// The behavior while the store is unavailable; `local` if not given. If several rules apply to a request, the
@@ -86,13 +87,14 @@ pub(super) struct RuleSpec {
     /// The cost that the rule charges for a request: a constant number of units, or the name of a cost of the request;
     /// the request's `cost` if not given.
     pub(super) cost: Field<CostSpec>,
-    /// Units that must be free for a request to fit, even if the cost of the request is lower; 1 if not given. With 0 a
+    /// Minimum number of free units with which a request fits, even if its cost is lower; 1 if not given. With 0 a
     /// request of cost 0 fits unless the counter is above max.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) required: Field<u64>,
     /// The requests that the rule charges; `if_admitted` if not given.
     pub(super) charge: Field<ChargeSpec>,
-    /// Prefix length by which IPv6 addresses are counted; 64 if not given, 128 counts each address separately.
+    /// Prefix length of IPv6 addresses. Addresses with the same prefix share a counter; 64 if not given, 128 counts
+    /// each address separately.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub(super) ipv6_prefix: Field<u64>,
     /// Rules of the domain that do not apply when this rule does.
@@ -131,8 +133,8 @@ pub(super) struct RedisSpec {
     pub(super) slot_by: Field<Vec<Field<String>>>,
     /// Splits each counter over several Redis keys. Each key enforces its share of the limit.
     pub(super) split: Field<SplitSpec>,
-    /// The percentage of requests that are sent to Redis, such as 10%. It must be one in n, for n from 2 to 100. A
-    /// request that is sent is charged n times its cost.
+    /// The percentage of requests that are sent to Redis, such as 10%. It must equal 1/n, for an integer n from 2 to
+    /// 100. Each request that is sent is charged n times its cost.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9]{1,2}(\.[0-9]{1,2})? *%$")))]
     pub(super) sample: Field<String>,
 }
@@ -165,7 +167,7 @@ pub(super) struct OverrideSpec {
     /// Replaces the limits of the rule.
     pub(super) limits: Field<LimitsSpec>,
     /// Replaces the algorithm of the rule.
-    pub(super) algorithm: Field<AlgorithmName>,
+    pub(super) algorithm: Field<AlgorithmSpec>,
     /// Replaces the mode of the rule.
     pub(super) mode: Field<ModeSpec>,
 }
@@ -176,7 +178,7 @@ pub(super) struct OverrideSpec {
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["max", "window"])))]
 #[serde(default, deny_unknown_fields, expecting = "a limit: a map with `max` and `window`")]
 pub(super) struct LimitMap {
-    /// The name of the limit. It replaces the window as the id of the limit in headers, metrics and keys.
+    /// The name of the limit in headers, metrics and keys; the window if not given.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
     /// The maximum number of units per window; 0 denies all requests.
@@ -188,7 +190,7 @@ pub(super) struct LimitMap {
         schemars(regex(pattern = r"^\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$"))
     )]
     pub(super) window: Field<String>,
-    pub(super) algorithm: Field<AlgorithmName>,
+    pub(super) algorithm: Field<AlgorithmSpec>,
     /// For `sliding_buckets`: the length of a bucket, which must divide the window; a tenth of the window if not given.
     pub(super) precision: Field<String>,
     /// For `token_bucket`: the maximum number of units that can be charged at once; `max` if not given.
@@ -199,14 +201,14 @@ pub(super) struct LimitMap {
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) max_debt: Field<u64>,
     /// For `fixed_window`: the time at which windows begin; `key` if not given.
-    pub(super) align: Field<AlignName>,
+    pub(super) align: Field<AlignSpec>,
 }
 
 /// The time at which fixed windows begin.
 #[derive(Clone, Copy, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "AlignName"))]
 #[serde(rename_all = "snake_case")]
-pub(super) enum AlignName {
+pub(super) enum AlignSpec {
     /// Windows begin at a different offset for each key, so that not all keys reset at the same time.
     Key,
     /// Windows follow the calendar in UTC: a minute begins at second 0, a day at midnight.
@@ -215,7 +217,7 @@ pub(super) enum AlignName {
 
 /// An algorithm, which a policy file specifies by its name.
 #[derive(Clone, Copy)]
-pub(super) struct AlgorithmName(pub(super) Algorithm);
+pub(super) struct AlgorithmSpec(pub(super) Algorithm);
 
 const ALGORITHM_NAMES: &[&str] = &{
     let mut names = [""; Algorithm::ALL.len()];
@@ -302,12 +304,12 @@ pub(super) enum ConditionSpec {
 pub(super) struct ConditionMap {
     /// Values that the attribute must not have. The condition is also met if the attribute is absent.
     pub(super) not: Field<ConditionSpec>,
-    /// Values of which the attribute must have one. They are compared byte for byte: `*`, addresses and networks have
-    /// no special meaning.
+    /// A list of values. The attribute must have one of them. They are compared byte for byte: `*`, addresses and
+    /// networks have no special meaning.
     pub(super) literal: Field<Vec<Field<String>>>,
 }
 
-impl<'de> Deserialize<'de> for AlgorithmName {
+impl<'de> Deserialize<'de> for AlgorithmSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         let unknown = || D::Error::unknown_variant(&name, ALGORITHM_NAMES);

@@ -1,8 +1,8 @@
 //! Finds rules that are valid but have counters that a client can evade, or that never apply.
 //!
 //! Every warning is proved. A sample request that evades a counter proves that a client can evade it. Conditions that
-//! exclude each other prove that a rule never applies. A problem that cannot be proved within [`MAX_COMPARISON_STEPS`]
-//! is not reported.
+//! exclude each other prove that a rule never applies. A problem that cannot be proved within
+//! [`MAX_WARNING_SEARCH_STEPS`] is not reported.
 
 mod evasion;
 mod sample_requests;
@@ -25,9 +25,9 @@ pub const CLIENT_CHOSEN: [&str; 6] =
 /// Attributes that contain the address of the client: `ip`, and the names of this attribute in Envoy descriptors.
 const ADDRESS_ATTRIBUTES: [&str; 3] = ["ip", "remote_address", "masked_remote_address"];
 
-/// The maximum number of steps for finding the warnings of a policy, which take less than a second. A step compares two
-/// patterns, or matches a rule against a request.
-const MAX_COMPARISON_STEPS: usize = 20_000_000;
+/// The maximum number of steps in the search for warnings about one policy. This many steps take less than a second. A
+/// step compares two patterns, or matches a rule against a request.
+const MAX_WARNING_SEARCH_STEPS: usize = 20_000_000;
 
 /// A collector that searches a policy for problems and records warnings about them.
 struct WarningCollector<'a> {
@@ -55,7 +55,7 @@ pub(super) fn find_warnings(
     let mut collector = WarningCollector {
         policy,
         diagnostics: Diagnostics::new(text),
-        remaining_steps: MAX_COMPARISON_STEPS,
+        remaining_steps: MAX_WARNING_SEARCH_STEPS,
     };
     collector.check_route_parameters(spec);
     let specs = spec.rules.get().into_iter().flatten().filter_map(Field::spanned);
@@ -154,7 +154,7 @@ fn is_address_attribute(name: &str) -> bool {
     ADDRESS_ATTRIBUTES.contains(&name_without_number(name))
 }
 
-/// Returns `true` if a client can freely choose the values of the attribute `name`, by which a rule counts.
+/// Returns `true` if a client can freely choose the values of the attribute `name`, which is in the `per` of `rule`.
 fn is_client_chosen(rule: &Rule, name: &str) -> bool {
     let name = name_without_number(name);
     // In a descriptor, `path` may be anything.

@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 
 use ipnet::IpNet;
 
-/// An ordered type of which two values either are disjoint, or one contains the other: text prefixes and networks.
+/// A type for text prefixes or networks, with an order. Two values are either disjoint, or one contains the other.
 pub(super) trait Containment: Ord {
     fn is_contained_in(&self, other: &Self) -> bool;
 }

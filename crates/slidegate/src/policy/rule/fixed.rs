@@ -9,14 +9,15 @@ use crate::policy::mode::{Mode, OnStoreError};
 use crate::policy::per::Per;
 use crate::request::DEFAULT_DOMAIN;
 
-/// The prefix length of IPv6 addresses in bits. It is the length of an address, so each address is counted separately.
-const IPV6_BITS: u8 = 128;
+/// The prefix length of IPv6 addresses, in bits. A prefix of this length is a whole address, so each address has its
+/// own counter.
+const IPV6_PREFIX_BITS: u8 = 128;
 
 impl Rule {
-    /// Creates a rule with these limits. The rule counts by one attribute, `key`, and has a counter for each of its
-    /// values.
-    pub(crate) fn fixed(name: &str, limits: &[Limit], mode: Mode) -> Self {
-        let name = to_header_name(name);
+    /// Creates the rule of a [`Limiter`](crate::Limiter). The rule counts by one attribute, `key`: for each limit, each
+    /// value of `key` has its own counter.
+    pub(crate) fn for_limiter(name: &str, limits: &[Limit], mode: Mode) -> Self {
+        let name = to_rule_name(name);
         let limit = |limit: &Limit| RuleLimit {
             index: 0,
             id: new_limit_id(limit, limits).into(),
@@ -29,7 +30,7 @@ impl Rule {
         };
         Self {
             when: When::default(),
-            per: Per::new(vec![vec!["key".into()]], IPV6_BITS),
+            per: Per::new(vec![vec!["key".into()]], IPV6_PREFIX_BITS),
             descriptor: None,
             attribute_names: Box::default(),
             replaces: Box::default(),
@@ -56,8 +57,8 @@ impl Rule {
     }
 }
 
-/// Returns the id of a limit: its window, such as `1m`. If another limit in `all` has the same window, the id also
-/// contains the algorithm.
+/// Returns the id of a limit: its window, such as `1m`. If another limit in `all`, the limits of the rule, has the same
+/// window, the id also contains the algorithm.
 fn new_limit_id(limit: &Limit, all: &[Limit]) -> String {
     let window = limit.quota().window_text();
     let same_window = all.iter().filter(|other| other.quota().window() == limit.quota().window());
@@ -67,9 +68,9 @@ fn new_limit_id(limit: &Limit, all: &[Limit]) -> String {
     }
 }
 
-/// Returns the name of a rule with each character that is not allowed in rule names replaced by `-`. HTTP headers
+/// Converts a text to a valid rule name: replaces each character that is not allowed in rule names by `-`. HTTP headers
 /// contain the name unescaped.
-fn to_header_name(name: &str) -> Box<str> {
+fn to_rule_name(name: &str) -> Box<str> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
     let header_name: String = name.chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
     header_name.into()

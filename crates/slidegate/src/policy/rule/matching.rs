@@ -129,7 +129,7 @@ impl Rule {
     }
 
     /// Checks an exact descriptor, which matches only rules that name all of its attributes. Returns an error if the
-    /// rule does not name an attribute of the descriptor, or if the descriptor lacks an attribute of `when`.
+    /// rule does not name an attribute of the descriptor, or if the descriptor lacks an attribute that `when` names.
     fn check_exact_descriptor<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
@@ -150,9 +150,9 @@ impl Rule {
         }
     }
 
-    /// Creates the limit that enforces the quota of a descriptor instead of the limits `replaced` of the rule. The
-    /// limit has the algorithm of the first replaced limit. These two share a counter if their windows and algorithms
-    /// are equal.
+    /// Creates the limit that enforces the quota in a descriptor. The new limit replaces the limits `replaced` of the
+    /// rule, and has the algorithm of the first of them. A replaced limit and the new limit share a counter if their
+    /// windows and algorithms are equal.
     fn new_requested_limit(
         &self,
         quota: Quota,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{
-    ALGORITHM_NAMES, AlgorithmName, ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap,
+    ALGORITHM_NAMES, AlgorithmSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap,
     LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec, WhenSpec,
 };
 
@@ -23,7 +23,7 @@ macro_rules! schema {
     };
 }
 
-schema!(AlgorithmName, "Algorithm", |_generator| json_schema!({
+schema!(AlgorithmSpec, "Algorithm", |_generator| json_schema!({
     "description": "The algorithm of a limit; `sliding_window` by default.",
     "enum": ALGORITHM_NAMES,
 }));

@@ -1,9 +1,9 @@
 //! Finds rules that a client can evade by sending a new value of an attribute with each request.
 //!
 //! If a rule counts by an attribute that the client chooses, such as `header.x-api-key`, each invented value has its
-//! own counter. A rule gets a warning if a request exists that the rule counts by an invented value, and that no other
-//! rule limits independent of invented values. Such a request is generated and matched against the policy itself, so a
-//! warning is always correct.
+//! own counter. A rule gets a warning if it counts a sample request by an invented value, and no other rule limits this
+//! request with a counter that is independent of invented values. The sample request is generated and matched against
+//! the policy itself, so a warning is always correct.
 
 use super::super::deserialize::Field;
 use super::sample_requests::{self, SampleRequest};
@@ -49,7 +49,7 @@ impl WarningCollector<'_> {
 
     /// Returns an attribute whose values a client can invent to evade the rule; `None` if no such attribute is found.
     /// `sent` contains the client-chosen attributes by which the rules of the domain count. `steps` is the number of
-    /// steps for matching one request.
+    /// steps for matching one request against all rules of the domain.
     fn find_evaded_attribute<'a>(
         &mut self,
         source: &RuleSource<'a>,
@@ -68,7 +68,7 @@ impl WarningCollector<'_> {
     }
 
     /// Returns `true` if the rule with index `rule` counts the request by an invented value of the attribute `name`,
-    /// and no other rule limits the request independent of invented values.
+    /// and no other rule limits the request with a counter that is independent of invented values.
     fn is_limited_only_by_invented_value(
         &self,
         rule: u32,
@@ -94,7 +94,7 @@ impl WarningCollector<'_> {
                 matched_rules.matches().filter(|rule_match| rule_match.rule_index_u32() != rule);
             counts_invented_value
                 && settings_can_be_evaded(settings)
-                && !others.any(limits_invented_keys)
+                && !others.any(limits_despite_invented_values)
         })
     }
 }
@@ -157,7 +157,7 @@ fn always_enforces(settings: &RuleSettings) -> bool {
 
 /// Returns `true` if the rule of a match enforces a limit and its counter does not depend on values that the client
 /// invents.
-fn limits_invented_keys(rule_match: &Match<'_>) -> bool {
+fn limits_despite_invented_values(rule_match: &Match<'_>) -> bool {
     let (rule, rule_override) = (rule_match.rule(), active_override(rule_match));
     let is_invented = |name| {
         is_client_chosen(rule, name)
@@ -169,7 +169,7 @@ fn limits_invented_keys(rule_match: &Match<'_>) -> bool {
 }
 
 /// Returns `true` if a rule limits every request of its domain, either per address or with one counter for all
-/// requests. Such a rule is common, and then no counter of the domain can be evaded.
+/// requests. If a domain has such a rule, and none of its rules has `replaces`, the domain needs no evasion warnings.
 fn limits_all_requests(rule: &Rule) -> bool {
     let has_address =
         rule.per.entries().iter().all(|entry| entry.names().all(is_address_attribute));
@@ -191,8 +191,8 @@ fn counts_by_address(rule: &Rule) -> bool {
         && client_chosen_names(rule).next().is_none()
 }
 
-/// Returns `true` if a condition in the `when` of a rule or of its override allows only values of the attribute `name`
-/// that the policy lists. Then a client cannot invent values.
+/// Returns `true` if a condition in the `when` of a rule or of its override restricts the attribute `name` to values
+/// that the policy lists, so that a client cannot invent values.
 fn is_restricted_to_listed_values(rule: &When, override_when: Option<&When>, name: &str) -> bool {
     let mut conditions = rule.0.iter().chain(override_when.into_iter().flat_map(|when| &when.0));
     conditions.any(|(attribute, expected)| {

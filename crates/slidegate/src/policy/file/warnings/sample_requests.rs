@@ -19,10 +19,10 @@ const FALLBACK_ADDRESSES: [&str; 3] = ["203.0.113.77", "10.77.61.5", "fd77:61::5
 
 const HTTP_METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
 
-/// The maximum number of values of one attribute for which requests are generated.
+/// The maximum number of values of one attribute that are tried in sample requests.
 pub(super) const MAX_VALUES_PER_ATTRIBUTE: usize = 16;
 
-/// The maximum number of overrides of a rule for which requests are generated.
+/// The maximum number of overrides of one rule that are tried in sample requests.
 const MAX_TRIED_OVERRIDES: usize = 16;
 
 /// A generated request: its domain and its attributes.
@@ -45,8 +45,9 @@ impl SampleRequest<'_> {
 /// Returns requests that `rule` probably matches and counts by an invented value of the attribute `invented`. Some of
 /// the requests may not match.
 ///
-/// `sent` contains the names of the attributes by which the rules of the domain count and that a client may send. Each
-/// request is generated once without these attributes and once with an invented value for each of them.
+/// `sent` contains the names of client-chosen attributes by which the rules of the domain count. The requests are
+/// generated twice: first without the attributes in `sent` that `rule` does not need, then with an invented value for
+/// each of them.
 pub(super) fn sample_requests<'a>(
     policy: &'a Policy,
     rule: &'a Rule,
@@ -136,8 +137,8 @@ impl<'a> SampleValues<'a> {
         self
     }
 
-    /// Returns the attributes of sample requests. The first request has the first value of every attribute. In each
-    /// further request, one attribute has another of its values.
+    /// Returns the attributes of sample requests. The first request has the first value of every attribute. Each
+    /// further request differs from the first in the value of one attribute, or in a route and its path.
     fn requests(&self) -> impl Iterator<Item = BTreeMap<&'a str, String>> + use<'a> {
         let candidate_values = self.0.clone();
         let first: BTreeMap<&str, usize> = candidate_values.keys().map(|name| (*name, 0)).collect();
@@ -164,7 +165,7 @@ impl<'a> SampleValues<'a> {
 }
 
 /// Returns values of the attribute `name` that meet all conditions: first values that the conditions list, then typical
-/// values. If there are none, returns an invented value or `None` for an absent attribute.
+/// values. If there are none, returns one invented value, or `None`, which means that the attribute is absent.
 fn candidate_values(name: &str, conditions: &[&Condition], rule: &Rule) -> CandidateValues {
     let is_allowed = |value: &Option<String>| {
         conditions.iter().all(|condition| condition.matches(value.as_deref()))

@@ -21,7 +21,7 @@ impl WarningCollector<'_> {
             }
             self.check_path_and_route(source);
         }
-        self.check_absent_key(source);
+        self.check_count_by_absent_attribute(source);
         self.check_shadowed_overrides(source);
     }
 
@@ -99,7 +99,7 @@ impl WarningCollector<'_> {
     }
 
     /// Adds a warning if a rule counts by an attribute that its `when` requires to be absent.
-    fn check_absent_key(&self, source: &RuleSource<'_>) {
+    fn check_count_by_absent_attribute(&self, source: &RuleSource<'_>) {
         let rule = source.rule;
         let is_absent = |name: &str| {
             let mut conditions = rule.when.0.iter().filter(|(own, _)| **own == *name);
