@@ -6,7 +6,8 @@
 //! in ascending order, so a decision is one atomic step and cannot deadlock with other requests. Idle keys are evicted
 //! when new keys arrive, as in the memory store.
 
-/// Evaluates `$body` with `$counter` bound to the counter inside an `AnyAdditive`, for each of its algorithms.
+/// Evaluates `$body` with `$counter` bound to the counter in `$any`, an `AnyAdditive` with one variant per algorithm.
+/// The macro expands `$body` once for each variant, since the counters have different types.
 macro_rules! with_counter {
     ($any:expr, $counter:ident => $body:expr) => {
         match $any {
@@ -58,7 +59,7 @@ const DECISIONS_PER_SWEEP: u8 = 64;
 pub struct Counters {
     incarnation: Incarnation,
     secret: FingerprintSecret,
-    /// The zero point of coarse time (units of 65.536 ms), in microseconds since the Unix epoch.
+    /// The moment at which coarse time (in units of 65.536 ms) is 0, in microseconds since the Unix epoch.
     start_us: u64,
     max_clock_skew_us: u64,
     sync_interval: Duration,
@@ -68,7 +69,8 @@ pub struct Counters {
     max_memory: usize,
     /// Memory of the states of all shards, in bytes.
     state_bytes: AtomicUsize,
-    /// Memory of the replicas of all shards in bytes, as counted most recently.
+    /// Memory of the replicas of all shards, in bytes. Each merge of updates and each call of [`Counters::prune`]
+    /// recount the shards that they change.
     replica_bytes: AtomicUsize,
     evicted: AtomicU64,
     /// The first shard that the next call of [`Counters::prune`] visits.
@@ -106,7 +108,8 @@ impl BuildHasher for FingerprintSecret {
 struct HitLocation {
     shard: usize,
     fingerprint: u64,
-    /// Phase of the key: microseconds that are added to the time of the node to get the time of the counter.
+    /// Phase of the key, in microseconds: an offset that is added to the time of the node. Fixed windows that are
+    /// aligned by key use it to start at a different moment for each key; for all other limits, it is 0.
     phase_us: u64,
     counter: AnyAdditive,
 }
@@ -182,7 +185,7 @@ impl Counters {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Returns the histogram of measured overshoot: units counted above max.
+    /// Returns the histogram of measured overshoot: the units of a key that are counted above the max of its limit.
     pub fn overshoot(&self) -> &OvershootHistogram {
         &self.overshoot
     }
@@ -227,8 +230,8 @@ impl Counters {
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
-    /// Inserts an empty state for a new key, and first evicts old keys if the key limit or the memory limit is reached.
-    /// Returns the index of the new slot.
+    /// Inserts a state without units for a new key. If the key limit or the memory limit is reached, evicts old keys
+    /// first. Returns the index of the table slot that contains the new state.
     #[cold]
     fn insert<C: HasStateTable>(
         &self,
@@ -251,7 +254,8 @@ impl Counters {
         at
     }
 
-    /// Adds one to the number of keys, and evicts an old key of the shard if the number exceeds the maximum.
+    /// Adds one to the number of keys, after removing expired keys. Evicts an old key of the shard if the number then
+    /// exceeds the maximum.
     fn evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.to_coarse_time(now.as_micros());
         self.sweep(shard, now);
@@ -260,8 +264,9 @@ impl Counters {
         }
     }
 
-    /// Removes expired counters and expired keys from the next shards, and evicts further keys while the memory limit
-    /// is exceeded. Repeated calls visit all shards in turn.
+    /// Removes expired counters and expired keys from some of the shards, and evicts further keys while the memory
+    /// limit is exceeded. Each call continues with the shards after the previous call, so that repeated calls visit all
+    /// shards.
     pub fn prune(&self, now: Timestamp) {
         let first = self.next_pruned_shard.fetch_add(PRUNED_SHARDS_PER_CALL, Ordering::Relaxed);
         let (retention_start, coarse) =
@@ -292,7 +297,8 @@ impl Counters {
 }
 
 impl HitLocation {
-    /// Returns the time of the counter: the time of the node plus the phase of the key.
+    /// Returns the time by which the counter of this key computes its windows: the time of the node plus the phase of
+    /// the key.
     #[inline(always)]
     fn counter_time(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)

@@ -74,7 +74,7 @@ pub struct UpdateFrame {
 /// An acknowledgement that all frames of a stream up to a position have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// The last received position before which no frame of the epoch is missing.
+    /// The position of the last frame that has arrived together with all earlier frames of its epoch.
     pub received: Position,
     /// The position that the acknowledging node had reached in its own stream in the opposite direction.
     pub sent: Position,

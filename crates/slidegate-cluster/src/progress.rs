@@ -17,8 +17,8 @@ pub struct Progress {
     pub members: Vec<MemberProgress>,
     /// The number of members that have not left, including this node and silent members.
     pub nodes: u32,
-    /// The time since which this node and the members it can reach have been a majority: more than half of all members,
-    /// or the half with the smallest name if they are evenly split. `None` without a majority.
+    /// The moment at which this node and the members that it can reach became a majority: more than half of all
+    /// members, or the half with the smallest name if they are evenly split. `None` if they are not a majority.
     pub majority_since: Option<Timestamp>,
     /// Whether this node is still waiting for the member list and the counters of the cluster.
     pub is_joining: bool,
@@ -31,9 +31,9 @@ pub struct Progress {
 pub struct MemberProgress {
     /// The incarnation of the member.
     pub incarnation: Incarnation,
-    /// The last flush of this node up to which the member has acknowledged all flushes.
+    /// The last flush of this node that the member has acknowledged together with all earlier flushes.
     pub acknowledged_flush: FlushSeq,
-    /// The time since which the member has been silent; `None` if it is alive.
+    /// The moment at which the member became silent; `None` if it is alive.
     pub silent_since: Option<Timestamp>,
 }
 

@@ -31,7 +31,8 @@ fn fast_timing() -> Timing {
     }
 }
 
-/// Returns short timeouts with a handshake timeout that no test reaches.
+/// Returns timeouts that are short enough for tests, except for the handshake timeout, which is so long that no test
+/// reaches it.
 fn slow_handshake_timing() -> Timing {
     Timing { handshake_timeout: 2 * TEST_TIMEOUT, ..fast_timing() }
 }

@@ -36,7 +36,8 @@ pub enum CapPolicy {
     Deny,
 }
 
-/// The time, the cluster state and the cap policy of one decision.
+/// The inputs of one decision that are common to all of its hits: the current time, whether the cluster has other
+/// members, and the [`CapPolicy`].
 #[derive(Clone, Copy)]
 struct DecisionContext {
     now: Timestamp,
@@ -371,7 +372,7 @@ impl Counters {
     }
 
     /// Copies the charges of a state to its replica if the current bucket of the state has ended. The next charge to
-    /// the state may remove an old bucket, which may still count on a node whose clock is behind.
+    /// the state may remove an old bucket. A node whose clock is behind may still need the units in that bucket.
     #[inline(always)]
     fn record_before_rollover<C: HasStateTable>(
         &self,
@@ -434,7 +435,8 @@ impl Counters {
     }
 }
 
-/// Marks a key as changed before it is charged, and adds the cost to its unacknowledged units.
+/// Marks a key that is about to be charged as changed, and adds the cost of the charge to the unacknowledged units of
+/// the key.
 #[inline(always)]
 fn mark_charged<C: HasStateTable>(
     shard: &mut Shard,

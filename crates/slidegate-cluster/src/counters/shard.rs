@@ -18,8 +18,8 @@ use crate::replica::KeyReplica;
 #[derive(Default)]
 pub(super) struct KeyState<S> {
     pub(super) state: S,
-    /// Upper bound of the unacknowledged units: units charged by this node since the last snapshot that every member
-    /// has acknowledged.
+    /// Upper bound of the unacknowledged units of the key: units that this node has charged, but of which it does not
+    /// know yet that every member has received them.
     pub(super) unsynced: u32,
     pub(super) kind: KindId,
     /// Whether the counters of the key have changes that are not sent to the other nodes.
@@ -36,7 +36,7 @@ impl<S: HeapSize> HeapSize for KeyState<S> {
     }
 }
 
-/// An algorithm whose states are stored in a separate table.
+/// An algorithm with its own table of states in each shard.
 pub(super) trait HasStateTable: Additive {
     fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
 }

@@ -22,8 +22,9 @@ fn chitchat_id(name: &str, generation: u64) -> ChitchatId {
     ChitchatId::new(name, generation, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))
 }
 
-/// Returns two lists, the live nodes and the departed nodes, as seen by node `own` of generation 5. An entry is the
-/// name of a node followed by its generation.
+/// Returns two lists: the live nodes and the departed nodes, as seen by the node with name `own` and generation 5. Each
+/// element of `all` is the name of a node, its generation, whether it is live, and whether it announces its departure.
+/// Each entry of a result list is a name followed by a generation.
 fn build_test_view(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
     let ids: Vec<_> =
         all.iter().map(|(name, generation, ..)| chitchat_id(name, *generation)).collect();

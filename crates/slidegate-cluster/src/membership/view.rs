@@ -97,8 +97,8 @@ fn read_membership_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> Membe
     )
 }
 
-/// Returns `true` if `node` is a different node with the name of this node: its generation is later, so it was started
-/// later.
+/// Returns `true` if `node` has the name of this node and a later generation. It was started later than this node, so
+/// it is not a previous incarnation of this node, but another node.
 fn is_namesake(node: &ChitchatId, own: &ChitchatId) -> bool {
     node.node_id == own.node_id && node.generation_id > own.generation_id
 }
@@ -156,8 +156,8 @@ pub(super) fn build_view<'c>(
     view
 }
 
-/// Returns `true` if a node with the name of this node is a different running node, which may admit requests. All other
-/// incarnations with the name of this node are replaced by this node.
+/// Returns `true` if `known` is another running node that was given the name of this node, and that may thus admit
+/// requests. All other incarnations with the name of this node count as replaced by this node.
 fn is_current_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
     known.is_staying() && is_namesake(known.node, own)
 }

@@ -77,8 +77,8 @@ impl<'a> Reader<'a> {
         Err(MessageError::InvalidNumber)
     }
 
-    /// Reads the number of items that follow. Each item has at least `bytes_each` bytes, so a number of items that
-    /// cannot fit into the unread bytes is an error.
+    /// Reads the number of items that follow. Each item has at least `min_item_bytes` bytes. Returns an error if so
+    /// many items cannot fit into the unread bytes.
     pub(super) fn count(&mut self, bytes_each: usize) -> Result<usize, MessageError> {
         let count = usize::try_from(self.varint()?).map_err(|_| MessageError::Truncated)?;
         if count > self.remaining() / bytes_each {

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::message::Position;
 use crate::replicated_counters::FlushSeq;
 
-/// Maximum number of frames that are remembered although an earlier frame is missing. Further frames are forgotten, and
-/// must be sent again.
+/// Maximum number of received frames that are remembered while an earlier frame is missing. Further frames are
+/// forgotten, and must be sent again.
 const MAX_OUT_OF_ORDER: usize = 1024;
 
 /// Maximum number of acknowledgements that wait for earlier frames.
@@ -15,9 +15,9 @@ const MAX_PENDING_ACKS: usize = 8;
 /// A received acknowledgement, which is stored until all earlier frames of its sender have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingAck {
-    /// The last flush up to which all flushes are acknowledged.
+    /// The last flush that is acknowledged together with all earlier flushes.
     pub covered_flush: FlushSeq,
-    /// The position of the peer's own stream to this node when it sent the acknowledgement.
+    /// The position that the peer had reached in its stream to this node when it sent the acknowledgement.
     pub sent: Position,
 }
 

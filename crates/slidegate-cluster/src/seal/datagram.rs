@@ -74,8 +74,9 @@ impl DatagramSealer {
         Ok(())
     }
 
-    /// Returns the counter of the next datagram. A clock that was set back does not decrease the counter, unless it was
-    /// set back so far that no node with a correct clock has accepted the later counters.
+    /// Returns the counter of the next datagram. If the clock was set back a little, the counter still increases. If
+    /// the clock was set back by more than two datagram lifetimes, the counter restarts from the clock: the previous
+    /// counters were so far in the future that no node with a correct clock has accepted them.
     fn next_counter(&self, now: Timestamp) -> u64 {
         let now_us = now.as_micros();
         let is_far_ahead = self.last_counter > now.after(DATAGRAM_LIFETIME * 2).as_micros();

@@ -1,4 +1,5 @@
-//! Fixtures for the transports: addresses of nodes, and transports that join as a node.
+//! Fixtures with which the test cases use any kind of transport: a fixture assigns addresses to nodes, and starts their
+//! transports.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -13,9 +14,9 @@ use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
 use slidegate_cluster::transport::{PeerAddress, Transport};
 use tokio::net::TcpListener;
 
-/// A network on which nodes use one kind of transport.
+/// A fixture for tests of one kind of transport: assigns addresses to nodes, and starts their transports.
 pub trait TransportFixture {
-    /// The tested transport.
+    /// The type of the tested transport.
     type Transport: Transport;
 
     /// Returns the address at which other nodes reach a node, whether or not it is running. The incarnation in the
@@ -26,7 +27,7 @@ pub trait TransportFixture {
     async fn join(&mut self, node: u64, incarnation: u64) -> Self::Transport;
 }
 
-/// A channel transport without faults.
+/// A fixture for the channel transport, on a simulated network without faults.
 pub struct ChannelFixture(Network);
 
 impl ChannelFixture {
@@ -51,7 +52,7 @@ impl TransportFixture for ChannelFixture {
     }
 }
 
-/// A TCP transport on loopback, with the address of each node.
+/// A fixture for the TCP transport on loopback. Contains the address of each node by its number.
 #[derive(Default)]
 pub struct TcpFixture(HashMap<u64, SocketAddr>);
 
