@@ -64,8 +64,8 @@ fn algorithm_bound(limit: &Limit) -> u64 {
     }
 }
 
-/// Returns the number of separately limited windows that an arbitrary time range of one window's length can overlap: 2
-/// if decisions use windows that start at fixed times, otherwise 1.
+/// Returns the number of counts that an arbitrary time range of one window's length can overlap. A count is the number
+/// of units that a decision compares with the maximum, so the cluster can exceed the maximum once for each count.
 fn overlapping_counts(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,

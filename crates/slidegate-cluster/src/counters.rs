@@ -210,7 +210,7 @@ impl Counters {
     }
 
     /// Locks the shards of the given hits, in ascending order.
-    fn lock(&self, locations: &[HitLocation]) -> LockedShards<'_> {
+    fn lock_shards(&self, locations: &[HitLocation]) -> LockedShards<'_> {
         let mut shards: SmallVec<[usize; 4]> =
             locations.iter().map(|location| location.shard).collect();
         shards.sort_unstable();
@@ -233,15 +233,15 @@ impl Counters {
     /// Inserts a state without units for a new key. If the key limit or the memory limit is reached, evicts old keys
     /// first. Returns the index of the table slot that contains the new state.
     #[cold]
-    fn insert<C: HasStateTable>(
+    fn insert_state<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,
         kind: KindId,
         now: Timestamp,
     ) -> usize {
-        self.evict_if_full(shard, now);
-        self.evict_for_slot::<C>(shard, key, now);
+        self.count_key_and_evict_if_full(shard, now);
+        self.evict_until_state_fits::<C>(shard, key, now);
         // Other nodes may have sent updates of this key before.
         let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::on_state_created);
         let at = self.change_states(&mut shard.states, |states| C::table(states).insert(key));
@@ -256,9 +256,9 @@ impl Counters {
 
     /// Adds one to the number of keys, after removing expired keys. Evicts an old key of the shard if the number then
     /// exceeds the maximum.
-    fn evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
+    fn count_key_and_evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.to_coarse_time(now.as_micros());
-        self.sweep(shard, now);
+        self.sweep_shard(shard, now);
         if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
             self.evict_one(&mut shard.states, now, |states| states.evict(now));
         }
@@ -275,9 +275,9 @@ impl Counters {
             let shard = &mut *self.shards[index % self.shards.len()].0.lock();
             shard.replicas.remove_expired(retention_start);
             self.count_replica_growth(shard);
-            self.sweep(shard, coarse);
+            self.sweep_shard(shard, coarse);
             let max_evictions = shard.states.slots() / 8;
-            self.evict_while_over_budget(shard, coarse, max_evictions);
+            self.evict_while_over_memory_limit(shard, coarse, max_evictions);
         }
     }
 
@@ -286,11 +286,11 @@ impl Counters {
     fn sweep_periodically(&self, shard: &mut Shard, now: Timestamp) {
         shard.unswept = (shard.unswept + 1) % DECISIONS_PER_SWEEP;
         if shard.unswept == 0 {
-            self.sweep(shard, self.to_coarse_time(now.as_micros()));
+            self.sweep_shard(shard, self.to_coarse_time(now.as_micros()));
         }
     }
 
-    fn sweep(&self, shard: &mut Shard, now: CoarseTime) {
+    fn sweep_shard(&self, shard: &mut Shard, now: CoarseTime) {
         let swept = self.change_states(&mut shard.states, |states| states.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
     }

@@ -69,13 +69,18 @@ impl Progress {
                 (None, _) => true,
                 (Some(_), OnPartition::Available) => false,
                 (Some(since), OnPartition::Bounded) => {
-                    !self.is_silent_for_window(since, now, lifetime_us)
+                    !self.is_silent_beyond_charge_lifetime(since, now, lifetime_us)
                 }
             });
         required.map(|member| member.acknowledged_flush).min().unwrap_or(FlushSeq::MAX)
     }
 
-    fn is_silent_for_window(&self, since: Timestamp, now: Timestamp, lifetime_us: u64) -> bool {
+    fn is_silent_beyond_charge_lifetime(
+        &self,
+        since: Timestamp,
+        now: Timestamp,
+        lifetime_us: u64,
+    ) -> bool {
         self.majority_since.is_some_and(|majority_since| {
             let silent_us = now.as_micros().saturating_sub(since.max(majority_since).as_micros());
             silent_us > lifetime_us.saturating_add(self.max_clock_skew_us)
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_member_is_required_for_one_window() {
+    fn silent_member_must_acknowledge_for_one_window() {
         let progress = progress_of_two_members(Some(secs_after_start(0)));
         let acknowledged_flush =
             |now| progress.acknowledged_flush(now, CHARGE_LIFETIME_US, OnPartition::Bounded);
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn new_majority_waits_for_one_window() {
+    fn new_majority_requires_silent_member_for_one_window() {
         let progress = progress_of_two_members(Some(secs_after_start(100)));
         let acknowledged_flush =
             |now| progress.acknowledged_flush(now, CHARGE_LIFETIME_US, OnPartition::Bounded);

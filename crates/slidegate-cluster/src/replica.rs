@@ -92,7 +92,7 @@ impl KeyReplica {
                 local.units.charged = local.units.charged.saturating_add(units - recorded_units);
             }
         }
-        self.record_state(counter, state);
+        self.store_recorded_units(counter, state);
     }
 
     fn recorded_units(&self, bucket: u64) -> u64 {
@@ -102,8 +102,9 @@ impl KeyReplica {
             .map_or(0, |(_, units)| *units)
     }
 
-    /// Stores the current units of `state`, which the next comparison with the state needs to find new charges.
-    fn record_state<C: Additive>(&mut self, counter: C, state: &C::State) {
+    /// Stores the current units of `state`, so that the next comparison finds the units that were charged or removed in
+    /// between.
+    fn store_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
         self.recorded_units =
             counted_buckets(counter, state).map(units).filter(|(_, units)| *units > 0).collect();
@@ -125,7 +126,7 @@ impl KeyReplica {
         self.future_units_since =
             sums.iter().any(|(bucket, _)| *bucket > current_bucket).then_some(current_bucket);
         self.has_unapplied_updates = false;
-        self.record_state(counter, &state);
+        self.store_recorded_units(counter, &state);
         state
     }
 
@@ -147,7 +148,7 @@ impl KeyReplica {
 
     /// Returns `true` if the state contains units with a future timestamp, and a later bucket has begun since the state
     /// was built. The time of these units may have come, so the state must be rebuilt.
-    pub(crate) fn is_future_due(&self, now: Timestamp) -> bool {
+    pub(crate) fn may_future_units_be_due(&self, now: Timestamp) -> bool {
         self.future_units_since
             .is_some_and(|current_bucket| self.layout.bucket(now) > current_bucket)
     }
@@ -214,7 +215,7 @@ impl KeyReplica {
                 self.remove_units(bucket, recorded_units - units);
             }
         }
-        self.record_state(counter, state);
+        self.store_recorded_units(counter, state);
     }
 
     /// Removes units in a bucket: first from the charges of this node, then from the charges of other nodes. Two nodes

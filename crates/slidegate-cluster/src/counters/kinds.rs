@@ -1,5 +1,5 @@
-//! Counter kinds. A kind is an algorithm with its bucket length and its number of buckets. The state of a key does not
-//! contain these values: it contains only the index of a kind.
+//! Counter kinds. A kind is an algorithm with its bucket length and its number of buckets. Instead of these values, the
+//! state of each key contains the index of a kind.
 
 use std::collections::HashMap;
 

@@ -58,7 +58,7 @@ impl Counters {
 
     /// Evicts keys of a shard until there is memory for a new key. At most one of the evicted keys is a key that is
     /// being denied, and only if the shard has no other keys.
-    pub(super) fn evict_for_slot<C: HasStateTable>(
+    pub(super) fn evict_until_state_fits<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,
@@ -96,7 +96,7 @@ impl Counters {
         }
         // Pins the growing key. If it could be evicted, it would never be denied.
         let denied_until = set_denied_until::<C>(shard, key, PINNED);
-        self.evict_while_over_budget(
+        self.evict_while_over_memory_limit(
             shard,
             self.to_coarse_time(now.as_micros()),
             MAX_EVICTIONS_PER_CALL,
@@ -106,7 +106,7 @@ impl Counters {
 
     /// Evicts keys of a shard while the memory limit is exceeded: at most `max_evictions` keys, and no key that is
     /// being denied.
-    pub(super) fn evict_while_over_budget(
+    pub(super) fn evict_while_over_memory_limit(
         &self,
         shard: &mut Shard,
         now: CoarseTime,

@@ -104,13 +104,14 @@ impl StateTables {
     /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
     /// is no other key. Returns the time at which the evicted key would have expired; `None` if no key can be evicted.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_undenied(now).or_else(|| self.evict_selected(|table| table.first_undenied()))
+        self.evict_undenied(now)
+            .or_else(|| self.evict_soonest_expiring_candidate(|table| table.first_undenied()))
     }
 
     /// Evicts a key as [`evict`](Self::evict) does, but never a key that is being denied. Returns `None` if no such key
     /// exists.
     pub(super) fn evict_undenied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_selected(|table| table.eviction_candidate(now))
+        self.evict_soonest_expiring_candidate(|table| table.eviction_candidate(now))
     }
 
     /// Frees blocks of tables with many unused slots.
@@ -131,7 +132,7 @@ impl StateTables {
         self.sliding_window.bytes() + others
     }
 
-    fn evict_selected(
+    fn evict_soonest_expiring_candidate(
         &mut self,
         select: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
     ) -> Option<CoarseTime> {

@@ -7,7 +7,7 @@ use crate::replicated_counters::FlushSeq;
 
 /// Maximum number of received frames that are remembered while an earlier frame is missing. Further frames are
 /// forgotten, and must be sent again.
-const MAX_OUT_OF_ORDER: usize = 1024;
+const MAX_OUT_OF_ORDER_FRAMES: usize = 1024;
 
 /// Maximum number of acknowledgements that wait for earlier frames.
 const MAX_PENDING_ACKS: usize = 8;
@@ -50,7 +50,7 @@ impl IncomingStream {
         if is_complete {
             self.complete_seq = Some(position.seq);
         }
-        if position.seq > self.received.seq && self.out_of_order.len() < MAX_OUT_OF_ORDER {
+        if position.seq > self.received.seq && self.out_of_order.len() < MAX_OUT_OF_ORDER_FRAMES {
             self.out_of_order.insert(position.seq);
         }
         // The next frame in order is always accepted.
@@ -148,9 +148,9 @@ mod tests {
     fn out_of_order_frames_are_bounded() {
         let mut stream = IncomingStream::default();
         (2..5_000).for_each(|seq| stream.on_frame_received(position_at(1, seq), false));
-        assert!(stream.out_of_order.len() <= MAX_OUT_OF_ORDER);
+        assert!(stream.out_of_order.len() <= MAX_OUT_OF_ORDER_FRAMES);
         stream.on_frame_received(position_at(1, 1), false);
-        assert_eq!(stream.received, position_at(1, MAX_OUT_OF_ORDER as u64 + 1));
+        assert_eq!(stream.received, position_at(1, MAX_OUT_OF_ORDER_FRAMES as u64 + 1));
         stream.on_frame_received(position_at(1, u64::MAX), false);
         stream.on_frame_received(position_at(u64::MAX, u64::MAX), true);
         assert!(!stream.is_complete());

@@ -48,7 +48,7 @@ pub(super) struct OutgoingStream {
     in_flight: VecDeque<InFlightFrame>,
     /// The number of the last acknowledged frame of the epoch.
     acked_seq: u64,
-    /// The last flush of which the peer has acknowledged every frame.
+    /// The last flush whose updates have all arrived at the peer, according to the acknowledged frames.
     covered_flush: FlushSeq,
     /// The number of the frame that completes the initial state of the epoch. This frame may not be sent yet. `None` if
     /// the stream is closed.

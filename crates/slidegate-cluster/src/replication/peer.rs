@@ -56,7 +56,7 @@ pub(super) struct PeerState {
     /// Decaying maximum of the time until a frame is acknowledged, in microseconds.
     round_trip_us: u64,
     /// Number of times that the stuck timeout has doubled. Each check that finds a stuck stream doubles the timeout. A
-    /// frame from the member resets it.
+    /// frame from the member or a new link to the member resets the timeout.
     doublings: u32,
 }
 

@@ -21,7 +21,7 @@ pub trait TransportFixture {
 
     /// Returns the address at which other nodes reach a node, whether or not it is running. The incarnation in the
     /// result is the number of the node.
-    async fn peer(&mut self, node: u64) -> PeerAddress;
+    async fn peer_address(&mut self, node: u64) -> PeerAddress;
 
     /// Starts the transport of a node with the given incarnation.
     async fn join(&mut self, node: u64, incarnation: u64) -> Self::Transport;
@@ -40,7 +40,7 @@ impl ChannelFixture {
 impl TransportFixture for ChannelFixture {
     type Transport = ChannelTransport;
 
-    async fn peer(&mut self, node: u64) -> PeerAddress {
+    async fn peer_address(&mut self, node: u64) -> PeerAddress {
         PeerAddress {
             incarnation: Incarnation(node),
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
@@ -59,7 +59,7 @@ pub struct TcpFixture(HashMap<u64, SocketAddr>);
 impl TransportFixture for TcpFixture {
     type Transport = TcpTransport;
 
-    async fn peer(&mut self, node: u64) -> PeerAddress {
+    async fn peer_address(&mut self, node: u64) -> PeerAddress {
         let existing = self.0.get(&node).copied();
         let address = existing.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let address = if address.port() == 0 { unused_address(address).await } else { address };
@@ -68,7 +68,7 @@ impl TransportFixture for TcpFixture {
     }
 
     async fn join(&mut self, node: u64, incarnation: u64) -> TcpTransport {
-        let address = self.peer(node).await.address;
+        let address = self.peer_address(node).await.address;
         let listener = bind_when_free(address).await;
         let key = ClusterKey::for_loopback();
         let identity =
