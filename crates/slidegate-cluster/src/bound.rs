@@ -4,8 +4,8 @@
 //! has acknowledged. A single charge above N is admitted if the node has no unacknowledged units. So at most C = max(N,
 //! largest cost) units of each node are unknown to any other node. A node that admits a request sees at most max units
 //! including the request, and misses at most C units of each other node. So all nodes together admit at most max +
-//! (nodes - 1) * C units into the counts that the node decides by. `nodes` is the number of incarnations that charge
-//! within the window: a node that restarts counts twice.
+//! (nodes - 1) * C units into the window on which the node bases its decision. `nodes` is the number of incarnations
+//! that charge within the window: a node that restarts counts twice.
 //!
 //! The bound holds for any window of a `sliding_buckets` limit, since its buckets cover the whole window in each
 //! decision. An arbitrary time range of the window's length can overlap two windows of a `fixed_window` limit, or two
@@ -14,8 +14,9 @@
 
 use slidegate::{Algorithm, Limit};
 
-/// Returns the maximum number of units, in any window of the limit's length, that a cluster admits beyond the maximum
-/// of a single node. A charge belongs to a window by the timestamp that the charging node has assigned to it.
+/// Returns the maximum number of units, in any window of the limit's length, that a cluster admits in addition to the
+/// maximum that a single node admits. A charge belongs to a window by the timestamp that the charging node has assigned
+/// to it.
 ///
 /// - `nodes`: number of node incarnations that charge within the window, at least 1. A restarted node counts twice.
 /// - `max_unsynced`: units that a node may charge before every member has acknowledged them. If the rule does not set
@@ -63,7 +64,8 @@ fn algorithm_bound(limit: &Limit) -> u64 {
     }
 }
 
-/// Returns the number of counts that one window can overlap. Each count is limited separately.
+/// Returns the number of counts that an arbitrary time range of one window's length can overlap. A count is the number
+/// of units that a decision compares with the maximum, so the cluster can exceed the maximum once for each count.
 fn overlapping_counts(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,

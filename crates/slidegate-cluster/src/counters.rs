@@ -6,7 +6,8 @@
 //! in ascending order, so a decision is one atomic step and cannot deadlock with other requests. Idle keys are evicted
 //! when new keys arrive, as in the memory store.
 
-/// Evaluates `$body` with `$counter` bound to the counter inside an `AnyAdditive`, for each of its algorithms.
+/// Evaluates `$body` with `$counter` bound to the counter in `$any`, an `AnyAdditive` with one variant per algorithm.
+/// The macro expands `$body` once for each variant, since the counters have different types.
 macro_rules! with_counter {
     ($any:expr, $counter:ident => $body:expr) => {
         match $any {
@@ -58,7 +59,7 @@ const DECISIONS_PER_SWEEP: u8 = 64;
 pub struct Counters {
     incarnation: Incarnation,
     secret: FingerprintSecret,
-    /// The zero point of coarse time (units of 65.536 ms), in microseconds since the Unix epoch.
+    /// The moment at which coarse time (in units of 65.536 ms) is 0, in microseconds since the Unix epoch.
     start_us: u64,
     max_clock_skew_us: u64,
     sync_interval: Duration,
@@ -68,7 +69,8 @@ pub struct Counters {
     max_memory: usize,
     /// Memory of the states of all shards, in bytes.
     state_bytes: AtomicUsize,
-    /// Memory of the replicas of all shards in bytes, as counted most recently.
+    /// Memory of the replicas of all shards, in bytes. Each merge of updates and each call of [`Counters::prune`]
+    /// recount the shards that they change.
     replica_bytes: AtomicUsize,
     evicted: AtomicU64,
     /// The first shard that the next call of [`Counters::prune`] visits.
@@ -106,7 +108,8 @@ impl BuildHasher for FingerprintSecret {
 struct HitLocation {
     shard: usize,
     fingerprint: u64,
-    /// Phase of the key: microseconds that are added to the time of the node to get the time of the counter.
+    /// Phase of the key, in microseconds: an offset that is added to the time of the node. Fixed windows that are
+    /// aligned by key use it to start at a different moment for each key; for all other limits, it is 0.
     phase_us: u64,
     counter: AnyAdditive,
 }
@@ -182,7 +185,7 @@ impl Counters {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Returns the histogram of measured overshoot: units counted above max.
+    /// Returns the histogram of measured overshoot: the units of a key that are counted above the max of its limit.
     pub fn overshoot(&self) -> &OvershootHistogram {
         &self.overshoot
     }
@@ -207,7 +210,7 @@ impl Counters {
     }
 
     /// Locks the shards of the given hits, in ascending order.
-    fn lock(&self, locations: &[HitLocation]) -> LockedShards<'_> {
+    fn lock_shards(&self, locations: &[HitLocation]) -> LockedShards<'_> {
         let mut shards: SmallVec<[usize; 4]> =
             locations.iter().map(|location| location.shard).collect();
         shards.sort_unstable();
@@ -227,18 +230,18 @@ impl Counters {
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
-    /// Inserts an empty state for a new key, and first evicts old keys if the key limit or the memory limit is reached.
-    /// Returns the index of the new slot.
+    /// Inserts a state without units for a new key. If the key limit or the memory limit is reached, evicts old keys
+    /// first. Returns the index of the table slot that contains the new state.
     #[cold]
-    fn insert<C: HasStateTable>(
+    fn insert_state<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,
         kind: KindId,
         now: Timestamp,
     ) -> usize {
-        self.evict_if_full(shard, now);
-        self.evict_for_slot::<C>(shard, key, now);
+        self.count_key_and_evict_if_full(shard, now);
+        self.evict_until_state_fits::<C>(shard, key, now);
         // Other nodes may have sent updates of this key before.
         let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::on_state_created);
         let at = self.change_states(&mut shard.states, |states| C::table(states).insert(key));
@@ -251,17 +254,19 @@ impl Counters {
         at
     }
 
-    /// Adds one to the number of keys, and evicts an old key of the shard if the number exceeds the maximum.
-    fn evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
+    /// Adds one to the number of keys, after removing expired keys. Evicts an old key of the shard if the number then
+    /// exceeds the maximum.
+    fn count_key_and_evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.to_coarse_time(now.as_micros());
-        self.sweep(shard, now);
+        self.sweep_shard(shard, now);
         if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
             self.evict_one(&mut shard.states, now, |states| states.evict(now));
         }
     }
 
-    /// Removes expired counters and expired keys from the next shards, and evicts further keys while the memory limit
-    /// is exceeded. Repeated calls visit all shards in turn.
+    /// Removes expired counters and expired keys from some of the shards, and evicts further keys while the memory
+    /// limit is exceeded. Each call continues with the shards after the previous call, so that repeated calls visit all
+    /// shards.
     pub fn prune(&self, now: Timestamp) {
         let first = self.next_pruned_shard.fetch_add(PRUNED_SHARDS_PER_CALL, Ordering::Relaxed);
         let (retention_start, coarse) =
@@ -270,9 +275,9 @@ impl Counters {
             let shard = &mut *self.shards[index % self.shards.len()].0.lock();
             shard.replicas.remove_expired(retention_start);
             self.count_replica_growth(shard);
-            self.sweep(shard, coarse);
+            self.sweep_shard(shard, coarse);
             let max_evictions = shard.states.slots() / 8;
-            self.evict_while_over_budget(shard, coarse, max_evictions);
+            self.evict_while_over_memory_limit(shard, coarse, max_evictions);
         }
     }
 
@@ -281,18 +286,19 @@ impl Counters {
     fn sweep_periodically(&self, shard: &mut Shard, now: Timestamp) {
         shard.unswept = (shard.unswept + 1) % DECISIONS_PER_SWEEP;
         if shard.unswept == 0 {
-            self.sweep(shard, self.to_coarse_time(now.as_micros()));
+            self.sweep_shard(shard, self.to_coarse_time(now.as_micros()));
         }
     }
 
-    fn sweep(&self, shard: &mut Shard, now: CoarseTime) {
+    fn sweep_shard(&self, shard: &mut Shard, now: CoarseTime) {
         let swept = self.change_states(&mut shard.states, |states| states.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
     }
 }
 
 impl HitLocation {
-    /// Returns the time of the counter: the time of the node plus the phase of the key.
+    /// Returns the time by which the counter of this key computes its windows: the time of the node plus the phase of
+    /// the key.
     #[inline(always)]
     fn counter_time(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)

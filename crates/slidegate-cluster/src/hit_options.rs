@@ -22,8 +22,8 @@ impl HitOptions {
         }
     }
 
-    /// Returns `true` if a node may have `units` units that not every member has acknowledged, in a cluster of `nodes`
-    /// nodes.
+    /// Returns `true` if each node of a cluster of `nodes` nodes may have `units` unacknowledged units: units that it
+    /// has charged to the key, but that not every member has acknowledged.
     #[inline]
     pub(crate) fn allows_unsynced(&self, units: u64, nodes: u32) -> bool {
         match self.max_unsynced {
@@ -33,8 +33,8 @@ impl HitOptions {
         }
     }
 
-    /// Returns the maximum number of units of a node that not every member has acknowledged, in a cluster of `nodes`
-    /// nodes.
+    /// Returns the maximum number of unacknowledged units for each node of a cluster of `nodes` nodes: units that it
+    /// has charged to the key, but that not every member has acknowledged.
     pub(crate) fn max_unsynced(&self, nodes: u32) -> u64 {
         let share = self.capacity / (2 * u64::from(nodes.max(1)));
         self.max_unsynced.unwrap_or(share.max(1))

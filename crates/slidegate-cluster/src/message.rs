@@ -34,8 +34,8 @@ const KIND_UPDATES: u8 = 0;
 const KIND_ACK: u8 = 1;
 const KIND_LEAVING: u8 = 2;
 const KIND_MASK: u8 = 0b11;
-const FLAG_COMPLETE: u8 = 0b100;
-const FLAG_ROSTER: u8 = 0b1000;
+const FLAG_INITIAL_STATE_COMPLETE: u8 = 0b100;
+const FLAG_HAS_ROSTER: u8 = 0b1000;
 
 /// Position of a frame in the stream from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,7 +74,7 @@ pub struct UpdateFrame {
 /// An acknowledgement that all frames of a stream up to a position have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// The last received position before which no frame of the epoch is missing.
+    /// The position of the last frame that has arrived together with all earlier frames of its epoch.
     pub received: Position,
     /// The position that the acknowledging node had reached in its own stream in the opposite direction.
     pub sent: Position,
@@ -129,13 +129,15 @@ pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
         return Err(MessageError::TooLong(frame.len()));
     }
     let mut reader = Reader::new(frame);
-    match reader.byte()? {
+    match reader.read_byte()? {
         VERSION => {}
         version => return Err(MessageError::UnsupportedVersion(version)),
     }
-    let kind = reader.byte()?;
+    let kind = reader.read_byte()?;
     let message = match kind & KIND_MASK {
-        KIND_UPDATES if kind & !(KIND_MASK | FLAG_COMPLETE | FLAG_ROSTER) == 0 => {
+        KIND_UPDATES
+            if kind & !(KIND_MASK | FLAG_INITIAL_STATE_COMPLETE | FLAG_HAS_ROSTER) == 0 =>
+        {
             decode_updates(kind, &mut reader)?
         }
         KIND_ACK if kind == KIND_ACK => decode_ack(&mut reader)?,
@@ -150,14 +152,14 @@ pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
 
 fn decode_updates(kind: u8, reader: &mut Reader<'_>) -> Result<Message, MessageError> {
     let position = decode_position(reader)?;
-    let roster = match kind & FLAG_ROSTER {
+    let roster = match kind & FLAG_HAS_ROSTER {
         0 => None,
         _ => Some(Roster::decode(reader)?),
     };
     let updates = updates::decode(reader)?;
     Ok(Message::Updates(UpdateFrame {
         position,
-        is_complete: kind & FLAG_COMPLETE != 0,
+        is_complete: kind & FLAG_INITIAL_STATE_COMPLETE != 0,
         roster,
         updates,
     }))
@@ -168,7 +170,7 @@ fn decode_ack(reader: &mut Reader<'_>) -> Result<Message, MessageError> {
 }
 
 fn decode_position(reader: &mut Reader<'_>) -> Result<Position, MessageError> {
-    let position = Position { epoch: reader.varint()?, seq: reader.varint()? };
+    let position = Position { epoch: reader.read_varint()?, seq: reader.read_varint()? };
     match position {
         Position { epoch: 0, .. } | Position { seq: 0, .. } => Err(MessageError::InvalidPosition),
         position => Ok(position),
@@ -213,8 +215,8 @@ impl FrameBody {
     pub fn from_roster(roster: &Roster, is_complete: bool) -> Self {
         let mut bytes = Vec::new();
         roster.encode(&mut bytes);
-        bytes.extend_from_slice(&UpdateEncoder::default().take());
-        let flags = FLAG_ROSTER | if is_complete { FLAG_COMPLETE } else { 0 };
+        bytes.extend_from_slice(&UpdateEncoder::default().take_bytes());
+        let flags = FLAG_HAS_ROSTER | if is_complete { FLAG_INITIAL_STATE_COMPLETE } else { 0 };
         Self { flags, bytes: bytes.into() }
     }
 
@@ -250,7 +252,7 @@ impl FrameBodyBuilder {
     }
 
     fn close_body(&mut self) {
-        self.finished.push(FrameBody { flags: 0, bytes: self.encoder.take().into() });
+        self.finished.push(FrameBody { flags: 0, bytes: self.encoder.take_bytes().into() });
     }
 
     /// Returns all frame bodies. The list is empty if no update was added.

@@ -163,7 +163,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
         };
         // The first status must be available before the task has run.
         driver.update_status();
-        tokio::spawn(driver.run(leave_requests));
+        tokio::spawn(driver.run_event_loop(leave_requests));
         let store = Self::new(clock, counters, replication, settings.sync_wait);
         Ok(store.with_node(NodeHandle { leave, status }))
     }

@@ -17,8 +17,8 @@ pub struct Progress {
     pub members: Vec<MemberProgress>,
     /// The number of members that have not left, including this node and silent members.
     pub nodes: u32,
-    /// The time since which this node and the members it can reach have been a majority: more than half of all members,
-    /// or the half with the smallest name if they are evenly split. `None` without a majority.
+    /// The moment at which this node and the members that it can reach became a majority: more than half of all
+    /// members, or the half with the smallest name if they are evenly split. `None` if they are not a majority.
     pub majority_since: Option<Timestamp>,
     /// Whether this node is still waiting for the member list and the counters of the cluster.
     pub is_joining: bool,
@@ -31,9 +31,9 @@ pub struct Progress {
 pub struct MemberProgress {
     /// The incarnation of the member.
     pub incarnation: Incarnation,
-    /// The last flush of this node up to which the member has acknowledged all flushes.
+    /// The last flush of this node that the member has acknowledged together with all earlier flushes.
     pub acknowledged_flush: FlushSeq,
-    /// The time since which the member has been silent; `None` if it is alive.
+    /// The moment at which the member became silent; `None` if it is alive.
     pub silent_since: Option<Timestamp>,
 }
 
@@ -69,13 +69,18 @@ impl Progress {
                 (None, _) => true,
                 (Some(_), OnPartition::Available) => false,
                 (Some(since), OnPartition::Bounded) => {
-                    !self.is_silent_for_window(since, now, lifetime_us)
+                    !self.is_silent_beyond_charge_lifetime(since, now, lifetime_us)
                 }
             });
         required.map(|member| member.acknowledged_flush).min().unwrap_or(FlushSeq::MAX)
     }
 
-    fn is_silent_for_window(&self, since: Timestamp, now: Timestamp, lifetime_us: u64) -> bool {
+    fn is_silent_beyond_charge_lifetime(
+        &self,
+        since: Timestamp,
+        now: Timestamp,
+        lifetime_us: u64,
+    ) -> bool {
         self.majority_since.is_some_and(|majority_since| {
             let silent_us = now.as_micros().saturating_sub(since.max(majority_since).as_micros());
             silent_us > lifetime_us.saturating_add(self.max_clock_skew_us)
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_member_is_required_for_one_window() {
+    fn silent_member_must_acknowledge_for_one_window() {
         let progress = progress_of_two_members(Some(secs_after_start(0)));
         let acknowledged_flush =
             |now| progress.acknowledged_flush(now, CHARGE_LIFETIME_US, OnPartition::Bounded);
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn new_majority_waits_for_one_window() {
+    fn new_majority_requires_silent_member_for_one_window() {
         let progress = progress_of_two_members(Some(secs_after_start(100)));
         let acknowledged_flush =
             |now| progress.acknowledged_flush(now, CHARGE_LIFETIME_US, OnPartition::Bounded);

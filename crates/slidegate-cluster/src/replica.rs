@@ -25,7 +25,8 @@ struct LocalBucket {
     units: PnCounter,
     /// The value of the counter in the last update that was sent.
     sent: PnCounter,
-    /// Units that had been charged when the snapshot that now awaits acknowledgement was taken.
+    /// Units charged by this node at the time of the snapshot that awaits acknowledgement. A snapshot is the counter
+    /// values of one flush.
     in_flight: u64,
     /// Units charged by this node that every member has acknowledged.
     acknowledged: u64,
@@ -37,10 +38,11 @@ struct RemoteBucket {
     bucket: u64,
     incarnation: Incarnation,
     units: PnCounter,
-    /// The number of removed units that this node has last sent to the other nodes or received from them.
+    /// The number of removed units that the other nodes know: the number that this node last sent to them or received
+    /// from one of them.
     known_removed: u64,
-    /// Whether a node other than the node that charged the units may have removed some of them. That node may stop
-    /// before its update has reached all members, so this counter is sent again when a node leaves.
+    /// Whether some of the units may have been removed by a node other than the node that charged them. The removing
+    /// node may stop before its update has reached all members, so this counter is sent again when a node leaves.
     has_foreign_removals: bool,
 }
 
@@ -50,7 +52,8 @@ pub(crate) struct KeyReplica {
     layout: BucketLayout,
     local: SmallVec<[LocalBucket; 2]>,
     remote: Vec<RemoteBucket>,
-    /// Units of the state by bucket, as they were when the state was last recorded.
+    /// Pairs of a bucket and its units in the key's state, at the last time that the state was compared with this
+    /// replica.
     recorded_units: SmallVec<[(u64, u64); 2]>,
     /// The bucket in which units with a future timestamp are counted; `None` if there are no such units.
     future_units_since: Option<u64>,
@@ -78,7 +81,8 @@ impl KeyReplica {
         }
     }
 
-    /// Adds the charges that were made to `state` since it was last recorded to the counters of this node.
+    /// Finds the units that were charged to `state` since the previous comparison with this replica, and adds them to
+    /// the counters of this node.
     pub(crate) fn record_charges<C: Additive>(&mut self, counter: C, state: &C::State) {
         for bucket in counted_buckets(counter, state) {
             let (units, recorded_units) =
@@ -88,7 +92,7 @@ impl KeyReplica {
                 local.units.charged = local.units.charged.saturating_add(units - recorded_units);
             }
         }
-        self.record_state(counter, state);
+        self.store_recorded_units(counter, state);
     }
 
     fn recorded_units(&self, bucket: u64) -> u64 {
@@ -98,8 +102,9 @@ impl KeyReplica {
             .map_or(0, |(_, units)| *units)
     }
 
-    /// Stores the current units of `state` as recorded.
-    fn record_state<C: Additive>(&mut self, counter: C, state: &C::State) {
+    /// Stores the current units of `state`, so that the next comparison finds the units that were charged or removed in
+    /// between.
+    fn store_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
         self.recorded_units =
             counted_buckets(counter, state).map(units).filter(|(_, units)| *units > 0).collect();
@@ -121,12 +126,12 @@ impl KeyReplica {
         self.future_units_since =
             sums.iter().any(|(bucket, _)| *bucket > current_bucket).then_some(current_bucket);
         self.has_unapplied_updates = false;
-        self.record_state(counter, &state);
+        self.store_recorded_units(counter, &state);
         state
     }
 
-    /// Resets the recorded units for a new, empty state. Returns the time at which the last counter expires, in
-    /// microseconds since the Unix epoch; 0 without counters.
+    /// Prepares the replica for a new state that contains no units yet: resets the recorded units. Returns the time at
+    /// which the last counter expires, in microseconds since the Unix epoch; 0 without counters.
     pub(crate) fn on_state_created(&mut self) -> u64 {
         self.recorded_units.clear();
         self.future_units_since = None;
@@ -141,9 +146,9 @@ impl KeyReplica {
         self.has_unapplied_updates
     }
 
-    /// Returns `true` if the state counts units with a future timestamp and a later bucket has begun, so that these
-    /// units may have become due.
-    pub(crate) fn is_future_due(&self, now: Timestamp) -> bool {
+    /// Returns `true` if the state contains units with a future timestamp, and a later bucket has begun since the state
+    /// was built. The time of these units may have come, so the state must be rebuilt.
+    pub(crate) fn may_future_units_be_due(&self, now: Timestamp) -> bool {
         self.future_units_since
             .is_some_and(|current_bucket| self.layout.bucket(now) > current_bucket)
     }
@@ -201,8 +206,8 @@ impl KeyReplica {
         [local, recorded_units, remote].map(allocated_bytes).iter().sum()
     }
 
-    /// Finds the units that were removed from `state` since it was last recorded, and removes them from the counters.
-    /// All earlier charges to the state must be recorded before this call.
+    /// Finds the units that were removed from `state` since the previous comparison with this replica, and removes them
+    /// from the counters. All earlier charges to the state must be recorded before this call.
     pub(crate) fn record_removals<C: Additive>(&mut self, counter: C, state: &C::State) {
         for (bucket, recorded_units) in self.recorded_units.clone() {
             let units = counter.units(state, bucket);
@@ -210,7 +215,7 @@ impl KeyReplica {
                 self.remove_units(bucket, recorded_units - units);
             }
         }
-        self.record_state(counter, state);
+        self.store_recorded_units(counter, state);
     }
 
     /// Removes units in a bucket: first from the charges of this node, then from the charges of other nodes. Two nodes
@@ -254,8 +259,8 @@ impl KeyReplica {
         self.unsynced_by_bucket(now).map(|(_, units)| units).fold(0, u64::saturating_add)
     }
 
-    /// Returns each bucket that has not expired and its units that not every member has acknowledged, oldest bucket
-    /// first.
+    /// Returns pairs of an unexpired bucket and its number of unacknowledged units (charged by this node, but not
+    /// acknowledged by every member), oldest bucket first.
     fn unsynced_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
         let is_unexpired = move |local: &&LocalBucket| {
             self.layout.bucket_expires_us(local.bucket) > now.as_micros()
@@ -266,8 +271,8 @@ impl KeyReplica {
             .map(|local| (local.bucket, local.units.charged - local.acknowledged))
     }
 
-    /// Returns the number of microseconds until so many unacknowledged units have expired that at most `max_units`
-    /// remain. Assumes that no acknowledgement arrives before.
+    /// Returns the number of microseconds until at most `max_units` unacknowledged units remain because the others have
+    /// expired. Assumes that no acknowledgement arrives before.
     pub(crate) fn unsynced_expiry_us(&self, max_units: u64, now: Timestamp) -> u64 {
         let mut left = self.unsynced_units(now);
         for (bucket, units) in self.unsynced_by_bucket(now) {
@@ -382,8 +387,8 @@ impl KeyReplica {
         has_grown
     }
 
-    /// Merges `removed`, the number of removed units of this node's charges in a bucket, as known to another node.
-    /// Returns `true` if the number known to this node has grown.
+    /// Merges `removed`: the number of units that, according to another node, were removed from this node's charges in
+    /// a bucket. Returns `true` if the number known to this node has grown.
     pub(crate) fn merge_removed(&mut self, bucket: u64, removed: u64) -> bool {
         let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) else {
             return false;

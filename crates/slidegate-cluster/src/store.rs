@@ -1,5 +1,5 @@
-//! The cluster store. It decides requests immediately, and makes a request wait only if the other nodes have not
-//! acknowledged too many units of this node.
+//! The cluster store. It decides requests immediately. A request waits only if this node has charged too many units
+//! that the other nodes have not acknowledged yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

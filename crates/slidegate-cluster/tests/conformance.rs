@@ -66,7 +66,7 @@ fn single_node_conforms_to_model() {
     assert!(decisions > 300_000 && allowed * 10 > decisions && allowed * 10 < decisions * 9);
 }
 
-/// Nodes of which each receives the charges of every other node immediately.
+/// Nodes that send the charges of each request to all other nodes before the next request.
 struct SynchronizedNodes {
     nodes: Vec<Counters>,
     flush: FlushSeq,

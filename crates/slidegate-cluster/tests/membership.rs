@@ -341,7 +341,7 @@ async fn wildcard_listener_advertises_address_towards_seeds() {
 }
 
 #[tokio::test]
-async fn own_address_is_not_another_seed() {
+async fn own_address_does_not_count_as_other_seed() {
     let local: SocketAddr = "127.0.0.1:7000".parse().unwrap();
     let to_strings =
         |seeds: &[&str]| seeds.iter().map(|seed| (*seed).to_owned()).collect::<Vec<_>>();

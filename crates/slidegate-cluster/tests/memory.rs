@@ -22,7 +22,7 @@ fn new_counters(max_memory: usize, now: Timestamp) -> Counters {
     Counters::new(settings, now)
 }
 
-/// Returns the time of all requests.
+/// Returns the timestamp of all requests in these tests.
 fn test_time() -> Timestamp {
     Timestamp::from_secs(1_750_000_020)
 }

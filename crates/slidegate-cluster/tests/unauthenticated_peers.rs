@@ -31,8 +31,9 @@ fn fast_timing() -> Timing {
     }
 }
 
-/// Returns short timeouts with a handshake timeout that no test reaches.
-fn slow_handshake_timing() -> Timing {
+/// Returns timeouts that are short enough for tests, except for the handshake timeout, which is so long that no test
+/// reaches it.
+fn timing_with_long_handshake_timeout() -> Timing {
     Timing { handshake_timeout: 2 * TEST_TIMEOUT, ..fast_timing() }
 }
 
@@ -171,7 +172,7 @@ async fn silent_client_is_disconnected() {
 
 #[tokio::test]
 async fn wrong_version_byte_is_rejected_immediately() {
-    let node = TransportNode::start(1, slow_handshake_timing()).await;
+    let node = TransportNode::start(1, timing_with_long_handshake_timeout()).await;
     for first_bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01", b"\n", &[VERSION + 1]] {
         let mut client = TcpStream::connect(node.peer.address).await.unwrap();
         client.write_all(first_bytes).await.unwrap();
@@ -182,7 +183,7 @@ async fn wrong_version_byte_is_rejected_immediately() {
 
 #[tokio::test]
 async fn truncated_hello_is_counted() {
-    let node = TransportNode::start(1, slow_handshake_timing()).await;
+    let node = TransportNode::start(1, timing_with_long_handshake_timeout()).await;
     let mut client = TcpStream::connect(node.peer.address).await.unwrap();
     client.write_all(&[VERSION, 1, 2, 3]).await.unwrap();
     client.shutdown().await.unwrap();
@@ -193,8 +194,8 @@ async fn truncated_hello_is_counted() {
 #[tokio::test]
 async fn pending_unauthenticated_clients_do_not_block_nodes() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, slow_handshake_timing()).await,
-        TransportNode::start(2, slow_handshake_timing()).await,
+        TransportNode::start(1, timing_with_long_handshake_timeout()).await,
+        TransportNode::start(2, timing_with_long_handshake_timeout()).await,
     );
     let mut clients = Vec::new();
     for _ in 0..3 * MAX_PENDING_HANDSHAKES {

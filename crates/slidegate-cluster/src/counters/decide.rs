@@ -36,7 +36,8 @@ pub enum CapPolicy {
     Deny,
 }
 
-/// The time, the cluster state and the cap policy of one decision.
+/// The inputs of one decision that are common to all of its hits: the current time, whether the cluster has other
+/// members, and the [`CapPolicy`].
 #[derive(Clone, Copy)]
 struct DecisionContext {
     now: Timestamp,
@@ -72,7 +73,7 @@ impl Counters {
             self.sweep_periodically(shard, now);
             let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
             return with_counter!(location.counter, counter => {
-                self.decide_single(shard, counter, hit, location, context)
+                self.decide_single_hit(shard, counter, hit, location, context)
             });
         }
         self.take_multiple_hits(hits, now, cap_policy)
@@ -85,17 +86,17 @@ impl Counters {
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
         let locations = self.locate_hits(hits)?;
-        let mut locked = self.lock(&locations);
+        let mut locked = self.lock_shards(&locations);
         for (_, shard) in &mut locked {
             self.sweep_periodically(shard, now);
         }
         let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
-        self.decide(&mut locked, hits, &locations, context)
+        self.decide_request(&mut locked, hits, &locations, context)
     }
 
     /// Decides a request with one hit, which is the most frequent case, with a single table lookup.
     #[inline(always)]
-    fn decide_single<C: HasStateTable>(
+    fn decide_single_hit<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -105,14 +106,15 @@ impl Counters {
     ) -> Result<Attempt, StoreError> {
         let pending_hit =
             PendingHit { hit, required: hit.required, now: location.counter_time(context.now) };
-        let slot = self.find_state(shard, counter, hit, location, context.now)?;
-        let (mut outcome, is_over_cap) =
-            self.evaluate(shard, counter, slot, location, pending_hit, context);
-        if is_over_cap {
+        let slot = self.find_or_restore_state(shard, counter, hit, location, context.now)?;
+        let (mut outcome, exceeds_max_unsynced) =
+            self.evaluate_hit(shard, counter, slot, location, pending_hit, context);
+        if exceeds_max_unsynced {
             if context.cap_policy == CapPolicy::Wait {
                 return Ok(Attempt::Unsynced);
             }
-            outcome = self.outcome_at_cap(shard, location, pending_hit, &outcome, context);
+            outcome =
+                self.outcome_of_unsynced_denial(shard, location, pending_hit, &outcome, context);
         }
         let allowed = outcome.fits() || hit.veto == Veto::Never;
         let receipt = match is_charged(hit, allowed, &outcome) {
@@ -128,14 +130,14 @@ impl Counters {
     }
 
     /// Decides one request. The caller has locked the shards of all hits.
-    fn decide(
+    fn decide_request(
         &self,
         locked: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
         context: DecisionContext,
     ) -> Result<Attempt, StoreError> {
-        let (mut outcomes, over_cap) = self.evaluate_all(locked, hits, locations, context)?;
+        let (mut outcomes, over_cap) = self.evaluate_hits(locked, hits, locations, context)?;
         if !over_cap.is_empty() && admits(hits, &outcomes) {
             if context.cap_policy == CapPolicy::Wait {
                 return Ok(Attempt::Unsynced);
@@ -150,7 +152,7 @@ impl Counters {
             if is_charged(hit, allowed, outcome) {
                 let shard = locked_shard_mut(locked, location);
                 receipt.charges.push(with_counter!(location.counter, counter => {
-                    let slot = self.find_state(shard, counter, hit, *location, context.now)?;
+                    let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
                     self.charge(shard, counter, slot, *location, (hit, outcome), context)?
                 }));
             }
@@ -161,7 +163,7 @@ impl Counters {
     /// Returns the outcome of each hit, evaluated as if all hits before it were charged. Also returns the denied
     /// outcomes of the hits that would exceed the maximum of unacknowledged units, each with the index of its hit.
     #[expect(clippy::type_complexity, reason = "both are lists by index")]
-    fn evaluate_all(
+    fn evaluate_hits(
         &self,
         locked: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
@@ -176,14 +178,20 @@ impl Counters {
             let required = hit.required.saturating_add(pending_units);
             let pending_hit = PendingHit { hit, required, now: location.counter_time(context.now) };
             let shard = locked_shard_mut(locked, location);
-            let (outcome, is_over_cap) = with_counter!(location.counter, counter => {
-                let slot = self.find_state(shard, counter, hit, *location, context.now)?;
-                self.evaluate(shard, counter, slot, *location, pending_hit, context)
+            let (outcome, exceeds_max_unsynced) = with_counter!(location.counter, counter => {
+                let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
+                self.evaluate_hit(shard, counter, slot, *location, pending_hit, context)
             });
-            if is_over_cap {
+            if exceeds_max_unsynced {
                 over_cap.push((
                     index,
-                    self.outcome_at_cap(shard, *location, pending_hit, &outcome, context),
+                    self.outcome_of_unsynced_denial(
+                        shard,
+                        *location,
+                        pending_hit,
+                        &outcome,
+                        context,
+                    ),
                 ));
             }
             outcomes.push(outcome);
@@ -198,13 +206,13 @@ impl Counters {
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         let locations = self.locate_hits(hits)?;
         let context = DecisionContext { now, is_alone: true, cap_policy: CapPolicy::Deny };
-        Ok(self.evaluate_all(&mut self.lock(&locations), hits, &locations, context)?.0)
+        Ok(self.evaluate_hits(&mut self.lock_shards(&locations), hits, &locations, context)?.0)
     }
 
     /// Returns the table slot of a key's state. Creates the state if the key has only a replica, because other nodes
     /// have sent updates of the key. Returns `None` if the key has neither a state nor a replica.
     #[inline(always)]
-    pub(super) fn find_state<C: HasStateTable>(
+    pub(super) fn find_or_restore_state<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         _: C,
@@ -218,7 +226,7 @@ impl Counters {
             && shard.replicas.get(location.fingerprint).is_some()
         {
             let kind = self.kinds.get_or_register(hit, location.counter)?;
-            return Ok(Some(self.insert::<C>(shard, location.fingerprint, kind, now)));
+            return Ok(Some(self.insert_state::<C>(shard, location.fingerprint, kind, now)));
         }
         Ok(slot)
     }
@@ -226,7 +234,7 @@ impl Counters {
     /// Evaluates one hit. Returns its outcome, and `true` if charging it would exceed the maximum of unacknowledged
     /// units.
     #[inline(always)]
-    fn evaluate<C: HasStateTable>(
+    fn evaluate_hit<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -246,7 +254,7 @@ impl Counters {
         }
         let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
         let outcome = counter.peek(&key_state.state, pending_hit.now, pending_hit.required);
-        let is_over_cap = key_state.unsynced > 0
+        let exceeds_max_unsynced = key_state.unsynced > 0
             && outcome.fits()
             && !context.is_alone
             && pending_hit.hit.veto != Veto::Never
@@ -254,8 +262,8 @@ impl Counters {
                 pending_hit.required.max(1).saturating_add(key_state.unsynced.into()),
                 self.progress.nodes(),
             )
-            && self.is_over_cap(shard, counter, slot, location, pending_hit, context);
-        (outcome, is_over_cap)
+            && self.exceeds_max_unsynced(shard, counter, slot, location, pending_hit, context);
+        (outcome, exceeds_max_unsynced)
     }
 
     /// Rebuilds the state of a key from its replica, if the replica contains updates that the state lacks or units with
@@ -274,7 +282,7 @@ impl Counters {
             key_state.is_stale = false;
             return;
         };
-        if !replica.has_unapplied_updates() && !replica.is_future_due(pending_hit.now) {
+        if !replica.has_unapplied_updates() && !replica.may_future_units_be_due(pending_hit.now) {
             return;
         }
         replica.record_charges(counter, &key_state.state);
@@ -300,7 +308,7 @@ impl Counters {
     /// Returns `true` if a charge would exceed the maximum of unacknowledged units. Computes the exact number of these
     /// units from the replica of the key and the latest acknowledgements.
     #[cold]
-    fn is_over_cap<C: HasStateTable>(
+    fn exceeds_max_unsynced<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -346,20 +354,20 @@ impl Counters {
         let now = location.counter_time(context.now);
         let slot = match slot {
             Some(slot) => {
-                self.record_before_rollover(shard, counter, slot, location, now);
+                self.record_charges_before_rollover(shard, counter, slot, location, now);
                 slot
             }
             None => {
                 let kind = self.kinds.get_or_register(hit, location.counter)?;
-                self.insert::<C>(shard, location.fingerprint, kind, context.now)
+                self.insert_state::<C>(shard, location.fingerprint, kind, context.now)
             }
         };
         if !context.is_alone {
-            mark_charged::<C>(shard, slot, location, hit.cost);
+            mark_changed_before_charge::<C>(shard, slot, location, hit.cost);
         }
         let (charged, growth_bytes) = C::table(&mut shard.states).update(slot, |slot| {
             let charged = counter.charge(&mut slot.state.state, now, hit.cost);
-            self.update_expiry(slot, &charged.outcome, context.now);
+            self.update_key_expiry(slot, &charged.outcome, context.now);
             charged
         });
         if growth_bytes != 0 {
@@ -371,9 +379,9 @@ impl Counters {
     }
 
     /// Copies the charges of a state to its replica if the current bucket of the state has ended. The next charge to
-    /// the state may remove an old bucket, which may still count on a node whose clock is behind.
+    /// the state may remove an old bucket. A node whose clock is behind may still need the units in that bucket.
     #[inline(always)]
-    fn record_before_rollover<C: HasStateTable>(
+    fn record_charges_before_rollover<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -395,7 +403,7 @@ impl Counters {
 
     /// Updates the time at which a key expires, and the time until which it is denied.
     #[inline]
-    fn update_expiry<S>(&self, slot: &mut Slot<KeyState<S>>, after: &Outcome, now: Timestamp) {
+    fn update_key_expiry<S>(&self, slot: &mut Slot<KeyState<S>>, after: &Outcome, now: Timestamp) {
         let coarse =
             |us: u64| self.to_coarse_time(now.as_micros().saturating_add(us)).saturating_add(1);
         let expires = coarse(after.reset_after_us().saturating_add(self.max_clock_skew_us));
@@ -408,7 +416,7 @@ impl Counters {
 
     /// Returns the outcome of a hit that is denied because too many units are unacknowledged.
     #[cold]
-    fn outcome_at_cap(
+    fn outcome_of_unsynced_denial(
         &self,
         shard: &mut Shard,
         location: HitLocation,
@@ -434,9 +442,10 @@ impl Counters {
     }
 }
 
-/// Marks a key as changed before it is charged, and adds the cost to its unacknowledged units.
+/// Marks a key that is about to be charged as changed, and adds the cost of the charge to the unacknowledged units of
+/// the key.
 #[inline(always)]
-fn mark_charged<C: HasStateTable>(
+fn mark_changed_before_charge<C: HasStateTable>(
     shard: &mut Shard,
     slot: usize,
     location: HitLocation,

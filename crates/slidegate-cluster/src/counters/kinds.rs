@@ -1,5 +1,5 @@
-//! Counter kinds: an algorithm with its bucket length and its number of buckets. The state of a key does not contain
-//! these values, so each key refers to a kind by its index.
+//! Counter kinds. A kind is an algorithm with its bucket length and its number of buckets. Instead of these values, the
+//! state of each key contains the index of a kind.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use parking_lot::RwLock;
 use slidegate::algorithm::additive::AnyAdditive;
 use slidegate::{Hit, StoreError};
 
-/// Index of a counter kind.
+/// Index of a counter kind (an algorithm with its bucket length and its number of buckets) in [`CounterKinds`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KindId(u16);
 
-/// All counter kinds in use. Limits that differ only by max share one kind.
+/// All counter kinds that the limits of this node have used. Limits that differ only in max share one kind.
 #[derive(Default)]
 pub(super) struct CounterKinds(RwLock<KindTable>);
 
@@ -27,7 +27,7 @@ impl CounterKinds {
         self.0.read().counters[usize::from(kind.0)]
     }
 
-    /// Returns the index of the kind of a hit's counter. Registers the kind first if it is new.
+    /// Returns the index of the kind of `counter`, the counter of a hit. Adds the kind first if no earlier hit had it.
     pub(super) fn get_or_register(
         &self,
         hit: &Hit<'_>,

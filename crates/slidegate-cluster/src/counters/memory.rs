@@ -27,7 +27,8 @@ impl Counters {
         self.replica_bytes.load(Ordering::Relaxed) >= self.max_memory / 2
     }
 
-    /// Adds the growth of states to the counted memory, in bytes. A negative number subtracts memory that was freed.
+    /// Updates the counted memory of all states after their memory has grown by `growth_bytes` bytes, or shrunk if the
+    /// number is negative.
     #[inline]
     pub(super) fn count_state_growth(&self, growth_bytes: isize) {
         if growth_bytes != 0 {
@@ -35,7 +36,8 @@ impl Counters {
         }
     }
 
-    /// Adds the bytes by which the replicas of a shard have grown since they were last counted to the counted memory.
+    /// Updates the counted memory of all replicas with the growth of a shard's replicas since the previous call for
+    /// this shard.
     pub(super) fn count_replica_growth(&self, shard: &mut Shard) {
         let growth_bytes = shard.replicas.take_growth();
         self.replica_bytes.fetch_add(growth_bytes as usize, Ordering::Relaxed);
@@ -54,9 +56,9 @@ impl Counters {
         result
     }
 
-    /// Evicts keys of a shard until there is memory for a new key. If all keys are being denied, at most one of them is
-    /// evicted, as when there are too many keys.
-    pub(super) fn evict_for_slot<C: HasStateTable>(
+    /// Evicts keys of a shard until there is memory for a new key. At most one of the evicted keys is a key that is
+    /// being denied, and only if the shard has no other keys.
+    pub(super) fn evict_until_state_fits<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,
@@ -78,8 +80,8 @@ impl Counters {
         }
     }
 
-    /// Adds the growth of one key's state to the counted memory, and evicts other keys of the shard while the memory
-    /// limit is exceeded.
+    /// Updates the counted memory after the state of one key has grown, and evicts other keys of the shard while the
+    /// memory limit is exceeded.
     #[cold]
     pub(super) fn count_key_growth<C: HasStateTable>(
         &self,
@@ -94,7 +96,7 @@ impl Counters {
         }
         // Pins the growing key. If it could be evicted, it would never be denied.
         let denied_until = set_denied_until::<C>(shard, key, PINNED);
-        self.evict_while_over_budget(
+        self.evict_while_over_memory_limit(
             shard,
             self.to_coarse_time(now.as_micros()),
             MAX_EVICTIONS_PER_CALL,
@@ -104,7 +106,7 @@ impl Counters {
 
     /// Evicts keys of a shard while the memory limit is exceeded: at most `max_evictions` keys, and no key that is
     /// being denied.
-    pub(super) fn evict_while_over_budget(
+    pub(super) fn evict_while_over_memory_limit(
         &self,
         shard: &mut Shard,
         now: CoarseTime,

@@ -96,7 +96,7 @@ impl Counters {
             let counter_now = location.counter_time(now);
             with_counter!(location.counter, counter => {
                 let shard = &mut *self.shards[location.shard].0.lock();
-                self.find_state(shard, counter, hit, *location, now)?;
+                self.find_or_restore_state(shard, counter, hit, *location, now)?;
                 self.remove_units(shard, counter, location.fingerprint, counter_now, |state| {
                     counter.refund(state, counter_now, hit.cost);
                 });
@@ -115,7 +115,7 @@ impl Counters {
         for (hit, location) in hits.iter().zip(&self.locate_hits(hits)?) {
             let shard = &mut *self.shards[location.shard].0.lock();
             with_counter!(location.counter, counter => {
-                self.find_state(shard, counter, hit, *location, now)?;
+                self.find_or_restore_state(shard, counter, hit, *location, now)?;
                 self.remove_units(shard, counter, location.fingerprint, location.counter_time(now), clear_state);
             });
         }

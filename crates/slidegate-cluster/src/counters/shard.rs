@@ -18,8 +18,8 @@ use crate::replica::KeyReplica;
 #[derive(Default)]
 pub(super) struct KeyState<S> {
     pub(super) state: S,
-    /// Upper bound of the unacknowledged units: units charged by this node since the last snapshot that every member
-    /// has acknowledged.
+    /// Upper bound of the unacknowledged units of the key: units that this node has charged, but of which it does not
+    /// know yet that every member has received them.
     pub(super) unsynced: u32,
     pub(super) kind: KindId,
     /// Whether the counters of the key have changes that are not sent to the other nodes.
@@ -36,7 +36,7 @@ impl<S: HeapSize> HeapSize for KeyState<S> {
     }
 }
 
-/// An algorithm whose states are stored in a separate table.
+/// An algorithm with its own table of states in each shard.
 pub(super) trait HasStateTable: Additive {
     fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
 }
@@ -104,13 +104,14 @@ impl StateTables {
     /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
     /// is no other key. Returns the time at which the evicted key would have expired; `None` if no key can be evicted.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_undenied(now).or_else(|| self.evict_selected(|table| table.first_undenied()))
+        self.evict_undenied(now)
+            .or_else(|| self.evict_soonest_expiring_candidate(|table| table.first_undenied()))
     }
 
     /// Evicts a key as [`evict`](Self::evict) does, but never a key that is being denied. Returns `None` if no such key
     /// exists.
     pub(super) fn evict_undenied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_selected(|table| table.eviction_candidate(now))
+        self.evict_soonest_expiring_candidate(|table| table.eviction_candidate(now))
     }
 
     /// Frees blocks of tables with many unused slots.
@@ -131,7 +132,7 @@ impl StateTables {
         self.sliding_window.bytes() + others
     }
 
-    fn evict_selected(
+    fn evict_soonest_expiring_candidate(
         &mut self,
         select: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
     ) -> Option<CoarseTime> {

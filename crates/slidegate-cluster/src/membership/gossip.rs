@@ -102,7 +102,7 @@ impl Socket for GossipSocket {
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
             match self.sealed.socket.recv_from(&mut self.incoming).await {
-                Ok((length, from)) => match self.open_received(length) {
+                Ok((length, from)) => match self.open_received_datagram(length) {
                     Ok(message) => return Ok((from, message)),
                     Err(reason) => self.sealed.reject_counters.count(reason),
                 },
@@ -113,7 +113,7 @@ impl Socket for GossipSocket {
 }
 
 impl GossipSocket {
-    fn open_received(&mut self, length: usize) -> Result<ChitchatMessage, RejectReason> {
+    fn open_received_datagram(&mut self, length: usize) -> Result<ChitchatMessage, RejectReason> {
         let datagram = self.incoming.get(..length).unwrap_or_default();
         let opened = self.sealed.opener.open(self.sealed.clock.now(), datagram)?;
         self.sealed.traffic.received_bytes.fetch_add(length as u64, Ordering::Relaxed);

@@ -22,8 +22,9 @@ fn chitchat_id(name: &str, generation: u64) -> ChitchatId {
     ChitchatId::new(name, generation, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))
 }
 
-/// Returns two lists, the live nodes and the departed nodes, as seen by node `own` of generation 5. An entry is the
-/// name of a node followed by its generation.
+/// Returns two lists: the live nodes and the departed nodes, as seen by the node with name `own` and generation 5. Each
+/// element of `all` is the name of a node, its generation, whether it is live, and whether it announces its departure.
+/// Each entry of a result list is a name followed by a generation.
 fn build_test_view(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
     let ids: Vec<_> =
         all.iter().map(|(name, generation, ..)| chitchat_id(name, *generation)).collect();
@@ -38,10 +39,15 @@ fn build_test_view(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
     })
 }
 
-const LIVE_FLAGS: (bool, bool) = (true, false);
-const SILENT_FLAGS: (bool, bool) = (false, false);
+/// Flags of a live node: it is live, and does not announce its departure.
+const LIVE_NODE_FLAGS: (bool, bool) = (true, false);
 
-fn known_node(
+/// Flags of a silent node: it is not live, and does not announce its departure.
+const SILENT_NODE_FLAGS: (bool, bool) = (false, false);
+
+/// Returns an element of the list for [`build_test_view`]. The flags are: whether the node is live, and whether it
+/// announces its departure.
+fn known_node_with_flags(
     name: &str,
     generation: u64,
     (live, leaving): (bool, bool),
@@ -52,10 +58,10 @@ fn known_node(
 #[test]
 fn unseen_node_without_announcement_is_silent() {
     let [live, left] = build_test_view(&[
-        known_node("a", 1, LIVE_FLAGS),
-        known_node("b", 1, SILENT_FLAGS),
-        known_node("c", 1, (true, true)),
-        known_node("d", 1, (false, true)),
+        known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
+        known_node_with_flags("b", 1, SILENT_NODE_FLAGS),
+        known_node_with_flags("c", 1, (true, true)),
+        known_node_with_flags("d", 1, (false, true)),
     ]);
     assert_eq!(live, ["a1"]);
     assert_eq!(left, ["c1", "d1"]);
@@ -64,35 +70,45 @@ fn unseen_node_without_announcement_is_silent() {
 #[test]
 fn newer_incarnation_replaces_older_ones() {
     let [live, left] = build_test_view(&[
-        known_node("a", 1, LIVE_FLAGS),
-        known_node("a", 3, LIVE_FLAGS),
-        known_node("a", 2, SILENT_FLAGS),
+        known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
+        known_node_with_flags("a", 3, LIVE_NODE_FLAGS),
+        known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
     ]);
     assert_eq!((live, left), (vec!["a3".to_owned()], vec!["a2".to_owned(), "a1".to_owned()]));
-    let [live, left] =
-        build_test_view(&[known_node("a", 1, SILENT_FLAGS), known_node("a", 2, SILENT_FLAGS)]);
+    let [live, left] = build_test_view(&[
+        known_node_with_flags("a", 1, SILENT_NODE_FLAGS),
+        known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
+    ]);
     assert_eq!((live, left), (vec![], vec!["a1".to_owned()]), "the newer one is silent");
 }
 
 #[test]
 fn live_incarnation_replaces_newer_silent_one() {
-    let [live, left] =
-        build_test_view(&[known_node("a", 1, LIVE_FLAGS), known_node("a", 2, SILENT_FLAGS)]);
+    let [live, left] = build_test_view(&[
+        known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
+        known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
+    ]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
-    let [live, left] =
-        build_test_view(&[known_node("a", 1, LIVE_FLAGS), known_node("a", 2, (true, true))]);
+    let [live, left] = build_test_view(&[
+        known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
+        known_node_with_flags("a", 2, (true, true)),
+    ]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
 }
 
 #[test]
 fn live_newer_node_with_own_name_is_listed() {
-    let [live, left] =
-        build_test_view(&[known_node("own", 4, LIVE_FLAGS), known_node("own", 3, SILENT_FLAGS)]);
+    let [live, left] = build_test_view(&[
+        known_node_with_flags("own", 4, LIVE_NODE_FLAGS),
+        known_node_with_flags("own", 3, SILENT_NODE_FLAGS),
+    ]);
     assert_eq!((live, left), (vec![], vec!["own3".to_owned(), "own4".to_owned()]));
-    let [live, left] =
-        build_test_view(&[known_node("own", 4, SILENT_FLAGS), known_node("own", 6, LIVE_FLAGS)]);
+    let [live, left] = build_test_view(&[
+        known_node_with_flags("own", 4, SILENT_NODE_FLAGS),
+        known_node_with_flags("own", 6, LIVE_NODE_FLAGS),
+    ]);
     assert_eq!((live, left), (vec!["own6".to_owned()], vec!["own4".to_owned()]));
-    let [live, left] = build_test_view(&[known_node("own", 6, SILENT_FLAGS)]);
+    let [live, left] = build_test_view(&[known_node_with_flags("own", 6, SILENT_NODE_FLAGS)]);
     assert_eq!(
         (live, left),
         (vec![], vec!["own6".to_owned()]),

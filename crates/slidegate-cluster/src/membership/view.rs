@@ -84,8 +84,8 @@ fn read_membership_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> Membe
     let own = chitchat.self_chitchat_id();
     let live: Vec<&ChitchatId> = chitchat.live_nodes().filter(|node| *node != own).collect();
     live.iter()
-        .filter(|node| is_namesake(node, own))
-        .for_each(|node| warn_namesake_once(node, newest_namesake));
+        .filter(|node| is_newer_namesake(node, own))
+        .for_each(|node| warn_once_about_namesake(node, newest_namesake));
     let known = chitchat.node_states().iter().filter(|(node, _)| *node != own);
     build_view(
         known.map(|(node, state)| KnownNode {
@@ -97,13 +97,13 @@ fn read_membership_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> Membe
     )
 }
 
-/// Returns `true` if `node` is a different node with the name of this node: its generation is later, so it was started
-/// later.
-fn is_namesake(node: &ChitchatId, own: &ChitchatId) -> bool {
+/// Returns `true` if `node` has the name of this node and a later generation. It was started later than this node, so
+/// it is not a previous incarnation of this node, but another node.
+fn is_newer_namesake(node: &ChitchatId, own: &ChitchatId) -> bool {
     node.node_id == own.node_id && node.generation_id > own.generation_id
 }
 
-fn warn_namesake_once(node: &ChitchatId, newest_namesake: &mut u64) {
+fn warn_once_about_namesake(node: &ChitchatId, newest_namesake: &mut u64) {
     if node.generation_id > *newest_namesake {
         *newest_namesake = node.generation_id;
         let (name, address) = (&node.node_id, node.gossip_advertise_addr);
@@ -144,7 +144,7 @@ pub(super) fn build_view<'c>(
     for mut incarnations in by_name.into_values() {
         incarnations.sort_by_key(|known| (known.is_staying(), known.node.generation_id));
         let current = incarnations.pop_if(|newest| {
-            newest.node.node_id != own.node_id || is_current_namesake(newest, own)
+            newest.node.node_id != own.node_id || is_running_namesake(newest, own)
         });
         match current {
             Some(current) if current.is_leaving => view.left.push(to_member(current.node)),
@@ -156,10 +156,10 @@ pub(super) fn build_view<'c>(
     view
 }
 
-/// Returns `true` if a node with the name of this node is a different running node, which may admit requests. All other
-/// incarnations with the name of this node are replaced by this node.
-fn is_current_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
-    known.is_staying() && is_namesake(known.node, own)
+/// Returns `true` if `known` is another running node that was given the name of this node, and that may thus admit
+/// requests. All other incarnations with the name of this node count as replaced by this node.
+fn is_running_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
+    known.is_staying() && is_newer_namesake(known.node, own)
 }
 
 fn to_member(node: &ChitchatId) -> Member {

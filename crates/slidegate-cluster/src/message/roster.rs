@@ -12,7 +12,7 @@ const MAX_ENTRY_NAME_BYTES: usize = 255;
 /// Minimum size of a roster entry in bytes: one byte each for the incarnation, the flag and the length of the name.
 const MIN_ENTRY_BYTES: usize = 3;
 
-const FLAG_LEFT: u8 = 1;
+const FLAG_HAS_LEFT: u8 = 1;
 
 /// The members of a cluster, as known to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,14 +43,14 @@ impl Roster {
         for RosterEntry { incarnation, name, has_left } in entries {
             let name = &name[..name.floor_char_boundary(MAX_ENTRY_NAME_BYTES)];
             write_varint(bytes, incarnation.0);
-            bytes.extend_from_slice(&[if *has_left { FLAG_LEFT } else { 0 }, name.len() as u8]);
+            bytes.extend_from_slice(&[if *has_left { FLAG_HAS_LEFT } else { 0 }, name.len() as u8]);
             bytes.extend_from_slice(name.as_bytes());
         }
     }
 
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
         let is_settled = decode_flag(reader)?;
-        let count = reader.count(MIN_ENTRY_BYTES)?;
+        let count = reader.read_count(MIN_ENTRY_BYTES)?;
         if count > MAX_ROSTER_ENTRIES {
             return Err(MessageError::InvalidRoster);
         }
@@ -61,17 +61,17 @@ impl Roster {
 
 impl RosterEntry {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
-        let incarnation = Incarnation(reader.varint()?);
+        let incarnation = Incarnation(reader.read_varint()?);
         let has_left = decode_flag(reader)?;
-        let length = usize::from(reader.byte()?);
-        let name =
-            std::str::from_utf8(reader.bytes(length)?).map_err(|_| MessageError::InvalidRoster)?;
+        let length = usize::from(reader.read_byte()?);
+        let name = std::str::from_utf8(reader.read_bytes(length)?)
+            .map_err(|_| MessageError::InvalidRoster)?;
         Ok(Self { incarnation, name: name.into(), has_left })
     }
 }
 
 fn decode_flag(reader: &mut Reader<'_>) -> Result<bool, MessageError> {
-    match reader.byte()? {
+    match reader.read_byte()? {
         0 => Ok(false),
         1 => Ok(true),
         _ => Err(MessageError::InvalidRoster),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::pn_counter::{BucketLayout, Incarnation, PnCounter};
 
-fn any_number() -> impl Strategy<Value = u64> {
+fn number_of_any_bit_length() -> impl Strategy<Value = u64> {
     (0u32..64, any::<u64>()).prop_map(|(bits, number)| number >> bits)
 }
 
@@ -13,7 +13,14 @@ fn any_update() -> impl Strategy<Value = CounterUpdate> {
         .prop_map(|(seconds, buckets)| BucketLayout { bucket_us: seconds * 1_000_000, buckets });
     let near = (1_700_000_000u64..1_700_000_010).boxed();
     let bucket = prop_oneof![9 => near, 1 => any::<u64>().boxed()];
-    (0u64..6, layout, 0u64..4, bucket, any_number(), prop_oneof![3 => Just(0), 1 => any_number()])
+    (
+        0u64..6,
+        layout,
+        0u64..4,
+        bucket,
+        number_of_any_bit_length(),
+        prop_oneof![3 => Just(0), 1 => number_of_any_bit_length()],
+    )
         .prop_map(|(key, layout, incarnation, bucket, charged, removed)| CounterUpdate {
             key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             layout,
@@ -24,12 +31,12 @@ fn any_update() -> impl Strategy<Value = CounterUpdate> {
 }
 
 fn any_position() -> impl Strategy<Value = Position> {
-    (any_number(), any_number())
+    (number_of_any_bit_length(), number_of_any_bit_length())
         .prop_map(|(epoch, seq)| Position { epoch: epoch.max(1), seq: seq.max(1) })
 }
 
 fn any_roster() -> impl Strategy<Value = Roster> {
-    let entries = (any_number(), "[a-zä-ö.-]{0,20}", any::<bool>()).prop_map(
+    let entries = (number_of_any_bit_length(), "[a-zä-ö.-]{0,20}", any::<bool>()).prop_map(
         |(incarnation, name, has_left)| RosterEntry {
             incarnation: Incarnation(incarnation),
             name: name.into(),
@@ -183,8 +190,8 @@ fn invalid_frames_return_specific_errors() {
     assert_eq!(decode_with(0, 2), Err(MessageError::UnsupportedVersion(2)));
     assert_eq!(decode_with(1, 3), Err(MessageError::UnknownKind(3)));
     assert_eq!(
-        decode_with(1, KIND_ACK | FLAG_COMPLETE),
-        Err(MessageError::UnknownKind(KIND_ACK | FLAG_COMPLETE))
+        decode_with(1, KIND_ACK | FLAG_INITIAL_STATE_COMPLETE),
+        Err(MessageError::UnknownKind(KIND_ACK | FLAG_INITIAL_STATE_COMPLETE))
     );
     assert_eq!(decode_with(3, 0), Err(MessageError::InvalidPosition));
     assert_eq!(decode_with(5, 0x80), Err(MessageError::Truncated), "integer without a last byte");

@@ -20,7 +20,7 @@ use super::varint::{MAX_VARINT_BYTES, Reader, decode_delta, encode_delta, write_
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 
 const FLAG_SAME_KEY: u64 = 1;
-const FLAG_REMOVED: u64 = 2;
+const FLAG_HAS_REMOVED_UNITS: u64 = 2;
 const HEAD_FLAG_BITS: u32 = 2;
 
 /// Maximum size of an update and of the group that it may add, in bytes.
@@ -61,7 +61,7 @@ impl UpdateEncoder {
     pub(super) fn push(&mut self, update: &CounterUpdate) {
         let group = self.find_or_add_group(update);
         let same_key_flag = if self.last_key == Some(update.key) { FLAG_SAME_KEY } else { 0 };
-        let removed_flag = if update.units.removed > 0 { FLAG_REMOVED } else { 0 };
+        let removed_flag = if update.units.removed > 0 { FLAG_HAS_REMOVED_UNITS } else { 0 };
         let bytes = &mut self.update_bytes;
         write_varint(bytes, group.index << HEAD_FLAG_BITS | same_key_flag | removed_flag);
         if same_key_flag == 0 {
@@ -94,7 +94,7 @@ impl UpdateEncoder {
     }
 
     /// Returns the encoded bytes and resets the encoder.
-    pub(super) fn take(&mut self) -> Vec<u8> {
+    pub(super) fn take_bytes(&mut self) -> Vec<u8> {
         let Self { groups, group_bytes, update_bytes, count, .. } = std::mem::take(self);
         let mut bytes = Vec::with_capacity(group_bytes.len() + update_bytes.len() + 4);
         write_varint(&mut bytes, groups.len() as u64);
@@ -108,10 +108,10 @@ impl UpdateEncoder {
 /// Decodes the updates at the end of a frame.
 pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
     let mut groups = Vec::new();
-    for _ in 0..reader.count(MIN_GROUP_BYTES)? {
+    for _ in 0..reader.read_count(MIN_GROUP_BYTES)? {
         groups.push(decode_group(reader)?);
     }
-    let count = reader.count(MIN_UPDATE_BYTES)?;
+    let count = reader.read_count(MIN_UPDATE_BYTES)?;
     // The count is at most the number of remaining bytes, so the allocation is at most a small multiple of the frame
     // size.
     let mut updates: Vec<CounterUpdate> = Vec::with_capacity(count);
@@ -123,13 +123,17 @@ pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, Mess
 }
 
 fn decode_group(reader: &mut Reader<'_>) -> Result<(BucketLayout, Incarnation, u64), MessageError> {
-    let bucket_us = reader.varint()?;
+    let bucket_us = reader.read_varint()?;
     // The current bucket is included in the number of buckets.
-    let buckets = u32::try_from(reader.varint()?).map_err(|_| MessageError::InvalidShape)?;
+    let buckets = u32::try_from(reader.read_varint()?).map_err(|_| MessageError::InvalidShape)?;
     if bucket_us == 0 || buckets == 0 || u64::from(buckets) > MAX_BUCKETS + 1 {
         return Err(MessageError::InvalidShape);
     }
-    Ok((BucketLayout { bucket_us, buckets }, Incarnation(reader.varint()?), reader.varint()?))
+    Ok((
+        BucketLayout { bucket_us, buckets },
+        Incarnation(reader.read_varint()?),
+        reader.read_varint()?,
+    ))
 }
 
 fn decode_update(
@@ -137,15 +141,15 @@ fn decode_update(
     groups: &[(BucketLayout, Incarnation, u64)],
     last_key: Option<u64>,
 ) -> Result<CounterUpdate, MessageError> {
-    let head = reader.varint()?;
+    let head = reader.read_varint()?;
     let group = usize::try_from(head >> HEAD_FLAG_BITS).ok().and_then(|index| groups.get(index));
     let &(layout, incarnation, first_bucket) = group.ok_or(MessageError::UnknownGroup)?;
     let key = match head & FLAG_SAME_KEY {
-        0 => reader.fixed_u64()?,
+        0 => reader.read_fixed_u64()?,
         _ => last_key.ok_or(MessageError::MissingKey)?,
     };
-    let bucket = decode_delta(first_bucket, reader.varint()?);
-    let charged = reader.varint()?;
-    let removed = if head & FLAG_REMOVED == 0 { 0 } else { reader.varint()? };
+    let bucket = decode_delta(first_bucket, reader.read_varint()?);
+    let charged = reader.read_varint()?;
+    let removed = if head & FLAG_HAS_REMOVED_UNITS == 0 { 0 } else { reader.read_varint()? };
     Ok(CounterUpdate { key, layout, incarnation, bucket, units: PnCounter { charged, removed } })
 }

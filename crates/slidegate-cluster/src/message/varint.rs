@@ -41,30 +41,30 @@ impl<'a> Reader<'a> {
         self.0.len()
     }
 
-    pub(super) fn bytes(&mut self, length: usize) -> Result<&'a [u8], MessageError> {
+    pub(super) fn read_bytes(&mut self, length: usize) -> Result<&'a [u8], MessageError> {
         let (taken, remaining) = self.0.split_at_checked(length).ok_or(MessageError::Truncated)?;
         self.0 = remaining;
         Ok(taken)
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8, MessageError> {
+    pub(super) fn read_byte(&mut self) -> Result<u8, MessageError> {
         let (&byte, remaining) = self.0.split_first().ok_or(MessageError::Truncated)?;
         self.0 = remaining;
         Ok(byte)
     }
 
     /// Reads eight bytes as a little-endian integer.
-    pub(super) fn fixed_u64(&mut self) -> Result<u64, MessageError> {
+    pub(super) fn read_fixed_u64(&mut self) -> Result<u64, MessageError> {
         let (bytes, remaining) = self.0.split_first_chunk().ok_or(MessageError::Truncated)?;
         self.0 = remaining;
         Ok(u64::from_le_bytes(*bytes))
     }
 
     /// Reads an integer written by [`write_varint`].
-    pub(super) fn varint(&mut self) -> Result<u64, MessageError> {
+    pub(super) fn read_varint(&mut self) -> Result<u64, MessageError> {
         let mut number = 0;
         for index in 0..MAX_VARINT_BYTES {
-            let byte = self.byte()?;
+            let byte = self.read_byte()?;
             // The tenth byte can hold only one bit. A zero as the last byte would be a second encoding.
             if (index + 1 == MAX_VARINT_BYTES && byte > 1) || (index > 0 && byte == 0) {
                 return Err(MessageError::InvalidNumber);
@@ -77,11 +77,11 @@ impl<'a> Reader<'a> {
         Err(MessageError::InvalidNumber)
     }
 
-    /// Reads the number of items that follow. Each item has at least `bytes_each` bytes, so a number of items that
-    /// cannot fit into the unread bytes is an error.
-    pub(super) fn count(&mut self, bytes_each: usize) -> Result<usize, MessageError> {
-        let count = usize::try_from(self.varint()?).map_err(|_| MessageError::Truncated)?;
-        if count > self.remaining() / bytes_each {
+    /// Reads the number of items that follow. Each item has at least `min_item_bytes` bytes. Returns an error if so
+    /// many items cannot fit into the unread bytes.
+    pub(super) fn read_count(&mut self, min_item_bytes: usize) -> Result<usize, MessageError> {
+        let count = usize::try_from(self.read_varint()?).map_err(|_| MessageError::Truncated)?;
+        if count > self.remaining() / min_item_bytes {
             return Err(MessageError::Truncated);
         }
         Ok(count)
@@ -101,14 +101,14 @@ mod tests {
             write_varint(&mut bytes, number);
             prop_assert!(bytes.len() <= MAX_VARINT_BYTES);
             let mut reader = Reader::new(&bytes);
-            prop_assert_eq!(reader.varint(), Ok(number));
+            prop_assert_eq!(reader.read_varint(), Ok(number));
             prop_assert_eq!(reader.remaining(), 0);
         }
 
         #[test]
         fn varint_has_one_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..12)) {
             let mut reader = Reader::new(&bytes);
-            if let Ok(number) = reader.varint() {
+            if let Ok(number) = reader.read_varint() {
                 let mut again = Vec::new();
                 write_varint(&mut again, number);
                 prop_assert_eq!(&bytes[..bytes.len() - reader.remaining()], &again[..]);

@@ -41,7 +41,7 @@ pub(super) struct NodeDriver<T> {
 }
 
 impl<T: Transport> NodeDriver<T> {
-    pub(super) async fn run(mut self, mut leave_requests: mpsc::Receiver<LeaveRequest>) {
+    pub(super) async fn run_event_loop(mut self, mut leave_requests: mpsc::Receiver<LeaveRequest>) {
         let mut view = self.membership.view();
         let mut ticks = new_ticker(self.interval);
         let mut statuses = new_ticker(STATUS_INTERVAL);
@@ -56,7 +56,7 @@ impl<T: Transport> NodeDriver<T> {
                     flush_at = Some((flushed_at + MIN_FLUSH_INTERVAL).max(Instant::now()));
                     Vec::new()
                 }
-                () = sleep_until_some(flush_at), if flush_at.is_some() => {
+                () = sleep_until_deadline(flush_at), if flush_at.is_some() => {
                     (flush_at, flushed_at) = (None, Instant::now());
                     self.engine.flush(&*self.counters, self.clock.now())
                 }
@@ -68,7 +68,7 @@ impl<T: Transport> NodeDriver<T> {
                 }
                 leave = leave_requests.recv() => return self.leave(leave).await,
             };
-            self.send(frames);
+            self.send_frames(frames);
             self.announce_progress(&mut progress);
         }
     }
@@ -110,7 +110,7 @@ impl<T: Transport> NodeDriver<T> {
         self.engine.on_membership_changed(&*self.counters, &alive, &left, self.clock.now())
     }
 
-    fn send(&mut self, frames: Vec<OutboundFrame>) {
+    fn send_frames(&mut self, frames: Vec<OutboundFrame>) {
         for (to, frame) in frames {
             self.transport.send(to, frame.into());
         }
@@ -144,7 +144,7 @@ impl<T: Transport> NodeDriver<T> {
 
     async fn leave(mut self, done: Option<LeaveRequest>) {
         let frames = self.engine.leave(&*self.counters, self.clock.now());
-        self.send(frames);
+        self.send_frames(frames);
         // The TCP streams remain open during this wait.
         self.membership.leave().await;
         if let Some(done) = done {
@@ -160,7 +160,7 @@ fn new_ticker(span: Duration) -> tokio::time::Interval {
     ticks
 }
 
-async fn sleep_until_some(deadline: Option<Instant>) {
+async fn sleep_until_deadline(deadline: Option<Instant>) {
     if let Some(deadline) = deadline {
         sleep_until(deadline).await;
     }

@@ -36,7 +36,7 @@ pub struct ClusterStatus {
     pub refused: BTreeMap<&'static str, u64>,
     #[serde(skip)]
     updated_at: Timestamp,
-    /// Bytes of replication traffic sent and received, including departed nodes.
+    /// Bytes of replication traffic: sent to all other nodes, and received from them. Includes nodes that have left.
     #[serde(skip)]
     replication_bytes: (u64, u64),
 }

@@ -12,7 +12,8 @@ use crate::message::{FrameBody, FrameBodyBuilder, ack_frame};
 use crate::pn_counter::{CounterUpdate, Incarnation};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
-/// Estimated size of a changed key, in bytes, used to limit the number of keys per flush.
+/// Estimated number of bytes that a changed key occupies in a frame. The number of keys per flush is limited by this
+/// estimate.
 const ESTIMATED_BYTES_PER_KEY: usize = 16;
 
 /// Maximum number of flushes whose send times are kept to compute the lag of members.
@@ -175,8 +176,8 @@ impl ReplicationEngine {
         peer.sent_roster_version = self.roster_version;
     }
 
-    /// Removes the frames that fit into the byte budget of each peer from the queues, and returns them with the
-    /// acknowledgements that are due.
+    /// Returns the frames to send now: for each peer, the acknowledgement if one is due, and as many queued frames as
+    /// its byte budget allows. Removes these frames from the queues.
     pub(super) fn drain_frames(&mut self, now: Timestamp) -> Vec<OutboundFrame> {
         self.queue_changed_roster();
         let mut frames = Vec::new();

@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::message::Position;
 use crate::replicated_counters::FlushSeq;
 
-/// Maximum number of frames that are remembered although an earlier frame is missing. Further frames are forgotten, and
-/// must be sent again.
-const MAX_OUT_OF_ORDER: usize = 1024;
+/// Maximum number of received frames that are remembered while an earlier frame is missing. Further frames are
+/// forgotten, and must be sent again.
+const MAX_OUT_OF_ORDER_FRAMES: usize = 1024;
 
 /// Maximum number of acknowledgements that wait for earlier frames.
 const MAX_PENDING_ACKS: usize = 8;
@@ -15,9 +15,9 @@ const MAX_PENDING_ACKS: usize = 8;
 /// A received acknowledgement, which is stored until all earlier frames of its sender have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingAck {
-    /// The last flush up to which all flushes are acknowledged.
+    /// The last flush that is acknowledged together with all earlier flushes.
     pub covered_flush: FlushSeq,
-    /// The position of the peer's own stream to this node when it sent the acknowledgement.
+    /// The position that the peer had reached in its stream to this node when it sent the acknowledgement.
     pub sent: Position,
 }
 
@@ -50,7 +50,7 @@ impl IncomingStream {
         if is_complete {
             self.complete_seq = Some(position.seq);
         }
-        if position.seq > self.received.seq && self.out_of_order.len() < MAX_OUT_OF_ORDER {
+        if position.seq > self.received.seq && self.out_of_order.len() < MAX_OUT_OF_ORDER_FRAMES {
             self.out_of_order.insert(position.seq);
         }
         // The next frame in order is always accepted.
@@ -148,9 +148,9 @@ mod tests {
     fn out_of_order_frames_are_bounded() {
         let mut stream = IncomingStream::default();
         (2..5_000).for_each(|seq| stream.on_frame_received(position_at(1, seq), false));
-        assert!(stream.out_of_order.len() <= MAX_OUT_OF_ORDER);
+        assert!(stream.out_of_order.len() <= MAX_OUT_OF_ORDER_FRAMES);
         stream.on_frame_received(position_at(1, 1), false);
-        assert_eq!(stream.received, position_at(1, MAX_OUT_OF_ORDER as u64 + 1));
+        assert_eq!(stream.received, position_at(1, MAX_OUT_OF_ORDER_FRAMES as u64 + 1));
         stream.on_frame_received(position_at(1, u64::MAX), false);
         stream.on_frame_received(position_at(u64::MAX, u64::MAX), true);
         assert!(!stream.is_complete());

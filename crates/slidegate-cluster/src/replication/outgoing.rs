@@ -9,8 +9,8 @@ use super::settings::elapsed_us;
 use crate::message::{FrameBody, Position};
 use crate::replicated_counters::FlushSeq;
 
-/// Maximum number of frames that may wait in the queue once the initial state is sent. Apart from forwarded updates,
-/// each tick queues less than it sends.
+/// Maximum number of frames that may wait in the queue once the initial state is sent. Each tick can send more bytes
+/// than it queues, unless it queues forwarded updates.
 const MAX_QUEUED_FRAMES: usize = 256;
 
 /// A frame that waits in the queue to be sent.
@@ -32,10 +32,10 @@ struct InFlightFrame {
 /// The effect of an acknowledgement on the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AckProgress {
-    /// The last flush up to which all flushes have arrived at the peer.
+    /// The last flush that has arrived at the peer together with all earlier flushes.
     pub covered_flush: FlushSeq,
-    /// The time since the last newly acknowledged frame was sent, in microseconds; `None` if no frame is newly
-    /// acknowledged.
+    /// The duration from the sending of the last newly acknowledged frame to its acknowledgement, in microseconds;
+    /// `None` if no frame is newly acknowledged.
     pub round_trip_us: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct OutgoingStream {
     in_flight: VecDeque<InFlightFrame>,
     /// The number of the last acknowledged frame of the epoch.
     acked_seq: u64,
-    /// The last flush that was sent completely with the acknowledged frames.
+    /// The last flush whose updates have all arrived at the peer, according to the acknowledged frames.
     covered_flush: FlushSeq,
     /// The number of the frame that completes the initial state of the epoch. This frame may not be sent yet. `None` if
     /// the stream is closed.

@@ -19,17 +19,19 @@ const MAX_TIMEOUT_DOUBLINGS: u32 = 4;
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub node: NodeInfo,
-    /// The time since which the member has been silent; `None` if it is alive.
+    /// The moment at which the member became silent; `None` if it is alive.
     pub silent_since: Option<Timestamp>,
-    /// Whether the member is known only from rosters and is not required to acknowledge. Such a member may not charge
-    /// freely before this node has acknowledged its charges, which requires a direct connection.
+    /// Whether this node knows the member only from rosters, so that charges of this node need no acknowledgement of
+    /// the member. This is safe: without a direct connection, this node does not acknowledge the charges of the member
+    /// either, so the member may not charge freely.
     pub is_known_indirectly: bool,
-    /// The last flush of this node that counts as acknowledged by the member.
+    /// The last flush of this node that the member has acknowledged, or need not acknowledge since it became a member
+    /// later. Stored acknowledgements that are not applied yet are not included.
     pub acknowledged_flush: FlushSeq,
     /// Whether an acknowledgement of the member has been applied.
     pub has_acknowledged: bool,
-    /// The last flush up to which all flushes have arrived at the member. This node does not send the changes of these
-    /// flushes to the member again.
+    /// The last flush that has arrived at the member together with all earlier flushes. This node does not send the
+    /// changes in these flushes to the member again.
     pub delivered_flush: FlushSeq,
     /// Whether the next epoch must begin with the full state, including the counters of other incarnations.
     pub needs_full_state: bool,
@@ -53,8 +55,8 @@ pub(super) struct PeerState {
     pub rejected_updates: u64,
     /// Decaying maximum of the time until a frame is acknowledged, in microseconds.
     round_trip_us: u64,
-    /// Number of times that the stuck timeout has doubled. Each check that finds a stuck stream doubles it, until a
-    /// frame of the member arrives.
+    /// Number of times that the stuck timeout has doubled. Each check that finds a stuck stream doubles the timeout. A
+    /// frame from the member or a new link to the member resets the timeout.
     doublings: u32,
 }
 

@@ -47,7 +47,7 @@ impl DatagramSealer {
     /// Creates a sealer for an incarnation. Each incarnation must have only one sealer, since two sealers would use the
     /// same counters.
     pub fn new(key: &ClusterKey, incarnation: Incarnation) -> Self {
-        Self { key: key.datagrams().clone(), incarnation, last_counter: 0 }
+        Self { key: key.datagram_key().clone(), incarnation, last_counter: 0 }
     }
 
     /// Replaces the content of `sealed` with the sealed payload. `now` is the wall clock time.
@@ -74,8 +74,9 @@ impl DatagramSealer {
         Ok(())
     }
 
-    /// Returns the counter of the next datagram. A clock that was set back does not decrease the counter, unless it was
-    /// set back so far that no node with a correct clock has accepted the later counters.
+    /// Returns the counter of the next datagram. If the clock was set back a little, the counter still increases. If
+    /// the clock was set back by more than two datagram lifetimes, the counter restarts from the clock: the previous
+    /// counters were so far in the future that no node with a correct clock has accepted them.
     fn next_counter(&self, now: Timestamp) -> u64 {
         let now_us = now.as_micros();
         let is_far_ahead = self.last_counter > now.after(DATAGRAM_LIFETIME * 2).as_micros();
@@ -109,7 +110,7 @@ impl DatagramOpener {
     /// clocks of two nodes.
     pub fn new(key: &ClusterKey, local: Incarnation, max_clock_skew: Duration) -> Self {
         let tolerance = DATAGRAM_LIFETIME.saturating_add(max_clock_skew);
-        Self { key: key.datagrams().clone(), local, tolerance, senders: HashMap::new() }
+        Self { key: key.datagram_key().clone(), local, tolerance, senders: HashMap::new() }
     }
 
     /// Verifies a datagram, and returns its sender and payload. `now` is the wall clock time.
@@ -121,7 +122,7 @@ impl DatagramOpener {
         now: Timestamp,
         datagram: &'d [u8],
     ) -> Result<OpenedDatagram<'d>, RejectReason> {
-        let (from, counter, payload) = self.verify(datagram)?;
+        let (from, counter, payload) = self.verify_datagram(datagram)?;
         if from == self.local {
             return Err(RejectReason::Reflected);
         }
@@ -130,7 +131,10 @@ impl DatagramOpener {
         Ok(OpenedDatagram { from, payload })
     }
 
-    fn verify<'d>(&self, datagram: &'d [u8]) -> Result<(Incarnation, u64, &'d [u8]), RejectReason> {
+    fn verify_datagram<'d>(
+        &self,
+        datagram: &'d [u8],
+    ) -> Result<(Incarnation, u64, &'d [u8]), RejectReason> {
         if datagram.len() > MAX_DATAGRAM {
             return Err(RejectReason::TooLong);
         }
@@ -141,7 +145,7 @@ impl DatagramOpener {
             datagram.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?;
         let (header, payload) =
             sealed.split_first_chunk::<DATAGRAM_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
-        key::verify(&self.key, sealed, mac)?;
+        key::verify_mac(&self.key, sealed, mac)?;
         let [_, numbers @ ..] = header;
         let (incarnation, counter) = numbers.split_at(8);
         Ok((Incarnation(key::read_big_endian(incarnation)), key::read_big_endian(counter), payload))

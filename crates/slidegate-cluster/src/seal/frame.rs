@@ -94,7 +94,7 @@ impl FrameOpener {
         }
         let mut frame = arrived.split_to(length + FRAME_OVERHEAD).freeze();
         let mac = frame.split_off(FRAME_HEADER_BYTES + length);
-        key::verify(&self.key, &frame, &mac)?;
+        key::verify_mac(&self.key, &frame, &mac)?;
         if key::read_big_endian(&frame[LENGTH_FIELD_BYTES..FRAME_HEADER_BYTES]) != self.next_counter
         {
             return Err(RejectReason::Replayed);

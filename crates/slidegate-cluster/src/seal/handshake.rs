@@ -112,7 +112,7 @@ pub fn start_handshake<'k>(
     nonce: &Nonce,
 ) -> ClientHandshake<'k> {
     let mut hello = local.encode_hello(nonce);
-    let mac = key::sign(key.handshakes(), &[CLIENT_HELLO_LABEL, &hello]);
+    let mac = key::compute_mac(key.handshake_key(), &[CLIENT_HELLO_LABEL, &hello]);
     hello.extend_from_slice(mac.as_ref());
     ClientHandshake { key, local: local.incarnation, hello }
 }
@@ -131,7 +131,7 @@ impl ClientHandshake<'_> {
         self,
         response: &[u8],
     ) -> Result<(Session, [u8; CONFIRMATION_BYTES]), RejectReason> {
-        let keys = self.key.handshakes();
+        let keys = self.key.handshake_key();
         verify_hello(keys, &[SERVER_HELLO_LABEL, &self.hello], response)?;
         let peer = PeerIdentity::decode_hello(response)?;
         if peer.incarnation == self.local {
@@ -139,12 +139,12 @@ impl ClientHandshake<'_> {
         }
         let mut confirmation = [0; CONFIRMATION_BYTES];
         confirmation.copy_from_slice(
-            key::sign(keys, &[CONFIRMATION_LABEL, &self.hello, response]).as_ref(),
+            key::compute_mac(keys, &[CONFIRMATION_LABEL, &self.hello, response]).as_ref(),
         );
         let sealer =
-            FrameSealer::new(key::derive(keys, &[CLIENT_KEY_LABEL, &self.hello, response]));
+            FrameSealer::new(key::derive_key(keys, &[CLIENT_KEY_LABEL, &self.hello, response]));
         let opener =
-            FrameOpener::new(key::derive(keys, &[SERVER_KEY_LABEL, &self.hello, response]));
+            FrameOpener::new(key::derive_key(keys, &[SERVER_KEY_LABEL, &self.hello, response]));
         Ok((Session { peer, sealer, opener }, confirmation))
     }
 }
@@ -168,13 +168,13 @@ pub fn accept_handshake<'k>(
     nonce: &Nonce,
     hello: &[u8],
 ) -> Result<ServerHandshake<'k>, RejectReason> {
-    verify_hello(key.handshakes(), &[CLIENT_HELLO_LABEL], hello)?;
+    verify_hello(key.handshake_key(), &[CLIENT_HELLO_LABEL], hello)?;
     let peer = PeerIdentity::decode_hello(hello)?;
     if peer.incarnation == local.incarnation {
         return Err(RejectReason::Reflected);
     }
     let mut response = local.encode_hello(nonce);
-    let mac = key::sign(key.handshakes(), &[SERVER_HELLO_LABEL, hello, &response]);
+    let mac = key::compute_mac(key.handshake_key(), &[SERVER_HELLO_LABEL, hello, &response]);
     response.extend_from_slice(mac.as_ref());
     Ok(ServerHandshake { key, peer, hello: hello.to_vec(), response })
 }
@@ -193,13 +193,17 @@ impl ServerHandshake<'_> {
         self,
         confirmation: &[u8; CONFIRMATION_BYTES],
     ) -> Result<Session, RejectReason> {
-        let keys = self.key.handshakes();
+        let keys = self.key.handshake_key();
         let sealed = [CONFIRMATION_LABEL, &self.hello, &self.response].concat();
-        key::verify(keys, &sealed, confirmation)?;
-        let sealer =
-            FrameSealer::new(key::derive(keys, &[SERVER_KEY_LABEL, &self.hello, &self.response]));
-        let opener =
-            FrameOpener::new(key::derive(keys, &[CLIENT_KEY_LABEL, &self.hello, &self.response]));
+        key::verify_mac(keys, &sealed, confirmation)?;
+        let sealer = FrameSealer::new(key::derive_key(
+            keys,
+            &[SERVER_KEY_LABEL, &self.hello, &self.response],
+        ));
+        let opener = FrameOpener::new(key::derive_key(
+            keys,
+            &[CLIENT_KEY_LABEL, &self.hello, &self.response],
+        ));
         Ok(Session { peer: self.peer, sealer, opener })
     }
 }
@@ -214,5 +218,5 @@ fn verify_hello(keys: &hmac::Key, prefix: &[&[u8]], hello: &[u8]) -> Result<(), 
         _ => {}
     }
     let (sealed, mac) = hello.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?;
-    key::verify(keys, &[&prefix.concat(), sealed].concat(), mac)
+    key::verify_mac(keys, &[&prefix.concat(), sealed].concat(), mac)
 }

@@ -48,8 +48,8 @@ impl ClusterKey {
         fingerprint_secret
             .copy_from_slice(&hmac::sign(&root, b"slidegate cluster: fingerprints").as_ref()[..16]);
         Self {
-            datagrams: derive(&root, &[b"slidegate cluster: datagrams"]),
-            handshakes: derive(&root, &[b"slidegate cluster: handshakes"]),
+            datagrams: derive_key(&root, &[b"slidegate cluster: datagrams"]),
+            handshakes: derive_key(&root, &[b"slidegate cluster: handshakes"]),
             fingerprint_secret,
         }
     }
@@ -60,29 +60,29 @@ impl ClusterKey {
         self.fingerprint_secret
     }
 
-    pub(super) const fn datagrams(&self) -> &hmac::Key {
+    pub(super) const fn datagram_key(&self) -> &hmac::Key {
         &self.datagrams
     }
 
-    pub(super) const fn handshakes(&self) -> &hmac::Key {
+    pub(super) const fn handshake_key(&self) -> &hmac::Key {
         &self.handshakes
     }
 }
 
 /// Derives the key for one purpose from another key.
-pub(super) fn derive(from: &hmac::Key, purpose: &[&[u8]]) -> hmac::Key {
-    hmac::Key::new(hmac::HMAC_SHA256, sign(from, purpose).as_ref())
+pub(super) fn derive_key(from: &hmac::Key, purpose: &[&[u8]]) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, compute_mac(from, purpose).as_ref())
 }
 
 /// Returns the MAC of all concatenated parts. Parts of variable length must contain their length.
-pub(super) fn sign(key: &hmac::Key, parts: &[&[u8]]) -> hmac::Tag {
+pub(super) fn compute_mac(key: &hmac::Key, parts: &[&[u8]]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key);
     parts.iter().for_each(|part| context.update(part));
     context.sign()
 }
 
 /// Verifies a MAC in constant time.
-pub(super) fn verify(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(), RejectReason> {
+pub(super) fn verify_mac(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(), RejectReason> {
     hmac::verify(key, sealed, mac).map_err(|_| RejectReason::WrongMac)
 }
 

@@ -84,7 +84,7 @@ impl Network {
 
     /// Adds a node, which is removed when the returned transport is dropped. Replaces a node with the same incarnation.
     pub fn join(&self, incarnation: Incarnation) -> ChannelTransport {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.join_count += 1;
         let changed = Arc::new(Notify::new());
         let join_number = state.join_count;
@@ -98,13 +98,13 @@ impl Network {
 
     /// Changes the faults for frames sent from now on.
     pub fn set_faults(&self, faults: NetworkFaults) {
-        self.state().faults = faults;
+        self.lock_state().faults = faults;
     }
 
     /// Partitions the network: nodes in different partitions cannot reach each other, and frames in transit between
     /// them are lost. Unlisted nodes share one partition.
     pub fn partition(&self, partitions: &[&[Incarnation]]) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let indexed = partitions.iter().enumerate();
         state.partitions = indexed
             .flat_map(|(partition, nodes)| nodes.iter().map(move |node| (*node, partition)))
@@ -117,7 +117,7 @@ impl Network {
         self.partition(&[]);
     }
 
-    fn state(&self) -> MutexGuard<'_, NetworkState> {
+    fn lock_state(&self) -> MutexGuard<'_, NetworkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -229,7 +229,7 @@ impl ChannelTransport {
     /// Runs an action on the network and returns its result. If another transport has joined with the same incarnation,
     /// does nothing and returns the default value.
     fn with_state<T: Default>(&self, action: impl FnOnce(&mut NetworkState) -> T) -> T {
-        let mut state = self.network.state();
+        let mut state = self.network.lock_state();
         let is_current =
             state.nodes.get(&self.local).is_some_and(|node| node.join_number == self.join_number);
         if is_current { action(&mut state) } else { T::default() }

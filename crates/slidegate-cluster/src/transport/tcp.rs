@@ -176,7 +176,7 @@ impl TcpTransport {
             counters: Arc::clone(&counters),
             event_sender: self.event_sender.clone(),
         };
-        let dial_task = AbortOnDrop(tokio::spawn(dialer.run()));
+        let dial_task = AbortOnDrop(tokio::spawn(dialer.keep_connected()));
         PeerLink {
             number: self.opened_links,
             address: peer.address,

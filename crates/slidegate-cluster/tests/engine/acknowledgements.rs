@@ -1,4 +1,4 @@
-//! Acknowledgements: the updates that they confirm, and the conditions under which they count.
+//! Acknowledgements: the updates that they confirm, and the conditions under which an engine applies them.
 
 use slidegate_cluster::message::{Ack, Message, Position, ack_frame};
 use slidegate_cluster::pn_counter::Incarnation;

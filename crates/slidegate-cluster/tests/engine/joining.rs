@@ -245,7 +245,7 @@ fn departure_of_member_is_relayed() {
 }
 
 #[test]
-fn joiner_known_from_roster_blocks_no_acknowledgement() {
+fn joiner_known_only_from_roster_need_not_acknowledge() {
     let mut cluster = TestCluster::with_nodes(2);
     cluster.start_node(3, "c");
     cluster.set_live_peers(3, &[2]);

@@ -20,7 +20,7 @@ pub struct MapCounters {
     state: Mutex<MapState>,
 }
 
-/// The state of [`MapCounters`], which a mutex protects.
+/// The content of [`MapCounters`], inside its mutex.
 #[derive(Debug, Default)]
 struct MapState {
     counters: CounterMap,

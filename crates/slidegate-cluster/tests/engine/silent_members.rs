@@ -74,7 +74,7 @@ fn minority_waits_until_partition_ends() {
 }
 
 #[test]
-fn even_split_majority_has_smallest_name() {
+fn half_with_smallest_name_is_majority() {
     let mut cluster = TestCluster::with_nodes(4);
     partition_cluster(&mut cluster, &[2, 1], &[3, 4]);
     let majority: Vec<bool> = (1..=4).map(|node| cluster.status(node).is_majority).collect();
@@ -214,7 +214,7 @@ fn silent_member_is_not_acknowledged_before_catching_up() {
 }
 
 #[test]
-fn returning_member_receives_missed_members() {
+fn returning_member_receives_members_added_during_silence() {
     let mut cluster = TestCluster::with_nodes(3);
     partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.start_node(4, "d");

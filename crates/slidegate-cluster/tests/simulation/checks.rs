@@ -144,7 +144,7 @@ pub fn check_bound(
     Ok(())
 }
 
-/// Returns the units in the window that ends with the last charge. Charges are sorted by timestamp.
+/// Returns the units charged in the window that ends with the last of `charges`, which are sorted by timestamp.
 fn window_usage(charges: &[&AllowedCharge], end_us: u64, window_us: u64) -> WindowUsage {
     let mut usage = WindowUsage::default();
     for charge in charges.iter().rev().take_while(|charge| charge.timestamp_us + window_us > end_us)

@@ -27,7 +27,7 @@ use scenario::Scenario;
 use simulator::Simulator;
 
 /// The number of seeds that CI runs.
-const SEEDS: u64 = 1_000;
+const CI_SEEDS: u64 = 1_000;
 
 /// Returns the number in an environment variable, or `None` if the variable is not set.
 fn env_number(variable: &str) -> Option<u64> {
@@ -71,9 +71,9 @@ fn bound_holds_and_nodes_agree_after_faults() {
     let first = env_number("FROM").unwrap_or(0);
     let seeds = match env_number("SEED") {
         Some(seed) => seed..seed + 1,
-        None => first..first + env_number("SEEDS").unwrap_or(SEEDS),
+        None => first..first + env_number("SEEDS").unwrap_or(CI_SEEDS),
     };
-    let is_representative = seeds.end - seeds.start >= SEEDS;
+    let is_representative = seeds.end - seeds.start >= CI_SEEDS;
     let stats = run_seeds(seeds).unwrap_or_else(|error| panic!("{error}"));
     println!("{stats:#?}");
     if is_representative {

@@ -1,4 +1,5 @@
-//! Fixtures for the transports: addresses of nodes, and transports that join as a node.
+//! Fixtures with which the test cases use any kind of transport: a fixture assigns addresses to nodes, and starts their
+//! transports.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -13,20 +14,20 @@ use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
 use slidegate_cluster::transport::{PeerAddress, Transport};
 use tokio::net::TcpListener;
 
-/// A network on which nodes use one kind of transport.
+/// A fixture for tests of one kind of transport: assigns addresses to nodes, and starts their transports.
 pub trait TransportFixture {
-    /// The tested transport.
+    /// The type of the tested transport.
     type Transport: Transport;
 
     /// Returns the address at which other nodes reach a node, whether or not it is running. The incarnation in the
     /// result is the number of the node.
-    async fn peer(&mut self, node: u64) -> PeerAddress;
+    async fn peer_address(&mut self, node: u64) -> PeerAddress;
 
     /// Starts the transport of a node with the given incarnation.
     async fn join(&mut self, node: u64, incarnation: u64) -> Self::Transport;
 }
 
-/// A channel transport without faults.
+/// A fixture for the channel transport, on a simulated network without faults.
 pub struct ChannelFixture(Network);
 
 impl ChannelFixture {
@@ -39,7 +40,7 @@ impl ChannelFixture {
 impl TransportFixture for ChannelFixture {
     type Transport = ChannelTransport;
 
-    async fn peer(&mut self, node: u64) -> PeerAddress {
+    async fn peer_address(&mut self, node: u64) -> PeerAddress {
         PeerAddress {
             incarnation: Incarnation(node),
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
@@ -51,14 +52,14 @@ impl TransportFixture for ChannelFixture {
     }
 }
 
-/// A TCP transport on loopback, with the address of each node.
+/// A fixture for the TCP transport on loopback. Contains the address of each node by its number.
 #[derive(Default)]
 pub struct TcpFixture(HashMap<u64, SocketAddr>);
 
 impl TransportFixture for TcpFixture {
     type Transport = TcpTransport;
 
-    async fn peer(&mut self, node: u64) -> PeerAddress {
+    async fn peer_address(&mut self, node: u64) -> PeerAddress {
         let existing = self.0.get(&node).copied();
         let address = existing.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let address = if address.port() == 0 { unused_address(address).await } else { address };
@@ -67,7 +68,7 @@ impl TransportFixture for TcpFixture {
     }
 
     async fn join(&mut self, node: u64, incarnation: u64) -> TcpTransport {
-        let address = self.peer(node).await.address;
+        let address = self.peer_address(node).await.address;
         let listener = bind_when_free(address).await;
         let key = ClusterKey::for_loopback();
         let identity =

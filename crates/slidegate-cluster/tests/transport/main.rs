@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use fixtures::{ChannelFixture, TcpFixture};
 
-/// Defines a test of each test case with each transport: channels with paused time, and TCP on loopback.
+/// Defines two tests for each test case of the suite: one with the channel transport and paused time, and one with the
+/// TCP transport on loopback.
 macro_rules! transport_tests {
     ($($test_case:ident),* $(,)?) => {
         mod channel {

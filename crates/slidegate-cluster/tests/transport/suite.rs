@@ -30,7 +30,7 @@ async fn join_linked_nodes<C: TransportFixture>(
 ) -> (C::Transport, C::Transport, PeerAddress) {
     let mut node1 = fixture.join(1, 1).await;
     let node2 = fixture.join(2, 2).await;
-    let peer = fixture.peer(2).await;
+    let peer = fixture.peer_address(2).await;
     node1.set_peers(&[peer]);
     assert_eq!(node1.next().await, link_up_event(peer));
     (node1, node2, peer)
@@ -71,7 +71,7 @@ pub async fn frames_of_one_link_stay_in_order(fixture: &mut impl TransportFixtur
 
 pub async fn link_comes_up_when_peer_starts(fixture: &mut impl TransportFixture) {
     let mut node1 = fixture.join(1, 1).await;
-    let peer = fixture.peer(2).await;
+    let peer = fixture.peer_address(2).await;
     node1.set_peers(&[peer]);
     assert!(timeout(QUIET_PERIOD, node1.next()).await.is_err(), "node 2 is not running");
     node1.send(peer.incarnation, Bytes::from_static(b"too early"));
@@ -139,7 +139,7 @@ pub async fn non_peer_can_send_but_not_receive(fixture: &mut impl TransportFixtu
     assert_eq!(node2.next().await, frame_event(1, b"hello"));
     node2.send(Incarnation(1), Bytes::from_static(b"hello"));
     assert!(timeout(QUIET_PERIOD, node1.next()).await.is_err());
-    node2.set_peers(&[fixture.peer(1).await]);
+    node2.set_peers(&[fixture.peer_address(1).await]);
     assert_eq!(node2.next().await, TransportEvent::LinkUp(Incarnation(1)));
     node2.send(Incarnation(1), Bytes::from_static(b"hello"));
     assert_eq!(node1.next().await, frame_event(2, b"hello"));
@@ -147,7 +147,7 @@ pub async fn non_peer_can_send_but_not_receive(fixture: &mut impl TransportFixtu
 
 pub async fn node_is_not_its_own_peer(fixture: &mut impl TransportFixture) {
     let mut node1 = fixture.join(1, 1).await;
-    node1.set_peers(&[fixture.peer(1).await]);
+    node1.set_peers(&[fixture.peer_address(1).await]);
     node1.send(Incarnation(1), Bytes::from_static(b"hello"));
     assert!(timeout(QUIET_PERIOD, node1.next()).await.is_err());
 }

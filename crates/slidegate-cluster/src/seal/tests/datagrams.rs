@@ -112,7 +112,7 @@ fn datagram_is_opened_once() {
 }
 
 #[test]
-fn late_datagrams_open_within_replay_window() {
+fn late_datagrams_within_replay_window_are_opened() {
     let mut sealer = DatagramSealer::new(&test_key(), ALICE);
     let all: Vec<_> = (0..100).map(|_| seal_at(&mut sealer, start_time(), b"hello")).collect();
     let mut opener = new_opener();
