@@ -58,7 +58,7 @@ pin_project! {
     }
 }
 
-/// The parts of a call that are kept until its decision: the request body and the inner service.
+/// The request body and the inner service of a call, kept until the request is decided.
 pub struct PendingCall<I, ReqBody> {
     pub body: ReqBody,
     pub inner: I,

@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use slidegate::headers::{self, Style};
 use slidegate::{Jitter, JitterSample, Ruling, WallClock};
 
-/// The values of the rate-limit headers for the response to an allowed request. The value at an index belongs to the
-/// header name at the same index of the header style. A style has at most three names for allowed requests, followed by
-/// `Retry-After`, which only denials have.
+/// The values of the rate-limit headers for the response to an allowed request. Each value has the same index as its
+/// header name in the header style. A style has at most three names for allowed requests, followed by `Retry-After`,
+/// which only denials have.
 #[derive(Default)]
 pub struct HeaderValues([Option<HeaderValue>; 3]);
 
@@ -24,8 +24,8 @@ pub struct HeaderWriter {
     cache: OnceLock<PolicyHeaderCache>,
 }
 
-/// A cached header that lists the quotas of all limits, formatted for the first ruling. Most later rulings have the
-/// same limits and reuse the header, because cloning a `HeaderValue` does not allocate.
+/// A header that lists the quotas of all limits, and the ruling for which the header was formatted. Later rulings with
+/// the same limits use a clone of the header, because cloning a `HeaderValue` does not allocate.
 #[derive(Clone, Debug)]
 struct PolicyHeaderCache {
     ruling: Ruling,

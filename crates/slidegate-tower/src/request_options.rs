@@ -122,7 +122,7 @@ fn invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
 }
 
 impl SettleContext {
-    /// Returns the request as it was decided, with its attributes and costs.
+    /// Returns the original request, with the attributes and costs that were used for its decision.
     pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
         let named = self.named_costs.iter();
         let descriptor = named
@@ -132,7 +132,7 @@ impl SettleContext {
         Request::new(domain, descriptor)
     }
 
-    /// Returns a request that reports one named cost for the same attributes.
+    /// Returns a request with the attributes of the original request, and one named cost, which is charged as a report.
     pub fn report<'r>(&'r self, domain: &'r str, cost: &'r str, units: u64) -> Request<'r> {
         Request::new(domain, self.descriptor().with_cost(cost, units))
     }

@@ -16,8 +16,8 @@ use serde_json::Value;
 /// Interval of scrapes and of rule evaluations. Short enough that a rate over one second has several samples.
 const SCRAPE_INTERVAL: &str = "200ms";
 
-/// Maximum number of polls while waiting for Prometheus: 30 seconds. New targets take longest, because
-/// Prometheus collects new targets for five seconds before the first scrape.
+/// Maximum number of polls while waiting for Prometheus: 30 seconds. The wait for new targets is the longest, because
+/// Prometheus collects targets for five seconds before it scrapes them for the first time.
 const MAX_POLLS: u32 = 1_500;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 

@@ -1,4 +1,4 @@
-//! Invalid HTTP requests: the response status and body describe the error.
+//! Tests of invalid HTTP requests: the response status and body describe the error.
 
 use serde_json::json;
 use ureq::http::Request;

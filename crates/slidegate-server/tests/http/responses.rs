@@ -43,7 +43,7 @@ fn ceil_seconds(millis: &Value) -> i64 {
     i64::try_from(millis.as_u64().unwrap().div_ceil(1_000)).unwrap()
 }
 
-/// Asserts that a time in milliseconds is at most ten seconds less than `max`, and at most one millisecond more.
+/// Asserts that a time in milliseconds is at most ten seconds below `max`, and at most one millisecond above `max`.
 fn assert_within_10_seconds_before(millis: &Value, max: u64) {
     let millis = millis.as_u64().unwrap();
     assert!((max - 10_000..=max + 1).contains(&millis), "{millis} is not just below {max}");

@@ -7,7 +7,7 @@ use slidegate::{Clock, Jitter, WallClock};
 
 use super::rate_limit_headers::parse_retry_delay;
 
-/// The minimum value of the backoff bounds, so that the client does not retry without a pause.
+/// The minimum value of both backoff settings (`initial` and `max`), so that the client does not retry without a pause.
 const MIN_BACKOFF: Duration = Duration::from_millis(1);
 
 /// The maximum number of attempts, and the settings for the waits between attempts.

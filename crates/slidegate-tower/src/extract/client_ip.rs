@@ -18,8 +18,8 @@ const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
 /// IPv4 addresses are extracted in full, and `::ffff:192.0.2.7` becomes `192.0.2.7`. As the key of a limiter, an IPv6
 /// address is shortened to its network, such as `2001:db8::/64`, because a client usually controls all addresses of the
 /// network. As one of the [`Attributes`](super::Attributes), an IPv6 address is complete unless
-/// [`ipv6_prefix`](ClientIp::ipv6_prefix) is set, because a policy aggregates IPv6 addresses by itself, rule by rule,
-/// and compares addresses with networks.
+/// [`ipv6_prefix`](ClientIp::ipv6_prefix) is set, because a policy compares complete addresses with networks, and each
+/// of its rules shortens the addresses to networks itself.
 ///
 /// The peer address is read from axum's `ConnectInfo` (`into_make_service_with_connect_info::<SocketAddr>`), tonic's
 /// `TcpConnectInfo` or the [`Peer`](super::Peer) of this crate. Without any of them, for example on a Unix socket,

@@ -18,7 +18,8 @@ static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 ///
 /// # Panics
 ///
-/// Panics if `name` is not a valid header name: an error in the program, which shows at startup.
+/// Panics if `name` is not a valid header name. Such a name is an error in the program, which becomes visible at
+/// startup.
 ///
 /// ```
 /// use http::Request;

@@ -198,8 +198,8 @@ async fn response_without_wait_backs_off_with_jitter() {
     }
 }
 
-/// Asserts that the waits are evenly spread: each tenth of the span from `from` contains between half and double of its
-/// share of the waits.
+/// Asserts that the waits are evenly spread between `from` and `from + span`: if this period is divided into ten equal
+/// parts, each part contains between half and double the average number of waits.
 fn assert_evenly_spread(waits: &[Duration], from: Duration, span: Duration) {
     let mut tenths = [0; 10];
     for wait in waits {

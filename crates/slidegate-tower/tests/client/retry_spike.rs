@@ -63,14 +63,14 @@ impl SimulatedServer {
         response
     }
 
-    /// Returns the times at which requests arrived, since the start of the server.
+    /// Returns the times at which requests arrived, each as the time elapsed since the start of the server.
     pub fn arrivals(&self) -> Vec<Duration> {
         self.arrivals.lock().unwrap().clone()
     }
 }
 
-/// Returns the times at which clients retry, in order, for one combination of jitter. All first attempts are denied,
-/// because the quota is used up. The quota is large enough to allow all second attempts.
+/// Returns the times at which clients retry, in ascending order, for one combination of jitter. The quota is used up in
+/// advance, so that all first attempts are denied, and is large enough to allow all second attempts.
 async fn measure_return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
     fastrand::seed(8);
     let server =
@@ -124,8 +124,9 @@ impl JitterCase {
         self.max_retries_per_slot(Duration::from_secs(1))
     }
 
-    /// Returns the maximum number of retries per second that is expected. This is the number if the clients were spread
-    /// evenly over the larger jitter, plus five standard deviations of a random count.
+    /// Returns an upper bound for the number of retries in one second: the mean number if the retries are spread evenly
+    /// over the larger of the two jitters, plus five standard deviations. The standard deviation is the square root of
+    /// the mean.
     fn max_expected_retries_per_second(&self) -> usize {
         let spread = WAIT_SECONDS as f64 * f64::from(self.server.max(self.client)) / 100.0;
         let mean = CLIENTS as f64 / spread;

@@ -20,7 +20,7 @@ use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
 
 const LIMITER_KEY: &str = "ann";
 
-/// A limiter of three requests per minute, and its fixture.
+/// A limiter of three requests per minute, and the fixture that created it.
 struct ThreePerMinuteLimiter<S> {
     fixture: StoreFixture<S>,
     limiter: Arc<Limiter<S>>,
@@ -64,8 +64,8 @@ impl Drop for DropSignal {
     }
 }
 
-/// Returns a router whose handler never responds, and a channel. When a call begins, the channel receives a signal that
-/// fires when the call is dropped.
+/// Returns a router whose handler never responds, and a channel. For each call, the channel delivers a receiver, which
+/// is notified when the handler of this call is dropped.
 fn never_responding_service() -> (Router, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
     let (started, calls) = mpsc::unbounded_channel();
     let handler = move || {

@@ -23,9 +23,9 @@ fn settlement_from_extensions(extensions: &Extensions) -> Settlement {
     extensions.get().map_or(Settlement::Keep, |&ActualUnits(units)| Settlement::Cost(units))
 }
 
-/// Starts two servers, one over a limiter and one over a gate, and returns their clients. Each user in `x-user` has ten
-/// units per minute. A request is charged `expected` units in advance. Then the handler reports the number in the path
-/// `/{units}` as the actual cost.
+/// Starts two servers, one over a limiter and one over a gate, and returns a client of each. Each user in `x-user` has
+/// ten units per minute. A request is charged `expected` units in advance. Then the handler reports the number in the
+/// path `/{units}` as the actual cost.
 async fn clients_with_expected_cost(
     fixture: &StoreFixture<impl Store>,
     expected: u64,

@@ -11,7 +11,7 @@ use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settlement, When
 
 use crate::fixture::{StoreFixture, TestClient, TestResponse, hello_router, serve};
 
-/// A window that is longer than any test runs.
+/// A window so long that it does not end during a test.
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub const UNREACHABLE: Faults = Faults { unavailable: 100, lost_before: 0, lost_after: 0 };
