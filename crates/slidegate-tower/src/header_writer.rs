@@ -53,7 +53,7 @@ impl HeaderWriter {
     #[inline]
     pub fn values(&self, ruling: &Ruling) -> HeaderValues {
         let mut values = HeaderValues::default();
-        self.for_each_value(ruling, JitterSample::NONE, |index, value| {
+        self.for_each_header_value(ruling, JitterSample::NONE, |index, value| {
             if let Some(slot) = values.0.get_mut(index) {
                 *slot = Some(value);
             }
@@ -72,13 +72,13 @@ impl HeaderWriter {
 
     /// Writes the rate-limit headers of a denial, including `Retry-After`.
     pub fn write_denial(&self, ruling: &Ruling, jitter: JitterSample, headers: &mut HeaderMap) {
-        self.for_each_value(ruling, jitter, |index, value| {
+        self.for_each_header_value(ruling, jitter, |index, value| {
             self.write_value(index, value, headers);
         });
     }
 
     #[inline]
-    fn for_each_value(
+    fn for_each_header_value(
         &self,
         ruling: &Ruling,
         jitter: JitterSample,

@@ -75,7 +75,7 @@ impl RequestOptions {
                 None => Ok(1),
                 Some(value) => {
                     let text = String::from_utf8_lossy(value.as_bytes());
-                    parse_units(text.trim()).ok_or_else(|| invalid_cost(name, &text))
+                    parse_units(text.trim()).ok_or_else(|| invalid_cost_detail(name, &text))
                 }
             },
         }
@@ -116,7 +116,7 @@ fn parse_units(text: &str) -> Option<u64> {
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-fn invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
+fn invalid_cost_detail(name: &HeaderName, text: &str) -> MalformedDetail {
     let truncated: String = text.chars().take(32).collect();
     format!("header {name}: `{truncated}` is not a cost; send a whole number of units").into()
 }

@@ -28,7 +28,7 @@ fn health_request(service: &str) -> Request<HealthCheckRequest> {
 }
 
 #[tokio::test]
-async fn health_check_covers_server_and_service() {
+async fn health_check_reports_server_and_service_status() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = Client::connect(&server).await;
     let check = async |service| {

@@ -47,7 +47,7 @@ async fn response_has_binding_limit_and_denial_details() {
 }
 
 #[tokio::test]
-async fn descriptors_share_one_decision_with_ordered_statuses() {
+async fn response_has_one_decision_and_ordered_descriptor_statuses() {
     let server = Server::start_with_grpc(
         "
         rules:
@@ -174,7 +174,7 @@ async fn descriptor_override_replaces_limit() {
 }
 
 #[tokio::test]
-async fn repeated_entry_names_are_distinguished() {
+async fn repeated_descriptor_entry_names_are_distinguished() {
     let server = Server::start_with_grpc(
         "rules: [{ name: two, domain: api, per: ['ip', 'ip#2'], limits: [1/h] }]",
         &[],

@@ -97,7 +97,7 @@ rules:
 }
 
 #[test]
-fn every_method_charges_one_unit() {
+fn auth_request_with_any_method_charges_one_unit() {
     let server = Server::start("rules: [{ name: all, limits: [7/h], algorithm: sliding_log }]");
     let client = Client::new(&server);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {

@@ -99,13 +99,13 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
 
     async fn settle(&self, _: &RequestOptions, charge: &PendingCharge, settlement: Settlement) {
         match charge.ruling.decision().is_degraded() {
-            true => settle_with(&self.local_share, charge, settlement).await,
-            false => settle_with(&self.limiter, charge, settlement).await,
+            true => settle_in_limiter(&self.local_share, charge, settlement).await,
+            false => settle_in_limiter(&self.limiter, charge, settlement).await,
         }
     }
 }
 
-async fn settle_with<S: Store>(
+async fn settle_in_limiter<S: Store>(
     limiter: &Limiter<S>,
     charge: &PendingCharge,
     settlement: Settlement,

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_parameter_is_missing() {
+    fn empty_parameter_counts_as_missing() {
         for uri in
             ["/", "/?", "/?key", "/?key=", "/?Key=k1", "/?keys=k1", "/?key=&key=k2", "/key=k1"]
         {

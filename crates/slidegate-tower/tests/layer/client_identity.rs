@@ -186,7 +186,7 @@ async fn malformed_forwarding_header_counts_for_proxy_address() {
 }
 
 #[tokio::test]
-async fn ipv6_network_shares_counter() {
+async fn addresses_in_ipv6_network_share_counter() {
     with_both_stores!(|fixture| {
         for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
             let http = serve(app).await;

@@ -26,7 +26,7 @@ fn remaining_units(response: &TestResponse) -> &str {
 }
 
 #[tokio::test]
-async fn cost_header_sets_cost_or_one() {
+async fn cost_header_sets_cost_with_default_one() {
     with_both_stores!(|fixture| {
         for http in clients_with_cost_header(&fixture).await {
             assert_eq!(
