@@ -33,7 +33,8 @@ impl<B: SealedBackend> Backend for B {}
 /// The decision of a backend about one request.
 #[expect(clippy::large_enum_variant, reason = "a box would cost each request an allocation")]
 pub enum BackendDecision {
-    /// The request is allowed without a charge.
+    /// The request is allowed without a check of the limits, because it has no key or the store of the limiter is
+    /// unavailable. The request is not charged.
     Uncounted,
     /// The limits have allowed or denied the request. The second field contains the attributes and costs of the
     /// request, for a later correction of its charge; it is present only if the layer has a settle function.

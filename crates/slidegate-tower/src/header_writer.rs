@@ -43,8 +43,8 @@ impl HeaderWriter {
         self.retry_jitter = jitter;
     }
 
-    /// Draws the random extension of the wait of one denial. All headers of the denial's response use the same
-    /// extension.
+    /// Draws the jitter of one denial: the random extension of its wait. All headers of the denial's response use the
+    /// same jitter.
     pub fn draw_jitter(&self) -> JitterSample {
         self.retry_jitter.draw()
     }

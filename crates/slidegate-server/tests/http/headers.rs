@@ -53,7 +53,7 @@ fn ceil_millis_to_seconds(millis: &Value) -> u64 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the client's clock")]
-fn epoch_seconds() -> u64 {
+fn current_epoch_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
@@ -95,10 +95,10 @@ fn draft03_ratelimit_reset_is_relative_seconds() {
 
 #[test]
 fn x_ratelimit_reset_is_epoch_seconds() {
-    let before = epoch_seconds();
+    let before = current_epoch_seconds();
     let [allowed, denied] = allowed_and_denied_response(&["--headers", "x"]);
     // Rounding up may add one second to the elapsed time.
-    let dates: RangeInclusive<u64> = before + 3_590..=epoch_seconds() + 3_602;
+    let dates: RangeInclusive<u64> = before + 3_590..=current_epoch_seconds() + 3_602;
     for response in [&allowed, &denied] {
         assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[5..]);
         assert_eq!(numeric_header(response, "x-ratelimit-limit"), 2);

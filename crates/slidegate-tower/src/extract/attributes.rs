@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn present_values_are_read_in_order() {
+    fn present_attribute_values_are_read_in_order() {
         let attributes = Attributes::new()
             .with("method", method())
             .with("a", header("a"))

@@ -1,4 +1,5 @@
-//! The address of the client behind trusted proxies: the last hop that is not a trusted proxy.
+//! The address of the client behind trusted proxies: the last address in the forwarding chain that is not a trusted
+//! proxy.
 
 use std::net::{IpAddr, SocketAddr};
 

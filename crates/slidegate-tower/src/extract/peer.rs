@@ -1,4 +1,4 @@
-//! The peer address: the other end of the connection.
+//! The peer address, which is the address of the other end of the connection.
 
 use std::net::{IpAddr, SocketAddr};
 
