@@ -33,15 +33,17 @@ impl<B: SealedBackend> Backend for B {}
 /// The decision of a backend about one request.
 #[expect(clippy::large_enum_variant, reason = "a box would cost each request an allocation")]
 pub enum BackendDecision {
-    /// The request is allowed without a charge.
+    /// The request is allowed without a check of the limits, because it has no key or the store of the limiter is
+    /// unavailable. The request is not charged.
     Uncounted,
-    /// The limits have decided the request. The context is present only if the charge may be settled.
+    /// The limits have allowed or denied the request. The second field contains the attributes and costs of the
+    /// request, for a later correction of its charge; it is present only if the layer has a settle function.
     Ruling(Ruling, Option<SettleContext>),
     /// The request was not decided, because it is malformed.
     Malformed(MalformedDetail),
 }
 
-/// The charge of an allowed request that may still be settled.
+/// The charge of an allowed request, which is kept, corrected or reverted once the response is known.
 #[derive(Debug)]
 pub struct PendingCharge {
     pub ruling: Ruling,
@@ -69,7 +71,8 @@ pub trait AsyncBackend: Send + Sync + 'static {
         head: RequestHead<'_>,
     ) -> impl Future<Output = BackendDecision> + Send;
 
-    /// Settles a charge. If the store fails, the call is not retried, and the charge stays.
+    /// Keeps, corrects or reverts a charge, as the settlement specifies. If the store fails, the call is not retried,
+    /// and the charge stays.
     fn settle(
         &self,
         options: &RequestOptions,
@@ -99,7 +102,8 @@ pub trait SealedBackend: Clone + Send + Sync + 'static {
         parts: Parts,
     ) -> Result<(Parts, BackendDecision), Self::DecideFuture>;
 
-    /// Settles a charge. Returns `Ok` if the store is synchronous, or a future as `Err` if the store is asynchronous.
+    /// Keeps, corrects or reverts a charge, as the settlement specifies. Returns `Ok` if the store is synchronous, or a
+    /// future as `Err` if the store is asynchronous.
     fn settle(
         &self,
         options: Arc<RequestOptions>,

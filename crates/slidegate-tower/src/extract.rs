@@ -74,7 +74,8 @@ pub trait Extract: Send + Sync + 'static {
     fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>>;
 
     /// Returns the extracted value as an attribute of a policy. This value differs from [`extract`](Self::extract) only
-    /// for IPv6 addresses, because a policy aggregates IPv6 addresses by itself.
+    /// for IPv6 addresses, because a policy needs the complete address: each of its rules shortens the address to a
+    /// network itself.
     fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.extract(head)
     }

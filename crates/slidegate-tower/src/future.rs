@@ -58,7 +58,7 @@ pin_project! {
     }
 }
 
-/// The parts of a call that are kept until its decision: the request body and the inner service.
+/// The request body and the inner service of a call, kept until the request is decided.
 pub struct PendingCall<I, ReqBody> {
     pub body: ReqBody,
     pub inner: I,
@@ -69,7 +69,7 @@ where
     I: Service<Request<ReqBody>>,
     B: Backend,
 {
-    pub(crate) fn from_decision(
+    pub(crate) fn awaiting_decision(
         future: B::DecideFuture,
         pending_call: PendingCall<I, ReqBody>,
         config: Arc<LayerConfig<B, R>>,
@@ -78,7 +78,7 @@ where
         Self { config, state: ResponseState::Deciding { future, pending_call: Some(pending_call) } }
     }
 
-    pub(crate) fn from_call(
+    pub(crate) fn awaiting_service(
         call: I::Future,
         admission: Admission<B>,
         config: Arc<LayerConfig<B, R>>,
@@ -86,7 +86,7 @@ where
         Self { config, state: ResponseState::Calling { call, admission } }
     }
 
-    pub(crate) fn from_response(
+    pub(crate) fn with_ready_response(
         response: Response<ResBody>,
         config: Arc<LayerConfig<B, R>>,
     ) -> Self {

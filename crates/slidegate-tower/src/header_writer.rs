@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use slidegate::headers::{self, Style};
 use slidegate::{Jitter, JitterSample, Ruling, WallClock};
 
-/// The values of the rate-limit headers for the response to an allowed request. The value at an index belongs to the
-/// header name at the same index of the header style. A style has at most three names for allowed requests, followed by
-/// `Retry-After`, which only denials have.
+/// The values of the rate-limit headers for the response to an allowed request. Each value has the same index as its
+/// header name in the header style. A style has at most three names for allowed requests, followed by `Retry-After`,
+/// which only denials have.
 #[derive(Default)]
 pub struct HeaderValues([Option<HeaderValue>; 3]);
 
@@ -24,8 +24,8 @@ pub struct HeaderWriter {
     cache: OnceLock<PolicyHeaderCache>,
 }
 
-/// A cached header that lists the quotas of all limits, formatted for the first ruling. Most later rulings have the
-/// same limits and reuse the header, because cloning a `HeaderValue` does not allocate.
+/// A header that lists the quotas of all limits, and the ruling for which the header was formatted. Later rulings with
+/// the same limits use a clone of the header, because cloning a `HeaderValue` does not allocate.
 #[derive(Clone, Debug)]
 struct PolicyHeaderCache {
     ruling: Ruling,
@@ -43,8 +43,8 @@ impl HeaderWriter {
         self.retry_jitter = jitter;
     }
 
-    /// Draws the random extension of the wait of one denial. All headers of the denial's response use the same
-    /// extension.
+    /// Draws the jitter of one denial: the random extension of its wait. All headers of the denial's response use the
+    /// same jitter.
     pub fn draw_jitter(&self) -> JitterSample {
         self.retry_jitter.draw()
     }
@@ -53,7 +53,7 @@ impl HeaderWriter {
     #[inline]
     pub fn values(&self, ruling: &Ruling) -> HeaderValues {
         let mut values = HeaderValues::default();
-        self.for_each_value(ruling, JitterSample::NONE, |index, value| {
+        self.for_each_header_value(ruling, JitterSample::NONE, |index, value| {
             if let Some(slot) = values.0.get_mut(index) {
                 *slot = Some(value);
             }
@@ -72,13 +72,13 @@ impl HeaderWriter {
 
     /// Writes the rate-limit headers of a denial, including `Retry-After`.
     pub fn write_denial(&self, ruling: &Ruling, jitter: JitterSample, headers: &mut HeaderMap) {
-        self.for_each_value(ruling, jitter, |index, value| {
+        self.for_each_header_value(ruling, jitter, |index, value| {
             self.write_value(index, value, headers);
         });
     }
 
     #[inline]
-    fn for_each_value(
+    fn for_each_header_value(
         &self,
         ruling: &Ruling,
         jitter: JitterSample,

@@ -114,13 +114,13 @@ impl<B: Backend> RateLimitLayer<B> {
 impl<B: Backend, R> RateLimitLayer<B, R> {
     /// Sets the policy domain of the requests. Only the rules of this domain apply. The default is `default`.
     pub fn domain(self, domain: &str) -> Self {
-        self.with_options(|options| options.domain = domain.into())
+        self.with_modified_options(|options| options.domain = domain.into())
     }
 
     /// Sets the function that returns the cost of a request in units. Without a function, each request costs 1. A
     /// request of cost 0 is allowed if one unit is available, and charges nothing.
     pub fn cost(self, cost: impl Fn(RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.with_options(|options| options.cost = CostSource::Function(Arc::new(cost)))
+        self.with_modified_options(|options| options.cost = CostSource::Function(Arc::new(cost)))
     }
 
     /// Reads the cost of a request in units from a header. Only a trusted component may set this header: a client that
@@ -131,7 +131,7 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
     /// Returns an error if `name` is not a valid header name.
     pub fn cost_header(self, name: &str) -> Result<Self, InvalidHeaderName> {
         let name: HeaderName = name.parse()?;
-        Ok(self.with_options(|options| options.cost = CostSource::Header(name)))
+        Ok(self.with_modified_options(|options| options.cost = CostSource::Header(name)))
     }
 
     /// Adds a named cost, which rules of the policy charge if they refer to it, for example with `cost: tokens`. If
@@ -166,25 +166,25 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
         units: impl Fn(RequestHead<'_>) -> Option<u64> + Send + Sync + 'static,
     ) -> Self {
         let cost = NamedCost { name: name.into(), units: Arc::new(units) };
-        self.with_options(|options| options.named_costs.push(cost))
+        self.with_modified_options(|options| options.named_costs.push(cost))
     }
 
     /// Sets the behaviour of a limiter while its store is unavailable. By default, each instance enforces its
     /// [share](Limiter::local_share) of the limits in memory. For a gate, this setting has no effect, because each rule
     /// of the policy has its own setting.
     pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
-        self.with_options(|options| options.on_store_error = on_store_error)
+        self.with_modified_options(|options| options.on_store_error = on_store_error)
     }
 
     /// Sets the style of the headers that report the limits, for allowed and denied requests.
     pub fn headers(self, style: Style) -> Self {
-        self.with_config(|config| config.header_writer.set_style(style))
+        self.with_modified_config(|config| config.header_writer.set_style(style))
     }
 
     /// Sets the jitter that is added to the wait of each denial, so that clients denied at the same time do not all
     /// return at the same time.
     pub fn retry_jitter(self, jitter: Jitter) -> Self {
-        self.with_config(|config| config.header_writer.set_retry_jitter(jitter))
+        self.with_modified_config(|config| config.header_writer.set_retry_jitter(jitter))
     }
 
     /// Sets the [`Respond`](crate::Respond) implementation that creates the responses to denied requests, instead of
@@ -240,13 +240,13 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
         self,
         settle: impl Fn(&ResponseHead<'_>) -> Settlement + Send + Sync + 'static,
     ) -> Self {
-        let layer = self.with_options(|options| options.has_settle_context = true);
-        layer.with_config(|config| config.settle = Some(Arc::new(settle)))
+        let layer = self.with_modified_options(|options| options.has_settle_context = true);
+        layer.with_modified_config(|config| config.settle = Some(Arc::new(settle)))
     }
 
     /// Sets whether the charge of a request stays or is reverted if the response future is dropped before the response.
     pub fn on_drop(self, on_drop: OnDrop) -> Self {
-        self.with_config(|config| config.on_drop = on_drop)
+        self.with_modified_config(|config| config.on_drop = on_drop)
     }
 
     /// Sets a function that receives each ruling before the request is allowed or denied. The function can update
@@ -256,17 +256,17 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
         self,
         inspect: impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static,
     ) -> Self {
-        self.with_config(|config| config.inspect = Some(Arc::new(inspect)))
+        self.with_modified_config(|config| config.inspect = Some(Arc::new(inspect)))
     }
 
-    fn with_config(self, set: impl FnOnce(&mut LayerConfig<B, R>)) -> Self {
+    fn with_modified_config(self, set: impl FnOnce(&mut LayerConfig<B, R>)) -> Self {
         let mut config = Arc::unwrap_or_clone(self.config);
         set(&mut config);
         Self { config: Arc::new(config) }
     }
 
-    fn with_options(self, set: impl FnOnce(&mut RequestOptions)) -> Self {
-        self.with_config(|config| set(Arc::make_mut(&mut config.options)))
+    fn with_modified_options(self, set: impl FnOnce(&mut RequestOptions)) -> Self {
+        self.with_modified_config(|config| set(Arc::make_mut(&mut config.options)))
     }
 }
 

@@ -75,7 +75,7 @@ impl RequestOptions {
                 None => Ok(1),
                 Some(value) => {
                     let text = String::from_utf8_lossy(value.as_bytes());
-                    parse_units(text.trim()).ok_or_else(|| invalid_cost(name, &text))
+                    parse_units(text.trim()).ok_or_else(|| invalid_cost_detail(name, &text))
                 }
             },
         }
@@ -116,13 +116,13 @@ fn parse_units(text: &str) -> Option<u64> {
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-fn invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
+fn invalid_cost_detail(name: &HeaderName, text: &str) -> MalformedDetail {
     let truncated: String = text.chars().take(32).collect();
     format!("header {name}: `{truncated}` is not a cost; send a whole number of units").into()
 }
 
 impl SettleContext {
-    /// Returns the request as it was decided, with its attributes and costs.
+    /// Returns the original request, with the attributes and costs that were used for its decision.
     pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
         let named = self.named_costs.iter();
         let descriptor = named
@@ -132,7 +132,7 @@ impl SettleContext {
         Request::new(domain, descriptor)
     }
 
-    /// Returns a request that reports one named cost for the same attributes.
+    /// Returns a request with the attributes of the original request, and one named cost, which is charged as a report.
     pub fn report<'r>(&'r self, domain: &'r str, cost: &'r str, units: u64) -> Request<'r> {
         Request::new(domain, self.descriptor().with_cost(cost, units))
     }

@@ -113,7 +113,7 @@ impl<'d> Denial<'d> {
         }
     }
 
-    /// Returns `true` if the request is a gRPC call, which needs another form of response.
+    /// Returns `true` if the request is a gRPC call, whose response must have gRPC status headers instead of a body.
     pub fn is_grpc(&self) -> bool {
         grpc::is_grpc(self.head)
     }

@@ -40,8 +40,9 @@ impl<I, B, R> RateLimit<I, B, R> {
 }
 
 impl<B: Backend, R> LayerConfig<B, R> {
-    /// Admits a request, or returns the response that denies it as `Err`. The decision is passed by reference because
-    /// rulings are large; the ruling is moved only if the charge may be settled.
+    /// Admits an allowed request, or returns the response to a denied or malformed request as `Err`. The decision is
+    /// passed by reference because rulings are large; the ruling is moved out of it only if the charge may be settled
+    /// or reverted.
     #[inline(always)]
     pub(crate) fn admit<ResBody>(
         &self,
@@ -127,17 +128,19 @@ where
         let head = RequestHead::from(&request);
         let mut decision = config.backend.decide_now(&config.options, head);
         let Some(decision) = &mut decision else {
-            return self.call_async(request, config);
+            return self.call_with_async_store(request, config);
         };
         match config.admit(decision, head) {
-            Ok(admission) => ResponseFuture::from_call(self.inner.call(request), admission, config),
-            Err(response) => ResponseFuture::from_response(response, config),
+            Ok(admission) => {
+                ResponseFuture::awaiting_service(self.inner.call(request), admission, config)
+            }
+            Err(response) => ResponseFuture::with_ready_response(response, config),
         }
     }
 }
 
 impl<I, B, R> RateLimit<I, B, R> {
-    fn call_async<ReqBody, ResBody>(
+    fn call_with_async_store<ReqBody, ResBody>(
         &mut self,
         request: Request<ReqBody>,
         config: Arc<LayerConfig<B, R>>,
@@ -153,15 +156,15 @@ impl<I, B, R> RateLimit<I, B, R> {
         let (parts, body) = request.into_parts();
         match config.backend.decide(config.options.clone(), parts) {
             Err(future) => {
-                ResponseFuture::from_decision(future, PendingCall { body, inner }, config)
+                ResponseFuture::awaiting_decision(future, PendingCall { body, inner }, config)
             }
             Ok((parts, mut decision)) => {
                 match config.admit(&mut decision, RequestHead::from(&parts)) {
                     Ok(admission) => {
                         let call = inner.call(Request::from_parts(parts, body));
-                        ResponseFuture::from_call(call, admission, config)
+                        ResponseFuture::awaiting_service(call, admission, config)
                     }
-                    Err(response) => ResponseFuture::from_response(response, config),
+                    Err(response) => ResponseFuture::with_ready_response(response, config),
                 }
             }
         }

@@ -19,7 +19,8 @@ pub struct DocumentedMetric {
 #[derive(Debug)]
 pub struct DocumentedLabel {
     pub name: String,
-    /// All possible values of the label. Empty if the values are not fixed, for example rule names.
+    /// All possible values of the label. The list is empty if the values are not fixed, for example if they are rule
+    /// names.
     pub values: Vec<String>,
 }
 

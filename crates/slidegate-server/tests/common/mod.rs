@@ -48,8 +48,8 @@ pub struct TempFile(PathBuf);
 impl TempFile {
     /// Creates a file with this content, whose name ends with `suffix`.
     pub fn new(suffix: &str, content: impl AsRef<[u8]>) -> Self {
-        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        static NEXT_FILE_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_FILE_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{nth}{suffix}", std::process::id());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::write(&path, content).unwrap();

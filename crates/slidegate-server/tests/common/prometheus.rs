@@ -16,8 +16,8 @@ use serde_json::Value;
 /// Interval of scrapes and of rule evaluations. Short enough that a rate over one second has several samples.
 const SCRAPE_INTERVAL: &str = "200ms";
 
-/// Maximum number of polls while waiting for Prometheus: 30 seconds. New targets take longest, because
-/// Prometheus collects new targets for five seconds before the first scrape.
+/// Maximum number of polls while waiting for Prometheus: 30 seconds. The wait for new targets is the longest, because
+/// Prometheus collects targets for five seconds before it scrapes them for the first time.
 const MAX_POLLS: u32 = 1_500;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -40,13 +40,13 @@ impl Prometheus {
     /// Starts Prometheus with the rules in `deploy/prometheus`, and waits until each target has been scraped three
     /// times.
     pub fn start(targets: &[SocketAddr]) -> Self {
-        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("prometheus-{}-{nth}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("prometheus.yml"), scrape_config(targets)).unwrap();
-        let rules = deploy_folder().join("slidegate.rules.yml");
+        let rules = prometheus_deploy_folder().join("slidegate.rules.yml");
         fs::copy(rules, folder.join("slidegate.rules.yml")).unwrap();
         let (child, address) = spawn_prometheus(&folder);
         let prometheus = Self { child, address, folder, targets: targets.len() };
@@ -64,10 +64,12 @@ impl Prometheus {
     ///
     /// Returns the error message of Prometheus if the expression is invalid.
     pub fn query(&self, expression: &str) -> Result<Vec<Sample>, String> {
-        let response = self.call_api("query", &[("query", expression)])?;
+        let response = self.call_prometheus_api("query", &[("query", expression)])?;
         let result = &response["data"]["result"];
         Ok(match response["data"]["resultType"].as_str() {
-            Some("scalar") => vec![Sample { labels: BTreeMap::new(), value: parse_value(result) }],
+            Some("scalar") => {
+                vec![Sample { labels: BTreeMap::new(), value: parse_sample_value(result) }]
+            }
             _ => result.as_array().unwrap().iter().map(parse_sample).collect(),
         })
     }
@@ -94,7 +96,7 @@ impl Prometheus {
 
     /// Returns the label sets of all stored series that match a selector, such as `name{label="value"}`.
     pub fn series_labels(&self, selector: &str) -> Result<Vec<Value>, String> {
-        let response = self.call_api("series", &[("match[]", selector)])?;
+        let response = self.call_prometheus_api("series", &[("match[]", selector)])?;
         Ok(response["data"].as_array().unwrap().clone())
     }
 
@@ -103,7 +105,7 @@ impl Prometheus {
     pub fn evaluated_rules(&self) -> Vec<Value> {
         let mut rules = Vec::new();
         self.wait_until("every rule is evaluated", || {
-            let response = self.call_api("rules", &[]).unwrap();
+            let response = self.call_prometheus_api("rules", &[]).unwrap();
             let groups = response["data"]["groups"].as_array().unwrap();
             rules = groups
                 .iter()
@@ -135,7 +137,11 @@ impl Prometheus {
         panic!("timeout while waiting for Prometheus: {condition}");
     }
 
-    fn call_api(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
+    fn call_prometheus_api(
+        &self,
+        path: &str,
+        parameters: &[(&str, &str)],
+    ) -> Result<Value, String> {
         let mut request = ureq::get(format!("http://{}/api/v1/{path}", self.address));
         for (name, value) in parameters {
             request = request.query(name, value);
@@ -169,13 +175,13 @@ pub fn prometheus_program(name: &str) -> Command {
     Command::new(path)
 }
 
-fn deploy_folder() -> PathBuf {
+fn prometheus_deploy_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus")
 }
 
 /// Returns the Prometheus configuration in `deploy/prometheus` with these targets and the short [`SCRAPE_INTERVAL`].
 fn scrape_config(targets: &[SocketAddr]) -> String {
-    let config = fs::read_to_string(deploy_folder().join("prometheus.yml")).unwrap();
+    let config = fs::read_to_string(prometheus_deploy_folder().join("prometheus.yml")).unwrap();
     let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
     let changes = [
         (
@@ -226,10 +232,10 @@ fn spawn_prometheus(folder: &Path) -> (Child, SocketAddr) {
 fn parse_sample(series: &Value) -> Sample {
     let labels = series["metric"].as_object().unwrap().iter();
     let labels = labels.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()));
-    Sample { labels: labels.collect(), value: parse_value(&series["value"]) }
+    Sample { labels: labels.collect(), value: parse_sample_value(&series["value"]) }
 }
 
 /// Parses the number of a sample in the JSON form `[time, "number"]`.
-fn parse_value(pair: &Value) -> f64 {
+fn parse_sample_value(pair: &Value) -> f64 {
     pair[1].as_str().unwrap().parse().unwrap()
 }

@@ -1,5 +1,5 @@
-//! Hostile descriptor values that end clients choose. Envoy allows a request if the call to slidegate fails, so no
-//! value may cause a failure.
+//! Tests of hostile descriptor values that end clients choose. Envoy allows a request if the call to slidegate fails,
+//! so no value may cause a failure.
 
 use crate::client::{
     Client, Code, RateLimitDescriptor, RateLimitRequest, new_descriptor, new_request,
@@ -115,7 +115,7 @@ async fn unusual_keys_domains_and_sizes_never_fail() {
 }
 
 #[tokio::test]
-async fn requested_limit_counts_hostile_names_and_values() {
+async fn limit_in_descriptor_counts_hostile_names_and_values() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = Client::connect(&server).await;
     for (key, value) in [

@@ -1,5 +1,5 @@
-//! Costs of single descriptors (`hits_addend`), overrides with a unit multiplier, and joint quotas (several quotas of
-//! which one with capacity is sufficient).
+//! Tests of the costs of single descriptors (`hits_addend`), overrides with a unit multiplier, and joint quotas
+//! (several quotas of which one with capacity is sufficient).
 
 use slidegate::Algorithm;
 

@@ -17,7 +17,7 @@ use crate::common::Server;
 use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
-const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const RATE_LIMIT_SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// Maximum wait for a response. Much longer than any test needs, so that a broken test fails instead of hanging.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ fn health_request(service: &str) -> Request<HealthCheckRequest> {
 }
 
 #[tokio::test]
-async fn health_check_covers_server_and_service() {
+async fn health_check_reports_server_and_service_status() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = Client::connect(&server).await;
     let check = async |service| {
@@ -38,7 +38,7 @@ async fn health_check_covers_server_and_service() {
             .map(|response| response.status())
     };
     assert_eq!(check("").await.unwrap(), ServingStatus::Serving);
-    assert_eq!(check(SERVICE_NAME).await.unwrap(), ServingStatus::Serving);
+    assert_eq!(check(RATE_LIMIT_SERVICE_NAME).await.unwrap(), ServingStatus::Serving);
     assert_eq!(check("another").await.unwrap_err().code(), Code::NotFound);
 }
 
@@ -90,7 +90,10 @@ async fn reflection_lists_service_and_messages() {
         panic!("no services")
     };
     let names: Vec<&str> = listed.service.iter().map(|service| service.name.as_str()).collect();
-    assert!(names.contains(&SERVICE_NAME) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
-    let found = reflect(MessageRequest::FileContainingSymbol(SERVICE_NAME.into())).await;
+    assert!(
+        names.contains(&RATE_LIMIT_SERVICE_NAME) && names.contains(&"grpc.health.v1.Health"),
+        "{names:?}"
+    );
+    let found = reflect(MessageRequest::FileContainingSymbol(RATE_LIMIT_SERVICE_NAME.into())).await;
     assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{found:?}");
 }

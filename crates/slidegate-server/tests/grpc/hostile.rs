@@ -1,4 +1,4 @@
-//! Hostile gRPC calls: each call receives an error that names the problem, and other clients are still served.
+//! Tests of hostile gRPC calls: each call receives an error that names the problem, and other clients are still served.
 
 use std::fs;
 use std::time::Duration;

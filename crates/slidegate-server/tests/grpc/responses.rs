@@ -8,7 +8,7 @@ use crate::client::{
 };
 use crate::common::Server;
 
-fn status_codes(statuses: &[DescriptorStatus]) -> Vec<Code> {
+fn descriptor_status_codes(statuses: &[DescriptorStatus]) -> Vec<Code> {
     statuses.iter().map(DescriptorStatus::code).collect()
 }
 
@@ -28,7 +28,7 @@ async fn response_has_binding_limit_and_denial_details() {
     let check_request = || new_request([new_descriptor(&[("user", "ann")])]);
     let allowed = client.check(check_request()).await;
     assert_eq!(allowed.overall_code(), Code::Ok);
-    assert_eq!(status_codes(&allowed.statuses), [Code::Ok]);
+    assert_eq!(descriptor_status_codes(&allowed.statuses), [Code::Ok]);
     assert_eq!(limit_status(&allowed.statuses[0]), (2, "MINUTE", "per-user.1m", 1));
     let until = allowed.statuses[0].duration_until_reset.unwrap();
     assert!((60..=120).contains(&until.seconds) && until.nanos == 0, "{until:?}");
@@ -38,7 +38,7 @@ async fn response_has_binding_limit_and_denial_details() {
     client.check(check_request()).await;
     let denied = client.check(check_request()).await;
     assert_eq!(denied.overall_code(), Code::OverLimit);
-    assert_eq!(status_codes(&denied.statuses), [Code::OverLimit]);
+    assert_eq!(descriptor_status_codes(&denied.statuses), [Code::OverLimit]);
     let wait = denied.statuses[0].duration_until_reset.unwrap().seconds;
     assert_eq!(response_header(&denied, "retry-after"), Some(&*wait.to_string()));
     assert_eq!(response_header(&denied, "content-type"), Some("application/problem+json"));
@@ -47,7 +47,7 @@ async fn response_has_binding_limit_and_denial_details() {
 }
 
 #[tokio::test]
-async fn descriptors_share_one_decision_with_ordered_statuses() {
+async fn response_has_one_decision_and_ordered_descriptor_statuses() {
     let server = Server::start_with_grpc(
         "
         rules:
@@ -65,12 +65,12 @@ async fn descriptors_share_one_decision_with_ordered_statuses() {
         ])
     };
     let allowed = client.check(check_request("ann")).await;
-    assert_eq!(status_codes(&allowed.statuses), [Code::Ok; 3]);
+    assert_eq!(descriptor_status_codes(&allowed.statuses), [Code::Ok; 3]);
     assert_eq!(allowed.statuses[0], DescriptorStatus { code: 1, ..Default::default() });
     assert_eq!(limit_status(&allowed.statuses[1]), (5, "HOUR", "per-user", 4));
     let denied = client.check(check_request("ann")).await;
     assert_eq!(denied.overall_code(), Code::OverLimit);
-    assert_eq!(status_codes(&denied.statuses), [Code::Ok, Code::Ok, Code::OverLimit]);
+    assert_eq!(descriptor_status_codes(&denied.statuses), [Code::Ok, Code::Ok, Code::OverLimit]);
     let alone = client.check(new_request([new_descriptor(&[("user", "ann")])])).await;
     assert_eq!(alone.statuses[0].limit_remaining, 3, "the denial charged nothing");
 }
@@ -134,7 +134,7 @@ async fn observed_limit_reports_over_limit_and_allows() {
     client.check(check_request()).await;
     let response = client.check(check_request()).await;
     assert_eq!(response.overall_code(), Code::Ok);
-    assert_eq!(status_codes(&response.statuses), [Code::OverLimit]);
+    assert_eq!(descriptor_status_codes(&response.statuses), [Code::OverLimit]);
     assert_eq!(limit_status(&response.statuses[0]), (1, "HOUR", "shadow", 0));
 }
 
@@ -174,7 +174,7 @@ async fn descriptor_override_replaces_limit() {
 }
 
 #[tokio::test]
-async fn repeated_entry_names_are_distinguished() {
+async fn repeated_descriptor_entry_names_are_distinguished() {
     let server = Server::start_with_grpc(
         "rules: [{ name: two, domain: api, per: ['ip', 'ip#2'], limits: [1/h] }]",
         &[],
@@ -196,7 +196,7 @@ async fn store_failure_denial_names_its_cause() {
         new_request([new_descriptor(&[("user", "ann")]), new_descriptor(&[("x", "y")])]);
     let response = Client::connect(&server).await.check(check_request).await;
     assert_eq!(response.overall_code(), Code::OverLimit);
-    assert_eq!(status_codes(&response.statuses), [Code::OverLimit; 2]);
+    assert_eq!(descriptor_status_codes(&response.statuses), [Code::OverLimit; 2]);
     let body: Value = serde_json::from_slice(&response.raw_body).unwrap();
     let kind = body["type"].as_str().unwrap();
     assert!(kind.ends_with("#temporary-reduced-capacity"), "{kind}");

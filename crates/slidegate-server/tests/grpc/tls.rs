@@ -193,7 +193,7 @@ async fn certificates_reload_and_invalid_files_are_rejected() {
 }
 
 #[test]
-fn invalid_tls_files_are_named_before_start() {
+fn invalid_tls_file_error_names_file_and_flag() {
     let authority = CertAuthority::new();
     let (first, second) = (
         CertFiles::new(&authority.issue_certificate()),

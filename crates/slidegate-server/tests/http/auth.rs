@@ -63,7 +63,7 @@ fn auth_responses_have_headers_and_denials_have_body() {
     );
 }
 
-/// The rule of the binding limit, which causes the denial, determines the reason and the status. The parameter
+/// Checks that a denial has the reason and the status of the rule whose limit causes the denial. The parameter
 /// `deny_status` in the query overrides the status.
 #[test]
 fn denial_has_reason_and_status_of_rule() {
@@ -97,7 +97,7 @@ rules:
 }
 
 #[test]
-fn every_method_charges_one_unit() {
+fn auth_request_with_any_method_charges_one_unit() {
     let server = Server::start("rules: [{ name: all, limits: [7/h], algorithm: sliding_log }]");
     let client = Client::new(&server);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {

@@ -1,4 +1,4 @@
-//! Invalid HTTP requests: the response status and body describe the error.
+//! Tests of invalid HTTP requests: the response status and body describe the error.
 
 use serde_json::json;
 use ureq::http::Request;
@@ -21,20 +21,20 @@ pub fn assert_problem(response: &HttpResponse, status: u16, title: &str, detail:
     assert!(found.contains(detail), "`{found}` does not contain `{detail}`");
 }
 
-fn body_with_attributes(count: usize) -> String {
+fn body_with_attribute_count(count: usize) -> String {
     let attributes = (0..count).map(|nth| (format!("name-{nth}"), "value".into()));
     json!({"attributes": serde_json::Map::from_iter(attributes)}).to_string()
 }
 
-fn body_with_name(bytes: usize) -> String {
+fn body_with_name_length(bytes: usize) -> String {
     json!({"attributes": {"n".repeat(bytes): "value"}}).to_string()
 }
 
-fn body_with_value(bytes: usize) -> String {
+fn body_with_value_length(bytes: usize) -> String {
     json!({"attributes": {"name": "v".repeat(bytes)}}).to_string()
 }
 
-fn body_with_domain(bytes: usize) -> String {
+fn body_with_domain_length(bytes: usize) -> String {
     json!({"domain": "d".repeat(bytes), "attributes": {}}).to_string()
 }
 
@@ -73,7 +73,10 @@ fn invalid_body_is_400_with_location() {
         (text("{\"attributes\":{\"a\":{}}}"), "map, expected a string"),
         (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "duplicate attribute `a`"),
         (text("{\"domain\":7,\"attributes\":{}}"), "integer `7`, expected a string"),
-        (body_with_attributes(65).replace("name-64", "name-63"), "duplicate attribute `name-63`"),
+        (
+            body_with_attribute_count(65).replace("name-64", "name-63"),
+            "duplicate attribute `name-63`",
+        ),
         (body_with_cost("-1"), cost_expected),
         (body_with_cost("1.5"), cost_expected),
         (body_with_cost("-1.0"), cost_expected),
@@ -92,10 +95,10 @@ fn long_or_many_attributes_are_accepted() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for body in [
-        body_with_attributes(10_000),
-        body_with_name(100_000),
-        body_with_value(1_000_000),
-        body_with_domain(100_000),
+        body_with_attribute_count(10_000),
+        body_with_name_length(100_000),
+        body_with_value_length(1_000_000),
+        body_with_domain_length(100_000),
     ] {
         assert_eq!(client.post("/v1/check", &body).status, 200, "{}", &body[..40]);
     }

@@ -138,7 +138,7 @@ impl RawConnection {
         line.trim_end().to_owned()
     }
 
-    /// Waits until the server closes the connection, and asserts that no more bytes arrive before.
+    /// Waits until the server closes the connection, and asserts that no more bytes arrive before the close.
     #[track_caller]
     pub fn assert_closes(&mut self) {
         let mut rest = String::new();
@@ -152,7 +152,7 @@ pub fn raw_check_request(body: &str) -> String {
     format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Returns the bytes of an HTTP/1.1 request to `/v1/check` with a chunked body of these chunks.
+/// Returns the bytes of an HTTP/1.1 request to `/v1/check` whose chunked body consists of these chunks.
 pub fn raw_chunked_check_request(chunks: &[&str]) -> String {
     let mut request =
         "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();

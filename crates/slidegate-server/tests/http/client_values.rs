@@ -1,5 +1,5 @@
-//! Hostile attribute values that end clients choose. Many callers allow a request if the check fails with an error, so
-//! no value may cause an error.
+//! Tests of hostile attribute values that end clients choose. Many callers allow a request if the check fails with an
+//! error, so no value may cause an error.
 
 use serde_json::json;
 
@@ -55,7 +55,7 @@ fn hostile_values_have_separate_counters() {
 }
 
 #[test]
-fn json_and_check_endpoints_share_hostile_counters() {
+fn json_and_check_endpoints_count_hostile_values_together() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for text in hostile_json_strings() {

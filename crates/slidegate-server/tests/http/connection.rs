@@ -9,7 +9,7 @@ use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h], algorithm: sliding_log }]";
 
-/// Returns the field `remaining` of a response body, the remaining units.
+/// Returns the number of remaining units, which is the field `remaining` of a response body.
 fn remaining_units(body: &str) -> u64 {
     serde_json::from_str::<Value>(body).unwrap()["remaining"].as_u64().unwrap()
 }

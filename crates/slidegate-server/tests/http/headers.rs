@@ -48,12 +48,12 @@ fn numeric_header(response: &HttpResponse, name: &str) -> u64 {
 }
 
 /// Converts milliseconds in a JSON value to seconds, rounded up.
-fn ceil_seconds(millis: &Value) -> u64 {
+fn ceil_millis_to_seconds(millis: &Value) -> u64 {
     millis.as_u64().unwrap().div_ceil(1_000)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the client's clock")]
-fn epoch_seconds() -> u64 {
+fn current_epoch_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
@@ -65,13 +65,14 @@ fn ietf_headers_are_default() {
             assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[..2]);
             let policies = r#""all";q=2;w=3600, "more";q=50;w=86400"#;
             assert_eq!(response.header("ratelimit-policy"), Some(policies));
-            let expected = format!(r#""all";r=0;t={}"#, ceil_seconds(&response.json()[wait]));
+            let expected =
+                format!(r#""all";r=0;t={}"#, ceil_millis_to_seconds(&response.json()[wait]));
             assert_eq!(response.header("ratelimit"), Some(&*expected));
         }
         assert_eq!(allowed.header("retry-after"), None);
         assert_eq!(
             numeric_header(&denied, "retry-after"),
-            ceil_seconds(&denied.json()["retry_after_ms"])
+            ceil_millis_to_seconds(&denied.json()["retry_after_ms"])
         );
     }
 }
@@ -85,7 +86,7 @@ fn draft03_ratelimit_reset_is_relative_seconds() {
         assert_eq!(numeric_header(response, "ratelimit-remaining"), 0);
         assert_eq!(
             numeric_header(response, "ratelimit-reset"),
-            ceil_seconds(&response.json()[wait])
+            ceil_millis_to_seconds(&response.json()[wait])
         );
     }
     assert_eq!(allowed.header("retry-after"), None);
@@ -94,10 +95,10 @@ fn draft03_ratelimit_reset_is_relative_seconds() {
 
 #[test]
 fn x_ratelimit_reset_is_epoch_seconds() {
-    let before = epoch_seconds();
+    let before = current_epoch_seconds();
     let [allowed, denied] = allowed_and_denied_response(&["--headers", "x"]);
     // Rounding up may add one second to the elapsed time.
-    let dates: RangeInclusive<u64> = before + 3_590..=epoch_seconds() + 3_602;
+    let dates: RangeInclusive<u64> = before + 3_590..=current_epoch_seconds() + 3_602;
     for response in [&allowed, &denied] {
         assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[5..]);
         assert_eq!(numeric_header(response, "x-ratelimit-limit"), 2);
@@ -108,7 +109,7 @@ fn x_ratelimit_reset_is_epoch_seconds() {
     assert_eq!(allowed.header("retry-after"), None);
     assert_eq!(
         numeric_header(&denied, "retry-after"),
-        ceil_seconds(&denied.json()["retry_after_ms"])
+        ceil_millis_to_seconds(&denied.json()["retry_after_ms"])
     );
 }
 
@@ -122,7 +123,7 @@ fn none_style_sends_only_retry_after() {
     assert_eq!(allowed.header("retry-after"), None);
     assert_eq!(
         numeric_header(&denied, "retry-after"),
-        ceil_seconds(&denied.json()["retry_after_ms"])
+        ceil_millis_to_seconds(&denied.json()["retry_after_ms"])
     );
 }
 
@@ -154,7 +155,7 @@ fn retry_delays(client: &Client, reset_header: &str) -> Vec<u64> {
             wait,
             "one jitter sample for the whole response"
         );
-        let exact = ceil_seconds(&denied.json()["retry_after_ms"]);
+        let exact = ceil_millis_to_seconds(&denied.json()["retry_after_ms"]);
         assert!((3_500..=3_601).contains(&exact), "the JSON body has no jitter");
         assert!(
             (exact..=2 * exact + 1).contains(&wait),
@@ -173,7 +174,7 @@ fn jitter_delays_only_denials() {
     let allowed = client.check(&json!({"attributes": {}}));
     assert_eq!(
         numeric_header(&allowed, "ratelimit-reset"),
-        ceil_seconds(&allowed.json()["reset_after_ms"]),
+        ceil_millis_to_seconds(&allowed.json()["reset_after_ms"]),
         "an allowed response has no jitter"
     );
     let retry_delays = retry_delays(&client, "ratelimit-reset");

@@ -1,5 +1,5 @@
-//! Malformed HTTP: the server responds with a problem document and then closes the connection, because the start of the
-//! next request is unknown.
+//! Tests of malformed HTTP: the server responds with a problem document and then closes the connection, because the
+//! start of the next request is unknown.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;

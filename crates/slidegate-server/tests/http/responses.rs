@@ -33,28 +33,28 @@ fn parse_structured_list(header: &str) -> Vec<(String, Vec<(String, i64)>)> {
     list.into_iter().map(item).collect()
 }
 
-fn list_item(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>) {
+fn structured_list_item(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>) {
     let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), *value));
     (name.to_owned(), parameters.collect())
 }
 
 /// Converts milliseconds in a JSON value to seconds, rounded up.
-fn ceil_seconds(millis: &Value) -> i64 {
+fn ceil_millis_to_seconds(millis: &Value) -> i64 {
     i64::try_from(millis.as_u64().unwrap().div_ceil(1_000)).unwrap()
 }
 
-/// Asserts that a time in milliseconds is at most ten seconds less than `max`, and at most one millisecond more.
+/// Asserts that a time in milliseconds is at most ten seconds below `max`, and at most one millisecond above `max`.
 fn assert_within_10_seconds_before(millis: &Value, max: u64) {
     let millis = millis.as_u64().unwrap();
     assert!((max - 10_000..=max + 1).contains(&millis), "{millis} is not just below {max}");
 }
 
-fn assert_policy_header(response: &HttpResponse) {
+fn assert_two_window_policy_header(response: &HttpResponse) {
     assert_eq!(
         parse_structured_list(response.header("ratelimit-policy").unwrap()),
         [
-            list_item("per-tenant.1m", &[("q", 3), ("w", 60)]),
-            list_item("per-tenant.1h", &[("q", 100), ("w", 3_600)])
+            structured_list_item("per-tenant.1m", &[("q", 3), ("w", 60)]),
+            structured_list_item("per-tenant.1h", &[("q", 100), ("w", 3_600)])
         ]
     );
 }
@@ -106,10 +106,13 @@ fn allowed_response_has_status_of_every_limit() {
             ]
         })
     );
-    assert_policy_header(&response);
+    assert_two_window_policy_header(&response);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [list_item("per-tenant.1m", &[("r", 1), ("t", ceil_seconds(&minute))])]
+        [structured_list_item(
+            "per-tenant.1m",
+            &[("r", 1), ("t", ceil_millis_to_seconds(&minute))]
+        )]
     );
     assert_eq!(response.header("retry-after"), None);
 }
@@ -162,12 +165,12 @@ fn denied_response_has_binding_limit_and_retry_after() {
             ]
         })
     );
-    assert_policy_header(&response);
+    assert_two_window_policy_header(&response);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [list_item("per-tenant.1m", &[("r", 1), ("t", ceil_seconds(&wait))])]
+        [structured_list_item("per-tenant.1m", &[("r", 1), ("t", ceil_millis_to_seconds(&wait))])]
     );
-    assert_eq!(response.header("retry-after"), Some(&*ceil_seconds(&wait).to_string()));
+    assert_eq!(response.header("retry-after"), Some(&*ceil_millis_to_seconds(&wait).to_string()));
 }
 
 #[test]
@@ -194,7 +197,7 @@ fn cost_above_max_has_no_retry_after() {
     assert_eq!(response.header("retry-after"), None);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [list_item("few", &[("r", 5)])]
+        [structured_list_item("few", &[("r", 5)])]
     );
 }
 
@@ -203,7 +206,7 @@ fn subsecond_window_is_omitted_from_policy_header() {
     let server = Server::start("rules: [{ name: quick, limits: [5/100ms] }]");
     let response = Client::new(&server).check(&json!({"attributes": {}}));
     let policies = parse_structured_list(response.header("ratelimit-policy").unwrap());
-    assert_eq!(policies, [list_item("quick", &[("q", 5)])]);
+    assert_eq!(policies, [structured_list_item("quick", &[("q", 5)])]);
     assert_eq!(response.json()["limit"]["window_ms"], 100);
 }
 

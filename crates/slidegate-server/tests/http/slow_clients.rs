@@ -1,4 +1,4 @@
-//! Other clients are served while slow, silent or too many clients are connected.
+//! Tests that other clients are served while slow, silent or too many clients are connected.
 
 use std::io::ErrorKind;
 use std::thread;

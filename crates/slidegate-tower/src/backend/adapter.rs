@@ -10,8 +10,8 @@ use crate::extract::RequestHead;
 use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
 
-/// An [`AsyncBackend`] with named future types: they are the return types of the functions in the fields `decide` and
-/// `settle`.
+/// An [`AsyncBackend`], with two functions that return its futures. The types of these futures can be named: they are
+/// the return types of `D` and `S`.
 struct BackendAdapter<T, D, S> {
     backend: Arc<T>,
     decide: D,

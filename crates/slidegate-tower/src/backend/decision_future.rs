@@ -1,5 +1,5 @@
-//! The future of a decision by an asynchronous store. With [`OnDrop::Revert`], the charge is reverted if the request is
-//! dropped before the decision.
+//! The future of a decision by an asynchronous store. With [`OnDrop::Revert`], the charge of the request is reverted if
+//! the future is dropped before the decision is complete.
 
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -22,10 +22,10 @@ pin_project! {
     where
         B: SealedBackend,
     {
-        /// The decision is polled by the future of the request. Dropping the request cancels the decision.
+        /// The response future polls the decision. Dropping the response future cancels the decision.
         Inline { #[pin] future: B::DecideFuture },
-        /// The decision runs to completion in a tokio task. If the request is dropped before that, its charge is
-        /// reverted.
+        /// The decision runs to completion in a tokio task. If the response future is dropped before the decision is
+        /// complete, the charge of the request is reverted.
         Spawned { task: DecisionTask<B> },
     }
 }
@@ -42,7 +42,7 @@ pub struct DecisionTask<B: SealedBackend> {
 
 impl<B: SealedBackend> DecisionFuture<B> {
     /// Creates the future of a decision. With [`OnDrop::Revert`], the decision runs in a new tokio task. Outside of a
-    /// tokio runtime there is no such task, so the charge of a dropped request stays.
+    /// tokio runtime no task can be started, so the charge of a dropped request stays.
     pub fn new(
         future: B::DecideFuture,
         backend: &B,

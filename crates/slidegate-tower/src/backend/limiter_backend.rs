@@ -13,8 +13,9 @@ use crate::settlement::Settlement;
 /// A limiter and the extractor of its key.
 pub struct LimiterBackend<S, K> {
     limiter: Arc<Limiter<S>>,
-    /// The limiter that enforces this instance's share of the limits while the store is unavailable. Its counters stay
-    /// until their window has passed, so that all outages within one window use the same counts.
+    /// The limiter that replaces `limiter` while the store is unavailable. Its counters are in memory, and its limits
+    /// are the [share](Limiter::local_share) of one instance. The counters are kept after an outage until their window
+    /// has passed, so that all outages within one window use the same counts.
     local_share: Limiter,
     key: K,
     when_missing: WhenMissing,
@@ -54,7 +55,7 @@ impl<S, K> LimiterBackend<S, K> {
 impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
     type Kind = S::Kind;
 
-    /// Decides one request without creating a future, because a future would move the values of the request. Returns
+    /// Decides one request without a future, into which the values of the request would have to be moved. Returns
     /// `None` if the store is asynchronous.
     #[inline]
     fn decide_now(
@@ -98,13 +99,13 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
 
     async fn settle(&self, _: &RequestOptions, charge: &PendingCharge, settlement: Settlement) {
         match charge.ruling.decision().is_degraded() {
-            true => settle_with(&self.local_share, charge, settlement).await,
-            false => settle_with(&self.limiter, charge, settlement).await,
+            true => settle_in_limiter(&self.local_share, charge, settlement).await,
+            false => settle_in_limiter(&self.limiter, charge, settlement).await,
         }
     }
 }
 
-async fn settle_with<S: Store>(
+async fn settle_in_limiter<S: Store>(
     limiter: &Limiter<S>,
     charge: &PendingCharge,
     settlement: Settlement,

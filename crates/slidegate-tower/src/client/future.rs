@@ -78,8 +78,8 @@ where
         self.service.call(self.request.clone())
     }
 
-    fn wait_after<R>(&self, response: &Response<R>) -> Option<Duration> {
-        self.config.schedule.wait_after(response, self.attempts, self.started.elapsed())
+    fn retry_wait_after<R>(&self, response: &Response<R>) -> Option<Duration> {
+        self.config.schedule.retry_wait_after(response, self.attempts, self.started.elapsed())
     }
 }
 
@@ -97,7 +97,7 @@ where
                 RetryStepProjection::Calling { response } => {
                     let response = ready!(response.poll(cx))?;
                     let retries = this.retries.as_ref();
-                    match retries.and_then(|retries| retries.wait_after(&response)) {
+                    match retries.and_then(|retries| retries.retry_wait_after(&response)) {
                         None => return Poll::Ready(Ok(response)),
                         Some(wait) => RetryStep::Sleeping { sleep: tokio::time::sleep(wait) },
                     }

@@ -35,7 +35,7 @@ const RATE_LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
 /// assert_eq!(parse_retry_delay(&headers, WallClock.now()), Some(Duration::from_secs(90)));
 /// ```
 pub fn parse_retry_delay(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    parse_retry_after(headers, now).or_else(|| parse_rate_limit(headers))
+    parse_retry_after(headers, now).or_else(|| parse_rate_limit_wait(headers))
 }
 
 /// Returns the longest wait of all `Retry-After` headers. Proxies may have added headers of their own, and the longest
@@ -50,7 +50,7 @@ fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 /// Parses a number of seconds, as in `Retry-After: 120`. A number above `u64::MAX` becomes `u64::MAX`. Returns `None`
 /// if the value is not a number.
 fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
-    let text = trimmed_text(value)?;
+    let text = trimmed_header_text(value)?;
     // `parse` would also accept a plus sign.
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| Duration::from_secs(text.parse().unwrap_or(u64::MAX)))
@@ -66,20 +66,20 @@ fn parse_wait_until(value: &HeaderValue, headers: &HeaderMap, now: Timestamp) ->
 }
 
 fn parse_http_date_header(value: &HeaderValue) -> Option<SystemTime> {
-    httpdate::parse_http_date(trimmed_text(value)?).ok()
+    httpdate::parse_http_date(trimmed_header_text(value)?).ok()
 }
 
 fn to_system_time(now: Timestamp) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(now.as_micros()))
 }
 
-fn trimmed_text(value: &HeaderValue) -> Option<&str> {
+fn trimmed_header_text(value: &HeaderValue) -> Option<&str> {
     value.to_str().ok().map(str::trim)
 }
 
 /// Returns the longest wait in the `RateLimit` headers: the maximum of the parameter `t` over all limits with nothing
 /// remaining. Several `RateLimit` header lines form one list.
-fn parse_rate_limit(headers: &HeaderMap) -> Option<Duration> {
+fn parse_rate_limit_wait(headers: &HeaderMap) -> Option<Duration> {
     let lines: Vec<&[u8]> =
         headers.get_all(RATE_LIMIT_HEADER).iter().map(HeaderValue::as_bytes).collect();
     let list: List = Parser::new(&lines.join(&b", "[..])).parse().ok()?;
@@ -102,15 +102,15 @@ impl RateLimitItem {
             return None;
         };
         let reset = match params.get("t") {
-            Some(_) => Some(Duration::from_secs(parse_integer(params, "t")?)),
+            Some(_) => Some(Duration::from_secs(parse_unsigned_parameter(params, "t")?)),
             None => None,
         };
-        Some(Self { remaining: parse_integer(params, "r")?, reset })
+        Some(Self { remaining: parse_unsigned_parameter(params, "r")?, reset })
     }
 }
 
 /// Returns the value of a parameter; `None` if the parameter is not an Integer of at least 0.
-fn parse_integer(params: &Parameters, name: &str) -> Option<u64> {
+fn parse_unsigned_parameter(params: &Parameters, name: &str) -> Option<u64> {
     let BareItem::Integer(value) = params.get(name)? else { return None };
     u64::try_from(i64::from(*value)).ok()
 }

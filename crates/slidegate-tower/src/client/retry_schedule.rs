@@ -7,7 +7,7 @@ use slidegate::{Clock, Jitter, WallClock};
 
 use super::rate_limit_headers::parse_retry_delay;
 
-/// The minimum value of the backoff bounds, so that the client does not retry without a pause.
+/// The minimum value of both backoff settings (`initial` and `max`), so that the client does not retry without a pause.
 const MIN_BACKOFF: Duration = Duration::from_millis(1);
 
 /// The maximum number of attempts, and the settings for the waits between attempts.
@@ -41,7 +41,7 @@ impl RetrySchedule {
     /// Returns the wait before the next attempt; `None` if the response is final. `attempt` is the number of the
     /// attempt that received the response, starting at 1, and `elapsed` is the time since the start of the first
     /// attempt.
-    pub fn wait_after<R>(
+    pub fn retry_wait_after<R>(
         &self,
         response: &Response<R>,
         attempt: u32,
@@ -78,7 +78,7 @@ fn is_denied(status: StatusCode) -> bool {
 mod tests {
     use super::*;
 
-    fn backoff_bounds(initial: Duration, max: Duration) -> [Duration; 4] {
+    fn first_four_backoff_bounds(initial: Duration, max: Duration) -> [Duration; 4] {
         let mut schedule = RetrySchedule::default();
         schedule.set_backoff(initial, max);
         [1, 2, 3, u32::MAX].map(|attempt| schedule.backoff_bound(attempt))
@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn backoff_bound_doubles_up_to_max() {
         let ms = Duration::from_millis;
-        assert_eq!(backoff_bounds(ms(100), ms(350)), [100, 200, 350, 350].map(ms));
-        assert_eq!(backoff_bounds(ms(100), ms(50)), [ms(50); 4]);
-        assert_eq!(backoff_bounds(Duration::ZERO, Duration::ZERO), [ms(1); 4]);
-        assert_eq!(backoff_bounds(Duration::MAX, Duration::MAX), [Duration::MAX; 4]);
+        assert_eq!(first_four_backoff_bounds(ms(100), ms(350)), [100, 200, 350, 350].map(ms));
+        assert_eq!(first_four_backoff_bounds(ms(100), ms(50)), [ms(50); 4]);
+        assert_eq!(first_four_backoff_bounds(Duration::ZERO, Duration::ZERO), [ms(1); 4]);
+        assert_eq!(first_four_backoff_bounds(Duration::MAX, Duration::MAX), [Duration::MAX; 4]);
     }
 }

@@ -86,27 +86,30 @@ mod tests {
     use super::*;
     use crate::{Peer, TrustedProxies};
 
-    fn read_pairs(attributes: &Attributes, request: &Request<()>) -> Vec<(String, String)> {
+    fn read_attribute_pairs(
+        attributes: &Attributes,
+        request: &Request<()>,
+    ) -> Vec<(String, String)> {
         let read = attributes.read(request.into());
         let costs = RequestCosts::default();
         let descriptor = read.descriptor(&costs);
         descriptor.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    fn owned_pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn to_owned_pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
-    fn present_values_are_read_in_order() {
+    fn present_attribute_values_are_read_in_order() {
         let attributes = Attributes::new()
             .with("method", method())
             .with("a", header("a"))
             .with("b", header("b"));
         let request = Request::get("/").header("b", "2").body(()).unwrap();
         assert_eq!(
-            read_pairs(&attributes, &request),
-            owned_pairs(&[("method", "GET"), ("b", "2")])
+            read_attribute_pairs(&attributes, &request),
+            to_owned_pairs(&[("method", "GET"), ("b", "2")])
         );
     }
 
@@ -128,7 +131,10 @@ mod tests {
         let attributes = Attributes::new().with("ip", client_ip(TrustedProxies::none()));
         let peer = Peer("[2001:db8::1]:4711".parse().unwrap());
         let request = Request::get("/").extension(peer).body(()).unwrap();
-        assert_eq!(read_pairs(&attributes, &request), owned_pairs(&[("ip", "2001:db8::1")]));
+        assert_eq!(
+            read_attribute_pairs(&attributes, &request),
+            to_owned_pairs(&[("ip", "2001:db8::1")])
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The address of the client behind trusted proxies: the last hop that is not a trusted proxy.
+//! The address of the client behind trusted proxies: the last address in the forwarding chain that is not a trusted
+//! proxy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn header_of_only_proxies_yields_leftmost_or_peer() {
+    fn list_of_trusted_proxies_yields_leftmost_or_peer() {
         assert_eq!(client_for_header_line("10.0.0.1, 10.0.0.2"), "10.0.0.1");
         assert_eq!(client_for_header_lines(&[b"fd00::1", b"10.0.0.2"]), "fd00::1");
         for empty in [&[][..], &[&b""[..]], &[&b" , ,"[..]]] {
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_entry_yields_address_of_its_proxy() {
+    fn invalid_entry_yields_address_of_appending_proxy() {
         for invalid in ["unknown", "_hidden", "192.0.2", "192.0.2.7:x", "[::1", "::1]", "a.example"]
         {
             assert_eq!(

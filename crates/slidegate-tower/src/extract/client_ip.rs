@@ -18,8 +18,8 @@ const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
 /// IPv4 addresses are extracted in full, and `::ffff:192.0.2.7` becomes `192.0.2.7`. As the key of a limiter, an IPv6
 /// address is shortened to its network, such as `2001:db8::/64`, because a client usually controls all addresses of the
 /// network. As one of the [`Attributes`](super::Attributes), an IPv6 address is complete unless
-/// [`ipv6_prefix`](ClientIp::ipv6_prefix) is set, because a policy aggregates IPv6 addresses by itself, rule by rule,
-/// and compares addresses with networks.
+/// [`ipv6_prefix`](ClientIp::ipv6_prefix) is set, because a policy compares complete addresses with networks, and each
+/// of its rules shortens the addresses to networks itself.
 ///
 /// The peer address is read from axum's `ConnectInfo` (`into_make_service_with_connect_info::<SocketAddr>`), tonic's
 /// `TcpConnectInfo` or the [`Peer`](super::Peer) of this crate. Without any of them, for example on a Unix socket,
@@ -146,13 +146,13 @@ mod tests {
         lines.iter().fold(request, add).body(()).unwrap()
     }
 
-    fn extract_key(ip: &ClientIp, request: &Request<()>) -> String {
+    fn extract_limiter_key(ip: &ClientIp, request: &Request<()>) -> String {
         ip.extract(request.into()).unwrap().into_owned()
     }
 
     /// Returns the limiter key of a request from `peer` with these `X-Forwarded-For` lines, if `proxies` are trusted.
     fn limiter_key(proxies: &str, peer: &str, lines: &[&str]) -> String {
-        extract_key(&client_ip(proxies.parse().unwrap()), &request_from_peer(peer, lines))
+        extract_limiter_key(&client_ip(proxies.parse().unwrap()), &request_from_peer(peer, lines))
     }
 
     fn limiter_key_of_peer(peer: &str) -> String {
@@ -279,7 +279,7 @@ mod tests {
             (255, "2001:db8:ffff:ffff::1"),
         ] {
             let ip = client_ip(TrustedProxies::none()).ipv6_prefix(bits);
-            assert_eq!(extract_key(&ip, &request), expected);
+            assert_eq!(extract_limiter_key(&ip, &request), expected);
             assert_eq!(ip.attribute((&request).into()).unwrap(), expected);
         }
     }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn request_without_peer_address_has_no_value() {
+    fn request_without_peer_address_yields_no_client_address() {
         let request = Request::get("/").header("x-forwarded-for", "192.0.2.7").body(()).unwrap();
         for proxies in ["none", "0.0.0.0/0,::/0"] {
             let ip = client_ip(proxies.parse().unwrap());

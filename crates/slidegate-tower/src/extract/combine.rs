@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn or_uses_first_present_value() {
+    fn or_extractor_uses_first_present_value() {
         let value = header("a").or(header("b")).or(value("c"));
         let read = |headers: &[_]| {
             value.extract((&request_with_headers(headers)).into()).unwrap().into_owned()
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn map_converts_or_drops_value() {
+    fn map_extractor_converts_or_drops_value() {
         let digits =
             header("a").map(|text| text.parse::<u32>().ok().map(|number| number.to_string()));
         let read = |headers: &[_]| {

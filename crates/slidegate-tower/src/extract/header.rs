@@ -18,7 +18,8 @@ static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 ///
 /// # Panics
 ///
-/// Panics if `name` is not a valid header name: an error in the program, which shows at startup.
+/// Panics if `name` is not a valid header name. Such a name is an error in the program, which becomes visible at
+/// startup.
 ///
 /// ```
 /// use http::Request;
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_header_is_missing() {
+    fn empty_header_counts_as_missing() {
         assert_eq!(extract_value(header("x-tenant"), &[]), None);
         assert_eq!(extract_value(header("x-tenant"), &[("x-tenant", b"")]), None);
         assert_eq!(
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn unique_header_with_conflicting_values_is_missing() {
+    fn unique_header_with_conflicting_values_counts_as_missing() {
         let unique = |values: [&'static [u8]; 2]| {
             extract_value(unique_header("x-tenant"), &values.map(|value| ("x-tenant", value)))
         };
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn non_utf8_value_is_present() {
+    fn non_utf8_header_counts_as_present() {
         assert_eq!(extract_value(header("x"), &[("x", b"a\xffb")]).unwrap(), "a\u{fffd}b");
         assert_eq!(extract_value(header("x"), &[("x", "ä".as_bytes())]).unwrap(), "ä");
         assert_eq!(
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn host_without_name_is_missing() {
+    fn host_header_without_name_counts_as_missing() {
         for empty in ["", ":80", ".", " "] {
             assert_eq!(extract_value(host(), &[("host", empty.as_bytes())]), None, "{empty:?}");
         }
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn other_authorization_falls_back_to_x_api_key() {
+    fn non_bearer_authorization_falls_back_to_x_api_key() {
         for other in ["Basic YTpi", "Bearer", "Bearer ", "Bearerk1", "k1", ""] {
             let headers: &[(_, &[u8])] =
                 &[("authorization", other.as_bytes()), ("x-api-key", b"k2")];

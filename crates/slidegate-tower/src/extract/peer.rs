@@ -1,4 +1,4 @@
-//! The peer address: the other end of the connection.
+//! The peer address, which is the address of the other end of the connection.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,13 +25,13 @@ pub struct Peer(pub SocketAddr);
 pub(super) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
     let explicit = extensions.get().map(|Peer(address)| *address);
     explicit
-        .or_else(|| axum_peer(extensions))
-        .or_else(|| tonic_peer(extensions))
+        .or_else(|| axum_peer_address(extensions))
+        .or_else(|| tonic_peer_address(extensions))
         .map(|peer| peer.ip())
 }
 
 #[cfg(feature = "axum")]
-fn axum_peer(extensions: &Extensions) -> Option<SocketAddr> {
+fn axum_peer_address(extensions: &Extensions) -> Option<SocketAddr> {
     use axum::extract::ConnectInfo;
     use axum::extract::connect_info::MockConnectInfo;
 
@@ -41,19 +41,19 @@ fn axum_peer(extensions: &Extensions) -> Option<SocketAddr> {
 }
 
 #[cfg(not(feature = "axum"))]
-fn axum_peer(_: &Extensions) -> Option<SocketAddr> {
+fn axum_peer_address(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
 /// Returns the peer address from the connection information of tonic's server, which is also present for TLS
 /// connections.
 #[cfg(feature = "tonic")]
-fn tonic_peer(extensions: &Extensions) -> Option<SocketAddr> {
+fn tonic_peer_address(extensions: &Extensions) -> Option<SocketAddr> {
     extensions.get::<tonic::transport::server::TcpConnectInfo>()?.remote_addr()
 }
 
 #[cfg(not(feature = "tonic"))]
-fn tonic_peer(_: &Extensions) -> Option<SocketAddr> {
+fn tonic_peer_address(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
@@ -61,11 +61,13 @@ fn tonic_peer(_: &Extensions) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    fn test_address(last: u8) -> SocketAddr {
+    fn address_with_last_octet(last: u8) -> SocketAddr {
         ([192, 0, 2, last], 4711).into()
     }
 
-    fn peer_from_extension<T: Clone + Send + Sync + 'static>(extension: T) -> Option<IpAddr> {
+    fn peer_address_from_extension<T: Clone + Send + Sync + 'static>(
+        extension: T,
+    ) -> Option<IpAddr> {
         let mut extensions = Extensions::new();
         extensions.insert(extension);
         peer_address(&extensions)
@@ -75,40 +77,49 @@ mod tests {
     fn peer_is_unknown_without_extension() {
         assert_eq!(peer_address(&Extensions::new()), None);
         assert_eq!(
-            peer_from_extension(test_address(1)),
+            peer_address_from_extension(address_with_last_octet(1)),
             None,
             "a bare `SocketAddr` may be any address"
         );
     }
 
     #[test]
-    fn peer_extension_is_used() {
-        assert_eq!(peer_from_extension(Peer(test_address(1))), Some(test_address(1).ip()));
+    fn peer_extension_provides_peer_address() {
+        assert_eq!(
+            peer_address_from_extension(Peer(address_with_last_octet(1))),
+            Some(address_with_last_octet(1).ip())
+        );
     }
 
     #[cfg(feature = "axum")]
     #[test]
-    fn axum_connect_info_and_mock_are_used() {
+    fn axum_connect_info_provides_peer_address() {
         use axum::extract::ConnectInfo;
         use axum::extract::connect_info::MockConnectInfo;
 
-        assert_eq!(peer_from_extension(ConnectInfo(test_address(1))), Some(test_address(1).ip()));
         assert_eq!(
-            peer_from_extension(MockConnectInfo(test_address(2))),
-            Some(test_address(2).ip())
+            peer_address_from_extension(ConnectInfo(address_with_last_octet(1))),
+            Some(address_with_last_octet(1).ip())
         );
-        assert_eq!(peer_from_extension(ConnectInfo("/run/service.sock")), None);
+        assert_eq!(
+            peer_address_from_extension(MockConnectInfo(address_with_last_octet(2))),
+            Some(address_with_last_octet(2).ip())
+        );
+        assert_eq!(peer_address_from_extension(ConnectInfo("/run/service.sock")), None);
     }
 
     #[cfg(feature = "tonic")]
     #[test]
-    fn tonic_connect_info_with_address_is_used() {
+    fn tonic_connect_info_provides_peer_address() {
         use tonic::transport::server::TcpConnectInfo;
 
         let peer = |remote_addr| {
-            peer_from_extension(TcpConnectInfo { local_addr: Some(test_address(9)), remote_addr })
+            peer_address_from_extension(TcpConnectInfo {
+                local_addr: Some(address_with_last_octet(9)),
+                remote_addr,
+            })
         };
-        assert_eq!(peer(Some(test_address(1))), Some(test_address(1).ip()));
+        assert_eq!(peer(Some(address_with_last_octet(1))), Some(address_with_last_octet(1).ip()));
         assert_eq!(peer(None), None);
     }
 
@@ -116,8 +127,8 @@ mod tests {
     #[test]
     fn peer_extension_takes_precedence() {
         let mut extensions = Extensions::new();
-        extensions.insert(axum::extract::ConnectInfo(test_address(1)));
-        extensions.insert(Peer(test_address(2)));
-        assert_eq!(peer_address(&extensions), Some(test_address(2).ip()));
+        extensions.insert(axum::extract::ConnectInfo(address_with_last_octet(1)));
+        extensions.insert(Peer(address_with_last_octet(2)));
+        assert_eq!(peer_address(&extensions), Some(address_with_last_octet(2).ip()));
     }
 }

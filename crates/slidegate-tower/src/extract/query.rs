@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn first_parameter_is_decoded() {
+    fn first_query_parameter_is_decoded() {
         for (uri, expected) in [
             ("/?key=k1", "k1"),
             ("/?a=b&key=k1&key=k2", "k1"),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_parameter_is_missing() {
+    fn empty_query_parameter_counts_as_missing() {
         for uri in
             ["/", "/?", "/?key", "/?key=", "/?Key=k1", "/?keys=k1", "/?key=&key=k2", "/key=k1"]
         {

@@ -78,7 +78,7 @@ async fn total_time_includes_jitter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn total_time_includes_attempts() {
+async fn total_time_includes_duration_of_attempts() {
     // Each attempt takes 7 s.
     let slow = tower::service_fn(|_: Request<Bytes>| async {
         tokio::time::sleep(seconds(7)).await;
@@ -92,7 +92,7 @@ async fn total_time_includes_attempts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn statuses_without_retry_are_returned_immediately() {
+async fn statuses_except_429_and_503_are_not_retried() {
     for status in [200, 204, 301, 400, 401, 403, 404, 408, 425, 500, 502, 504] {
         let response = ScriptedResponse::with_status(status)
             .with_header("retry-after", "5")
@@ -201,13 +201,13 @@ async fn readiness_error_ends_retries() {
 
 #[test]
 fn client_is_send_and_sync() {
-    fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+    fn assert_clone_send_sync<T: Clone + Send + Sync + 'static>(_: &T) {}
     fn assert_send<F: Future + Send>(_: &F) {}
     let layer = RetryLayer::new().also_repeat(|head| head.uri.path() == "/");
-    assert_shared(&layer);
+    assert_clone_send_sync(&layer);
     let service =
         tower::service_fn(|_: Request<Bytes>| async { Ok::<_, Infallible>(Response::new(())) });
     let client = layer.layer(service);
-    assert_shared(&client);
+    assert_clone_send_sync(&client);
     assert_send(&client.oneshot(Request::default()));
 }

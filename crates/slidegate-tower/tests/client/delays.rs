@@ -145,7 +145,7 @@ async fn retry_date_is_relative_to_wall_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn zero_stated_wait_backs_off() {
+async fn stated_wait_of_zero_causes_backoff() {
     let layer = layer_with_exact_waits().backoff(seconds(8), seconds(8));
     let past = ScriptedResponse::with_status(429)
         .with_header("date", RESPONSE_DATE)
@@ -180,7 +180,7 @@ async fn default_jitter_adds_up_to_ten_percent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn response_without_wait_backs_off_with_jitter() {
+async fn response_without_stated_wait_causes_jittered_backoff() {
     fastrand::seed(2);
     let layer = RetryLayer::new().attempts(7).total_time(seconds(600));
     let mut waits = vec![Vec::new(); 6];
@@ -198,8 +198,8 @@ async fn response_without_wait_backs_off_with_jitter() {
     }
 }
 
-/// Asserts that the waits are evenly spread: each tenth of the span from `from` contains between half and double of its
-/// share of the waits.
+/// Asserts that the waits are evenly spread between `from` and `from + span`: if this period is divided into ten equal
+/// parts, each part contains between half and double the average number of waits.
 fn assert_evenly_spread(waits: &[Duration], from: Duration, span: Duration) {
     let mut tenths = [0; 10];
     for wait in waits {

@@ -23,7 +23,7 @@ use tower::{Layer, ServiceExt};
 
 use chart::Curve;
 
-const CLIENTS: usize = 1_000;
+const CLIENT_COUNT: usize = 1_000;
 /// The wait that the server states in each denial, in seconds.
 const WAIT_SECONDS: u64 = 60;
 
@@ -63,22 +63,22 @@ impl SimulatedServer {
         response
     }
 
-    /// Returns the times at which requests arrived, since the start of the server.
+    /// Returns the times at which requests arrived, each as the time elapsed since the start of the server.
     pub fn arrivals(&self) -> Vec<Duration> {
         self.arrivals.lock().unwrap().clone()
     }
 }
 
-/// Returns the times at which clients retry, in order, for one combination of jitter. All first attempts are denied,
-/// because the quota is used up. The quota is large enough to allow all second attempts.
-async fn measure_return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
+/// Returns the times at which clients retry, in ascending order, for one combination of jitter. The quota is used up in
+/// advance, so that all first attempts are denied, and is large enough to allow all second attempts.
+async fn measure_retry_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
     fastrand::seed(8);
     let server =
-        Arc::new(SimulatedServer::new(&format!("{CLIENTS}/{WAIT_SECONDS}s"), retry_jitter));
-    (0..CLIENTS).for_each(|_| assert_eq!(server.respond().status(), 200));
+        Arc::new(SimulatedServer::new(&format!("{CLIENT_COUNT}/{WAIT_SECONDS}s"), retry_jitter));
+    (0..CLIENT_COUNT).for_each(|_| assert_eq!(server.respond().status(), 200));
     let layer = RetryLayer::new().jitter(client_jitter).total_time(Duration::from_secs(300));
     let mut clients = JoinSet::new();
-    for _ in 0..CLIENTS {
+    for _ in 0..CLIENT_COUNT {
         let server = Arc::clone(&server);
         let service = tower::service_fn(move |_: Request<()>| {
             let response = server.respond();
@@ -91,8 +91,8 @@ async fn measure_return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Ve
     }
     // The requests that use up the quota, the denied attempts, and their retries.
     let mut arrivals = server.arrivals();
-    assert_eq!(arrivals.len(), 3 * CLIENTS);
-    arrivals.drain(..2 * CLIENTS).for_each(|at| assert_eq!(at, Duration::ZERO));
+    assert_eq!(arrivals.len(), 3 * CLIENT_COUNT);
+    arrivals.drain(..2 * CLIENT_COUNT).for_each(|at| assert_eq!(at, Duration::ZERO));
     arrivals
 }
 
@@ -100,53 +100,50 @@ async fn measure_return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Ve
 struct JitterCase {
     server: u8,
     client: u8,
-    return_times: Vec<Duration>,
+    retry_times: Vec<Duration>,
 }
 
 impl JitterCase {
     async fn measure((server, client): (u8, u8)) -> Self {
         let [retry_jitter, client_jitter] = [server, client].map(Jitter::up_to_percent);
-        Self {
-            server,
-            client,
-            return_times: measure_return_times(retry_jitter, client_jitter).await,
-        }
+        Self { server, client, retry_times: measure_retry_times(retry_jitter, client_jitter).await }
     }
 
     /// Returns the largest number of retries in a time slot of length `span`. The slots are consecutive, and the first
     /// begins at the denial.
     fn max_retries_per_slot(&self, span: Duration) -> usize {
         let bucket = |at: &Duration| at.as_nanos() / span.as_nanos();
-        self.return_times.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
+        self.retry_times.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
     }
 
-    fn peak_per_second(&self) -> usize {
+    fn max_retries_per_second(&self) -> usize {
         self.max_retries_per_slot(Duration::from_secs(1))
     }
 
-    /// Returns the maximum number of retries per second that is expected. This is the number if the clients were spread
-    /// evenly over the larger jitter, plus five standard deviations of a random count.
+    /// Returns an upper bound for the number of retries in one second: the mean number if the retries are spread evenly
+    /// over the larger of the two jitters, plus five standard deviations. The standard deviation is the square root of
+    /// the mean.
     fn max_expected_retries_per_second(&self) -> usize {
         let spread = WAIT_SECONDS as f64 * f64::from(self.server.max(self.client)) / 100.0;
-        let mean = CLIENTS as f64 / spread;
+        let mean = CLIENT_COUNT as f64 / spread;
         (mean + 5.0 * mean.sqrt()) as usize
     }
 
-    fn table_row(&self) -> String {
-        let [first, last] = [self.return_times.first(), self.return_times.last()]
+    fn markdown_table_row(&self) -> String {
+        let [first, last] = [self.retry_times.first(), self.retry_times.last()]
             .map(|at| format!("{:.1} s", at.unwrap().as_secs_f64()));
-        let peak_per_second = self.peak_per_second();
-        let peak_per_10_ms = self.max_retries_per_slot(Duration::from_millis(10));
+        let max_retries_per_second = self.max_retries_per_second();
+        let max_retries_per_10_ms = self.max_retries_per_slot(Duration::from_millis(10));
         let [server, client] = [self.server, self.client]
             .map(|n| if n == 0 { "none".into() } else { format!("{n} %") });
         format!(
-            "| {server} | {client} | {first} to {last} | {peak_per_second} | {peak_per_10_ms} |"
+            "| {server} | {client} | {first} to {last} | {max_retries_per_second} | {max_retries_per_10_ms} |"
         )
     }
 
     fn to_chart_curve(&self, name: &'static str) -> Curve {
         let mut per_second = vec![0; 140];
-        self.return_times.iter().for_each(|at| per_second[at.as_secs() as usize] += 1);
+        self.retry_times.iter().for_each(|at| per_second[at.as_secs() as usize] += 1);
         Curve { name, per_second }
     }
 }
@@ -166,14 +163,18 @@ async fn measure_jitter_cases() -> Vec<JitterCase> {
 async fn jitter_spreads_simultaneous_retries() {
     for case in measure_jitter_cases().await {
         // No client returns too early.
-        assert!(case.return_times[0] >= Duration::from_secs(WAIT_SECONDS), "{}", case.table_row());
+        assert!(
+            case.retry_times[0] >= Duration::from_secs(WAIT_SECONDS),
+            "{}",
+            case.markdown_table_row()
+        );
         match (case.server, case.client) {
-            (0, 0) => assert_eq!(case.max_retries_per_slot(Duration::from_millis(1)), CLIENTS),
+            (0, 0) => assert_eq!(case.max_retries_per_slot(Duration::from_millis(1)), CLIENT_COUNT),
             _ => {
                 assert!(
-                    case.peak_per_second() <= case.max_expected_retries_per_second(),
+                    case.max_retries_per_second() <= case.max_expected_retries_per_second(),
                     "{} {}",
-                    case.table_row(),
+                    case.markdown_table_row(),
                     case.max_expected_retries_per_second()
                 )
             }
@@ -188,19 +189,19 @@ async fn client_jitter_spreads_retries_within_second() {
         [JitterCase::measure((10, 0)).await, JitterCase::measure((10, 10)).await];
     assert_eq!(
         server_only.max_retries_per_slot(Duration::from_millis(1)),
-        server_only.peak_per_second()
+        server_only.max_retries_per_second()
     );
     assert!(
-        both.max_retries_per_slot(Duration::from_millis(10)) * 10 < both.peak_per_second(),
+        both.max_retries_per_slot(Duration::from_millis(10)) * 10 < both.max_retries_per_second(),
         "{}",
-        both.table_row()
+        both.markdown_table_row()
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn docs_match_measured_retries() {
     let cases = measure_jitter_cases().await;
-    let rows: Vec<String> = cases.iter().map(JitterCase::table_row).collect();
+    let rows: Vec<String> = cases.iter().map(JitterCase::markdown_table_row).collect();
     let svg = chart::draw_chart(&[
         cases[0].to_chart_curve("no jitter"),
         cases[3].to_chart_curve("server 10 %, client 10 %"),

@@ -84,7 +84,7 @@ async fn retry_over_socket_resends_complete_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_over_socket_are_never_early() {
+async fn retries_over_socket_complete_stated_wait() {
     let server = Arc::new(SimulatedServer::new("3/10s", Jitter::NONE));
     let state = Arc::clone(&server);
     let app = Router::new().fallback(async move || state.respond().map(|()| Body::empty()));

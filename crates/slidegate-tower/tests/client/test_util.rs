@@ -18,10 +18,10 @@ pub type ScriptedResult = Result<StatusCode, &'static str>;
 /// A call that the scripted service received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedCall {
-    /// The time of the call since the creation of the service.
+    /// The moment of the call, as the time elapsed since the creation of the service.
     pub at: Duration,
     pub body: Bytes,
-    /// The number of bodies of earlier responses that were not dropped yet at the time of the call.
+    /// The number of bodies of earlier responses that the client had not yet dropped when it made the call.
     pub retained_bodies: usize,
 }
 
@@ -124,7 +124,7 @@ impl Service<Request<Bytes>> for ScriptedService {
 /// The result of a request through the layer, and the calls that the layer made.
 pub struct RunResult {
     pub response: Result<Response<Arc<()>>, &'static str>,
-    /// The times at which the service was called.
+    /// The moments at which the service was called, each as the time elapsed since the creation of the service.
     pub call_times: Vec<Duration>,
     pub elapsed: Duration,
 }
@@ -140,7 +140,7 @@ impl RunResult {
     }
 }
 
-/// Sends a GET request through the layer to a service with these responses.
+/// Sends a GET request through the layer to a service that returns these responses.
 pub async fn run_get(
     layer: &RetryLayer,
     responses: impl IntoIterator<Item = ScriptedResponse>,
@@ -148,7 +148,7 @@ pub async fn run_get(
     run_request(layer, Request::get("/"), responses).await
 }
 
-/// Sends a request with this method through the layer to a service with these responses.
+/// Sends a request with this method through the layer to a service that returns these responses.
 pub async fn run_method(
     layer: &RetryLayer,
     method: Method,
@@ -157,7 +157,7 @@ pub async fn run_method(
     run_request(layer, Request::builder().method(method), responses).await
 }
 
-/// Sends any request through the layer to a service with these responses.
+/// Sends this request through the layer to a service that returns these responses.
 pub async fn run_request(
     layer: &RetryLayer,
     request: http::request::Builder,

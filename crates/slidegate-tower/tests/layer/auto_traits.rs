@@ -10,7 +10,7 @@ use slidegate::{Gate, Limiter, MemoryStore, Policy};
 use slidegate_tower::{Attributes, Grpc, RateLimitLayer, WhenMissing, extract};
 use tower::{Layer, Service, service_fn};
 
-fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+fn assert_clone_send_sync<T: Clone + Send + Sync + 'static>(_: &T) {}
 
 fn assert_send<T: Send + 'static>(_: &T) {}
 
@@ -18,11 +18,11 @@ fn assert_send<T: Send + 'static>(_: &T) {}
 macro_rules! assert_traits {
     ($layer:expr) => {{
         let layer = $layer;
-        assert_shared(&layer);
+        assert_clone_send_sync(&layer);
         let mut service = layer.layer(service_fn(async |_: Request<Body>| {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         }));
-        assert_shared(&service);
+        assert_clone_send_sync(&service);
         assert_send(&service.call(Request::new(Body::empty())));
     }};
 }

@@ -8,7 +8,8 @@ use crate::fixture::{MINUTE, StoreFixture, TestClient, hello_router, serve, serv
 
 const TRUSTED_PROXIES: &str = "127.0.0.1,10.0.0.0/8";
 
-/// Returns two routers that allow one request per minute for each API key: one over a limiter, one over a gate.
+/// Returns two routers, one over a limiter and one over a gate. Each router allows one request per minute for each API
+/// key.
 fn routers_per_key(fixture: &StoreFixture<impl Store>, when_missing: WhenMissing) -> [Router; 2] {
     let limiter = fixture.limiter(1, MINUTE).named("per-key");
     let limiter = RateLimitLayer::keyed_by(limiter, extract::api_key(), when_missing);
@@ -23,7 +24,8 @@ fn routers_per_key(fixture: &StoreFixture<impl Store>, when_missing: WhenMissing
     [hello_router().layer(limiter), hello_router().layer(gate)]
 }
 
-/// Returns two routers that allow one request per minute for each client address: one over a limiter, one over a gate.
+/// Returns two routers, one over a limiter and one over a gate. Each router allows one request per minute for each
+/// client address.
 fn routers_per_address(fixture: &StoreFixture<impl Store>, trusted: &str) -> [Router; 2] {
     let ip = || extract::client_ip(trusted.parse::<TrustedProxies>().unwrap());
     let limiter = fixture.limiter(1, MINUTE).named("per-ip");
@@ -184,7 +186,7 @@ async fn malformed_forwarding_header_counts_for_proxy_address() {
 }
 
 #[tokio::test]
-async fn ipv6_network_shares_counter() {
+async fn addresses_in_ipv6_network_share_counter() {
     with_both_stores!(|fixture| {
         for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
             let http = serve(app).await;

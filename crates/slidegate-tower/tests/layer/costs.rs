@@ -7,8 +7,8 @@ use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
 use crate::fixture::{MINUTE, StoreFixture, TestClient, TestResponse, hello_router, serve};
 
-/// Starts two servers, one over a limiter and one over a gate, and returns their clients. All clients share ten units
-/// per minute. The header `x-cost` is the cost of a request.
+/// Starts two servers, one over a limiter and one over a gate, and returns a client of each. Each server allows ten
+/// units per minute in total. The header `x-cost` contains the cost of a request.
 async fn clients_with_cost_header(fixture: &StoreFixture<impl Store>) -> [TestClient; 2] {
     let limiter = fixture.limiter(10, MINUTE).named("all");
     let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
@@ -26,7 +26,7 @@ fn remaining_units(response: &TestResponse) -> &str {
 }
 
 #[tokio::test]
-async fn cost_header_sets_cost_or_one() {
+async fn cost_header_sets_cost_with_default_one() {
     with_both_stores!(|fixture| {
         for http in clients_with_cost_header(&fixture).await {
             assert_eq!(

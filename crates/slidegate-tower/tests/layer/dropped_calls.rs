@@ -20,7 +20,7 @@ use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
 
 const LIMITER_KEY: &str = "ann";
 
-/// A limiter of three requests per minute, and its fixture.
+/// A limiter of three requests per minute, and the fixture that created it.
 struct ThreePerMinuteLimiter<S> {
     fixture: StoreFixture<S>,
     limiter: Arc<Limiter<S>>,
@@ -64,9 +64,9 @@ impl Drop for DropSignal {
     }
 }
 
-/// Returns a router whose handler never responds, and a channel. When a call begins, the channel receives a signal that
-/// fires when the call is dropped.
-fn never_responding_service() -> (Router, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
+/// Returns a router whose handler never responds, and a channel. For each call, the channel delivers a receiver, which
+/// is notified when the handler of this call is dropped.
+fn never_responding_router() -> (Router, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
     let (started, calls) = mpsc::unbounded_channel();
     let handler = move || {
         let (sender, is_dropped) = oneshot::channel();
@@ -98,7 +98,7 @@ async fn dropped_call_keeps_charge() {
         // A settle function alone does not revert dropped calls.
         for layer in [limited.layer(), limited.layer().settle(|_| Settlement::Revert)] {
             let before = limited.remaining().await;
-            let (app, mut calls) = never_responding_service();
+            let (app, mut calls) = never_responding_router();
             let http = serve(app.layer(layer)).await;
             disconnect_during_call(&http, &mut calls).await;
             for _ in 0..100 {
@@ -110,10 +110,10 @@ async fn dropped_call_keeps_charge() {
 }
 
 #[tokio::test]
-async fn dropped_call_is_reverted_if_configured() {
+async fn charge_of_dropped_call_is_reverted_if_configured() {
     with_both_stores!(|fixture| {
         let limited = ThreePerMinuteLimiter::new(fixture);
-        let (app, mut calls) = never_responding_service();
+        let (app, mut calls) = never_responding_router();
         let http = serve(app.layer(limited.layer().on_drop(OnDrop::Revert))).await;
         for _ in 0..5 {
             disconnect_during_call(&http, &mut calls).await;
@@ -123,7 +123,7 @@ async fn dropped_call_is_reverted_if_configured() {
 }
 
 #[tokio::test]
-async fn sync_store_reverts_dropped_call_immediately() {
+async fn sync_store_reverts_charge_of_dropped_call_immediately() {
     let limited = ThreePerMinuteLimiter::new(StoreFixture::with_sync_store());
     let layer = limited.layer().on_drop(OnDrop::Revert);
     let pending = layer.layer(service_fn(|_: Request<Body>| {
@@ -141,7 +141,7 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Out
 }
 
 #[tokio::test]
-async fn completed_call_is_not_reverted() {
+async fn completed_call_keeps_charge() {
     with_both_stores!(|fixture| {
         let limited = ThreePerMinuteLimiter::new(fixture);
         let app = Router::new().route("/", get(async || "hello"));
@@ -233,7 +233,7 @@ impl Store for StoreWithDelayedResults {
 }
 
 #[tokio::test]
-async fn call_dropped_during_decision_is_reverted() {
+async fn charge_is_reverted_if_call_drops_during_decision() {
     let (charged, mut charges) = mpsc::unbounded_channel();
     let store = StoreWithDelayedResults { store: MemoryStore::new(), charged };
     let limiter = Arc::new(Limiter::with_store(["3/min"], store).unwrap());

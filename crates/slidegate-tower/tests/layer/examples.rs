@@ -31,7 +31,7 @@ async fn plans_example_limit_depends_on_plan() {
 }
 
 #[tokio::test]
-async fn plans_example_exports_need_api_key() {
+async fn plans_example_export_requires_api_key() {
     let http = serve(plans::app().unwrap()).await;
     let export =
         async |request: axum::http::request::Builder| http.send(request.method("POST")).await;

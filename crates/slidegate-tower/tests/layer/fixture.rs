@@ -65,7 +65,7 @@ impl StoreFixture<FaultyStore> {
         Self { clock, name: "asynchronous store", store: Arc::new(move || store.clone()) }
     }
 
-    /// Sets the faults that the store injects into calls from now on.
+    /// Sets the faults that the store injects into all later calls.
     pub fn set_faults(&self, faults: Faults) {
         (self.store)().set_faults(faults);
     }
@@ -95,7 +95,7 @@ pub fn hello_router() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// Starts a server that knows the addresses of its peers, and returns a client of it.
+/// Starts a server that adds the peer address to each request, and returns a client of the server.
 pub async fn serve(app: Router) -> TestClient {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,7 +104,7 @@ pub async fn serve(app: Router) -> TestClient {
     TestClient::new(address)
 }
 
-/// Starts a server that does not know the addresses of its peers, and returns a client of it.
+/// Starts a server that does not add peer addresses to requests, and returns a client of the server.
 pub async fn serve_without_peers(app: Router) -> TestClient {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

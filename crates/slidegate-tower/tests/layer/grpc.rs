@@ -95,7 +95,7 @@ async fn tonic_peer_addresses_are_counted_separately() {
 }
 
 #[tokio::test]
-async fn malformed_grpc_cost_is_invalid_argument() {
+async fn malformed_grpc_cost_has_status_invalid_argument() {
     with_both_stores!(|fixture| {
         let layer = per_ip_layer(&fixture).cost_header("x-cost").unwrap();
         let mut client = connect_client(serve_tonic(layer).await).await;
@@ -108,7 +108,7 @@ async fn malformed_grpc_cost_is_invalid_argument() {
 }
 
 #[tokio::test]
-async fn denial_during_store_outage_is_unavailable_status() {
+async fn denial_during_store_outage_has_status_unavailable() {
     let fixture = StoreFixture::with_async_store();
     fixture.set_faults(UNREACHABLE);
     let layer = per_ip_layer(&fixture).on_store_error(OnStoreError::Deny);

@@ -221,7 +221,7 @@ async fn retry_jitter_lengthens_wait_in_all_headers() {
 }
 
 #[tokio::test]
-async fn custom_denial_response_keeps_content_adds_headers() {
+async fn custom_denial_response_keeps_content_and_adds_headers() {
     with_both_stores!(|fixture| {
         let limiter = fixture.limiter(1, MINUTE).named("per-key");
         let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)

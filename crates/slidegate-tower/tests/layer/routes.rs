@@ -1,4 +1,4 @@
-//! Tests the position of a layer in an axum router, and the routes for which it counts requests there.
+//! Tests a layer at different positions in an axum router. The position determines the requests that the layer counts.
 
 use axum::Router;
 use axum::routing::get;

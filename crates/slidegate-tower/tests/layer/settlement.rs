@@ -23,9 +23,9 @@ fn settlement_from_extensions(extensions: &Extensions) -> Settlement {
     extensions.get().map_or(Settlement::Keep, |&ActualUnits(units)| Settlement::Cost(units))
 }
 
-/// Starts two servers, one over a limiter and one over a gate, and returns their clients. Each user in `x-user` has ten
-/// units per minute. A request is charged `expected` units in advance. Then the handler reports the number in the path
-/// `/{units}` as the actual cost.
+/// Starts two servers, one over a limiter and one over a gate, and returns a client of each. Each user in `x-user` has
+/// ten units per minute. A request is charged `expected` units in advance. Then the handler reports the number in the
+/// path `/{units}` as the actual cost.
 async fn clients_with_expected_cost(
     fixture: &StoreFixture<impl Store>,
     expected: u64,
@@ -133,7 +133,7 @@ async fn settlement_charges_key_of_request() {
     });
 }
 
-fn keep_only_failed_logins(response: &ResponseHead<'_>) -> Settlement {
+fn keep_charge_of_failed_logins(response: &ResponseHead<'_>) -> Settlement {
     match response.status {
         StatusCode::UNAUTHORIZED => Settlement::Keep,
         _ => Settlement::Revert,
@@ -152,7 +152,7 @@ async fn only_failed_logins_are_counted() {
     with_both_stores!(|fixture| {
         let limiter = fixture.limiter(3, MINUTE).named("login");
         let layer = RateLimitLayer::keyed_by(limiter, extract::header("x-user"), WhenMissing::Deny)
-            .settle(keep_only_failed_logins);
+            .settle(keep_charge_of_failed_logins);
         let http = serve(Router::new().route("/", get(handle_login)).layer(layer)).await;
         let log_in = async |password: &str| {
             let request = http.request("/").header("x-user", "ann").header("x-password", password);

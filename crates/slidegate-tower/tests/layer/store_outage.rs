@@ -11,18 +11,18 @@ use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settlement, When
 
 use crate::fixture::{StoreFixture, TestClient, TestResponse, hello_router, serve};
 
-/// A window that is longer than any test runs.
+/// A window so long that it does not end during a test.
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub const UNREACHABLE: Faults = Faults { unavailable: 100, lost_before: 0, lost_after: 0 };
-const REQUEST_LOST: Faults = Faults { unavailable: 0, lost_before: 100, lost_after: 0 };
-const RESPONSE_LOST: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 100 };
+const ALL_REQUESTS_LOST: Faults = Faults { unavailable: 0, lost_before: 100, lost_after: 0 };
+const ALL_RESPONSES_LOST: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 100 };
 const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
 
 /// Returns three fixtures with failing stores: the store is unreachable, its requests are lost, or its responses are
 /// lost.
 fn fixtures_with_outage() -> [StoreFixture<FaultyStore>; 3] {
-    [UNREACHABLE, REQUEST_LOST, RESPONSE_LOST].map(|faults| {
+    [UNREACHABLE, ALL_REQUESTS_LOST, ALL_RESPONSES_LOST].map(|faults| {
         let fixture = StoreFixture::with_async_store();
         fixture.set_faults(faults);
         fixture

@@ -15,7 +15,7 @@ const PLOT_AREA: (usize, usize, usize, usize) = (62, 56, 720, 300);
 /// The times at the left and right edge of the plot, in seconds.
 const PLOTTED_SECONDS: (usize, usize) = (50, 140);
 /// The number of arrivals per second at the top edge of the plot.
-const MAX_ARRIVALS: usize = 1_000;
+const MAX_PLOTTED_ARRIVALS_PER_SECOND: usize = 1_000;
 
 /// The style sheet of the chart. The picture has its own background, so that it is readable on any page. The colours
 /// are from the Okabe-Ito palette, which people with colour blindness can distinguish, darker on white and lighter on
@@ -35,18 +35,18 @@ const STYLE_SHEET: &str = "  <style>
   </style>
 ";
 
-const TITLE: &str = "1000 clients, denied at the same time with Retry-After: 60 s";
+const CHART_TITLE: &str = "1000 clients, denied at the same time with Retry-After: 60 s";
 
 pub fn draw_chart(curves: &[Curve]) -> String {
     let mut svg = String::new();
     let (width, height) = PICTURE_SIZE;
     let _ = writeln!(
         svg,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{TITLE}">"#
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{CHART_TITLE}">"#
     );
     svg.push_str(STYLE_SHEET);
     let _ = writeln!(svg, r#"  <rect class="page" width="{width}" height="{height}" rx="6"/>"#);
-    draw_text(&mut svg, (PLOT_AREA.0, 32), "start", r#" class="title""#, TITLE);
+    draw_text(&mut svg, (PLOT_AREA.0, 32), "start", r#" class="title""#, CHART_TITLE);
     draw_axes(&mut svg);
     for (nth, curve) in curves.iter().enumerate() {
         let points = step_curve_points(curve);
@@ -61,7 +61,7 @@ pub fn draw_chart(curves: &[Curve]) -> String {
 
 fn draw_axes(svg: &mut String) {
     let (left, top, width, height) = PLOT_AREA;
-    for arrivals in (0..=MAX_ARRIVALS).step_by(200) {
+    for arrivals in (0..=MAX_PLOTTED_ARRIVALS_PER_SECOND).step_by(200) {
         let y = y_position(arrivals);
         draw_line(svg, "grid", (left, y), (left + width, y));
         draw_text(svg, (left - 8, y + 4), "end", "", &arrivals.to_string());
@@ -133,5 +133,5 @@ fn x_position(second: usize) -> usize {
 }
 
 fn y_position(arrivals: usize) -> usize {
-    PLOT_AREA.1 + PLOT_AREA.3 - arrivals * PLOT_AREA.3 / MAX_ARRIVALS
+    PLOT_AREA.1 + PLOT_AREA.3 - arrivals * PLOT_AREA.3 / MAX_PLOTTED_ARRIVALS_PER_SECOND
 }
