@@ -26,19 +26,19 @@ pub struct Address {
 pub(crate) enum Target {
     /// One server.
     Server(ConnectionInfo),
-    /// The master of a service that Sentinels watch.
+    /// The master of a Redis service. Sentinels report its address.
     Sentinel(SentinelTarget),
     /// A Redis Cluster. The list has the addresses of some of its nodes, from which the store finds the masters.
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// A replicated Redis service, whose current master Sentinels name.
+/// A Redis service with one master and replicas. Sentinels report the address of the current master.
 #[derive(Clone)]
 pub(crate) struct SentinelTarget {
     pub sentinels: Vec<ConnectionInfo>,
     pub service: String,
-    /// Credentials and database for connections to the master. The host is a placeholder, because the Sentinels return
-    /// the address of the master.
+    /// Credentials and database for connections to the master. The host in this value is unused: the Sentinels report
+    /// the host of the master.
     pub login: ConnectionInfo,
 }
 

@@ -11,17 +11,20 @@ use smallvec::SmallVec;
 use crate::script::{AlgorithmSet, Script, Scripts, algorithm_number, is_slot};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
-/// Maximum cost that a call encodes. No counter has capacity for more units, so higher costs are encoded as this one.
+/// Maximum cost of a charge in an encoded call. The max of a limit is at most this value, so a higher cost never fits,
+/// and is encoded as this value.
 const MAX_COST: u64 = u32::MAX as u64;
 
-/// Maximum cost that a refund encodes. No counter has more units.
+/// Maximum cost of a refund in an encoded call, and the value as which a higher cost is encoded. No counter has more
+/// charged units, so both costs have the same effect.
 const MAX_REFUND: u64 = 1 << 52;
 
-/// Kind of requests in a batch: each charges one unit of the same limit.
+/// Kind code in a batch header: requests that each charge one unit, all of the same limit.
 const KIND_UNITS: u8 = 0;
-/// Kind of a request in a batch: each hit can deny the request alone, and has its own slot in a shared Redis value.
+/// Kind code in a batch header: one request in which each hit can deny the request alone, and has its own slot in a
+/// shared Redis value.
 const KIND_ENFORCED: u8 = 1;
-/// Kind of a request in a batch: hits of any kind.
+/// Kind code in a batch header: one request with any hits.
 const KIND_ANY: u8 = 2;
 
 /// A call of a script: the script, the Redis keys and the encoded argument.
@@ -32,7 +35,7 @@ pub struct ScriptCall<'s, 'k> {
     pub argument: Vec<u8>,
 }
 
-/// The keys of a call, without duplicates.
+/// The Redis keys of a script call, without duplicates.
 pub type Keys<'k> = SmallVec<[&'k str; 2]>;
 
 impl ScriptCall<'_, '_> {
@@ -123,7 +126,8 @@ fn has_default_units(hit: &KeyedHit) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
 
-/// Appends an encoded hit with its limit. The hit refers to the first key of the call.
+/// Appends an encoded hit with its limit. The encoded key index is 1: the counter of the hit is in the first key of the
+/// call.
 fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
     let params = hit.limit.params();
     argument.push(algorithm_number(&hit.limit.algorithm()));
@@ -242,8 +246,9 @@ impl<'k> BatchBody<'k> {
         self.bytes.extend(key_index.to_le_bytes());
     }
 
-    /// Appends a header: the kind of the requests; their number, or for a single request the number of its hits; and
-    /// the index of their limit, or the mode of the request.
+    /// Appends a header of three fields. For requests that charge one unit each, these are the kind code, the number of
+    /// requests, and the index of the limit. For another request, these are the kind code, the number of hits, and the
+    /// mode.
     fn push_header(&mut self, kind: u8, count: u16, limit_or_mode: u16) {
         self.bytes.push(kind);
         self.bytes.extend(count.to_le_bytes());
@@ -261,8 +266,8 @@ impl<'k> BatchBody<'k> {
     }
 }
 
-/// Encodes the conditions of denial and charge of a hit in one byte: the veto, plus 4 times the charge condition, plus
-/// 16 if the hit is charged even above the limit when it is the only hit of its request.
+/// Encodes in one byte when a hit denies its request and when it is charged: the veto, plus 4 times the charge
+/// condition. Adds 16 if the hit, as the only one of its request, would be charged even above the limit.
 fn admission_byte(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,
@@ -298,7 +303,7 @@ fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
     position as u16 + 1
 }
 
-/// Builds the call that reverts charges. Charges of other kinds of stores are ignored.
+/// Builds the call that reverts charges. Charges that were not made by a Redis store are ignored.
 pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> ScriptCall<'s, 'k> {
     let (mut keys, mut algorithms, mut bytes) = (Keys::new(), AlgorithmSet::default(), Vec::new());
     let mut count: u16 = 0;

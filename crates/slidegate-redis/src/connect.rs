@@ -101,8 +101,8 @@ pub struct ReconnectingConnection {
     current: watch::Receiver<ConnectionState>,
     /// Whether a connection has ever been established.
     was_connected: Arc<AtomicBool>,
-    /// The highest sequence number of a connection that was reported as lost. The background task replaces a connection
-    /// with this number or a lower one.
+    /// The highest sequence number of all connections that were reported as lost. The background task replaces the
+    /// current connection if its number is not higher.
     lost: watch::Sender<u64>,
     task: JoinHandle<()>,
 }
@@ -166,7 +166,7 @@ impl ReconnectingConnection {
         self.replace_number(handle.number);
     }
 
-    /// Requests that the background task replaces the connection with this sequence number, or an older one.
+    /// Requests that the background task replaces the current connection if its sequence number is `lost` or lower.
     fn replace_number(&self, lost: u64) {
         self.lost.send_if_modified(|number| {
             let is_newer = lost > *number;
@@ -182,7 +182,7 @@ impl Drop for ReconnectingConnection {
     }
 }
 
-/// The source of connections: one server, or the master that Sentinels name.
+/// The source of connections: one server, or the current master as reported by Sentinels.
 pub enum ConnectionSource {
     /// One server.
     Server(Box<Client>),
@@ -284,7 +284,7 @@ impl ConnectionSource {
         }
     }
 
-    /// Waits until the Sentinels name another master. Waits forever if the source is one server.
+    /// Waits until the Sentinels report another master. Waits forever if the source is one server.
     async fn wait_for_master_change(&mut self) {
         match self {
             Self::Server(_) => std::future::pending().await,

@@ -28,8 +28,8 @@ const MAX_COUNTERS: usize = 65_536;
 /// Maximum number of denied costs that are recorded per counter.
 const MAX_COSTS: usize = 4;
 
-/// Number of stripes into which counters are divided for invalidations. An invalidation of one counter also discards
-/// the replies that are in flight for the other counters of its stripe.
+/// Number of stripes into which counters are divided. Each stripe has the number of invalidations of its counters. An
+/// invalidation of one counter also discards the replies that are in flight for the other counters of its stripe.
 const VERSION_STRIPES: usize = 64;
 
 /// Number of entries in the table of charged units. Counters that share an entry miss the cache more often than
@@ -61,10 +61,10 @@ struct CounterEntry {
     limit: Limit,
     /// The version of the counter after the last recorded call.
     version: CacheVersion,
-    /// Units that remained at `sent_at`.
+    /// Remaining units of the counter at the time `sent_at`.
     remaining: u64,
     sent_at: Timestamp,
-    /// Time at which `remaining` expires.
+    /// Time from which `remaining` is too old to be used.
     expires_at: Timestamp,
     denials: SmallVec<[Denial; 1]>,
 }
@@ -82,8 +82,8 @@ struct Denial {
     remaining: u64,
 }
 
-/// Returns the units that are added to the table of charged units for a cost. They are bounded, so that a sum never
-/// wraps around within the life of a cached entry.
+/// Returns the number of units that a charge of this cost adds to the table of charged units: the cost, but at most
+/// 2^32, so that a sum never wraps around within the life of a cached entry.
 pub fn effective_units(cost: u64) -> u64 {
     cost.min(1 << 32)
 }
@@ -93,8 +93,8 @@ pub fn effective_units(cost: u64) -> u64 {
 pub enum CacheLookup {
     /// The cache has no valid entry for the counter.
     Missing,
-    /// The cost did not fit recently, but the cached denial has expired. A sampled rule stays in this state until Redis
-    /// has charged again, even if the cost should fit by now.
+    /// The cost did not fit recently, but the cached denial has expired. For a sampled rule, this is the result until
+    /// Redis has charged a hit of the rule again, even if the cost should fit by now.
     Stale,
     /// The hit fits its limit. The exact figures of its counter are unknown.
     Fits,
@@ -260,7 +260,7 @@ impl DenyCache {
         self.secret.hash_one((key, tag))
     }
 
-    /// Returns the number of invalidations in the stripe of a counter.
+    /// Returns the stripe of a counter, which holds the number of invalidations of all counters in the stripe.
     fn invalidations_of(&self, counter: u64) -> &AtomicU64 {
         &self.invalidations[(counter % VERSION_STRIPES as u64) as usize]
     }
@@ -270,7 +270,8 @@ impl DenyCache {
         &self.charged_by_stripe[(counter % CHARGE_STRIPES as u64) as usize]
     }
 
-    /// Returns the sum of a counter's entry in the table of charged units.
+    /// Returns the value of a counter's entry in the table of charged units. The value includes units of other counters
+    /// that share the entry.
     fn charged_units(&self, counter: u64) -> u64 {
         self.charged_stripe(counter).load(Ordering::Acquire)
     }
@@ -282,7 +283,7 @@ impl DenyCache {
 }
 
 impl PendingCharges<'_> {
-    /// Ends the call. `charged` yields `true` for each hit that the call charged. Returns the versions of the counters
+    /// Ends the call. `charged` yields for each hit whether the call charged it. Returns the versions of the counters
     /// before the call, in the order of the hits.
     pub fn complete(mut self, charged: impl Iterator<Item = bool>) -> SmallVec<[CacheVersion; 2]> {
         let hits = self.hits.iter_mut().zip(charged);

@@ -44,7 +44,7 @@ impl MaintenanceOp<'_> {
     }
 }
 
-/// Reverts charges. Charges of other kinds of stores are ignored.
+/// Reverts charges. Charges that were not made by a Redis store are ignored.
 pub async fn revert(
     topology: &Topology,
     charges: &[Charge],

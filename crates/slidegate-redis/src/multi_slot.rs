@@ -48,9 +48,8 @@ impl SlotPart {
         Self { slot: self.slot, indexes: self.indexes.clone(), request }
     }
 
-    /// Returns a copy of the part that charges its slot if the hits in this slot alone admit the request. Joint hits,
-    /// which deny only if no joint hit of the request fits, never deny in the copy: the decision depends on the joint
-    /// hits in other slots.
+    /// Returns a copy of the part for the call that charges its slot, unless a hit in this slot denies. A joint hit
+    /// never denies in the copy: joint hits deny a request only if none of them fits, which depends on other slots too.
     fn to_charging(&self) -> Self {
         let mut part = self.with_mode(ScriptMode::Take);
         for hit in Arc::make_mut(&mut part.request).hits.iter_mut() {
@@ -95,7 +94,7 @@ pub async fn peek_parts(
 
 /// Charges all parts of a request if the request is admitted, otherwise only the hits that are always charged.
 ///
-/// `revert_deadline` returns the deadline for reverting charges, if that is necessary.
+/// `revert_deadline` returns the deadline for reverting charges. It is called after all slots have been charged.
 pub async fn take_parts(
     topology: &Topology,
     parts: &[SlotPart],
@@ -175,7 +174,7 @@ async fn send_all(
     join_all(parts.iter().map(send)).await
 }
 
-/// Merges the replies to all parts into the outcomes of the request, in the order of its hits.
+/// Merges the replies to all parts into one list of outcomes, in the order of the request's hits.
 fn outcomes_in_request_order(parts: &[SlotPart], replies: &[ScriptReply]) -> Outcomes {
     let indexes = parts.iter().flat_map(|part| part.indexes.iter().copied());
     let hit_replies = replies.iter().flat_map(|reply| reply.hits());

@@ -30,7 +30,7 @@ const CHARGED_ABOVE_LIMIT: u8 = 11;
 #[derive(Clone, Copy, Debug)]
 pub struct HitReply {
     pub outcome: Outcome,
-    /// The time at which the charge counts; `None` if the hit was not charged.
+    /// The time of the charge, as the script reports it; `None` if the hit was not charged.
     charged_at: Option<Timestamp>,
     /// The number of charged units if it is lower than the cost, because the maximum debt of the limit was reached;
     /// otherwise `None`.
@@ -101,7 +101,7 @@ impl ScriptReply {
         bytes.chunks_exact(HIT_REPLY_BYTES).map(decode_hit).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Creates the reply of an operation that reports no counters.
+    /// Creates an empty reply, for an operation that returns no state of counters.
     pub fn empty() -> Self {
         Self(SmallVec::new())
     }
@@ -136,9 +136,10 @@ impl HitReply {
         self.charged_at.is_some()
     }
 
-    /// Returns the final outcome of a hit that was charged in a call after the evaluation of its whole request.
-    /// `before` is the outcome of the hit in that evaluation. If the hit did not fit then, it still counts as not
-    /// fitting, even if it fitted the counter in the later call, from which other hits of the request were missing.
+    /// Returns the final outcome of a hit that was decided twice: first by an evaluation of its whole request, with the
+    /// outcome `before`, and then by the call of this reply, which charged it without other hits of the request. If the
+    /// hit did not fit in the evaluation, the final outcome does not fit either, even if the outcome of the later call
+    /// does.
     pub fn outcome_after(&self, before: &Outcome) -> Outcome {
         if before.fits() || !self.outcome.fits() {
             return self.outcome;

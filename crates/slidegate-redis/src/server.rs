@@ -125,8 +125,8 @@ impl Server {
     }
 
     /// Returns `true` if a connection has ever been established and the circuit breaker allows a call. An open breaker
-    /// allows a call when its next probe is due: an instance of slidegate that gets requests only while it reports that
-    /// Redis is reachable would otherwise never send the probe.
+    /// allows a call when its next probe is due. Otherwise an instance of slidegate that gets requests only while it
+    /// reports Redis as reachable would never send the probe.
     pub fn is_reachable(&self) -> bool {
         self.connection.was_connected()
             && !self.breaker.rejects(self.call_settings.clocks.machine_now())
@@ -247,8 +247,8 @@ impl Server {
         reply
     }
 
-    /// Waits for a call until the deadline, and then returns an error. `sent` decides whether this error reports a
-    /// possible charge.
+    /// Waits for a call. Returns an error if the call has not finished by the deadline. `sent` is the flag of the call:
+    /// if the flag is set, the error reports a possible charge.
     async fn with_deadline<T>(
         &self,
         deadline: Instant,
@@ -416,8 +416,8 @@ impl Server {
         }
     }
 
-    /// Classifies the error of a call. Replaces the connection if it was lost, or if it leads to a server that is not
-    /// the master.
+    /// Classifies the error of a call. Replaces the connection if it was lost, or if it is a connection to a server
+    /// that is not the master.
     fn classify_error(&self, error: &RedisError, handle: &ConnectionHandle) -> Failure {
         if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // The server is no longer the master. A new connection finds the current one.

@@ -29,7 +29,7 @@ use crate::script_request::{KeyedHit, RedisKeyspace, ScriptMode, ScriptRequest};
 use crate::server::{CallSettings, Server};
 use crate::topology::Topology;
 
-/// A store with counters in Redis: in one server, in the master that Sentinels name, or in a Cluster.
+/// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster.
 pub struct RedisStore {
     inner: Arc<StoreInner>,
     settings: Settings,
@@ -417,8 +417,8 @@ impl StoreInner {
     }
 }
 
-/// Returns `true` if no earlier hit of the request has the same counter. A later hit is evaluated as if the earlier one
-/// had been charged.
+/// Returns `true` if no earlier hit of the request has the same counter. The figures of a later hit of the same counter
+/// are computed as if the earlier hit had been charged.
 fn is_first_hit_of_counter(hits: &Hits, index: usize) -> bool {
     !hits[..index].iter().any(|other| other.shares_counter_with(&hits[index]))
 }

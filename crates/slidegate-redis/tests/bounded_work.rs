@@ -23,7 +23,7 @@ const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A window in which a tick, the time unit of a sliding log, is longer than a microsecond.
+/// A window so long that a tick, which is the time unit of a sliding log, is longer than a microsecond.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Costs of successive charges in a sliding log, repeated until the log is full.
@@ -99,7 +99,7 @@ struct LogPair {
     clock: ManualClock,
     scope: Scope,
     limit: Limit,
-    /// The time between charges: a log of single units is full after half a window.
+    /// The time between charges, chosen so that a log of single units is full after half a window.
     step: Duration,
     receipts: Vec<[Receipt; 2]>,
 }
@@ -165,7 +165,7 @@ impl LogPair {
         assert_eq!(store, model, "{units} at {:?}", self.clock);
     }
 
-    /// Reverts the nth charge in Redis and in memory: `tenths` tenths of its units.
+    /// Reverts `tenths` tenths of the units of the nth charge, in Redis and in memory.
     async fn revert(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
         self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
@@ -323,8 +323,8 @@ async fn call_on_full_log_does_bounded_work() {
     }
 }
 
-/// Returns the head of a full sliding log, made from the head of another log. The log has `words` words, `total` units,
-/// and an oldest charge that is `oldest_age` ticks older.
+/// Returns the head of a full sliding log, made from the head of another log. The returned head states `words` words
+/// and `total` units, and its oldest charge is `oldest_age` ticks older than the oldest charge of the other log.
 fn head_of_full_log(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());

@@ -23,8 +23,8 @@ pub(super) struct FailureTracker {
 /// all fields.
 #[derive(Clone, Copy)]
 struct Window {
-    /// The time divided by the length of a window. Only the lowest 24 bits are kept, so numbers repeat after half a
-    /// year.
+    /// Number of the window: the current time divided by the length of a window. Only the lowest 24 bits are kept, so
+    /// numbers repeat after half a year.
     number: u64,
     calls: u32,
     failed: u32,
@@ -56,8 +56,8 @@ impl FailureTracker {
         self.window.store(0, Ordering::Relaxed);
     }
 
-    /// Adds one call to the current window; `failed` is 1 if the call failed, otherwise 0. Returns the window that
-    /// includes the call.
+    /// Adds one call to the current window, and returns the updated window. `failed` is 1 if the call failed, otherwise
+    /// 0.
     fn count_call(&self, now: Timestamp, failed: u32) -> Window {
         let mut packed = self.window.load(Ordering::Relaxed);
         loop {

@@ -58,7 +58,7 @@ impl StoreInner {
 
     /// Records in the denial cache whether the sampled hits of a request with keys in several slots fitted their
     /// limits. A denial may have been caused by a charge that was reverted later, so the cache does not serve this
-    /// denial. But no hit passes without a call after it.
+    /// denial. But after the denial, hits no longer pass without a call: the next hit is sent to Redis.
     pub(super) fn record_sampled_outcomes(
         &self,
         sampled_hits: &[(usize, KeyedHit, CacheVersion)],

@@ -1,4 +1,4 @@
-//! A load of callers that check requests continuously, and records of all results.
+//! Concurrent callers that check requests continuously, and the records of all results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

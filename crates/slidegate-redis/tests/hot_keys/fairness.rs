@@ -19,8 +19,8 @@ const ROUTES_PER_SET: usize = 64;
 
 const OFFERED_LOADS: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
-/// Expected throughput of a split limit, in percent of the throughput of a whole limit, for uniform and Zipf traffic:
-/// the average over the sets of routes, and the minimum.
+/// Expected throughput of a split limit, in percent of the throughput of the same limit without a split, for uniform
+/// and Zipf traffic: the average over the sets of routes, and the minimum.
 const EXPECTED_THROUGHPUT: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
@@ -93,8 +93,8 @@ impl Tenant {
     }
 }
 
-/// Returns the number of requests that the split limit allowed, divided by the number that the whole limit allowed: the
-/// average over the sets of routes, and the minimum.
+/// Returns the number of requests that the split limit allowed, divided by the number that the same limit allowed
+/// without a split: the average over the sets of routes, and the minimum.
 fn mean_and_min_throughput(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
     let shares: Vec<f64> = tenants
         .iter()

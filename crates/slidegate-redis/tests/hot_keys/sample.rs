@@ -14,7 +14,7 @@ use crate::server::Redis;
 /// Sampling factor: one request in `SAMPLING_FACTOR` is sent to Redis.
 const SAMPLING_FACTOR: u64 = 10;
 
-/// Returns a policy with one limit, of which 10 % of the requests are sent to Redis.
+/// Returns a policy with one limit and a sample of 10 %: one request in ten is sent to Redis.
 fn new_sampled_policy(max: u64) -> String {
     format!("rules: [{{ name: a, per: [tenant], limits: [{max}/min], redis: {{ sample: 10% }} }}]")
 }

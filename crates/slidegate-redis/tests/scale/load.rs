@@ -1,4 +1,4 @@
-//! A load of callers that take units continuously from two stores, which represent two instances of a service. All
+//! Concurrent callers that take units continuously from two stores, which represent two instances of a service. All
 //! results are recorded.
 //!
 //! Each store has one caller for each client, and each caller waits for a result before its next call. So two charges
@@ -255,9 +255,10 @@ impl CallerLoad {
         .await;
     }
 
-    /// Waits until the stores call a node, which is available since the time `since` and had run `calls_before` script
-    /// calls then. Asserts that this takes no longer than `within`, plus twice the lateness of the machine. Waits until
-    /// that time has passed and returns its end: from then on, all requests must succeed.
+    /// Waits until the stores call a node. The node is available since the time `since`, and had run `calls_before`
+    /// script calls by then. Asserts that the first new call arrives within `within` plus twice the lateness of the
+    /// machine, counted from `since`. Then waits until the end of this period and returns the end: from then on, all
+    /// requests must succeed.
     pub async fn wait_for_recovery(
         &self,
         node: &Redis,

@@ -54,7 +54,7 @@ impl Service {
         &self.nodes[1 - self.master]
     }
 
-    /// Returns the master and the replica, for changes.
+    /// Returns mutable references to the master and the replica.
     pub fn both_mut(&mut self) -> (&mut Node, &mut Node) {
         let [first, second] = &mut self.nodes;
         match self.master {
