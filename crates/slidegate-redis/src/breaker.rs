@@ -119,12 +119,12 @@ pub struct Breaker {
     rejects_until: AtomicU64,
     /// The results of calls since the breaker closed.
     tracker: FailureTracker,
-    outage: Mutex<Outage>,
+    outage: Mutex<OutageState>,
 }
 
 /// The state of an outage: the time during which the breaker is open or probing. Not used while the breaker is closed.
 #[derive(Debug, Default)]
-struct Outage {
+struct OutageState {
     opened_at: Timestamp,
     /// Upper bound of the current backoff. The actual backoff is a random time between half of the bound and the bound.
     backoff: Duration,
@@ -196,7 +196,7 @@ impl Breaker {
 
     /// Locks the state of the outage. If a thread has panicked while it held the lock, the state is used nevertheless,
     /// because each write leaves a consistent state.
-    fn lock_outage(&self) -> MutexGuard<'_, Outage> {
+    fn lock_outage(&self) -> MutexGuard<'_, OutageState> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -235,7 +235,7 @@ impl Breaker {
         if !self.is_current(pass) {
             return None;
         }
-        *outage = Outage { opened_at: now, backoff: self.settings.initial_backoff };
+        *outage = OutageState { opened_at: now, backoff: self.settings.initial_backoff };
         self.start_backoff(&mut outage, now);
         self.advance_epoch(1);
         Some(StateChange::Opened(reason))
@@ -265,7 +265,7 @@ impl Breaker {
 
     /// Starts a random backoff between half of the upper bound and the bound, so that instances that saw the same
     /// failure do not probe at the same time.
-    fn start_backoff(&self, outage: &mut Outage, now: Timestamp) {
+    fn start_backoff(&self, outage: &mut OutageState, now: Timestamp) {
         outage.backoff = outage.backoff.min(self.settings.max_backoff);
         let max_us = u64::try_from(outage.backoff.as_micros()).unwrap_or(u64::MAX);
         let random = Duration::from_micros(fastrand::u64(max_us / 2..=max_us));

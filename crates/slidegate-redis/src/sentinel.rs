@@ -64,7 +64,8 @@ impl Sentinels {
     pub async fn refresh_master(&mut self) -> bool {
         let service = &self.service;
         let masters =
-            join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.master(service))).await;
+            join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.fetch_master(service)))
+                .await;
         let newest = masters.into_iter().flatten().max_by_key(|master| master.epoch);
         let is_newer = |newest: &Master| match &self.latest {
             None => true,
@@ -96,8 +97,8 @@ pub async fn is_master(connection: &mut MultiplexedConnection) -> RedisResult<bo
 
 impl SentinelConnection {
     /// Queries this Sentinel for the master of a service. Returns `None` if the query fails or the response is invalid.
-    async fn master(&mut self, service: &str) -> Option<Master> {
-        let response = timeout(SENTINEL_TIMEOUT, self.query_master(service)).await;
+    async fn fetch_master(&mut self, service: &str) -> Option<Master> {
+        let response = timeout(SENTINEL_TIMEOUT, self.query_master_fields(service)).await;
         match response {
             Ok(Ok(response)) => parse_master(&response),
             Ok(Err(error)) => {
@@ -113,7 +114,7 @@ impl SentinelConnection {
     }
 
     /// Sends `SENTINEL MASTER`, on a new connection if necessary, and returns the fields of the response.
-    async fn query_master(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
+    async fn query_master_fields(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {

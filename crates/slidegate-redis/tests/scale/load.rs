@@ -85,7 +85,7 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
-    fn waited(&self) -> Duration {
+    fn call_duration(&self) -> Duration {
         Duration::from_micros(self.ended.as_micros() - self.began.as_micros())
     }
 }
@@ -113,8 +113,8 @@ struct NoonClock;
 
 impl Clock for NoonClock {
     fn now(&self) -> Timestamp {
-        static BEGAN: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
-        let (clock, began) = BEGAN.get_or_init(|| {
+        static CLOCK_AND_START: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
+        let (clock, began) = CLOCK_AND_START.get_or_init(|| {
             let clock = SystemClock::new();
             (clock.clone(), clock.now())
         });
@@ -247,10 +247,10 @@ impl CallerLoad {
 
     /// Waits for 100 more results.
     pub async fn wait_for_more_calls(&self) {
-        const CALLS: usize = 100;
+        const MORE_CALL_COUNT: usize = 100;
         let from = self.records.lock().unwrap().len();
         poll_until("there are more results", LONG, async || {
-            self.records.lock().unwrap().len() >= from + CALLS
+            self.records.lock().unwrap().len() >= from + MORE_CALL_COUNT
         })
         .await;
     }
@@ -286,7 +286,7 @@ impl CallerLoad {
             caller.await.unwrap();
         }
         let records = self.records.lock().unwrap().clone();
-        let longest = records.iter().map(CallRecord::waited).max().unwrap();
+        let longest = records.iter().map(CallRecord::call_duration).max().unwrap();
         println!("{} calls; longest wait {longest:?}, machine lateness {late:?}", records.len());
         assert!(
             longest < STORE_TIMEOUT + TIMEOUT_SLACK + 2 * late,
