@@ -158,16 +158,16 @@ impl ReconnectingConnection {
     /// Requests that the background task replaces the current connection.
     pub fn replace_current(&self) {
         let number = self.current.borrow().as_ref().map_or(0, |handle| handle.number);
-        self.replace_numbers_up_to(number);
+        self.replace_connections_up_to(number);
     }
 
     /// Requests that the background task replaces this connection, unless it has been replaced already.
     pub fn replace(&self, handle: &ConnectionHandle) {
-        self.replace_numbers_up_to(handle.number);
+        self.replace_connections_up_to(handle.number);
     }
 
     /// Requests that the background task replaces the current connection if its sequence number is `lost` or lower.
-    fn replace_numbers_up_to(&self, lost: u64) {
+    fn replace_connections_up_to(&self, lost: u64) {
         self.lost.send_if_modified(|number| {
             let is_newer = lost > *number;
             *number = (*number).max(lost);

@@ -266,19 +266,19 @@ impl DenyCache {
     }
 
     /// Returns the entry of a counter in the table of charged units.
-    fn charged_stripe(&self, counter: u64) -> &AtomicU64 {
+    fn charged_units_stripe(&self, counter: u64) -> &AtomicU64 {
         &self.charged_by_stripe[(counter % CHARGE_STRIPE_COUNT as u64) as usize]
     }
 
     /// Returns the value of a counter's entry in the table of charged units. The value includes units of other counters
     /// that share the entry.
     fn charged_units(&self, counter: u64) -> u64 {
-        self.charged_stripe(counter).load(Ordering::Acquire)
+        self.charged_units_stripe(counter).load(Ordering::Acquire)
     }
 
     /// Adds units to a counter's entry in the table of charged units.
     fn add_charged_units(&self, counter: u64, units: u64) {
-        self.charged_stripe(counter).fetch_add(units, Ordering::AcqRel);
+        self.charged_units_stripe(counter).fetch_add(units, Ordering::AcqRel);
     }
 }
 

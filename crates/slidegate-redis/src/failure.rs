@@ -34,8 +34,8 @@ const CANNOT_WRITE_CODES: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPL
 
 impl Failure {
     /// Classifies an error response. The failed request has charged nothing, but other requests in the same call may
-    /// have been charged. Returns `None` if the server may not have responded, so that the effect of the call is
-    /// unknown.
+    /// have been charged. Returns `None` if the error may have another cause than a response of the server: then the
+    /// effect of the call is unknown.
     pub fn from_redis_error(error: &RedisError) -> Option<Self> {
         let unavailable = || StoreError::Unavailable(error.to_string());
         let target = || error.redirect_node().map(|(address, _)| address.to_owned());

@@ -143,7 +143,7 @@ fn single_server_topology(
 }
 
 /// Returns the result of a request without hits.
-fn empty_result() -> ChargeResult {
+fn result_without_hits() -> ChargeResult {
     ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
 
@@ -183,7 +183,7 @@ impl StoreInner {
         let (mut results, mut pending) = (Vec::new(), Vec::new());
         let mut leader = None;
         for (index, hits) in requests.enumerate() {
-            if !hits.is_empty() && self.single_slot(&hits).is_none() {
+            if !hits.is_empty() && self.common_slot(&hits).is_none() {
                 // Its slots are called twice, so no other request may be in flight in them.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
@@ -207,7 +207,7 @@ impl StoreInner {
     /// Decides and charges a request. A denial is served from the denial cache if possible; otherwise Redis is called.
     async fn take_request(self: &Arc<Self>, hits: KeyedHits) -> Result<ChargeResult, StoreError> {
         if hits.is_empty() {
-            return Ok(empty_result());
+            return Ok(result_without_hits());
         }
         // With an open breaker the request must fail, even if the cache has a denial.
         if hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key)) {
@@ -266,7 +266,7 @@ impl StoreInner {
         hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
         let request = ScriptRequest { mode: ScriptMode::Take, hits };
-        match self.single_slot(&request.hits) {
+        match self.common_slot(&request.hits) {
             Some(slot) => self.charge_one_slot(slot, request).await.map_err(Failure::into_error),
             None => {
                 // Runs to completion even if the caller is gone, so that charges of a denied request are reverted.
@@ -293,7 +293,7 @@ impl StoreInner {
     }
 
     /// Returns the slot of these hits, or `None` if their keys are in several slots or there are no hits.
-    fn single_slot(&self, hits: &KeyedHits) -> Option<u16> {
+    fn common_slot(&self, hits: &KeyedHits) -> Option<u16> {
         let (first, others) = hits.split_first()?;
         let slot = self.topology.slot(&first.key);
         others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
@@ -362,7 +362,7 @@ impl StoreInner {
     /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         let request = self.keyspace.request(ScriptMode::Peek, hits);
-        match self.single_slot(&request.hits) {
+        match self.common_slot(&request.hits) {
             Some(slot) => {
                 let reply = self
                     .topology

@@ -22,7 +22,7 @@ struct ExamplePrograms {
 }
 
 impl ExamplePrograms {
-    fn find() -> Self {
+    fn find_installed() -> Self {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
         for needed in ["venv/bin/python", "node_modules/redis"] {
@@ -122,7 +122,7 @@ const ALGORITHMS_AND_CLIENTS: [(&str, &str); 4] = [
 
 #[tokio::test]
 async fn example_programs_share_counts_with_gate() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
     let address = redis.address();
     for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
         let gate = new_gate(&redis, algorithm);
@@ -158,7 +158,7 @@ async fn example_programs_share_counts_with_gate() {
 /// Tests the reply to the last unit, which has another form: it includes the wait for the next unit.
 #[tokio::test]
 async fn single_client_gets_exactly_max() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
     let address = redis.address();
     for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
         for (program, run_as) in [
@@ -189,7 +189,7 @@ async fn single_client_gets_exactly_max() {
 
 #[tokio::test]
 async fn concurrent_clients_get_exactly_max() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
     let address = redis.address();
     for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
         let gate = new_gate(&redis, algorithm);

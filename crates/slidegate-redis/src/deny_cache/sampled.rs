@@ -1,6 +1,6 @@
 //! Cached denials of sampled rules. Only one hit in N of a sampled rule is sent to Redis, and the others pass without a
-//! call. After a denial, this stops until Redis has charged a hit of the rule again: one hit at a time is sent to Redis
-//! as a probe, and the others are denied without a call.
+//! call. After a denial, the others are denied instead, and one hit at a time is sent to Redis as a probe, until Redis
+//! has charged a hit of the rule again.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
-use super::{KeyedHits, StoreInner, empty_result};
+use super::{KeyedHits, StoreInner, result_without_hits};
 use crate::deny_cache::{CacheLookup, CacheVersion};
 use crate::script_request::KeyedHit;
 
@@ -37,7 +37,7 @@ impl StoreInner {
             .map(|(hit, _)| hit)
             .collect();
         let result = if sent_hits.is_empty() {
-            empty_result()
+            result_without_hits()
         } else {
             self.charge_in_redis(sent_hits).await?
         };
