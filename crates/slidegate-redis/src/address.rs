@@ -17,28 +17,28 @@ const MAX_HOSTS: usize = 64;
 /// `redis+cluster://` (`rediss+…://` for TLS) for several. The text form of an address omits user and password.
 #[derive(Clone)]
 pub struct Address {
-    target: Target,
+    target: AddressTarget,
     display: Box<str>,
 }
 
 /// The servers that an address identifies.
 #[derive(Clone)]
-pub(crate) enum Target {
+pub(crate) enum AddressTarget {
     /// One server.
     Server(ConnectionInfo),
-    /// The master of a service that Sentinels watch.
+    /// The master of a Redis service. Sentinels report its address.
     Sentinel(SentinelTarget),
     /// A Redis Cluster. The list has the addresses of some of its nodes, from which the store finds the masters.
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// A replicated Redis service, whose current master Sentinels name.
+/// A Redis service with one master and replicas. Sentinels report the address of the current master.
 #[derive(Clone)]
 pub(crate) struct SentinelTarget {
     pub sentinels: Vec<ConnectionInfo>,
     pub service: String,
-    /// Credentials and database for connections to the master. The host is a placeholder, because the Sentinels return
-    /// the address of the master.
+    /// Credentials and database for connections to the master. The host in this value is unused: the Sentinels report
+    /// the host of the master.
     pub login: ConnectionInfo,
 }
 
@@ -72,7 +72,7 @@ impl Address {
     }
 
     /// Returns the servers that the address identifies.
-    pub(crate) fn target(&self) -> Target {
+    pub(crate) fn target(&self) -> AddressTarget {
         self.target.clone()
     }
 }
@@ -109,7 +109,7 @@ fn parse_single_server_address(text: &str, parameters: &[&str]) -> Result<Addres
     parse_query_parameters(query, parameters).map_err(|problem| invalid(&problem))?;
     let info = parse_server_url(text).map_err(invalid)?;
     let display = display_form(&info).into();
-    Ok(Address { target: Target::Server(info), display })
+    Ok(Address { target: AddressTarget::Server(info), display })
 }
 
 /// Parses the query parameters of an address, which follow the `?`. Fails if a parameter is not in `known`.
@@ -186,7 +186,7 @@ fn parse_sentinel_address(scheme: &str, rest: &str) -> Result<Address, AddressEr
     let db = if db == 0 { String::new() } else { format!("?db={db}") };
     let display = format!("{scheme}+sentinel://{}/{service}{db}", names.join(","));
     let target = SentinelTarget { sentinels, service: service.to_owned(), login };
-    Ok(Address { target: Target::Sentinel(target), display: display.into() })
+    Ok(Address { target: AddressTarget::Sentinel(target), display: display.into() })
 }
 
 /// Parses the address of a Cluster. `scheme` is `redis` or `rediss`, and `rest` is the part after `://`.
@@ -205,7 +205,7 @@ fn parse_cluster_address(scheme: &str, rest: &str) -> Result<Address, AddressErr
     let seeds = seeds.map_err(invalid)?;
     let names: Vec<String> = seeds.iter().map(|info| host_and_port(info.addr())).collect();
     let display = format!("{scheme}+cluster://{}", names.join(","));
-    Ok(Address { target: Target::Cluster(seeds), display: display.into() })
+    Ok(Address { target: AddressTarget::Cluster(seeds), display: display.into() })
 }
 
 /// Returns `true` if the text is a host with a port. The colons of an IPv6 address, in brackets, do not count as the

@@ -23,7 +23,7 @@ impl ScriptCaller {
         Self { keyspace: RedisKeyspace::new(settings), scripts: Scripts::new() }
     }
 
-    /// Creates a request that charges the hits.
+    /// Creates the request of a script call that charges the hits.
     fn request(&self, hits: &[Hit<'_>]) -> ScriptRequest {
         self.keyspace.request(ScriptMode::Take, hits)
     }

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Each change of state begins a new epoch, and epochs are numbered. A [`CallPass`] has the epoch in which its call
-//! began, and the result of the call counts only in that epoch. So late results neither open nor close the breaker.
+//! began. If the epoch has changed when the result of the call is reported, the breaker ignores the result. So late
+//! results neither open nor close the breaker.
 
 mod failure_tracker;
 
@@ -30,8 +31,8 @@ use failure_tracker::FailureTracker;
 pub struct Settings {
     /// Number of consecutive failed calls that opens the breaker.
     pub consecutive_failures: u32,
-    /// Minimum number of calls within a second from which the failure rate counts: if at least half of the calls have
-    /// failed, the breaker opens.
+    /// Minimum number of calls within one second for opening the breaker because of the failure rate. From this number
+    /// of calls on, the breaker opens if at least half of them have failed.
     pub min_calls: u32,
     /// Upper bound of the first backoff, which is the time between the opening of the breaker and the first probe. The
     /// bound doubles after each failed probe, up to `max_backoff`.
@@ -94,7 +95,7 @@ pub enum StateChange {
 /// The reason why a breaker opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenReason {
-    /// Too many consecutive calls failed. The value is their number.
+    /// Too many consecutive calls failed. The value is the number of these calls.
     ConsecutiveFailures(u32),
     /// Too many of the calls within about a second failed.
     FailureRate {
@@ -113,17 +114,17 @@ pub struct Breaker {
     /// The number of the current epoch: even while the breaker is closed, odd while it is open or probing. Written only
     /// under the lock of `outage`.
     epoch: AtomicU64,
-    /// While the breaker is open or probing: the time in microseconds from which a probe is allowed. Written only under
-    /// the lock of `outage`; a thread that wants to probe reads it again under the lock.
+    /// The timestamp in microseconds from which a probe is allowed, if the breaker is open or probing. Written only
+    /// under the lock of `outage`; a thread that wants to probe reads it again under the lock.
     rejects_until: AtomicU64,
     /// The results of calls since the breaker closed.
     tracker: FailureTracker,
-    outage: Mutex<Outage>,
+    outage: Mutex<OutageState>,
 }
 
-/// The state of an outage, during which the breaker is open or probing. Not used while the breaker is closed.
+/// The state of an outage: the time during which the breaker is open or probing. Not used while the breaker is closed.
 #[derive(Debug, Default)]
-struct Outage {
+struct OutageState {
     opened_at: Timestamp,
     /// Upper bound of the current backoff. The actual backoff is a random time between half of the bound and the bound.
     backoff: Duration,
@@ -195,7 +196,7 @@ impl Breaker {
 
     /// Locks the state of the outage. If a thread has panicked while it held the lock, the state is used nevertheless,
     /// because each write leaves a consistent state.
-    fn lock_outage(&self) -> MutexGuard<'_, Outage> {
+    fn lock_outage(&self) -> MutexGuard<'_, OutageState> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -234,7 +235,7 @@ impl Breaker {
         if !self.is_current(pass) {
             return None;
         }
-        *outage = Outage { opened_at: now, backoff: self.settings.initial_backoff };
+        *outage = OutageState { opened_at: now, backoff: self.settings.initial_backoff };
         self.start_backoff(&mut outage, now);
         self.advance_epoch(1);
         Some(StateChange::Opened(reason))
@@ -264,7 +265,7 @@ impl Breaker {
 
     /// Starts a random backoff between half of the upper bound and the bound, so that instances that saw the same
     /// failure do not probe at the same time.
-    fn start_backoff(&self, outage: &mut Outage, now: Timestamp) {
+    fn start_backoff(&self, outage: &mut OutageState, now: Timestamp) {
         outage.backoff = outage.backoff.min(self.settings.max_backoff);
         let max_us = u64::try_from(outage.backoff.as_micros()).unwrap_or(u64::MAX);
         let random = Duration::from_micros(fastrand::u64(max_us / 2..=max_us));
@@ -276,8 +277,9 @@ impl Breaker {
         self.rejects_until.store(moment.as_micros(), Ordering::Release);
     }
 
-    /// Begins the next epoch and returns its number. The step is 1 from closed to open or back, and 2 between two
-    /// states that are not closed. The caller must hold the lock of `outage`.
+    /// Adds `step` to the number of the epoch, and returns the new number. The step is 1 when the breaker opens or
+    /// closes, and 2 for other changes of state, so that only epochs of the closed state have even numbers. The caller
+    /// must hold the lock of `outage`.
     fn advance_epoch(&self, step: u64) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(step);
         self.epoch.store(epoch, Ordering::Release);
@@ -285,7 +287,7 @@ impl Breaker {
     }
 }
 
-/// Returns `true` if the breaker is closed in this epoch, which then has an even number.
+/// Returns `true` if the breaker is closed in the epoch with this number: such epochs have even numbers.
 fn is_closed(epoch: u64) -> bool {
     epoch.is_multiple_of(2)
 }

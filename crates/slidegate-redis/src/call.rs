@@ -11,18 +11,21 @@ use smallvec::SmallVec;
 use crate::script::{AlgorithmSet, Script, Scripts, algorithm_number, is_slot};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
-/// Maximum cost that a call encodes. No counter has capacity for more units, so higher costs are encoded as this one.
-const MAX_COST: u64 = u32::MAX as u64;
+/// Maximum cost of a charge in an encoded call. The max of a limit is at most this value, so a higher cost never fits,
+/// and is encoded as this value.
+const MAX_ENCODED_COST: u64 = u32::MAX as u64;
 
-/// Maximum cost that a refund encodes. No counter has more units.
-const MAX_REFUND: u64 = 1 << 52;
+/// Maximum cost of a refund in an encoded call, and the value as which a higher cost is encoded. No counter has more
+/// charged units, so both costs have the same effect.
+const MAX_ENCODED_REFUND: u64 = 1 << 52;
 
-/// Kind of requests in a batch: each charges one unit of the same limit.
-const KIND_UNITS: u8 = 0;
-/// Kind of a request in a batch: each hit can deny the request alone, and has its own slot in a shared Redis value.
-const KIND_ENFORCED: u8 = 1;
-/// Kind of a request in a batch: hits of any kind.
-const KIND_ANY: u8 = 2;
+/// Kind code in a batch header: requests that each charge one unit, all of the same limit.
+const REQUEST_KIND_SINGLE_UNITS: u8 = 0;
+/// Kind code in a batch header: one request in which each hit can deny the request alone, and has its own slot in a
+/// shared Redis value.
+const REQUEST_KIND_ENFORCED: u8 = 1;
+/// Kind code in a batch header: one request with any hits.
+const REQUEST_KIND_ANY_HITS: u8 = 2;
 
 /// A call of a script: the script, the Redis keys and the encoded argument.
 #[derive(Debug)]
@@ -32,7 +35,7 @@ pub struct ScriptCall<'s, 'k> {
     pub argument: Vec<u8>,
 }
 
-/// The keys of a call, without duplicates.
+/// The Redis keys of a script call, without duplicates.
 pub type Keys<'k> = SmallVec<[&'k str; 2]>;
 
 impl ScriptCall<'_, '_> {
@@ -51,7 +54,7 @@ pub fn build_decide<'s, 'k>(
     expiry_margin_s: u32,
     requests: &[&'k ScriptRequest],
 ) -> ScriptCall<'s, 'k> {
-    let now = now_bytes(now);
+    let now = encode_now(now);
     match requests {
         [request] if request.hits.len() == 1 => {
             build_single_hit_call(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
@@ -64,7 +67,7 @@ pub fn build_decide<'s, 'k>(
 }
 
 /// Encodes a time in microseconds. `None` is encoded as -1, which selects the clock of Redis.
-fn now_bytes(now: Option<Timestamp>) -> [u8; 8] {
+fn encode_now(now: Option<Timestamp>) -> [u8; 8] {
     now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes()
 }
 
@@ -84,8 +87,8 @@ fn build_single_hit_call<'s, 'k>(
         _ => 1,
     });
     push_hit_with_limit(&mut argument, hit, expiry_margin_s);
-    if has_default_units(hit) {
-        argument.truncate(argument.len() - TRAILING_UNITS_BYTES);
+    if has_default_required_and_debt(hit) {
+        argument.truncate(argument.len() - REQUIRED_AND_DEBT_BYTES);
     }
     let script = scripts.single(&hit.limit.algorithm());
     ScriptCall { script, keys: Keys::from_slice(&[&hit.key]), argument }
@@ -115,15 +118,16 @@ fn build_group_call<'s, 'k>(
 const HIT_WITH_LIMIT_BYTES: usize = 60;
 
 /// Length of the last two fields of an encoded hit, in bytes: the required units and the maximum debt.
-const TRAILING_UNITS_BYTES: usize = 8;
+const REQUIRED_AND_DEBT_BYTES: usize = 8;
 
 /// Returns `true` if a hit has the required units and the maximum debt that a script assumes by default, so that these
 /// two fields need not be sent.
-fn has_default_units(hit: &KeyedHit) -> bool {
+fn has_default_required_and_debt(hit: &KeyedHit) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
 
-/// Appends an encoded hit with its limit. The hit refers to the first key of the call.
+/// Appends an encoded hit with its limit. The encoded key index is 1: the counter of the hit is in the first key of the
+/// call.
 fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
     let params = hit.limit.params();
     argument.push(algorithm_number(&hit.limit.algorithm()));
@@ -132,9 +136,9 @@ fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: 
     for number in [hit.tag, params.max, params.extra, expiry_margin_s] {
         argument.extend(number.to_le_bytes());
     }
-    let doubles = [params.tick_us, params.window, hit.cost.min(MAX_COST), hit.phase_us];
+    let doubles = [params.tick_us, params.window, hit.cost.min(MAX_ENCODED_COST), hit.phase_us];
     argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
-    for units in [hit.required.min(MAX_COST) as u32, params.max_debt] {
+    for units in [hit.required.min(MAX_ENCODED_COST) as u32, params.max_debt] {
         argument.extend(units.to_le_bytes());
     }
 }
@@ -212,14 +216,18 @@ impl<'k> BatchBody<'k> {
             return self.push_unit(hit, key_index(hit));
         }
         self.unit_run = None;
-        let kind = if request.has_only_enforced_slots() { KIND_ENFORCED } else { KIND_ANY };
+        let kind = if request.has_only_enforced_slots() {
+            REQUEST_KIND_ENFORCED
+        } else {
+            REQUEST_KIND_ANY_HITS
+        };
         self.push_header(kind, request.hits.len() as u16, request.mode as u16);
         for hit in &request.hits {
             let limit = self.limit_index(hit);
             self.bytes.extend(key_index(hit).to_le_bytes());
             self.bytes.extend(limit.to_le_bytes());
             for units in [hit.cost, hit.required] {
-                self.bytes.extend((units.min(MAX_COST) as u32).to_le_bytes());
+                self.bytes.extend((units.min(MAX_ENCODED_COST) as u32).to_le_bytes());
             }
             self.bytes.push(admission_byte(hit));
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
@@ -236,14 +244,15 @@ impl<'k> BatchBody<'k> {
             }
             _ => {
                 self.unit_run = Some((self.bytes.len(), limit, 1));
-                self.push_header(KIND_UNITS, 1, limit);
+                self.push_header(REQUEST_KIND_SINGLE_UNITS, 1, limit);
             }
         }
         self.bytes.extend(key_index.to_le_bytes());
     }
 
-    /// Appends a header: the kind of the requests; their number, or for a single request the number of its hits; and
-    /// the index of their limit, or the mode of the request.
+    /// Appends a header of three fields. For requests that charge one unit each, these are the kind code, the number of
+    /// requests, and the index of the limit. For another request, these are the kind code, the number of hits, and the
+    /// mode.
     fn push_header(&mut self, kind: u8, count: u16, limit_or_mode: u16) {
         self.bytes.push(kind);
         self.bytes.extend(count.to_le_bytes());
@@ -261,8 +270,8 @@ impl<'k> BatchBody<'k> {
     }
 }
 
-/// Encodes the conditions of denial and charge of a hit in one byte: the veto, plus 4 times the charge condition, plus
-/// 16 if the hit is charged even above the limit when it is the only hit of its request.
+/// Encodes in one byte when a hit denies its request and when it is charged: the veto, plus 4 times the charge
+/// condition. Adds 16 if the hit, as the only one of its request, would be charged even above the limit.
 fn admission_byte(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,
@@ -298,7 +307,7 @@ fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
     position as u16 + 1
 }
 
-/// Builds the call that reverts charges. Charges of other kinds of stores are ignored.
+/// Builds the call that reverts charges. Charges that were not made by a Redis store are ignored.
 pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> ScriptCall<'s, 'k> {
     let (mut keys, mut algorithms, mut bytes) = (Keys::new(), AlgorithmSet::default(), Vec::new());
     let mut count: u16 = 0;
@@ -331,7 +340,7 @@ pub fn build_refund<'s, 'k>(
     hits: &[&'k KeyedHit],
 ) -> ScriptCall<'s, 'k> {
     let (mut keys, mut algorithms) = (Keys::new(), AlgorithmSet::default());
-    let mut argument = now_bytes(now).to_vec();
+    let mut argument = encode_now(now).to_vec();
     argument.extend((hits.len() as u16).to_le_bytes());
     for hit in hits {
         let (algorithm, params) = (hit.limit.algorithm(), hit.limit.params());
@@ -341,7 +350,7 @@ pub fn build_refund<'s, 'k>(
         for number in [hit.tag, params.max, params.extra] {
             argument.extend(number.to_le_bytes());
         }
-        let cost = hit.cost.min(MAX_REFUND);
+        let cost = hit.cost.min(MAX_ENCODED_REFUND);
         let doubles = [params.tick_us, params.window, cost, hit.phase_us];
         argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
     }

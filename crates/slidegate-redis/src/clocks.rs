@@ -1,5 +1,5 @@
-//! The clocks of a store: one with which charges are counted, and the clock of the machine for timeouts and the circuit
-//! breaker.
+//! The clocks of a store: the counting clock supplies the times of charges, and the clock of the machine supplies the
+//! times for the circuit breaker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use slidegate::{Clock, SystemClock, Timestamp};
 
-/// The clocks of a store: one with which charges are counted, and the clock of the machine.
+/// The clocks of a store: the counting clock, which supplies the times of charges, and the clock of the machine.
 pub struct Clocks {
-    /// The clock with which charges are counted. `None` selects the clock of Redis.
+    /// The clock that supplies the times of charges. `None` selects the clock of Redis.
     counting_clock: ArcSwapOption<Box<dyn Clock>>,
     machine_clock: SystemClock,
 }
@@ -19,18 +19,18 @@ impl Clocks {
         Self { counting_clock: ArcSwapOption::empty(), machine_clock: SystemClock::new() }
     }
 
-    /// Uses the given clock for counting from now on.
+    /// Makes the given clock the counting clock, which supplies the times of charges.
     pub fn use_clock(&self, clock: impl Clock) {
         self.counting_clock.store(Some(Arc::new(Box::new(clock))));
     }
 
-    /// Returns the current time of the clock with which charges are counted, or `None` if that is the clock of Redis.
+    /// Returns the current time of the counting clock, or `None` if charges get their times from the clock of Redis.
     pub fn counting_now(&self) -> Option<Timestamp> {
         self.counting_clock.load().as_ref().map(|clock| clock.now())
     }
 
-    /// Returns the current time for comparisons with the times of cached replies: from the clock with which charges are
-    /// counted, or from the clock of this machine if that is the clock of Redis.
+    /// Returns the current time for comparisons with the times of cached replies. The time is from the counting clock,
+    /// or from the clock of this machine if charges get their times from the clock of Redis.
     pub fn local_now(&self) -> Timestamp {
         self.counting_now().unwrap_or_else(|| self.machine_now())
     }

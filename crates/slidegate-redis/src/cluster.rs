@@ -25,13 +25,13 @@ use crate::server::{CallSettings, Server};
 const SLOT_COUNT: usize = 16_384;
 
 /// Interval at which the map of slots to masters is refreshed while all nodes work.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+const SLOT_MAP_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Interval at which the map of slots to masters is refreshed while a node fails.
-const FAILURE_REFRESH_INTERVAL: Duration = Duration::from_millis(200);
+const SLOT_MAP_REFRESH_INTERVAL_DURING_FAILURE: Duration = Duration::from_millis(200);
 
 /// Minimum time between two refreshes of the slot map.
-const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
+const MIN_SLOT_MAP_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Timeout of a query to a node for the slot map.
 const SLOT_MAP_QUERY_TIMEOUT: Duration = Duration::from_millis(500);
@@ -113,7 +113,7 @@ impl Cluster {
         });
         let (is_map_loaded_sender, is_map_loaded) = watch::channel(None);
         let refresh_task =
-            tokio::spawn(refresh_map_periodically(nodes.clone(), is_map_loaded_sender));
+            tokio::spawn(refresh_slot_map_in_loop(nodes.clone(), is_map_loaded_sender));
         Ok(Self { nodes, is_map_loaded, refresh_task })
     }
 
@@ -143,7 +143,7 @@ impl Cluster {
             (Some(port), Some((host, _))) => format!("{host}:{port}"),
             _ => address.to_owned(),
         };
-        self.nodes.server_at(&target).ok_or_else(|| {
+        self.nodes.server_at_address(&target).ok_or_else(|| {
             Failure::Server(StoreError::Unavailable(format!("`{target}` is not a node address")))
         })
     }
@@ -177,12 +177,12 @@ impl Drop for Cluster {
 }
 
 /// Refreshes the slot map periodically and on request, in an endless loop.
-async fn refresh_map_periodically(
+async fn refresh_slot_map_in_loop(
     nodes: Arc<ClusterNodes>,
     is_map_loaded: watch::Sender<Option<bool>>,
 ) {
     loop {
-        let is_refreshed = nodes.refresh_map().await;
+        let is_refreshed = nodes.refresh_slot_map().await;
         let before = *is_map_loaded.borrow();
         match (before, is_refreshed) {
             (None, false) => {
@@ -198,10 +198,14 @@ async fn refresh_map_periodically(
             // Later outages are reported by the breakers of the masters.
             (Some(_), _) => {}
         }
-        sleep(MIN_REFRESH_INTERVAL).await;
+        sleep(MIN_SLOT_MAP_REFRESH_INTERVAL).await;
         let map = nodes.map.load_full();
         let is_healthy = is_refreshed && !map.masters.iter().any(|master| master.is_breaker_open());
-        let interval = if is_healthy { REFRESH_INTERVAL } else { FAILURE_REFRESH_INTERVAL };
+        let interval = if is_healthy {
+            SLOT_MAP_REFRESH_INTERVAL
+        } else {
+            SLOT_MAP_REFRESH_INTERVAL_DURING_FAILURE
+        };
         let _ = timeout(interval, nodes.refresh_requested.notified()).await;
     }
 }
@@ -209,14 +213,14 @@ async fn refresh_map_periodically(
 impl ClusterNodes {
     /// Queries one node after another for the slot map, until a node returns one: first the known servers in random
     /// order, then the seeds. Returns `true` if the map was refreshed.
-    async fn refresh_map(&self) -> bool {
+    async fn refresh_slot_map(&self) -> bool {
         let mut known: Vec<String> = self.servers.lock().keys().cloned().collect();
         fastrand::shuffle(&mut known);
         let known = known.iter().filter_map(|address| self.connection_info(address));
         for connection_info in known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>() {
-            match timeout(SLOT_MAP_QUERY_TIMEOUT, self.fetch_ranges(&connection_info)).await {
+            match timeout(SLOT_MAP_QUERY_TIMEOUT, self.fetch_slot_ranges(&connection_info)).await {
                 Ok(Ok(ranges)) if !ranges.is_empty() => {
-                    self.update_map(&ranges);
+                    self.replace_slot_map(&ranges);
                     return true;
                 }
                 Ok(Ok(_)) => tracing::debug!("a node of the Redis Cluster has no slots"),
@@ -228,24 +232,27 @@ impl ClusterNodes {
     }
 
     /// Queries a node for the slot map. Returns the ranges of slots that have a master.
-    async fn fetch_ranges(&self, connection_info: &ConnectionInfo) -> RedisResult<Vec<SlotRange>> {
+    async fn fetch_slot_ranges(
+        &self,
+        connection_info: &ConnectionInfo,
+    ) -> RedisResult<Vec<SlotRange>> {
         let client: Client = self.tls_roots.client(connection_info)?;
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(SLOT_MAP_QUERY_TIMEOUT));
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let response: Value =
             redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
-        Ok(parse_ranges(&response, &host_and_port(connection_info.addr())))
+        Ok(parse_slot_ranges(&response, &host_and_port(connection_info.addr())))
     }
 
     /// Replaces the slot map, and removes the servers that are no longer masters.
-    fn update_map(&self, ranges: &[SlotRange]) {
+    fn replace_slot_map(&self, ranges: &[SlotRange]) {
         let mut addresses: Vec<&str> = Vec::new();
         let (mut masters, mut master_by_slot) = (Vec::new(), vec![u16::MAX; SLOT_COUNT]);
         for range in ranges {
             let index = addresses.iter().position(|address| *address == range.master);
             let index = index.or_else(|| {
-                masters.push(self.server_at(&range.master)?);
+                masters.push(self.server_at_address(&range.master)?);
                 addresses.push(&range.master);
                 Some(addresses.len() - 1)
             });
@@ -261,7 +268,7 @@ impl ClusterNodes {
 
     /// Returns the server at an address. If the server is new, starts to connect to it. Returns `None` if the address
     /// is invalid.
-    fn server_at(&self, address: &str) -> Option<Arc<Server>> {
+    fn server_at_address(&self, address: &str) -> Option<Arc<Server>> {
         let mut servers = self.servers.lock();
         if let Some(server) = servers.get(address) {
             return Some(server.clone());
@@ -282,7 +289,7 @@ impl ClusterNodes {
 /// Parses the response to `CLUSTER SLOTS`: a list of entries, each with first slot, last slot, master, and replicas,
 /// which are ignored. Invalid entries are omitted. If an entry has no host, its master is on the host of
 /// `node_address`, the node that responded.
-fn parse_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
+fn parse_slot_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
     let Value::Array(ranges) = response else { return Vec::new() };
     let range = |value: &Value| {
         let Value::Array(parts) = value else { return None };
@@ -346,7 +353,7 @@ mod tests {
             range(302, 303, text("a")),
             Value::Nil,
         ]);
-        let masters: Vec<_> = parse_ranges(&response, "own:6379")
+        let masters: Vec<_> = parse_slot_ranges(&response, "own:6379")
             .into_iter()
             .map(|range| (range.first, range.last, range.master))
             .collect();
@@ -359,6 +366,6 @@ mod tests {
                 (301, 301, "own:7003".to_owned()),
             ]
         );
-        assert!(parse_ranges(&Value::Nil, "own:6379").is_empty());
+        assert!(parse_slot_ranges(&Value::Nil, "own:6379").is_empty());
     }
 }

@@ -99,8 +99,8 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
         is_free
     }
 
-    /// Ends the call of a key that is in flight, and removes the waiting jobs that its next call includes: the first
-    /// job, and later ones while `fits` returns `true` for them, at most [`MAX_BATCH`]. If no job is waiting, returns
+    /// Records that the call of a key has ended, and removes the waiting jobs for the next call of the key: the first
+    /// job, and later jobs while `fits` returns `true` for them, at most [`MAX_BATCH`]. If no job is waiting, returns
     /// an empty list, and the key has no call in flight any longer.
     pub fn next_batch(&self, key: K, mut fits: impl FnMut(&J) -> bool) -> Vec<Waiter<J, R>> {
         let mut state = self.state.lock();

@@ -101,8 +101,8 @@ pub struct ReconnectingConnection {
     current: watch::Receiver<ConnectionState>,
     /// Whether a connection has ever been established.
     was_connected: Arc<AtomicBool>,
-    /// The highest sequence number of a connection that was reported as lost. The background task replaces a connection
-    /// with this number or a lower one.
+    /// The highest sequence number of all connections that were reported as lost. The background task replaces the
+    /// current connection if its number is not higher.
     lost: watch::Sender<u64>,
     task: JoinHandle<()>,
 }
@@ -158,16 +158,16 @@ impl ReconnectingConnection {
     /// Requests that the background task replaces the current connection.
     pub fn replace_current(&self) {
         let number = self.current.borrow().as_ref().map_or(0, |handle| handle.number);
-        self.replace_number(number);
+        self.replace_connections_up_to(number);
     }
 
     /// Requests that the background task replaces this connection, unless it has been replaced already.
     pub fn replace(&self, handle: &ConnectionHandle) {
-        self.replace_number(handle.number);
+        self.replace_connections_up_to(handle.number);
     }
 
-    /// Requests that the background task replaces the connection with this sequence number, or an older one.
-    fn replace_number(&self, lost: u64) {
+    /// Requests that the background task replaces the current connection if its sequence number is `lost` or lower.
+    fn replace_connections_up_to(&self, lost: u64) {
         self.lost.send_if_modified(|number| {
             let is_newer = lost > *number;
             *number = (*number).max(lost);
@@ -182,7 +182,7 @@ impl Drop for ReconnectingConnection {
     }
 }
 
-/// The source of connections: one server, or the master that Sentinels name.
+/// The source of connections: one server, or the current master as reported by Sentinels.
 pub enum ConnectionSource {
     /// One server.
     Server(Box<Client>),
@@ -251,7 +251,7 @@ fn install_crypto_provider() {
 
 impl ConnectionSource {
     /// Returns a description of the server for log messages.
-    fn address(&self) -> String {
+    fn log_name(&self) -> String {
         match self {
             Self::Server(client) => client.get_connection_info().addr().to_string(),
             Self::Sentinel(_) => "the master that the Sentinels name".to_owned(),
@@ -284,7 +284,7 @@ impl ConnectionSource {
         }
     }
 
-    /// Waits until the Sentinels name another master. Waits forever if the source is one server.
+    /// Waits until the Sentinels report another master. Waits forever if the source is one server.
     async fn wait_for_master_change(&mut self) {
         match self {
             Self::Server(_) => std::future::pending().await,
@@ -334,7 +334,7 @@ async fn maintain_connection(
             Err(error) => {
                 // The circuit breaker reports an outage only after a request.
                 if last_address.is_empty() && !std::mem::replace(&mut has_warned, true) {
-                    let address = source.address();
+                    let address = source.log_name();
                     tracing::warn!(%error, address, "Redis has not been reachable so far; retrying");
                 }
                 report_connect_error(&error, &publish);

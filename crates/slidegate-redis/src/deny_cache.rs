@@ -23,18 +23,18 @@ use smallvec::SmallVec;
 use crate::script_request::KeyedHit;
 
 /// Maximum number of counters with recorded denials.
-const MAX_COUNTERS: usize = 65_536;
+const MAX_CACHED_COUNTERS: usize = 65_536;
 
 /// Maximum number of denied costs that are recorded per counter.
-const MAX_COSTS: usize = 4;
+const MAX_DENIED_COSTS_PER_COUNTER: usize = 4;
 
-/// Number of stripes into which counters are divided for invalidations. An invalidation of one counter also discards
-/// the replies that are in flight for the other counters of its stripe.
-const VERSION_STRIPES: usize = 64;
+/// Number of stripes into which counters are divided. Each stripe has the number of invalidations of its counters. An
+/// invalidation of one counter also discards the replies that are in flight for the other counters of its stripe.
+const INVALIDATION_STRIPE_COUNT: usize = 64;
 
 /// Number of entries in the table of charged units. Counters that share an entry miss the cache more often than
 /// necessary.
-const CHARGE_STRIPES: usize = 65_536;
+const CHARGE_STRIPE_COUNT: usize = 65_536;
 
 /// Minimum time to live of a cached denial of a sampled rule. Most hits of a sampled rule are not sent to Redis, so
 /// only the cache can deny them.
@@ -49,7 +49,7 @@ pub struct DenyCache {
     secret: RandomState,
     /// Number of invalidations in each stripe. If the number has changed since a call was sent, the reply to the call
     /// is not recorded.
-    invalidations: [AtomicU64; VERSION_STRIPES],
+    invalidations: [AtomicU64; INVALIDATION_STRIPE_COUNT],
     /// Units that this instance has charged, plus one for each invalidation, by the hash of the counter. A change shows
     /// that cached figures are outdated.
     charged_by_stripe: Box<[AtomicU64]>,
@@ -61,10 +61,10 @@ struct CounterEntry {
     limit: Limit,
     /// The version of the counter after the last recorded call.
     version: CacheVersion,
-    /// Units that remained at `sent_at`.
+    /// Remaining units of the counter at the time `sent_at`.
     remaining: u64,
     sent_at: Timestamp,
-    /// Time at which `remaining` expires.
+    /// Time from which `remaining` is too old to be used.
     expires_at: Timestamp,
     denials: SmallVec<[Denial; 1]>,
 }
@@ -82,8 +82,8 @@ struct Denial {
     remaining: u64,
 }
 
-/// Returns the units that are added to the table of charged units for a cost. They are bounded, so that a sum never
-/// wraps around within the life of a cached entry.
+/// Returns the number of units that a charge of this cost adds to the table of charged units: the cost, but at most
+/// 2^32, so that a sum never wraps around within the life of a cached entry.
 pub fn effective_units(cost: u64) -> u64 {
     cost.min(1 << 32)
 }
@@ -93,8 +93,8 @@ pub fn effective_units(cost: u64) -> u64 {
 pub enum CacheLookup {
     /// The cache has no valid entry for the counter.
     Missing,
-    /// The cost did not fit recently, but the cached denial has expired. A sampled rule stays in this state until Redis
-    /// has charged again, even if the cost should fit by now.
+    /// The cost did not fit recently, but the cached denial has expired. For a sampled rule, this is the result until
+    /// Redis has charged a hit of the rule again, even if the cost should fit by now.
     Stale,
     /// The hit fits its limit. The exact figures of its counter are unknown.
     Fits,
@@ -141,12 +141,12 @@ impl DenyCache {
     /// Creates a cache that serves a denial for at most `ttl`; zero disables the cache.
     pub fn new(ttl: Duration) -> Self {
         Self {
-            entries: Cache::new(MAX_COUNTERS),
+            entries: Cache::new(MAX_CACHED_COUNTERS),
             ttl,
             secret: RandomState::new(),
-            invalidations: [const { AtomicU64::new(0) }; VERSION_STRIPES],
+            invalidations: [const { AtomicU64::new(0) }; INVALIDATION_STRIPE_COUNT],
             charged_by_stripe: std::iter::repeat_with(|| AtomicU64::new(0))
-                .take(CHARGE_STRIPES)
+                .take(CHARGE_STRIPE_COUNT)
                 .collect(),
         }
     }
@@ -170,7 +170,7 @@ impl DenyCache {
         // A denial does not apply if the clock has run back since.
         let is_same_cost = |denial: &&Denial| denial.required == required && now >= denial.sent_at;
         match entry.denials.iter().find(is_same_cost) {
-            Some(denial) => denial.lookup(now),
+            Some(denial) => denial.outcome_at(now),
             // After the denial of a lower cost, a higher cost does not pass without a call.
             None if entry.denials.iter().any(|denial| denial.required <= required) => {
                 CacheLookup::Stale
@@ -186,7 +186,7 @@ impl DenyCache {
 
     /// Returns the version of a counter.
     fn version_of_counter(&self, counter: u64) -> CacheVersion {
-        let invalidation_count = self.invalidations_of(counter).load(Ordering::Acquire);
+        let invalidation_count = self.invalidation_stripe(counter).load(Ordering::Acquire);
         CacheVersion { invalidation_count, charged_units: self.charged_units(counter) }
     }
 
@@ -229,7 +229,7 @@ impl DenyCache {
         };
         denials.retain(|other| Some(other.required) != denied && is_relevant(other));
         if let Some(denial) = denied.and_then(|required| report.create_denial(hit, required, ttl)) {
-            denials.truncate(MAX_COSTS - 1);
+            denials.truncate(MAX_DENIED_COSTS_PER_COUNTER - 1);
             denials.push(denial);
         }
         let DenialReport { sent_at, remaining, .. } = *report;
@@ -242,7 +242,7 @@ impl DenyCache {
     /// Inserts an entry, unless the counter has been invalidated since `version`.
     fn insert_entry(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
         self.entries.insert(counter, entry);
-        if self.invalidations_of(counter).load(Ordering::Acquire) != version.invalidation_count {
+        if self.invalidation_stripe(counter).load(Ordering::Acquire) != version.invalidation_count {
             self.entries.remove(&counter);
         }
     }
@@ -250,7 +250,7 @@ impl DenyCache {
     /// Removes the entry of a counter. Replies to calls that are in flight will not be recorded.
     pub fn invalidate(&self, key: &str, tag: u32) {
         let counter = self.counter_hash(key, tag);
-        self.invalidations_of(counter).fetch_add(1, Ordering::AcqRel);
+        self.invalidation_stripe(counter).fetch_add(1, Ordering::AcqRel);
         self.add_charged_units(counter, 1);
         self.entries.remove(&counter);
     }
@@ -260,29 +260,30 @@ impl DenyCache {
         self.secret.hash_one((key, tag))
     }
 
-    /// Returns the number of invalidations in the stripe of a counter.
-    fn invalidations_of(&self, counter: u64) -> &AtomicU64 {
-        &self.invalidations[(counter % VERSION_STRIPES as u64) as usize]
+    /// Returns the stripe of a counter, which holds the number of invalidations of all counters in the stripe.
+    fn invalidation_stripe(&self, counter: u64) -> &AtomicU64 {
+        &self.invalidations[(counter % INVALIDATION_STRIPE_COUNT as u64) as usize]
     }
 
     /// Returns the entry of a counter in the table of charged units.
-    fn charged_stripe(&self, counter: u64) -> &AtomicU64 {
-        &self.charged_by_stripe[(counter % CHARGE_STRIPES as u64) as usize]
+    fn charged_units_stripe(&self, counter: u64) -> &AtomicU64 {
+        &self.charged_by_stripe[(counter % CHARGE_STRIPE_COUNT as u64) as usize]
     }
 
-    /// Returns the sum of a counter's entry in the table of charged units.
+    /// Returns the value of a counter's entry in the table of charged units. The value includes units of other counters
+    /// that share the entry.
     fn charged_units(&self, counter: u64) -> u64 {
-        self.charged_stripe(counter).load(Ordering::Acquire)
+        self.charged_units_stripe(counter).load(Ordering::Acquire)
     }
 
     /// Adds units to a counter's entry in the table of charged units.
     fn add_charged_units(&self, counter: u64, units: u64) {
-        self.charged_stripe(counter).fetch_add(units, Ordering::AcqRel);
+        self.charged_units_stripe(counter).fetch_add(units, Ordering::AcqRel);
     }
 }
 
 impl PendingCharges<'_> {
-    /// Ends the call. `charged` yields `true` for each hit that the call charged. Returns the versions of the counters
+    /// Ends the call. `charged` yields for each hit whether the call charged it. Returns the versions of the counters
     /// before the call, in the order of the hits.
     pub fn complete(mut self, charged: impl Iterator<Item = bool>) -> SmallVec<[CacheVersion; 2]> {
         let hits = self.hits.iter_mut().zip(charged);
@@ -326,7 +327,7 @@ impl CounterEntry {
         let is_same_cost = |denial: &&Denial| denial.required == required && now >= denial.sent_at;
         if charged_units == 0
             && let Some(denial) = self.denials.iter().find(is_same_cost)
-            && let denied @ CacheLookup::Denied(_) = denial.lookup(now)
+            && let denied @ CacheLookup::Denied(_) = denial.outcome_at(now)
         {
             return denied;
         }
@@ -339,7 +340,7 @@ impl CounterEntry {
 
 impl Denial {
     /// Returns the outcome of the denial at time `now`, or [`CacheLookup::Stale`] if the denial has expired.
-    fn lookup(&self, now: Timestamp) -> CacheLookup {
+    fn outcome_at(&self, now: Timestamp) -> CacheLookup {
         if now >= self.expires_at {
             return CacheLookup::Stale;
         }
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn denial_from_before_invalidation_is_not_kept() {
+    fn next_record_drops_denials_from_before_invalidation() {
         let cache = DenyCache::new(MINUTE);
         let limit: Limit = "10/min".parse().unwrap();
         let sampled = |cost| KeyedHit { sample: 2, ..new_keyed_hit(&limit, cost) };

@@ -30,12 +30,12 @@ pub enum Redirect {
 
 /// Error codes of a server that cannot write any key. Up to Redis 6.2, the error of a script has such a code only in
 /// its text.
-const CANNOT_WRITE: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
+const CANNOT_WRITE_CODES: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
 
 impl Failure {
     /// Classifies an error response. The failed request has charged nothing, but other requests in the same call may
-    /// have been charged. Returns `None` if the server may not have responded, so that the effect of the call is
-    /// unknown.
+    /// have been charged. Returns `None` if the error may have another cause than a response of the server: then the
+    /// effect of the call is unknown.
     pub fn from_redis_error(error: &RedisError) -> Option<Self> {
         let unavailable = || StoreError::Unavailable(error.to_string());
         let target = || error.redirect_node().map(|(address, _)| address.to_owned());
@@ -88,7 +88,8 @@ fn is_key_error(error: &RedisError) -> bool {
         Some("WRONGTYPE" | "FOREIGN") => true,
         // A runtime error of the script, caused by the value that it read: everything else is the same for every key.
         Some("ERR") => {
-            text.contains("user_script") && !CANNOT_WRITE.iter().any(|code| text.contains(code))
+            text.contains("user_script")
+                && !CANNOT_WRITE_CODES.iter().any(|code| text.contains(code))
         }
         _ => false,
     }

@@ -48,10 +48,9 @@ impl SlotPart {
         Self { slot: self.slot, indexes: self.indexes.clone(), request }
     }
 
-    /// Returns a copy of the part that charges its slot if the hits in this slot alone admit the request. Joint hits,
-    /// which deny only if no joint hit of the request fits, never deny in the copy: the decision depends on the joint
-    /// hits in other slots.
-    fn to_charging(&self) -> Self {
+    /// Returns a copy of the part for the call that charges its slot, unless a hit in this slot denies. A joint hit
+    /// never denies in the copy: joint hits deny a request only if none of them fits, which depends on other slots too.
+    fn to_charging_part(&self) -> Self {
         let mut part = self.with_mode(ScriptMode::Take);
         for hit in Arc::make_mut(&mut part.request).hits.iter_mut() {
             if hit.veto == Veto::Jointly {
@@ -68,7 +67,7 @@ impl SlotPart {
 
     /// Returns a part with only the hits that are charged even if the request is denied, or `None` if the part has no
     /// such hits.
-    fn always_charged(&self) -> Option<Self> {
+    fn always_charged_part(&self) -> Option<Self> {
         let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         let indexed = self.indexes.iter().zip(&self.request.hits);
         let (indexes, hits): (SmallVec<[usize; 2]>, SmallVec<[KeyedHit; 1]>) = indexed
@@ -87,7 +86,7 @@ pub async fn peek_parts(
     deadline: Instant,
 ) -> Result<Outcomes, StoreError> {
     let peeks: Vec<SlotPart> = parts.iter().map(|part| part.with_mode(ScriptMode::Peek)).collect();
-    let replies = send_all(topology, &peeks, deadline).await;
+    let replies = send_all_parts(topology, &peeks, deadline).await;
     let replies: Vec<ScriptReply> =
         replies.into_iter().collect::<Result<_, _>>().map_err(Failure::into_error)?;
     Ok(outcomes_in_request_order(parts, &replies))
@@ -95,7 +94,7 @@ pub async fn peek_parts(
 
 /// Charges all parts of a request if the request is admitted, otherwise only the hits that are always charged.
 ///
-/// `revert_deadline` returns the deadline for reverting charges, if that is necessary.
+/// `revert_deadline` returns the deadline for reverting charges. It is called after all slots have been charged.
 pub async fn take_parts(
     topology: &Topology,
     parts: &[SlotPart],
@@ -109,10 +108,10 @@ pub async fn take_parts(
     };
     let is_peek_admitted = are_admitted(&outcomes);
     let charging: Vec<SlotPart> = match is_peek_admitted {
-        true => parts.iter().map(SlotPart::to_charging).collect(),
-        false => parts.iter().filter_map(SlotPart::always_charged).collect(),
+        true => parts.iter().map(SlotPart::to_charging_part).collect(),
+        false => parts.iter().filter_map(SlotPart::always_charged_part).collect(),
     };
-    let replies = send_all(topology, &charging, deadline).await;
+    let replies = send_all_parts(topology, &charging, deadline).await;
     let is_part_admitted = |reply: &Result<ScriptReply, Failure>, part: &SlotPart| {
         reply.as_ref().is_ok_and(|reply| reply.is_admitted(&part.request.hits))
     };
@@ -163,7 +162,7 @@ pub async fn take_parts(
 }
 
 /// Sends all parts to Redis concurrently, each with its own call. Returns the replies in the order of the parts.
-async fn send_all(
+async fn send_all_parts(
     topology: &Topology,
     parts: &[SlotPart],
     deadline: Instant,
@@ -175,7 +174,7 @@ async fn send_all(
     join_all(parts.iter().map(send)).await
 }
 
-/// Merges the replies to all parts into the outcomes of the request, in the order of its hits.
+/// Merges the replies to all parts into one list of outcomes, in the order of the request's hits.
 fn outcomes_in_request_order(parts: &[SlotPart], replies: &[ScriptReply]) -> Outcomes {
     let indexes = parts.iter().flat_map(|part| part.indexes.iter().copied());
     let hit_replies = replies.iter().flat_map(|reply| reply.hits());

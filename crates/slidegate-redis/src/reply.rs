@@ -16,21 +16,21 @@ pub const HIT_REPLY_BYTES: usize = 33;
 // charge.
 
 /// Reply kind: the hit was not charged.
-const NOT_CHARGED: u8 = 0;
+const REPLY_NOT_CHARGED: u8 = 0;
 /// Reply kind: the hit was charged, and units remain.
-const CHARGED: u8 = 1;
+const REPLY_CHARGED: u8 = 1;
 /// Reply kind: the hit was not charged, because a key has a value that slidegate has not written.
-const WRONG_TYPE: u8 = 2;
+const REPLY_WRONG_TYPE: u8 = 2;
 /// Reply kind: the hit was charged, and no units remain.
-const EXHAUSTED: u8 = 6;
+const REPLY_CHARGED_AND_EXHAUSTED: u8 = 6;
 /// Reply kind: the hit was charged although it did not fit its limit.
-const CHARGED_ABOVE_LIMIT: u8 = 11;
+const REPLY_CHARGED_ABOVE_LIMIT: u8 = 11;
 
 /// The reply to one hit.
 #[derive(Clone, Copy, Debug)]
 pub struct HitReply {
     pub outcome: Outcome,
-    /// The time at which the charge counts; `None` if the hit was not charged.
+    /// The time of the charge, as the script reports it; `None` if the hit was not charged.
     charged_at: Option<Timestamp>,
     /// The number of charged units if it is lower than the cost, because the maximum debt of the limit was reached;
     /// otherwise `None`.
@@ -67,23 +67,23 @@ fn decode_hit(bytes: &[u8]) -> Result<HitReply, DecodeError> {
     let charged_at = Some(Timestamp::from_micros(charged_at as u64));
     let fits = outcome(Some(Duration::ZERO));
     match *kind {
-        NOT_CHARGED if units.is_none() => Ok(HitReply {
+        REPLY_NOT_CHARGED if units.is_none() => Ok(HitReply {
             outcome: outcome(wait),
             charged_at: None,
             units,
             wait_if_exhausted: None,
         }),
-        CHARGED if retry == 0.0 && remaining > 0.0 => {
+        REPLY_CHARGED if retry == 0.0 && remaining > 0.0 => {
             Ok(HitReply { outcome: fits, charged_at, units, wait_if_exhausted: None })
         }
-        EXHAUSTED if retry != 0.0 && remaining <= 0.0 => {
+        REPLY_CHARGED_AND_EXHAUSTED if retry != 0.0 && remaining <= 0.0 => {
             Ok(HitReply { outcome: fits, charged_at, units, wait_if_exhausted: Some(wait) })
         }
-        CHARGED_ABOVE_LIMIT if retry != 0.0 => {
+        REPLY_CHARGED_ABOVE_LIMIT if retry != 0.0 => {
             let wait_if_exhausted = (remaining <= 0.0).then_some(wait);
             Ok(HitReply { outcome: outcome(wait), charged_at, units, wait_if_exhausted })
         }
-        WRONG_TYPE => Err(DecodeError::WrongType),
+        REPLY_WRONG_TYPE => Err(DecodeError::WrongType),
         _ => Err(DecodeError::Malformed),
     }
 }
@@ -101,7 +101,7 @@ impl ScriptReply {
         bytes.chunks_exact(HIT_REPLY_BYTES).map(decode_hit).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Creates the reply of an operation that reports no counters.
+    /// Creates an empty reply, for an operation that returns no state of counters.
     pub fn empty() -> Self {
         Self(SmallVec::new())
     }
@@ -136,9 +136,10 @@ impl HitReply {
         self.charged_at.is_some()
     }
 
-    /// Returns the final outcome of a hit that was charged in a call after the evaluation of its whole request.
-    /// `before` is the outcome of the hit in that evaluation. If the hit did not fit then, it still counts as not
-    /// fitting, even if it fitted the counter in the later call, from which other hits of the request were missing.
+    /// Returns the final outcome of a hit that was decided twice: first by an evaluation of its whole request, with the
+    /// outcome `before`, and then by the call of this reply, which charged it without other hits of the request. If the
+    /// hit did not fit in the evaluation, the final outcome does not fit either, even if the outcome of the later call
+    /// does.
     pub fn outcome_after(&self, before: &Outcome) -> Outcome {
         if before.fits() || !self.outcome.fits() {
             return self.outcome;
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn denial_with_flipped_bit_never_allows_or_charges() {
+    fn flipped_bit_never_turns_denial_into_admission() {
         for wait in [1.0_f64, 3.0, 889_585.0, 3_600_001_000.0, -1.0] {
             let numbers = [0.0, 5_000_000.0, wait, 0.0];
             let denial: Vec<u8> =

@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slidegate::Algorithm;
 use tokio::sync::Mutex;
 
-const BASE: &str = include_str!("../lua/base.lua");
-const SLOTS: &str = include_str!("../lua/slots.lua");
-const SINGLE_SLOT: &str = include_str!("../lua/single_slot.lua");
-const SINGLE_KEY: &str = include_str!("../lua/single_key.lua");
-const GROUP: &str = include_str!("../lua/group.lua");
-const BATCH: &str = include_str!("../lua/batch.lua");
-const REVERT: &str = include_str!("../lua/revert.lua");
-const REFUND: &str = include_str!("../lua/refund.lua");
-const RESET: &str = include_str!("../lua/reset.lua");
+const BASE_LUA: &str = include_str!("../lua/base.lua");
+const SLOTS_LUA: &str = include_str!("../lua/slots.lua");
+const SINGLE_SLOT_LUA: &str = include_str!("../lua/single_slot.lua");
+const SINGLE_KEY_LUA: &str = include_str!("../lua/single_key.lua");
+const GROUP_LUA: &str = include_str!("../lua/group.lua");
+const BATCH_LUA: &str = include_str!("../lua/batch.lua");
+const REVERT_LUA: &str = include_str!("../lua/revert.lua");
+const REFUND_LUA: &str = include_str!("../lua/refund.lua");
+const RESET_LUA: &str = include_str!("../lua/reset.lua");
 
 /// Number of possible sets of algorithms.
 const ALGORITHM_SET_COUNT: usize = 1 << Algorithm::ALL.len();
 
 /// The Lua files of an algorithm. Each does the same as the Rust file of that name in `slidegate/src/algorithm/`.
-struct AlgorithmScripts {
+struct AlgorithmLuaFiles {
     decide: &'static str,
     revert: &'static str,
     refund: &'static str,
@@ -33,10 +33,10 @@ struct AlgorithmScripts {
 }
 
 /// Returns the Lua files of an algorithm.
-fn scripts_of(algorithm: &Algorithm) -> AlgorithmScripts {
+fn lua_files_of(algorithm: &Algorithm) -> AlgorithmLuaFiles {
     macro_rules! scripts {
         ($name:literal, $is_slot:literal) => {
-            AlgorithmScripts {
+            AlgorithmLuaFiles {
                 decide: include_str!(concat!("../lua/", $name, ".lua")),
                 revert: include_str!(concat!("../lua/revert/", $name, ".lua")),
                 refund: include_str!(concat!("../lua/refund/", $name, ".lua")),
@@ -55,7 +55,7 @@ fn scripts_of(algorithm: &Algorithm) -> AlgorithmScripts {
 
 /// Returns `true` if the state of a counter with this algorithm is a slot in a Redis value that several limits share.
 pub fn is_slot(algorithm: &Algorithm) -> bool {
-    scripts_of(algorithm).is_slot
+    lua_files_of(algorithm).is_slot
 }
 
 /// Returns the number that identifies an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
@@ -136,38 +136,41 @@ impl Scripts {
     /// Returns the script that decides one hit.
     pub fn single(&self, algorithm: &Algorithm) -> &Script {
         self.single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
-            let AlgorithmScripts { decide, is_slot, .. } = scripts_of(algorithm);
-            Script::new([BASE, decide, if is_slot { SINGLE_SLOT } else { SINGLE_KEY }].join("\n"))
+            let AlgorithmLuaFiles { decide, is_slot, .. } = lua_files_of(algorithm);
+            Script::new(
+                [BASE_LUA, decide, if is_slot { SINGLE_SLOT_LUA } else { SINGLE_KEY_LUA }]
+                    .join("\n"),
+            )
         })
     }
 
     /// Returns the script that decides one request with several hits, whose states share one Redis value.
     pub fn group(&self, set: AlgorithmSet) -> &Script {
         self.group[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptKind::Decide, GROUP))
+            .get_or_init(|| compose_script(set, ScriptKind::Decide, GROUP_LUA))
     }
 
     /// Returns the script that decides several requests of any kind, one after another.
     pub fn batch(&self, set: AlgorithmSet) -> &Script {
         self.batch[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptKind::Decide, BATCH))
+            .get_or_init(|| compose_script(set, ScriptKind::Decide, BATCH_LUA))
     }
 
     /// Returns the script that reverts charges.
     pub fn revert(&self, set: AlgorithmSet) -> &Script {
         self.revert[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptKind::Revert, REVERT))
+            .get_or_init(|| compose_script(set, ScriptKind::Revert, REVERT_LUA))
     }
 
     /// Returns the script that subtracts units from counters.
     pub fn refund(&self, set: AlgorithmSet) -> &Script {
         self.refund[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptKind::Refund, REFUND))
+            .get_or_init(|| compose_script(set, ScriptKind::Refund, REFUND_LUA))
     }
 
     /// Returns the script that deletes counters.
     pub fn reset(&self) -> &Script {
-        self.reset.get_or_init(|| Script::new([BASE, SLOTS, RESET].join("\n")))
+        self.reset.get_or_init(|| Script::new([BASE_LUA, SLOTS_LUA, RESET_LUA].join("\n")))
     }
 }
 
@@ -182,12 +185,13 @@ enum ScriptKind {
 /// Composes a script from the functions of a set of algorithms and a driver. The driver finds the functions in a table
 /// by algorithm number.
 fn compose_script(set: AlgorithmSet, kind: ScriptKind, driver: &str) -> Script {
-    let mut text = [BASE, SLOTS, "local key_functions, slot_functions = {}, {}\n"].join("\n");
+    let mut text =
+        [BASE_LUA, SLOTS_LUA, "local key_functions, slot_functions = {}, {}\n"].join("\n");
     if kind == ScriptKind::Refund {
         text.push_str("local refund_functions = {}\n");
     }
     for algorithm in set.algorithms() {
-        let (scripts, number) = (scripts_of(&algorithm), algorithm_number(&algorithm));
+        let (scripts, number) = (lua_files_of(&algorithm), algorithm_number(&algorithm));
         let table = if scripts.is_slot { "slot_functions" } else { "key_functions" };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.

@@ -38,8 +38,8 @@ pub struct KeyedHit {
     pub required: u64,
     pub veto: Veto,
     pub charge: ChargeWhen,
-    /// Phase of the counter: the number of microseconds that are added to its time, so that the windows of different
-    /// keys do not begin at the same time.
+    /// Phase of the counter: the number of microseconds that scripts add to the current time, so that the windows of
+    /// different keys do not begin at the same time.
     pub phase_us: u64,
     /// Sampling factor N: one request in N is sent, at N times its cost.
     pub sample: u32,
@@ -81,7 +81,8 @@ impl KeyedHit {
         (self.veto, self.charge) == (Veto::Alone, ChargeWhen::IfAdmitted)
     }
 
-    /// Returns `true` if a hit that is the only one of its request is charged even if it does not fit its limit.
+    /// Returns `true` if the hit is charged even if it does not fit its limit, provided that its request has no other
+    /// hits.
     pub fn is_charged_above_limit(&self) -> bool {
         match self.charge {
             ChargeWhen::Always => true,

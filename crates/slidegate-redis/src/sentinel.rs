@@ -20,14 +20,14 @@ use crate::connect::{TlsRoots, with_host_and_port};
 /// Timeout of a query to a Sentinel.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The Sentinels that watch a Redis service, and the master that they name.
+/// The Sentinels of a Redis service, and the master that they reported last.
 pub struct Sentinels {
     sentinels: Vec<SentinelConnection>,
     service: String,
     /// Credentials and database for connections to the service.
     login: ConnectionInfo,
     tls_roots: TlsRoots,
-    /// The master that the Sentinels named last.
+    /// The master that the Sentinels reported last.
     latest: Option<Master>,
 }
 
@@ -59,12 +59,13 @@ impl Sentinels {
         })
     }
 
-    /// Queries all Sentinels for the master. Returns `true` if they name another master than before, or name one for
-    /// the first time.
+    /// Queries all Sentinels for the master. Returns `true` if they report another master than before, or report a
+    /// master for the first time.
     pub async fn refresh_master(&mut self) -> bool {
         let service = &self.service;
         let masters =
-            join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.master(service))).await;
+            join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.fetch_master(service)))
+                .await;
         let newest = masters.into_iter().flatten().max_by_key(|master| master.epoch);
         let is_newer = |newest: &Master| match &self.latest {
             None => true,
@@ -79,7 +80,7 @@ impl Sentinels {
         }
     }
 
-    /// Creates a client of the master that the Sentinels named last. Fails if they have not named any.
+    /// Creates a client of the master that the Sentinels reported last. Fails if they have never reported one.
     pub fn client(&self) -> RedisResult<Client> {
         let unknown = || RedisError::from((ErrorKind::Client, "no Sentinel names a master"));
         let latest = self.latest.as_ref().ok_or_else(unknown)?;
@@ -96,8 +97,8 @@ pub async fn is_master(connection: &mut MultiplexedConnection) -> RedisResult<bo
 
 impl SentinelConnection {
     /// Queries this Sentinel for the master of a service. Returns `None` if the query fails or the response is invalid.
-    async fn master(&mut self, service: &str) -> Option<Master> {
-        let response = timeout(SENTINEL_TIMEOUT, self.query_master(service)).await;
+    async fn fetch_master(&mut self, service: &str) -> Option<Master> {
+        let response = timeout(SENTINEL_TIMEOUT, self.query_master_fields(service)).await;
         match response {
             Ok(Ok(response)) => parse_master(&response),
             Ok(Err(error)) => {
@@ -112,8 +113,8 @@ impl SentinelConnection {
         }
     }
 
-    /// Sends `SENTINEL MASTER`, on a new connection if necessary.
-    async fn query_master(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
+    /// Sends `SENTINEL MASTER`, on a new connection if necessary, and returns the fields of the response.
+    async fn query_master_fields(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {

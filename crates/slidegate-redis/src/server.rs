@@ -125,8 +125,8 @@ impl Server {
     }
 
     /// Returns `true` if a connection has ever been established and the circuit breaker allows a call. An open breaker
-    /// allows a call when its next probe is due: an instance of slidegate that gets requests only while it reports that
-    /// Redis is reachable would otherwise never send the probe.
+    /// allows a call when its next probe is due. Otherwise an instance of slidegate that gets requests only while it
+    /// reports Redis as reachable would never send the probe.
     pub fn is_reachable(&self) -> bool {
         self.connection.was_connected()
             && !self.breaker.rejects(self.call_settings.clocks.machine_now())
@@ -164,7 +164,7 @@ impl Server {
             Enqueued::Leader((request, _)) => {
                 let _leader_guard = LeaderGuard { server: self.clone(), batch_key };
                 let sent = SentFlag::default();
-                let call_future = self.decide_one(&request, batch_key, &sent);
+                let call_future = self.decide_one_request(&request, batch_key, &sent);
                 self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await
             }
             Enqueued::Follower(mut handle) => self.wait_for_batch(&mut handle, deadline).await,
@@ -206,8 +206,8 @@ impl Server {
             let handle = self.connection().await?;
             let call = operation.call(&self.scripts, self.call_settings.clocks.counting_now());
             let value = self.run_script(&call, is_asking, &handle, &sent).await?;
-            let reply = string_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
-            reply.ok_or_else(|| self.malformed_reply(&handle))
+            let reply = string_reply_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
+            reply.ok_or_else(|| self.malformed_reply_failure(&handle))
         };
         self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await
     }
@@ -247,8 +247,8 @@ impl Server {
         reply
     }
 
-    /// Waits for a call until the deadline, and then returns an error. `sent` decides whether this error reports a
-    /// possible charge.
+    /// Waits for a call. Returns an error if the call has not finished by the deadline. `sent` is the flag of the call:
+    /// if the flag is set, the error reports a possible charge.
     async fn with_deadline<T>(
         &self,
         deadline: Instant,
@@ -329,7 +329,7 @@ impl Server {
         let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
         let deadline = Instant::now() + self.call_settings.timeout;
         let sent = SentFlag::default();
-        let call_future = self.decide_all(&requests, batch_key, &sent);
+        let call_future = self.decide_all_requests(&requests, batch_key, &sent);
         let reply = self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await;
         let results: Vec<ScriptResult> = match reply {
             Ok((replies, sent_at)) => replies
@@ -353,13 +353,13 @@ impl Server {
     }
 
     /// Decides one request with one call.
-    async fn decide_one(
+    async fn decide_one_request(
         &self,
         request: &ScriptRequest,
         batch_key: BatchKey,
         sent: &SentFlag,
     ) -> ScriptResult {
-        let (mut replies, sent_at) = self.decide_all(&[request], batch_key, sent).await?;
+        let (mut replies, sent_at) = self.decide_all_requests(&[request], batch_key, sent).await?;
         match replies.pop() {
             Some(Ok(reply)) => Ok((reply, sent_at)),
             _ => Err(Failure::Key(wrong_type_error(request))),
@@ -368,7 +368,7 @@ impl Server {
 
     /// Decides requests with one call. Returns the local time at which the call was sent, and for each request its
     /// reply, or an error if a key of the request has a value of the wrong type.
-    async fn decide_all(
+    async fn decide_all_requests(
         &self,
         requests: &[&ScriptRequest],
         batch_key: BatchKey,
@@ -380,8 +380,8 @@ impl Server {
         let call =
             call::build_decide(&self.scripts, clocks.counting_now(), *expiry_margin_s, requests);
         let value = self.run_script(&call, batch_key.is_asking, &handle, sent).await?;
-        let replies =
-            decode_replies(requests, &value).ok_or_else(|| self.malformed_reply(&handle))?;
+        let replies = decode_replies(requests, &value)
+            .ok_or_else(|| self.malformed_reply_failure(&handle))?;
         Ok((replies, sent_at))
     }
 
@@ -401,7 +401,7 @@ impl Server {
             sent.set(true);
             match send_command(&evalsha, is_asking, handle).await {
                 // Nothing was charged.
-                Err(error) if is_no_script(&error) => sent.set(false),
+                Err(error) if is_missing_script_error(&error) => sent.set(false),
                 reply => return reply.map_err(|error| self.classify_error(&error, handle)),
             }
             let loading = script.loading.lock().await;
@@ -416,8 +416,8 @@ impl Server {
         }
     }
 
-    /// Classifies the error of a call. Replaces the connection if it was lost, or if it leads to a server that is not
-    /// the master.
+    /// Classifies the error of a call. Replaces the connection if it was lost, or if it is a connection to a server
+    /// that is not the master.
     fn classify_error(&self, error: &RedisError, handle: &ConnectionHandle) -> Failure {
         if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // The server is no longer the master. A new connection finds the current one.
@@ -432,7 +432,7 @@ impl Server {
 
     /// Replaces the connection and returns the failure for a reply that cannot be decoded. This reply, and all later
     /// replies on the connection, may belong to other calls.
-    fn malformed_reply(&self, handle: &ConnectionHandle) -> Failure {
+    fn malformed_reply_failure(&self, handle: &ConnectionHandle) -> Failure {
         self.connection.replace(handle);
         Failure::Server(StoreError::TimedOut("malformed script reply".to_owned()))
     }
@@ -461,7 +461,7 @@ fn decode_replies(
     requests: &[&ScriptRequest],
     value: &Value,
 ) -> Option<Vec<Result<ScriptReply, DecodeError>>> {
-    let mut rest = string_bytes(value)?;
+    let mut rest = string_reply_bytes(value)?;
     let mut replies = Vec::with_capacity(requests.len());
     for request in requests {
         let (reply, others) = rest.split_at_checked(HIT_REPLY_BYTES * request.hits.len())?;
@@ -484,12 +484,12 @@ fn wrong_type_error(request: &ScriptRequest) -> StoreError {
 }
 
 /// Returns `true` if Redis did not know the script. Such a call has charged nothing.
-fn is_no_script(error: &RedisError) -> bool {
+fn is_missing_script_error(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 /// Returns the bytes of a string reply, or `None` for a reply of another type.
-fn string_bytes(value: &Value) -> Option<&[u8]> {
+fn string_reply_bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
         _ => None,

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::address::{Address, Target};
+use crate::address::{Address, AddressTarget};
 use crate::call::key_and_tag;
 use crate::clocks::Clocks;
 use crate::cluster::Cluster;
@@ -29,7 +29,7 @@ use crate::script_request::{KeyedHit, RedisKeyspace, ScriptMode, ScriptRequest};
 use crate::server::{CallSettings, Server};
 use crate::topology::Topology;
 
-/// A store with counters in Redis: in one server, in the master that Sentinels name, or in a Cluster.
+/// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster.
 pub struct RedisStore {
     inner: Arc<StoreInner>,
     settings: Settings,
@@ -80,13 +80,13 @@ impl RedisStore {
         };
         let tls_roots = TlsRoots::from_file(settings.ca_file.as_deref())?;
         let topology = match address.target() {
-            Target::Server(info) => tls_roots
+            AddressTarget::Server(info) => tls_roots
                 .server_source(&info)
-                .map(|source| new_single_server_topology(source, call_settings)),
-            Target::Sentinel(target) => tls_roots
+                .map(|source| single_server_topology(source, call_settings)),
+            AddressTarget::Sentinel(target) => tls_roots
                 .sentinel_source(&target)
-                .map(|source| new_single_server_topology(source, call_settings)),
-            Target::Cluster(seeds) => {
+                .map(|source| single_server_topology(source, call_settings)),
+            AddressTarget::Cluster(seeds) => {
                 Cluster::open(seeds, tls_roots, call_settings).map(Topology::Cluster)
             }
         };
@@ -135,7 +135,7 @@ impl RedisStore {
 }
 
 /// Creates the topology of a single server.
-fn new_single_server_topology(
+fn single_server_topology(
     source: crate::connect::ConnectionSource,
     call_settings: CallSettings,
 ) -> Topology {
@@ -143,47 +143,47 @@ fn new_single_server_topology(
 }
 
 /// Returns the result of a request without hits.
-fn empty_result() -> ChargeResult {
+fn result_without_hits() -> ChargeResult {
     ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
 
 /// Maximum number of hits per request. A script call encodes the number of hits in 16 bits.
-const MAX_HITS: usize = u16::MAX as usize;
+const MAX_HITS_PER_REQUEST: usize = u16::MAX as usize;
 
-/// Returns an error if a request has more than [`MAX_HITS`] hits. Only a request with several descriptors can have so
-/// many: a policy that could produce them from one descriptor is rejected when it is loaded.
+/// Returns an error if a request has more than [`MAX_HITS_PER_REQUEST`] hits. Only a request with several descriptors
+/// can have so many: a policy that could produce them from one descriptor is rejected when it is loaded.
 fn check_hit_count(hits: &[Hit<'_>]) -> Result<(), StoreError> {
     match hits.len() {
-        0..=MAX_HITS => Ok(()),
+        0..=MAX_HITS_PER_REQUEST => Ok(()),
         count => Err(StoreError::Unsupported(format!(
-            "a request of {count} limits is too large: at most {MAX_HITS}"
+            "a request of {count} limits is too large: at most {MAX_HITS_PER_REQUEST}"
         ))),
     }
 }
 
 /// Hits with their Redis keys.
-type Hits = SmallVec<[KeyedHit; 1]>;
+type KeyedHits = SmallVec<[KeyedHit; 1]>;
 
 impl StoreInner {
     /// Returns the deadline of a request that arrives now.
-    fn deadline(&self) -> Instant {
+    fn new_request_deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
     /// Adds Redis keys to the hits of a request.
-    fn keyed_hits(&self, hits: &[Hit<'_>]) -> Hits {
+    fn keyed_hits(&self, hits: &[Hit<'_>]) -> KeyedHits {
         hits.iter().map(|hit| self.keyspace.keyed_hit(hit)).collect()
     }
 
     /// Charges several requests. Requests whose keys are in the same slot are decided in the given order.
     async fn take_in_order(
         self: &Arc<Self>,
-        requests: impl Iterator<Item = Hits>,
+        requests: impl Iterator<Item = KeyedHits>,
     ) -> Vec<Result<ChargeResult, StoreError>> {
         let (mut results, mut pending) = (Vec::new(), Vec::new());
         let mut leader = None;
         for (index, hits) in requests.enumerate() {
-            if !hits.is_empty() && self.single_slot(&hits).is_none() {
+            if !hits.is_empty() && self.common_slot(&hits).is_none() {
                 // Its slots are called twice, so no other request may be in flight in them.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
@@ -205,9 +205,9 @@ impl StoreInner {
     }
 
     /// Decides and charges a request. A denial is served from the denial cache if possible; otherwise Redis is called.
-    async fn take_request(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
+    async fn take_request(self: &Arc<Self>, hits: KeyedHits) -> Result<ChargeResult, StoreError> {
         if hits.is_empty() {
-            return Ok(empty_result());
+            return Ok(result_without_hits());
         }
         // With an open breaker the request must fail, even if the cache has a denial.
         if hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key)) {
@@ -226,7 +226,7 @@ impl StoreInner {
     /// Returns a denial from the [`deny_cache`](crate::deny_cache), or `None` if Redis must decide. Redis must decide
     /// if a hit is charged even if the request is denied, or if a hit is joint: joint hits deny only if none of them
     /// fits.
-    fn cached_denial(&self, hits: &Hits) -> Option<ChargeResult> {
+    fn cached_denial(&self, hits: &KeyedHits) -> Option<ChargeResult> {
         let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         // Whether joint hits deny depends on all of them.
         if hits.iter().any(|hit| is_charged(hit) || hit.veto == Veto::Jointly) {
@@ -261,9 +261,12 @@ impl StoreInner {
     }
 
     /// Decides and charges a request with calls to Redis.
-    async fn charge_in_redis(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
+    async fn charge_in_redis(
+        self: &Arc<Self>,
+        hits: KeyedHits,
+    ) -> Result<ChargeResult, StoreError> {
         let request = ScriptRequest { mode: ScriptMode::Take, hits };
-        match self.single_slot(&request.hits) {
+        match self.common_slot(&request.hits) {
             Some(slot) => self.charge_one_slot(slot, request).await.map_err(Failure::into_error),
             None => {
                 // Runs to completion even if the caller is gone, so that charges of a denied request are reverted.
@@ -272,9 +275,9 @@ impl StoreInner {
                     let sampled_hits = this.sampled_hits(&request.hits);
                     let pending_charges = this.deny_cache.begin_charges(&request.hits);
                     let parts = split_by_slot(&this.topology, request);
-                    let deadline = this.deadline();
+                    let deadline = this.new_request_deadline();
                     let result = multi_slot::take_parts(&this.topology, &parts, deadline, || {
-                        this.deadline()
+                        this.new_request_deadline()
                     })
                     .await;
                     // Also after a denial: hits may have been charged and reverted.
@@ -290,7 +293,7 @@ impl StoreInner {
     }
 
     /// Returns the slot of these hits, or `None` if their keys are in several slots or there are no hits.
-    fn single_slot(&self, hits: &Hits) -> Option<u16> {
+    fn common_slot(&self, hits: &KeyedHits) -> Option<u16> {
         let (first, others) = hits.split_first()?;
         let slot = self.topology.slot(&first.key);
         others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
@@ -305,7 +308,8 @@ impl StoreInner {
     ) -> Result<ChargeResult, Failure> {
         let pending_charges = self.deny_cache.begin_charges(&request.hits);
         let request = Arc::new(request);
-        let (reply, sent_at) = self.topology.decide(slot, &request, self.deadline()).await?;
+        let (reply, sent_at) =
+            self.topology.decide(slot, &request, self.new_request_deadline()).await?;
         let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
         self.record_denials(&request.hits, &reply, sent_at, &versions);
         Ok(ChargeResult {
@@ -319,7 +323,7 @@ impl StoreInner {
     /// recorded too: a cached denial is served only if they are known.
     fn record_denials(
         &self,
-        hits: &Hits,
+        hits: &KeyedHits,
         reply: &ScriptReply,
         sent_at: slidegate::Timestamp,
         versions: &[CacheVersion],
@@ -358,9 +362,12 @@ impl StoreInner {
     /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         let request = self.keyspace.request(ScriptMode::Peek, hits);
-        match self.single_slot(&request.hits) {
+        match self.common_slot(&request.hits) {
             Some(slot) => {
-                let reply = self.topology.decide(slot, &Arc::new(request), self.deadline()).await;
+                let reply = self
+                    .topology
+                    .decide(slot, &Arc::new(request), self.new_request_deadline())
+                    .await;
                 reply.map(|(reply, _)| reply.outcomes()).map_err(Failure::into_error)
             }
             None if request.hits.is_empty() => Ok(Outcomes::new()),
@@ -368,7 +375,7 @@ impl StoreInner {
                 multi_slot::peek_parts(
                     &self.topology,
                     &split_by_slot(&self.topology, request),
-                    self.deadline(),
+                    self.new_request_deadline(),
                 )
                 .await
             }
@@ -377,7 +384,9 @@ impl StoreInner {
 
     /// Reverts the charges of a receipt, and removes their counters from the denial cache.
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        let reverted = maintenance::revert(&self.topology, &receipt.charges, self.deadline()).await;
+        let reverted =
+            maintenance::revert(&self.topology, &receipt.charges, self.new_request_deadline())
+                .await;
         // Also after an error: the revert may have happened.
         for (key, tag) in receipt.charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
             self.deny_cache.invalidate(key, tag);
@@ -391,8 +400,9 @@ impl StoreInner {
         let hits = self.keyed_hits(hits);
         let random = fastrand::u32(..);
         let is_sent = |hit: &KeyedHit| random.is_multiple_of(hit.sample) || hit.cost == 0;
-        let sent: Hits = hits.iter().filter(|hit| is_sent(hit)).cloned().collect();
-        let refunded = maintenance::refund(&self.topology, &sent, self.deadline()).await;
+        let sent: KeyedHits = hits.iter().filter(|hit| is_sent(hit)).cloned().collect();
+        let refunded =
+            maintenance::refund(&self.topology, &sent, self.new_request_deadline()).await;
         // Also after an error: the refund may have happened.
         for hit in &sent {
             self.deny_cache.invalidate(&hit.key, hit.tag);
@@ -407,9 +417,9 @@ impl StoreInner {
 
     /// Deletes the counters of hits. If a counter is split over several keys, all its parts are deleted.
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        let hits: Hits =
+        let hits: KeyedHits =
             hits.iter().flat_map(|hit| self.keyspace.keyed_hits_in_all_parts(hit)).collect();
-        let reset = maintenance::reset(&self.topology, &hits, self.deadline()).await;
+        let reset = maintenance::reset(&self.topology, &hits, self.new_request_deadline()).await;
         for hit in &hits {
             self.deny_cache.invalidate(&hit.key, hit.tag);
         }
@@ -417,9 +427,9 @@ impl StoreInner {
     }
 }
 
-/// Returns `true` if no earlier hit of the request has the same counter. A later hit is evaluated as if the earlier one
-/// had been charged.
-fn is_first_hit_of_counter(hits: &Hits, index: usize) -> bool {
+/// Returns `true` if no earlier hit of the request has the same counter. The figures of a later hit of the same counter
+/// are computed as if the earlier hit had been charged.
+fn is_first_hit_of_counter(hits: &KeyedHits, index: usize) -> bool {
     !hits[..index].iter().any(|other| other.shares_counter_with(&hits[index]))
 }
 

@@ -1,5 +1,5 @@
-//! The servers of a store: one server, or the masters of a Redis Cluster. A call is sent to the server that has its
-//! slot, and follows redirections.
+//! The servers of a store: one server, or the masters of a Redis Cluster. A call is sent to the server that has the
+//! slot of its keys, and follows redirections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const MIGRATION_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The servers of a store.
 pub enum Topology {
-    /// One server, or the master that Sentinels name.
+    /// One server, or the current master as reported by Sentinels.
     Single(Arc<Server>),
     /// The masters of a Cluster.
     Cluster(Cluster),

@@ -23,7 +23,7 @@ async fn take_one_unit(store: &RedisStore) -> Result<u64, StoreError> {
     Ok(store.take(&[hit]).await?.outcomes[0].remaining())
 }
 
-fn patient_settings() -> Settings {
+fn long_timeout_settings() -> Settings {
     Settings { timeout: LONG, ..Settings::default() }
 }
 
@@ -35,7 +35,7 @@ async fn take_one_unit_at(address: &str, settings: Settings) -> Result<u64, Stor
 async fn password_is_accepted() {
     let redis = Redis::with_args(&["--requirepass", "se cret/@:1"]);
     let address = redis.address().replace("//", "//:se%20cret%2F%40%3A1@");
-    assert_eq!(take_one_unit_at(&address, patient_settings()).await, Ok(9));
+    assert_eq!(take_one_unit_at(&address, long_timeout_settings()).await, Ok(9));
 }
 
 /// Runs every operation of a store as a user with the rights that REDIS.md documents.
@@ -47,7 +47,7 @@ async fn user_with_documented_rights_runs_all_operations() {
     redis.command(&rights.split(' ').collect::<Vec<_>>());
     redis.command(&["ACL", "SETUSER", "default", "off"]);
     let address = redis.address().replace("//", "//slidegate:password@");
-    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..patient_settings() };
+    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..long_timeout_settings() };
     let store = RedisStore::open(&address, settings).unwrap();
     let scope = Scope::new("access", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
@@ -71,7 +71,10 @@ async fn user_with_documented_rights_runs_all_operations() {
 #[tokio::test]
 async fn numbered_database_is_used() {
     let redis = Redis::start();
-    assert_eq!(take_one_unit_at(&format!("{}3", redis.address()), patient_settings()).await, Ok(9));
+    assert_eq!(
+        take_one_unit_at(&format!("{}3", redis.address()), long_timeout_settings()).await,
+        Ok(9)
+    );
     assert!(redis.keys().is_empty(), "none in database 0");
     let mut third = redis.connection();
     redis::cmd("SELECT").arg(3).exec(&mut third).unwrap();
@@ -84,7 +87,7 @@ async fn unix_socket_is_supported() {
     let folder = Folder::new();
     let path = folder.file("redis.sock");
     let _redis = Redis::with_args(&["--unixsocket", &path]);
-    assert_eq!(take_one_unit_at(&format!("unix://{path}"), patient_settings()).await, Ok(9));
+    assert_eq!(take_one_unit_at(&format!("unix://{path}"), long_timeout_settings()).await, Ok(9));
 }
 
 /// Creates a private certificate authority and a server certificate that it signs, and writes both to files.
@@ -120,7 +123,7 @@ async fn tls_requires_trusted_authority() {
         "no",
     ]);
     let address = format!("rediss://localhost:{port}/");
-    let trusting = Settings { ca_file: Some(file("ca.pem").into()), ..patient_settings() };
+    let trusting = Settings { ca_file: Some(file("ca.pem").into()), ..long_timeout_settings() };
     assert_eq!(take_one_unit_at(&address, trusting).await, Ok(9));
     let timeout = Duration::from_millis(500);
     let error =
@@ -137,7 +140,7 @@ async fn unusable_certificate_file_fails_on_open() {
     {
         let ca_file = Some(Path::new(&folder.file(name)).to_owned());
         let error =
-            RedisStore::open(address, Settings { ca_file, ..patient_settings() }).unwrap_err();
+            RedisStore::open(address, Settings { ca_file, ..long_timeout_settings() }).unwrap_err();
         assert!(matches!(error, ConnectError::Ca { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     }

@@ -16,27 +16,27 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
-const MAX_UNITS: u64 = 10_000;
+const MAX_PER_WINDOW: u64 = 10_000;
 
 /// Expiry margin that prevents keys from expiring while the injected clock differs from the clock of Redis.
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A window in which a tick, the time unit of a sliding log, is longer than a microsecond.
+/// A window so long that a tick, which is the time unit of a sliding log, is longer than a microsecond.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Costs of successive charges in a sliding log, repeated until the log is full.
-const UNIT_COSTS: &[u64] = &[1];
-const COSTS_UP_TO_TWO: &[u64] = &[2, 1];
+const SINGLE_UNIT_COSTS: &[u64] = &[1];
+const COSTS_TWO_AND_ONE: &[u64] = &[2, 1];
 const MIXED_COSTS: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
-const MANY_UNIT_COSTS: &[u64] = &[1; 500];
+const LONG_SINGLE_UNIT_COSTS: &[u64] = &[1; 500];
 const TRIPLE_COSTS: &[u64] = &[3];
 
 /// The byte offset of the running sum of units in the Redis value of a sliding log. The sum is stored modulo
-/// `SUM_MODULUS`.
-const SUM_OFFSET: &str = "16";
-const SUM_MODULUS: f64 = (1_u64 << 52) as f64;
+/// `RUNNING_SUM_MODULUS`.
+const RUNNING_SUM_OFFSET_BYTES: &str = "16";
+const RUNNING_SUM_MODULUS: f64 = (1_u64 << 52) as f64;
 
 /// A connection that receives all commands that a server runs, including the commands that scripts call.
 struct Monitor {
@@ -92,19 +92,19 @@ impl Monitor {
 }
 
 /// A sliding log in Redis, and the same log in memory to compare it with.
-struct LogPair {
+struct SlidingLogPair {
     redis: Redis,
     store: RedisStore,
     model: MemoryStore<ManualClock>,
     clock: ManualClock,
     scope: Scope,
     limit: Limit,
-    /// The time between charges: a log of single units is full after half a window.
+    /// The time between charges, chosen so that a log of single units is full after half a window.
     step: Duration,
     receipts: Vec<[Receipt; 2]>,
 }
 
-impl LogPair {
+impl SlidingLogPair {
     fn open(window: Duration) -> Self {
         let redis = Redis::start();
         // For windows of a minute, whose tick is a microsecond: ticks modulo 2^31 wrap while the log is filled.
@@ -116,7 +116,7 @@ impl LogPair {
             ..Settings::default()
         };
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
-        let quota = Quota::new(MAX_UNITS, window).unwrap();
+        let quota = Quota::new(MAX_PER_WINDOW, window).unwrap();
         Self {
             redis,
             store,
@@ -124,7 +124,7 @@ impl LogPair {
             clock,
             scope: Scope::new("logs", "rule", "limit", &["client"]),
             limit: Limit::new(quota, Algorithm::SlidingLog).unwrap(),
-            step: window / (2 * MAX_UNITS as u32),
+            step: window / (2 * MAX_PER_WINDOW as u32),
             receipts: Vec::new(),
         }
     }
@@ -165,7 +165,7 @@ impl LogPair {
         assert_eq!(store, model, "{units} at {:?}", self.clock);
     }
 
-    /// Reverts the nth charge in Redis and in memory: `tenths` tenths of its units.
+    /// Reverts `tenths` tenths of the units of the nth charge, in Redis and in memory.
     async fn revert(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
         self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
@@ -193,11 +193,11 @@ impl LogPair {
             1,
             2,
             3,
-            MAX_UNITS / 2,
-            MAX_UNITS - 1,
-            MAX_UNITS,
-            MAX_UNITS + 1,
-            rng.u64(1..=MAX_UNITS),
+            MAX_PER_WINDOW / 2,
+            MAX_PER_WINDOW - 1,
+            MAX_PER_WINDOW,
+            MAX_PER_WINDOW + 1,
+            rng.u64(1..=MAX_PER_WINDOW),
         ] {
             self.peek(cost).await;
         }
@@ -205,11 +205,16 @@ impl LogPair {
 
     /// Sets the running sum of the log in Redis close to its largest value, so that the sum wraps around while the log
     /// is filled.
-    fn set_sum_near_modulus(&self) {
+    fn set_running_sum_near_modulus(&self) {
         let key = self.redis.keys().remove(0);
-        let sum = (SUM_MODULUS - MAX_UNITS as f64 / 2.0).to_le_bytes();
+        let sum = (RUNNING_SUM_MODULUS - MAX_PER_WINDOW as f64 / 2.0).to_le_bytes();
         let mut command = redis::cmd("SETRANGE");
-        command.arg(key).arg(SUM_OFFSET).arg(&sum[..]).exec(&mut self.redis.connection()).unwrap();
+        command
+            .arg(key)
+            .arg(RUNNING_SUM_OFFSET_BYTES)
+            .arg(&sum[..])
+            .exec(&mut self.redis.connection())
+            .unwrap();
     }
 }
 
@@ -217,15 +222,15 @@ impl LogPair {
 /// Asserts that Redis and memory always return the same outcomes.
 async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut log = LogPair::open(window);
+    let mut log = SlidingLogPair::open(window);
     log.take(1).await;
-    log.set_sum_near_modulus();
+    log.set_running_sum_near_modulus();
     log.fill_log(costs).await;
     log.compare_peeks(&mut rng).await;
     log.clock.advance(window / 2);
     for _ in 0..20 {
         log.clock.advance(log.step * rng.u32(..500));
-        assert!(!log.take(MAX_UNITS).await.fits());
+        assert!(!log.take(MAX_PER_WINDOW).await.fits());
         log.compare_peeks(&mut rng).await;
     }
     for step in 0..3_000 {
@@ -242,19 +247,19 @@ async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
     }
     log.compare_peeks(&mut rng).await;
     for _ in 0..30 {
-        log.refund(MAX_UNITS / 25).await;
+        log.refund(MAX_PER_WINDOW / 25).await;
         log.compare_peeks(&mut rng).await;
     }
 }
 
 #[tokio::test]
 async fn log_of_single_units_matches_memory_store() {
-    compare_with_memory(MINUTE, UNIT_COSTS, 1).await;
+    compare_with_memory(MINUTE, SINGLE_UNIT_COSTS, 1).await;
 }
 
 #[tokio::test]
 async fn log_of_small_costs_matches_memory_store() {
-    compare_with_memory(MINUTE, COSTS_UP_TO_TWO, 3).await;
+    compare_with_memory(MINUTE, COSTS_TWO_AND_ONE, 3).await;
 }
 
 #[tokio::test]
@@ -265,8 +270,8 @@ async fn log_of_mixed_costs_matches_memory_store() {
 }
 
 #[tokio::test]
-async fn log_with_rare_costs_matches_memory_store() {
-    let mut rare = MANY_UNIT_COSTS.to_vec();
+async fn log_with_rare_higher_cost_matches_memory_store() {
+    let mut rare = LONG_SINGLE_UNIT_COSTS.to_vec();
     rare[300] = 7;
     compare_with_memory(MINUTE, &rare, 7).await;
 }
@@ -274,24 +279,27 @@ async fn log_with_rare_costs_matches_memory_store() {
 /// Maximum number of Redis commands in a script call: for the head of the log, a chunk in each step of two binary
 /// searches, and a block.
 const MAX_COMMANDS_PER_CALL: usize = 25;
-const MAX_BYTES_READ: i64 = 25 * 264;
+const MAX_BYTES_READ_PER_CALL: i64 = 25 * 264;
 
 fn assert_bounded(work: &ScriptWork, context: &str) {
     assert!((1..=MAX_COMMANDS_PER_CALL).contains(&work.calls), "{context}: {work:?}");
-    assert!(work.bytes_read <= MAX_BYTES_READ && work.whole_reads == 0, "{context}: {work:?}");
+    assert!(
+        work.bytes_read <= MAX_BYTES_READ_PER_CALL && work.whole_reads == 0,
+        "{context}: {work:?}"
+    );
 }
 
 #[tokio::test]
 async fn call_on_full_log_does_bounded_work() {
-    for costs in [UNIT_COSTS, COSTS_UP_TO_TWO, MIXED_COSTS, TRIPLE_COSTS] {
-        let mut log = LogPair::open(MINUTE);
+    for costs in [SINGLE_UNIT_COSTS, COSTS_TWO_AND_ONE, MIXED_COSTS, TRIPLE_COSTS] {
+        let mut log = SlidingLogPair::open(MINUTE);
         log.fill_log(costs).await;
         let mut monitor = Monitor::start(&log.redis);
         let mut rng = fastrand::Rng::with_seed(8);
         // While all charges are in the window, and when half of them have left.
         for share in ["all", "half"] {
             for _ in 0..50 {
-                let cost = rng.u64(MAX_UNITS * 3 / 4..=MAX_UNITS);
+                let cost = rng.u64(MAX_PER_WINDOW * 3 / 4..=MAX_PER_WINDOW);
                 assert!(!log.take(cost).await.fits());
                 let work = monitor.drain_work(&log.redis);
                 assert_bounded(&work, &format!("{costs:?}, {share} left, denied {cost}"));
@@ -302,7 +310,7 @@ async fn call_on_full_log_does_bounded_work() {
             }
             log.clock.advance(MINUTE * 3 / 4);
         }
-        for units in [1, 77, MAX_UNITS / 4] {
+        for units in [1, 77, MAX_PER_WINDOW / 4] {
             log.clock.advance(log.step);
             log.refund(units).await;
             let work = monitor.drain_work(&log.redis);
@@ -323,8 +331,8 @@ async fn call_on_full_log_does_bounded_work() {
     }
 }
 
-/// Returns the head of a full sliding log, made from the head of another log. The log has `words` words, `total` units,
-/// and an oldest charge that is `oldest_age` ticks older.
+/// Returns the head of a full sliding log, made from the head of another log. The returned head states `words` words
+/// and `total` units, and its oldest charge is `oldest_age` ticks older than the oldest charge of the other log.
 fn head_of_full_log(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());
@@ -339,7 +347,7 @@ fn head_of_full_log(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec
 /// no sliding log has, or with fewer words than the head says.
 #[tokio::test]
 async fn invalid_log_behind_valid_head_is_not_scanned() {
-    let log = LogPair::open(MINUTE);
+    let log = SlidingLogPair::open(MINUTE);
     let hit = |cost| log.hit(cost);
     let receipt = log.store.take(&[hit(3)]).await.unwrap().receipt;
     let key = log.redis.keys().remove(0);
@@ -366,9 +374,9 @@ async fn invalid_log_behind_valid_head_is_not_scanned() {
             monitor.drain_work(&log.redis);
             // It may fail.
             match call {
-                "take" => drop(log.store.take(&[hit(MAX_UNITS)]).await),
-                "peek" => drop(log.store.peek(&[hit(MAX_UNITS / 2)]).await),
-                "refund" => drop(log.store.refund(&[hit(MAX_UNITS / 2)]).await),
+                "take" => drop(log.store.take(&[hit(MAX_PER_WINDOW)]).await),
+                "peek" => drop(log.store.peek(&[hit(MAX_PER_WINDOW / 2)]).await),
+                "refund" => drop(log.store.refund(&[hit(MAX_PER_WINDOW / 2)]).await),
                 _ => drop(log.store.revert(&receipt).await),
             }
             let work = monitor.drain_work(&log.redis);
@@ -401,7 +409,7 @@ async fn charge_after_gap_copies_buckets_once() {
         Settings { timeout: LONG, expiry_margin: LONG_EXPIRY_MARGIN, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
     let buckets = Algorithm::SlidingBuckets { precision: Some(MINUTE) };
-    let quota = Quota::new(MAX_UNITS, 24 * HOUR).unwrap();
+    let quota = Quota::new(MAX_PER_WINDOW, 24 * HOUR).unwrap();
     let limit = Limit::new(quota, buckets).unwrap();
     let scope = Scope::new("buckets", "rule", "limit", &["client"]);
     let mut us = [0, 0];

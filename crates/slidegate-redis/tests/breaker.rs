@@ -216,7 +216,7 @@ fn lost_probe_times_out() {
 }
 
 #[test]
-fn late_probe_result_counts_without_newer_probe() {
+fn late_probe_success_closes_breaker_without_newer_probe() {
     let bench = new_fixture();
     bench.fail_until_open();
     let (late, _) = bench.advance_to_probe();
@@ -258,7 +258,7 @@ fn state_change_text_contains_reason() {
 
 /// A step of a random trace.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum TraceStep {
     Advance {
         micros: u64,
     },
@@ -270,20 +270,20 @@ enum Step {
     },
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_trace_step() -> impl Strategy<Value = TraceStep> {
     let pass = prop_oneof![0..2_000_u64, 0..300_000_u64, 0..6_000_000_u64];
     prop_oneof![
-        1 => pass.prop_map(|micros| Step::Advance { micros }),
-        6 => Just(Step::BeginCall),
+        1 => pass.prop_map(|micros| TraceStep::Advance { micros }),
+        6 => Just(TraceStep::BeginCall),
         // Mostly failures: otherwise the breaker seldom opens.
         5 => (any::<prop::sample::Index>(), prop::bool::weighted(0.3))
-            .prop_map(|(call, ok)| Step::Report { call, ok }),
+            .prop_map(|(call, ok)| TraceStep::Report { call, ok }),
     ]
 }
 
 /// A simple model of a circuit breaker, which the real breaker is compared with.
 #[derive(Default)]
-struct Model {
+struct BreakerModel {
     /// Number of the current state. Each opening, probe, failed probe and closing begins a new state.
     epoch: u64,
     open: bool,
@@ -295,7 +295,7 @@ struct Model {
     reports: Vec<(u64, bool)>,
 }
 
-impl Model {
+impl BreakerModel {
     fn should_open(&self) -> bool {
         let failed_last = self.reports.iter().rev().take_while(|(_, ok)| !ok).count();
         let Some(&(last, false)) = self.reports.last() else { return false };
@@ -337,7 +337,7 @@ impl Model {
     }
 
     /// Checks a decision of the breaker against the model. Returns the number of the state after the decision.
-    fn admit(&mut self, now: u64, admit: &BreakerDecision) -> Result<u64, TestCaseError> {
+    fn check_decision(&mut self, now: u64, admit: &BreakerDecision) -> Result<u64, TestCaseError> {
         let (allowed_from, required_from) = self.probe_window;
         match admit {
             BreakerDecision::Call(_) => prop_assert!(!self.open),
@@ -357,29 +357,29 @@ proptest! {
 
     #[test]
     fn breaker_matches_model(
-        steps in prop::collection::vec(any_step(), 1..400),
+        steps in prop::collection::vec(any_trace_step(), 1..400),
     ) {
         let bench = new_fixture();
-        let mut model = Model::default();
+        let mut model = BreakerModel::default();
         let mut in_flight: Vec<(u64, CallPass)> = Vec::new();
         for step in steps {
             let now = bench.clock.now().as_micros();
             match step {
-                Step::Advance { micros } => bench.clock.advance(Duration::from_micros(micros)),
-                Step::BeginCall => {
+                TraceStep::Advance { micros } => bench.clock.advance(Duration::from_micros(micros)),
+                TraceStep::BeginCall => {
                     let admit = bench.admit();
-                    let epoch = model.admit(now, &admit)?;
+                    let epoch = model.check_decision(now, &admit)?;
                     if let BreakerDecision::Call(pass) | BreakerDecision::Probe(pass) = admit {
                         in_flight.push((epoch, pass));
                     }
                 }
-                Step::Report { call, ok } if !in_flight.is_empty() => {
+                TraceStep::Report { call, ok } if !in_flight.is_empty() => {
                     let (epoch, pass) = in_flight.swap_remove(call.index(in_flight.len()));
                     let change = bench.report_result(pass, ok);
                     let opened = change.map(|change| matches!(change, StateChange::Opened(_)));
                     prop_assert_eq!(opened, model.report_result(epoch, now, ok));
                 }
-                Step::Report { .. } => {}
+                TraceStep::Report { .. } => {}
             }
             prop_assert_eq!(bench.breaker.is_open(), model.open);
         }

@@ -22,7 +22,7 @@ struct ExamplePrograms {
 }
 
 impl ExamplePrograms {
-    fn find() -> Self {
+    fn find_installed() -> Self {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
         for needed in ["venv/bin/python", "node_modules/redis"] {
@@ -60,7 +60,7 @@ impl ExamplePrograms {
     }
 }
 
-type ProgramCommand = fn(&ExamplePrograms, &ProgramArgs<'_>) -> Command;
+type CommandConstructor = fn(&ExamplePrograms, &ProgramArgs<'_>) -> Command;
 
 struct ProgramArgs<'a> {
     address: &'a str,
@@ -113,7 +113,7 @@ async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
 }
 
 /// Algorithms that the example programs support, with client names, some of which must be escaped in Redis keys.
-const CASES: [(&str, &str); 4] = [
+const ALGORITHMS_AND_CLIENTS: [(&str, &str); 4] = [
     ("sliding_log", "alice"),
     ("sliding_log", "é=a*b!'(c)"),
     ("sliding_window", "203.0.113.7:443"),
@@ -122,9 +122,9 @@ const CASES: [(&str, &str); 4] = [
 
 #[tokio::test]
 async fn example_programs_share_counts_with_gate() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
     let address = redis.address();
-    for (algorithm, client) in CASES {
+    for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
         let gate = new_gate(&redis, algorithm);
         let run_args = ProgramArgs { address: &address, algorithm, client, times: 1 };
         let mut lines = run_program(programs.python_command(&run_args));
@@ -158,11 +158,11 @@ async fn example_programs_share_counts_with_gate() {
 /// Tests the reply to the last unit, which has another form: it includes the wait for the next unit.
 #[tokio::test]
 async fn single_client_gets_exactly_max() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
     let address = redis.address();
-    for (algorithm, client) in CASES {
+    for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
         for (program, run_as) in [
-            ("python", ExamplePrograms::python_command as ProgramCommand),
+            ("python", ExamplePrograms::python_command as CommandConstructor),
             ("node", ExamplePrograms::node_command),
         ] {
             let client = format!("{client}-{program}");
@@ -189,9 +189,9 @@ async fn single_client_gets_exactly_max() {
 
 #[tokio::test]
 async fn concurrent_clients_get_exactly_max() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
     let address = redis.address();
-    for (algorithm, client) in CASES {
+    for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
         let gate = new_gate(&redis, algorithm);
         let mut lines = vec![check_gate(&gate, client).await, check_gate(&gate, client).await];
         let run_args = ProgramArgs { address: &address, algorithm, client, times: MAX_PER_HOUR };

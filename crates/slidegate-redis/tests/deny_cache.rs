@@ -17,7 +17,7 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
-const TTL: Duration = Duration::from_secs(1);
+const DENY_CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// Expiry margin that prevents keys from expiring while an injected clock does not advance.
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
@@ -48,12 +48,12 @@ fn new_clock() -> ManualClock {
 }
 
 /// A few counters with limits so low that they are exhausted most of the time.
-struct Counters {
+struct LowLimitCounters {
     scopes: Vec<Scope>,
     limits: Vec<Limit>,
 }
 
-impl Counters {
+impl LowLimitCounters {
     fn new(rng: &mut Rng) -> Self {
         let quotas = ["3/s", "8/2s", "5/700ms", "12/min", "2/3s", "1/h"];
         let limit = |nth: usize| {
@@ -116,9 +116,9 @@ async fn deny_cache_changes_no_decision() {
     let (mut cache_hits, mut partial, mut decided) = (0, 0, 0);
     for seed in 0..40 {
         let mut rng = Rng::with_seed(seed);
-        let counters = Counters::new(&mut rng);
+        let counters = LowLimitCounters::new(&mut rng);
         let clock = new_clock();
-        let cached = open_store(&redis, &clock, &format!("with{seed}:"), TTL);
+        let cached = open_store(&redis, &clock, &format!("with{seed}:"), DENY_CACHE_TTL);
         let uncached = open_store(&redis, &clock, &format!("without{seed}:"), Duration::ZERO);
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(Receipt, Receipt)>) =
             Default::default();
@@ -182,14 +182,14 @@ async fn deny_cache_changes_no_decision() {
 /// Tests that an instance notices a revert, refund or reset by another instance after the time to live of a cached
 /// denial at the latest. All other decisions must be exact.
 #[tokio::test]
-async fn revert_by_other_instance_counts_after_ttl() {
+async fn revert_by_other_instance_is_noticed_after_ttl() {
     let redis = Redis::start();
     let mut wrong = 0;
     for seed in 100..140 {
         let mut rng = Rng::with_seed(seed);
-        let counters = Counters::new(&mut rng);
+        let counters = LowLimitCounters::new(&mut rng);
         let clock = new_clock();
-        let this_instance = open_store(&redis, &clock, &format!("shared{seed}:"), TTL);
+        let this_instance = open_store(&redis, &clock, &format!("shared{seed}:"), DENY_CACHE_TTL);
         let other_instance = open_store(&redis, &clock, &format!("shared{seed}:"), Duration::ZERO);
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(usize, Receipt)>) = Default::default();
         let mut freed: HashMap<usize, Timestamp> = HashMap::new();
@@ -219,7 +219,7 @@ async fn revert_by_other_instance_counts_after_ttl() {
                     let fits = other_instance.peek(&[hit]).await.unwrap()[0].fits();
                     let taken = this_instance.take(&[hit]).await.unwrap();
                     if taken.allowed != fits {
-                        let expires_at = freed.get(&nth).map(|at| at.after(TTL));
+                        let expires_at = freed.get(&nth).map(|at| at.after(DENY_CACHE_TTL));
                         let is_stated =
                             fits && expires_at.is_some_and(|expires_at| clock.now() < expires_at);
                         assert!(is_stated, "seed {seed}, step {step}: {hit:?} {taken:?}");
@@ -248,7 +248,7 @@ fn new_hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
 #[tokio::test]
 async fn exhausted_limit_denies_without_call() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
-    let store = open_store(&redis, &clock, "", TTL);
+    let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
     let before = script_calls(&redis);
     for _ in 0..100 {
@@ -270,7 +270,7 @@ async fn exhausted_limit_denies_without_call() {
 #[tokio::test]
 async fn cached_denial_does_not_deny_smaller_cost() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
-    let store = open_store(&redis, &clock, "", TTL);
+    let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     assert!(store.take(&[new_hit(&scope, &limit, 6)]).await.unwrap().allowed);
     assert!(!store.take(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
     let before = script_calls(&redis);
@@ -283,7 +283,7 @@ async fn cached_denial_does_not_deny_smaller_cost() {
 #[tokio::test]
 async fn retry_after_includes_charges_since_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
-    let store = open_store(&redis, &clock, "", 60 * TTL);
+    let store = open_store(&redis, &clock, "", 60 * DENY_CACHE_TTL);
     let take = async |cost| store.take(&[new_hit(&scope, &limit, cost)]).await.unwrap();
     assert!(take(1).await.allowed);
     clock.advance(Duration::from_secs(10));
@@ -300,9 +300,9 @@ async fn retry_after_includes_charges_since_denial() {
 /// Tests the wait after a denial and a charge of another counter of the same request, which makes the wait longer than
 /// the cached wait.
 #[tokio::test]
-async fn retry_after_includes_limits_of_other_identities() {
+async fn retry_after_includes_charges_of_other_counters() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
-    let store = open_store(&redis, &clock, "", 60 * TTL);
+    let store = open_store(&redis, &clock, "", 60 * DENY_CACHE_TTL);
     let shared = Scope::new("deny", "shared", "limit", &["client"]);
     let hits = [new_hit(&scope, &limit, 1), new_hit(&shared, &limit, 1)];
     assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
@@ -325,7 +325,7 @@ async fn retry_after_includes_limits_of_other_identities() {
 #[tokio::test]
 async fn cached_denial_is_ignored_after_max_changes() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
-    let store = open_store(&redis, &clock, "", TTL);
+    let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     let more = Limit::new("11/min".parse().unwrap(), limit.algorithm()).unwrap();
     assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
     assert!(!store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
@@ -340,7 +340,7 @@ async fn cached_denial_is_ignored_after_max_changes() {
 #[tokio::test]
 async fn cache_is_unused_while_breaker_is_open() {
     let (mut redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
-    let settings = Settings { deny_cache_ttl: 60 * TTL, ..Settings::default() };
+    let settings = Settings { deny_cache_ttl: 60 * DENY_CACHE_TTL, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     server::poll_until("all is spent", LONG, async || {
         store.take(&[new_hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
@@ -360,9 +360,9 @@ async fn cache_is_unused_while_breaker_is_open() {
 }
 
 #[tokio::test]
-async fn report_is_charged_despite_cached_denial() {
+async fn reported_hit_is_charged_despite_cached_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
-    let store = open_store(&redis, &clock, "", TTL);
+    let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     let debts = Scope::new("deny", "debts", "limit", &["client"]);
     let debt = new_hit(&debts, &limit, 1).reported();
     assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
@@ -378,7 +378,8 @@ async fn report_is_charged_despite_cached_denial() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revert_ends_cached_denial() {
     let (redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
-    let settings = Settings { timeout: LONG, deny_cache_ttl: 60 * TTL, ..Settings::default() };
+    let settings =
+        Settings { timeout: LONG, deny_cache_ttl: 60 * DENY_CACHE_TTL, ..Settings::default() };
     let store = Arc::new(RedisStore::open(&redis.address(), settings).unwrap());
     let crowd: Vec<_> = (0..8)
         .map(|_| {

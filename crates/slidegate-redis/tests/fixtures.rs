@@ -28,7 +28,7 @@ fn wait_until_replicated(master: &Node, replica: &Node) {
 }
 
 #[test]
-fn sentinel_service_fails_over_on_request_and_back() {
+fn sentinel_service_fails_over_and_back_on_request() {
     let mut service = Service::start();
     let clock = SystemClock::new();
     for round in 0..2 {
@@ -116,7 +116,7 @@ fn one_key_per_shard(cluster: &Cluster) -> Vec<String> {
 }
 
 #[test]
-fn cluster_fails_over_on_request_and_back() {
+fn cluster_fails_over_and_back_on_request() {
     let cluster = Cluster::start();
     let keys = one_key_per_shard(&cluster);
     let clock = SystemClock::new();
@@ -201,7 +201,7 @@ fn query_redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
 }
 
 #[test]
-fn slot_migrates_with_its_keys_and_back() {
+fn slot_with_keys_migrates_and_returns() {
     let cluster = Cluster::start();
     let keys = one_key_per_shard(&cluster);
     let (shards, slot) = (cluster.shards(), cluster.slot_of(&keys[0]));

@@ -46,7 +46,7 @@ impl Clock for SkewedClock {
     }
 }
 
-fn new_limit(number: usize) -> Limit {
+fn new_limit_of_algorithm(number: usize) -> Limit {
     Limit::new(Quota::new(MAX_UNITS, WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
 }
 
@@ -55,7 +55,7 @@ fn new_limit(number: usize) -> Limit {
 #[ignore = "started by the other tests"]
 async fn racing_process() {
     let Ok(address) = env::var(ADDRESS_VARIABLE) else { return };
-    let limit = new_limit(env::var(ALGORITHM_VARIABLE).unwrap().parse().unwrap());
+    let limit = new_limit_of_algorithm(env::var(ALGORITHM_VARIABLE).unwrap().parse().unwrap());
     let skew: Option<i64> = env::var(SKEW_VARIABLE).ok().map(|skew| skew.parse().unwrap());
     let stores: Vec<RedisStore> = (0..CONNECTIONS_PER_PROCESS)
         .map(|_| {
@@ -149,7 +149,7 @@ fn assert_processes_get_max(is_skewed: bool) {
         let allowed = run_race(number, is_skewed);
         let most = match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX_UNITS,
-            _ => max_units_in_window(&new_limit(number)),
+            _ => max_units_in_window(&new_limit_of_algorithm(number)),
         };
         assert!((MAX_UNITS..=most).contains(&allowed), "{algorithm:?}: {allowed}, at most {most}");
     }

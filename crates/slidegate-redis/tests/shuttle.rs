@@ -10,16 +10,16 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use slidegate::Timestamp;
 use slidegate_redis::breaker::{Breaker, BreakerDecision, CallPass, Settings, StateChange};
 
-const ITERATIONS: usize = 2_000;
+const SCHEDULE_COUNT: usize = 2_000;
 
 const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
 
 fn explore_schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
-    shuttle::check_random(test, ITERATIONS);
-    shuttle::check_pct(test, ITERATIONS, 3);
+    shuttle::check_random(test, SCHEDULE_COUNT);
+    shuttle::check_pct(test, SCHEDULE_COUNT, 3);
 }
 
-/// Runs `work` in three threads and returns the sum of the results.
+/// Runs `work` in three threads, with the index of the thread, and returns the sum of the results.
 fn sum_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
     let work = Arc::new(work);
     let total = Arc::new(AtomicUsize::new(0));

@@ -15,16 +15,16 @@ const WINDOW_US: u64 = 1_000_000;
 pub(super) struct FailureTracker {
     /// Failures since the last success.
     consecutive: AtomicU32,
-    /// The current [`Window`], packed.
+    /// The current [`CallWindow`], packed.
     window: AtomicU64,
 }
 
 /// The number of calls and of failed calls in one window. Packed into 64 bits, so that one atomic operation can update
 /// all fields.
 #[derive(Clone, Copy)]
-struct Window {
-    /// The time divided by the length of a window. Only the lowest 24 bits are kept, so numbers repeat after half a
-    /// year.
+struct CallWindow {
+    /// Number of the window: the current time divided by the length of a window. Only the lowest 24 bits are kept, so
+    /// numbers repeat after half a year.
     number: u64,
     calls: u32,
     failed: u32,
@@ -41,7 +41,7 @@ impl FailureTracker {
 
     /// Records a failed call. Returns the reason to open the breaker, or `None` if the breaker stays closed.
     pub(super) fn record_failure(&self, now: Timestamp, settings: &Settings) -> Option<OpenReason> {
-        let Window { calls, failed, .. } = self.count_call(now, 1);
+        let CallWindow { calls, failed, .. } = self.count_call(now, 1);
         let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if consecutive >= settings.consecutive_failures {
             return Some(OpenReason::ConsecutiveFailures(consecutive));
@@ -56,12 +56,12 @@ impl FailureTracker {
         self.window.store(0, Ordering::Relaxed);
     }
 
-    /// Adds one call to the current window; `failed` is 1 if the call failed, otherwise 0. Returns the window that
-    /// includes the call.
-    fn count_call(&self, now: Timestamp, failed: u32) -> Window {
+    /// Adds one call to the current window, and returns the updated window. `failed` is 1 if the call failed, otherwise
+    /// 0.
+    fn count_call(&self, now: Timestamp, failed: u32) -> CallWindow {
         let mut packed = self.window.load(Ordering::Relaxed);
         loop {
-            let window = Window::unpack(packed).with_call(now, failed);
+            let window = CallWindow::unpack(packed).with_call(now, failed);
             let swapped = self.window.compare_exchange_weak(
                 packed,
                 window.pack(),
@@ -76,19 +76,19 @@ impl FailureTracker {
     }
 }
 
-impl Window {
-    const COUNT_BITS: u32 = 20;
-    const MAX_COUNT: u32 = (1 << Self::COUNT_BITS) - 1;
-    const NUMBER_BITS: u32 = 64 - 2 * Self::COUNT_BITS;
+impl CallWindow {
+    const CALL_COUNT_BITS: u32 = 20;
+    const MAX_CALL_COUNT: u32 = (1 << Self::CALL_COUNT_BITS) - 1;
+    const WINDOW_NUMBER_BITS: u32 = 64 - 2 * Self::CALL_COUNT_BITS;
 
     /// Returns a copy of the window with one more call. If this window has ended, the copy is a new window with only
     /// this call.
     fn with_call(self, now: Timestamp, failed: u32) -> Self {
-        let number = (now.as_micros() / WINDOW_US) % (1 << Self::NUMBER_BITS);
+        let number = (now.as_micros() / WINDOW_US) % (1 << Self::WINDOW_NUMBER_BITS);
         let Self { calls, failed: before, .. } =
             if number == self.number { self } else { Self { number, calls: 0, failed: 0 } };
         // Only the first million calls of a window count.
-        if calls == Self::MAX_COUNT {
+        if calls == Self::MAX_CALL_COUNT {
             return self;
         }
         Self { number, calls: calls + 1, failed: before + failed }
@@ -97,17 +97,17 @@ impl Window {
     /// Packs the window into 64 bits.
     fn pack(self) -> u64 {
         let Self { number, calls, failed } = self;
-        (number << (2 * Self::COUNT_BITS))
-            | (u64::from(calls) << Self::COUNT_BITS)
+        (number << (2 * Self::CALL_COUNT_BITS))
+            | (u64::from(calls) << Self::CALL_COUNT_BITS)
             | u64::from(failed)
     }
 
     /// Unpacks a window from 64 bits.
     fn unpack(packed: u64) -> Self {
-        let count = |packed: u64| packed as u32 & Self::MAX_COUNT;
+        let count = |packed: u64| packed as u32 & Self::MAX_CALL_COUNT;
         Self {
-            number: packed >> (2 * Self::COUNT_BITS),
-            calls: count(packed >> Self::COUNT_BITS),
+            number: packed >> (2 * Self::CALL_COUNT_BITS),
+            calls: count(packed >> Self::CALL_COUNT_BITS),
             failed: count(packed),
         }
     }

@@ -1,6 +1,6 @@
 //! Cached denials of sampled rules. Only one hit in N of a sampled rule is sent to Redis, and the others pass without a
-//! call. After a denial, no hit passes without a call: one hit at a time is sent as a probe and the others are denied,
-//! until Redis has charged again.
+//! call. After a denial, the others are denied instead, and one hit at a time is sent to Redis as a probe, until Redis
+//! has charged a hit of the rule again.
 
 use std::time::Duration;
 

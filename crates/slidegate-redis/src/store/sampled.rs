@@ -6,7 +6,7 @@ use std::sync::Arc;
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
-use super::{Hits, StoreInner, empty_result};
+use super::{KeyedHits, StoreInner, result_without_hits};
 use crate::deny_cache::{CacheLookup, CacheVersion};
 use crate::script_request::KeyedHit;
 
@@ -15,7 +15,7 @@ impl StoreInner {
     /// sent if its rule is not sampled, if its cost is 0, or if it follows a denial that has expired.
     pub(super) async fn charge_sampled(
         self: &Arc<Self>,
-        hits: Hits,
+        hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
         let now = self.clocks.local_now();
         // One draw for all hits, so that rules with the same sample are sent together.
@@ -30,14 +30,14 @@ impl StoreInner {
             is_stale || random.is_multiple_of(hit.sample) || hit.cost == 0
         };
         let is_sent: SmallVec<[bool; 2]> = hits.iter().map(is_sent).collect();
-        let sent_hits: Hits = hits
+        let sent_hits: KeyedHits = hits
             .into_iter()
             .zip(&is_sent)
             .filter(|(_, is_sent)| **is_sent)
             .map(|(hit, _)| hit)
             .collect();
         let result = if sent_hits.is_empty() {
-            empty_result()
+            result_without_hits()
         } else {
             self.charge_in_redis(sent_hits).await?
         };
@@ -51,14 +51,14 @@ impl StoreInner {
 
     /// Returns the sampled hits of a request whose keys are in several slots. Each hit has its index in the request and
     /// the version of its cached figures.
-    pub(super) fn sampled_hits(&self, hits: &Hits) -> Vec<(usize, KeyedHit, CacheVersion)> {
+    pub(super) fn sampled_hits(&self, hits: &KeyedHits) -> Vec<(usize, KeyedHit, CacheVersion)> {
         let sampled = hits.iter().enumerate().filter(|(_, hit)| hit.sample > 1);
         sampled.map(|(index, hit)| (index, hit.clone(), self.deny_cache.version(hit))).collect()
     }
 
     /// Records in the denial cache whether the sampled hits of a request with keys in several slots fitted their
     /// limits. A denial may have been caused by a charge that was reverted later, so the cache does not serve this
-    /// denial. But no hit passes without a call after it.
+    /// denial. But after the denial, hits no longer pass without a call: the next hit is sent to Redis.
     pub(super) fn record_sampled_outcomes(
         &self,
         sampled_hits: &[(usize, KeyedHit, CacheVersion)],

@@ -1,4 +1,4 @@
-//! A load of callers that check requests continuously, and records of all results.
+//! Concurrent callers that check requests continuously, and the records of all results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ const TIMEOUT_SLACK: Duration = Duration::from_millis(100);
 pub const MAX_RECOVERY_TIME: Duration = Duration::from_secs(10);
 
 const CALLER_COUNT: usize = 24;
-const IDENTITIES: [&str; 6] = ["ann", "bea", "cid", "dan", "eve", "fay"];
+const IDENTITY_NAMES: [&str; 6] = ["ann", "bea", "cid", "dan", "eve", "fay"];
 
 /// Maximum units per second of each identity.
 pub const MAX_PER_SECOND: u64 = 30;
@@ -104,9 +104,9 @@ impl Load {
             let mut turn = nth;
             while !stop.load(Ordering::Relaxed) {
                 turn += 1;
-                let identity = turn % IDENTITIES.len();
+                let identity = turn % IDENTITY_NAMES.len();
                 let began_us = clock.now().as_micros();
-                let ruling = gate.check(&new_request(IDENTITIES[identity])).await;
+                let ruling = gate.check(&new_request(IDENTITY_NAMES[identity])).await;
                 let ended_us = clock.now().as_micros();
                 let decision = ruling.decision();
                 records.lock().unwrap().push(LoadRecord {
@@ -197,7 +197,7 @@ pub fn new_request(identity: &'static str) -> Request<'static> {
 /// Asserts that the store never allowed more than max per second and per day, unless Redis lost counts (`redis_lost`).
 /// The exact time of a decision is unknown, so only decisions that are certainly within a window are counted.
 pub fn assert_max_never_exceeded(records: &[LoadRecord], redis_lost: bool) {
-    for identity in 0..IDENTITIES.len() {
+    for identity in 0..IDENTITY_NAMES.len() {
         let mut passed: Vec<&LoadRecord> = records
             .iter()
             .filter(|record| record.identity == identity && record.allowed && !record.degraded)

@@ -170,8 +170,8 @@ async fn possible_charge_is_never_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batch_is_one_round_trip_after_script_flush() {
-    const LATE: Duration = Duration::from_millis(300);
+async fn batch_after_script_flush_takes_one_round_trip() {
+    const REPLY_DELAY: Duration = Duration::from_millis(300);
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
     let counter =
@@ -194,13 +194,13 @@ async fn batch_is_one_round_trip_after_script_flush() {
     // One call per round, which found no script and was repeated with its text; and one that peeked.
     assert_eq!((redis.calls_of("evalsha"), redis.calls_of("eval")), (3 + 1, 3 + 1));
     counter.store.take_many(&batch).await.unwrap();
-    proxy.set_fault(ReplyFault::Delay(LATE));
+    proxy.set_fault(ReplyFault::Delay(REPLY_DELAY));
     let clock = SystemClock::new();
     let began = clock.now();
     counter.store.take_many(&batch).await.unwrap();
     let took = Duration::from_micros(clock.now().as_micros() - began.as_micros());
     // The proxy delays each chunk of replies, of which there may be several.
-    assert!(took < 6 * LATE, "{took:?}");
+    assert!(took < 6 * REPLY_DELAY, "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,7 +237,7 @@ async fn failed_batch_reports_unknown_charges() {
 /// regardless of the number of requests that waited for this call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_call_counts_as_one_failure() {
-    const CROWD: usize = 50;
+    const CONCURRENT_REQUESTS: usize = 50;
     let redis = Redis::start();
     let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
     let counter = SingleCounter::open(&redis.address(), settings);
@@ -247,7 +247,7 @@ async fn slow_call_counts_as_one_failure() {
     .await;
     let crowd = async || {
         let hits = [counter.hit()];
-        join_all((0..CROWD).map(|_| counter.store.take(&hits))).await
+        join_all((0..CONCURRENT_REQUESTS).map(|_| counter.store.take(&hits))).await
     };
     redis.command(&["CLIENT", "PAUSE", "600"]);
     let results = crowd().await;
@@ -255,7 +255,7 @@ async fn slow_call_counts_as_one_failure() {
         results.iter().filter(|counter| matches!(counter, Err(StoreError::TimedOut(_))));
     assert_eq!(timed_out.count(), 1, "{results:?}");
     let is_late = |counter: &&Result<_, _>| matches!(counter, Err(StoreError::Unavailable(_)));
-    assert_eq!(results.iter().filter(is_late).count(), CROWD - 1, "{results:?}");
+    assert_eq!(results.iter().filter(is_late).count(), CONCURRENT_REQUESTS - 1, "{results:?}");
     assert!(!counter.store.is_breaker_open());
     let results = crowd().await;
     assert!(results.iter().all(Result::is_ok), "{results:?}");

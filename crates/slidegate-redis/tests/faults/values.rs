@@ -219,7 +219,7 @@ async fn refund_creates_no_key() {
     }
 }
 
-/// Tests refunds that read and write only the changed parts of a large sliding log.
+/// Tests that refunds read and write only the changed parts of a large sliding log.
 #[tokio::test]
 async fn refund_of_large_log_removes_oldest_units() {
     let redis = Redis::start();
@@ -285,7 +285,8 @@ async fn changed_algorithm_or_window_uses_new_counter() {
     }
 }
 
-/// Tests a request with 65,537 hits. A call encodes the number of hits in 16 bits, so they would be decided as one hit.
+/// Tests a request with 65,537 hits. A call encodes the number of hits in 16 bits, so without a check 65,537 hits would
+/// be encoded as one hit.
 #[tokio::test]
 async fn request_with_too_many_hits_is_rejected() {
     let redis = Redis::start();

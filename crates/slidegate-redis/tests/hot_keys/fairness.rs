@@ -9,7 +9,7 @@ use slidegate::{Gate, ManualClock, MemoryStore, Policy};
 use super::instance::{is_allowed, new_instance, new_request};
 use crate::server::Redis;
 
-const POLICY: &str = "rules: [{ name: hot, per: [tenant], limits: [1000/min],
+const SPLIT_LIMIT_POLICY: &str = "rules: [{ name: hot, per: [tenant], limits: [1000/min],
     redis: { split: { by: [route], into: 8 } } }]";
 const MAX_PER_MINUTE: f64 = 1_000.0;
 
@@ -17,10 +17,10 @@ const MAX_PER_MINUTE: f64 = 1_000.0;
 const ROUTE_SETS: usize = 8;
 const ROUTES_PER_SET: usize = 64;
 
-const OFFERED_LOADS: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
+const OFFERED_LOAD_RATIOS: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
-/// Expected throughput of a split limit, in percent of the throughput of a whole limit, for uniform and Zipf traffic:
-/// the average over the sets of routes, and the minimum.
+/// Expected throughput of a split limit, in percent of the throughput of the same limit without a split, for uniform
+/// and Zipf traffic: the average over the sets of routes, and the minimum.
 const EXPECTED_THROUGHPUT: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
@@ -30,16 +30,16 @@ const EXPECTED_THROUGHPUT: [[&str; 2]; 5] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Traffic {
+enum RouteDistribution {
     Uniform,
     /// The nth route has 1/n of the requests of the first one.
     Zipf,
 }
 
 /// The requests of one tenant to a set of routes.
-struct Tenant {
+struct TenantTraffic {
     name: String,
-    traffic: Traffic,
+    traffic: RouteDistribution,
     offered: f64,
     routes: Vec<String>,
     /// Cumulative share of the traffic, by route.
@@ -51,11 +51,11 @@ struct Tenant {
     allowed_by_whole: u64,
 }
 
-impl Tenant {
-    fn new(traffic: Traffic, offered: f64, set: usize) -> Self {
+impl TenantTraffic {
+    fn new(traffic: RouteDistribution, offered: f64, set: usize) -> Self {
         let weight = |nth: usize| match traffic {
-            Traffic::Uniform => 1.0,
-            Traffic::Zipf => 1.0 / (nth + 1) as f64,
+            RouteDistribution::Uniform => 1.0,
+            RouteDistribution::Zipf => 1.0 / (nth + 1) as f64,
         };
         let all: f64 = (0..ROUTES_PER_SET).map(weight).sum();
         let mut sum = 0.0;
@@ -93,9 +93,13 @@ impl Tenant {
     }
 }
 
-/// Returns the number of requests that the split limit allowed, divided by the number that the whole limit allowed: the
-/// average over the sets of routes, and the minimum.
-fn mean_and_min_throughput(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
+/// Returns the number of requests that the split limit allowed, divided by the number that the same limit allowed
+/// without a split: the average over the sets of routes, and the minimum.
+fn mean_and_min_throughput(
+    tenants: &[TenantTraffic],
+    traffic: RouteDistribution,
+    offered: f64,
+) -> (f64, f64) {
     let shares: Vec<f64> = tenants
         .iter()
         .filter(|tenant| tenant.traffic == traffic && tenant.offered == offered)
@@ -109,21 +113,22 @@ fn mean_and_min_throughput(tenants: &[Tenant], traffic: Traffic, offered: f64) -
 #[tokio::test]
 async fn split_throughput_matches_documented_table() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let split = new_instance(POLICY, &redis.address(), &clock);
+    let split = new_instance(SPLIT_LIMIT_POLICY, &redis.address(), &clock);
     let whole = Gate::new(
-        Policy::from_yaml(POLICY).unwrap(),
+        Policy::from_yaml(SPLIT_LIMIT_POLICY).unwrap(),
         MemoryStore::with_clock(clock.clone(), 1_000),
     );
-    let mut tenants: Vec<Tenant> = [Traffic::Uniform, Traffic::Zipf]
+    let mut tenants: Vec<TenantTraffic> = [RouteDistribution::Uniform, RouteDistribution::Zipf]
         .into_iter()
-        .flat_map(|traffic| OFFERED_LOADS.map(|offered| (traffic, offered)))
+        .flat_map(|traffic| OFFERED_LOAD_RATIOS.map(|offered| (traffic, offered)))
         .flat_map(|(traffic, offered)| {
-            (0..ROUTE_SETS).map(move |set| Tenant::new(traffic, offered, set))
+            (0..ROUTE_SETS).map(move |set| TenantTraffic::new(traffic, offered, set))
         })
         .collect();
     // Only the third minute counts: by then two windows are full, regardless of the initial state.
     for second in 0..180 {
-        let next: Vec<Vec<usize>> = tenants.iter_mut().map(Tenant::next_second_routes).collect();
+        let next: Vec<Vec<usize>> =
+            tenants.iter_mut().map(TenantTraffic::next_second_routes).collect();
         let checks = tenants.iter().zip(&next).map(|(tenant, routes)| {
             let check = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
             join_all(routes.iter().map(check))
@@ -144,8 +149,8 @@ async fn split_throughput_matches_documented_table() {
     }
     // `--nocapture` prints the table.
     println!("| offered | uniform | Zipf |\n|---|---|---|");
-    for (offered, expected) in OFFERED_LOADS.iter().zip(EXPECTED_THROUGHPUT) {
-        let row = [Traffic::Uniform, Traffic::Zipf].map(|traffic| {
+    for (offered, expected) in OFFERED_LOAD_RATIOS.iter().zip(EXPECTED_THROUGHPUT) {
+        let row = [RouteDistribution::Uniform, RouteDistribution::Zipf].map(|traffic| {
             let (mean, least) = mean_and_min_throughput(&tenants, traffic, *offered);
             format!("{:.0} % ({:.0} %)", 100.0 * mean, 100.0 * least)
         });

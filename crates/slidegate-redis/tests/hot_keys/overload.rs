@@ -77,19 +77,19 @@ async fn overloaded_sampled_limit_allows_documented_mean() {
 }
 
 #[tokio::test]
-async fn each_instance_overshoots_by_sample_minus_one() {
-    const TENANTS: u64 = 300;
+async fn overshoot_averages_sampling_factor_minus_one_per_instance() {
+    const TENANT_COUNT: u64 = 300;
     const MAX_PER_TENANT: u64 = 100;
-    const INSTANCES: u64 = 4;
+    const INSTANCE_COUNT: u64 = 4;
     fastrand::seed(11);
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let policy = format!(
         "rules: [{{ name: a, per: [tenant], limits: [{MAX_PER_TENANT}/h], redis: {{ sample: 10% }} }}]"
     );
     let instances: Vec<Instance> =
-        (0..INSTANCES).map(|_| new_instance(&policy, &redis.address(), &clock)).collect();
+        (0..INSTANCE_COUNT).map(|_| new_instance(&policy, &redis.address(), &clock)).collect();
     let mut passed = 0;
-    for tenant in 0..TENANTS {
+    for tenant in 0..TENANT_COUNT {
         let tenant = tenant.to_string();
         // The instances take turns until each has denied.
         let mut open: Vec<&Instance> = instances.iter().collect();
@@ -104,9 +104,10 @@ async fn each_instance_overshoots_by_sample_minus_one() {
             open = still_open;
         }
     }
-    let mean = passed as f64 / TENANTS as f64;
-    let expected = (MAX_PER_TENANT + INSTANCES * (SAMPLING_FACTOR - 1)) as f64;
-    let checks = MAX_PER_TENANT / SAMPLING_FACTOR + INSTANCES;
-    let sigma = ((checks * SAMPLING_FACTOR * (SAMPLING_FACTOR - 1)) as f64 / TENANTS as f64).sqrt();
+    let mean = passed as f64 / TENANT_COUNT as f64;
+    let expected = (MAX_PER_TENANT + INSTANCE_COUNT * (SAMPLING_FACTOR - 1)) as f64;
+    let checks = MAX_PER_TENANT / SAMPLING_FACTOR + INSTANCE_COUNT;
+    let sigma =
+        ((checks * SAMPLING_FACTOR * (SAMPLING_FACTOR - 1)) as f64 / TENANT_COUNT as f64).sqrt();
     assert!((mean - expected).abs() < 5.0 * sigma, "{mean}, not {expected}");
 }

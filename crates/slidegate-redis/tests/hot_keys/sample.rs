@@ -14,7 +14,7 @@ use crate::server::Redis;
 /// Sampling factor: one request in `SAMPLING_FACTOR` is sent to Redis.
 const SAMPLING_FACTOR: u64 = 10;
 
-/// Returns a policy with one limit, of which 10 % of the requests are sent to Redis.
+/// Returns a policy with one limit and a sample of 10 %: one request in ten is sent to Redis.
 fn new_sampled_policy(max: u64) -> String {
     format!("rules: [{{ name: a, per: [tenant], limits: [{max}/min], redis: {{ sample: 10% }} }}]")
 }
@@ -29,30 +29,35 @@ async fn charged_units(instance: &Instance, tenant: &str, max: u64) -> u64 {
 
 #[tokio::test]
 async fn sampled_count_has_documented_mean_and_variance() {
-    const REQUESTS: u64 = 50;
-    const COST: u64 = 3;
-    const TENANTS: u64 = 1_600;
-    const MAX: u64 = 1_000_000;
+    const REQUESTS_PER_TENANT: u64 = 50;
+    const COST_PER_REQUEST: u64 = 3;
+    const TENANT_COUNT: u64 = 1_600;
+    const MAX_PER_MINUTE: u64 = 1_000_000;
     fastrand::seed(7);
     let redis = Redis::start();
-    let instance =
-        new_instance(&new_sampled_policy(MAX), &redis.address(), &ManualClock::default());
+    let instance = new_instance(
+        &new_sampled_policy(MAX_PER_MINUTE),
+        &redis.address(),
+        &ManualClock::default(),
+    );
     let mut counts = Vec::new();
-    for nth in 0..TENANTS {
+    for nth in 0..TENANT_COUNT {
         let tenant = nth.to_string();
-        for _ in 0..REQUESTS {
-            let descriptor = Descriptor::new([("tenant", tenant.as_str())]).cost(COST);
+        for _ in 0..REQUESTS_PER_TENANT {
+            let descriptor = Descriptor::new([("tenant", tenant.as_str())]).cost(COST_PER_REQUEST);
             let ruling = instance.check(&Request::new("default", descriptor)).await;
             assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
         }
-        counts.push(charged_units(&instance, &tenant, MAX).await as f64);
+        counts.push(charged_units(&instance, &tenant, MAX_PER_MINUTE).await as f64);
     }
-    let many = TENANTS as f64;
+    let many = TENANT_COUNT as f64;
     let mean = counts.iter().sum::<f64>() / many;
     let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / (many - 1.0);
     // The number of sent requests is binomial, and each is charged `SAMPLING_FACTOR` times its cost.
-    let (expected, expected_variance) =
-        ((REQUESTS * COST) as f64, (REQUESTS * COST * COST * (SAMPLING_FACTOR - 1)) as f64);
+    let (expected, expected_variance) = (
+        (REQUESTS_PER_TENANT * COST_PER_REQUEST) as f64,
+        (REQUESTS_PER_TENANT * COST_PER_REQUEST * COST_PER_REQUEST * (SAMPLING_FACTOR - 1)) as f64,
+    );
     let five_sigma = 5.0 * (expected_variance / many).sqrt();
     assert!((mean - expected).abs() < five_sigma, "{mean}, not {expected}");
     // The variance of the variance of an approximately normal distribution.
@@ -65,36 +70,39 @@ async fn sampled_count_has_documented_mean_and_variance() {
 
 #[tokio::test]
 async fn sampled_refund_is_right_on_average() {
-    const REQUESTS: u64 = 50;
-    const TENANTS: u64 = 400;
-    const MAX: u64 = 1_000_000;
+    const REQUESTS_PER_TENANT: u64 = 50;
+    const TENANT_COUNT: u64 = 400;
+    const MAX_PER_MINUTE: u64 = 1_000_000;
     fastrand::seed(8);
     let redis = Redis::start();
-    let instance =
-        new_instance(&new_sampled_policy(MAX), &redis.address(), &ManualClock::default());
+    let instance = new_instance(
+        &new_sampled_policy(MAX_PER_MINUTE),
+        &redis.address(),
+        &ManualClock::default(),
+    );
     let mut sum = 0;
-    for nth in 0..TENANTS {
+    for nth in 0..TENANT_COUNT {
         let tenant = nth.to_string();
-        for nth in 0..2 * REQUESTS {
+        for nth in 0..2 * REQUESTS_PER_TENANT {
             let descriptor = Descriptor::new([("tenant", tenant.as_str())]);
             // First the charges: the counter rarely has fewer units than are refunded.
-            let descriptor = match nth < REQUESTS {
+            let descriptor = match nth < REQUESTS_PER_TENANT {
                 true => descriptor.cost(3),
                 false => descriptor.cost(1).as_refund(),
             };
             let ruling = instance.check(&Request::new("default", descriptor)).await;
             assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
         }
-        sum += charged_units(&instance, &tenant, MAX).await;
+        sum += charged_units(&instance, &tenant, MAX_PER_MINUTE).await;
     }
-    let mean = sum as f64 / TENANTS as f64;
-    let variance = (REQUESTS * (SAMPLING_FACTOR - 1) * (3 * 3 + 1)) as f64;
-    let five_sigma = 5.0 * (variance / TENANTS as f64).sqrt();
-    assert!((mean - (2 * REQUESTS) as f64).abs() < five_sigma, "{mean}");
+    let mean = sum as f64 / TENANT_COUNT as f64;
+    let variance = (REQUESTS_PER_TENANT * (SAMPLING_FACTOR - 1) * (3 * 3 + 1)) as f64;
+    let five_sigma = 5.0 * (variance / TENANT_COUNT as f64).sqrt();
+    assert!((mean - (2 * REQUESTS_PER_TENANT) as f64).abs() < five_sigma, "{mean}");
 }
 
 #[tokio::test]
-async fn rules_with_equal_sample_share_calls() {
+async fn rules_with_equal_sample_send_same_requests() {
     let rules = "rules:
       - { name: a, per: [tenant], limits: [100000/min], redis: { sample: 10% } }
       - { name: b, per: [tenant], limits: [100000/h, 200000/d], redis: { sample: 10% } }

@@ -1,5 +1,5 @@
 //! Requests that match two rules. If the keys of both rules are in one hash slot, Redis decides them in one script
-//! call. If the keys are in two slots, both rules are charged or none, too.
+//! call. If the keys are in two slots, there are several script calls, but either both rules are charged or none.
 
 use futures_util::future::join_all;
 use slidegate::{ManualClock, Ruling};
@@ -15,8 +15,8 @@ const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 
 const CONCURRENT_CALLERS: usize = 200;
 
-/// Returns a policy with two rules: a limit for each tenant, and a limit for each route of a tenant, which has the
-/// Redis options `redis`.
+/// Returns a policy with two rules: a limit for each tenant, and a limit for each route of a tenant. The second rule
+/// has the Redis options `redis`.
 fn tenant_and_route_policy(redis: &str) -> String {
     format!(
         "rules:

@@ -13,37 +13,41 @@ use crate::server::Redis;
 use crate::server::cluster::Cluster;
 
 const MAX_PER_MINUTE: u64 = 100;
-const PART_COUNT: u16 = 8;
+const SUB_KEY_COUNT: u16 = 8;
 
 /// Returns the number of units of a sub-key: 100 units are divided into 8 shares.
-fn units_of_part(part: u16) -> u64 {
+fn units_of_sub_key(part: u16) -> u64 {
     if part < 4 { 13 } else { 12 }
 }
 
 fn new_split_policy(algorithm: &str) -> String {
     format!(
         "rules: [{{ name: hot, per: [tenant], limits: [{MAX_PER_MINUTE}/min], algorithm: {algorithm},
-        redis: {{ split: {{ by: [route], into: {PART_COUNT} }} }} }}]"
+        redis: {{ split: {{ by: [route], into: {SUB_KEY_COUNT} }} }} }}]"
     )
 }
 
 /// Returns route names that use all sub-keys.
-fn routes_for_all_parts() -> Vec<String> {
+fn routes_for_all_sub_keys() -> Vec<String> {
     let routes: Vec<String> = (0..64).map(|nth| format!("/route/{nth}")).collect();
     let policy = Policy::from_yaml(&new_split_policy("sliding_window")).unwrap();
-    let parts: BTreeSet<u16> = routes.iter().map(|route| part_of_route(&policy, route)).collect();
-    assert_eq!(parts.len(), usize::from(PART_COUNT));
+    let parts: BTreeSet<u16> =
+        routes.iter().map(|route| sub_key_of_route(&policy, route)).collect();
+    assert_eq!(parts.len(), usize::from(SUB_KEY_COUNT));
     routes
 }
 
 /// Returns the sub-key that a policy chooses for a route.
-fn part_of_route(policy: &Policy, route: &str) -> u16 {
+fn sub_key_of_route(policy: &Policy, route: &str) -> u16 {
     policy.apply(&new_request("acme", route)).hits()[0].key.part().unwrap()
 }
 
 /// Returns one route for each sub-key.
-fn route_by_part(policy: &Policy) -> BTreeMap<u16, String> {
-    routes_for_all_parts().into_iter().map(|route| (part_of_route(policy, &route), route)).collect()
+fn route_by_sub_key(policy: &Policy) -> BTreeMap<u16, String> {
+    routes_for_all_sub_keys()
+        .into_iter()
+        .map(|route| (sub_key_of_route(policy, &route), route))
+        .collect()
 }
 
 /// Sends requests for a route until its sub-key denies. Returns the number of allowed requests.
@@ -64,13 +68,13 @@ async fn sub_keys_allow_exactly_their_shares() {
     for algorithm in ALGORITHMS {
         let policy = new_split_policy(algorithm).replace("hot", algorithm);
         let instances = [(); 2].map(|()| new_instance(&policy, &redis.address(), &clock));
-        let routes = routes_for_all_parts();
+        let routes = routes_for_all_sub_keys();
         // Concurrently: each route is requested three times at each instance.
         let checks = (0..6 * routes.len()).map(|nth| {
             let (instance, route) = (&instances[nth % 2], &routes[nth / 2 % routes.len()]);
             async move {
                 let allowed = is_allowed(instance, "acme", route).await;
-                (part_of_route(instance.policy(), route), u64::from(allowed))
+                (sub_key_of_route(instance.policy(), route), u64::from(allowed))
             }
         });
         let mut allowed = BTreeMap::new();
@@ -78,7 +82,7 @@ async fn sub_keys_allow_exactly_their_shares() {
             *allowed.entry(part).or_default() += passed;
         }
         let expected: BTreeMap<u16, u64> =
-            (0..PART_COUNT).map(|part| (part, units_of_part(part))).collect();
+            (0..SUB_KEY_COUNT).map(|part| (part, units_of_sub_key(part))).collect();
         assert_eq!(allowed, expected, "{algorithm}");
         assert_eq!(allowed.values().sum::<u64>(), MAX_PER_MINUTE);
     }
@@ -89,14 +93,14 @@ async fn equal_attributes_choose_same_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let policy = new_split_policy("sliding_window");
     let [one, other] = [(); 2].map(|()| new_instance(&policy, &redis.address(), &clock));
-    for route in routes_for_all_parts() {
+    for route in routes_for_all_sub_keys() {
         redis.command(&["FLUSHALL"]);
         let remaining = check_with_redis(&one, "acme", &route).await.decision().remaining();
         assert_eq!(
             check_with_redis(&other, "acme", &route).await.decision().remaining(),
             remaining - 1
         );
-        let part = part_of_route(one.policy(), &route);
+        let part = sub_key_of_route(one.policy(), &route);
         assert_eq!(redis.keys(), [format!("slidegate:default:hot:{{tenant=acme#{part}}}")]);
     }
     // A missing attribute chooses a sub-key, too.
@@ -114,15 +118,15 @@ async fn equal_attributes_choose_same_sub_key() {
 async fn cost_above_sub_key_share_never_fits() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &redis.address(), &clock);
-    for (part, route) in route_by_part(instance.policy()) {
+    for (part, route) in route_by_sub_key(instance.policy()) {
         let at_cost = |cost| {
             let descriptor = Descriptor::new([("tenant", "acme"), ("route", route.as_str())]);
             Request::new("default", descriptor.cost(cost))
         };
-        let denial = instance.check(&at_cost(units_of_part(part) + 1)).await;
+        let denial = instance.check(&at_cost(units_of_sub_key(part) + 1)).await;
         assert!(!denial.decision().is_allowed() && !denial.decision().is_degraded());
         assert_eq!(denial.decision().retry_after(), None, "though {MAX_PER_MINUTE} is more");
-        assert!(instance.check(&at_cost(units_of_part(part))).await.decision().is_allowed());
+        assert!(instance.check(&at_cost(units_of_sub_key(part))).await.decision().is_allowed());
         let denial = instance.check(&at_cost(1)).await;
         assert!(denial.decision().retry_after().is_some_and(|wait| wait > Duration::ZERO));
     }
@@ -132,12 +136,12 @@ async fn cost_above_sub_key_share_never_fits() {
 async fn revert_goes_to_charged_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_log"), &redis.address(), &clock);
-    let routes = route_by_part(instance.policy());
+    let routes = route_by_sub_key(instance.policy());
     let ruling = check_with_redis(&instance, "acme", &routes[&3]).await;
     for (part, route) in &routes {
         assert_eq!(
             exhaust_sub_key(&instance, route).await,
-            units_of_part(*part) - u64::from(*part == 3)
+            units_of_sub_key(*part) - u64::from(*part == 3)
         );
     }
     instance.revert(ruling.decision()).await.unwrap();
@@ -150,9 +154,9 @@ async fn revert_goes_to_charged_sub_key() {
 async fn refund_goes_to_sub_key_of_attributes() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &redis.address(), &clock);
-    let routes = route_by_part(instance.policy());
+    let routes = route_by_sub_key(instance.policy());
     for (part, route) in &routes {
-        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_part(*part));
+        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_sub_key(*part));
     }
     let descriptor = Descriptor::new([("tenant", "acme"), ("route", &*routes[&3])]);
     let refund = Request::new("default", descriptor.cost(4).as_refund());
@@ -170,10 +174,10 @@ async fn refund_goes_to_sub_key_of_attributes() {
 async fn sub_keys_spread_over_masters_and_reset_together() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &cluster.address(), &clock);
-    let routes = route_by_part(instance.policy());
+    let routes = route_by_sub_key(instance.policy());
     let slot = |part: &u16| cluster.slot_of(&format!("{{tenant=acme#{part}}}"));
     let slots: BTreeSet<u16> = routes.keys().map(slot).collect();
-    assert_eq!(slots.len(), usize::from(PART_COUNT));
+    assert_eq!(slots.len(), usize::from(SUB_KEY_COUNT));
     for route in routes.values() {
         // Loads the script on every master.
         assert!(is_allowed(&instance, "acme", route).await);
@@ -189,7 +193,7 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
         after.iter().zip(before).map(|(after, before)| after - before).collect();
     assert_eq!(
         calls_per_master.iter().sum::<u64>(),
-        5 * u64::from(PART_COUNT),
+        5 * u64::from(SUB_KEY_COUNT),
         "one call per request: {calls_per_master:?}"
     );
     assert!(
@@ -198,14 +202,14 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
     );
 
     for (part, route) in &routes {
-        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_part(*part) - 6);
+        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_sub_key(*part) - 6);
     }
     // A reset covers all sub-keys, regardless of the route of the request.
     let request = new_request("acme", &routes[&0]);
     let applied = instance.policy().apply(&request);
     instance.store().reset(&applied.hits()).await.unwrap();
     for (part, route) in &routes {
-        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_part(*part));
+        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_sub_key(*part));
     }
 }
 
@@ -214,7 +218,7 @@ fn memory_store_enforces_whole_limit() {
     for algorithm in ALGORITHMS {
         let policy = Policy::from_yaml(&new_split_policy(algorithm)).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 1_000));
-        let routes = routes_for_all_parts();
+        let routes = routes_for_all_sub_keys();
         let checks = (0..3 * MAX_PER_MINUTE as usize).map(|nth| &routes[nth % 2]);
         let passes =
             |route: &&String| gate.check_now(&new_request("acme", route)).decision().is_allowed();

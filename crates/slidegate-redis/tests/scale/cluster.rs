@@ -14,7 +14,7 @@ use crate::server::cluster::{Cluster, Shard};
 use crate::server::node::field;
 use crate::server::wait_until;
 
-const WHOLE_TIME: (Timestamp, Timestamp) =
+const ALL_TIME_RANGE: (Timestamp, Timestamp) =
     (Timestamp::from_micros(0), Timestamp::from_micros(u64::MAX));
 
 /// Maximum time from the restart of a lost master until the stores call it: up to five seconds until the next probe of
@@ -116,8 +116,8 @@ impl ClusterTrial {
         let record = self.load.end().await;
         let (first, others): (Vec<_>, Vec<_>) =
             record.all_clients().into_iter().partition(|&client| client < CLIENTS_PER_SHARD);
-        record.assert_available(&first, recovered_at, WHOLE_TIME.1);
-        record.assert_available(&others, WHOLE_TIME.0, WHOLE_TIME.1);
+        record.assert_available(&first, recovered_at, ALL_TIME_RANGE.1);
+        record.assert_available(&others, ALL_TIME_RANGE.0, ALL_TIME_RANGE.1);
         record.assert_counts(&others, 0);
         record.assert_counts(&first, lost_bytes / self.bytes_per_charge)
     }
@@ -128,7 +128,7 @@ async fn two_requested_failovers_lose_no_charge() {
     let _permit = acquire_load_permit().await;
     let trial = ClusterTrial::begin().await;
     let mut shard = trial.cluster.shards()[0];
-    let mut recovered_at = WHOLE_TIME.0;
+    let mut recovered_at = ALL_TIME_RANGE.0;
     for _ in 0..2 {
         trial.cluster.nodes[shard.master].clear_log();
         let calls_before = script_calls_at(&trial.cluster.nodes[shard.replica]);
@@ -201,7 +201,7 @@ async fn restarted_replica_affects_no_request() {
     });
     trial.load.wait_for_decisions().await;
     trial.cluster.nodes[shard.replica].restart();
-    trial.end(WHOLE_TIME.0, 0).await;
+    trial.end(ALL_TIME_RANGE.0, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -255,7 +255,7 @@ async fn slot_migration_loses_no_charge() {
     cluster.wait_until_settled();
     let record = load.end().await;
     let with_one_key: Vec<usize> = (0..CLIENTS_PER_SHARD).collect();
-    record.assert_available(&with_one_key, WHOLE_TIME.0, WHOLE_TIME.1);
+    record.assert_available(&with_one_key, ALL_TIME_RANGE.0, ALL_TIME_RANGE.1);
     record.assert_counts(&record.all_clients(), 0);
 }
 

@@ -1,4 +1,4 @@
-//! A load of callers that take units continuously from two stores, which represent two instances of a service. All
+//! Concurrent callers that take units continuously from two stores, which represent two instances of a service. All
 //! results are recorded.
 //!
 //! Each store has one caller for each client, and each caller waits for a result before its next call. So two charges
@@ -85,7 +85,7 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
-    fn waited(&self) -> Duration {
+    fn call_duration(&self) -> Duration {
         Duration::from_micros(self.ended.as_micros() - self.began.as_micros())
     }
 }
@@ -113,8 +113,8 @@ struct NoonClock;
 
 impl Clock for NoonClock {
     fn now(&self) -> Timestamp {
-        static BEGAN: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
-        let (clock, began) = BEGAN.get_or_init(|| {
+        static CLOCK_AND_START: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
+        let (clock, began) = CLOCK_AND_START.get_or_init(|| {
             let clock = SystemClock::new();
             (clock.clone(), clock.now())
         });
@@ -247,17 +247,18 @@ impl CallerLoad {
 
     /// Waits for 100 more results.
     pub async fn wait_for_more_calls(&self) {
-        const CALLS: usize = 100;
+        const MORE_CALL_COUNT: usize = 100;
         let from = self.records.lock().unwrap().len();
         poll_until("there are more results", LONG, async || {
-            self.records.lock().unwrap().len() >= from + CALLS
+            self.records.lock().unwrap().len() >= from + MORE_CALL_COUNT
         })
         .await;
     }
 
-    /// Waits until the stores call a node, which is available since the time `since` and had run `calls_before` script
-    /// calls then. Asserts that this takes no longer than `within`, plus twice the lateness of the machine. Waits until
-    /// that time has passed and returns its end: from then on, all requests must succeed.
+    /// Waits until the stores call a node. The node is available since the time `since`, and had run `calls_before`
+    /// script calls by then. Asserts that the first new call arrives within `within` plus twice the lateness of the
+    /// machine, counted from `since`. Then waits until the end of this period and returns the end: from then on, all
+    /// requests must succeed.
     pub async fn wait_for_recovery(
         &self,
         node: &Redis,
@@ -285,7 +286,7 @@ impl CallerLoad {
             caller.await.unwrap();
         }
         let records = self.records.lock().unwrap().clone();
-        let longest = records.iter().map(CallRecord::waited).max().unwrap();
+        let longest = records.iter().map(CallRecord::call_duration).max().unwrap();
         println!("{} calls; longest wait {longest:?}, machine lateness {late:?}", records.len());
         assert!(
             longest < STORE_TIMEOUT + TIMEOUT_SLACK + 2 * late,

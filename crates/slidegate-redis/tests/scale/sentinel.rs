@@ -9,7 +9,7 @@ use super::load::{
 use super::load_result::Loss;
 use crate::server::sentinel::Service;
 
-const END_OF_TIME: Timestamp = Timestamp::from_micros(u64::MAX);
+const MAX_TIMESTAMP: Timestamp = Timestamp::from_micros(u64::MAX);
 
 /// A Sentinel service under load.
 struct SentinelTrial {
@@ -53,7 +53,7 @@ impl SentinelTrial {
             "replicas are not called"
         );
         let record = self.load.end().await;
-        record.assert_available(&record.all_clients(), recovered_at, END_OF_TIME);
+        record.assert_available(&record.all_clients(), recovered_at, MAX_TIMESTAMP);
         let bytes = lost_bytes(&self.service);
         record.assert_counts(&record.all_clients(), bytes / self.bytes_per_charge)
     }

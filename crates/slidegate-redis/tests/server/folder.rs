@@ -7,8 +7,8 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new() -> Self {
-        static NTH: AtomicU32 = AtomicU32::new(0);
-        let nth = NTH.fetch_add(1, Ordering::Relaxed);
+        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         // A process with the same id may have left a folder.
         let name = |again: u32| format!("slidegate-{}-{nth}-{again}", std::process::id());
         let free = (0..100).map(|again| std::env::temp_dir().join(name(again)));

@@ -147,13 +147,13 @@ impl Drop for Redis {
 /// Returns a free port, each only once per process. The ports are outside of the range from which the system assigns
 /// ports, so a port stays free while its server restarts, and a client cannot connect to itself.
 pub fn free_port() -> u16 {
-    const PORTS: std::ops::Range<u16> = 20_000..32_000;
-    static TURN: AtomicU16 = AtomicU16::new(0);
-    let many = PORTS.end - PORTS.start;
+    const TEST_PORT_RANGE: std::ops::Range<u16> = 20_000..32_000;
+    static NEXT_PORT_INDEX: AtomicU16 = AtomicU16::new(0);
+    let many = TEST_PORT_RANGE.end - TEST_PORT_RANGE.start;
     let begin = (std::process::id().wrapping_mul(0x9e37_79b1) >> 16) as u16;
     loop {
-        let turn = TURN.fetch_add(1, Ordering::Relaxed);
-        let port = PORTS.start + begin.wrapping_add(turn) % many;
+        let turn = NEXT_PORT_INDEX.fetch_add(1, Ordering::Relaxed);
+        let port = TEST_PORT_RANGE.start + begin.wrapping_add(turn) % many;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

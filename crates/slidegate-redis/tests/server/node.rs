@@ -76,26 +76,30 @@ impl Node {
     /// Kills the server and returns its replication offset. A script blocks the server before, so that the server
     /// executes no command after this offset.
     pub fn kill_at_known_offset(&mut self) -> u64 {
-        const END: &str = "the final offset is ";
+        const OFFSET_LOG_PREFIX: &str = "the final offset is ";
         let halt = format!(
             "local info = redis.call('INFO', 'replication')
-            redis.log(redis.LOG_WARNING, '{END}' .. info:match('master_repl_offset:(%d+)'))
+            redis.log(redis.LOG_WARNING, '{OFFSET_LOG_PREFIX}' .. info:match('master_repl_offset:(%d+)'))
             while true do end"
         );
-        let entries_before = self.log_entries(END).len();
+        let entries_before = self.log_entries(OFFSET_LOG_PREFIX).len();
         let mut connection = self.connection();
         let halt = redis::cmd("EVAL").arg(halt).arg(0).get_packed_command();
         connection.send_packed_command(&halt).unwrap();
-        wait_until("the offset is logged", || self.log_entries(END).len() > entries_before);
+        wait_until("the offset is logged", || {
+            self.log_entries(OFFSET_LOG_PREFIX).len() > entries_before
+        });
         self.kill();
-        self.log_entries(END).pop().unwrap().trim().parse().unwrap()
+        self.log_entries(OFFSET_LOG_PREFIX).pop().unwrap().trim().parse().unwrap()
     }
 
     /// Returns the replication offset of a former master when it first requested to replicate from its new master.
     pub fn offset_at_demotion(&self) -> u64 {
-        const REQUEST: &str = "Trying a partial resynchronization (request ";
-        wait_until("the node replicates from another", || !self.log_entries(REQUEST).is_empty());
-        let request = self.log_entries(REQUEST).remove(0);
+        const RESYNC_LOG_PREFIX: &str = "Trying a partial resynchronization (request ";
+        wait_until("the node replicates from another", || {
+            !self.log_entries(RESYNC_LOG_PREFIX).is_empty()
+        });
+        let request = self.log_entries(RESYNC_LOG_PREFIX).remove(0);
         // The next missing byte: `id:offset).`
         let (_, next) = request.split_once(':').unwrap();
         next.trim_end_matches(").").parse::<u64>().unwrap() - 1

@@ -54,7 +54,7 @@ impl Service {
         &self.nodes[1 - self.master]
     }
 
-    /// Returns the master and the replica, for changes.
+    /// Returns mutable references to the master and the replica.
     pub fn both_mut(&mut self) -> (&mut Node, &mut Node) {
         let [first, second] = &mut self.nodes;
         match self.master {
@@ -95,20 +95,22 @@ impl Service {
     }
 
     fn is_settled_at(&self, sentinel: &Redis) -> Option<()> {
-        type Instance = HashMap<String, String>;
-        let holds = |instance: &Instance, wanted: &[(&str, &str)]| {
+        type InstanceFields = HashMap<String, String>;
+        let holds = |instance: &InstanceFields, wanted: &[(&str, &str)]| {
             let is =
                 |&(name, value): &(&str, &str)| instance.get(name).is_some_and(|is| is == value);
             wanted.iter().all(is).then_some(())
         };
         let ports = [self.master(), self.replica()].map(|node| node.port().to_string());
-        let master: Instance = sentinel.try_command(&["SENTINEL", "MASTER", NAME]).ok()?;
+        let master: InstanceFields = sentinel.try_command(&["SENTINEL", "MASTER", NAME]).ok()?;
         let wanted = [("port", &*ports[0]), ("flags", "master"), ("num-slaves", "1")];
         holds(&master, &wanted)?;
         holds(&master, &[("num-other-sentinels", "2")])?;
-        let others: Vec<Instance> = sentinel.try_command(&["SENTINEL", "SENTINELS", NAME]).ok()?;
+        let others: Vec<InstanceFields> =
+            sentinel.try_command(&["SENTINEL", "SENTINELS", NAME]).ok()?;
         others.iter().try_for_each(|other| holds(other, &[("flags", "sentinel")]))?;
-        let replicas: Vec<Instance> = sentinel.try_command(&["SENTINEL", "REPLICAS", NAME]).ok()?;
+        let replicas: Vec<InstanceFields> =
+            sentinel.try_command(&["SENTINEL", "REPLICAS", NAME]).ok()?;
         let wanted = [("port", &*ports[1]), ("flags", "slave"), ("master-port", &*ports[0])];
         holds(replicas.first()?, &wanted)?;
         holds(replicas.first()?, &[("master-link-status", "ok")])
