@@ -40,7 +40,7 @@ impl Decision {
         Self::with_binding(is_single_hit_binding(hit, result.allowed).then_some(0), result)
     }
 
-    /// Creates a decision from the outcomes of a peek, which charges nothing.
+    /// Creates a decision from the outcomes of a peek. The decision has no charges.
     pub(crate) fn from_peek(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
         let allowed = admits(hits, &outcomes);
         Self::from_charge(hits, ChargeResult { allowed, outcomes, receipt: Receipt::default() })
@@ -92,10 +92,10 @@ impl Decision {
     /// Returns the index in [`outcomes`](Self::outcomes) of the binding outcome, which is the outcome that clients see;
     /// `None` if no outcome is binding.
     ///
-    /// If the request is denied, the binding outcome is the denial with the longest wait; a cost that never fits counts
-    /// as the longest. If the request is allowed, the binding outcome has the smallest share of its limit left.
-    /// [Joint](Veto::Jointly) limits take part with only one of their outcomes: the shortest wait of a denial, or the
-    /// largest share left. Limits that only observe are never binding.
+    /// If the request is denied, the binding outcome is the denial with the longest wait; the wait of a cost that never
+    /// fits counts as infinite. If the request is allowed, the binding outcome is the one with the smallest fraction of
+    /// its limit remaining. Of all [joint](Veto::Jointly) limits, only one outcome is considered: the denial with the
+    /// shortest wait, or the outcome with the largest fraction remaining. Limits that only observe are never binding.
     pub fn binding(&self) -> Option<usize> {
         self.binding.map(usize::from)
     }
@@ -106,7 +106,7 @@ impl Decision {
         &self.outcomes
     }
 
-    /// Returns the record of the charges, from which they can be reverted or settled.
+    /// Returns the record of the charges, with which the charges can be reverted or settled.
     pub fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -122,13 +122,14 @@ impl Decision {
         self.binding_outcome().map_or(default, Outcome::remaining)
     }
 
-    /// Returns the time after which the counter of the binding limit is empty; zero if no limit is binding.
+    /// Returns the duration after which no unit of the binding limit is in use, unless further units are charged; zero
+    /// if no limit is binding.
     pub fn reset_after(&self) -> Duration {
         self.binding_outcome().map_or(Duration::ZERO, Outcome::reset_after)
     }
 
-    /// Returns the time until this request would fit: zero if the request is allowed, `None` if it never fits or the
-    /// time is not known.
+    /// Returns the duration until this request would fit: zero if the request is allowed, `None` if it never fits or
+    /// the duration is not known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.binding_outcome() {
             Some(outcome) => outcome.retry_after(),
@@ -148,7 +149,7 @@ fn find_binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option
     }
 }
 
-/// Returns whether the hit of a request with a single hit is the binding hit of the decision.
+/// Returns whether the only hit of a request is its binding hit. `allowed` is the decision on the request.
 #[inline]
 fn is_single_hit_binding(hit: &Hit<'_>, allowed: bool) -> bool {
     !allowed || hit.veto != Veto::Never
@@ -187,11 +188,11 @@ fn find_binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool
     binding.and_then(|(index, _)| u16::try_from(index).ok())
 }
 
-/// The index of a hit, the hit, and its outcome.
+/// A hit with its outcome, preceded by the index of the hit in the request.
 type IndexedHit<'h> = (usize, (&'h Hit<'h>, &'h Outcome));
 
-/// Returns whether `first` has a smaller share of its limit left than `second`. The shares are compared by
-/// cross-multiplication.
+/// Returns whether the remaining fraction of the limit is smaller for `first` than for `second`. The fractions are
+/// compared by cross-multiplication.
 fn has_smaller_share_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
     let scaled = |(hit, outcome): (&Hit<'_>, &Outcome), by: &Hit<'_>| {
         (outcome.remaining().min(hit.limit.capacity())) * by.limit.capacity()

@@ -46,7 +46,7 @@ pub use text::HeaderText;
 /// The largest integer that a structured field (RFC 9651) can have.
 const MAX_FIELD_INTEGER: u64 = 999_999_999_999_999;
 
-/// The name of the header with the wait of a denial, which every style has.
+/// The name of the header that contains the retry delay of a denial. Every style writes this header.
 const RETRY_AFTER_NAME: &str = "retry-after";
 
 /// A header name, in lower case, and its value.
@@ -86,7 +86,8 @@ struct StyleDefinition {
     name: &'static str,
     /// Names of the headers that the style may write, in order.
     header_names: &'static [&'static str],
-    /// The function that writes the first header, if that header contains only limits and no counts; otherwise `None`.
+    /// The function that returns the value of the first header, if this header contains only limits and no counts;
+    /// otherwise `None`.
     write_policies: Option<fn(&Ruling) -> HeaderText>,
     /// The function that writes the other headers, except `Retry-After`.
     write_status: fn(&HeaderContext<'_>, HeaderSink<'_>),
@@ -239,11 +240,11 @@ impl Clock for FixedClock {
     }
 }
 
-/// The values that are written to the headers of every style.
+/// The data from which the headers of every style are written.
 struct HeaderContext<'r> {
     ruling: &'r Ruling,
     binding: LimitStatus<'r>,
-    /// The time until the reset; `None` for a denied request that never fits.
+    /// The duration until the reset; `None` for a denied request that never fits.
     wait: Option<Duration>,
     clock: &'r dyn Clock,
 }
@@ -259,12 +260,12 @@ impl<'r> HeaderContext<'r> {
         Some(Self { ruling, binding, wait, clock })
     }
 
-    /// Returns the max of the binding limit.
+    /// Returns the max of the binding limit, limited to the largest integer of a structured field.
     fn max(&self) -> u64 {
         clamp_integer(self.binding.limit.limit().quota().max())
     }
 
-    /// Returns the units that the binding limit still admits.
+    /// Returns the units that the binding limit still admits, limited to the largest integer of a structured field.
     fn remaining(&self) -> u64 {
         clamp_integer(self.binding.outcome.remaining())
     }

@@ -104,8 +104,8 @@ impl Quota {
         Duration::from_micros(self.window_us.get())
     }
 
-    /// Returns the window in policy notation, for example `15m`. This text also names a limit for which the policy sets
-    /// no name.
+    /// Returns the window in policy notation, for example `15m`. A limit without a name in the policy has this text as
+    /// its name.
     pub fn window_text(&self) -> String {
         format_window(self.window_us.get())
     }
@@ -140,7 +140,7 @@ impl fmt::Display for Quota {
     }
 }
 
-/// The time units in which windows are written, with their lengths in microseconds, longest first.
+/// The time units in which policies write windows, such as `h`, with their lengths in microseconds, longest first.
 const WINDOW_UNITS: [(&str, u64); 6] = [
     ("w", 604_800_000_000),
     ("d", 86_400_000_000),

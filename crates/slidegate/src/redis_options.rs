@@ -33,7 +33,7 @@ pub struct RedisOptions {
     slot_by: Box<[usize]>,
     /// The division of the limit over sub-keys, if it is split.
     split: Option<LimitSplit>,
-    /// The sample: one request in this number is charged.
+    /// The sampling interval n: only one request in n is charged, with n times its cost.
     sample: NonZeroU32,
 }
 
@@ -41,8 +41,9 @@ pub struct RedisOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LimitSplit {
     parts: NonZeroU32,
-    /// The shares of the limit, largest first. Each share is preceded by an index: the sub-keys below this index, and
-    /// not below the index of the previous share, have the share. There are up to three different shares, since max and
+    /// The shares of the limit, largest first, each preceded by the index of the first sub-key that does not have this
+    /// share. The first share therefore belongs to the sub-keys from 0 up to its index, and each other share to the
+    /// sub-keys from the previous index up to its own index. There are up to three different shares, since max and
     /// burst have different remainders.
     shares: [(u32, Limit); 3],
 }
@@ -80,15 +81,16 @@ pub enum RedisOptionsError {
     /// The sample is out of bounds.
     #[error("a sample is one request in 2 to {max}, not one in {0}", max = RedisOptions::MAX_SAMPLE)]
     Sample(u32),
-    /// A sampled request is charged for all requests that it represents, and this charge never fits.
+    /// The charge of a sampled request never fits. The charge includes the costs of the requests that are not sent to
+    /// Redis.
     #[error(
         "no request can ever pass: one request in {sample} is charged {sample} times its cost, and {}; make the limit larger, or `sample`",
         describe_capacity(*capacity, *parts)
     )]
     SampleNeverFits {
-        /// The sample: one request in this number is charged.
+        /// The sampling interval n: only one request in n is charged, with n times its cost.
         sample: NonZeroU32,
-        /// The units that fit at once; with a split, in the smallest share.
+        /// The number of units that fit at once into the limit or, with a split, into its smallest share.
         capacity: u64,
         /// The number of sub-keys, if the limit is split.
         parts: Option<NonZeroU32>,
@@ -106,7 +108,7 @@ impl RedisOptions {
     /// The largest number of sub-keys into which a key can be split.
     pub const MAX_PARTS: u32 = 1_024;
 
-    /// The largest sample: one request in 100 is charged.
+    /// The largest sampling interval: one request in 100 is charged.
     pub const MAX_SAMPLE: u32 = 100;
 
     /// Creates default options for the keys of a limit: the hash slot depends on all values, and there is no split and
@@ -198,8 +200,8 @@ impl RedisOptions {
         self.split.as_ref().map(|split| split.parts)
     }
 
-    /// Returns the sample: one request in this number is sent to Redis and charged this number times its cost. 1 means
-    /// all requests.
+    /// Returns the sampling interval n: only one request in n is sent to Redis, and is charged n times its cost. 1
+    /// means that all requests are sent.
     pub fn sample(&self) -> NonZeroU32 {
         self.sample
     }

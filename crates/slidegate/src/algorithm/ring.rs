@@ -48,7 +48,7 @@ impl<T: Copy + Default> Ring<T> {
         self.len = count as u32;
     }
 
-    /// Removes `count` items that begin at `index`; they must exist.
+    /// Removes `count` items, the first of which is at `index`. All of them must exist.
     pub(super) fn remove(&mut self, index: usize, count: usize) {
         if index == 0 {
             return self.remove_first(count);
@@ -60,7 +60,8 @@ impl<T: Copy + Default> Ring<T> {
         self.len -= count as u32;
     }
 
-    /// Returns the position in the buffer of the item at `index`, which need not exist.
+    /// Converts an index, counted from the oldest item, into a position in the circular buffer. There may be no item at
+    /// this index yet.
     #[inline(always)]
     fn position(&self, index: usize) -> usize {
         let position = self.first as usize + index;
@@ -78,7 +79,8 @@ impl<T: Copy + Default> Ring<T> {
         self.len += 1;
     }
 
-    /// Sets the capacity to `len` items plus half as many. Doubling would leave half of the capacity unused.
+    /// Sets the capacity to about 1.5 times `len` items, but at most `max_len`. Doubling would leave up to half of the
+    /// capacity unused.
     #[cold]
     fn resize(&mut self, len: usize, max_len: usize) {
         let mut buffer = Vec::with_capacity(capacity_for_len::<T>(len).min(max_len.max(len)));
@@ -96,8 +98,8 @@ impl<T> HeapSize for Ring<T> {
     }
 }
 
-/// Returns the capacity, in items, of a ring that is resized for `len` items. The capacity fills the memory block that
-/// an allocator reserves.
+/// Returns the capacity, in items, to which a ring with `len` items is resized. The capacity fills the memory block
+/// that an allocator reserves.
 fn capacity_for_len<T>(len: usize) -> usize {
     let bytes = size_of::<T>() * (len + len / 2);
     // Allocators round up to 16 bytes and add a header of 8, so allocations of 24, 40, 56... bytes waste nothing.

@@ -22,7 +22,7 @@ const MAX_TICKS: u32 = 1 << 30;
 /// The bit that is set in both words of an entry with a cost other than 1, so that the log can be read from either end.
 const HAS_COST: u32 = 1 << 31;
 
-/// The largest max of a limit with a sliding log. A key at this max takes 4 MB if all charges are single units.
+/// The largest max of a limit with a sliding log. The log of a key with this many charges of one unit takes 4 MB.
 pub const MAX_ENTRIES: u64 = 1_000_000;
 
 /// A quota that is enforced with a log of all charges in the window.
@@ -32,7 +32,7 @@ pub struct SlidingLog {
     scale: TickScale,
 }
 
-/// The log of the charges in one window, as of the last charge.
+/// The log of the charges of a key in the window that ends with its last charge.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The tick of the last charge, rounded down.
@@ -48,7 +48,7 @@ pub struct State {
     newest: u32,
 }
 
-/// Returns the number of words that a charge takes in the log, from the first or the last of these words.
+/// Returns the number of words that a charge takes in the log, one or two. `word` is either of these words.
 fn word_count(word: u32) -> usize {
     if word & HAS_COST == 0 { 1 } else { 2 }
 }
@@ -67,7 +67,7 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// Returns the cost of the charge at `index`, whose first word is `word`.
+    /// Returns the cost of the charge whose first word is `word`, at the position `index` of the log.
     fn cost(&self, index: usize, word: u32) -> u32 {
         if word & HAS_COST == 0 { 1 } else { self.words.get(index + 1).unwrap_or(1) & !HAS_COST }
     }
@@ -78,7 +78,8 @@ impl State {
         u64::from((self.last as u32).wrapping_add(1).wrapping_sub(word) & !HAS_COST)
     }
 
-    /// Returns the full tick of the charge whose first word is `word`.
+    /// Returns the complete tick of the charge whose first word is `word`, which contains only the lower 31 bits of the
+    /// tick.
     fn full_tick(&self, word: u32) -> u64 {
         (self.last + 1).saturating_sub(self.age(word))
     }
@@ -88,7 +89,8 @@ impl State {
         (!self.words.is_empty()).then(|| self.full_tick(self.newest))
     }
 
-    /// Returns the number of words that the charges before `tick` take, and the sum of their costs.
+    /// Returns the number of words that the charges before `tick` take in the log, and the sum of the costs of these
+    /// charges.
     #[inline(always)]
     fn charges_before(&self, tick: u64) -> (usize, u64) {
         let Some(age) = (self.last + 1).checked_sub(tick) else {
@@ -106,8 +108,8 @@ impl State {
         (index, units)
     }
 
-    /// Returns the tick of the charge whose expiry frees the last of `units` units, if the charges from `index` on
-    /// expire in order.
+    /// Returns the tick of the charge that must expire before `units` units are free, if the charges expire in the
+    /// order of the log, beginning with the charge at `index`.
     fn tick_freeing(&self, mut index: usize, units: u64) -> u64 {
         let mut word = self.oldest;
         if index == 0 && units == 1 {
@@ -133,7 +135,8 @@ impl State {
         }
     }
 
-    /// Removes the oldest `units` units, or all if there are fewer.
+    /// Removes the oldest `units` units from the log, or all units if there are fewer. The last affected charge may
+    /// keep a part of its cost.
     fn remove_oldest_units(&mut self, units: u64) {
         let units = units.min(self.total);
         let (mut index, mut left) = (0, units);
@@ -214,14 +217,14 @@ impl SlidingLog {
     }
 
     /// Returns the largest length of the log, in words. Charges that fit never exceed it. If charges without a check,
-    /// such as reports, have filled the log, further charges are merged into the newest entry; the merged units expire
-    /// together, later than on their own.
+    /// such as reports, have filled the log, each further charge is merged with the newest entry. The merged units
+    /// expire together, so the older ones expire later than without merging.
     fn max_words(&self) -> usize {
         2 * (self.max as usize + 32)
     }
 
-    /// Returns the largest length of the ring, in words. It is one word more than the log, since a charge of two words
-    /// may be added when one word is free.
+    /// Returns the largest length of the ring, in words. This is one word more than the largest length of the log,
+    /// since a charge of two words may be added while only one word is free.
     #[inline(always)]
     fn max_capacity(&self) -> usize {
         self.max_words() + 1
@@ -242,8 +245,8 @@ impl SlidingLog {
         self.scale.tick_start_us(tick + self.scale.window_ticks())
     }
 
-    /// Returns the outcome of a hit that requires `required` units. The words of the log from `index` on are in the
-    /// window, and their charges sum up to `used` units.
+    /// Returns the outcome of a hit that requires `required` free units. The charges in the window begin at the word
+    /// with the given `index`, and have a total cost of `used` units.
     #[inline(always)]
     fn outcome(
         &self,

@@ -22,10 +22,10 @@ pub struct SlidingWindow {
     scale: TickScale,
 }
 
-/// The counts of the current and the previous window, as of the last charge.
+/// The counts of the window that contains a key's last charge, and of the window before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The tick of the last charge, which also identifies the current window.
+    /// The tick of the last charge. The window that contains this tick is the current window.
     last: u64,
     /// The units charged in the previous window.
     previous: u32,
@@ -35,12 +35,13 @@ pub struct State {
 
 impl HeapSize for State {}
 
-/// The counts of a state at a given time, when the windows of the state may have passed.
+/// The counts of a state, as seen at a given time. By then a new window may have begun, so that the state's current
+/// window is the previous window, or both windows have passed.
 #[derive(Clone, Copy)]
 struct CountsView {
     /// The first tick of the current window.
     start: u64,
-    /// Ticks since the start of the current window.
+    /// The number of ticks from the start of the current window to the given time.
     elapsed: u64,
     previous: u64,
     current: u64,
@@ -63,7 +64,7 @@ impl SlidingWindow {
         u64::from(self.max)
     }
 
-    /// Returns the counts of a state at `now`, or at the last charge if that is later.
+    /// Returns the counts of a state, as seen at `now`, or at the time of the last charge if that time is later.
     #[inline(always)]
     fn view_at(&self, state: &State, now: Timestamp) -> CountsView {
         let window = self.scale.window_ticks();
@@ -86,8 +87,8 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns the first tick, in the window that starts at `start`, at which `previous` units of the previous window
-    /// have a weight of at most `free` units.
+    /// Returns the first tick at which the `previous` units of the previous window are weighted as at most `free`
+    /// units. `start` is the first tick of the current window.
     fn first_tick_with_weight_at_most(&self, free: u64, previous: u64, start: u64) -> u64 {
         start + self.scale.window_ticks() - (free * self.scale.window_ticks()) / previous
     }
@@ -101,7 +102,7 @@ impl SlidingWindow {
         view.current + (view.previous * (window - view.elapsed)).div_ceil(window)
     }
 
-    /// Returns the outcome of a hit that requires `required` units, given the counts in `view`.
+    /// Returns the outcome of a hit that requires `required` free units, given the counts in `view`.
     #[inline(always)]
     fn evaluate(&self, view: &CountsView, now: Timestamp, required: u64) -> Outcome {
         let CountsView { start, previous, current, .. } = *view;
@@ -168,9 +169,9 @@ impl Counter for SlidingWindow {
         *count = count.saturating_sub(clamp_to_max_units(cost));
     }
 
-    /// Reduces the previous count first, then the current count. A unit of the previous count weighs at most one unit,
-    /// so more than the refunded units may be subtracted from it: the previous count is set to the largest count whose
-    /// weight is lower by the refunded units.
+    /// Reduces the previous count first, then the current count. A decision weights the previous count, so one unit of
+    /// it counts as a part of a unit. Therefore the previous count is reduced to the largest count whose weighted value
+    /// is lower by `cost` units.
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         if cost == 0 {
             return;
@@ -200,7 +201,7 @@ impl Counter for SlidingWindow {
     }
 }
 
-/// Uses the windows as time buckets.
+/// Adds states with each window as one time bucket.
 impl Additive for SlidingWindow {
     fn layout(&self) -> BucketLayout {
         BucketLayout { bucket_us: self.scale.window_us(), buckets: 2 }

@@ -14,7 +14,7 @@ use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore
 
 type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 
-/// The hits of a request, split into refunds and charges.
+/// The hits of a request, split into hits that refund units and hits that charge units.
 struct SplitHits<'h> {
     all: HitList<'h>,
     /// For each hit in `all`, whether the hit is a refund.
@@ -62,7 +62,7 @@ pub(super) async fn refund_and_charge<S: Store>(
     Ok(hits.merge_decision(refunded, charged))
 }
 
-/// Refunds and charges like [`refund_and_charge`], with a store that responds without waiting.
+/// Applies refunds and charges as [`refund_and_charge`] does, with a store that responds without waiting.
 #[cold]
 pub(super) fn refund_and_charge_now<S: SyncStore + ?Sized>(
     store: &S,
@@ -73,8 +73,8 @@ pub(super) fn refund_and_charge_now<S: SyncStore + ?Sized>(
     hits.merge_decision(refunded, store.take_now(&hits.charges))
 }
 
-/// Returns the hits with which a request is peeked at. A refund becomes a hit that requires one unit and costs nothing,
-/// so that the peek returns the state of its counter.
+/// Returns the hits of a request in the form in which they are passed to a peek. Each refund is replaced by a hit that
+/// requires one unit and costs nothing, so that the peek returns the present status of the refund's counter.
 pub(super) fn peek_hits<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
     let mut hits = matched.hits();
     let pairs = hits.iter_mut().zip(matched.refund_flags());

@@ -56,8 +56,8 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Returns the rules from which a request was decided. If `decision` was made without the store, the limits are
-    /// this instance's shares.
+    /// Returns the rules from which `decision` was made for `request`. If the decision was made without the store, the
+    /// limits of these rules are this instance's shares.
     fn match_as_decided<'r>(
         &'r self,
         request: &'r Request<'_>,
@@ -70,7 +70,8 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Charges the cost of `request`, even above max, to the limits that `decision` charged.
+    /// Charges the cost of `request`, which is the additional cost to settle, to the limits that `decision` has
+    /// charged, even above max.
     async fn charge_extra(
         &self,
         request: &Request<'_>,

@@ -103,7 +103,7 @@ impl HeaderCase {
         test_util::scripted_ruling(&format!("rules:\n{rules}"), &outcomes)
     }
 
-    /// Returns every limit of the test case, with its name in headers.
+    /// Returns every limit of the test case, with the name under which headers list the limit.
     fn limits(&self) -> impl Iterator<Item = (String, &CaseLimit)> {
         self.rules.iter().flat_map(|(rule, limits)| {
             limits.iter().enumerate().map(move |(index, limit)| match limits.len() {
@@ -210,7 +210,7 @@ fn write_all_styles(
     })
 }
 
-/// Returns the binding limit of a ruling, with its name in headers.
+/// Returns the binding limit of a ruling, with the name under which headers list the limit.
 fn binding_limit<'c>(case: &'c HeaderCase, ruling: &Ruling) -> (String, &'c CaseLimit) {
     case.limits().nth(ruling.decision().binding().unwrap()).unwrap()
 }

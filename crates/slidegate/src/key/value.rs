@@ -100,7 +100,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the length in bytes of the text that is escaped in a key; 0 for an address or a network.
+    /// Returns the number of bytes of this value's text that a key writes with percent-encoding; 0 for an address or a
+    /// network, which needs no encoding.
     pub(super) fn escaped_text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -109,8 +110,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Writes the value to a hasher: the same bytes in every process. Every decision calls this method, so it makes as
-    /// few writes as possible.
+    /// Writes the value to a hasher. The written bytes are the same in every process. Every decision calls this method,
+    /// so it makes as few writes as possible.
     #[inline]
     pub(super) fn write_to_hasher(&self, hasher: &mut impl Hasher) {
         match self {

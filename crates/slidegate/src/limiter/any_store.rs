@@ -14,7 +14,8 @@ use crate::store::{Receipt, Store, StoreError};
 /// have the same form in every process. With a store that responds without waiting, each method does the same as the
 /// method of the same name without `try_`.
 impl<S: Store> Limiter<S> {
-    /// Returns one hit of `cost` units for each limit. `value` is the limiter's key, as text.
+    /// Returns one hit of `cost` units for each limit. `value` is the caller's key, converted into the value of a
+    /// [`Key`].
     fn hits_with_text_key<'a>(
         &'a self,
         value: &'a [Value<'a>; 1],

@@ -36,8 +36,8 @@ impl<C: Clock> MemoryStore<C> {
         self.update_shard(shard, |shard| shard.insert(counter, location.fingerprint))
     }
 
-    /// Counts a new key, and evicts another key if there are more than `max_keys`. `shard_index` is the index of
-    /// `shard`.
+    /// Adds one to the number of keys, and evicts another key if there are more than `max_keys`. `shard_index` is the
+    /// index of `shard`.
     fn evict_if_full(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
         let swept = self.update_shard(shard, |shard| shard.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
@@ -168,7 +168,8 @@ impl<C: Clock> MemoryStore<C> {
         expires.inspect(|expires| self.count_evicted(*expires, now)).is_some()
     }
 
-    /// Counts an evicted key, which expires at `expires`. A key that had expired already does not count as evicted.
+    /// Adds a removed key, which expires at `expires`, to the number of evicted keys, unless the key had expired
+    /// already.
     fn count_evicted(&self, expires: CoarseTime, now: CoarseTime) {
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
@@ -194,8 +195,8 @@ impl<C: Clock> MemoryStore<C> {
         None
     }
 
-    /// Evicts the key whose denial ends first, from any shard, and returns the time at which the denial ends. Skips
-    /// locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
+    /// Evicts the key with the earliest end of its denial, from any shard, and returns the time at which the denial
+    /// ends. Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
     fn evict_denied(&self, shard: &mut Shard, shard_index: usize) -> Option<CoarseTime> {
         let mut soonest = shard.all_denied_until();
         let mut soonest_other = None;

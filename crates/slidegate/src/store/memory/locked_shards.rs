@@ -16,7 +16,8 @@ pub(super) struct LockedShards<'s> {
 }
 
 impl LockedShards<'_> {
-    /// Returns the locked shard that contains the `nth` location.
+    /// Returns the locked shard of a location; `nth` is the index of the location in the list that was passed to
+    /// `lock_shards`.
     #[inline(always)]
     pub(super) fn shard(&mut self, nth: usize) -> &mut Shard {
         &mut self.shards[self.indices[nth]]

@@ -94,7 +94,7 @@ impl Shard {
         self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
 
-    /// Returns the bytes by which the table of a counter grows if the fingerprint is inserted.
+    /// Returns the number of bytes by which the table of `C` would grow if the fingerprint were inserted.
     pub(super) fn growth_bytes<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
         C::table(self).growth_bytes(fingerprint)
     }
@@ -146,7 +146,7 @@ impl Shard {
         slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
     }
 
-    /// Evicts the key whose denial ends first. Returns the time at which the denial ends.
+    /// Evicts the key with the earliest end of its denial. Returns the time at which the denial ends.
     pub(super) fn evict_denied(&mut self) -> Option<CoarseTime> {
         remove_soonest(self.tables().filter_map(|table| Some((table.first_undenied()?, table))))
     }
@@ -157,7 +157,7 @@ impl Shard {
         candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)
     }
 
-    /// Counts a decision. Returns `true` if a sweep is due.
+    /// Adds one to the number of decisions since the last sweep. Returns `true` if the next sweep is due.
     #[inline]
     pub(super) fn count_decision(&mut self) -> bool {
         self.decisions_since_sweep = (self.decisions_since_sweep + 1) % SWEEP_INTERVAL;
@@ -278,8 +278,8 @@ impl Shard {
     }
 }
 
-/// Removes the candidate that expires first from its table, and returns the time at which it expires; `None` if there
-/// are no candidates.
+/// Removes the candidate that expires first from the table that is paired with it. Returns the time at which this
+/// candidate expires; `None` if there are no candidates.
 fn remove_soonest<'t>(
     candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
 ) -> Option<CoarseTime> {
