@@ -191,7 +191,7 @@ impl TickScale {
 
     /// Returns the parameters of a limit whose window is divided into these ticks. The other arguments are the fields
     /// of the result with the same names.
-    fn params(&self, max: u32, extra: u32) -> LimitParams {
+    fn limit_params(&self, max: u32, extra: u32) -> LimitParams {
         LimitParams {
             max,
             extra,
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn algorithm_names_are_distinct_and_parse() {
+    fn algorithm_names_are_distinct_and_parseable() {
         for algorithm in Algorithm::ALL {
             assert_eq!(Algorithm::by_name(algorithm.name()), Some(algorithm));
         }

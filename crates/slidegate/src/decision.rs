@@ -24,11 +24,11 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn from_charge(hits: &[Hit<'_>], result: ChargeResult) -> Self {
         let binding = find_binding(hits, &result.outcomes, result.allowed);
-        Self::with_binding(binding, result)
+        Self::with_binding_index(binding, result)
     }
 
     #[inline(always)]
-    fn with_binding(binding: Option<u16>, result: ChargeResult) -> Self {
+    fn with_binding_index(binding: Option<u16>, result: ChargeResult) -> Self {
         let ChargeResult { allowed: is_allowed, outcomes, receipt } = result;
         Self { is_allowed, is_degraded: false, binding, outcomes, receipt }
     }
@@ -37,7 +37,7 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn from_single_charge(hit: &Hit<'_>, result: SingleChargeResult) -> Self {
         let result = result.into_charge_result(hit);
-        Self::with_binding(is_single_hit_binding(hit, result.allowed).then_some(0), result)
+        Self::with_binding_index(is_single_hit_binding(hit, result.allowed).then_some(0), result)
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
@@ -51,7 +51,7 @@ impl Decision {
         let outcomes = Outcomes::from_slice(&[Outcome::evaluate((0, 0), 1, 0, || 0)]);
         let allowed = veto == Veto::Never;
         let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
-        Self::with_binding((!allowed).then_some(0), result)
+        Self::with_binding_index((!allowed).then_some(0), result)
     }
 
     /// Creates the decision for a request to which no rule applies: allowed.

@@ -224,7 +224,7 @@ pub fn for_each_status(
     if let Some(context) = HeaderContext::new(ruling, clock, jitter) {
         let definition = style.definition();
         (definition.write_status)(&context, &mut on_header);
-        if let Some(seconds) = context.retry_after() {
+        if let Some(seconds) = context.retry_after_seconds() {
             // `Retry-After` is the last header of every style.
             on_header(definition.header_names.len() - 1, decimal!(seconds));
         }
@@ -262,31 +262,31 @@ impl<'r> HeaderContext<'r> {
 
     /// Returns the max of the binding limit, limited to the largest integer of a structured field.
     fn max(&self) -> u64 {
-        clamp_integer(self.binding.limit.limit().quota().max())
+        clamp_to_field_integer(self.binding.limit.limit().quota().max())
     }
 
     /// Returns the units that the binding limit still admits, limited to the largest integer of a structured field.
     fn remaining(&self) -> u64 {
-        clamp_integer(self.binding.outcome.remaining())
+        clamp_to_field_integer(self.binding.outcome.remaining())
     }
 
     /// Returns the seconds until the reset, rounded up; `None` for a denied request that never fits.
-    fn reset_in(&self) -> Option<u64> {
+    fn seconds_until_reset(&self) -> Option<u64> {
         self.wait.map(ceil_seconds)
     }
 
     /// Returns the time of the reset, in seconds since the Unix epoch; `None` for a denied request that never fits.
-    fn reset_at(&self) -> Option<u64> {
+    fn reset_unix_seconds(&self) -> Option<u64> {
         let at = self.clock.now().after(self.wait?);
-        Some(clamp_integer(at.as_micros().div_ceil(1_000_000)))
+        Some(clamp_to_field_integer(at.as_micros().div_ceil(1_000_000)))
     }
 
     /// Returns the seconds after which a denied request would fit; `None` if the request is allowed or never fits.
-    fn retry_after(&self) -> Option<u64> {
+    fn retry_after_seconds(&self) -> Option<u64> {
         if self.ruling.decision().is_allowed() {
             return None;
         }
-        self.reset_in()
+        self.seconds_until_reset()
     }
 }
 
@@ -304,10 +304,10 @@ fn window_seconds(status: &LimitStatus<'_>) -> Option<u64> {
 
 /// Returns a duration in whole seconds, rounded up, so that a client that waits this long does not retry too early.
 fn ceil_seconds(span: Duration) -> u64 {
-    clamp_integer(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
+    clamp_to_field_integer(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
 }
 
 /// Limits a value to the largest integer of a structured field.
-fn clamp_integer(value: u64) -> u64 {
+fn clamp_to_field_integer(value: u64) -> u64 {
     value.min(MAX_FIELD_INTEGER)
 }

@@ -305,7 +305,7 @@ impl<S> Limiter<S> {
         decision: &Decision,
         cost: u64,
     ) {
-        match Settlement::new(decision, decision.receipt().first_cost(), cost) {
+        match Settlement::new(decision, decision.receipt().cost_of_first_charge(), cost) {
             Settlement::Unchanged => {}
             Settlement::Revert { units, charged } => {
                 store.revert_now(&decision.receipt().fraction(units, charged));

@@ -243,7 +243,7 @@ mod tests {
         new_limit(quota, Algorithm::TokenBucket { burst: Some(burst), max_debt: None })
     }
 
-    fn split_into_shares(limit: &Limit, parts: u32) -> Vec<(u64, u64)> {
+    fn max_and_capacity_of_shares(limit: &Limit, parts: u32) -> Vec<(u64, u64)> {
         let options = RedisOptions::new(limit).with_split(parts).unwrap();
         let shares = (0..parts as u16).map(|part| *options.share(part).unwrap());
         let shares: Vec<Limit> = shares.collect();
@@ -257,7 +257,7 @@ mod tests {
             for max in [0, 8, 9, 15, 16, 1_023, 1_024, 100_000] {
                 let limit = new_limit(&format!("{max}/min"), algorithm);
                 for parts in [2, 3, 8].into_iter().filter(|parts| max == 0 || *parts <= max) {
-                    let shares = split_into_shares(&limit, parts as u32);
+                    let shares = max_and_capacity_of_shares(&limit, parts as u32);
                     let expected = (0..parts).map(|nth| max / parts + u64::from(nth < max % parts));
                     let expected: Vec<_> = expected.map(|units| (units, units)).collect();
                     assert_eq!(shares, expected, "{limit} into {parts}");
@@ -267,15 +267,15 @@ mod tests {
         }
         // Max and burst have different remainders.
         assert_eq!(
-            split_into_shares(&new_token_bucket("10/s", 7), 4),
+            max_and_capacity_of_shares(&new_token_bucket("10/s", 7), 4),
             [(3, 2), (3, 2), (2, 2), (2, 1)]
         );
         assert_eq!(
-            split_into_shares(&new_token_bucket("9/s", 11), 4),
+            max_and_capacity_of_shares(&new_token_bucket("9/s", 11), 4),
             [(3, 3), (2, 3), (2, 3), (2, 2)]
         );
         assert_eq!(
-            split_into_shares(&new_limit("1024/s", Algorithm::default()), 1_024),
+            max_and_capacity_of_shares(&new_limit("1024/s", Algorithm::default()), 1_024),
             [(1, 1); 1_024]
         );
     }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn redis_options_can_be_applied_to_another_limit() {
+    fn redis_options_apply_to_another_limit() {
         let small = Limit::denied();
         let large = new_limit("100/s", Algorithm::default());
         let options = |limit: &Limit| {

@@ -254,7 +254,7 @@ impl Receipt {
 
     /// Returns the cost of the first charge, in units. All charges have the same cost, unless the store charges one
     /// request for several requests (sampling).
-    pub(crate) fn first_cost(&self) -> u64 {
+    pub(crate) fn cost_of_first_charge(&self) -> u64 {
         self.charges.first().map_or(0, |charge| charge.cost)
     }
 

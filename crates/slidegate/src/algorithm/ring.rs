@@ -22,24 +22,24 @@ impl<T: Copy + Default> Ring<T> {
 
     /// Iterates over the items from the oldest to the newest.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = T> + ExactSizeIterator + '_ {
-        (0..self.len()).map(|index| self.buffer[self.position(index)])
+        (0..self.len()).map(|index| self.buffer[self.buffer_position(index)])
     }
 
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<T> {
-        (index < self.len()).then(|| self.buffer[self.position(index)])
+        (index < self.len()).then(|| self.buffer[self.buffer_position(index)])
     }
 
     /// Replaces the item at `index`, which must exist.
     pub(super) fn set(&mut self, index: usize, item: T) {
-        let position = self.position(index);
+        let position = self.buffer_position(index);
         self.buffer[position] = item;
     }
 
     /// Removes the first `count` items, which must exist.
     #[inline(always)]
     pub(super) fn remove_first(&mut self, count: usize) {
-        self.first = self.position(count) as u32;
+        self.first = self.buffer_position(count) as u32;
         self.len -= count as u32;
     }
 
@@ -54,7 +54,7 @@ impl<T: Copy + Default> Ring<T> {
             return self.remove_first(count);
         }
         for later in index + count..self.len() {
-            let item = self.buffer[self.position(later)];
+            let item = self.buffer[self.buffer_position(later)];
             self.set(later - count, item);
         }
         self.len -= count as u32;
@@ -63,7 +63,7 @@ impl<T: Copy + Default> Ring<T> {
     /// Converts an index, counted from the oldest item, into a position in the circular buffer. There may be no item at
     /// this index yet.
     #[inline(always)]
-    fn position(&self, index: usize) -> usize {
+    fn buffer_position(&self, index: usize) -> usize {
         let position = self.first as usize + index;
         if position < self.buffer.len() { position } else { position - self.buffer.len() }
     }
@@ -75,7 +75,7 @@ impl<T: Copy + Default> Ring<T> {
         if len > self.buffer.len() || 4 * len < self.buffer.len() {
             self.resize(len, max_len);
         }
-        self.buffer[self.position(self.len())] = item;
+        self.buffer[self.buffer_position(self.len())] = item;
         self.len += 1;
     }
 

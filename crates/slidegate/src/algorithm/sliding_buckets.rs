@@ -67,7 +67,7 @@ impl State {
     /// Returns the number of entries that are more than `age` buckets older than the bucket `newest`, and the sum of
     /// their units. `newest` must be the number of the bucket that contains the last charge.
     #[inline(always)]
-    fn entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
+    fn count_entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);
         while let Some(entry) = self.entries.get(entries).filter(|entry| entry.age(newest) > age) {
             units += u64::from(entry.count);
@@ -155,7 +155,7 @@ impl SlidingBuckets {
 
     /// Returns the number of the oldest bucket whose units are counted while `current` is the number of the current
     /// bucket.
-    fn oldest_bucket(&self, current: u64) -> u64 {
+    fn oldest_counted_bucket(&self, current: u64) -> u64 {
         current.saturating_sub(self.counted_buckets() - 1)
     }
 
@@ -163,12 +163,12 @@ impl SlidingBuckets {
     /// their units. `newest` is the number of the bucket that contains the last charge, and `current` must not be less
     /// than `newest`.
     #[inline(always)]
-    fn expired_entries(&self, state: &State, newest: u64, current: u64) -> (usize, u64) {
+    fn count_expired_entries(&self, state: &State, newest: u64, current: u64) -> (usize, u64) {
         if current == newest {
             return (0, 0);
         }
-        match newest.checked_sub(self.oldest_bucket(current)) {
-            Some(age) => state.entries_older_than(age, newest),
+        match newest.checked_sub(self.oldest_counted_bucket(current)) {
+            Some(age) => state.count_entries_older_than(age, newest),
             None => (state.entries.len(), state.total),
         }
     }
@@ -244,7 +244,7 @@ impl Counter for SlidingBuckets {
         let now_us = now.as_micros().max(state.last_us);
         let newest = self.bucket_number(now_us);
         let (entries, units) =
-            self.expired_entries(state, self.bucket_number(state.last_us), newest);
+            self.count_expired_entries(state, self.bucket_number(state.last_us), newest);
         if entries > 0 {
             state.entries.remove_first(entries);
             state.total -= units;
@@ -265,7 +265,8 @@ impl Counter for SlidingBuckets {
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         let current = self.bucket_number(now.as_micros().max(state.last_us));
-        let (expired, _) = self.expired_entries(state, self.bucket_number(state.last_us), current);
+        let (expired, _) =
+            self.count_expired_entries(state, self.bucket_number(state.last_us), current);
         state.subtract_units(expired, cost);
     }
 
@@ -296,7 +297,7 @@ impl Additive for SlidingBuckets {
     fn gather(&self, last_charged_at: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
         let mut state = State { last_us: last_charged_at.as_micros(), ..State::default() };
         let current = self.bucket_number(state.last_us);
-        for bucket in self.oldest_bucket(current)..=current {
+        for bucket in self.oldest_counted_bucket(current)..=current {
             self.add_units(&mut state, bucket, units(bucket));
         }
         state
@@ -304,7 +305,8 @@ impl Additive for SlidingBuckets {
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
         let current = self.bucket_number(now.as_micros().max(state.last_us));
-        state.total - self.expired_entries(state, self.bucket_number(state.last_us), current).1
+        state.total
+            - self.count_expired_entries(state, self.bucket_number(state.last_us), current).1
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::quota::Quota;
 
 /// The largest number of ticks in a window. It keeps the product of a count and a window at most 2^53.
-const MAX_TICKS: u32 = 1 << 24;
+const MAX_TICKS_PER_WINDOW: u32 = 1 << 24;
 
 /// A quota that is counted over the current and the previous window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +49,10 @@ struct CountsView {
 
 impl SlidingWindow {
     pub(crate) fn new(quota: &Quota) -> Self {
-        Self { max: quota.max() as u32, scale: TickScale::new(quota.window_us(), MAX_TICKS) }
+        Self {
+            max: quota.max() as u32,
+            scale: TickScale::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+        }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -57,7 +60,7 @@ impl SlidingWindow {
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.scale.params(self.max, 0)
+        self.scale.limit_params(self.max, 0)
     }
 
     fn max(&self) -> u64 {

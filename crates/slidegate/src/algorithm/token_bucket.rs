@@ -19,7 +19,7 @@ use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
 /// The largest number of ticks in a window. It keeps a level at most 2^53.
-const MAX_TICKS: u32 = 1 << 24;
+const MAX_TICKS_PER_WINDOW: u32 = 1 << 24;
 
 /// A quota that is enforced as a steady rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +49,7 @@ impl TokenBucket {
             max: quota.max() as u32,
             burst: burst.min(MAX_UNITS) as u32,
             max_debt: max_debt.min(MAX_UNITS) as u32,
-            scale: TickScale::new(quota.window_us(), MAX_TICKS),
+            scale: TickScale::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
         }
     }
 
@@ -58,7 +58,7 @@ impl TokenBucket {
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        LimitParams { max_debt: self.max_debt, ..self.scale.params(self.max, self.burst) }
+        LimitParams { max_debt: self.max_debt, ..self.scale.limit_params(self.max, self.burst) }
     }
 
     pub(crate) fn burst(&self) -> u64 {

@@ -35,7 +35,7 @@ impl<'h> SplitHits<'h> {
     }
 
     /// Merges the outcomes of the refunds and of the charges, in the order of the hits, into one decision.
-    fn merge_decision(&self, refunded: Outcomes, charged: ChargeResult) -> Decision {
+    fn merge_into_decision(&self, refunded: Outcomes, charged: ChargeResult) -> Decision {
         let (mut refunds, mut charges) = (refunded.into_iter(), charged.outcomes.into_iter());
         let outcomes = self.is_refund.iter().filter_map(|is_refund| match is_refund {
             // A refund denies nothing, whatever the state of its counter.
@@ -59,7 +59,7 @@ pub(super) async fn refund_and_charge<S: Store>(
         }
         false => store.take(&hits.charges).await?,
     };
-    Ok(hits.merge_decision(refunded, charged))
+    Ok(hits.merge_into_decision(refunded, charged))
 }
 
 /// Applies refunds and charges as [`refund_and_charge`] does, with a store that responds without waiting.
@@ -70,7 +70,7 @@ pub(super) fn refund_and_charge_now<S: SyncStore + ?Sized>(
 ) -> Decision {
     let hits = SplitHits::new(matched);
     let refunded = store.refund_now(&hits.refunds);
-    hits.merge_decision(refunded, store.take_now(&hits.charges))
+    hits.merge_into_decision(refunded, store.take_now(&hits.charges))
 }
 
 /// Returns the hits of a request in the form in which they are passed to a peek. Each refund is replaced by a hit that

@@ -46,19 +46,19 @@ impl<S: Store> Gate<S> {
         match Settlement::new(decision, charged, cost) {
             Settlement::Unchanged => Ok(()),
             Settlement::Revert { units, charged } => {
-                let matched = self.match_as_decided(request, decision);
+                let matched = self.rules_of_decision(request, decision);
                 let receipt = request_cost_receipt(&matched, decision).fraction(units, charged);
                 self.revert_receipt(decision, &receipt).await
             }
             Settlement::Charge(extra) => {
-                self.charge_extra(&request.with_plain_cost(extra), decision).await
+                self.charge_additional_cost(&request.with_plain_cost(extra), decision).await
             }
         }
     }
 
     /// Returns the rules from which `decision` was made for `request`. If the decision was made without the store, the
     /// limits of these rules are this instance's shares.
-    fn match_as_decided<'r>(
+    fn rules_of_decision<'r>(
         &'r self,
         request: &'r Request<'_>,
         decision: &Decision,
@@ -72,12 +72,12 @@ impl<S: Store> Gate<S> {
 
     /// Charges the cost of `request`, which is the additional cost to settle, to the limits that `decision` has
     /// charged, even above max.
-    async fn charge_extra(
+    async fn charge_additional_cost(
         &self,
         request: &Request<'_>,
         decision: &Decision,
     ) -> Result<(), StoreError> {
-        let matched = self.match_as_decided(request, decision);
+        let matched = self.rules_of_decision(request, decision);
         let hits = matched.hits();
         let all = hits.iter().zip(decision.outcomes()).zip(matched.request_cost_flags());
         let charged = all.filter(|((hit, outcome), has_request_cost)| {

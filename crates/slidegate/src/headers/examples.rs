@@ -14,7 +14,7 @@ fn canonical_list(list: &str) -> String {
     Parser::new(list).parse::<List>().unwrap().serialize().unwrap()
 }
 
-fn write_scripted(style: Style, policy: &str, outcomes: &[ScriptedOutcome]) -> Vec<Header> {
+fn write_scripted_headers(style: Style, policy: &str, outcomes: &[ScriptedOutcome]) -> Vec<Header> {
     let ruling = test_util::scripted_ruling(policy, outcomes);
     super::write(style, &ruling, Timestamp::default(), JitterSample::NONE)
 }
@@ -88,7 +88,7 @@ const EXPRESSIBLE_EXAMPLES: [DraftExample; 13] = [
 #[test]
 fn expressible_draft_examples_are_written_identically() {
     for (limits, outcomes, policies, limit) in EXPRESSIBLE_EXAMPLES {
-        let headers = write_scripted(Style::Ietf, &policy_yaml(limits), outcomes);
+        let headers = write_scripted_headers(Style::Ietf, &policy_yaml(limits), outcomes);
         for (name, expected) in [("ratelimit-policy", policies), ("ratelimit", limit)] {
             if let Some(expected) = expected {
                 assert_eq!(header_value(&headers, name), Some(&*canonical_list(expected)));
@@ -99,8 +99,11 @@ fn expressible_draft_examples_are_written_identically() {
 
 #[test]
 fn throttled_draft_response_has_retry_after() {
-    let headers =
-        write_scripted(Style::Ietf, &policy_yaml(&[("default", "100/min")]), &[denied_outcome(5)]);
+    let headers = write_scripted_headers(
+        Style::Ietf,
+        &policy_yaml(&[("default", "100/min")]),
+        &[denied_outcome(5)],
+    );
     // The draft writes it as the date five seconds later.
     assert_eq!(header_value(&headers, "retry-after"), Some("5"));
 }
@@ -136,7 +139,8 @@ fn unquoted_draft_example_names_are_tokens() {
     let ListEntry::Item(item) = &list[0] else { panic!("no item") };
     assert!(item.bare_item.as_token().is_some());
     let written =
-        &write_scripted(Style::Ietf, &policy_yaml(&[("quota", "100/s")]), &[MANY_LEFT])[0].1;
+        &write_scripted_headers(Style::Ietf, &policy_yaml(&[("quota", "100/s")]), &[MANY_LEFT])[0]
+            .1;
     assert_eq!(written, r#""quota";q=100;w=1"#);
 }
 
@@ -152,7 +156,7 @@ fn draft03_examples_are_written_identically() {
         // The draft also has limits without a window; this crate writes them for windows below one second.
         (&[("a", "100/100ms")], &[MANY_LEFT], "100"),
     ] {
-        let headers = write_scripted(Style::Draft03, &policy_yaml(limits), outcomes);
+        let headers = write_scripted_headers(Style::Draft03, &policy_yaml(limits), outcomes);
         assert_eq!(header_value(&headers, "ratelimit-limit"), Some(expected));
         assert_eq!(canonical_list(expected), expected);
     }

@@ -39,20 +39,20 @@ fn any_duration_us() -> impl Strategy<Value = u64> {
 
 /// Generates the remaining units of an outcome. The largest value that a store returns is `u32::MAX - 1`: `u32::MAX`
 /// marks a limit that was not evaluated.
-fn any_remaining() -> impl Strategy<Value = u32> {
+fn any_remaining_units() -> impl Strategy<Value = u32> {
     prop_oneof![0..5_u32, 0..u32::MAX, Just(u32::MAX - 1)]
 }
 
 fn any_outcome() -> impl Strategy<Value = ScriptedOutcome> {
     prop_oneof![
-        2 => (any_remaining(), any_duration_us())
+        2 => (any_remaining_units(), any_duration_us())
             .prop_map(|(remaining, reset_us)| ScriptedOutcome::Fits { remaining, reset_us }),
-        1 => (any_remaining(), any_duration_us(), prop::option::weighted(0.8, any_duration_us()))
+        1 => (any_remaining_units(), any_duration_us(), prop::option::weighted(0.8, any_duration_us()))
             .prop_map(|(remaining, reset_us, retry_after_us)| ScriptedOutcome::Denied { remaining, reset_us, retry_after_us }),
     ]
 }
 
-fn any_limit() -> impl Strategy<Value = CaseLimit> {
+fn any_case_limit() -> impl Strategy<Value = CaseLimit> {
     // Long windows are a whole number of ticks, because others are rounded up.
     let longest = MAX_WINDOW.as_secs() / 10;
     let window_ms = prop_oneof![
@@ -71,7 +71,7 @@ fn any_limit() -> impl Strategy<Value = CaseLimit> {
 
 /// Generates a test case of one to five limits, distributed over one or more rules.
 fn any_header_case() -> impl Strategy<Value = HeaderCase> {
-    let limits = vec((any_limit(), any::<bool>()), 1..=5);
+    let limits = vec((any_case_limit(), any::<bool>()), 1..=5);
     let names = vec("[a-z0-9._-]{0,20}", 5);
     (limits, names, any::<u64>()).prop_map(|(limits, names, now)| {
         let mut rules: Vec<(String, Vec<CaseLimit>)> = Vec::new();
@@ -99,12 +99,12 @@ impl HeaderCase {
         };
         let rules: String = self.rules.iter().map(rule).collect();
         let outcomes: Vec<ScriptedOutcome> =
-            self.limits().map(|(_, limit)| limit.outcome).collect();
+            self.named_limits().map(|(_, limit)| limit.outcome).collect();
         test_util::scripted_ruling(&format!("rules:\n{rules}"), &outcomes)
     }
 
     /// Returns every limit of the test case, with the name under which headers list the limit.
-    fn limits(&self) -> impl Iterator<Item = (String, &CaseLimit)> {
+    fn named_limits(&self) -> impl Iterator<Item = (String, &CaseLimit)> {
         self.rules.iter().flat_map(|(rule, limits)| {
             limits.iter().enumerate().map(move |(index, limit)| match limits.len() {
                 1 => (rule.clone(), limit),
@@ -212,7 +212,7 @@ fn write_all_styles(
 
 /// Returns the binding limit of a ruling, with the name under which headers list the limit.
 fn binding_limit<'c>(case: &'c HeaderCase, ruling: &Ruling) -> (String, &'c CaseLimit) {
-    case.limits().nth(ruling.decision().binding().unwrap()).unwrap()
+    case.named_limits().nth(ruling.decision().binding().unwrap()).unwrap()
 }
 
 /// Returns the wait that the headers for an outcome must contain, in microseconds; `None` for a request that never
@@ -240,7 +240,7 @@ fn expected_policy_parameters(limit: &CaseLimit) -> Parameters {
 }
 
 #[test]
-fn style_table_matches_enum() {
+fn style_definitions_match_enum_variants() {
     assert_eq!(STYLES.len(), Style::ALL.len());
     for (index, style) in Style::ALL.into_iter().enumerate() {
         assert!(STYLES[index].style == style && style.definition().style == style);
@@ -255,9 +255,9 @@ fn style_table_matches_enum() {
 
 #[test]
 fn large_header_integers_are_clamped() {
-    assert_eq!(clamp_integer(u64::MAX), 999_999_999_999_999);
+    assert_eq!(clamp_to_field_integer(u64::MAX), 999_999_999_999_999);
     assert_eq!(ceil_seconds(Duration::MAX), 999_999_999_999_999);
-    assert!(Parser::new(&clamp_integer(u64::MAX).to_string()).parse::<Item>().is_ok());
+    assert!(Parser::new(&clamp_to_field_integer(u64::MAX).to_string()).parse::<Item>().is_ok());
     assert!(Parser::new("1000000000000000").parse::<Item>().is_err());
 }
 
@@ -293,7 +293,7 @@ proptest! {
     #[test]
     fn policy_header_lists_every_limit(case in any_header_case()) {
         for (style, _, parsed) in write_all_styles(&case, JitterSample::NONE) {
-            let all = case.limits().map(|(name, limit)| (Some(name), expected_policy_parameters(limit)));
+            let all = case.named_limits().map(|(name, limit)| (Some(name), expected_policy_parameters(limit)));
             let expected: Vec<_> = match style {
                 Style::Ietf => all.collect(),
                 Style::Draft03 => all

@@ -86,7 +86,7 @@ impl<S: Store> Limiter<S> {
             self.settle_in_store(store, key, decision, cost);
             return Ok(());
         }
-        match Settlement::new(decision, decision.receipt().first_cost(), cost) {
+        match Settlement::new(decision, decision.receipt().cost_of_first_charge(), cost) {
             Settlement::Unchanged => Ok(()),
             Settlement::Revert { units, charged } => {
                 self.store.revert(&decision.receipt().fraction(units, charged)).await

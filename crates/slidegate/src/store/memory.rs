@@ -45,14 +45,14 @@ pub const DEFAULT_MAX_MEMORY: usize = 1 << 30;
 pub const MIN_MAX_MEMORY: usize = 1 << 20;
 
 /// The minimum memory budget per shard in bytes, so that a shard has memory for its tables.
-const MIN_SHARD_MEMORY: usize = 64 << 10;
+const MIN_SHARD_MEMORY_BYTES: usize = 64 << 10;
 
 /// The largest number of shards. Their locks fit into the first-level cache, and with ten million keys a shard grows
 /// within 0.1 ms.
 const MAX_SHARDS: usize = 1024;
 
 /// The number of hits whose states are loaded into the cache together, before the first of these hits is decided.
-const BATCH_SIZE: usize = 16;
+const HITS_PER_BATCH: usize = 16;
 
 /// A store that counts in the memory of this process. See the [module documentation](self).
 ///
@@ -286,7 +286,7 @@ impl<C: Clock> MemoryStore<C> {
         now: Timestamp,
     ) -> (ChargeEffect, u64) {
         let is_new = slot.is_none();
-        let slot = slot.unwrap_or_else(|| self.insert(shard, counter, location, now));
+        let slot = slot.unwrap_or_else(|| self.insert_with_eviction(shard, counter, location, now));
         // The key is possibly not denied: it may be new, or its max may have been raised.
         self.shards[location.shard].all_denied_until.store(0, Ordering::Relaxed);
         let coarse = |time: Timestamp| {
@@ -303,7 +303,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut grown = 0;
         let effect = shard.charge(counter, slot, counter_now, units, coarse, &mut grown);
         if is_new || grown != 0 {
-            self.record_growth(shard, counter, location, now, grown);
+            self.record_state_growth(shard, counter, location, now, grown);
         }
         (effect, units)
     }
@@ -370,7 +370,7 @@ impl<C: Clock> MemoryStore<C> {
 
 /// Creates the shards of a store. The number of shards grows with the maximum number of keys and the memory budget.
 fn new_shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
-    let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY);
+    let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY_BYTES);
     let new_shard =
         || PaddedShard { shard: Mutex::new(Shard::default()), all_denied_until: AtomicU32::new(0) };
     (0..shards.next_power_of_two().clamp(64, MAX_SHARDS)).map(|_| new_shard()).collect()
@@ -444,8 +444,8 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.
     fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
         let now = self.clock.now();
-        for hits in hits.chunks(BATCH_SIZE) {
-            let mut locations = [HitLocation::default(); BATCH_SIZE];
+        for hits in hits.chunks(HITS_PER_BATCH) {
+            let mut locations = [HitLocation::default(); HITS_PER_BATCH];
             for (location, hit) in locations.iter_mut().zip(hits) {
                 *location = self.locate_hit(hit);
             }
@@ -488,7 +488,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let grown = with_counter!(charge.limit.counter(), counter => {
                 shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
             });
-            self.add_bytes(grown);
+            self.add_to_memory_use(grown);
         }
     }
 
@@ -503,7 +503,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
                 shard.refund(counter, location.fingerprint, shift_by_phase(now, &location), hit.cost)
             });
-            self.add_bytes(grown);
+            self.add_to_memory_use(grown);
             outcome
         };
         hits.iter().map(refund).collect()

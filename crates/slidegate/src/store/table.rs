@@ -17,7 +17,7 @@ use crate::heap::HeapSize;
 const BLOCKS_PER_CHUNK: usize = 16;
 
 /// The number of bytes by which the allocation of a chunk exceeds the size of the chunk, because the chunk is aligned.
-const CHUNK_OVERHEAD: usize = align_of::<Block<()>>();
+const CHUNK_OVERHEAD_BYTES: usize = align_of::<Block<()>>();
 
 /// A time in steps of 2^16 microseconds since the start of the store, precise enough for the expiry of keys.
 pub type CoarseTime = u32;
@@ -69,7 +69,7 @@ pub const fn slot_bytes<S>() -> usize {
 /// Returns the number of bytes that a chunk takes, including its pointer in the list of chunks and the allocator's
 /// overhead.
 const fn chunk_bytes<S>() -> usize {
-    size_of::<Chunk<S>>() + CHUNK_OVERHEAD + size_of::<Box<Chunk<S>>>()
+    size_of::<Chunk<S>>() + CHUNK_OVERHEAD_BYTES + size_of::<Box<Chunk<S>>>()
 }
 
 impl<S> Block<S> {

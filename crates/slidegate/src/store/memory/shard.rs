@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
 
 /// The number of decisions between two sweeps.
-const SWEEP_INTERVAL: u8 = 64;
+const DECISIONS_PER_SWEEP: u8 = 64;
 
 /// The states of a part of the keys of a store. The table of the default algorithm is on the cache line of the lock;
 /// the other tables are created on first use.
@@ -62,7 +62,7 @@ macro_rules! impl_has_table {
                 [$(&mut self.$table),+]
             }
 
-            fn bytes(&self) -> usize {
+            fn memory_bytes(&self) -> usize {
                 [$(self.$table.bytes()),+].into_iter().sum()
             }
         }
@@ -84,8 +84,8 @@ impl Shard {
     }
 
     /// Returns the number of bytes that all tables and the heap allocations of their states take.
-    pub(super) fn bytes(&self) -> usize {
-        let other_bytes = self.other_tables.as_ref().map_or(0, |others| others.bytes());
+    pub(super) fn memory_bytes(&self) -> usize {
+        let other_bytes = self.other_tables.as_ref().map_or(0, |others| others.memory_bytes());
         self.sliding_window.bytes() + other_bytes
     }
 
@@ -122,7 +122,11 @@ impl Shard {
 
     /// Evicts a key as [`evict`](Self::evict) does, but only from the table of `C`, so that this table gets a free
     /// slot.
-    pub(super) fn evict_for<C: HasTable>(&mut self, _: C, now: CoarseTime) -> Option<CoarseTime> {
+    pub(super) fn evict_from_table<C: HasTable>(
+        &mut self,
+        _: C,
+        now: CoarseTime,
+    ) -> Option<CoarseTime> {
         let table = C::table(self);
         let candidate = table.eviction_candidate(now)?;
         table.remove(candidate.slot);
@@ -160,7 +164,7 @@ impl Shard {
     /// Adds one to the number of decisions since the last sweep. Returns `true` if the next sweep is due.
     #[inline]
     pub(super) fn count_decision(&mut self) -> bool {
-        self.decisions_since_sweep = (self.decisions_since_sweep + 1) % SWEEP_INTERVAL;
+        self.decisions_since_sweep = (self.decisions_since_sweep + 1) % DECISIONS_PER_SWEEP;
         self.decisions_since_sweep == 0
     }
 
