@@ -164,7 +164,9 @@ impl<S> Gate<S> {
             matched = matched.as_refund();
         }
         let decision = match matched.has_hits() {
-            true => self.fallback.decide(|counts| decide(counts, &matched), Decision::outcomes),
+            true => self
+                .fallback
+                .decide_with_counts(|counts| decide(counts, &matched), Decision::outcomes),
             false => Decision::unlimited(),
         };
         match is_denied {

@@ -287,7 +287,7 @@ impl<S> Limiter<S> {
         cost: u64,
     ) -> Decision {
         if let [limit] = &*self.limits {
-            let hit = self.hit(self.hash_key(key), limit, cost);
+            let hit = self.new_hit(self.hash_key(key), limit, cost);
             return Decision::from_single_charge(&hit, store.take_one_now(&hit));
         }
         // Filled in place: the result of `hits` would be copied.
@@ -339,12 +339,12 @@ impl<S> Limiter<S> {
     {
         let key = self.hash_key(key);
         for limit in &self.limits {
-            hits.push(self.hit(key, limit, cost));
+            hits.push(self.new_hit(key, limit, cost));
         }
     }
 
     #[inline(always)]
-    fn hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
+    fn new_hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
         let hit = Hit::new(key, limit, cost);
         if self.is_observing { hit.observed() } else { hit }
     }
@@ -385,7 +385,7 @@ impl<S: SyncStore> Limiter<S> {
         let mut verdicts = Vec::with_capacity(keys.len());
         if let [limit] = &*self.limits {
             for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
-                let hit = |key| self.hit(key, limit, 1);
+                let hit = |key| self.new_hit(key, limit, 1);
                 let mut hits = [hit(Key::hashed(0, 0)); MAX_KEYS_PER_BATCH];
                 for (hit, key) in hits.iter_mut().zip(keys) {
                     hit.key = self.hash_key(key);

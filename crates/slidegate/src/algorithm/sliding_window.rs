@@ -69,7 +69,7 @@ impl SlidingWindow {
 
     /// Returns the counts of a state, as seen at `now`, or at the time of the last charge if that time is later.
     #[inline(always)]
-    fn view_at(&self, state: &State, now: Timestamp) -> CountsView {
+    fn counts_at(&self, state: &State, now: Timestamp) -> CountsView {
         let window = self.scale.window_ticks();
         let now = self.scale.tick(now).max(state.last);
         let start = state.last - state.last % window;
@@ -140,12 +140,12 @@ impl Counter for SlidingWindow {
 
     #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        self.evaluate(&self.view_at(state, now), now, required)
+        self.evaluate(&self.counts_at(state, now), now, required)
     }
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let mut view = self.view_at(state, now);
+        let mut view = self.counts_at(state, now);
         view.previous = u64::from(clamp_to_max_units(view.previous));
         view.current = u64::from(clamp_to_max_units(view.current.saturating_add(cost)));
         *state = State {
@@ -235,7 +235,7 @@ impl Additive for SlidingWindow {
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        self.used_units(&self.view_at(state, now))
+        self.used_units(&self.counts_at(state, now))
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

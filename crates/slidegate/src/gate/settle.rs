@@ -88,7 +88,8 @@ impl<S: Store> Gate<S> {
             return Ok(());
         }
         if decision.is_degraded() {
-            self.fallback.decide(|counts| counts.take_now(&hits), |result| &result.outcomes);
+            self.fallback
+                .decide_with_counts(|counts| counts.take_now(&hits), |result| &result.outcomes);
             return Ok(());
         }
         self.record_result(self.store.take(&hits).await).map(drop)

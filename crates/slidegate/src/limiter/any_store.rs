@@ -22,7 +22,7 @@ impl<S: Store> Limiter<S> {
         cost: u64,
     ) -> SmallVec<[Hit<'a>; 4]> {
         let key = Key::new(&self.scope, value);
-        let hit = |limit| self.hit(key, limit, cost);
+        let hit = |limit| self.new_hit(key, limit, cost);
         self.limits.iter().map(hit).collect()
     }
 

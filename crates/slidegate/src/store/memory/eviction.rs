@@ -150,7 +150,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Evicts some keys of a shard while memory is short. Returns `false` if all remaining keys of the shard are being
     /// denied.
     fn evict_batch(&self, shard: &mut Shard, now: CoarseTime) -> bool {
-        let max_evictions = MIN_EVICTION_BATCH_KEYS.max(shard.slots() / 8);
+        let max_evictions = MIN_EVICTION_BATCH_KEYS.max(shard.slot_count() / 8);
         (0..max_evictions).all(|_| {
             self.is_within_budget() || self.evict_one(shard, now, |shard| shard.evict(now))
         })

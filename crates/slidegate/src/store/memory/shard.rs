@@ -90,7 +90,7 @@ impl Shard {
     }
 
     /// Returns the number of slots of all tables, including free slots.
-    pub(super) fn slots(&mut self) -> usize {
+    pub(super) fn slot_count(&mut self) -> usize {
         self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
 
