@@ -51,7 +51,7 @@ pub enum Algorithm {
     },
     /// The generic cell rate algorithm (GCRA): a steady rate with a burst.
     TokenBucket {
-        /// The number of units that an unused key can charge at once. Default: the max of the quota.
+        /// The number of units that fit at once if no unit of a key is in use. Default: the max of the quota.
         burst: Option<u64>,
         /// The largest debt: the number of units above the burst that can be charged without a check, for example by
         /// reports. Default: twice max.
@@ -189,7 +189,7 @@ impl TickScale {
         Self { window_ticks: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
     }
 
-    /// Returns the parameters of a limit whose window is divided into these ticks. The other arguments are the fields
+    /// Returns the parameters of a limit whose window is divided into these ticks. `max` and `extra` become the fields
     /// of the result with the same names.
     fn limit_params(&self, max: u32, extra: u32) -> LimitParams {
         LimitParams {

@@ -166,16 +166,18 @@ fn find_binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool
         // The usual case of the next branch, in fewer instructions.
         let candidates = with_veto(Veto::Alone);
         candidates.reduce(
-            |least, next| if has_smaller_share_left(next.1, least.1) { next } else { least },
+            |least, next| if has_smaller_fraction_left(next.1, least.1) { next } else { least },
         )
     } else if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
         let joint = with_veto(Veto::Jointly).filter(|hit| !denies(hit));
-        let most = joint
-            .reduce(|most, next| if has_smaller_share_left(most.1, next.1) { next } else { most });
+        let most =
+            joint.reduce(
+                |most, next| if has_smaller_fraction_left(most.1, next.1) { next } else { most },
+            );
         let candidates = with_veto(Veto::Alone).chain(most);
         candidates.reduce(
-            |least, next| if has_smaller_share_left(next.1, least.1) { next } else { least },
+            |least, next| if has_smaller_fraction_left(next.1, least.1) { next } else { least },
         )
     } else {
         let has_fitting = with_veto(Veto::Jointly).any(|hit| !denies(&hit));
@@ -193,7 +195,7 @@ type IndexedHit<'h> = (usize, (&'h Hit<'h>, &'h Outcome));
 
 /// Returns whether the remaining fraction of the limit is smaller for `first` than for `second`. The fractions are
 /// compared by cross-multiplication.
-fn has_smaller_share_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
+fn has_smaller_fraction_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
     let scaled = |(hit, outcome): (&Hit<'_>, &Outcome), by: &Hit<'_>| {
         (outcome.remaining().min(hit.limit.capacity())) * by.limit.capacity()
     };

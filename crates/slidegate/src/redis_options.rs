@@ -41,10 +41,9 @@ pub struct RedisOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LimitSplit {
     parts: NonZeroU32,
-    /// The shares of the limit, largest first, each preceded by the index of the first sub-key that does not have this
-    /// share. The first share therefore belongs to the sub-keys from 0 up to its index, and each other share to the
-    /// sub-keys from the previous index up to its own index. There are up to three different shares, since max and
-    /// burst have different remainders.
+    /// The shares of the limit, largest first. Each share applies to a range of sub-keys. The number before the share
+    /// is the exclusive end of this range; the range begins at the end of the previous range, or at 0. There are up to
+    /// three different shares, since max and burst have different remainders.
     shares: [(u32, Limit); 3],
 }
 

@@ -83,8 +83,8 @@ pub trait SyncStore: Send + Sync + 'static {
         SingleChargeResult { outcome: outcomes[0], charge: receipt.charges.pop() }
     }
 
-    /// Decides several requests one after the other, each with the single hit at its index in `hits`. Calls `on_result`
-    /// with the result of each request.
+    /// Decides one request for each hit in `hits`, one after the other. Calls `on_result` with the result of each
+    /// request.
     fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult))
     where
         Self: Sized,

@@ -56,7 +56,7 @@ impl FixedWindow {
         state.last_us - state.last_us % self.window_us + self.window_us
     }
 
-    /// Returns the number of units charged in the window that contains `now`.
+    /// Returns the number of units counted in the window that contains `now`.
     fn count_in_window(&self, state: &State, now: Timestamp) -> u64 {
         if now.as_micros() < self.window_end_us(state) { u64::from(state.count) } else { 0 }
     }
