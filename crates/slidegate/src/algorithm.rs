@@ -32,7 +32,8 @@ use token_bucket::TokenBucket;
 /// when to choose it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Records every charge in the window. Exact: admits at most max in any window, and never denies a cost that fits.
+    /// Records every charge in the window. The result is exact: a window never contains more than max units, and a cost
+    /// that fits is never denied.
     SlidingLog,
     /// Divides the window into buckets and counts the oldest bucket in full. Admits at most max in any window.
     SlidingBuckets {
@@ -50,10 +51,10 @@ pub enum Algorithm {
     },
     /// The generic cell rate algorithm (GCRA): a steady rate with a burst.
     TokenBucket {
-        /// Units that fit at once. Default: max.
+        /// The number of units that fit at once if no unit of a key is in use. Default: the max of the quota.
         burst: Option<u64>,
-        /// The largest debt, that is, the units above the burst that are charged without a check, such as reports.
-        /// Default: twice max.
+        /// The largest debt: the number of units above the burst that can be charged without a check, for example by
+        /// reports. Default: twice max.
         max_debt: Option<u64>,
     },
 }
@@ -69,7 +70,7 @@ pub enum Align {
 }
 
 impl Algorithm {
-    /// All algorithms with their defaults, in the order of the documentation.
+    /// All algorithms with default parameters, in the order of the sections in `docs/ALGORITHMS.md`.
     pub const ALL: [Self; 5] = [
         Self::SlidingLog,
         Self::SlidingBuckets { precision: None },
@@ -78,7 +79,7 @@ impl Algorithm {
         Self::TokenBucket { burst: None, max_debt: None },
     ];
 
-    /// Returns the name in policies, keys and file names, for example `sliding_log`.
+    /// Returns the name of the algorithm, as written in policies, keys and file names, for example `sliding_log`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::SlidingLog => "sliding_log",
@@ -103,14 +104,14 @@ impl fmt::Display for Algorithm {
 
 /// An algorithm with a quota: pure arithmetic over the state of one key.
 ///
-/// A new key has the default state. Time inside a key never runs backwards: a `now` before the last charge counts as
-/// the time of that charge. The durations of an outcome start at the caller's `now`.
+/// A new key has the default state. The time of a key never runs backwards: a `now` before the key's last charge is
+/// replaced by the time of that charge. The durations in an outcome are nevertheless measured from the caller's `now`.
 pub trait Counter: Copy {
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
 
-    /// Returns the outcome of a hit that requires `required` free units at `now`. A hit that requires 0 units fits
-    /// unless more than max units are used.
+    /// Returns the outcome of a hit that requires `required` free units at `now`. A hit that requires 0 units fits as
+    /// long as at most max units are used.
     fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;
 
     /// Returns the number of units of a cost that can be charged: fewer than `cost` if the charge would exceed the
@@ -120,23 +121,23 @@ pub trait Counter: Copy {
         cost
     }
 
-    /// Charges `cost` units, whether they fit or not. The caller must have limited `cost` to the
+    /// Charges `cost` units without checking whether they fit. The caller must have limited `cost` to the
     /// [chargeable](Self::chargeable_units) units.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect;
 
-    /// Reverts a charge of `cost` units that was counted at `charged_at`. Units that have left the window are not
-    /// affected.
+    /// Reverts a charge of `cost` units that was counted at the time `charged_at`. Has no effect on units that have
+    /// left the window already.
     fn revert(&self, state: &mut Self::State, charged_at: Timestamp, cost: u64);
 
-    /// Subtracts `cost` of the units that count at `now`, oldest units first, or all of them if there are fewer.
-    /// Exactly the subtracted units become free.
+    /// Subtracts `cost` units from the units that are in use at `now`, oldest units first, or all units in use if there
+    /// are fewer. The number of free units grows by exactly the number of subtracted units.
     fn refund(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
     /// Returns the time from which the state is equivalent to the default state.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 }
 
-/// The effect of a charge: its time and the outcome afterwards.
+/// The effect of a charge: the time at which it is counted, and the outcome of a peek after the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeEffect {
     /// The time at which the charge is counted.
@@ -145,7 +146,7 @@ pub struct ChargeEffect {
     pub outcome: Outcome,
 }
 
-/// A [`Counter`] of any algorithm, as stored in a limit.
+/// The [`Counter`] of a limit, with one variant for each algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AnyCounter {
     SlidingLog(SlidingLog),
@@ -169,8 +170,8 @@ macro_rules! with_counter {
 }
 pub(crate) use with_counter;
 
-/// The division of time into ticks. A window is a whole number of ticks. A tick is the smallest power of ten of
-/// microseconds for which a window has no more ticks than the algorithm supports.
+/// The division of time into ticks, the time unit in which an algorithm counts. A window is a whole number of ticks. A
+/// tick is the smallest power of ten of microseconds for which a window has no more ticks than the algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct TickScale {
     window_ticks: u32,
@@ -178,8 +179,8 @@ struct TickScale {
 }
 
 impl TickScale {
-    /// Creates the scale of a window with at most `max_ticks` ticks. A window that is not a whole number of ticks is
-    /// rounded up, so that the guarantees of the algorithm still hold.
+    /// Creates the scale that divides a window into at most `max_ticks` ticks. A window that is not a whole number of
+    /// ticks is rounded up, so that the guarantees of the algorithm still hold.
     fn new(window_us: u64, max_ticks: u32) -> Self {
         let mut tick_us = 1;
         while window_us.div_ceil(tick_us) > u64::from(max_ticks) {
@@ -188,8 +189,9 @@ impl TickScale {
         Self { window_ticks: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
     }
 
-    /// Returns the parameters of a limit with these ticks.
-    fn params(&self, max: u32, extra: u32) -> LimitParams {
+    /// Returns the parameters of a limit whose window is divided into these ticks. `max` and `extra` become the fields
+    /// of the result with the same names.
+    fn limit_params(&self, max: u32, extra: u32) -> LimitParams {
         LimitParams {
             max,
             extra,
@@ -223,7 +225,7 @@ impl TickScale {
     }
 }
 
-/// Returns the time from `now` until the state expires, in microseconds.
+/// Returns the duration from `now` until the state expires, in microseconds.
 fn micros_until_expiry<C: Counter>(counter: &C, state: &C::State, now: Timestamp) -> u64 {
     counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
 }
@@ -245,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn algorithm_names_are_distinct_and_parse() {
+    fn algorithm_names_are_distinct_and_parseable() {
         for algorithm in Algorithm::ALL {
             assert_eq!(Algorithm::by_name(algorithm.name()), Some(algorithm));
         }

@@ -93,11 +93,11 @@ impl Clock for SystemClock {
 struct SlewedClock<W> {
     fast_clock: quanta::Clock,
     wall_clock: W,
-    /// The reading of the fast clock at the start.
+    /// The reading of the fast clock when this clock was created.
     start_raw: u64,
-    /// The time of the wall clock at the start, in microseconds since the Unix epoch.
+    /// The time of the wall clock when this clock was created, in microseconds since the Unix epoch.
     start_us: u64,
-    /// The time of the last correction, in microseconds since the start.
+    /// The time of the last correction, as microseconds elapsed since this clock was created.
     corrected_at_us: AtomicU64,
     /// The sum of all corrections, in microseconds, which is added to the time of the fast clock.
     correction_us: AtomicI64,
@@ -106,7 +106,7 @@ struct SlewedClock<W> {
 /// The interval between two corrections, in microseconds.
 const CORRECTION_INTERVAL_US: u64 = 50_000;
 
-/// The minimum time, in microseconds, in which the clock is corrected by one microsecond.
+/// The minimum number of microseconds that must pass for each microsecond of correction.
 const MIN_US_PER_CORRECTION_US: u64 = 2_000;
 
 impl<W: Clock> SlewedClock<W> {
@@ -184,8 +184,8 @@ impl Clock for WallClock {
 #[derive(Debug)]
 pub struct DriftCorrectedClock {
     clock: SystemClock,
-    /// The time by which the wall clock was ahead of the system clock at the last call of
-    /// [`sync_with_wall_clock`](Self::sync_with_wall_clock), in microseconds.
+    /// The number of microseconds by which the wall clock was ahead of the system clock at the last call of
+    /// [`sync_with_wall_clock`](Self::sync_with_wall_clock).
     ahead_us: AtomicI64,
 }
 
@@ -230,7 +230,7 @@ impl Clock for DriftCorrectedClock {
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// Creates a clock that shows `now`.
+    /// Creates a clock whose time is `now` until it is set or advanced.
     pub fn at(now: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(now.0)))
     }

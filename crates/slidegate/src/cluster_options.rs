@@ -30,12 +30,12 @@ pub struct ClusterOptions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnPartition {
-    /// An unreachable node still has to acknowledge charges, until its own charges have left their window and a
-    /// majority of the nodes is reachable. The units admitted above the limit stay bounded.
+    /// Charges still need the acknowledgement of an unreachable node, until the charges of that node have left their
+    /// window and a majority of the nodes is reachable. The number of units admitted above the limit stays bounded.
     #[default]
     Bounded,
-    /// An unreachable node need not acknowledge charges. Each part of a partitioned cluster enforces the full limit on
-    /// its own.
+    /// Charges do not need the acknowledgement of an unreachable node. Each part of a partitioned cluster enforces the
+    /// full limit on its own.
     Available,
 }
 

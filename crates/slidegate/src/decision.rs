@@ -24,11 +24,11 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn from_charge(hits: &[Hit<'_>], result: ChargeResult) -> Self {
         let binding = find_binding(hits, &result.outcomes, result.allowed);
-        Self::with_binding(binding, result)
+        Self::with_binding_index(binding, result)
     }
 
     #[inline(always)]
-    fn with_binding(binding: Option<u16>, result: ChargeResult) -> Self {
+    fn with_binding_index(binding: Option<u16>, result: ChargeResult) -> Self {
         let ChargeResult { allowed: is_allowed, outcomes, receipt } = result;
         Self { is_allowed, is_degraded: false, binding, outcomes, receipt }
     }
@@ -37,10 +37,10 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn from_single_charge(hit: &Hit<'_>, result: SingleChargeResult) -> Self {
         let result = result.into_charge_result(hit);
-        Self::with_binding(is_single_hit_binding(hit, result.allowed).then_some(0), result)
+        Self::with_binding_index(is_single_hit_binding(hit, result.allowed).then_some(0), result)
     }
 
-    /// Creates a decision from the outcomes of a peek, which charges nothing.
+    /// Creates a decision from the outcomes of a peek. The decision has no charges.
     pub(crate) fn from_peek(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
         let allowed = admits(hits, &outcomes);
         Self::from_charge(hits, ChargeResult { allowed, outcomes, receipt: Receipt::default() })
@@ -51,7 +51,7 @@ impl Decision {
         let outcomes = Outcomes::from_slice(&[Outcome::evaluate((0, 0), 1, 0, || 0)]);
         let allowed = veto == Veto::Never;
         let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
-        Self::with_binding((!allowed).then_some(0), result)
+        Self::with_binding_index((!allowed).then_some(0), result)
     }
 
     /// Creates the decision for a request to which no rule applies: allowed.
@@ -92,10 +92,10 @@ impl Decision {
     /// Returns the index in [`outcomes`](Self::outcomes) of the binding outcome, which is the outcome that clients see;
     /// `None` if no outcome is binding.
     ///
-    /// If the request is denied, the binding outcome is the denial with the longest wait; a cost that never fits counts
-    /// as the longest. If the request is allowed, the binding outcome has the smallest share of its limit left.
-    /// [Joint](Veto::Jointly) limits take part with only one of their outcomes: the shortest wait of a denial, or the
-    /// largest share left. Limits that only observe are never binding.
+    /// If the request is denied, the binding outcome is the denial with the longest wait; the wait of a cost that never
+    /// fits counts as infinite. If the request is allowed, the binding outcome is the one with the smallest fraction of
+    /// its limit remaining. Of all [joint](Veto::Jointly) limits, only one outcome is considered: the denial with the
+    /// shortest wait, or the outcome with the largest fraction remaining. Limits that only observe are never binding.
     pub fn binding(&self) -> Option<usize> {
         self.binding.map(usize::from)
     }
@@ -106,7 +106,7 @@ impl Decision {
         &self.outcomes
     }
 
-    /// Returns the record of the charges, from which they can be reverted or settled.
+    /// Returns the record of the charges, with which the charges can be reverted or settled.
     pub fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -122,13 +122,14 @@ impl Decision {
         self.binding_outcome().map_or(default, Outcome::remaining)
     }
 
-    /// Returns the time after which the counter of the binding limit is empty; zero if no limit is binding.
+    /// Returns the duration after which no unit of the binding limit is in use, unless further units are charged; zero
+    /// if no limit is binding.
     pub fn reset_after(&self) -> Duration {
         self.binding_outcome().map_or(Duration::ZERO, Outcome::reset_after)
     }
 
-    /// Returns the time until this request would fit: zero if the request is allowed, `None` if it never fits or the
-    /// time is not known.
+    /// Returns the duration until this request would fit: zero if the request is allowed, `None` if it never fits or
+    /// the duration is not known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.binding_outcome() {
             Some(outcome) => outcome.retry_after(),
@@ -148,7 +149,7 @@ fn find_binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option
     }
 }
 
-/// Returns whether the hit of a request with a single hit is the binding hit of the decision.
+/// Returns whether the only hit of a request is its binding hit. `allowed` is the decision on the request.
 #[inline]
 fn is_single_hit_binding(hit: &Hit<'_>, allowed: bool) -> bool {
     !allowed || hit.veto != Veto::Never
@@ -165,16 +166,18 @@ fn find_binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool
         // The usual case of the next branch, in fewer instructions.
         let candidates = with_veto(Veto::Alone);
         candidates.reduce(
-            |least, next| if has_smaller_share_left(next.1, least.1) { next } else { least },
+            |least, next| if has_smaller_fraction_left(next.1, least.1) { next } else { least },
         )
     } else if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
         let joint = with_veto(Veto::Jointly).filter(|hit| !denies(hit));
-        let most = joint
-            .reduce(|most, next| if has_smaller_share_left(most.1, next.1) { next } else { most });
+        let most =
+            joint.reduce(
+                |most, next| if has_smaller_fraction_left(most.1, next.1) { next } else { most },
+            );
         let candidates = with_veto(Veto::Alone).chain(most);
         candidates.reduce(
-            |least, next| if has_smaller_share_left(next.1, least.1) { next } else { least },
+            |least, next| if has_smaller_fraction_left(next.1, least.1) { next } else { least },
         )
     } else {
         let has_fitting = with_veto(Veto::Jointly).any(|hit| !denies(&hit));
@@ -187,12 +190,12 @@ fn find_binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool
     binding.and_then(|(index, _)| u16::try_from(index).ok())
 }
 
-/// The index of a hit, the hit, and its outcome.
+/// A hit with its outcome, preceded by the index of the hit in the request.
 type IndexedHit<'h> = (usize, (&'h Hit<'h>, &'h Outcome));
 
-/// Returns whether `first` has a smaller share of its limit left than `second`. The shares are compared by
-/// cross-multiplication.
-fn has_smaller_share_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
+/// Returns whether the remaining fraction of the limit is smaller for `first` than for `second`. The fractions are
+/// compared by cross-multiplication.
+fn has_smaller_fraction_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
     let scaled = |(hit, outcome): (&Hit<'_>, &Outcome), by: &Hit<'_>| {
         (outcome.remaining().min(hit.limit.capacity())) * by.limit.capacity()
     };

@@ -42,7 +42,7 @@ pub use ruling::{LimitStatus, Ruling};
 /// ```
 pub struct Gate<S = MemoryStore> {
     policy: Policy,
-    /// Number of instances that share the store.
+    /// The number of instances of the service that share the store.
     instances: NonZeroU32,
     /// A copy of the policy's rules in which each limit is divided by `instances`. Enforced while the store is
     /// unavailable.
@@ -143,13 +143,14 @@ impl<S> Gate<S> {
         self.fallback.counts().map_or(0, |counts| counts.memory_bytes())
     }
 
-    /// Creates the ruling for a decision, which was made from the rules `matched` of this gate's policy.
+    /// Creates the ruling for a decision. `matched` are the rules of this gate's policy from which the decision was
+    /// made.
     fn ruling(&self, matched: &MatchedRules<'_>, decision: Decision) -> Ruling {
         Ruling::new(self.policy.shared_rules().clone(), matched.origins(), decision)
     }
 
-    /// Decides a request after a failed store call. Denies the request if one of its rules has [`OnStoreError::Deny`];
-    /// otherwise calls `decide` with the counts in memory.
+    /// Decides a request after a failed store call. Denies the request if one of the rules that apply has
+    /// [`OnStoreError::Deny`]; otherwise calls `decide` with the counts in memory.
     fn decide_without_store<'r>(
         &'r self,
         matched: &MatchedRules<'r>,
@@ -163,7 +164,9 @@ impl<S> Gate<S> {
             matched = matched.only_refunds();
         }
         let decision = match matched.has_hits() {
-            true => self.fallback.decide(|counts| decide(counts, &matched), Decision::outcomes),
+            true => self
+                .fallback
+                .decide_with_counts(|counts| decide(counts, &matched), Decision::outcomes),
             false => Decision::unlimited(),
         };
         match is_denied {

@@ -46,7 +46,7 @@ pub use text::HeaderText;
 /// The largest integer that a structured field (RFC 9651) can have.
 const MAX_FIELD_INTEGER: u64 = 999_999_999_999_999;
 
-/// The name of the header with the wait of a denial, which every style has.
+/// The name of the header that contains the retry delay of a denial. Every style writes this header.
 const RETRY_AFTER_NAME: &str = "retry-after";
 
 /// A header name, in lower case, and its value.
@@ -86,7 +86,8 @@ struct StyleDefinition {
     name: &'static str,
     /// Names of the headers that the style may write, in order.
     header_names: &'static [&'static str],
-    /// The function that writes the first header, if that header contains only limits and no counts; otherwise `None`.
+    /// The function that returns the value of the first header, if this header contains only limits and no counts;
+    /// otherwise `None`.
     write_policies: Option<fn(&Ruling) -> HeaderText>,
     /// The function that writes the other headers, except `Retry-After`.
     write_status: fn(&HeaderContext<'_>, HeaderSink<'_>),
@@ -223,7 +224,7 @@ pub fn for_each_status(
     if let Some(context) = HeaderContext::new(ruling, clock, jitter) {
         let definition = style.definition();
         (definition.write_status)(&context, &mut on_header);
-        if let Some(seconds) = context.retry_after() {
+        if let Some(seconds) = context.retry_after_seconds() {
             // `Retry-After` is the last header of every style.
             on_header(definition.header_names.len() - 1, decimal!(seconds));
         }
@@ -239,11 +240,11 @@ impl Clock for FixedClock {
     }
 }
 
-/// The values that are written to the headers of every style.
+/// The data from which the headers of every style are written.
 struct HeaderContext<'r> {
     ruling: &'r Ruling,
     binding: LimitStatus<'r>,
-    /// The time until the reset; `None` for a denied request that never fits.
+    /// The duration until the reset; `None` for a denied request that never fits.
     wait: Option<Duration>,
     clock: &'r dyn Clock,
 }
@@ -259,33 +260,33 @@ impl<'r> HeaderContext<'r> {
         Some(Self { ruling, binding, wait, clock })
     }
 
-    /// Returns the max of the binding limit.
+    /// Returns the max of the binding limit, limited to the largest integer of a structured field.
     fn max(&self) -> u64 {
-        clamp_integer(self.binding.limit.limit().quota().max())
+        clamp_to_field_integer(self.binding.limit.limit().quota().max())
     }
 
-    /// Returns the units that the binding limit still admits.
+    /// Returns the units that the binding limit still admits, limited to the largest integer of a structured field.
     fn remaining(&self) -> u64 {
-        clamp_integer(self.binding.outcome.remaining())
+        clamp_to_field_integer(self.binding.outcome.remaining())
     }
 
     /// Returns the seconds until the reset, rounded up; `None` for a denied request that never fits.
-    fn reset_in(&self) -> Option<u64> {
+    fn seconds_until_reset(&self) -> Option<u64> {
         self.wait.map(ceil_seconds)
     }
 
     /// Returns the time of the reset, in seconds since the Unix epoch; `None` for a denied request that never fits.
-    fn reset_at(&self) -> Option<u64> {
+    fn reset_unix_seconds(&self) -> Option<u64> {
         let at = self.clock.now().after(self.wait?);
-        Some(clamp_integer(at.as_micros().div_ceil(1_000_000)))
+        Some(clamp_to_field_integer(at.as_micros().div_ceil(1_000_000)))
     }
 
     /// Returns the seconds after which a denied request would fit; `None` if the request is allowed or never fits.
-    fn retry_after(&self) -> Option<u64> {
+    fn retry_after_seconds(&self) -> Option<u64> {
         if self.ruling.decision().is_allowed() {
             return None;
         }
-        self.reset_in()
+        self.seconds_until_reset()
     }
 }
 
@@ -303,10 +304,10 @@ fn window_seconds(status: &LimitStatus<'_>) -> Option<u64> {
 
 /// Returns a duration in whole seconds, rounded up, so that a client that waits this long does not retry too early.
 fn ceil_seconds(span: Duration) -> u64 {
-    clamp_integer(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
+    clamp_to_field_integer(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
 }
 
 /// Limits a value to the largest integer of a structured field.
-fn clamp_integer(value: u64) -> u64 {
+fn clamp_to_field_integer(value: u64) -> u64 {
     value.min(MAX_FIELD_INTEGER)
 }

@@ -33,7 +33,7 @@ pub struct Hit<'a> {
     pub charge: ChargeWhen,
 }
 
-/// The effect of a hit on the request if the hit does not fit.
+/// The effect on the request if a hit does not fit into its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Veto {
     /// The hit denies the request on its own.
@@ -80,8 +80,8 @@ impl<'a> Hit<'a> {
         Self { veto: Veto::Never, charge: ChargeWhen::IfAdmittedAndFits, ..self }
     }
 
-    /// Returns the hit as a joint hit: the request is denied only if none of its joint hits fits. The hit is charged if
-    /// the request is admitted and the hit fits.
+    /// Returns the hit as a joint hit. Joint hits deny the request only if none of them fits. The hit is charged if the
+    /// request is admitted and the hit fits.
     #[must_use]
     pub fn joint(self) -> Self {
         Self { veto: Veto::Jointly, charge: ChargeWhen::IfAdmittedAndFits, ..self }

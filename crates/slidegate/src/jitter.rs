@@ -52,7 +52,7 @@ impl Jitter {
         Self(MaxExtension::Percent(if percent < 100 { percent } else { 100 }))
     }
 
-    /// Draws a random sample, which extends delays by a random part of the bound.
+    /// Draws a random sample, which extends each delay by the same random fraction of the largest extension.
     pub fn draw(self) -> JitterSample {
         self.sample(fastrand::u32(..))
     }
@@ -106,7 +106,8 @@ impl fmt::Display for Jitter {
     }
 }
 
-/// A random sample of a [`Jitter`]. All delays in a response are extended with the same sample, so that they agree.
+/// A random sample of a [`Jitter`]. All delays in a response are extended with the same sample, so that the delays in
+/// different headers are consistent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JitterSample {
     jitter: Jitter,

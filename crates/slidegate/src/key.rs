@@ -30,7 +30,8 @@ const END_OF_NETWORK: u8 = 0xFE;
 /// The byte that follows a digest in the hash input of a key.
 const END_OF_DIGEST: u8 = 0xFD;
 
-/// Maximum length, in bytes, of the names and values in the text of a key. A longer list is replaced by its digest.
+/// Maximum length, in bytes, of the list of names and values in the text of a key. A longer list is replaced by its
+/// digest.
 const MAX_PAIRS_TEXT_BYTES: usize = 4096;
 
 /// The part of a key that comes from a rule: domain, rule, limit, and the names of the attributes in `per`.
@@ -121,8 +122,8 @@ impl<'a> Key<'a> {
         Self::with_optional_part(scope, values, None)
     }
 
-    /// Creates a key. If `part` is given, creates the sub-key with this index, one of several over which the counts of
-    /// a key are split.
+    /// Creates the key of these values in a scope. If the counts of this key are split over several sub-keys, `part` is
+    /// the index of the sub-key to create.
     #[inline]
     pub(crate) fn with_optional_part(
         scope: &'a Scope,
@@ -377,7 +378,7 @@ impl fmt::Write for EscapingWriter<'_, '_> {
     }
 }
 
-/// Writes a part of a key with percent-encoding. A colon is encoded only outside of braces.
+/// Writes a part of a key with percent-encoding. A colon is encoded unless the part is within the braces of the key.
 fn write_escaped(f: &mut fmt::Formatter<'_>, part: &str, is_in_braces: bool) -> fmt::Result {
     let is_plain = |byte: u8| {
         byte.is_ascii_alphanumeric()

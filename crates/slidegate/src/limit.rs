@@ -48,7 +48,7 @@ pub struct LimitParams {
     pub max_debt: u32,
     /// The length of a tick in microseconds: the precision for `sliding_buckets`, 1 for `fixed_window`.
     pub tick_us: u64,
-    /// The number of ticks in a window.
+    /// The length of the window in ticks.
     pub window: u64,
 }
 
@@ -150,8 +150,8 @@ impl Limit {
         Self::from_counter(counter)
     }
 
-    /// Returns the limit for one of several instances that enforce it independently: max and burst are divided by the
-    /// number of instances, and at least 1 unless they are 0.
+    /// Returns this instance's share of the limit, if several instances enforce it independently: max and burst are
+    /// divided by the number of instances, and at least 1 unless they are 0.
     pub(crate) fn instance_share(&self, instances: NonZeroU32) -> Self {
         let instances = u64::from(instances.get());
         self.map_units(|units| (units / instances).max(units.min(1)))
@@ -164,7 +164,7 @@ impl Limit {
         self.map_units(|units| units / parts + u64::from(part < units % parts))
     }
 
-    /// Returns the limit with max, burst and largest debt each replaced by the result of `share`.
+    /// Returns the limit with max, burst and largest debt each replaced by the value that `share` returns for it.
     fn map_units(&self, share: impl Fn(u64) -> u64) -> Self {
         let quota = self.quota();
         let quota = Quota::from_parts(share(quota.max()) as u32, quota.window_us());

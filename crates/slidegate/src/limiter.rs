@@ -51,13 +51,13 @@ pub struct Limiter<S = MemoryStore> {
     /// Whether the windows of a limit begin at an offset that depends on the key (the phase). The phase is computed
     /// from a stable hash of the key.
     has_phase: bool,
-    /// The constant part of the limiter's keys in a store that other processes share.
+    /// The constant part of the limiter's keys, for a store that other processes share.
     scope: Scope,
     /// Whether the limiter is in observe mode, in which it denies nothing.
     is_observing: bool,
     /// The limits, converted into a policy rule for headers and problem details. This slice has one rule.
     rules: Arc<[Rule]>,
-    /// Number of instances that share the store.
+    /// The number of instances of the service that share the store.
     instances: NonZeroU32,
 }
 
@@ -158,7 +158,7 @@ impl<S> Limiter<S> {
         Self { scope: new_limiter_scope(name), rules, ..self }
     }
 
-    /// Returns the limiter in observe mode: it decides and counts as before, but denies nothing.
+    /// Returns the limiter in observe mode: it decides and counts as without this mode, but denies nothing.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["1/min"])?.observing();
@@ -175,7 +175,6 @@ impl<S> Limiter<S> {
 
     /// Combines a decision of this limiter with the names of its limits. [Headers](crate::headers) and [problem
     /// details](crate::Problem) are written from the resulting ruling.
-    /// [problem details](crate::Problem) need them.
     ///
     /// ```
     /// use slidegate::headers::{self, Style};
@@ -266,7 +265,8 @@ impl<S> Limiter<S> {
         Key::hashed(self.secret.hash_one(key), stable_hash)
     }
 
-    /// Decides a request of `key` with `store`, which responds without waiting.
+    /// Decides a request of `key` as [`decide_in_store`](Self::decide_in_store) does, and returns the decision as a
+    /// [`Verdict`].
     #[inline]
     fn check_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
@@ -277,7 +277,8 @@ impl<S> Limiter<S> {
         self.decide_in_store(store, key, cost).into()
     }
 
-    /// Decides a request of `key` with `store`, and charges `cost` units if every limit has capacity for them.
+    /// Decides a request of `key` with the counts in `store`, which responds without waiting. Charges `cost` units if
+    /// every limit has capacity for them.
     #[inline(always)]
     fn decide_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
@@ -286,7 +287,7 @@ impl<S> Limiter<S> {
         cost: u64,
     ) -> Decision {
         if let [limit] = &*self.limits {
-            let hit = self.hit(self.hash_key(key), limit, cost);
+            let hit = self.new_hit(self.hash_key(key), limit, cost);
             return Decision::from_single_charge(&hit, store.take_one_now(&hit));
         }
         // Filled in place: the result of `hits` would be copied.
@@ -295,7 +296,8 @@ impl<S> Limiter<S> {
         Decision::from_charge(&hits, store.take_now(&hits))
     }
 
-    /// Corrects the charge of a request of `key` with `store`; see [`settle`](Limiter::settle).
+    /// Corrects the charge of a request of `key` to its actual cost `cost`, with the counts in `store`; see
+    /// [`settle`](Limiter::settle).
     fn settle_in_store<K: Hash + ?Sized>(
         &self,
         store: &dyn SyncStore,
@@ -303,7 +305,7 @@ impl<S> Limiter<S> {
         decision: &Decision,
         cost: u64,
     ) {
-        match Settlement::new(decision, decision.receipt().first_cost(), cost) {
+        match Settlement::new(decision, decision.receipt().cost_of_first_charge(), cost) {
             Settlement::Unchanged => {}
             Settlement::Revert { units, charged } => {
                 store.revert_now(&decision.receipt().fraction(units, charged));
@@ -322,7 +324,8 @@ impl<S> Limiter<S> {
         hits
     }
 
-    /// Returns one hit for each limit, as a report of consumed units, which is never denied.
+    /// Returns one hit of `cost` units for each limit. The hits report units that have been consumed already, so they
+    /// never deny.
     fn reported_hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
         self.hits(key, cost).into_iter().map(Hit::reported).collect()
     }
@@ -336,12 +339,12 @@ impl<S> Limiter<S> {
     {
         let key = self.hash_key(key);
         for limit in &self.limits {
-            hits.push(self.hit(key, limit, cost));
+            hits.push(self.new_hit(key, limit, cost));
         }
     }
 
     #[inline(always)]
-    fn hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
+    fn new_hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
         let hit = Hit::new(key, limit, cost);
         if self.is_observing { hit.observed() } else { hit }
     }
@@ -382,7 +385,7 @@ impl<S: SyncStore> Limiter<S> {
         let mut verdicts = Vec::with_capacity(keys.len());
         if let [limit] = &*self.limits {
             for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
-                let hit = |key| self.hit(key, limit, 1);
+                let hit = |key| self.new_hit(key, limit, 1);
                 let mut hits = [hit(Key::hashed(0, 0)); MAX_KEYS_PER_BATCH];
                 for (hit, key) in hits.iter_mut().zip(keys) {
                     hit.key = self.hash_key(key);

@@ -26,9 +26,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the outcome of a hit that requires `required` units where `used` of `capacity` units are used.
-    /// `fits_after_us` returns the time until the units are free; it is called only if they are not free now but will
-    /// be later.
+    /// Creates the outcome of a hit that requires `required` free units while `used` of `capacity` units are in use.
+    /// `fits_after_us` returns the duration, in microseconds, until the required units are free; it is called only if
+    /// they are not free now but will be later.
     #[inline(always)]
     pub(crate) fn evaluate(
         (used, capacity): (u64, u64),
@@ -42,7 +42,8 @@ impl Outcome {
         Self::with_fit((fits, remaining, capacity), required, reset_after_us, fits_after_us)
     }
 
-    /// Creates an outcome as [`evaluate`](Self::evaluate) does, for a caller that knows whether the units are free.
+    /// Creates an outcome as [`evaluate`](Self::evaluate) does, for a caller that has already determined whether the
+    /// hit fits and the number of remaining units.
     #[inline(always)]
     pub(crate) fn with_fit(
         (fits, remaining, capacity): (bool, u64, u64),
@@ -61,9 +62,9 @@ impl Outcome {
         Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
     }
 
-    /// Creates the outcome of a remote store. `remaining` are the units that still fit, `reset_after` is the time until
-    /// the counter is empty, and `retry_after` the time until the cost fits: zero if it fits now, `None` if it never
-    /// fits.
+    /// Creates the outcome of a remote store. `remaining` are the units that still fit, `reset_after` is the duration
+    /// until no unit is in use, and `retry_after` the duration until the cost fits: zero if it fits now, `None` if it
+    /// never fits.
     pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
         let retry_after_us =
             retry_after.map_or(RETRY_NEVER, |wait| ceil_micros(wait).min(MAX_DURATION_US));
@@ -77,8 +78,8 @@ impl Outcome {
     }
 
     /// Creates the outcome of a hit that the store did not evaluate, because another hit denies the request, or because
-    /// the store evaluates only a sample of the requests, without this one. The outcome denies nothing, and has no
-    /// status.
+    /// the store evaluates only a sample of the requests and this request is not in the sample. The outcome denies
+    /// nothing, and has no status.
     pub fn unknown() -> Self {
         Self { retry_after_us: 0, reset_after_us: 0, remaining: REMAINING_UNKNOWN, fits: true }
     }
@@ -89,16 +90,16 @@ impl Outcome {
         self.remaining != REMAINING_UNKNOWN
     }
 
-    /// Returns the outcome of a hit that fitted and has been charged. `self` is the outcome of the counter after the
-    /// charge, from [`Counter::charge`](crate::algorithm::Counter::charge).
+    /// Converts the outcome of a counter after a charge into the outcome of the charged hit, which fitted before the
+    /// charge. `self` is the result of [`Counter::charge`](crate::algorithm::Counter::charge).
     #[inline]
     pub fn charged(self) -> Self {
         Self { fits: true, retry_after_us: 0, ..self }
     }
 
-    /// Returns the outcome of a hit that has been charged. `before` is its outcome before the charge, and `self` is the
-    /// outcome of the counter after the charge. If the hit did not fit, `retry_after` is the time until one unit fits,
-    /// at least 1 us.
+    /// Converts the outcome of a counter after a charge into the outcome of the charged hit. `before` is the outcome of
+    /// the hit before the charge. If the hit did not fit then, the `retry_after` of the result is the duration until
+    /// one unit fits, at least 1 us.
     #[inline]
     pub fn charged_after(self, before: &Self) -> Self {
         match before.fits {
@@ -119,12 +120,12 @@ impl Outcome {
         u64::from(self.remaining)
     }
 
-    /// Returns the time until the counter is empty.
+    /// Returns the duration until no unit of the counter is in use, unless further units are charged.
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.reset_after_us)
     }
 
-    /// Returns the time until *this* cost fits: zero if it fits now, `None` if it never fits because it exceeds the
+    /// Returns the duration until *this* cost fits: zero if it fits now, `None` if it never fits because it exceeds the
     /// capacity of the limit.
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after_us != RETRY_NEVER).then(|| Duration::from_micros(self.retry_after_us))

@@ -104,8 +104,8 @@ impl Quota {
         Duration::from_micros(self.window_us.get())
     }
 
-    /// Returns the window in policy notation, for example `15m`. This text also names a limit for which the policy sets
-    /// no name.
+    /// Returns the window in policy notation, for example `15m`. A limit without a name in the policy has this text as
+    /// its name.
     pub fn window_text(&self) -> String {
         format_window(self.window_us.get())
     }
@@ -140,8 +140,8 @@ impl fmt::Display for Quota {
     }
 }
 
-/// The time units in which windows are written, with their lengths in microseconds, longest first.
-const WINDOW_UNITS: [(&str, u64); 6] = [
+/// The time units in which policies write windows, such as `h`, with their lengths in microseconds, longest first.
+const WINDOW_TIME_UNITS: [(&str, u64); 6] = [
     ("w", 604_800_000_000),
     ("d", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -161,7 +161,8 @@ pub(crate) fn parse_window(text: &str) -> Result<Duration, QuotaError> {
     let number: u64 =
         if number.is_empty() { 1 } else { number.parse().map_err(|_| malformed())? };
     let unit = if unit == "min" { "m" } else { unit };
-    let (_, unit_us) = WINDOW_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?;
+    let (_, unit_us) =
+        WINDOW_TIME_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?;
     Ok(Duration::from_micros(number.saturating_mul(*unit_us)))
 }
 
@@ -177,7 +178,7 @@ pub(crate) fn format_duration(duration: Duration) -> String {
 
 /// Formats a window in the longest time unit that divides it, for example `15m`.
 pub(crate) fn format_window(window_us: u64) -> String {
-    match WINDOW_UNITS.iter().find(|(_, unit_us)| window_us.is_multiple_of(*unit_us)) {
+    match WINDOW_TIME_UNITS.iter().find(|(_, unit_us)| window_us.is_multiple_of(*unit_us)) {
         Some((name, unit_us)) => format!("{}{name}", window_us / unit_us),
         None => format!("{window_us}us"),
     }
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn window_unit_without_number_parses() {
+    fn valid_window_parses_to_its_length() {
         for (text, seconds) in [
             ("1/s", 1),
             ("1/2s", 2),
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_quota_parses_back() {
+    fn printed_quota_parses_to_equal_quota() {
         for text in ["10/1s", "600/1m", "5/250ms", "0/1h", "100/15m", "7/90s", "1/366d"] {
             let quota: Quota = text.parse().unwrap();
             assert_eq!(quota.to_string(), text);

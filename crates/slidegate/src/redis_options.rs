@@ -33,7 +33,7 @@ pub struct RedisOptions {
     slot_by: Box<[usize]>,
     /// The division of the limit over sub-keys, if it is split.
     split: Option<LimitSplit>,
-    /// The sample: one request in this number is charged.
+    /// The sampling interval n: only one request in n is charged, with n times its cost.
     sample: NonZeroU32,
 }
 
@@ -41,9 +41,9 @@ pub struct RedisOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LimitSplit {
     parts: NonZeroU32,
-    /// The shares of the limit, largest first. Each share is preceded by an index: the sub-keys below this index, and
-    /// not below the index of the previous share, have the share. There are up to three different shares, since max and
-    /// burst have different remainders.
+    /// The shares of the limit, largest first. Each share applies to a range of sub-keys. The number before the share
+    /// is the exclusive end of this range; the range begins at the end of the previous range, or at 0. There are up to
+    /// three different shares, since max and burst have different remainders.
     shares: [(u32, Limit); 3],
 }
 
@@ -80,15 +80,16 @@ pub enum RedisOptionsError {
     /// The sample is out of bounds.
     #[error("a sample is one request in 2 to {max}, not one in {0}", max = RedisOptions::MAX_SAMPLE)]
     Sample(u32),
-    /// A sampled request is charged for all requests that it represents, and this charge never fits.
+    /// The charge of a sampled request never fits. The charge includes the costs of the requests that are not sent to
+    /// Redis.
     #[error(
         "no request can ever pass: one request in {sample} is charged {sample} times its cost, and {}; make the limit larger, or `sample`",
         describe_capacity(*capacity, *parts)
     )]
     SampleNeverFits {
-        /// The sample: one request in this number is charged.
+        /// The sampling interval n: only one request in n is charged, with n times its cost.
         sample: NonZeroU32,
-        /// The units that fit at once; with a split, in the smallest share.
+        /// The number of units that fit at once into the limit or, with a split, into its smallest share.
         capacity: u64,
         /// The number of sub-keys, if the limit is split.
         parts: Option<NonZeroU32>,
@@ -106,7 +107,7 @@ impl RedisOptions {
     /// The largest number of sub-keys into which a key can be split.
     pub const MAX_PARTS: u32 = 1_024;
 
-    /// The largest sample: one request in 100 is charged.
+    /// The largest sampling interval: one request in 100 is charged.
     pub const MAX_SAMPLE: u32 = 100;
 
     /// Creates default options for the keys of a limit: the hash slot depends on all values, and there is no split and
@@ -198,8 +199,8 @@ impl RedisOptions {
         self.split.as_ref().map(|split| split.parts)
     }
 
-    /// Returns the sample: one request in this number is sent to Redis and charged this number times its cost. 1 means
-    /// all requests.
+    /// Returns the sampling interval n: only one request in n is sent to Redis, and is charged n times its cost. 1
+    /// means that all requests are sent.
     pub fn sample(&self) -> NonZeroU32 {
         self.sample
     }
@@ -241,7 +242,7 @@ mod tests {
         new_limit(quota, Algorithm::TokenBucket { burst: Some(burst), max_debt: None })
     }
 
-    fn split_into_shares(limit: &Limit, parts: u32) -> Vec<(u64, u64)> {
+    fn max_and_capacity_of_shares(limit: &Limit, parts: u32) -> Vec<(u64, u64)> {
         let options = RedisOptions::new(limit).with_split(parts).unwrap();
         let shares = (0..parts as u16).map(|part| *options.share(part).unwrap());
         let shares: Vec<Limit> = shares.collect();
@@ -255,7 +256,7 @@ mod tests {
             for max in [0, 8, 9, 15, 16, 1_023, 1_024, 100_000] {
                 let limit = new_limit(&format!("{max}/min"), algorithm);
                 for parts in [2, 3, 8].into_iter().filter(|parts| max == 0 || *parts <= max) {
-                    let shares = split_into_shares(&limit, parts as u32);
+                    let shares = max_and_capacity_of_shares(&limit, parts as u32);
                     let expected = (0..parts).map(|nth| max / parts + u64::from(nth < max % parts));
                     let expected: Vec<_> = expected.map(|units| (units, units)).collect();
                     assert_eq!(shares, expected, "{limit} into {parts}");
@@ -265,15 +266,15 @@ mod tests {
         }
         // Max and burst have different remainders.
         assert_eq!(
-            split_into_shares(&new_token_bucket("10/s", 7), 4),
+            max_and_capacity_of_shares(&new_token_bucket("10/s", 7), 4),
             [(3, 2), (3, 2), (2, 2), (2, 1)]
         );
         assert_eq!(
-            split_into_shares(&new_token_bucket("9/s", 11), 4),
+            max_and_capacity_of_shares(&new_token_bucket("9/s", 11), 4),
             [(3, 3), (2, 3), (2, 3), (2, 2)]
         );
         assert_eq!(
-            split_into_shares(&new_limit("1024/s", Algorithm::default()), 1_024),
+            max_and_capacity_of_shares(&new_limit("1024/s", Algorithm::default()), 1_024),
             [(1, 1); 1_024]
         );
     }
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn redis_options_can_be_applied_to_another_limit() {
+    fn redis_options_apply_to_another_limit() {
         let small = Limit::denied();
         let large = new_limit("100/s", Algorithm::default());
         let options = |limit: &Limit| {

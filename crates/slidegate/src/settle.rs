@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 pub enum Settlement {
     /// No correction: the charged cost is the actual cost, or the request was denied.
     Unchanged,
-    /// Reverts `units` of the `charged` units of each charge.
+    /// Reverts `units` units of each charge, which has `charged` units.
     Revert {
         /// Units to revert.
         units: u64,

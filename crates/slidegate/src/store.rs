@@ -45,7 +45,8 @@ pub trait Store: Send + Sync + 'static {
         hits: &[Hit<'_>],
     ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send;
 
-    /// Decides several independent requests in one call, in their order.
+    /// Decides several independent requests in one call, one after the other. The results have the order of the
+    /// requests.
     fn take_many(
         &self,
         requests: &[&[Hit<'_>]],
@@ -67,22 +68,23 @@ pub trait Store: Send + Sync + 'static {
     fn refund(&self, hits: &[Hit<'_>])
     -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
 
-    /// Removes the counters of these hits.
+    /// Removes the counters of these hits, so that their keys are unused again.
     fn reset(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// A store that responds without waiting and never fails, such as a store in memory. Every `SyncStore` is a [`Store`].
 pub trait SyncStore: Send + Sync + 'static {
-    /// Decides one request. See [`Store::take`].
+    /// Decides one request; the synchronous version of [`Store::take`].
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult;
 
-    /// Decides a request with one hit, the most common request. See [`take_now`](Self::take_now).
+    /// Decides a request that has only one hit, the most common kind of request, as [`take_now`](Self::take_now) does.
     fn take_one_now(&self, hit: &Hit<'_>) -> SingleChargeResult {
         let ChargeResult { outcomes, mut receipt, .. } = self.take_now(std::slice::from_ref(hit));
         SingleChargeResult { outcome: outcomes[0], charge: receipt.charges.pop() }
     }
 
-    /// Decides several requests with one hit each, in their order, and calls `on_result` with each result.
+    /// Decides one request for each hit in `hits`, one after the other. Calls `on_result` with the result of each
+    /// request.
     fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult))
     where
         Self: Sized,
@@ -90,21 +92,22 @@ pub trait SyncStore: Send + Sync + 'static {
         hits.iter().for_each(|hit| on_result(self.take_one_now(hit)));
     }
 
-    /// Decides several requests in their order, and calls `on_result` with each result. See [`Store::take_many`].
+    /// Decides several requests one after the other, and calls `on_result` with each result; the synchronous version of
+    /// [`Store::take_many`].
     fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult))
     where
         Self: Sized;
 
-    /// Returns the outcomes of hits without charging them. See [`Store::peek`].
+    /// Returns the outcomes of hits without charging them; the synchronous version of [`Store::peek`].
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes;
 
-    /// Reverts the charges of a receipt. See [`Store::revert`].
+    /// Reverts the charges of a receipt; the synchronous version of [`Store::revert`].
     fn revert_now(&self, receipt: &Receipt);
 
-    /// Subtracts the costs of hits from their counters. See [`Store::refund`].
+    /// Subtracts the costs of hits from their counters; the synchronous version of [`Store::refund`].
     fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes;
 
-    /// Removes the counters of hits. See [`Store::reset`].
+    /// Removes the counters of hits; the synchronous version of [`Store::reset`].
     fn reset_now(&self, hits: &[Hit<'_>]);
 }
 
@@ -196,7 +199,8 @@ pub fn admits(hits: &[Hit<'_>], outcomes: &[Outcome]) -> bool {
     is_admitted(hits.iter().zip(outcomes).map(|(hit, outcome)| (hit.veto, outcome.fits())))
 }
 
-/// Returns whether a request is admitted, like [`admits`]. Each item is the veto of a hit, and whether the hit fits.
+/// Returns whether a request is admitted, as [`admits`] does. Each item describes one hit of the request: its veto, and
+/// whether the hit fits.
 #[inline]
 pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
     let (mut has_joint, mut joint_fits) = (false, false);
@@ -220,8 +224,9 @@ pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
         }
 }
 
-/// Returns the units that earlier hits of a request charge, if the request is admitted, to the counter of the next hit.
-/// `is_same` returns whether the earlier hit at an index has the same counter as the next hit.
+/// Returns the number of units that the earlier hits of a request would charge to the counter of the next hit, if the
+/// request were admitted. `is_same` receives the index of an earlier hit, and returns whether this hit has the same
+/// counter as the next hit.
 #[inline]
 pub fn pending_units(
     earlier: &[Hit<'_>],
@@ -247,9 +252,9 @@ impl Receipt {
         self.charges.is_empty()
     }
 
-    /// Returns the units of the first charge. All charges have the same cost, except at stores that charge for several
-    /// requests at once.
-    pub(crate) fn first_cost(&self) -> u64 {
+    /// Returns the cost of the first charge, in units. All charges have the same cost, unless the store charges one
+    /// request for several requests (sampling).
+    pub(crate) fn cost_of_first_charge(&self) -> u64 {
         self.charges.first().map_or(0, |charge| charge.cost)
     }
 
@@ -278,12 +283,12 @@ impl Receipt {
 /// The charge of one hit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Charge {
-    /// The identifier of the charged counter in the store.
+    /// The identifier by which the store finds the charged counter.
     pub counter: CounterId,
     /// The limit of the counter.
     pub limit: Limit,
-    /// The time at which the charge is counted, on the clock of the counter. This clock may differ from the store's
-    /// clock by the phase of the key.
+    /// The time at which the charge is counted. Includes the phase of the key: an offset that is added to the time of
+    /// the store's clock so that the windows of different keys begin at different times.
     pub charged_at: Timestamp,
     /// The charged units.
     pub cost: u64,

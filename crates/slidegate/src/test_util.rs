@@ -36,7 +36,8 @@ impl ScriptedOutcome {
     }
 }
 
-/// Returns the ruling of a policy over a store that returns these outcomes, one for each limit, in order.
+/// Returns the ruling of a policy on a request, from a store that returns one of the `scripted` outcomes for each
+/// limit, in the order of the limits.
 pub fn scripted_ruling(policy: &str, scripted: &[ScriptedOutcome]) -> Ruling {
     let policy = Policy::from_yaml(policy).unwrap();
     let outcomes: Outcomes = scripted.iter().map(|scripted| scripted.to_outcome()).collect();
@@ -72,7 +73,7 @@ impl SyncStore for ScriptedStore {
     fn reset_now(&self, _: &[Hit<'_>]) {}
 }
 
-/// Returns the ruling of a policy whose store fails every call.
+/// Returns the ruling of a policy on a request, from a store that fails every call.
 pub fn ruling_with_unavailable_store(policy: &str) -> Ruling {
     let gate = Gate::new(Policy::from_yaml(policy).unwrap(), UnavailableStore);
     let request = Request::new(DEFAULT_DOMAIN, Descriptor::new([]));

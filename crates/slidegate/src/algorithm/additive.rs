@@ -11,7 +11,7 @@ use super::{AnyCounter, Counter};
 use crate::clock::Timestamp;
 use crate::limit::Limit;
 
-/// A [`Counter`] whose state is a number of units for each of a few time buckets.
+/// A [`Counter`] whose state is a list of numbers: the units that were charged in each of the latest time buckets.
 pub trait Additive: Counter {
     /// Returns the length and the number of the time buckets.
     fn layout(&self) -> BucketLayout;
@@ -19,14 +19,16 @@ pub trait Additive: Counter {
     /// Returns the number of the bucket that contains the last charge.
     fn current_bucket(&self, state: &Self::State) -> u64;
 
-    /// Returns the units that a state counts in a bucket.
+    /// Returns the number of units that a state has in the time bucket with the number `bucket`.
     fn units(&self, state: &Self::State, bucket: u64) -> u64;
 
-    /// Builds a state from the units of each bucket. `units` returns the units of a bucket; it is called for the bucket
-    /// of `last_charged_at` and for the earlier buckets that count together with this bucket.
+    /// Builds a state from the number of units in each time bucket. `units` returns this number for a bucket; it is
+    /// called for the bucket that contains `last_charged_at` and for the earlier buckets that are still counted at that
+    /// time.
     fn gather(&self, last_charged_at: Timestamp, units: impl FnMut(u64) -> u64) -> Self::State;
 
-    /// Returns the units used at `now`, with the weights that a decision uses. The result may exceed max.
+    /// Returns the number of units in use at `now`, with each bucket weighted as in a decision. The result may exceed
+    /// max.
     fn used(&self, state: &Self::State, now: Timestamp) -> u64;
 
     /// Returns the time of the last charge.
@@ -38,7 +40,7 @@ pub trait Additive: Counter {
 pub struct BucketLayout {
     /// The length of a bucket in microseconds. Bucket n begins n lengths after the Unix epoch.
     pub bucket_us: u64,
-    /// The number of buckets that count at the same time, including the current one.
+    /// The number of buckets whose units are counted at any one time, including the bucket that contains this time.
     pub buckets: u32,
 }
 
@@ -48,12 +50,12 @@ impl BucketLayout {
         time.as_micros() / self.bucket_us.max(1)
     }
 
-    /// Returns the time from which the units of a bucket no longer count, in microseconds since the Unix epoch.
+    /// Returns the time from which the units of a bucket are no longer counted, in microseconds since the Unix epoch.
     pub fn bucket_expires_us(&self, bucket: u64) -> u64 {
         bucket.saturating_add(u64::from(self.buckets)).saturating_mul(self.bucket_us)
     }
 
-    /// Returns the longest time for which the units of a charge count, in microseconds.
+    /// Returns the longest duration for which the units of a charge are counted, in microseconds.
     pub fn lifetime_us(&self) -> u64 {
         self.bucket_us.saturating_mul(u64::from(self.buckets))
     }
@@ -100,15 +102,15 @@ mod tests {
 
     use super::*;
 
-    /// Returns the state that contains the units of both states.
+    /// Returns a state in which each time bucket has the units of both given states.
     fn sum_states<C: Additive>(counter: C, left: &C::State, right: &C::State) -> C::State {
         let last = counter.last_charged_at(left).max(counter.last_charged_at(right));
         counter.gather(last, |bucket| counter.units(left, bucket) + counter.units(right, bucket))
     }
 
-    /// Checks that the sum of two states equals a single state with the same charges. Every step charges the single
-    /// state and one of the two other states. Times never decrease, since a time before the last charge of a state
-    /// counts as the time of that charge.
+    /// Checks that the sum of two states equals a single state with the same charges. Every step makes the same charge
+    /// in the single state and in one of the two other states. Times never decrease, since a time before the last
+    /// charge of a state counts as the time of that charge.
     fn assert_sum_matches_single_state<C: Additive>(counter: C, steps: &[(u64, u64, bool)]) {
         let (mut all, mut parts) =
             (C::State::default(), [C::State::default(), C::State::default()]);

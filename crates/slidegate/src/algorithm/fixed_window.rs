@@ -19,10 +19,10 @@ pub struct FixedWindow {
     window_us: u64,
 }
 
-/// The count of one window, as of the last charge.
+/// The count of one window after the last charge of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The time of the last charge, which also identifies the current window.
+    /// The time of the last charge, in microseconds. The window that contains this time is the current window.
     last_us: u64,
     /// The units charged in the current window.
     count: u32,
@@ -56,7 +56,7 @@ impl FixedWindow {
         state.last_us - state.last_us % self.window_us + self.window_us
     }
 
-    /// Returns the units counted in the window that contains `now`.
+    /// Returns the number of units counted in the window that contains `now`.
     fn count_in_window(&self, state: &State, now: Timestamp) -> u64 {
         if now.as_micros() < self.window_end_us(state) { u64::from(state.count) } else { 0 }
     }

@@ -22,24 +22,24 @@ impl<T: Copy + Default> Ring<T> {
 
     /// Iterates over the items from the oldest to the newest.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = T> + ExactSizeIterator + '_ {
-        (0..self.len()).map(|index| self.buffer[self.position(index)])
+        (0..self.len()).map(|index| self.buffer[self.buffer_position(index)])
     }
 
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<T> {
-        (index < self.len()).then(|| self.buffer[self.position(index)])
+        (index < self.len()).then(|| self.buffer[self.buffer_position(index)])
     }
 
     /// Replaces the item at `index`, which must exist.
     pub(super) fn set(&mut self, index: usize, item: T) {
-        let position = self.position(index);
+        let position = self.buffer_position(index);
         self.buffer[position] = item;
     }
 
     /// Removes the first `count` items, which must exist.
     #[inline(always)]
     pub(super) fn remove_first(&mut self, count: usize) {
-        self.first = self.position(count) as u32;
+        self.first = self.buffer_position(count) as u32;
         self.len -= count as u32;
     }
 
@@ -48,21 +48,22 @@ impl<T: Copy + Default> Ring<T> {
         self.len = count as u32;
     }
 
-    /// Removes `count` items that begin at `index`; they must exist.
+    /// Removes `count` items, the first of which is at `index`. All of them must exist.
     pub(super) fn remove(&mut self, index: usize, count: usize) {
         if index == 0 {
             return self.remove_first(count);
         }
         for later in index + count..self.len() {
-            let item = self.buffer[self.position(later)];
+            let item = self.buffer[self.buffer_position(later)];
             self.set(later - count, item);
         }
         self.len -= count as u32;
     }
 
-    /// Returns the position in the buffer of the item at `index`, which need not exist.
+    /// Converts an index, counted from the oldest item, into a position in the circular buffer. There may be no item at
+    /// this index yet.
     #[inline(always)]
-    fn position(&self, index: usize) -> usize {
+    fn buffer_position(&self, index: usize) -> usize {
         let position = self.first as usize + index;
         if position < self.buffer.len() { position } else { position - self.buffer.len() }
     }
@@ -74,11 +75,12 @@ impl<T: Copy + Default> Ring<T> {
         if len > self.buffer.len() || 4 * len < self.buffer.len() {
             self.resize(len, max_len);
         }
-        self.buffer[self.position(self.len())] = item;
+        self.buffer[self.buffer_position(self.len())] = item;
         self.len += 1;
     }
 
-    /// Sets the capacity to `len` items plus half as many. Doubling would leave half of the capacity unused.
+    /// Sets the capacity to about 1.5 times `len` items, but at most `max_len`. Doubling would leave up to half of the
+    /// capacity unused.
     #[cold]
     fn resize(&mut self, len: usize, max_len: usize) {
         let mut buffer = Vec::with_capacity(capacity_for_len::<T>(len).min(max_len.max(len)));
@@ -96,8 +98,8 @@ impl<T> HeapSize for Ring<T> {
     }
 }
 
-/// Returns the capacity, in items, of a ring that is resized for `len` items. The capacity fills the memory block that
-/// an allocator reserves.
+/// Returns the capacity, in items, to which a ring with `len` items is resized. The capacity fills the memory block
+/// that an allocator reserves.
 fn capacity_for_len<T>(len: usize) -> usize {
     let bytes = size_of::<T>() * (len + len / 2);
     // Allocators round up to 16 bytes and add a header of 8, so allocations of 24, 40, 56... bytes waste nothing.

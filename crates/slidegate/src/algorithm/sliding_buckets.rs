@@ -29,7 +29,7 @@ pub struct SlidingBuckets {
     precision_us: u64,
 }
 
-/// The counts of the latest buckets, as of the last charge.
+/// The counts of the latest buckets of a key, after its last charge.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The time of the last charge, in microseconds since the Unix epoch.
@@ -64,10 +64,10 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// Returns the number of entries that are more than `age` buckets older than `newest`, and the sum of their units.
-    /// `newest` is the bucket of the last charge.
+    /// Returns the number of entries that are more than `age` buckets older than the bucket `newest`, and the sum of
+    /// their units. `newest` must be the number of the bucket that contains the last charge.
     #[inline(always)]
-    fn entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
+    fn count_entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);
         while let Some(entry) = self.entries.get(entries).filter(|entry| entry.age(newest) > age) {
             units += u64::from(entry.count);
@@ -76,7 +76,7 @@ impl State {
         (entries, units)
     }
 
-    /// Subtracts up to `units` units from the entries that begin at `index`, oldest first.
+    /// Subtracts up to `units` units from the entry at `index` and the newer entries, oldest entry first.
     fn subtract_units(&mut self, index: usize, units: u64) {
         let (mut left, mut emptied) = (units, 0);
         while let Some(entry) = self.entries.get(index + emptied).filter(|_| left > 0) {
@@ -97,7 +97,8 @@ impl State {
 }
 
 impl BucketEntry {
-    /// Returns the age of this bucket, in buckets: the distance to `newest`, the newest bucket that may have units.
+    /// Returns the age of this bucket: the number of buckets from it to `newest`, the newest bucket that may have
+    /// units.
     #[inline(always)]
     fn age(&self, newest: u64) -> u64 {
         u64::from((newest as u32).wrapping_sub(self.bucket))
@@ -136,7 +137,8 @@ impl SlidingBuckets {
         self.precision_us
     }
 
-    /// Returns the number of buckets that count: the current one, and one window of buckets before it.
+    /// Returns the number of buckets whose units are counted in a decision: the current bucket, and all buckets of one
+    /// window before it.
     fn counted_buckets(&self) -> u64 {
         u64::from(self.buckets) + 1
     }
@@ -146,25 +148,27 @@ impl SlidingBuckets {
         time_us / self.precision_us
     }
 
-    /// Returns the time from which the units of `bucket` no longer count, in microseconds since the Unix epoch.
+    /// Returns the time from which the units of `bucket` are no longer counted, in microseconds since the Unix epoch.
     fn bucket_expires_us(&self, bucket: u64) -> u64 {
         (bucket + self.counted_buckets()) * self.precision_us
     }
 
-    /// Returns the oldest bucket that still counts when the bucket `current` is the current one.
-    fn oldest_bucket(&self, current: u64) -> u64 {
+    /// Returns the number of the oldest bucket whose units are counted while `current` is the number of the current
+    /// bucket.
+    fn oldest_counted_bucket(&self, current: u64) -> u64 {
         current.saturating_sub(self.counted_buckets() - 1)
     }
 
-    /// Returns the number of entries that no longer count when the bucket `current` is the current one, and the sum of
-    /// their units. `newest` is the bucket of the last charge; `current` must not be before it.
+    /// Returns the number of entries that have expired when the bucket with the number `current` begins, and the sum of
+    /// their units. `newest` is the number of the bucket that contains the last charge, and `current` must not be less
+    /// than `newest`.
     #[inline(always)]
-    fn expired_entries(&self, state: &State, newest: u64, current: u64) -> (usize, u64) {
+    fn count_expired_entries(&self, state: &State, newest: u64, current: u64) -> (usize, u64) {
         if current == newest {
             return (0, 0);
         }
-        match newest.checked_sub(self.oldest_bucket(current)) {
-            Some(age) => state.entries_older_than(age, newest),
+        match newest.checked_sub(self.oldest_counted_bucket(current)) {
+            Some(age) => state.count_entries_older_than(age, newest),
             None => (state.entries.len(), state.total),
         }
     }
@@ -190,7 +194,7 @@ impl SlidingBuckets {
         max_heap_bytes::<BucketEntry>(self.counted_buckets() as usize)
     }
 
-    /// Returns the outcome of a hit that requires `required` units while `used` units count.
+    /// Returns the outcome of a hit that requires `required` free units while `used` units are in use.
     #[inline(always)]
     fn outcome(&self, state: &State, used: u64, now: Timestamp, required: u64) -> Outcome {
         let max = self.max();
@@ -211,7 +215,7 @@ impl SlidingBuckets {
         })
     }
 
-    /// Adds units to the bucket `newest`, which becomes or remains the newest bucket with units.
+    /// Adds units to the bucket with the number `newest`. No bucket with a higher number may have units.
     #[inline(always)]
     fn add_units(&self, state: &mut State, newest: u64, units: u64) {
         let last = state.entries.len().checked_sub(1);
@@ -240,7 +244,7 @@ impl Counter for SlidingBuckets {
         let now_us = now.as_micros().max(state.last_us);
         let newest = self.bucket_number(now_us);
         let (entries, units) =
-            self.expired_entries(state, self.bucket_number(state.last_us), newest);
+            self.count_expired_entries(state, self.bucket_number(state.last_us), newest);
         if entries > 0 {
             state.entries.remove_first(entries);
             state.total -= units;
@@ -261,7 +265,8 @@ impl Counter for SlidingBuckets {
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         let current = self.bucket_number(now.as_micros().max(state.last_us));
-        let (expired, _) = self.expired_entries(state, self.bucket_number(state.last_us), current);
+        let (expired, _) =
+            self.count_expired_entries(state, self.bucket_number(state.last_us), current);
         state.subtract_units(expired, cost);
     }
 
@@ -292,7 +297,7 @@ impl Additive for SlidingBuckets {
     fn gather(&self, last_charged_at: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
         let mut state = State { last_us: last_charged_at.as_micros(), ..State::default() };
         let current = self.bucket_number(state.last_us);
-        for bucket in self.oldest_bucket(current)..=current {
+        for bucket in self.oldest_counted_bucket(current)..=current {
             self.add_units(&mut state, bucket, units(bucket));
         }
         state
@@ -300,7 +305,8 @@ impl Additive for SlidingBuckets {
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
         let current = self.bucket_number(now.as_micros().max(state.last_us));
-        state.total - self.expired_entries(state, self.bucket_number(state.last_us), current).1
+        state.total
+            - self.count_expired_entries(state, self.bucket_number(state.last_us), current).1
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

@@ -17,12 +17,12 @@ use crate::outcome::Outcome;
 use crate::quota::Quota;
 
 /// The largest number of ticks in a window: half of the 2^31 ticks that a word can distinguish.
-const MAX_TICKS: u32 = 1 << 30;
+const MAX_TICKS_PER_WINDOW: u32 = 1 << 30;
 
 /// The bit that is set in both words of an entry with a cost other than 1, so that the log can be read from either end.
-const HAS_COST: u32 = 1 << 31;
+const EXPLICIT_COST_FLAG: u32 = 1 << 31;
 
-/// The largest max of a limit with a sliding log. A key at this max takes 4 MB if all charges are single units.
+/// The largest max of a limit with a sliding log. The log of a key with this many charges of one unit takes 4 MB.
 pub const MAX_ENTRIES: u64 = 1_000_000;
 
 /// A quota that is enforced with a log of all charges in the window.
@@ -32,7 +32,7 @@ pub struct SlidingLog {
     scale: TickScale,
 }
 
-/// The log of the charges in one window, as of the last charge.
+/// The log of the charges of a key in the window that ends with its last charge.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The tick of the last charge, rounded down.
@@ -48,9 +48,9 @@ pub struct State {
     newest: u32,
 }
 
-/// Returns the number of words that a charge takes in the log, from the first or the last of these words.
+/// Returns the number of words that a charge takes in the log, one or two. `word` is either of these words.
 fn word_count(word: u32) -> usize {
-    if word & HAS_COST == 0 { 1 } else { 2 }
+    if word & EXPLICIT_COST_FLAG == 0 { 1 } else { 2 }
 }
 
 impl PartialEq for State {
@@ -67,18 +67,23 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// Returns the cost of the charge at `index`, whose first word is `word`.
+    /// Returns the cost of the charge whose first word is `word`, at the position `index` of the log.
     fn cost(&self, index: usize, word: u32) -> u32 {
-        if word & HAS_COST == 0 { 1 } else { self.words.get(index + 1).unwrap_or(1) & !HAS_COST }
+        if word & EXPLICIT_COST_FLAG == 0 {
+            1
+        } else {
+            self.words.get(index + 1).unwrap_or(1) & !EXPLICIT_COST_FLAG
+        }
     }
 
     /// Returns the age of the charge whose first word is `word`: the number of ticks between the charge and `last + 1`.
     /// No charge is later than `last + 1`, because `last` was rounded down by less than a tick.
     fn age(&self, word: u32) -> u64 {
-        u64::from((self.last as u32).wrapping_add(1).wrapping_sub(word) & !HAS_COST)
+        u64::from((self.last as u32).wrapping_add(1).wrapping_sub(word) & !EXPLICIT_COST_FLAG)
     }
 
-    /// Returns the full tick of the charge whose first word is `word`.
+    /// Returns the complete tick of the charge whose first word is `word`, which contains only the lower 31 bits of the
+    /// tick.
     fn full_tick(&self, word: u32) -> u64 {
         (self.last + 1).saturating_sub(self.age(word))
     }
@@ -88,9 +93,10 @@ impl State {
         (!self.words.is_empty()).then(|| self.full_tick(self.newest))
     }
 
-    /// Returns the number of words that the charges before `tick` take, and the sum of their costs.
+    /// Returns the number of words that the charges before `tick` take in the log, and the sum of the costs of these
+    /// charges.
     #[inline(always)]
-    fn charges_before(&self, tick: u64) -> (usize, u64) {
+    fn measure_charges_before(&self, tick: u64) -> (usize, u64) {
         let Some(age) = (self.last + 1).checked_sub(tick) else {
             return (self.words.len(), self.total);
         };
@@ -106,9 +112,9 @@ impl State {
         (index, units)
     }
 
-    /// Returns the tick of the charge whose expiry frees the last of `units` units, if the charges from `index` on
-    /// expire in order.
-    fn tick_freeing(&self, mut index: usize, units: u64) -> u64 {
+    /// Returns the tick of the charge that must expire before `units` units are free, if the charges expire in the
+    /// order of the log, beginning with the charge at `index`.
+    fn tick_of_freeing_charge(&self, mut index: usize, units: u64) -> u64 {
         let mut word = self.oldest;
         if index == 0 && units == 1 {
             return self.full_tick(word);
@@ -125,7 +131,7 @@ impl State {
     /// Removes the charges before `tick`.
     #[inline(always)]
     fn remove_charges_before(&mut self, tick: u64) {
-        let (words, units) = self.charges_before(tick);
+        let (words, units) = self.measure_charges_before(tick);
         if words > 0 {
             self.words.remove_first(words);
             self.total -= units;
@@ -133,7 +139,8 @@ impl State {
         }
     }
 
-    /// Removes the oldest `units` units, or all if there are fewer.
+    /// Removes the oldest `units` units from the log, or all units if there are fewer. The last affected charge may
+    /// keep a part of its cost.
     fn remove_oldest_units(&mut self, units: u64) {
         let units = units.min(self.total);
         let (mut index, mut left) = (0, units);
@@ -152,23 +159,23 @@ impl State {
         self.words.remove_first(index);
         self.total -= units;
         if let Some((word, cost)) = reduced {
-            self.reduce_oldest(word, cost);
+            self.reduce_oldest_charge(word, cost);
         }
         self.oldest = self.words.get(0).unwrap_or_default();
     }
 
     /// Reduces the cost of the oldest charge to `cost` units, which must be fewer than its present cost. `word` is the
     /// first word of this charge.
-    fn reduce_oldest(&mut self, word: u32, cost: u32) {
+    fn reduce_oldest_charge(&mut self, word: u32, cost: u32) {
         if cost > 1 {
-            self.words.set(1, cost | HAS_COST);
+            self.words.set(1, cost | EXPLICIT_COST_FLAG);
             return;
         }
         let is_newest = self.words.len() == 2;
         self.words.remove_first(1);
-        self.words.set(0, word & !HAS_COST);
+        self.words.set(0, word & !EXPLICIT_COST_FLAG);
         if is_newest {
-            self.newest = word & !HAS_COST;
+            self.newest = word & !EXPLICIT_COST_FLAG;
         }
     }
 
@@ -187,14 +194,14 @@ impl State {
 
     /// Appends a charge, which becomes the newest one.
     fn push_charge(&mut self, tick: u64, cost: u32, max_words: usize) {
-        let has_cost = if cost == 1 { 0 } else { HAS_COST };
-        self.newest = (tick as u32 & !HAS_COST) | has_cost;
+        let has_cost = if cost == 1 { 0 } else { EXPLICIT_COST_FLAG };
+        self.newest = (tick as u32 & !EXPLICIT_COST_FLAG) | has_cost;
         if self.words.is_empty() {
             self.oldest = self.newest;
         }
         self.words.push(self.newest, max_words);
         if cost != 1 {
-            self.words.push(cost | HAS_COST, max_words);
+            self.words.push(cost | EXPLICIT_COST_FLAG, max_words);
         }
         self.total += u64::from(cost);
     }
@@ -202,7 +209,10 @@ impl State {
 
 impl SlidingLog {
     pub(crate) fn new(quota: &Quota) -> Self {
-        Self { max: quota.max() as u32, scale: TickScale::new(quota.window_us(), MAX_TICKS) }
+        Self {
+            max: quota.max() as u32,
+            scale: TickScale::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+        }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -210,18 +220,18 @@ impl SlidingLog {
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.scale.params(self.max, 0)
+        self.scale.limit_params(self.max, 0)
     }
 
     /// Returns the largest length of the log, in words. Charges that fit never exceed it. If charges without a check,
-    /// such as reports, have filled the log, further charges are merged into the newest entry; the merged units expire
-    /// together, later than on their own.
+    /// such as reports, have filled the log, each further charge is merged with the newest entry. The merged units
+    /// expire together, so the older ones expire later than without merging.
     fn max_words(&self) -> usize {
         2 * (self.max as usize + 32)
     }
 
-    /// Returns the largest length of the ring, in words. It is one word more than the log, since a charge of two words
-    /// may be added when one word is free.
+    /// Returns the largest length of the ring, in words. This is one word more than the largest length of the log,
+    /// since a charge of two words may be added while only one word is free.
     #[inline(always)]
     fn max_capacity(&self) -> usize {
         self.max_words() + 1
@@ -242,8 +252,8 @@ impl SlidingLog {
         self.scale.tick_start_us(tick + self.scale.window_ticks())
     }
 
-    /// Returns the outcome of a hit that requires `required` units. The words of the log from `index` on are in the
-    /// window, and their charges sum up to `used` units.
+    /// Returns the outcome of a hit that requires `required` free units. The charges in the window begin at the word
+    /// with the given `index`, and have a total cost of `used` units.
     #[inline(always)]
     fn outcome(
         &self,
@@ -257,7 +267,7 @@ impl SlidingLog {
         let reset_after_us = micros_until_expiry(self, state, now);
         Outcome::evaluate((used, max), required, reset_after_us, || {
             // The oldest charges expire one by one, until enough units are free.
-            self.charge_expires_us(state.tick_freeing(index, used + required - max))
+            self.charge_expires_us(state.tick_of_freeing_charge(index, used + required - max))
                 - now.as_micros()
         })
     }
@@ -268,7 +278,7 @@ impl Counter for SlidingLog {
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.scale.tick(now).max(state.last);
-        let (index, expired_units) = state.charges_before(self.window_start(tick));
+        let (index, expired_units) = state.measure_charges_before(self.window_start(tick));
         self.outcome(state, index, state.total - expired_units, now, required)
     }
 
@@ -315,7 +325,7 @@ impl Counter for SlidingLog {
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         let tick = self.scale.tick(now).max(state.last);
-        let (_, expired_units) = state.charges_before(self.window_start(tick));
+        let (_, expired_units) = state.measure_charges_before(self.window_start(tick));
         if cost == 0 || expired_units == state.total {
             return;
         }
@@ -378,9 +388,9 @@ mod tests {
                 prop_assert_eq!(state.newest_tick(), list.last().map(|&(tick, _)| tick));
                 let mut units = 0;
                 for &(tick, cost) in &list {
-                    prop_assert_eq!(state.charges_before(tick).1, units);
+                    prop_assert_eq!(state.measure_charges_before(tick).1, units);
                     units += u64::from(cost);
-                    prop_assert_eq!(state.tick_freeing(0, units), tick);
+                    prop_assert_eq!(state.tick_of_freeing_charge(0, units), tick);
                 }
             }
         }

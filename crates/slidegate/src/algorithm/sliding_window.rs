@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::quota::Quota;
 
 /// The largest number of ticks in a window. It keeps the product of a count and a window at most 2^53.
-const MAX_TICKS: u32 = 1 << 24;
+const MAX_TICKS_PER_WINDOW: u32 = 1 << 24;
 
 /// A quota that is counted over the current and the previous window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,10 +22,10 @@ pub struct SlidingWindow {
     scale: TickScale,
 }
 
-/// The counts of the current and the previous window, as of the last charge.
+/// The counts of the window that contains a key's last charge, and of the window before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The tick of the last charge, which also identifies the current window.
+    /// The tick of the last charge. The window that contains this tick is the current window.
     last: u64,
     /// The units charged in the previous window.
     previous: u32,
@@ -35,12 +35,13 @@ pub struct State {
 
 impl HeapSize for State {}
 
-/// The counts of a state at a given time, when the windows of the state may have passed.
+/// The counts of a state, as seen at a given time. By then a new window may have begun, so that the state's current
+/// window is the previous window, or both windows have passed.
 #[derive(Clone, Copy)]
 struct CountsView {
     /// The first tick of the current window.
     start: u64,
-    /// Ticks since the start of the current window.
+    /// The number of ticks from the start of the current window to the given time.
     elapsed: u64,
     previous: u64,
     current: u64,
@@ -48,7 +49,10 @@ struct CountsView {
 
 impl SlidingWindow {
     pub(crate) fn new(quota: &Quota) -> Self {
-        Self { max: quota.max() as u32, scale: TickScale::new(quota.window_us(), MAX_TICKS) }
+        Self {
+            max: quota.max() as u32,
+            scale: TickScale::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+        }
     }
 
     pub(crate) fn quota(&self) -> Quota {
@@ -56,16 +60,16 @@ impl SlidingWindow {
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.scale.params(self.max, 0)
+        self.scale.limit_params(self.max, 0)
     }
 
     fn max(&self) -> u64 {
         u64::from(self.max)
     }
 
-    /// Returns the counts of a state at `now`, or at the last charge if that is later.
+    /// Returns the counts of a state, as seen at `now`, or at the time of the last charge if that time is later.
     #[inline(always)]
-    fn view_at(&self, state: &State, now: Timestamp) -> CountsView {
+    fn counts_at(&self, state: &State, now: Timestamp) -> CountsView {
         let window = self.scale.window_ticks();
         let now = self.scale.tick(now).max(state.last);
         let start = state.last - state.last % window;
@@ -86,8 +90,8 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns the first tick, in the window that starts at `start`, at which `previous` units of the previous window
-    /// have a weight of at most `free` units.
+    /// Returns the first tick at which the `previous` units of the previous window are weighted as at most `free`
+    /// units. `start` is the first tick of the current window.
     fn first_tick_with_weight_at_most(&self, free: u64, previous: u64, start: u64) -> u64 {
         start + self.scale.window_ticks() - (free * self.scale.window_ticks()) / previous
     }
@@ -101,7 +105,7 @@ impl SlidingWindow {
         view.current + (view.previous * (window - view.elapsed)).div_ceil(window)
     }
 
-    /// Returns the outcome of a hit that requires `required` units, given the counts in `view`.
+    /// Returns the outcome of a hit that requires `required` free units, given the counts in `view`.
     #[inline(always)]
     fn evaluate(&self, view: &CountsView, now: Timestamp, required: u64) -> Outcome {
         let CountsView { start, previous, current, .. } = *view;
@@ -136,12 +140,12 @@ impl Counter for SlidingWindow {
 
     #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        self.evaluate(&self.view_at(state, now), now, required)
+        self.evaluate(&self.counts_at(state, now), now, required)
     }
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let mut view = self.view_at(state, now);
+        let mut view = self.counts_at(state, now);
         view.previous = u64::from(clamp_to_max_units(view.previous));
         view.current = u64::from(clamp_to_max_units(view.current.saturating_add(cost)));
         *state = State {
@@ -168,9 +172,9 @@ impl Counter for SlidingWindow {
         *count = count.saturating_sub(clamp_to_max_units(cost));
     }
 
-    /// Reduces the previous count first, then the current count. A unit of the previous count weighs at most one unit,
-    /// so more than the refunded units may be subtracted from it: the previous count is set to the largest count whose
-    /// weight is lower by the refunded units.
+    /// Reduces the previous count first, then the current count. A decision weights the previous count, so one unit of
+    /// it counts as a part of a unit. Therefore the previous count is reduced to the largest count whose weighted value
+    /// is lower by `cost` units.
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         if cost == 0 {
             return;
@@ -200,7 +204,7 @@ impl Counter for SlidingWindow {
     }
 }
 
-/// Uses the windows as time buckets.
+/// Adds states with each window as one time bucket.
 impl Additive for SlidingWindow {
     fn layout(&self) -> BucketLayout {
         BucketLayout { bucket_us: self.scale.window_us(), buckets: 2 }
@@ -231,7 +235,7 @@ impl Additive for SlidingWindow {
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        self.used_units(&self.view_at(state, now))
+        self.used_units(&self.counts_at(state, now))
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

@@ -19,7 +19,7 @@ use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
 /// The largest number of ticks in a window. It keeps a level at most 2^53.
-const MAX_TICKS: u32 = 1 << 24;
+const MAX_TICKS_PER_WINDOW: u32 = 1 << 24;
 
 /// A quota that is enforced as a steady rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,14 +30,14 @@ pub struct TokenBucket {
     scale: TickScale,
 }
 
-/// The level of a key's token bucket, as of the last charge.
+/// The level of a key's token bucket after the last charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The tick of the last charge.
     last: u64,
     /// The charged units that have not leaked yet, in `1/window` of a unit.
     level: u64,
-    /// The decrease of the level per tick: max, as of the last charge.
+    /// The decrease of the level per tick, which equals the max of the limit at the last charge.
     rate: u32,
 }
 
@@ -49,7 +49,7 @@ impl TokenBucket {
             max: quota.max() as u32,
             burst: burst.min(MAX_UNITS) as u32,
             max_debt: max_debt.min(MAX_UNITS) as u32,
-            scale: TickScale::new(quota.window_us(), MAX_TICKS),
+            scale: TickScale::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
         }
     }
 
@@ -58,7 +58,7 @@ impl TokenBucket {
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        LimitParams { max_debt: self.max_debt, ..self.scale.params(self.max, self.burst) }
+        LimitParams { max_debt: self.max_debt, ..self.scale.limit_params(self.max, self.burst) }
     }
 
     pub(crate) fn burst(&self) -> u64 {
@@ -75,7 +75,7 @@ impl TokenBucket {
         state.level.saturating_sub(leaked)
     }
 
-    /// Returns the outcome of a hit that requires `required` units at `tick`, when the level is `level`.
+    /// Returns the outcome of a hit that requires `required` free units at `tick`, given the level at this tick.
     #[inline(always)]
     fn outcome(
         &self,
@@ -98,7 +98,7 @@ impl TokenBucket {
 }
 
 impl State {
-    /// Returns the number of ticks in which the level falls by `excess`.
+    /// Returns the number of ticks in which the level falls by `excess`, given in `1/window` of a unit like the level.
     fn ticks_to_leak(&self, excess: u64) -> u64 {
         // The rate is 0 only in a state without charges, whose level is 0.
         excess.div_ceil(u64::from(self.rate.max(1)))

@@ -75,7 +75,7 @@ impl Fallback {
 
     /// Calls `decide` with the counts in memory, which are created if necessary. `outcomes` returns the outcomes of the
     /// decision; the counts are kept until the latest reset time of these outcomes.
-    pub(super) fn decide<D>(
+    pub(super) fn decide_with_counts<D>(
         &self,
         decide: impl FnOnce(&LocalCounts) -> D,
         outcomes: impl FnOnce(&D) -> &[Outcome],

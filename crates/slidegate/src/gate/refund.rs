@@ -14,7 +14,7 @@ use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore
 
 type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 
-/// The hits of a request, split into refunds and charges.
+/// The hits of a request, split into hits that refund units and hits that charge units.
 struct SplitHits<'h> {
     all: HitList<'h>,
     /// For each hit in `all`, whether the hit is a refund.
@@ -35,7 +35,7 @@ impl<'h> SplitHits<'h> {
     }
 
     /// Merges the outcomes of the refunds and of the charges, in the order of the hits, into one decision.
-    fn merge_decision(&self, refunded: Outcomes, charged: ChargeResult) -> Decision {
+    fn merge_into_decision(&self, refunded: Outcomes, charged: ChargeResult) -> Decision {
         let (mut refunds, mut charges) = (refunded.into_iter(), charged.outcomes.into_iter());
         let outcomes = self.is_refund.iter().filter_map(|is_refund| match is_refund {
             // A refund denies nothing, whatever the state of its counter.
@@ -59,10 +59,10 @@ pub(super) async fn refund_and_charge<S: Store>(
         }
         false => store.take(&hits.charges).await?,
     };
-    Ok(hits.merge_decision(refunded, charged))
+    Ok(hits.merge_into_decision(refunded, charged))
 }
 
-/// Refunds and charges like [`refund_and_charge`], with a store that responds without waiting.
+/// Applies refunds and charges as [`refund_and_charge`] does, with a store that responds without waiting.
 #[cold]
 pub(super) fn refund_and_charge_now<S: SyncStore + ?Sized>(
     store: &S,
@@ -70,11 +70,11 @@ pub(super) fn refund_and_charge_now<S: SyncStore + ?Sized>(
 ) -> Decision {
     let hits = SplitHits::new(matched);
     let refunded = store.refund_now(&hits.refunds);
-    hits.merge_decision(refunded, store.take_now(&hits.charges))
+    hits.merge_into_decision(refunded, store.take_now(&hits.charges))
 }
 
-/// Returns the hits with which a request is peeked at. A refund becomes a hit that requires one unit and costs nothing,
-/// so that the peek returns the state of its counter.
+/// Returns the hits of a request in the form in which they are passed to a peek. Each refund is replaced by a hit that
+/// requires one unit and costs nothing, so that the peek returns the present status of the refund's counter.
 pub(super) fn peek_hits<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
     let mut hits = matched.hits();
     let pairs = hits.iter_mut().zip(matched.refund_flags());

@@ -46,19 +46,19 @@ impl<S: Store> Gate<S> {
         match Settlement::new(decision, charged, cost) {
             Settlement::Unchanged => Ok(()),
             Settlement::Revert { units, charged } => {
-                let matched = self.match_as_decided(request, decision);
+                let matched = self.rules_of_decision(request, decision);
                 let receipt = request_cost_receipt(&matched, decision).fraction(units, charged);
                 self.revert_receipt(decision, &receipt).await
             }
             Settlement::Charge(extra) => {
-                self.charge_extra(&request.with_plain_cost(extra), decision).await
+                self.charge_additional_cost(&request.with_plain_cost(extra), decision).await
             }
         }
     }
 
-    /// Returns the rules from which a request was decided. If `decision` was made without the store, the limits are
-    /// this instance's shares.
-    fn match_as_decided<'r>(
+    /// Returns the rules from which `decision` was made for `request`. If the decision was made without the store, the
+    /// limits of these rules are this instance's shares.
+    fn rules_of_decision<'r>(
         &'r self,
         request: &'r Request<'_>,
         decision: &Decision,
@@ -70,13 +70,14 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Charges the cost of `request`, even above max, to the limits that `decision` charged.
-    async fn charge_extra(
+    /// Charges the cost of `request`, which is the additional cost to settle, to the limits that `decision` has
+    /// charged, even above max.
+    async fn charge_additional_cost(
         &self,
         request: &Request<'_>,
         decision: &Decision,
     ) -> Result<(), StoreError> {
-        let matched = self.match_as_decided(request, decision);
+        let matched = self.rules_of_decision(request, decision);
         let hits = matched.hits();
         let all = hits.iter().zip(decision.outcomes()).zip(matched.request_cost_flags());
         let charged = all.filter(|((hit, outcome), has_request_cost)| {
@@ -87,7 +88,8 @@ impl<S: Store> Gate<S> {
             return Ok(());
         }
         if decision.is_degraded() {
-            self.fallback.decide(|counts| counts.take_now(&hits), |result| &result.outcomes);
+            self.fallback
+                .decide_with_counts(|counts| counts.take_now(&hits), |result| &result.outcomes);
             return Ok(());
         }
         self.record_result(self.store.take(&hits).await).map(drop)

@@ -14,7 +14,7 @@ fn canonical_list(list: &str) -> String {
     Parser::new(list).parse::<List>().unwrap().serialize().unwrap()
 }
 
-fn write_scripted(style: Style, policy: &str, outcomes: &[ScriptedOutcome]) -> Vec<Header> {
+fn write_scripted_headers(style: Style, policy: &str, outcomes: &[ScriptedOutcome]) -> Vec<Header> {
     let ruling = test_util::scripted_ruling(policy, outcomes);
     super::write(style, &ruling, Timestamp::default(), JitterSample::NONE)
 }
@@ -23,7 +23,7 @@ fn header_value<'h>(headers: &'h [Header], name: &str) -> Option<&'h str> {
     headers.iter().find(|header| header.0 == name).map(|header| &*header.1)
 }
 
-const MANY_LEFT: ScriptedOutcome =
+const MANY_UNITS_LEFT: ScriptedOutcome =
     ScriptedOutcome::Fits { remaining: 1_000_000, reset_us: 1_000_000 };
 
 const fn outcome_that_fits(remaining: u32, seconds: u64) -> ScriptedOutcome {
@@ -58,10 +58,10 @@ type DraftExample = (
 #[rustfmt::skip]
 const EXPRESSIBLE_EXAMPLES: [DraftExample; 13] = [
     // Section 3, 3.2, 4
-    (&[("burst", "100/60s"), ("daily", "1000/1d")], &[MANY_LEFT, MANY_LEFT],
+    (&[("burst", "100/60s"), ("daily", "1000/1d")], &[MANY_UNITS_LEFT, MANY_UNITS_LEFT],
         Some(r#""burst";q=100;w=60,"daily";q=1000;w=86400"#), None),
-    (&[("default", "100/10s")], &[MANY_LEFT], Some(r#""default";q=100;w=10"#), None),
-    (&[("permin", "50/min"), ("perhr", "1000/h")], &[MANY_LEFT, MANY_LEFT],
+    (&[("default", "100/10s")], &[MANY_UNITS_LEFT], Some(r#""default";q=100;w=10"#), None),
+    (&[("permin", "50/min"), ("perhr", "1000/h")], &[MANY_UNITS_LEFT, MANY_UNITS_LEFT],
         Some(r#""permin";q=50;w=60,"perhr";q=1000;w=3600"#), None),
     (&[("default", "100/min")], &[outcome_that_fits(50, 30)], None, Some(r#""default";r=50;t=30"#)),
     // 7, 8.5
@@ -88,7 +88,7 @@ const EXPRESSIBLE_EXAMPLES: [DraftExample; 13] = [
 #[test]
 fn expressible_draft_examples_are_written_identically() {
     for (limits, outcomes, policies, limit) in EXPRESSIBLE_EXAMPLES {
-        let headers = write_scripted(Style::Ietf, &policy_yaml(limits), outcomes);
+        let headers = write_scripted_headers(Style::Ietf, &policy_yaml(limits), outcomes);
         for (name, expected) in [("ratelimit-policy", policies), ("ratelimit", limit)] {
             if let Some(expected) = expected {
                 assert_eq!(header_value(&headers, name), Some(&*canonical_list(expected)));
@@ -99,8 +99,11 @@ fn expressible_draft_examples_are_written_identically() {
 
 #[test]
 fn throttled_draft_response_has_retry_after() {
-    let headers =
-        write_scripted(Style::Ietf, &policy_yaml(&[("default", "100/min")]), &[denied_outcome(5)]);
+    let headers = write_scripted_headers(
+        Style::Ietf,
+        &policy_yaml(&[("default", "100/min")]),
+        &[denied_outcome(5)],
+    );
     // The draft writes it as the date five seconds later.
     assert_eq!(header_value(&headers, "retry-after"), Some("5"));
 }
@@ -135,24 +138,28 @@ fn unquoted_draft_example_names_are_tokens() {
     let list: List = Parser::new("quota;q=100;w=1").parse().unwrap();
     let ListEntry::Item(item) = &list[0] else { panic!("no item") };
     assert!(item.bare_item.as_token().is_some());
-    let written =
-        &write_scripted(Style::Ietf, &policy_yaml(&[("quota", "100/s")]), &[MANY_LEFT])[0].1;
+    let written = &write_scripted_headers(
+        Style::Ietf,
+        &policy_yaml(&[("quota", "100/s")]),
+        &[MANY_UNITS_LEFT],
+    )[0]
+    .1;
     assert_eq!(written, r#""quota";q=100;w=1"#);
 }
 
 #[test]
 fn draft03_examples_are_written_identically() {
     for (limits, outcomes, expected) in [
-        (&[("a", "100/10s")][..], &[MANY_LEFT][..], "100, 100;w=10"),
+        (&[("a", "100/10s")][..], &[MANY_UNITS_LEFT][..], "100, 100;w=10"),
         (
             &[("a", "10/s"), ("b", "50/m"), ("c", "1000/h"), ("d", "5000/d")],
-            &[outcome_that_fits(1, 1), MANY_LEFT, MANY_LEFT, MANY_LEFT],
+            &[outcome_that_fits(1, 1), MANY_UNITS_LEFT, MANY_UNITS_LEFT, MANY_UNITS_LEFT],
             "10, 10;w=1, 50;w=60, 1000;w=3600, 5000;w=86400",
         ),
         // The draft also has limits without a window; this crate writes them for windows below one second.
-        (&[("a", "100/100ms")], &[MANY_LEFT], "100"),
+        (&[("a", "100/100ms")], &[MANY_UNITS_LEFT], "100"),
     ] {
-        let headers = write_scripted(Style::Draft03, &policy_yaml(limits), outcomes);
+        let headers = write_scripted_headers(Style::Draft03, &policy_yaml(limits), outcomes);
         assert_eq!(header_value(&headers, "ratelimit-limit"), Some(expected));
         assert_eq!(canonical_list(expected), expected);
     }

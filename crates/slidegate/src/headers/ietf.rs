@@ -4,7 +4,7 @@
 //! Later drafts may rename the parameters. Only this module writes them.
 
 use super::{
-    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER_NAME, clamp_integer, decimal,
+    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER_NAME, clamp_to_field_integer, decimal,
     visible_limits, window_seconds,
 };
 use crate::gate::{LimitStatus, Ruling};
@@ -29,8 +29,8 @@ pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
     let mut limit = HeaderText::default();
     push_name(&mut limit, &context.binding);
     limit.push(";r=").push(decimal!(context.remaining()));
-    if let Some(reset_in) = context.reset_in() {
-        limit.push(";t=").push(decimal!(reset_in));
+    if let Some(seconds_until_reset) = context.seconds_until_reset() {
+        limit.push(";t=").push(decimal!(seconds_until_reset));
     }
     on_header(1, limit.as_str());
 }
@@ -38,7 +38,7 @@ pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
 /// Appends one limit to the value of `RateLimit-Policy`.
 fn push_policy(policies: &mut HeaderText, status: &LimitStatus<'_>) {
     push_name(policies, status);
-    policies.push(";q=").push(decimal!(clamp_integer(status.limit.limit().quota().max())));
+    policies.push(";q=").push(decimal!(clamp_to_field_integer(status.limit.limit().quota().max())));
     if let Some(window) = window_seconds(status) {
         policies.push(";w=").push(decimal!(window));
     }

@@ -14,13 +14,13 @@ use crate::test_util::{self, ScriptedOutcome};
 /// A generated test case: rules with their names and limits, and the time of the request.
 #[derive(Clone, Debug)]
 struct HeaderCase {
-    rules: Vec<(String, Vec<CaseLimit>)>,
+    rules: Vec<(String, Vec<GeneratedLimit>)>,
     now: Timestamp,
 }
 
 /// A generated limit: its quota, and the outcome that the store returns for it.
 #[derive(Clone, Debug)]
-struct CaseLimit {
+struct GeneratedLimit {
     max: u64,
     window_ms: u64,
     outcome: ScriptedOutcome,
@@ -39,20 +39,20 @@ fn any_duration_us() -> impl Strategy<Value = u64> {
 
 /// Generates the remaining units of an outcome. The largest value that a store returns is `u32::MAX - 1`: `u32::MAX`
 /// marks a limit that was not evaluated.
-fn any_remaining() -> impl Strategy<Value = u32> {
+fn any_remaining_units() -> impl Strategy<Value = u32> {
     prop_oneof![0..5_u32, 0..u32::MAX, Just(u32::MAX - 1)]
 }
 
 fn any_outcome() -> impl Strategy<Value = ScriptedOutcome> {
     prop_oneof![
-        2 => (any_remaining(), any_duration_us())
+        2 => (any_remaining_units(), any_duration_us())
             .prop_map(|(remaining, reset_us)| ScriptedOutcome::Fits { remaining, reset_us }),
-        1 => (any_remaining(), any_duration_us(), prop::option::weighted(0.8, any_duration_us()))
+        1 => (any_remaining_units(), any_duration_us(), prop::option::weighted(0.8, any_duration_us()))
             .prop_map(|(remaining, reset_us, retry_after_us)| ScriptedOutcome::Denied { remaining, reset_us, retry_after_us }),
     ]
 }
 
-fn any_limit() -> impl Strategy<Value = CaseLimit> {
+fn any_generated_limit() -> impl Strategy<Value = GeneratedLimit> {
     // Long windows are a whole number of ticks, because others are rounded up.
     let longest = MAX_WINDOW.as_secs() / 10;
     let window_ms = prop_oneof![
@@ -62,7 +62,7 @@ fn any_limit() -> impl Strategy<Value = CaseLimit> {
         (1..=longest).prop_map(|tens| tens * 10_000),
     ];
     let max = prop_oneof![0..5_u64, 0..=MAX_UNITS];
-    (max, window_ms, any_outcome()).prop_map(|(max, window_ms, outcome)| CaseLimit {
+    (max, window_ms, any_outcome()).prop_map(|(max, window_ms, outcome)| GeneratedLimit {
         max,
         window_ms,
         outcome,
@@ -71,10 +71,10 @@ fn any_limit() -> impl Strategy<Value = CaseLimit> {
 
 /// Generates a test case of one to five limits, distributed over one or more rules.
 fn any_header_case() -> impl Strategy<Value = HeaderCase> {
-    let limits = vec((any_limit(), any::<bool>()), 1..=5);
+    let limits = vec((any_generated_limit(), any::<bool>()), 1..=5);
     let names = vec("[a-z0-9._-]{0,20}", 5);
     (limits, names, any::<u64>()).prop_map(|(limits, names, now)| {
-        let mut rules: Vec<(String, Vec<CaseLimit>)> = Vec::new();
+        let mut rules: Vec<(String, Vec<GeneratedLimit>)> = Vec::new();
         for (limit, joins_last_rule) in limits {
             match rules.last_mut() {
                 Some((_, rule)) if joins_last_rule => rule.push(limit),
@@ -90,8 +90,8 @@ fn any_header_case() -> impl Strategy<Value = HeaderCase> {
 
 impl HeaderCase {
     fn scripted_ruling(&self) -> Ruling {
-        let rule = |(name, limits): &(String, Vec<CaseLimit>)| {
-            let limit = |(index, limit): (usize, &CaseLimit)| {
+        let rule = |(name, limits): &(String, Vec<GeneratedLimit>)| {
+            let limit = |(index, limit): (usize, &GeneratedLimit)| {
                 format!("{{ name: l{index}, max: {}, window: {}ms }}", limit.max, limit.window_ms)
             };
             let limits: Vec<String> = limits.iter().enumerate().map(limit).collect();
@@ -99,12 +99,12 @@ impl HeaderCase {
         };
         let rules: String = self.rules.iter().map(rule).collect();
         let outcomes: Vec<ScriptedOutcome> =
-            self.limits().map(|(_, limit)| limit.outcome).collect();
+            self.named_limits().map(|(_, limit)| limit.outcome).collect();
         test_util::scripted_ruling(&format!("rules:\n{rules}"), &outcomes)
     }
 
-    /// Returns every limit of the test case, with its name in headers.
-    fn limits(&self) -> impl Iterator<Item = (String, &CaseLimit)> {
+    /// Returns every limit of the test case, with the name under which headers list the limit.
+    fn named_limits(&self) -> impl Iterator<Item = (String, &GeneratedLimit)> {
         self.rules.iter().flat_map(|(rule, limits)| {
             limits.iter().enumerate().map(move |(index, limit)| match limits.len() {
                 1 => (rule.clone(), limit),
@@ -210,9 +210,9 @@ fn write_all_styles(
     })
 }
 
-/// Returns the binding limit of a ruling, with its name in headers.
-fn binding_limit<'c>(case: &'c HeaderCase, ruling: &Ruling) -> (String, &'c CaseLimit) {
-    case.limits().nth(ruling.decision().binding().unwrap()).unwrap()
+/// Returns the binding limit of a ruling, with the name under which headers list the limit.
+fn binding_limit<'c>(case: &'c HeaderCase, ruling: &Ruling) -> (String, &'c GeneratedLimit) {
+    case.named_limits().nth(ruling.decision().binding().unwrap()).unwrap()
 }
 
 /// Returns the wait that the headers for an outcome must contain, in microseconds; `None` for a request that never
@@ -232,7 +232,7 @@ fn to_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap()
 }
 
-fn expected_policy_parameters(limit: &CaseLimit) -> Parameters {
+fn expected_policy_parameters(limit: &GeneratedLimit) -> Parameters {
     let max = Some(("q".to_owned(), to_i64(limit.max)));
     let window = (limit.window_ms >= 1_000)
         .then(|| ("w".to_owned(), to_i64(limit.window_ms.div_ceil(1_000))));
@@ -240,7 +240,7 @@ fn expected_policy_parameters(limit: &CaseLimit) -> Parameters {
 }
 
 #[test]
-fn style_table_matches_enum() {
+fn style_definitions_match_enum_variants() {
     assert_eq!(STYLES.len(), Style::ALL.len());
     for (index, style) in Style::ALL.into_iter().enumerate() {
         assert!(STYLES[index].style == style && style.definition().style == style);
@@ -255,9 +255,9 @@ fn style_table_matches_enum() {
 
 #[test]
 fn large_header_integers_are_clamped() {
-    assert_eq!(clamp_integer(u64::MAX), 999_999_999_999_999);
+    assert_eq!(clamp_to_field_integer(u64::MAX), 999_999_999_999_999);
     assert_eq!(ceil_seconds(Duration::MAX), 999_999_999_999_999);
-    assert!(Parser::new(&clamp_integer(u64::MAX).to_string()).parse::<Item>().is_ok());
+    assert!(Parser::new(&clamp_to_field_integer(u64::MAX).to_string()).parse::<Item>().is_ok());
     assert!(Parser::new("1000000000000000").parse::<Item>().is_err());
 }
 
@@ -265,7 +265,7 @@ fn large_header_integers_are_clamped() {
 fn jitter_lengthens_wait_in_every_denial_header() {
     let outcome =
         ScriptedOutcome::Denied { remaining: 0, reset_us: 1, retry_after_us: Some(60_000_000) };
-    let limit = CaseLimit { max: 100, window_ms: 60_000, outcome };
+    let limit = GeneratedLimit { max: 100, window_ms: 60_000, outcome };
     let case =
         HeaderCase { rules: vec![("a".to_owned(), vec![limit])], now: Timestamp::from_secs(1_000) };
     let jitter = Jitter::up_to_percent(10).sample(u32::MAX);
@@ -293,7 +293,7 @@ proptest! {
     #[test]
     fn policy_header_lists_every_limit(case in any_header_case()) {
         for (style, _, parsed) in write_all_styles(&case, JitterSample::NONE) {
-            let all = case.limits().map(|(name, limit)| (Some(name), expected_policy_parameters(limit)));
+            let all = case.named_limits().map(|(name, limit)| (Some(name), expected_policy_parameters(limit)));
             let expected: Vec<_> = match style {
                 Style::Ietf => all.collect(),
                 Style::Draft03 => all

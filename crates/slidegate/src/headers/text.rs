@@ -10,7 +10,7 @@ const INLINE_BYTES: usize = 128;
 #[derive(Clone, Debug, Default)]
 pub struct HeaderText {
     inline: ArrayString<INLINE_BYTES>,
-    /// The whole value, if it is longer than the inline buffer; otherwise empty.
+    /// The whole value, if it does not fit into the inline buffer; otherwise an empty string.
     heap: String,
 }
 

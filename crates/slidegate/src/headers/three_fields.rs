@@ -4,7 +4,7 @@
 //! now. The `X-` headers are older than any draft; their reset is a Unix time, as in the API of GitHub.
 
 use super::{
-    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER_NAME, clamp_integer, decimal,
+    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER_NAME, clamp_to_field_integer, decimal,
     visible_limits, window_seconds,
 };
 
@@ -20,7 +20,7 @@ pub const X_HEADER_NAMES: [&str; 4] =
 pub fn write_draft03_headers(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
     on_header(0, draft03_limits(context).as_str());
     on_header(1, decimal!(context.remaining()));
-    if let Some(seconds) = context.reset_in() {
+    if let Some(seconds) = context.seconds_until_reset() {
         on_header(2, decimal!(seconds));
     }
 }
@@ -29,7 +29,7 @@ pub fn write_draft03_headers(context: &HeaderContext<'_>, on_header: HeaderSink<
 pub fn write_x_headers(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
     on_header(0, decimal!(context.max()));
     on_header(1, decimal!(context.remaining()));
-    if let Some(second) = context.reset_at() {
+    if let Some(second) = context.reset_unix_seconds() {
         on_header(2, decimal!(second));
     }
 }
@@ -40,7 +40,7 @@ fn draft03_limits(context: &HeaderContext<'_>) -> HeaderText {
     let mut limits = HeaderText::default();
     limits.push(decimal!(context.max()));
     for status in visible_limits(context.ruling) {
-        let max = clamp_integer(status.limit.limit().quota().max());
+        let max = clamp_to_field_integer(status.limit.limit().quota().max());
         if let Some(window) = window_seconds(&status) {
             limits.push(", ").push(decimal!(max)).push(";w=").push(decimal!(window));
         }

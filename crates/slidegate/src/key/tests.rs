@@ -162,13 +162,13 @@ proptest! {
         left in proptest::array::uniform3(any_key_value()),
         right in proptest::array::uniform3(any_key_value()),
     ) {
-        fn values(values: &[(Option<String>, u128, u8); 3]) -> [Value<'_>; 3] {
+        fn borrow_values(values: &[(Option<String>, u128, u8); 3]) -> [Value<'_>; 3] {
             values.each_ref().map(|(text, octets, prefix)| match text {
                 Some(text) => Value::Text(text),
                 None => Value::Network(Ipv6Net::new_assert((*octets).into(), *prefix)),
             })
         }
-        let (left, right) = (values(&left), values(&right));
+        let (left, right) = (borrow_values(&left), borrow_values(&right));
         prop_assert_eq!(left == right, hash_input_bytes(&left) == hash_input_bytes(&right));
     }
 

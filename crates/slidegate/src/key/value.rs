@@ -15,7 +15,7 @@ use super::{END_OF_DIGEST, END_OF_NETWORK, END_OF_TEXT};
 pub const MAX_VALUE_BYTES: usize = 1024;
 
 /// Maximum length of the prefix of a shortened value, in bytes.
-const MAX_PREFIX_BYTES: usize = 64;
+const MAX_SHORTENED_PREFIX_BYTES: usize = 64;
 
 /// Length of a digest in bytes: the first 128 bits of SHA-256.
 pub(super) const DIGEST_BYTES: usize = 16;
@@ -57,7 +57,7 @@ impl<'a> ShortenedValue<'a> {
 
     /// Creates a shortened value from its text and the digest of its bytes.
     pub(crate) fn with_digest(text: &'a str, digest: [u8; DIGEST_BYTES]) -> Self {
-        Self { prefix: &text[..text.floor_char_boundary(MAX_PREFIX_BYTES)], digest }
+        Self { prefix: &text[..text.floor_char_boundary(MAX_SHORTENED_PREFIX_BYTES)], digest }
     }
 
     /// Returns the prefix of the value: at most 64 bytes, without partial characters.
@@ -100,7 +100,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the length in bytes of the text that is escaped in a key; 0 for an address or a network.
+    /// Returns the number of bytes of this value's text that a key writes with percent-encoding; 0 for an address or a
+    /// network, which needs no encoding.
     pub(super) fn escaped_text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -109,8 +110,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Writes the value to a hasher: the same bytes in every process. Every decision calls this method, so it makes as
-    /// few writes as possible.
+    /// Writes the value to a hasher. The written bytes are the same in every process. Every decision calls this method,
+    /// so it makes as few writes as possible.
     #[inline]
     pub(super) fn write_to_hasher(&self, hasher: &mut impl Hasher) {
         match self {

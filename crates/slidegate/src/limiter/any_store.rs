@@ -14,14 +14,15 @@ use crate::store::{Receipt, Store, StoreError};
 /// have the same form in every process. With a store that responds without waiting, each method does the same as the
 /// method of the same name without `try_`.
 impl<S: Store> Limiter<S> {
-    /// Returns one hit of `cost` units for each limit. `value` is the limiter's key, as text.
+    /// Returns one hit of `cost` units for each limit. `value` is the caller's key, converted into the value of a
+    /// [`Key`].
     fn hits_with_text_key<'a>(
         &'a self,
         value: &'a [Value<'a>; 1],
         cost: u64,
     ) -> SmallVec<[Hit<'a>; 4]> {
         let key = Key::new(&self.scope, value);
-        let hit = |limit| self.hit(key, limit, cost);
+        let hit = |limit| self.new_hit(key, limit, cost);
         self.limits.iter().map(hit).collect()
     }
 
@@ -85,7 +86,7 @@ impl<S: Store> Limiter<S> {
             self.settle_in_store(store, key, decision, cost);
             return Ok(());
         }
-        match Settlement::new(decision, decision.receipt().first_cost(), cost) {
+        match Settlement::new(decision, decision.receipt().cost_of_first_charge(), cost) {
             Settlement::Unchanged => Ok(()),
             Settlement::Revert { units, charged } => {
                 self.store.revert(&decision.receipt().fraction(units, charged)).await

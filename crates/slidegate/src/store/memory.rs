@@ -45,14 +45,14 @@ pub const DEFAULT_MAX_MEMORY: usize = 1 << 30;
 pub const MIN_MAX_MEMORY: usize = 1 << 20;
 
 /// The minimum memory budget per shard in bytes, so that a shard has memory for its tables.
-const MIN_SHARD_MEMORY: usize = 64 << 10;
+const MIN_SHARD_MEMORY_BYTES: usize = 64 << 10;
 
 /// The largest number of shards. Their locks fit into the first-level cache, and with ten million keys a shard grows
 /// within 0.1 ms.
 const MAX_SHARDS: usize = 1024;
 
-/// The number of hits in a batch whose states are loaded together.
-const BATCH_SIZE: usize = 16;
+/// The number of hits whose states are loaded into the cache together, before the first of these hits is decided.
+const HITS_PER_BATCH: usize = 16;
 
 /// A store that counts in the memory of this process. See the [module documentation](self).
 ///
@@ -65,26 +65,30 @@ const BATCH_SIZE: usize = 16;
 /// ```
 pub struct MemoryStore<C = SystemClock> {
     clock: C,
-    /// The time at which coarse time begins, in microseconds. Coarse time has steps of 2^16 microseconds.
+    /// The time at which the store was created, in microseconds. Coarse time, in which keys expire, counts steps of
+    /// 2^16 microseconds from this time.
     started_us: u64,
     secret: foldhash::quality::RandomState,
     shards: Box<[PaddedShard]>,
     max_keys: usize,
     keys: AtomicUsize,
     max_memory: usize,
-    /// The bytes used by the keys of all shards. A change is added under the lock of the shard that changes.
+    /// The bytes used by the keys of all shards. Each change is made under the lock of the shard whose memory use has
+    /// changed.
     memory: AtomicUsize,
-    /// The counter that selects the next shard from which keys are evicted to free memory.
+    /// A number, increased by one for each selection, that selects the next shard from which keys are evicted to free
+    /// memory.
     next_shard_to_evict: AtomicUsize,
     /// The number of keys that were evicted before they expired.
     evicted: AtomicU64,
 }
 
-/// A shard that has a cache line of its own.
+/// A shard, aligned to a cache line so that threads that use different shards do not slow each other down.
 #[repr(align(64))]
 struct PaddedShard {
     shard: Mutex<Shard>,
-    /// The coarse time until which all keys of the shard are denied, unless one of them is charged.
+    /// A coarse time until which every key of the shard is known to be denied, so that an eviction can skip the shard.
+    /// A charge, revert or refund in the shard sets it to 0.
     all_denied_until: AtomicU32,
 }
 
@@ -93,7 +97,8 @@ struct PaddedShard {
 struct HitLocation {
     shard: usize,
     fingerprint: u64,
-    /// The offset of the counter's clock from the store's clock, in microseconds.
+    /// The phase of the key: the offset, in microseconds, that is added to the time of the store's clock so that the
+    /// windows of different keys begin at different times.
     phase_us: u64,
 }
 
@@ -268,8 +273,8 @@ impl<C: Clock> MemoryStore<C> {
         (new_charge(hit, location, effect.charged_at, units), effect.outcome)
     }
 
-    /// Charges the state in a slot, or inserts a new key if `slot` is `None`. Returns the effect of the charge and the
-    /// units that were charged.
+    /// Charges the state in a slot of a table, or inserts a new key and charges its state if `slot` is `None`. Returns
+    /// the effect of the charge and the units that were charged.
     #[inline(always)]
     fn charge_slot<K: HasTable>(
         &self,
@@ -281,7 +286,7 @@ impl<C: Clock> MemoryStore<C> {
         now: Timestamp,
     ) -> (ChargeEffect, u64) {
         let is_new = slot.is_none();
-        let slot = slot.unwrap_or_else(|| self.insert(shard, counter, location, now));
+        let slot = slot.unwrap_or_else(|| self.insert_with_eviction(shard, counter, location, now));
         // The key is possibly not denied: it may be new, or its max may have been raised.
         self.shards[location.shard].all_denied_until.store(0, Ordering::Relaxed);
         let coarse = |time: Timestamp| {
@@ -298,7 +303,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut grown = 0;
         let effect = shard.charge(counter, slot, counter_now, units, coarse, &mut grown);
         if is_new || grown != 0 {
-            self.record_growth(shard, counter, location, now, grown);
+            self.record_state_growth(shard, counter, location, now, grown);
         }
         (effect, units)
     }
@@ -363,9 +368,9 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// Creates the shards of a store; their number depends on its bounds.
+/// Creates the shards of a store. The number of shards grows with the maximum number of keys and the memory budget.
 fn new_shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
-    let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY);
+    let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY_BYTES);
     let new_shard =
         || PaddedShard { shard: Mutex::new(Shard::default()), all_denied_until: AtomicU32::new(0) };
     (0..shards.next_power_of_two().clamp(64, MAX_SHARDS)).map(|_| new_shard()).collect()
@@ -413,7 +418,8 @@ fn new_charge(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost:
     Charge { counter, limit: *hit.limit, charged_at, cost }
 }
 
-/// Returns the time on the clock of a counter: the store's time plus the phase of the counter's key.
+/// Returns the time at which a counter counts charges that are made at `now`: `now` plus the phase of the counter's
+/// key.
 fn shift_by_phase(now: Timestamp, location: &HitLocation) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + location.phase_us)
 }
@@ -438,8 +444,8 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.
     fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
         let now = self.clock.now();
-        for hits in hits.chunks(BATCH_SIZE) {
-            let mut locations = [HitLocation::default(); BATCH_SIZE];
+        for hits in hits.chunks(HITS_PER_BATCH) {
+            let mut locations = [HitLocation::default(); HITS_PER_BATCH];
             for (location, hit) in locations.iter_mut().zip(hits) {
                 *location = self.locate_hit(hit);
             }
@@ -482,7 +488,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let grown = with_counter!(charge.limit.counter(), counter => {
                 shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
             });
-            self.add_bytes(grown);
+            self.add_to_memory_use(grown);
         }
     }
 
@@ -497,7 +503,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
                 shard.refund(counter, location.fingerprint, shift_by_phase(now, &location), hit.cost)
             });
-            self.add_bytes(grown);
+            self.add_to_memory_use(grown);
             outcome
         };
         hits.iter().map(refund).collect()

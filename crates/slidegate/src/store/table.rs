@@ -16,8 +16,8 @@ use crate::heap::HeapSize;
 /// The number of blocks in a chunk.
 const BLOCKS_PER_CHUNK: usize = 16;
 
-/// The bytes by which the allocation of a chunk is larger than the chunk, because the chunk is aligned.
-const CHUNK_OVERHEAD: usize = align_of::<Block<()>>();
+/// The number of bytes by which the allocation of a chunk exceeds the size of the chunk, because the chunk is aligned.
+const CHUNK_OVERHEAD_BYTES: usize = align_of::<Block<()>>();
 
 /// A time in steps of 2^16 microseconds since the start of the store, precise enough for the expiry of keys.
 pub type CoarseTime = u32;
@@ -25,7 +25,7 @@ pub type CoarseTime = u32;
 /// The number of slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 4;
 
-/// The value of `denied_until` for a slot that must not be evicted.
+/// The value of [`Slot::denied_until`] that marks a key as not evictable.
 pub const PINNED: CoarseTime = CoarseTime::MAX;
 
 /// The fingerprint in an empty slot.
@@ -60,14 +60,16 @@ struct Block<S>([Slot<S>; SLOTS_PER_BLOCK]);
 #[derive(Default)]
 struct Chunk<S>([Block<S>; BLOCKS_PER_CHUNK]);
 
-/// Returns the bytes of a slot in a table with states `S`, including its part of the overhead of a chunk.
+/// Returns the number of bytes that a slot takes in a table with states of the type `S`, including the slot's part of
+/// the overhead of a chunk.
 pub const fn slot_bytes<S>() -> usize {
     chunk_bytes::<S>() / (BLOCKS_PER_CHUNK * SLOTS_PER_BLOCK)
 }
 
-/// Returns the bytes of a chunk, including its pointer in the list of chunks and the allocator's overhead.
+/// Returns the number of bytes that a chunk takes, including its pointer in the list of chunks and the allocator's
+/// overhead.
 const fn chunk_bytes<S>() -> usize {
-    size_of::<Chunk<S>>() + CHUNK_OVERHEAD + size_of::<Box<Chunk<S>>>()
+    size_of::<Chunk<S>>() + CHUNK_OVERHEAD_BYTES + size_of::<Box<Chunk<S>>>()
 }
 
 impl<S> Block<S> {
@@ -98,8 +100,8 @@ pub trait Evict {
     /// the table are being denied.
     fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate>;
 
-    /// Returns the key whose denial ends first, or a key that is not being denied, if there is one. Returns `None` if
-    /// no key may be evicted.
+    /// Returns the key with the earliest `denied_until`, that is, a key that is not being denied, or else the key whose
+    /// denial ends first. Returns `None` if no key may be evicted.
     fn first_undenied(&self) -> Option<EvictionCandidate>;
 
     /// Removes the key in the slot at this index.
@@ -117,7 +119,7 @@ pub struct Table<S> {
     chunks: Box<[Box<Chunk<S>>]>,
     /// The number of keys.
     len: u32,
-    /// The index of the next block to sweep.
+    /// The index of the next block to sweep or to search for an eviction candidate.
     next_block: u32,
     /// The bytes of the heap allocations of states.
     heap_bytes: usize,
@@ -216,7 +218,8 @@ impl<S: Default + HeapSize> Table<S> {
         after as isize - before as isize
     }
 
-    /// Returns the slot at an index, for changes that do not affect the heap allocations of its state.
+    /// Returns the slot at an index. The caller must not change the heap allocations of its state;
+    /// [`update`](Self::update) does that.
     #[inline(always)]
     pub fn slot_mut(&mut self, index: usize) -> &mut Slot<S> {
         let block = index / SLOTS_PER_BLOCK;
@@ -247,7 +250,7 @@ impl<S: Default + HeapSize> Table<S> {
         (chunks / 16).max(1) + fingerprint as usize % (chunks / 16 + 1)
     }
 
-    /// Returns the bytes by which the table grows if the fingerprint is inserted.
+    /// Returns the number of bytes by which the table would grow if the fingerprint were inserted.
     pub fn growth_bytes(&self, fingerprint: u64) -> usize {
         self.chunks_to_add(fingerprint) * chunk_bytes::<S>()
     }
@@ -289,7 +292,7 @@ impl<S: Default + HeapSize> Table<S> {
         }
     }
 
-    /// Returns the number of blocks from one block to another in the direction of the probe sequence.
+    /// Returns the number of steps of the probe sequence from the block `from` to the block `to`.
     fn probe_distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.blocks() - from }
     }
@@ -365,7 +368,8 @@ impl<S: Default + HeapSize> Evict for Table<S> {
             .map(|slot| EvictionCandidate { slot, expires: self.slot(slot).denied_until })
     }
 
-    /// Removes the key in a slot. Then moves back slots that were displaced because the block was full.
+    /// Removes the key in a slot. Then closes the gap in the probe sequences: slots that full blocks have displaced
+    /// into later blocks move back towards their home blocks.
     fn remove(&mut self, slot: usize) {
         let mut block = slot / SLOTS_PER_BLOCK;
         let mut hole = slot;

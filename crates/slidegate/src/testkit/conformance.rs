@@ -104,13 +104,13 @@ struct TraceRun<'s, S> {
 }
 
 /// The planned hits of one request, with the key values that the hits borrow.
-struct PlansWithValues<'p> {
+struct HitPlansWithValues<'p> {
     scope: &'p Scope,
     values: Vec<[Value<'p>; 1]>,
     plans: &'p [HitPlan],
 }
 
-impl PlansWithValues<'_> {
+impl HitPlansWithValues<'_> {
     fn hits(&self) -> Vec<Hit<'_>> {
         let hits = self.plans.iter().zip(&self.values).map(|(plan, value)| Hit {
             key: Key::new(self.scope, value),
@@ -146,9 +146,9 @@ fn check_retryable(error: StoreError) -> Result<(), String> {
 
 impl<S: Store> TraceRun<'_, S> {
     /// Adds to each planned hit the value of its key.
-    fn add_key_values<'p>(&'p self, plans: &'p [HitPlan]) -> PlansWithValues<'p> {
+    fn add_key_values<'p>(&'p self, plans: &'p [HitPlan]) -> HitPlansWithValues<'p> {
         let values = plans.iter().map(|plan| [self.values[plan.key].as_str().into()]).collect();
-        PlansWithValues { scope: &self.scope, values, plans }
+        HitPlansWithValues { scope: &self.scope, values, plans }
     }
 
     async fn compare_take(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
@@ -200,9 +200,9 @@ impl<S: Store> TraceRun<'_, S> {
     }
 
     async fn compare_take_many(&mut self, requests: &[Vec<HitPlan>]) -> Result<Outcomes, String> {
-        let bound: Vec<PlansWithValues<'_>> =
+        let bound: Vec<HitPlansWithValues<'_>> =
             requests.iter().map(|plans| self.add_key_values(plans)).collect();
-        let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(PlansWithValues::hits).collect();
+        let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(HitPlansWithValues::hits).collect();
         let slices: Vec<&[Hit<'_>]> = hits.iter().map(Vec::as_slice).collect();
         // The suite requires that a failed batch has no effect, because it cannot determine a partial one.
         let results = match self.store.take_many(&slices).await {

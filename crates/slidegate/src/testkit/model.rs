@@ -35,8 +35,8 @@ pub(super) fn counter_name(hit: &Hit<'_>) -> Box<str> {
     format!("{} {}", hit.key, hit.limit.shape_text()).into()
 }
 
-/// Returns the current time as the hit's counter sees it: shifted by the phase of the key, an offset that spreads the
-/// window boundaries of different keys.
+/// Returns the current time plus the phase of the hit's key. The phase is an offset that is added to all times of a
+/// counter, so that the windows of different keys begin at different times.
 fn counter_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
     Timestamp::from_micros(clock.now().as_micros() + hit.limit.phase_us(&hit.key))
 }
@@ -81,7 +81,7 @@ fn charge_counter(
 
 impl ModelStore {
     /// Returns the outcome of each hit. Units that earlier hits of the same request would charge to the same counter
-    /// count as used.
+    /// are treated as used.
     fn peek_hits(&self, states: &mut CounterStates, hits: &[Hit<'_>]) -> Outcomes {
         let mut pending: HashMap<Box<str>, u64> = HashMap::new();
         let mut outcomes = Outcomes::new();

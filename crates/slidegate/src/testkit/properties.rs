@@ -54,7 +54,7 @@ fn new_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
     }
 }
 
-/// Returns the maximum number of units that a limit may admit in any window of its length.
+/// Returns the maximum number of units that a limit may admit in any time interval as long as its window.
 pub fn max_units_in_window(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {

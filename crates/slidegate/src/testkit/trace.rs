@@ -68,7 +68,8 @@ pub(super) struct TraceGenerator {
     limits: Vec<Limit>,
     keys: usize,
     now: Timestamp,
-    /// The latest, at most eight, times at which a request fits or a counter is reset, according to recent outcomes.
+    /// Times at which, according to recent outcomes, a request fits or a counter is reset. At most eight times are
+    /// kept, the most recently recorded ones.
     promised_times: Vec<Timestamp>,
 }
 
@@ -226,7 +227,7 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
     build_limit(draw_max_units(rng, algorithm), window, algorithm)
 }
 
-/// Returns a copy of the limit with a randomly drawn max.
+/// Returns a copy of the limit with a random max.
 fn with_random_max(rng: &mut Rng, limit: &Limit) -> Limit {
     let algorithm = limit.algorithm();
     build_limit(draw_max_units(rng, algorithm), limit.quota().window(), algorithm)

@@ -13,17 +13,17 @@ const MAX_EVICTIONS_PER_INSERT: usize = 16;
 
 /// The smallest number of keys that are evicted from one shard at a time when memory is short. In a large shard an
 /// eighth of the slots is evicted. The tables are then sparse enough to free blocks.
-const MIN_EVICTION_BATCH: usize = 16;
+const MIN_EVICTION_BATCH_KEYS: usize = 16;
 
 /// The largest number of denied keys that are evicted per charge when memory is short and all keys are being denied.
 /// More than one, so that the number of keys decreases even if each charge inserts a key.
-const MAX_DENIED_EVICTIONS: usize = 2;
+const MAX_DENIED_EVICTIONS_PER_CHARGE: usize = 2;
 
 impl<C: Clock> MemoryStore<C> {
     /// Inserts a key, and evicts other keys if there are too many keys or there is no memory for the slot. Returns the
     /// index of the slot.
     #[cold]
-    pub(super) fn insert<K: HasTable>(
+    pub(super) fn insert_with_eviction<K: HasTable>(
         &self,
         shard: &mut Shard,
         counter: K,
@@ -31,14 +31,14 @@ impl<C: Clock> MemoryStore<C> {
         now: Timestamp,
     ) -> usize {
         let now = self.coarse_time(now);
-        self.evict_if_full(shard, location.shard, now);
+        self.add_key_and_evict_if_full(shard, location.shard, now);
         self.evict_for_slot(shard, counter, location, now);
         self.update_shard(shard, |shard| shard.insert(counter, location.fingerprint))
     }
 
-    /// Counts a new key, and evicts another key if there are more than `max_keys`. `shard_index` is the index of
-    /// `shard`.
-    fn evict_if_full(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
+    /// Adds one to the number of keys, and evicts another key if there are more than `max_keys`. `shard_index` is the
+    /// index of `shard`.
+    fn add_key_and_evict_if_full(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
         let swept = self.update_shard(shard, |shard| shard.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
         if self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys {
@@ -67,14 +67,14 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
         if shard.growth_bytes(counter, location.fingerprint) > 0 {
-            self.evict_one(shard, now, |shard| shard.evict_for(counter, now));
+            self.evict_one(shard, now, |shard| shard.evict_from_table(counter, now));
         }
     }
 
     /// Adds the bytes by which the state of a charged key has grown to the memory use, and evicts other keys if memory
     /// is short.
     #[cold]
-    pub(super) fn record_growth<K: HasTable>(
+    pub(super) fn record_state_growth<K: HasTable>(
         &self,
         shard: &mut Shard,
         counter: K,
@@ -82,7 +82,7 @@ impl<C: Clock> MemoryStore<C> {
         now: Timestamp,
         grown: isize,
     ) {
-        self.add_bytes(grown);
+        self.add_to_memory_use(grown);
         if self.is_within_budget() {
             return;
         }
@@ -94,7 +94,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Adds the bytes by which a locked shard has grown to the memory use of the store.
     #[inline]
-    pub(super) fn add_bytes(&self, grown: isize) {
+    pub(super) fn add_to_memory_use(&self, grown: isize) {
         if grown != 0 {
             self.memory.fetch_add(grown as usize, Ordering::Relaxed);
         }
@@ -106,9 +106,9 @@ impl<C: Clock> MemoryStore<C> {
         shard: &mut Shard,
         update: impl FnOnce(&mut Shard) -> R,
     ) -> R {
-        let before = shard.bytes();
+        let before = shard.memory_bytes();
         let result = update(shard);
-        self.add_bytes(shard.bytes().wrapping_sub(before) as isize);
+        self.add_to_memory_use(shard.memory_bytes().wrapping_sub(before) as isize);
         result
     }
 
@@ -137,7 +137,7 @@ impl<C: Clock> MemoryStore<C> {
                 padded.all_denied_until.store(shard.all_denied_until(), Ordering::Relaxed);
             }
         }
-        for _ in 0..MAX_DENIED_EVICTIONS {
+        for _ in 0..MAX_DENIED_EVICTIONS_PER_CHARGE {
             if self.is_within_budget() {
                 return;
             }
@@ -150,7 +150,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Evicts some keys of a shard while memory is short. Returns `false` if all remaining keys of the shard are being
     /// denied.
     fn evict_batch(&self, shard: &mut Shard, now: CoarseTime) -> bool {
-        let max_evictions = MIN_EVICTION_BATCH.max(shard.slots() / 8);
+        let max_evictions = MIN_EVICTION_BATCH_KEYS.max(shard.slot_count() / 8);
         (0..max_evictions).all(|_| {
             self.is_within_budget() || self.evict_one(shard, now, |shard| shard.evict(now))
         })
@@ -168,7 +168,8 @@ impl<C: Clock> MemoryStore<C> {
         expires.inspect(|expires| self.count_evicted(*expires, now)).is_some()
     }
 
-    /// Counts an evicted key, which expires at `expires`. A key that had expired already does not count as evicted.
+    /// Adds a removed key, which expires at `expires`, to the number of evicted keys, unless the key had expired
+    /// already.
     fn count_evicted(&self, expires: CoarseTime, now: CoarseTime) {
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
@@ -194,8 +195,8 @@ impl<C: Clock> MemoryStore<C> {
         None
     }
 
-    /// Evicts the key whose denial ends first, from any shard, and returns the time at which the denial ends. Skips
-    /// locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
+    /// Evicts the key with the earliest end of its denial, from any shard, and returns the time at which the denial
+    /// ends. Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
     fn evict_denied(&self, shard: &mut Shard, shard_index: usize) -> Option<CoarseTime> {
         let mut soonest = shard.all_denied_until();
         let mut soonest_other = None;

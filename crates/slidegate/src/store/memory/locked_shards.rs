@@ -3,20 +3,21 @@
 use smallvec::SmallVec;
 
 use super::shard::Shard;
-use super::{BATCH_SIZE, HitLocation, MemoryStore};
+use super::{HITS_PER_BATCH, HitLocation, MemoryStore};
 use crate::clock::Clock;
 use crate::sync::MutexGuard;
 
 /// The shards that a request has locked.
 pub(super) struct LockedShards<'s> {
     /// The locked shards, each of them once.
-    shards: SmallVec<[MutexGuard<'s, Shard>; BATCH_SIZE]>,
+    shards: SmallVec<[MutexGuard<'s, Shard>; HITS_PER_BATCH]>,
     /// For each location that was passed to `lock_shards`, the index of its shard in `shards`.
-    indices: SmallVec<[usize; BATCH_SIZE]>,
+    indices: SmallVec<[usize; HITS_PER_BATCH]>,
 }
 
 impl LockedShards<'_> {
-    /// Returns the locked shard that contains the `nth` location.
+    /// Returns the locked shard of a location; `nth` is the index of the location in the list that was passed to
+    /// `lock_shards`.
     #[inline(always)]
     pub(super) fn shard(&mut self, nth: usize) -> &mut Shard {
         &mut self.shards[self.indices[nth]]
@@ -60,7 +61,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Locks the shards that contain these locations, in ascending order, and waits for locks that other threads hold.
     #[cold]
     fn lock_in_order(&self, locations: &[HitLocation]) -> LockedShards<'_> {
-        let mut order: SmallVec<[usize; BATCH_SIZE]> =
+        let mut order: SmallVec<[usize; HITS_PER_BATCH]> =
             locations.iter().map(|location| location.shard).collect();
         order.sort_unstable();
         order.dedup();

@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
 
 /// The number of decisions between two sweeps.
-const SWEEP_INTERVAL: u8 = 64;
+const DECISIONS_PER_SWEEP: u8 = 64;
 
 /// The states of a part of the keys of a store. The table of the default algorithm is on the cache line of the lock;
 /// the other tables are created on first use.
@@ -62,7 +62,7 @@ macro_rules! impl_has_table {
                 [$(&mut self.$table),+]
             }
 
-            fn bytes(&self) -> usize {
+            fn memory_bytes(&self) -> usize {
                 [$(self.$table.bytes()),+].into_iter().sum()
             }
         }
@@ -84,17 +84,17 @@ impl Shard {
     }
 
     /// Returns the number of bytes that all tables and the heap allocations of their states take.
-    pub(super) fn bytes(&self) -> usize {
-        let other_bytes = self.other_tables.as_ref().map_or(0, |others| others.bytes());
+    pub(super) fn memory_bytes(&self) -> usize {
+        let other_bytes = self.other_tables.as_ref().map_or(0, |others| others.memory_bytes());
         self.sliding_window.bytes() + other_bytes
     }
 
     /// Returns the number of slots of all tables, including free slots.
-    pub(super) fn slots(&mut self) -> usize {
+    pub(super) fn slot_count(&mut self) -> usize {
         self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
 
-    /// Returns the bytes by which the table of a counter grows if the fingerprint is inserted.
+    /// Returns the number of bytes by which the table of `C` would grow if the fingerprint were inserted.
     pub(super) fn growth_bytes<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
         C::table(self).growth_bytes(fingerprint)
     }
@@ -122,7 +122,11 @@ impl Shard {
 
     /// Evicts a key as [`evict`](Self::evict) does, but only from the table of `C`, so that this table gets a free
     /// slot.
-    pub(super) fn evict_for<C: HasTable>(&mut self, _: C, now: CoarseTime) -> Option<CoarseTime> {
+    pub(super) fn evict_from_table<C: HasTable>(
+        &mut self,
+        _: C,
+        now: CoarseTime,
+    ) -> Option<CoarseTime> {
         let table = C::table(self);
         let candidate = table.eviction_candidate(now)?;
         table.remove(candidate.slot);
@@ -146,7 +150,7 @@ impl Shard {
         slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
     }
 
-    /// Evicts the key whose denial ends first. Returns the time at which the denial ends.
+    /// Evicts the key with the earliest end of its denial. Returns the time at which the denial ends.
     pub(super) fn evict_denied(&mut self) -> Option<CoarseTime> {
         remove_soonest(self.tables().filter_map(|table| Some((table.first_undenied()?, table))))
     }
@@ -157,10 +161,10 @@ impl Shard {
         candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)
     }
 
-    /// Counts a decision. Returns `true` if a sweep is due.
+    /// Adds one to the number of decisions since the last sweep. Returns `true` if the next sweep is due.
     #[inline]
     pub(super) fn count_decision(&mut self) -> bool {
-        self.decisions_since_sweep = (self.decisions_since_sweep + 1) % SWEEP_INTERVAL;
+        self.decisions_since_sweep = (self.decisions_since_sweep + 1) % DECISIONS_PER_SWEEP;
         self.decisions_since_sweep == 0
     }
 
@@ -278,8 +282,8 @@ impl Shard {
     }
 }
 
-/// Removes the candidate that expires first from its table, and returns the time at which it expires; `None` if there
-/// are no candidates.
+/// Removes the candidate that expires first from the table that is paired with it. Returns the time at which this
+/// candidate expires; `None` if there are no candidates.
 fn remove_soonest<'t>(
     candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
 ) -> Option<CoarseTime> {
