@@ -25,7 +25,7 @@ use tokio::time::sleep;
 use crate::pn_counter::Incarnation;
 use crate::seal::{ClusterKey, DatagramOpener, DatagramSealer, MAX_NAME_BYTES, RejectCounters};
 
-pub use address::{AddressError, Sockets, has_other_seeds, resolve_advertised};
+pub use address::{AdvertisedAddressError, Sockets, has_other_seeds, resolve_advertised};
 pub use gossip::GossipTraffic;
 pub use view::{Member, MembershipView};
 

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::counters::{CounterSettings, Counters};
-use crate::membership::{self, AddressError, JoinError, Membership, Sockets};
+use crate::membership::{self, AdvertisedAddressError, JoinError, Membership, Sockets};
 use crate::replication::{self, ReplicationEngine};
 use crate::seal::{ClusterKey, PeerIdentity, RejectCounters, ShortKeyError};
 use crate::store::{ClusterStore, ReplicationHandle};
@@ -80,7 +80,7 @@ pub enum StartError {
     Key(#[from] ShortKeyError),
     /// The advertised address cannot be determined.
     #[error(transparent)]
-    Address(#[from] AddressError),
+    Address(#[from] AdvertisedAddressError),
     /// The node cannot join the cluster.
     #[error(transparent)]
     Join(#[from] JoinError),

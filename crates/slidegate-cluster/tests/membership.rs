@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use slidegate::{Clock, WallClock};
 use slidegate_cluster::membership::{
-    AddressError, JoinError, Membership, MembershipView, Settings, Sockets, has_other_seeds,
-    incarnation, resolve_advertised,
+    AdvertisedAddressError, JoinError, Membership, MembershipView, Settings, Sockets,
+    has_other_seeds, incarnation, resolve_advertised,
 };
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::seal::{
@@ -319,7 +319,7 @@ async fn advertised_address_defaults_to_listen_address() {
     );
     assert_eq!(
         resolve_advertised(listen, Some(WILDCARD_ADDRESS), &[]).await,
-        Err(AddressError::Unspecified(WILDCARD_ADDRESS))
+        Err(AdvertisedAddressError::Unspecified(WILDCARD_ADDRESS))
     );
 }
 
@@ -336,7 +336,7 @@ async fn wildcard_listener_advertises_address_towards_seeds() {
         Ok("127.0.0.1:7000".parse().unwrap())
     );
     let error = resolve_advertised(WILDCARD_ADDRESS, None, &seeds[..1]).await.unwrap_err();
-    assert_eq!(error, AddressError::Unknown(WILDCARD_ADDRESS));
+    assert_eq!(error, AdvertisedAddressError::Unknown(WILDCARD_ADDRESS));
     assert!(error.to_string().contains("advertise it"), "{error}");
 }
 

@@ -66,12 +66,12 @@ struct CounterEntry {
     sent_at: Timestamp,
     /// Time from which `remaining` is too old to be used.
     expires_at: Timestamp,
-    denials: SmallVec<[Denial; 1]>,
+    denials: SmallVec<[CachedDenial; 1]>,
 }
 
 /// A cached denial: the number of required units that did not fit the limit, and the figures of the reply.
 #[derive(Clone, Copy, Debug)]
-struct Denial {
+struct CachedDenial {
     required: u64,
     sent_at: Timestamp,
     /// Time at which the cached denial expires. Before this time, Redis would deny the cost again.
@@ -112,13 +112,13 @@ pub struct CacheVersion {
 
 /// The hits of a call in flight. If the value is dropped without [`complete`](Self::complete), all hits count as
 /// charged, because the call may have charged them.
-pub struct PendingCharges<'c> {
+pub struct UnconfirmedCharges<'c> {
     cache: &'c DenyCache,
-    hits: SmallVec<[PendingCharge; 2]>,
+    hits: SmallVec<[UnconfirmedCharge; 2]>,
 }
 
 /// One hit of a call in flight.
-struct PendingCharge {
+struct UnconfirmedCharge {
     counter: u64,
     /// The version before the call.
     version: CacheVersion,
@@ -168,7 +168,8 @@ impl DenyCache {
             return entry.lookup(now, required, charged_units);
         }
         // A denial does not apply if the clock has run back since.
-        let is_same_cost = |denial: &&Denial| denial.required == required && now >= denial.sent_at;
+        let is_same_cost =
+            |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         match entry.denials.iter().find(is_same_cost) {
             Some(denial) => denial.outcome_at(now),
             // After the denial of a lower cost, a higher cost does not pass without a call.
@@ -191,14 +192,14 @@ impl DenyCache {
     }
 
     /// Registers a call that may charge these hits. The caller reports the result of the call with
-    /// [`PendingCharges::complete`].
-    pub fn begin_charges(&self, hits: &[KeyedHit]) -> PendingCharges<'_> {
+    /// [`UnconfirmedCharges::complete`].
+    pub fn begin_charges(&self, hits: &[KeyedHit]) -> UnconfirmedCharges<'_> {
         let pending = |hit: &KeyedHit| {
             let counter = self.counter_hash(&hit.key, hit.tag);
             let units = if hit.sample == 1 { effective_units(hit.cost) } else { 0 };
-            PendingCharge { counter, version: self.version_of_counter(counter), units }
+            UnconfirmedCharge { counter, version: self.version_of_counter(counter), units }
         };
-        PendingCharges { cache: self, hits: hits.iter().map(pending).collect() }
+        UnconfirmedCharges { cache: self, hits: hits.iter().map(pending).collect() }
     }
 
     /// Records the figures in the reply to a hit. `denied` is the number of required units that did not fit, if the hit
@@ -219,12 +220,12 @@ impl DenyCache {
         let counter = self.counter_hash(&hit.key, hit.tag);
         let version =
             CacheVersion { charged_units: version.charged_units.wrapping_add(charged), ..version };
-        let mut denials: SmallVec<[Denial; 1]> = match self.entries.get(&counter) {
+        let mut denials: SmallVec<[CachedDenial; 1]> = match self.entries.get(&counter) {
             // An entry from before an invalidation may exist for a moment; its denials are not kept.
             Some(entry) if entry.limit == hit.limit && entry.version == version => entry.denials,
             _ => SmallVec::new(),
         };
-        let is_relevant = |other: &Denial| {
+        let is_relevant = |other: &CachedDenial| {
             hit.sample > 1 || other.fits_at.is_none_or(|at| at > report.received_at)
         };
         denials.retain(|other| Some(other.required) != denied && is_relevant(other));
@@ -282,7 +283,7 @@ impl DenyCache {
     }
 }
 
-impl PendingCharges<'_> {
+impl UnconfirmedCharges<'_> {
     /// Ends the call. `charged` yields for each hit whether the call charged it. Returns the versions of the counters
     /// before the call, in the order of the hits.
     pub fn complete(mut self, charged: impl Iterator<Item = bool>) -> SmallVec<[CacheVersion; 2]> {
@@ -292,7 +293,7 @@ impl PendingCharges<'_> {
     }
 }
 
-impl Drop for PendingCharges<'_> {
+impl Drop for UnconfirmedCharges<'_> {
     fn drop(&mut self) {
         for hit in self.hits.iter().filter(|hit| hit.units > 0) {
             self.cache.add_charged_units(hit.counter, hit.units);
@@ -304,12 +305,12 @@ impl DenialReport {
     /// Returns the cached denial for a number of required units, or `None` if the remaining units may change before the
     /// required units fit. They do not change if exactly one unit is missing, or if the required units never fit and
     /// all units are free. For a sampled rule, always returns a denial, because its figures are estimates.
-    fn create_denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
+    fn create_denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<CachedDenial> {
         let is_exact = match self.retry_after {
             Some(_) => required == self.remaining.saturating_add(1),
             None => self.remaining == hit.limit.capacity(),
         };
-        (is_exact || hit.sample > 1).then(|| Denial {
+        (is_exact || hit.sample > 1).then(|| CachedDenial {
             required,
             sent_at: self.sent_at,
             expires_at: self.sent_at.after(self.retry_after.map_or(ttl, |wait| wait.min(ttl))),
@@ -324,7 +325,8 @@ impl CounterEntry {
     /// Looks up a number of required units. `charged_units` is the number of units that this instance has charged to
     /// the counter since the entry was recorded.
     fn lookup(&self, now: Timestamp, required: u64, charged_units: u64) -> CacheLookup {
-        let is_same_cost = |denial: &&Denial| denial.required == required && now >= denial.sent_at;
+        let is_same_cost =
+            |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         if charged_units == 0
             && let Some(denial) = self.denials.iter().find(is_same_cost)
             && let denied @ CacheLookup::Denied(_) = denial.outcome_at(now)
@@ -338,7 +340,7 @@ impl CounterEntry {
     }
 }
 
-impl Denial {
+impl CachedDenial {
     /// Returns the outcome of the denial at time `now`, or [`CacheLookup::Stale`] if the denial has expired.
     fn outcome_at(&self, now: Timestamp) -> CacheLookup {
         if now >= self.expires_at {

@@ -22,7 +22,7 @@ use crate::key::{Key, Scope};
 use crate::limit::{Limit, LimitError};
 use crate::policy::{Mode, Rule};
 use crate::request::DEFAULT_DOMAIN;
-use crate::settle::{Settlement, extra_charge_hits};
+use crate::settle::{ChargeCorrection, extra_charge_hits};
 use crate::store::memory::MemoryStore;
 use crate::store::{Receipt, SyncStore};
 
@@ -305,12 +305,12 @@ impl<S> Limiter<S> {
         decision: &Decision,
         cost: u64,
     ) {
-        match Settlement::new(decision, decision.receipt().cost_of_first_charge(), cost) {
-            Settlement::Unchanged => {}
-            Settlement::Revert { units, charged } => {
+        match ChargeCorrection::new(decision, decision.receipt().cost_of_first_charge(), cost) {
+            ChargeCorrection::Unchanged => {}
+            ChargeCorrection::Revert { units, charged } => {
                 store.revert_now(&decision.receipt().fraction(units, charged));
             }
-            Settlement::Charge(extra) => {
+            ChargeCorrection::Charge(extra) => {
                 store.take_now(&extra_charge_hits(self.hits(key, extra), decision));
             }
         }

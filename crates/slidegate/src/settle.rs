@@ -10,7 +10,7 @@ use crate::hit::{ChargeWhen, Hit};
 use crate::outcome::Outcome;
 
 /// The correction that changes the charges of a request to its actual cost.
-pub enum Settlement {
+pub enum ChargeCorrection {
     /// No correction: the charged cost is the actual cost, or the request was denied.
     Unchanged,
     /// Reverts `units` units of each charge, which has `charged` units.
@@ -24,7 +24,7 @@ pub enum Settlement {
     Charge(u64),
 }
 
-impl Settlement {
+impl ChargeCorrection {
     /// Returns the correction for a request that was charged `charged` units and has the actual cost `cost`. A denied
     /// request has no cost, so its charges are not corrected.
     pub fn new(decision: &Decision, charged: u64, cost: u64) -> Self {

@@ -104,8 +104,9 @@ impl StateTables {
     /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
     /// is no other key. Returns the time at which the evicted key would have expired; `None` if no key can be evicted.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_undenied(now)
-            .or_else(|| self.evict_soonest_expiring_candidate(|table| table.first_undenied()))
+        self.evict_undenied(now).or_else(|| {
+            self.evict_soonest_expiring_candidate(|table| table.candidate_by_denial_end())
+        })
     }
 
     /// Evicts a key as [`evict`](Self::evict) does, but never a key that is being denied. Returns `None` if no such key

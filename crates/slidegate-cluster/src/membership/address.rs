@@ -41,7 +41,7 @@ impl Sockets {
 
 /// A reason for which a node cannot determine its advertised address.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
+pub enum AdvertisedAddressError {
     /// The given address is unspecified: it means all interfaces, not the address of one machine.
     #[error(
         "other nodes cannot reach this node at {0}: advertise the address of one machine, with its port"
@@ -66,13 +66,13 @@ pub async fn resolve_advertised(
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
     seeds: &[String],
-) -> Result<SocketAddr, AddressError> {
+) -> Result<SocketAddr, AdvertisedAddressError> {
     if let Some(mut advertise) = advertise {
         if advertise.port() == 0 {
             advertise.set_port(listen.port());
         }
         return if advertise.ip().is_unspecified() {
-            Err(AddressError::Unspecified(advertise))
+            Err(AdvertisedAddressError::Unspecified(advertise))
         } else {
             Ok(advertise)
         };
@@ -88,7 +88,7 @@ pub async fn resolve_advertised(
             }
         }
     }
-    Err(AddressError::Unknown(listen))
+    Err(AdvertisedAddressError::Unknown(listen))
 }
 
 /// Returns `true` if at least one seed may be a node other than the node at address `own`. A seed that does not resolve

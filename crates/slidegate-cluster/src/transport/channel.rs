@@ -31,7 +31,7 @@ pub struct NetworkFaults {
 
 /// A simulated network within this process. Clones share the same network.
 #[derive(Clone, Debug)]
-pub struct Network(Arc<Mutex<NetworkState>>);
+pub struct ChannelNetwork(Arc<Mutex<NetworkState>>);
 
 #[derive(Debug)]
 struct NetworkState {
@@ -67,7 +67,7 @@ struct InTransitFrame {
     frame: Bytes,
 }
 
-impl Network {
+impl ChannelNetwork {
     /// Creates a network without nodes. The seed determines which frames are lost, duplicated and delayed.
     pub fn new(seed: u64, faults: NetworkFaults) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
@@ -216,10 +216,10 @@ impl NetworkState {
     }
 }
 
-/// The transport of one node of a [`Network`].
+/// The transport of one node of a [`ChannelNetwork`].
 #[derive(Debug)]
 pub struct ChannelTransport {
-    network: Network,
+    network: ChannelNetwork,
     local: Incarnation,
     join_number: u64,
     changed: Arc<Notify>,

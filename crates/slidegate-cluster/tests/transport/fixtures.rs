@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::seal::{ClusterKey, PeerIdentity, RejectCounters};
-use slidegate_cluster::transport::channel::{ChannelTransport, Network, NetworkFaults};
+use slidegate_cluster::transport::channel::{ChannelNetwork, ChannelTransport, NetworkFaults};
 use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
 use slidegate_cluster::transport::{PeerAddress, Transport};
 use tokio::net::TcpListener;
@@ -28,12 +28,12 @@ pub trait TransportFixture {
 }
 
 /// A fixture for the channel transport, on a simulated network without faults.
-pub struct ChannelFixture(Network);
+pub struct ChannelFixture(ChannelNetwork);
 
 impl ChannelFixture {
     /// Creates an empty network.
     pub fn new() -> Self {
-        Self(Network::new(1, NetworkFaults::default()))
+        Self(ChannelNetwork::new(1, NetworkFaults::default()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::transport::channel::{
-    ChannelTransport, MAX_IN_TRANSIT, Network, NetworkFaults,
+    ChannelNetwork, ChannelTransport, MAX_IN_TRANSIT, NetworkFaults,
 };
 use slidegate_cluster::transport::{PeerAddress, Transport, TransportEvent};
 use tokio::time::{Instant, timeout};
@@ -25,7 +25,7 @@ fn sample_faults() -> NetworkFaults {
 
 /// Adds a node with the given peers to the network.
 fn join_with_peers(
-    network: &Network,
+    network: &ChannelNetwork,
     local: Incarnation,
     peers: &[Incarnation],
 ) -> ChannelTransport {
@@ -56,7 +56,7 @@ async fn send_numbered_frames(
     faults: NetworkFaults,
     count: u32,
 ) -> Vec<(u32, Duration)> {
-    let network = Network::new(seed, faults);
+    let network = ChannelNetwork::new(seed, faults);
     let mut node2 = network.join(NODE2);
     let mut node1 = join_with_peers(&network, NODE1, &[NODE2]);
     (0..count).for_each(|nth| node1.send(NODE2, Bytes::copy_from_slice(&nth.to_be_bytes())));
@@ -111,7 +111,7 @@ async fn frames_in_transit_are_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn partition_closes_links_and_drops_frames() {
-    let network = Network::new(
+    let network = ChannelNetwork::new(
         1,
         NetworkFaults { min_delay: millis(10), max_delay: millis(10), ..NetworkFaults::default() },
     );
@@ -147,7 +147,7 @@ async fn partition_closes_links_and_drops_frames() {
 
 #[tokio::test(start_paused = true)]
 async fn changed_faults_apply_to_later_frames() {
-    let network = Network::new(1, NetworkFaults { loss: 1.0, ..NetworkFaults::default() });
+    let network = ChannelNetwork::new(1, NetworkFaults { loss: 1.0, ..NetworkFaults::default() });
     let (mut node1, mut node2) =
         (join_with_peers(&network, NODE1, &[]), join_with_peers(&network, NODE2, &[NODE1]));
     node2.send(NODE1, Bytes::from_static(b"lost"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slidegate::{Outcome, Timestamp};
 
-use super::{CacheVersion, Denial, DenialReport, DenyCache};
+use super::{CacheVersion, CachedDenial, DenialReport, DenyCache};
 use crate::script_request::KeyedHit;
 
 /// Time for which other hits of a sampled limit are denied while a probe is in flight: one hit that is sent to check
@@ -53,7 +53,7 @@ impl DenyCache {
     }
 
     /// Updates the cached denial of a hit's cost, if the cache has one.
-    fn update_denial(&self, hit: &KeyedHit, update: impl FnOnce(&mut Denial)) {
+    fn update_denial(&self, hit: &KeyedHit, update: impl FnOnce(&mut CachedDenial)) {
         let counter = self.counter_hash(&hit.key, hit.tag);
         let version = self.version(hit);
         let Some(mut entry) = self.entries.get(&counter) else { return };

@@ -8,7 +8,7 @@ use crate::decision::Decision;
 use crate::hit::Hit;
 use crate::policy::MatchedRules;
 use crate::request::Request;
-use crate::settle::{Settlement, was_charged};
+use crate::settle::{ChargeCorrection, was_charged};
 use crate::store::{Receipt, Store, StoreError, SyncStore, is_charged};
 
 impl<S: Store> Gate<S> {
@@ -43,14 +43,14 @@ impl<S: Store> Gate<S> {
         cost: u64,
     ) -> Result<(), StoreError> {
         let charged = request.descriptors().first().map_or(0, |descriptor| descriptor.plain_cost());
-        match Settlement::new(decision, charged, cost) {
-            Settlement::Unchanged => Ok(()),
-            Settlement::Revert { units, charged } => {
+        match ChargeCorrection::new(decision, charged, cost) {
+            ChargeCorrection::Unchanged => Ok(()),
+            ChargeCorrection::Revert { units, charged } => {
                 let matched = self.rules_of_decision(request, decision);
                 let receipt = request_cost_receipt(&matched, decision).fraction(units, charged);
                 self.revert_receipt(decision, &receipt).await
             }
-            Settlement::Charge(extra) => {
+            ChargeCorrection::Charge(extra) => {
                 self.charge_additional_cost(&request.with_plain_cost(extra), decision).await
             }
         }

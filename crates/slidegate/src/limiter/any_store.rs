@@ -7,7 +7,7 @@ use crate::decision::{Decision, Verdict};
 use crate::gate::Ruling;
 use crate::hit::Hit;
 use crate::key::{Key, Value};
-use crate::settle::{Settlement, extra_charge_hits};
+use crate::settle::{ChargeCorrection, extra_charge_hits};
 use crate::store::{Receipt, Store, StoreError};
 
 /// Methods for any store. A denial is a value; an error means that the store did not respond. Keys are texts, which
@@ -86,12 +86,12 @@ impl<S: Store> Limiter<S> {
             self.settle_in_store(store, key, decision, cost);
             return Ok(());
         }
-        match Settlement::new(decision, decision.receipt().cost_of_first_charge(), cost) {
-            Settlement::Unchanged => Ok(()),
-            Settlement::Revert { units, charged } => {
+        match ChargeCorrection::new(decision, decision.receipt().cost_of_first_charge(), cost) {
+            ChargeCorrection::Unchanged => Ok(()),
+            ChargeCorrection::Revert { units, charged } => {
                 self.store.revert(&decision.receipt().fraction(units, charged)).await
             }
-            Settlement::Charge(extra) => {
+            ChargeCorrection::Charge(extra) => {
                 let value = [Value::from(key)];
                 let hits = extra_charge_hits(self.hits_with_text_key(&value, extra), decision);
                 self.store.take(&hits).await.map(drop)

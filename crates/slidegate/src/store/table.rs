@@ -102,7 +102,7 @@ pub trait Evict {
 
     /// Returns the key with the earliest `denied_until`, that is, a key that is not being denied, or else the key whose
     /// denial ends first. Returns `None` if no key may be evicted.
-    fn first_undenied(&self) -> Option<EvictionCandidate>;
+    fn candidate_by_denial_end(&self) -> Option<EvictionCandidate>;
 
     /// Removes the key in the slot at this index.
     fn remove(&mut self, slot: usize);
@@ -358,7 +358,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
         soonest
     }
 
-    fn first_undenied(&self) -> Option<EvictionCandidate> {
+    fn candidate_by_denial_end(&self) -> Option<EvictionCandidate> {
         let is_evictable =
             |slot: &Slot<S>| slot.fingerprint != EMPTY_FINGERPRINT && slot.denied_until != PINNED;
         let slots =

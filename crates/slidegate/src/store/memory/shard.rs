@@ -152,12 +152,14 @@ impl Shard {
 
     /// Evicts the key with the earliest end of its denial. Returns the time at which the denial ends.
     pub(super) fn evict_denied(&mut self) -> Option<CoarseTime> {
-        remove_soonest(self.tables().filter_map(|table| Some((table.first_undenied()?, table))))
+        remove_soonest(
+            self.tables().filter_map(|table| Some((table.candidate_by_denial_end()?, table))),
+        )
     }
 
     /// Returns the time until which all keys are known to be denied.
     pub(super) fn all_denied_until(&mut self) -> CoarseTime {
-        let candidates = self.tables().filter_map(|table| table.first_undenied());
+        let candidates = self.tables().filter_map(|table| table.candidate_by_denial_end());
         candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)
     }
 
