@@ -5,8 +5,9 @@ use crate::node::{
     wait_until_connected,
 };
 
-/// One rule per domain. While a node is silent (does not respond), each other node allows at most `max_unsynced` more
-/// units under `bounded`, and continues without the silent node under `available`.
+/// A policy with one rule per domain. While a node is silent (does not respond), each other node allows at most
+/// `max_unsynced` more units under the rule `bounded`. Under the rule `available`, the other nodes do not wait for the
+/// silent node, and continue up to the limit.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:
@@ -16,6 +17,7 @@ rules:
 
 const DOMAINS: [&str; 2] = ["bounded", "available"];
 
+/// Waits until each of `nodes` reports that `silent_node`, and no other node, is silent.
 fn wait_until_silent(nodes: &[&Node], silent_node: &str) {
     for node in nodes {
         let members = || node.members_in_state("silent");

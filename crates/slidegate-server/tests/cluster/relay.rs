@@ -20,7 +20,7 @@ pub struct RelayNetwork(Arc<NetworkState>);
 
 #[derive(Default)]
 struct NetworkState {
-    /// Addresses of node pairs whose link is cut.
+    /// The cut links, each as the addresses of the two nodes that it connects.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
 }
@@ -150,7 +150,7 @@ impl RelayLink {
     }
 }
 
-/// Returns both addresses in sorted order, so that a pair is equal to the reversed pair.
+/// Returns the two addresses in sorted order, so that swapped arguments produce the same pair.
 fn node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
     [first.min(second), first.max(second)]
 }

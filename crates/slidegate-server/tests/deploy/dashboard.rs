@@ -9,7 +9,8 @@ use crate::expression::{find_undocumented, parse_selectors};
 use crate::prometheus::Prometheus;
 use crate::{alerts, array_elements, as_string, exporter, read_project_file};
 
-/// Variables of the dashboard, and the values that Grafana substitutes when "All" is selected.
+/// Variables in the queries of the dashboard, each with a value that Grafana could substitute. Grafana substitutes `.*`
+/// if "All" is selected.
 const GRAFANA_VARIABLES: [(&str, &str); 5] = [
     ("$__rate_interval", "1s"),
     ("$__range", "1m"),
@@ -29,14 +30,16 @@ fn read_panels() -> Vec<Value> {
     panels.cloned().collect()
 }
 
-/// Returns the queries of a panel: each PromQL expression with its legend, the template for the names of the series.
+/// Returns the queries of a panel. Each query is a PromQL expression and a legend template, such as `{{rule}}`, from
+/// which Grafana generates the names of the displayed series.
 fn panel_queries(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
     array_elements(&panel["targets"])
         .iter()
         .map(|target| (as_string(&target["expr"]), as_string(&target["legendFormat"])))
 }
 
-/// Returns the selector and the label of each variable query. A query has the form `label_values(metric{…}, label)`.
+/// Returns the queries from which Grafana loads the possible values of the dashboard variables, each split into a metric
+/// selector and a label. The queries have the form `label_values(metric{…}, label)`.
 fn variable_queries() -> Vec<(String, String)> {
     let dashboard = read_dashboard();
     let queries = array_elements(&dashboard["templating"]["list"]).iter();

@@ -52,8 +52,8 @@ fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     text
 }
 
-/// Returns the label text of each combination of the label values of a metric. A label without fixed values has the
-/// value `some`.
+/// Returns every combination of the label values of a metric as text, such as `kind="a",outcome="b"`. A label that may
+/// have any value has the value `some`.
 fn label_combinations(metric: &DocumentedMetric) -> Vec<String> {
     metric.labels.iter().fold(vec![String::new()], |before, label| {
         let some = ["some".to_owned()];

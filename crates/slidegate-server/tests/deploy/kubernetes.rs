@@ -40,7 +40,7 @@ fn read_container() -> Value {
     container.clone()
 }
 
-/// Returns the element of a list whose field `name` is `name`. Panics if the list has no such element.
+/// Returns the list element whose JSON field `name` equals the argument `name`. Panics if no element matches.
 fn element_named<'v>(list: &'v Value, name: &str) -> &'v Value {
     let found = array_elements(list).iter().find(|element| element["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {list}"))

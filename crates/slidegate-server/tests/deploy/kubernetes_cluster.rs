@@ -135,8 +135,8 @@ fn only_slidegate_pods_reach_cluster_port() {
     assert!(read_project_file("docs/CLUSTER.md").contains(&create), "{create}");
 }
 
-/// Returns the environment variables of a running pod. `known` contains the values that Kubernetes or the test sets for
-/// the pod.
+/// Returns the environment variables that a pod would have when it runs. The values in `known`, which Kubernetes or the
+/// test sets, replace the values in the manifest.
 fn environment_of_running_pod(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
     let settings = environment_of_container().into_iter().map(|variable| {
         let name = as_string(&variable["name"]).to_owned();

@@ -8,12 +8,12 @@ use crate::{read_project_file, run_command};
 
 const UNIT_FILE: &str = "deploy/systemd/slidegate.service";
 
-/// Maximum exposure level of the unit that `systemd-analyze security` may report, from 0 (safest) to 100. Without any
-/// hardening, the level is 96.
+/// Maximum exposure level of the systemd unit that `systemd-analyze security` may report, from 0 (safest) to 100.
+/// Without any hardening, the level is 96.
 const MAX_EXPOSURE: &str = "15";
 
-/// Runs `systemd-analyze` on a copy of the unit in `folder` that starts the test build of the program. Returns the
-/// output.
+/// Copies the systemd unit into `folder`, with the path of the program replaced by the program under test. Runs
+/// `systemd-analyze` on the copy, and returns its output.
 fn run_systemd_analyze(folder: &str, arguments: &[&str]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     fs::create_dir_all(&folder).unwrap();

@@ -11,8 +11,8 @@ use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
 use crate::read_document;
 
-/// The heading of each table of fields, and the name of the schema definition whose fields the table lists. The empty
-/// name is the whole policy.
+/// The tables of fields in `docs/POLICY.md`: the heading above each table, and the name of the JSON Schema definition
+/// whose fields the table lists. An empty name refers to the top level of the schema, the whole policy.
 const FIELD_TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsSpec"),

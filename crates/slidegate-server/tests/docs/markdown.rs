@@ -26,7 +26,7 @@ impl FencedBlock {
     }
 }
 
-/// Returns all fenced code blocks of a document, in order.
+/// Returns all fenced code blocks of a document, from the first to the last.
 pub fn parse_blocks(document: &str) -> Vec<FencedBlock> {
     let mut blocks: Vec<FencedBlock> = Vec::new();
     let mut headings: Vec<String> = Vec::new();

@@ -49,7 +49,7 @@ fn start_logging_every_denial(flags: &[&str]) -> Server {
     Server::start_with(POLICY, &[&["--log-denials", "1000"], flags].concat())
 }
 
-/// Stops the server, and returns all remaining log lines before the line that reports the end.
+/// Stops the server, and returns all log lines that are still unread, without the last line, which logs the stop.
 fn stop_and_read_log(server: &Server) -> Vec<String> {
     server.send_signal("TERM");
     let lines = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)));

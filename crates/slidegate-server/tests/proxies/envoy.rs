@@ -36,8 +36,8 @@ struct EnvoySetup {
 }
 
 impl EnvoySetup {
-    /// Starts slidegate with this policy, a service, and Envoy with the configuration file `config`. Each replacement
-    /// changes a text of that file.
+    /// Starts slidegate with this policy, a service, and Envoy with the configuration file `config`. Replaces the
+    /// first text of each pair in `replacements` with the second in that file.
     fn start(policy: &str, config: &Path, replacements: &[(&str, &str)]) -> Self {
         let slidegate = Server::start_with_grpc(policy, &[]);
         let upstream = Upstream::start();
@@ -45,8 +45,8 @@ impl EnvoySetup {
         Self { envoy, upstream, slidegate: Some(slidegate) }
     }
 
-    /// Starts slidegate with [`POLICY`], a service, and Envoy with the configuration file `cases.yaml`. Each
-    /// replacement changes a text of that file.
+    /// Starts slidegate with [`POLICY`], a service, and Envoy with the configuration file `cases.yaml`. Replaces
+    /// the first text of each pair in `replacements` with the second in that file.
     fn with_cases(replacements: &[(&str, &str)]) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
         Self::start(POLICY, &path, replacements)
@@ -63,8 +63,8 @@ impl EnvoySetup {
     }
 }
 
-/// Starts Envoy with a configuration file, in which the ports of Envoy, slidegate and the service, and the texts in
-/// `replacements`, are replaced.
+/// Starts Envoy with a changed copy of a configuration file: the copy contains the actual ports of Envoy, slidegate and
+/// the service, and the first text of each pair in `replacements` is replaced with the second.
 pub fn start_envoy(
     config: &Path,
     slidegate: SocketAddr,

@@ -19,7 +19,7 @@ rules:
   - { name: gone, when: { header.x-api-key: gone }, limits: denied, deny_status: 410 }
 ";
 
-/// The differences between the proxies in their integration with slidegate.
+/// Features that differ between the proxies.
 struct ProxyFeatures {
     /// Whether the client receives the rate-limit headers of allowed requests. Otherwise only the service
     /// behind the proxy receives the headers.
@@ -46,7 +46,7 @@ fn send_forged_request(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) 
     send_with_curl(proxy.address, from, path, &[&forged.concat(), arguments].concat())
 }
 
-/// Starts a proxy, slidegate and a service, and checks all behaviour of the integration.
+/// Starts a proxy, slidegate and a service, and runs all checks of this module.
 fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     let upstream = Upstream::start();
     let server = Server::start(POLICY);
@@ -129,7 +129,8 @@ fn check_forwarded_attributes(proxy: &Proxy) {
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
 }
 
-/// Checks that rules with a `deny_status` other than 429 deny. Some proxies replace the status by another.
+/// Checks that requests are denied if the rule has a `deny_status` other than 429. The client receives a 4xx status, but
+/// not `deny_status` from every proxy.
 fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
         let forwarded_before = upstream.request_count();

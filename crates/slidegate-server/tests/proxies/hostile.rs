@@ -102,7 +102,7 @@ fn long_value(length: usize) -> String {
     "a".repeat(length)
 }
 
-/// Returns the hostile requests of all kinds.
+/// Returns all requests that the tests send to evade a limit.
 fn hostile_requests() -> Vec<HostileRequest> {
     let mut table = RequestTable::default();
     add_long_and_many_values(&mut table);

@@ -8,8 +8,8 @@ use crate::client::Client;
 use crate::common::Server;
 use crate::server::Redis;
 
-/// Maximum length of a Redis key in bytes. A key contains the prefix, the domain, the rule, at most twice 4,096 bytes
-/// of attribute names and values, and the limit.
+/// Maximum length of a Redis key in bytes. A key contains the prefix, the domain, the rule, the limit, and at most
+/// 2 * 4,096 bytes of attribute names and values.
 const MAX_KEY_BYTES: usize = 9_000;
 
 const POLICY: &str = "

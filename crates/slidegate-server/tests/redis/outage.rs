@@ -19,10 +19,10 @@ rules:
 
 const REDIS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Maximum response time of a check beyond [`REDIS_TIMEOUT`], which allows for a busy machine.
+/// Maximum duration by which a response may arrive later than [`REDIS_TIMEOUT`], because the test machine is busy.
 const MAX_SCHEDULING_DELAY: Duration = Duration::from_secs(2);
 
-/// Maximum time from the return of Redis until Redis decides requests again, after the circuit breaker has closed.
+/// Maximum time from the moment when Redis runs again until the circuit breaker closes and Redis decides requests.
 const MAX_RECOVERY_TIME: Duration = Duration::from_secs(12);
 
 fn start_server(redis: &Redis) -> (Server, Client) {
@@ -45,8 +45,8 @@ fn send_check_within_timeout(client: &Client, domain: &str, id: &str) -> (u16, V
     (response.status, response.json())
 }
 
-/// Asserts that the server decides without Redis, according to the `on_store_error` setting of each rule. Each `id` can
-/// be used only once per server.
+/// Asserts that the server decides without Redis, according to the `on_store_error` setting of each rule. Each call for a
+/// server needs another `id`, because a call exhausts the local counter of its `id`.
 #[track_caller]
 fn assert_degraded(client: &Client, id: &str) {
     for _ in 0..20 {
@@ -80,7 +80,7 @@ fn wait_for_recovery(client: &Client) {
     }
 }
 
-/// Asserts that the server counts the requests of `id` in Redis, starting from empty counters, up to each limit.
+/// Asserts that the server counts requests with this `id` in Redis from zero, and denies them above the limit.
 #[track_caller]
 fn assert_counted_in_redis(client: &Client, id: &str) {
     for domain in ["open", "shut", "own"] {

@@ -15,7 +15,8 @@ fn policy_with_max(max: u32) -> String {
     )
 }
 
-/// Starts a server with the policy in `folder`, whose max must be five, and sends one request, which is allowed.
+/// Starts a server with the policy in `folder`, which must allow five requests per hour, and sends a request, which is
+/// allowed.
 fn start_with_one_charge(folder: &PolicyFolder) -> ReloadingServer {
     let server = folder.start_server(&[]);
     assert_eq!(server.check_remaining(), Some(4));

@@ -39,7 +39,7 @@ impl PolicyFolder {
         self.path("policy.yaml")
     }
 
-    /// Overwrites the policy file in place, without a new file.
+    /// Overwrites the existing policy file, in contrast to [`Self::replace_file`], which creates a new file.
     pub fn overwrite_policy(&self, text: &str) {
         fs::write(self.policy_path(), text).unwrap();
     }

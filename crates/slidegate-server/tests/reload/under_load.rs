@@ -38,6 +38,7 @@ fn policy_variant(variant: char) -> String {
     )
 }
 
+/// Returns the max of the rules `first` and `end` in a policy variant.
 fn max_in_variant(variant: char) -> u64 {
     if variant == 'a' { 400_000_000 } else { 300_000_000 }
 }
@@ -54,7 +55,7 @@ struct ClientStats {
     limit_results: BTreeMap<(String, &'static str), u64>,
     /// Number of requests, by result (`allowed` or `denied`).
     requests: BTreeMap<&'static str, u64>,
-    /// Number of requests, by the policy variant that decided them.
+    /// Number of requests that each policy variant decided. The key is `a` or `b`.
     by_policy: BTreeMap<String, u64>,
 }
 
@@ -75,7 +76,8 @@ impl ClientStats {
         self.requests.values().sum()
     }
 
-    /// Asserts that the response to the `nth` request of a tenant comes from exactly one policy variant, and counts it.
+    /// Asserts that the response to the `nth` request of a tenant comes from exactly one policy variant, and counts
+    /// the response.
     fn record(&mut self, nth: u64, status: u16, response: &Value) {
         let allowed = nth < MAX_PER_TENANT;
         assert_eq!(

@@ -176,7 +176,7 @@ fn client_network(ip: &str) -> String {
     ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
 
-/// Number of requests that one limit, rule or key counted: in total, allowed, and denied.
+/// Number of requests to which a limit, a rule or a key applied: in total, allowed, and denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RequestCounts {
     requests: u64,
@@ -185,6 +185,8 @@ struct RequestCounts {
 }
 
 impl RequestCounts {
+    /// Counts a request. `fits` is `false` if the counted limit, rule or key denied the request. A request that fits is
+    /// not allowed if another limit denied it.
     fn record(&mut self, allowed: bool, fits: bool) {
         self.requests += 1;
         self.allowed += u64::from(allowed);

@@ -7,8 +7,8 @@ use super::*;
 const SUGGESTED_WINDOWS: [(&str, i64); 5] =
     [("1s", 1), ("10s", 10), ("1m", 60), ("1h", 3_600), ("1d", 86_400)];
 
-/// Returns for each client the maximum number of its requests in any period of `window` seconds. `client` returns the
-/// key that identifies the client of a request.
+/// Returns one number per client: the maximum number of requests of that client in any period of `window` seconds.
+/// `client` returns the key that identifies the client of a request.
 fn peak_per_client(
     requests: &[LogRequest],
     client: impl Fn(&LogRequest) -> String,
