@@ -81,7 +81,7 @@ fn observed_keys_are_never_listed_as_denied() {
 }
 
 #[test]
-fn keys_parameter_limits_listed_keys() {
+fn keys_query_parameter_bounds_listed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
     (0..70).for_each(|nth| send_checks(&server, &format!("t{nth}"), 4));
     let denied =

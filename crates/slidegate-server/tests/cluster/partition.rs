@@ -20,7 +20,7 @@ rules:
 ";
 
 /// Waits until `node` reports that exactly the nodes `silent_nodes` are silent.
-fn wait_until_silent(node: &Node, silent_nodes: &[&str]) {
+fn wait_until_peers_are_silent(node: &Node, silent_nodes: &[&str]) {
     let members = || node.members_in_state("silent");
     wait_until("the nodes are silent", members, |silent| *silent == silent_nodes);
 }
@@ -35,9 +35,9 @@ fn partitioned_nodes_stay_bounded_and_converge() {
         wait_for_remaining(&[&a, &b, &c], domain, 60);
     }
     network.cut_links(&[&configs[0]], &[&configs[1], &configs[2]]);
-    wait_until_silent(&a, &["b", "c"]);
-    wait_until_silent(&b, &["a"]);
-    wait_until_silent(&c, &["a"]);
+    wait_until_peers_are_silent(&a, &["b", "c"]);
+    wait_until_peers_are_silent(&b, &["a"]);
+    wait_until_peers_are_silent(&c, &["a"]);
     assert_eq!(
         (&a.cluster_status()["majority"], &b.cluster_status()["majority"]),
         (&false.into(), &true.into())

@@ -54,8 +54,9 @@ impl RelayNetwork {
     pub fn cut_links(&self, side: &[&NodeConfig], other_side: &[&NodeConfig]) {
         let mut cut = self.0.cut.lock().unwrap();
         for node in side {
-            let pairs =
-                other_side.iter().map(|other| node_pair(node.listen.ip(), other.listen.ip()));
+            let pairs = other_side
+                .iter()
+                .map(|other| sorted_node_pair(node.listen.ip(), other.listen.ip()));
             cut.extend(pairs);
         }
     }
@@ -67,7 +68,7 @@ impl RelayNetwork {
     }
 
     fn link_between(&self, from: SocketAddr, to: SocketAddr) -> RelayLink {
-        RelayLink { state: self.0.clone(), ends: node_pair(from.ip(), to.ip()) }
+        RelayLink { state: self.0.clone(), ends: sorted_node_pair(from.ip(), to.ip()) }
     }
 
     fn relay_streams(&self, relay: SocketAddr, to: SocketAddr) {
@@ -151,6 +152,6 @@ impl RelayLink {
 }
 
 /// Returns the two addresses in sorted order, so that swapped arguments produce the same pair.
-fn node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
+fn sorted_node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
     [first.min(second), first.max(second)]
 }

@@ -61,11 +61,14 @@ pub fn find_undocumented(
 ) -> Vec<String> {
     let selectors = parse_selectors(expression);
     let own_metrics = selectors.into_iter().filter(|selector| !recorded.contains(&selector.name));
-    own_metrics.filter_map(|selector| selector_error(&selector, metrics)).collect()
+    own_metrics.filter_map(|selector| undocumented_selector_error(&selector, metrics)).collect()
 }
 
 /// Returns an error if the metric, a label or a label value of a selector is not documented.
-fn selector_error(selector: &MetricSelector, metrics: &[DocumentedMetric]) -> Option<String> {
+fn undocumented_selector_error(
+    selector: &MetricSelector,
+    metrics: &[DocumentedMetric],
+) -> Option<String> {
     let name = &selector.name;
     let Some(metric) = metrics.iter().find(|metric| metric.series_names().contains(name)) else {
         return Some(format!("no metric `{name}`"));
@@ -85,7 +88,7 @@ fn selector_error(selector: &MetricSelector, metrics: &[DocumentedMetric]) -> Op
 }
 
 #[test]
-fn selectors_are_parsed_with_their_labels() {
+fn selectors_are_parsed_with_labels() {
     let expression = "sum by (slide) (rate(slidegate_a_total{job=~\"x\",kind!=\"p|q\"}[5m])) / x:slidegate_b:y > on() f(\"slidegate_c{\")";
     let selector = |name: &str, labels: &[(&str, &[&str])]| {
         let owned = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();

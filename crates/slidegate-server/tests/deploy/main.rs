@@ -65,6 +65,6 @@ fn array_elements(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn as_string(value: &Value) -> &str {
+fn expect_string(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("not a string: {value}"))
 }

@@ -62,7 +62,7 @@ fn documented_output(source: &str) -> Option<&str> {
 }
 
 #[test]
-fn example_programs_print_their_documented_output() {
+fn example_programs_print_documented_output() {
     let mut checked = 0;
     for path in example_files("rs") {
         let source = fs::read_to_string(&path).unwrap();

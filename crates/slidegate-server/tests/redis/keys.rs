@@ -23,7 +23,7 @@ rules:
 ";
 
 #[test]
-fn long_headers_keep_redis_keys_short() {
+fn long_header_values_keep_redis_keys_short() {
     let redis = Redis::start();
     let flags = ["--store", &redis.address(), "--redis-timeout", "30s"];
     let server = Server::start_with(POLICY, &flags);

@@ -187,7 +187,7 @@ struct RequestCounts {
 impl RequestCounts {
     /// Counts a request. `fits` is `false` if the counted limit, rule or key denied the request. A request that fits is
     /// not allowed if another limit denied it.
-    fn record(&mut self, allowed: bool, fits: bool) {
+    fn count_request(&mut self, allowed: bool, fits: bool) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
         self.denied += u64::from(!fits);
@@ -245,18 +245,18 @@ impl ReplayOracle {
         });
         let fits: Vec<bool> = fits.collect();
         let allowed = fits.iter().all(|fits| *fits);
-        self.total.record(allowed, allowed);
+        self.total.count_request(allowed, allowed);
         let mut rules: BTreeMap<RuleKey, bool> = BTreeMap::new();
         for ((name, _, _, key), fits) in matching_limits.into_iter().zip(fits) {
-            self.counts.entry(name).or_default().record(allowed, fits);
+            self.counts.entry(name).or_default().count_request(allowed, fits);
             *rules.entry(key.clone()).or_insert(true) &= fits;
             if allowed {
                 self.admitted.entry((name, key)).or_default().push(request.at);
             }
         }
         for (key, fits) in rules {
-            self.counts.entry((key.0, "")).or_default().record(allowed, fits);
-            self.keys.entry(key).or_default().record(allowed, fits);
+            self.counts.entry((key.0, "")).or_default().count_request(allowed, fits);
+            self.keys.entry(key).or_default().count_request(allowed, fits);
         }
     }
 
