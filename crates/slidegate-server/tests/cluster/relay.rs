@@ -91,7 +91,7 @@ impl RelayNetwork {
                     let forwarder = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
                     let (socket, receiver, link) =
                         (socket.clone(), forwarder.clone(), link.clone());
-                    thread::spawn(move || link.relay_replies(&receiver, &socket, from));
+                    thread::spawn(move || link.relay_reply_datagrams(&receiver, &socket, from));
                     forwarder
                 });
                 if !link.is_cut() {
@@ -139,7 +139,8 @@ impl RelayLink {
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 
-    fn relay_replies(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
+    /// Forwards each datagram from `receiver` to the address `to` through `socket`. Drops datagrams while the link is cut.
+    fn relay_reply_datagrams(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
         let mut datagram = vec![0; BUFFER_BYTES];
         loop {
             // The system reports an error here while the node is not listening.

@@ -52,7 +52,8 @@ fn dashboard_variable_queries() -> Vec<(String, String)> {
     parts.collect()
 }
 
-/// Replaces the dashboard variables in a PromQL expression with the values of [`DASHBOARD_VARIABLE_VALUES`], as Grafana does.
+/// Replaces the dashboard variables in a PromQL expression with the values of [`DASHBOARD_VARIABLE_VALUES`], as Grafana
+/// does.
 fn substitute_variables(expression: &str) -> String {
     let substituted = DASHBOARD_VARIABLE_VALUES
         .iter()

@@ -37,8 +37,8 @@ impl Default for NodeGroup {
 }
 
 impl NodeGroup {
-    /// Replaces 127.0.0.1 in the cluster flags of a server with the address of this group. Leaves the flags of other
-    /// servers unchanged.
+    /// Replaces 127.0.0.1 with the address of this group in the cluster flags of a server. Does not change the flags if
+    /// the server is not a cluster node.
     pub fn use_own_address(&mut self, flags: &mut Vec<String>) {
         self.is_node_starting = flags.iter().any(|flag| flag == "cluster://");
         if !self.is_node_starting {
