@@ -139,7 +139,8 @@ impl RelayLink {
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 
-    /// Forwards each datagram from `receiver` to the address `to` through `socket`. Drops datagrams while the link is cut.
+    /// Forwards each datagram from `receiver` to the address `to` through `socket`. Drops datagrams while the link is
+    /// cut.
     fn relay_reply_datagrams(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
         let mut datagram = vec![0; BUFFER_BYTES];
         loop {

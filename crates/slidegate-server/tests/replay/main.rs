@@ -52,7 +52,8 @@ impl ReplayFiles {
         self.run_replay(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
     }
 
-    /// Runs `slidegate replay` in the directory with exactly these arguments, which name a policy if the command needs one.
+    /// Runs `slidegate replay` in the directory with exactly these arguments, which include any
+    /// policy.
     fn run_replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
             .arg("replay")
