@@ -543,8 +543,8 @@ const FAILURE_RESPONSES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 
 /// Starts a proxy with these edits of its configuration file. Asserts that the proxy denies requests for which
-/// slidegate responds with a status in [`REJECTION_STATUSES`]. For [`FAILURE_RESPONSES`], the proxy must forward requests if
-/// `fails_open` is `true`, and deny them otherwise.
+/// slidegate responds with a status in [`REJECTION_STATUSES`]. For [`FAILURE_RESPONSES`], the proxy must forward
+/// requests if `fails_open` is `true`, and deny them otherwise.
 fn assert_fails_open_as_configured(
     start: fn(&Backends) -> Proxy,
     edits: &'static [(&'static str, &'static str)],
