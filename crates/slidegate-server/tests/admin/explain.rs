@@ -109,7 +109,7 @@ fn explained_retry_after_is_exact() {
 }
 
 #[test]
-fn explained_cost_above_max_has_no_retry_after() {
+fn explain_omits_retry_after_for_cost_above_max() {
     let server = Server::start_with_admin(POLICY, &[]);
     let costly = post_explain(&server, &check_body(json!({ "tenant": "acme" }), 4));
     let limit = &costly["rules"][0]["limits"][0];
@@ -144,7 +144,7 @@ watched: applies
 
 /// Each rule matches only one order of attributes, so the command must not sort the attributes of a descriptor.
 #[test]
-fn explain_command_numbers_descriptors_in_order() {
+fn explain_command_numbers_descriptors_in_argument_order() {
     let policy = "
 rules:
   - { name: of-plan, descriptor: [user, plan], per: [user, plan], limits: [3/h] }

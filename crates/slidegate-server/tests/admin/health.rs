@@ -54,7 +54,7 @@ fn shutdown_finishes_requests_and_closes_stuck_connections() {
 }
 
 #[test]
-fn response_during_shutdown_has_connection_close() {
+fn response_during_shutdown_has_connection_close_header() {
     let server = Server::start_with_admin(POLICY, &[]);
     let mut connection = RawConnection::connect(server.address());
     let check =
@@ -103,7 +103,7 @@ fn unreachable_store_is_logged_and_reported_by_readyz() {
 }
 
 #[test]
-fn store_outage_fails_readiness_only_with_flag() {
+fn store_outage_fails_readyz_only_with_ready_needs_store() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];

@@ -26,11 +26,11 @@ rules:
 /// Number of threads that send requests concurrently, small enough to not overload the machine.
 const CALLER_COUNT: usize = 4;
 
-/// Number of occurrences of each request result (such as `request denied`) and of each limit outcome (such as
-/// `allowed per-tenant 1s`).
+/// Counts by label. A label is the result of a request (such as `request denied`), or the outcome of a limit with the
+/// names of its rule and of the limit (such as `allowed per-tenant 1s`).
 type CountsByLabel = BTreeMap<String, u64>;
 
-/// Returns the path and the body of the `nth` request that a caller sends.
+/// Returns the path and the body of the `nth` request that the load thread `caller` sends.
 fn nth_request(nth: usize, caller: usize) -> (&'static str, Value) {
     let tenant = format!("t{}", nth % 3);
     let plan = if nth.is_multiple_of(3) { "pro" } else { "free" };

@@ -29,14 +29,14 @@ impl MetricSamples {
         )
     }
 
-    /// Returns the value of the series `name`, which includes the labels. Panics if the series is missing.
+    /// Returns the value of a series. `name` includes the labels, as in a scrape. Panics if the series is missing.
     #[track_caller]
     pub fn get(&self, name: &str) -> f64 {
         let sample = self.0.get(name);
         *sample.unwrap_or_else(|| panic!("no sample {name} in {:#?}", self.0.keys()))
     }
 
-    /// Returns the sum of all series of the metric whose label text contains `labels`.
+    /// Returns the sum of all series of `metric` whose labels, written as in a scrape, contain the text `labels`.
     pub fn sum(&self, metric: &str, labels: &str) -> f64 {
         let matches = |name: &str| {
             name.strip_prefix(metric)

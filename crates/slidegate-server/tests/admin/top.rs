@@ -1,4 +1,5 @@
-//! Tests of `/v1/top`, which lists the keys with the most denied requests and the most requests near a limit.
+//! Tests of `/v1/top`, which lists the keys with the most denied requests, and the keys with the most requests that
+//! nearly reached a limit.
 
 use serde_json::{Value, json};
 
@@ -30,7 +31,7 @@ fn get_top_keys(server: &Server, query: &str) -> Value {
     response.json()
 }
 
-/// Returns the entry that `/v1/top` must list for the key of this tenant.
+/// Returns the entry that `/v1/top` must list for a tenant with `count` requests.
 fn expected_entry(tenant: &str, count: u64) -> Value {
     json!({ "key": { "tenant": tenant, "ip": "2001:db8::/64" }, "count": count, "max_overcount": 0 })
 }
@@ -80,7 +81,7 @@ fn observed_keys_are_never_listed_as_denied() {
 }
 
 #[test]
-fn keys_parameter_limits_listed_keys() {
+fn keys_query_parameter_bounds_listed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
     (0..70).for_each(|nth| send_checks(&server, &format!("t{nth}"), 4));
     let denied =

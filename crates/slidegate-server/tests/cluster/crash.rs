@@ -5,8 +5,9 @@ use crate::node::{
     wait_until_connected,
 };
 
-/// One rule per domain. While a node is silent (does not respond), each other node allows at most `max_unsynced` more
-/// units under `bounded`, and continues without the silent node under `available`.
+/// A policy with one rule per domain. While a node is silent (does not respond), each other node allows at most
+/// `max_unsynced` more units under the rule `bounded`. Under the rule `available`, the other nodes do not wait for the
+/// silent node, and continue up to the limit.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:
@@ -14,9 +15,10 @@ rules:
   - { name: available, domain: available, per: [client], limits: [90/h], cluster: { max_unsynced: 5, on_partition: available } }
 ";
 
-const DOMAINS: [&str; 2] = ["bounded", "available"];
+const TESTED_DOMAINS: [&str; 2] = ["bounded", "available"];
 
-fn wait_until_silent(nodes: &[&Node], silent_node: &str) {
+/// Waits until each of `nodes` reports that `silent_node`, and no other node, is silent.
+fn wait_until_reported_silent(nodes: &[&Node], silent_node: &str) {
     for node in nodes {
         let members = || node.members_in_state("silent");
         wait_until("the node is silent", members, |silent| *silent == [silent_node]);
@@ -27,13 +29,13 @@ fn wait_until_silent(nodes: &[&Node], silent_node: &str) {
 fn replicated_charges_survive_node_crash() {
     let configs = node_configs::<3>(POLICY);
     let [a, b, c] = start_nodes(&configs);
-    for domain in DOMAINS {
+    for domain in TESTED_DOMAINS {
         assert_eq!(b.count_allowed(domain, 30), 30);
         wait_for_remaining(&[&a, &b, &c], domain, 60);
     }
     let before = b.cluster_status()["incarnation"].clone();
     drop(b);
-    wait_until_silent(&[&a, &c], "b");
+    wait_until_reported_silent(&[&a, &c], "b");
     assert_eq!(a.metric_sum("slidegate_cluster_members", r#"state="silent""#), 1.0);
     // The killed node may have allowed more than it replicated: the others stop at max_unsynced units each.
     let bounded = a.count_allowed("bounded", 20) + c.count_allowed("bounded", 20);
@@ -68,7 +70,7 @@ fn paused_node_receives_missed_charges() {
     b.send_signal("STOP");
     // The others wait for acknowledgements of `b`, both before and after it counts as silent.
     assert_eq!(a.count_allowed("bounded", 20), 5);
-    wait_until_silent(&[&a, &c], "b");
+    wait_until_reported_silent(&[&a, &c], "b");
     assert_eq!(c.count_allowed("bounded", 20), 5);
     b.send_signal("CONT");
     // The resumed node does not know yet that it was paused.

@@ -24,8 +24,8 @@ const MAX_POLLS: usize = 2_000;
 
 /// Returns a loopback address that no other test uses, neither in this process nor in another test process.
 pub fn unused_address() -> SocketAddr {
-    static NEXT_NUMBER: AtomicU8 = AtomicU8::new(1);
-    let nth = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+    static NEXT_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(1);
+    let nth = NEXT_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed);
     assert!(nth > 0, "no unused address is left");
     let process = std::process::id();
     let [second, third] = [process >> 8, process].map(|part| u8::try_from(part % 254 + 1).unwrap());
@@ -223,16 +223,16 @@ pub fn wait_for_remaining(nodes: &[&Node], domain: &str, remaining: u64) {
     });
 }
 
-/// Returns the documented maximum of the units that a cluster allows within one window of an hour. `incarnations` is
-/// the number of node processes, where a restarted node counts again.
+/// Returns the documented maximum number of units that a cluster allows in a one-hour window under a limit of `max`
+/// units. `incarnations` is the number of node processes that ran in the window: a restarted node is a new one.
 pub fn max_allowed_in_window(max: u64, incarnations: u64, max_unsynced: u64) -> u64 {
     let buckets = Algorithm::SlidingBuckets { precision: None };
     let limit = Limit::new(format!("{max}/h").parse().unwrap(), buckets).unwrap();
     max_units_in_window(&limit, incarnations, max_unsynced, 1)
 }
 
-/// Returns a policy with one rule that allows `max` units in any hour. Each node may allow up to `max_unsynced` units
-/// that its peers have not acknowledged yet. While a peer is silent, a node does not exceed that number.
+/// Returns a policy with one rule that allows `max` units in any hour. A node allows no
+/// more units while `max_unsynced` units that it has allowed are not yet acknowledged by its peers.
 pub fn policy_with_max(max: u64, max_unsynced: u64) -> String {
     format!(
         "rules: [{{ name: shared, per: [client], algorithm: sliding_buckets, limits: [{max}/h], cluster: {{ max_unsynced: {max_unsynced} }} }}]"

@@ -1,4 +1,5 @@
-//! Network partitions between nodes: the limits stay bounded, and the counters converge after the partition.
+//! Network partitions between nodes: the number of allowed units stays bounded during a partition, and all nodes have
+//! equal counters afterwards.
 
 use crate::node::{
     Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,
@@ -6,9 +7,10 @@ use crate::node::{
 };
 use crate::relay::RelayNetwork;
 
-/// One rule per domain. While a node is silent (does not respond), each other node allows at most `max_unsynced` more
-/// units under `bounded`, and continues without the silent node under `available`. The rule `soon` has a window that is
-/// shorter than the partition.
+/// A policy with one rule per domain. While a node is silent (does not respond), each other node allows at most
+/// `max_unsynced` more units under the rule `bounded`. Under the rule `available`, the other nodes do not wait for the
+/// silent node, and continue up to the limit. The rule
+/// `soon` has a window that is shorter than the partition.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:
@@ -17,7 +19,8 @@ rules:
   - { name: soon, domain: soon, per: [client], limits: [1000/s], cluster: { max_unsynced: 1 } }
 ";
 
-fn wait_until_silent(node: &Node, silent_nodes: &[&str]) {
+/// Waits until `node` reports that exactly the nodes `silent_nodes` are silent.
+fn wait_until_peers_are_silent(node: &Node, silent_nodes: &[&str]) {
     let members = || node.members_in_state("silent");
     wait_until("the nodes are silent", members, |silent| *silent == silent_nodes);
 }
@@ -32,9 +35,9 @@ fn partitioned_nodes_stay_bounded_and_converge() {
         wait_for_remaining(&[&a, &b, &c], domain, 60);
     }
     network.cut_links(&[&configs[0]], &[&configs[1], &configs[2]]);
-    wait_until_silent(&a, &["b", "c"]);
-    wait_until_silent(&b, &["a"]);
-    wait_until_silent(&c, &["a"]);
+    wait_until_peers_are_silent(&a, &["b", "c"]);
+    wait_until_peers_are_silent(&b, &["a"]);
+    wait_until_peers_are_silent(&c, &["a"]);
     assert_eq!(
         (&a.cluster_status()["majority"], &b.cluster_status()["majority"]),
         (&false.into(), &true.into())

@@ -20,7 +20,7 @@ pub struct RelayNetwork(Arc<NetworkState>);
 
 #[derive(Default)]
 struct NetworkState {
-    /// Addresses of node pairs whose link is cut.
+    /// The cut links, each as the addresses of the two nodes that it connects.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
 }
@@ -54,8 +54,9 @@ impl RelayNetwork {
     pub fn cut_links(&self, side: &[&NodeConfig], other_side: &[&NodeConfig]) {
         let mut cut = self.0.cut.lock().unwrap();
         for node in side {
-            let pairs =
-                other_side.iter().map(|other| node_pair(node.listen.ip(), other.listen.ip()));
+            let pairs = other_side
+                .iter()
+                .map(|other| sorted_node_pair(node.listen.ip(), other.listen.ip()));
             cut.extend(pairs);
         }
     }
@@ -67,7 +68,7 @@ impl RelayNetwork {
     }
 
     fn link_between(&self, from: SocketAddr, to: SocketAddr) -> RelayLink {
-        RelayLink { state: self.0.clone(), ends: node_pair(from.ip(), to.ip()) }
+        RelayLink { state: self.0.clone(), ends: sorted_node_pair(from.ip(), to.ip()) }
     }
 
     fn relay_streams(&self, relay: SocketAddr, to: SocketAddr) {
@@ -90,7 +91,7 @@ impl RelayNetwork {
                     let forwarder = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
                     let (socket, receiver, link) =
                         (socket.clone(), forwarder.clone(), link.clone());
-                    thread::spawn(move || link.relay_replies(&receiver, &socket, from));
+                    thread::spawn(move || link.relay_reply_datagrams(&receiver, &socket, from));
                     forwarder
                 });
                 if !link.is_cut() {
@@ -138,7 +139,9 @@ impl RelayLink {
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 
-    fn relay_replies(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
+    /// Forwards each datagram from `receiver` to the address `to` through `socket`. Drops datagrams while the link is
+    /// cut.
+    fn relay_reply_datagrams(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
         let mut datagram = vec![0; BUFFER_BYTES];
         loop {
             // The system reports an error here while the node is not listening.
@@ -150,7 +153,7 @@ impl RelayLink {
     }
 }
 
-/// Returns both addresses in sorted order, so that a pair is equal to the reversed pair.
-fn node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
+/// Returns the two addresses in sorted order, so that swapped arguments produce the same pair.
+fn sorted_node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
     [first.min(second), first.max(second)]
 }

@@ -23,7 +23,7 @@ fn nodes_do_not_wait_for_departed_node() {
 }
 
 #[test]
-fn stopping_node_replicates_its_last_charges() {
+fn stopping_node_replicates_last_charges() {
     // With this long interval, only the shutdown itself can have replicated the charges in time.
     let configs = node_configs::<2>(&policy_with_max(90, 80))
         .map(|config| NodeConfig { sync_interval: "5s", ..config });
@@ -44,7 +44,7 @@ struct RequestLoop {
 
 impl RequestLoop {
     /// Sends requests to the running nodes in turn, until `is_stopped` is set.
-    fn run(&self) {
+    fn send_requests_until_stopped(&self) {
         for node in self.nodes.iter().cycle() {
             if self.is_stopped.load(Ordering::Relaxed) {
                 return;
@@ -74,7 +74,7 @@ fn rolling_restart_loses_no_charges() {
         is_stopped: AtomicBool::new(false),
     };
     thread::scope(|scope| {
-        scope.spawn(|| requests.run());
+        scope.spawn(|| requests.send_requests_until_stopped());
         for (slot, config) in requests.nodes.iter().zip(&configs) {
             let before = requests.allowed.load(Ordering::Relaxed);
             slot.lock().unwrap().take().unwrap().stop_gracefully();

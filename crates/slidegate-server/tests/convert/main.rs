@@ -58,7 +58,7 @@ fn converted_files_match_expected_policies() {
 }
 
 #[test]
-fn folder_converts_all_files_in_order() {
+fn folder_files_are_converted_in_name_order() {
     let folder_policy = run_successfully(&["convert", "."]);
     let listed = run_successfully(&[
         "convert",
@@ -85,7 +85,7 @@ fn folder_converts_all_files_in_order() {
 }
 
 #[test]
-fn algorithm_flag_selects_algorithm_of_limits() {
+fn algorithm_flag_applies_to_converted_limits() {
     let convert = |algorithm: &str| {
         run_successfully(&["convert", "--ratelimit-algorithm", algorithm, "mail.yaml"])
     };

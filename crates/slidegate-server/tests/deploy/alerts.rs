@@ -7,16 +7,16 @@ use serde_json::Value;
 use crate::documented_metrics::documented_metrics;
 use crate::prometheus::{Prometheus, prometheus_program};
 use crate::{
-    array_elements, as_string, exporter, expression, project_path, read_project_file,
+    array_elements, expect_string, exporter, expression, project_path, read_project_file,
     read_project_yaml, run_command,
 };
 
-const RULES_FILE: &str = "deploy/prometheus/slidegate.rules.yml";
-const TESTS_FILE: &str = "deploy/prometheus/slidegate.tests.yml";
+const PROMETHEUS_RULES_FILE: &str = "deploy/prometheus/slidegate.rules.yml";
+const PROMTOOL_TESTS_FILE: &str = "deploy/prometheus/slidegate.tests.yml";
 
-/// Returns all alerts and recording rules of [`RULES_FILE`].
+/// Returns all alerts and recording rules of [`PROMETHEUS_RULES_FILE`].
 fn read_rules() -> Vec<Value> {
-    let file = read_project_yaml(RULES_FILE);
+    let file = read_project_yaml(PROMETHEUS_RULES_FILE);
     array_elements(&file["groups"])
         .iter()
         .flat_map(|group| array_elements(&group["rules"]).to_vec())
@@ -28,7 +28,7 @@ pub fn recorded_series_names() -> BTreeSet<String> {
     read_rules().iter().filter_map(|rule| Some(rule["record"].as_str()?.to_owned())).collect()
 }
 
-/// Returns the names of all alerts in [`RULES_FILE`].
+/// Returns the names of all alerts in [`PROMETHEUS_RULES_FILE`].
 pub fn alert_names() -> BTreeSet<String> {
     read_rules().iter().filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect()
 }
@@ -43,20 +43,22 @@ fn promtool_accepts_configuration_and_rules() {
     run_command(
         prometheus_program("promtool")
             .args(["check", "rules", "--lint-fatal"])
-            .arg(project_path(RULES_FILE)),
+            .arg(project_path(PROMETHEUS_RULES_FILE)),
     );
 }
 
 #[test]
-fn alerts_pass_their_promtool_tests() {
+fn alerts_pass_promtool_tests() {
     run_command(
-        prometheus_program("promtool").args(["test", "rules"]).arg(project_path(TESTS_FILE)),
+        prometheus_program("promtool")
+            .args(["test", "rules"])
+            .arg(project_path(PROMTOOL_TESTS_FILE)),
     );
 }
 
 #[test]
 fn every_alert_has_firing_and_silent_tests() {
-    let file = read_project_yaml(TESTS_FILE);
+    let file = read_project_yaml(PROMTOOL_TESTS_FILE);
     let tests: Vec<&Value> = array_elements(&file["tests"])
         .iter()
         .flat_map(|test| array_elements(&test["alert_rule_test"]))
@@ -76,7 +78,7 @@ fn every_alert_has_summary_description_and_severity() {
         let annotation = |name: &str| rule["annotations"][name].as_str().unwrap_or_default().trim();
         assert!(annotation("summary").len() > 20 && annotation("summary").len() < 100, "{alert}");
         assert!(annotation("description").len() > annotation("summary").len(), "{alert}");
-        let severity = as_string(&rule["labels"]["severity"]);
+        let severity = expect_string(&rule["labels"]["severity"]);
         assert!(["critical", "warning"].contains(&severity), "{alert}: {severity}");
     }
 }
@@ -90,7 +92,7 @@ fn documentation_lists_every_alert() {
     let name_and_severity = |rule: &Value| {
         Some((
             rule["alert"].as_str()?.to_owned(),
-            as_string(&rule["labels"]["severity"]).to_owned(),
+            expect_string(&rule["labels"]["severity"]).to_owned(),
         ))
     };
     assert_eq!(documented, read_rules().iter().filter_map(name_and_severity).collect());
@@ -99,12 +101,12 @@ fn documentation_lists_every_alert() {
 #[test]
 fn alerts_use_only_documented_metrics() {
     let (metrics, recorded) = (documented_metrics(), recorded_series_names());
-    let tests = read_project_yaml(TESTS_FILE);
+    let tests = read_project_yaml(PROMTOOL_TESTS_FILE);
     let series = array_elements(&tests["tests"])
         .iter()
         .flat_map(|test| array_elements(&test["input_series"]));
-    let series = series.map(|series| as_string(&series["series"]).to_owned());
-    let expressions = read_rules().into_iter().map(|rule| as_string(&rule["expr"]).to_owned());
+    let series = series.map(|series| expect_string(&series["series"]).to_owned());
+    let expressions = read_rules().into_iter().map(|rule| expect_string(&rule["expr"]).to_owned());
     let mut checked = 0;
     for expression in expressions.chain(series) {
         let errors = expression::find_undocumented(&expression, &metrics, &recorded);

@@ -7,10 +7,11 @@ use serde_json::Value;
 use crate::documented_metrics::documented_metrics;
 use crate::expression::{find_undocumented, parse_selectors};
 use crate::prometheus::Prometheus;
-use crate::{alerts, array_elements, as_string, exporter, read_project_file};
+use crate::{alerts, array_elements, expect_string, exporter, read_project_file};
 
-/// Variables of the dashboard, and the values that Grafana substitutes when "All" is selected.
-const GRAFANA_VARIABLES: [(&str, &str); 5] = [
+/// Variables in the queries of the dashboard, each with a value that Grafana could substitute. Grafana substitutes `.*`
+/// if "All" is selected.
+const DASHBOARD_VARIABLE_VALUES: [(&str, &str); 5] = [
     ("$__rate_interval", "1s"),
     ("$__range", "1m"),
     ("$job", ".*"),
@@ -29,15 +30,17 @@ fn read_panels() -> Vec<Value> {
     panels.cloned().collect()
 }
 
-/// Returns the queries of a panel: each PromQL expression with its legend, the template for the names of the series.
+/// Returns the queries of a panel. Each query is a PromQL expression and a legend template, such as `{{rule}}`, from
+/// which Grafana generates the names of the displayed series.
 fn panel_queries(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
     array_elements(&panel["targets"])
         .iter()
-        .map(|target| (as_string(&target["expr"]), as_string(&target["legendFormat"])))
+        .map(|target| (expect_string(&target["expr"]), expect_string(&target["legendFormat"])))
 }
 
-/// Returns the selector and the label of each variable query. A query has the form `label_values(metric{…}, label)`.
-fn variable_queries() -> Vec<(String, String)> {
+/// Returns the queries from which Grafana loads the possible values of the dashboard variables, each split into a
+/// metric selector and a label. The queries have the form `label_values(metric{…}, label)`.
+fn dashboard_variable_queries() -> Vec<(String, String)> {
     let dashboard = read_dashboard();
     let queries = array_elements(&dashboard["templating"]["list"]).iter();
     let queries = queries.filter_map(|variable| variable["query"]["query"].as_str());
@@ -49,9 +52,10 @@ fn variable_queries() -> Vec<(String, String)> {
     parts.collect()
 }
 
-/// Replaces the dashboard variables in a PromQL expression with the values of [`GRAFANA_VARIABLES`], as Grafana does.
+/// Replaces the dashboard variables in a PromQL expression with the values of [`DASHBOARD_VARIABLE_VALUES`], as Grafana
+/// does.
 fn substitute_variables(expression: &str) -> String {
-    let substituted = GRAFANA_VARIABLES
+    let substituted = DASHBOARD_VARIABLE_VALUES
         .iter()
         .fold(expression.to_owned(), |text, (variable, value)| text.replace(variable, value));
     assert!(!substituted.contains('$'), "unknown variable: {substituted}");
@@ -73,7 +77,7 @@ fn prometheus_returns_data_for_every_panel() {
             }
         }
     }
-    let variables = variable_queries();
+    let variables = dashboard_variable_queries();
     for (selector, label) in &variables {
         let series = prometheus.series_labels(&substitute_variables(selector)).unwrap();
         let has = |series: &Value| series.get(label).is_some();
@@ -94,7 +98,7 @@ fn dashboard_queries_exactly_documented_metrics() {
     let expressions =
         panels.iter().flat_map(panel_queries).map(|(expression, _)| expression.to_owned());
     let expressions: Vec<String> =
-        expressions.chain(variable_queries().into_iter().map(|(name, _)| name)).collect();
+        expressions.chain(dashboard_variable_queries().into_iter().map(|(name, _)| name)).collect();
     let mut names = BTreeSet::new();
     for expression in &expressions {
         // The variables are not substituted: `find_undocumented` does not need their values.
@@ -135,13 +139,13 @@ fn every_panel_filters_by_dashboard_variables() {
 fn every_panel_has_title_description_and_unit() {
     let mut titles = BTreeSet::new();
     for panel in read_panels() {
-        let title = as_string(&panel["title"]).to_owned();
-        let description = as_string(&panel["description"]);
+        let title = expect_string(&panel["title"]).to_owned();
+        let description = expect_string(&panel["description"]);
         assert!(
             description.len() > title.len() && description.ends_with('.'),
             "{title}: {description}"
         );
-        let unit = as_string(&panel["fieldConfig"]["defaults"]["unit"]);
+        let unit = expect_string(&panel["fieldConfig"]["defaults"]["unit"]);
         let units = ["reqps", "ops", "percentunit", "s", "Bps", "bytes", "short", "none"];
         assert!(units.contains(&unit), "{title}: {unit}");
         assert!(titles.insert(title), "duplicate panel title: {}", panel["title"]);
@@ -181,7 +185,7 @@ fn panels_do_not_overlap() {
 fn alerts_in_panel_descriptions_exist() {
     let panels = read_panels();
     let words =
-        panels.iter().flat_map(|panel| as_string(&panel["description"]).split([' ', '.', ',']));
+        panels.iter().flat_map(|panel| expect_string(&panel["description"]).split([' ', '.', ',']));
     let named_alerts: BTreeSet<&str> = words.filter(|word| word.starts_with("Slidegate")).collect();
     assert!(!named_alerts.is_empty());
     let alerts = alerts::alert_names();

@@ -32,7 +32,7 @@ fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     for metric in metrics {
         let DocumentedMetric { name, kind, .. } = metric;
         text += &format!("# TYPE {name} {kind}\n");
-        for labels in label_combinations(metric) {
+        for labels in label_value_combinations(metric) {
             let total = 20.0 * f64::from(scrapes);
             match kind.as_str() {
                 "counter" => text += &format!("{name}{{{labels}}} {total}\n"),
@@ -52,9 +52,9 @@ fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     text
 }
 
-/// Returns the label text of each combination of the label values of a metric. A label without fixed values has the
-/// value `some`.
-fn label_combinations(metric: &DocumentedMetric) -> Vec<String> {
+/// Returns every combination of the label values of a metric as text, such as `kind="a",outcome="b"`. A label that may
+/// have any value has the value `some`.
+fn label_value_combinations(metric: &DocumentedMetric) -> Vec<String> {
     metric.labels.iter().fold(vec![String::new()], |before, label| {
         let some = ["some".to_owned()];
         let values = if label.values.is_empty() { &some[..] } else { &label.values };

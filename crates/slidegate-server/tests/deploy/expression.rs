@@ -13,11 +13,12 @@ const IMPLICIT_LABELS: [&str; 3] = ["job", "instance", "le"];
 #[derive(Debug, PartialEq)]
 pub struct MetricSelector {
     pub name: String,
-    /// Name of each matched label, and the values in the matcher. A matcher such as `kind=~"p|q"` has several values.
+    /// The label matchers, each as the label name and the values. A matcher such as `kind=~"p|q"` has several values.
     pub labels: Vec<(String, Vec<String>)>,
 }
 
-/// Returns all slidegate metrics in a PromQL expression or in the name of a series.
+/// Returns all slidegate metrics in a PromQL expression, including series of recording rules, such as
+/// `a:slidegate_b:c`.
 pub fn parse_selectors(expression: &str) -> Vec<MetricSelector> {
     let is_name_char = |char: char| char.is_ascii_alphanumeric() || char == '_' || char == ':';
     let mut found = Vec::new();
@@ -40,8 +41,8 @@ pub fn parse_selectors(expression: &str) -> Vec<MetricSelector> {
     found
 }
 
-/// Parses label matchers such as `a="x", b=~"y|z"`: label names with their values. Assumes that no value contains a
-/// comma.
+/// Parses label matchers such as `a="x", b=~"y|z"`, and returns each label name with its values. Assumes that no value
+/// contains a comma.
 fn parse_matchers(inner: &str) -> Vec<(String, Vec<String>)> {
     let parse = |matcher: &str| {
         let (name, value) = matcher.split_once(['=', '!']).unwrap();
@@ -60,10 +61,14 @@ pub fn find_undocumented(
 ) -> Vec<String> {
     let selectors = parse_selectors(expression);
     let own_metrics = selectors.into_iter().filter(|selector| !recorded.contains(&selector.name));
-    own_metrics.filter_map(|selector| selector_error(&selector, metrics)).collect()
+    own_metrics.filter_map(|selector| undocumented_selector_error(&selector, metrics)).collect()
 }
 
-fn selector_error(selector: &MetricSelector, metrics: &[DocumentedMetric]) -> Option<String> {
+/// Returns an error if the metric, a label or a label value of a selector is not documented.
+fn undocumented_selector_error(
+    selector: &MetricSelector,
+    metrics: &[DocumentedMetric],
+) -> Option<String> {
     let name = &selector.name;
     let Some(metric) = metrics.iter().find(|metric| metric.series_names().contains(name)) else {
         return Some(format!("no metric `{name}`"));
@@ -83,7 +88,7 @@ fn selector_error(selector: &MetricSelector, metrics: &[DocumentedMetric]) -> Op
 }
 
 #[test]
-fn selectors_are_parsed_with_their_labels() {
+fn selectors_are_parsed_with_labels() {
     let expression = "sum by (slide) (rate(slidegate_a_total{job=~\"x\",kind!=\"p|q\"}[5m])) / x:slidegate_b:y > on() f(\"slidegate_c{\")";
     let selector = |name: &str, labels: &[(&str, &[&str])]| {
         let owned = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();

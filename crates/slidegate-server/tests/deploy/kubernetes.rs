@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::{
-    array_elements, as_string, project_path, read_project_yaml, run_command, venv_program,
+    array_elements, expect_string, project_path, read_project_yaml, run_command, venv_program,
 };
 
 const MANIFEST_FOLDER: &str = "deploy/kubernetes";
@@ -40,7 +40,7 @@ fn read_container() -> Value {
     container.clone()
 }
 
-/// Returns the element of a list whose field `name` is `name`. Panics if the list has no such element.
+/// Returns the list element whose JSON field `name` equals the argument `name`. Panics if no element matches.
 fn element_named<'v>(list: &'v Value, name: &str) -> &'v Value {
     let found = array_elements(list).iter().find(|element| element["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {list}"))
@@ -48,7 +48,9 @@ fn element_named<'v>(list: &'v Value, name: &str) -> &'v Value {
 
 /// Returns the port number of the container port with this name.
 fn container_port(name: &Value) -> u64 {
-    element_named(&read_container()["ports"], as_string(name))["containerPort"].as_u64().unwrap()
+    element_named(&read_container()["ports"], expect_string(name))["containerPort"]
+        .as_u64()
+        .unwrap()
 }
 
 #[test]
@@ -67,10 +69,10 @@ fn kustomization_lists_manifests_and_current_image() {
     let kustomization = read_manifest("kustomization");
     let listed: BTreeSet<String> = array_elements(&kustomization["resources"])
         .iter()
-        .map(|name| as_string(name).to_owned())
+        .map(|name| expect_string(name).to_owned())
         .collect();
     assert_eq!(listed, manifest_names());
-    let image = element_named(&kustomization["images"], as_string(&read_container()["image"]));
+    let image = element_named(&kustomization["images"], expect_string(&read_container()["image"]));
     assert_eq!(image["newTag"], env!("CARGO_PKG_VERSION"));
 }
 
@@ -121,13 +123,13 @@ fn only_monitoring_namespace_reaches_admin_port() {
 fn ports_replicas_and_paths_are_consistent() {
     let (container, pod) = (read_container(), read_pod_template());
     let variable =
-        |name: &str| as_string(&element_named(&container["env"], name)["value"]).to_owned();
+        |name: &str| expect_string(&element_named(&container["env"], name)["value"]).to_owned();
     let has_port = |address: &str, name: &str| {
         address.ends_with(&format!(":{}", container_port(&name.into())))
     };
     assert!(has_port(&variable("SLIDEGATE_HTTP"), "http"));
     assert!(has_port(&variable("SLIDEGATE_ADMIN"), "admin"));
-    let annotated = as_string(&pod["metadata"]["annotations"]["prometheus.io/port"]);
+    let annotated = expect_string(&pod["metadata"]["annotations"]["prometheus.io/port"]);
     assert!(has_port(&format!(":{annotated}"), "admin"));
 
     let replicas = read_manifest("deployment")["spec"]["replicas"].to_string();
@@ -141,13 +143,13 @@ fn ports_replicas_and_paths_are_consistent() {
         map["metadata"]["name"]
     );
     let files: Vec<&String> = map["data"].as_object().unwrap().keys().collect();
-    let file = format!("{}/{}", as_string(&mount["mountPath"]), files[0]);
+    let file = format!("{}/{}", expect_string(&mount["mountPath"]), files[0]);
     assert_eq!(variable("SLIDEGATE_POLICY"), file);
 }
 
 /// Writes the policy in the ConfigMap manifest to a temporary file.
 fn write_config_map_policy() -> TempFile {
-    TempFile::new(".yaml", as_string(&read_manifest("policy")["data"]["policy.yaml"]))
+    TempFile::new(".yaml", expect_string(&read_manifest("policy")["data"]["policy.yaml"]))
 }
 
 #[test]
@@ -158,29 +160,30 @@ fn config_map_policy_is_valid() {
 }
 
 #[test]
-fn server_with_pod_settings_passes_its_probes() {
+fn server_with_pod_settings_passes_pod_probes() {
     let (container, policy) = (read_container(), write_config_map_policy());
     let mut command = slidegate_command();
     for variable in array_elements(&container["env"]) {
-        command.env(as_string(&variable["name"]), variable["value"].as_str().unwrap_or("memory"));
+        command
+            .env(expect_string(&variable["name"]), variable["value"].as_str().unwrap_or("memory"));
     }
     command.env("SLIDEGATE_POLICY", policy.path()).env("SLIDEGATE_LOG_FORMAT", "text");
     command.env("SLIDEGATE_GRPC", "127.0.0.1:0").env("SLIDEGATE_MAX_CONNECTIONS", "2");
     command.env("SLIDEGATE_HTTP", "127.0.0.1:0").env("SLIDEGATE_ADMIN", "127.0.0.1:0");
     let server =
-        Server::spawn(command.args(array_elements(&container["args"]).iter().map(as_string)));
+        Server::spawn(command.args(array_elements(&container["args"]).iter().map(expect_string)));
     // One idle connection more than --max-connections on each public listener.
     let idle = [server.address(), server.grpc_address()]
         .map(|address| [(); 3].map(|()| TcpStream::connect(address).unwrap()));
     for probe in ["livenessProbe", "readinessProbe"] {
         let (seconds, target) = (&container[probe]["timeoutSeconds"], &container[probe]["httpGet"]);
-        let address = match as_string(&target["port"]) {
+        let address = match expect_string(&target["port"]) {
             "http" => server.address(),
             "grpc" => server.grpc_address(),
             "admin" => server.admin_address(),
             other => panic!("{probe}: port {other}"),
         };
-        let url = format!("http://{address}{}", as_string(&target["path"]));
+        let url = format!("http://{address}{}", expect_string(&target["path"]));
         let timeout = Duration::from_secs(seconds.as_u64().unwrap());
         let request = ureq::get(&url).config().timeout_global(Some(timeout)).build();
         let response = request.call().unwrap_or_else(|error| panic!("{probe}, {url}: {error}"));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::{
-    array_elements, as_string, project_path, read_project_file, read_project_yaml, run_command,
+    array_elements, expect_string, project_path, read_project_file, read_project_yaml, run_command,
     venv_program,
 };
 
@@ -54,7 +54,7 @@ fn read_patched_deployment() -> Value {
     )
 }
 
-fn environment_of_container() -> Vec<Value> {
+fn container_environment() -> Vec<Value> {
     let deployment = read_patched_deployment();
     let [container] = array_elements(&deployment["spec"]["template"]["spec"]["containers"]) else {
         panic!("one container")
@@ -78,13 +78,13 @@ fn kustomization_lists_every_cluster_manifest() {
     let kustomization = read_overlay_manifest("kustomization");
     let mut listed: Vec<String> = array_elements(&kustomization["resources"])
         .iter()
-        .map(|name| as_string(name).to_owned())
+        .map(|name| expect_string(name).to_owned())
         .collect();
     assert_eq!(listed.remove(0), "../kubernetes");
     listed.extend(
         array_elements(&kustomization["patches"])
             .iter()
-            .map(|patch| as_string(&patch["path"]).into()),
+            .map(|patch| expect_string(&patch["path"]).into()),
     );
     listed.push("kustomization.yaml".to_owned());
     listed.sort();
@@ -112,14 +112,15 @@ fn only_slidegate_pods_reach_cluster_port() {
         (array_elements(&service["spec"]["ports"]), array_elements(&rule["ports"]));
     let both_protocols = |port: u64| [(port, "UDP"), (port, "TCP")];
     for ports in [ports, opened] {
-        let ports =
-            ports.iter().map(|port| (port["port"].as_u64().unwrap(), as_string(&port["protocol"])));
+        let ports = ports
+            .iter()
+            .map(|port| (port["port"].as_u64().unwrap(), expect_string(&port["protocol"])));
         assert_eq!(ports.collect::<Vec<_>>(), both_protocols(7946));
     }
-    let variables = environment_of_container();
+    let variables = container_environment();
     let variable = |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap();
     assert_eq!(variable("SLIDEGATE_CLUSTER_LISTEN")["value"], "$(POD_IP):7946");
-    let seeds = format!("{}:7946", as_string(&service["metadata"]["name"]));
+    let seeds = format!("{}:7946", expect_string(&service["metadata"]["name"]));
     assert_eq!(variable("SLIDEGATE_CLUSTER_SEEDS")["value"], *seeds);
     let position = |name: &str| variables.iter().position(|variable| variable["name"] == name);
     assert!(
@@ -129,17 +130,17 @@ fn only_slidegate_pods_reach_cluster_port() {
     let key = &variable("SLIDEGATE_CLUSTER_KEY")["valueFrom"]["secretKeyRef"];
     let create = format!(
         "secret generic {} --from-literal={}=",
-        as_string(&key["name"]),
-        as_string(&key["key"])
+        expect_string(&key["name"]),
+        expect_string(&key["key"])
     );
     assert!(read_project_file("docs/CLUSTER.md").contains(&create), "{create}");
 }
 
-/// Returns the environment variables of a running pod. `known` contains the values that Kubernetes or the test sets for
-/// the pod.
-fn environment_of_running_pod(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
-    let settings = environment_of_container().into_iter().map(|variable| {
-        let name = as_string(&variable["name"]).to_owned();
+/// Returns the environment variables that a pod would have when it runs. The values in `known`, which Kubernetes or the
+/// test sets, replace the values in the manifest.
+fn running_pod_environment(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
+    let settings = container_environment().into_iter().map(|variable| {
+        let name = expect_string(&variable["name"]).to_owned();
         let value = variable["value"].as_str().unwrap_or_default();
         let value = value.replace("$(POD_IP)", &known["POD_IP"]);
         (name.clone(), known.get(&*name).cloned().unwrap_or(value))
@@ -150,7 +151,7 @@ fn environment_of_running_pod(known: &BTreeMap<&str, String>) -> Vec<(String, St
 #[test]
 fn server_with_pod_settings_runs_as_node() {
     let policy = read_project_yaml("deploy/kubernetes/policy.yaml");
-    let policy = TempFile::new(".yaml", as_string(&policy["data"]["policy.yaml"]));
+    let policy = TempFile::new(".yaml", expect_string(&policy["data"]["policy.yaml"]));
     let [second, third] = std::process::id().to_be_bytes()[2..] else { panic!("four bytes") };
     let known = BTreeMap::from([
         ("POD_IP", format!("127.{}.{third}.77", second.max(1))),
@@ -165,7 +166,7 @@ fn server_with_pod_settings_runs_as_node() {
         ("SLIDEGATE_CLUSTER_SEEDS", "localhost:7946".to_owned()),
     ]);
     let server =
-        Server::spawn(slidegate_command().envs(environment_of_running_pod(&known)).arg("serve"));
+        Server::spawn(slidegate_command().envs(running_pod_environment(&known)).arg("serve"));
     let url = format!("http://{}/v1/cluster", server.admin_address());
     let status = ureq::get(&url).call().unwrap().body_mut().read_to_string().unwrap();
     assert!(status.contains("slidegate-7d9c-x2b4p"), "{status}");

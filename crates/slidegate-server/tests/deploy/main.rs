@@ -1,9 +1,8 @@
 //! Checks the files in `deploy/` with the programs that use them: Prometheus, systemd, a linter for Dockerfiles,
-//! the schemas of Kubernetes, and slidegate_command itself.
+//! a validator with the Kubernetes schemas, and slidegate itself.
 //!
 //! Prometheus evaluates every rule and every query of the dashboard against a fake server that exports exactly the
-//! documented documented_metrics. `make test` installs these programs. A test fails if its prometheus_program is
-//! missing.
+//! documented metrics. `make test` installs these programs. A test fails if the program that it needs is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod alerts;
@@ -66,6 +65,6 @@ fn array_elements(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn as_string(value: &Value) -> &str {
+fn expect_string(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("not a string: {value}"))
 }

@@ -58,7 +58,7 @@ fn supervisors_wait_longer_than_shutdown_grace() {
     let (_, rest) = help.split_once("--shutdown-grace ").expect("the flag");
     let (_, rest) = rest.split_once("[default: ").unwrap();
     let grace: u64 = rest.split_once("s]").unwrap().0.parse().unwrap();
-    let systemd_timeout: u64 = systemd::unit_setting("TimeoutStopSec").parse().unwrap();
+    let systemd_timeout: u64 = systemd::systemd_unit_setting("TimeoutStopSec").parse().unwrap();
     assert!(systemd_timeout > grace, "systemd: {systemd_timeout} s, slidegate: {grace} s");
     let kubernetes_timeout = kubernetes::seconds_until_kill();
     assert!(kubernetes_timeout > grace, "Kubernetes: {kubernetes_timeout} s, slidegate: {grace} s");

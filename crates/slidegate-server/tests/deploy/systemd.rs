@@ -8,12 +8,12 @@ use crate::{read_project_file, run_command};
 
 const UNIT_FILE: &str = "deploy/systemd/slidegate.service";
 
-/// Maximum exposure level of the unit that `systemd-analyze security` may report, from 0 (safest) to 100. Without any
-/// hardening, the level is 96.
-const MAX_EXPOSURE: &str = "15";
+/// Maximum exposure level of the systemd unit that `systemd-analyze security` may report, from 0 (safest) to 100.
+/// Without any hardening, the level is 96.
+const MAX_EXPOSURE_LEVEL: &str = "15";
 
-/// Runs `systemd-analyze` on a copy of the unit in `folder` that starts the test build of the program. Returns the
-/// output.
+/// Copies the systemd unit into `folder`, with the path of the program replaced by the program under test. Runs
+/// `systemd-analyze` on the copy, and returns its output.
 fn run_systemd_analyze(folder: &str, arguments: &[&str]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     fs::create_dir_all(&folder).unwrap();
@@ -36,12 +36,12 @@ fn systemd_verify_accepts_unit() {
 fn systemd_unit_stays_below_exposure_threshold() {
     run_systemd_analyze(
         "systemd-security",
-        &["security", "--offline=true", "--threshold", MAX_EXPOSURE],
+        &["security", "--offline=true", "--threshold", MAX_EXPOSURE_LEVEL],
     );
 }
 
 /// Returns the value of the setting `name` in the systemd unit. Panics unless the setting occurs exactly once.
-pub fn unit_setting(name: &str) -> String {
+pub fn systemd_unit_setting(name: &str) -> String {
     let unit = read_project_file(UNIT_FILE);
     let mut values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     let value = values.next().unwrap_or_else(|| panic!("no {name}")).to_owned();

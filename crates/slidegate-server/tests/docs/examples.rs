@@ -62,7 +62,7 @@ fn documented_output(source: &str) -> Option<&str> {
 }
 
 #[test]
-fn example_programs_print_their_documented_output() {
+fn example_programs_print_documented_output() {
     let mut checked = 0;
     for path in example_files("rs") {
         let source = fs::read_to_string(&path).unwrap();
@@ -79,8 +79,8 @@ fn example_programs_print_their_documented_output() {
     assert!(checked >= 2, "{checked} programs");
 }
 
-/// Checks the examples of slidegate-tower: at most 79 lines, and a command that starts the example. The behaviour of
-/// the examples is tested in that crate.
+/// Checks that the examples of slidegate-tower have at most 79 lines, and show the command that starts them in a
+/// comment. The tests of that crate check the behaviour of the examples.
 #[test]
 fn examples_without_output_show_start_command() {
     for path in example_files("rs") {

@@ -11,8 +11,8 @@ use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
 use crate::read_document;
 
-/// The heading of each table of fields, and the name of the schema definition whose fields the table lists. The empty
-/// name is the whole policy.
+/// The tables of fields in `docs/POLICY.md`: the heading above each table, and the name of the JSON Schema definition
+/// whose fields the table lists. An empty name refers to the top level of the schema, the whole policy.
 const FIELD_TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsSpec"),
@@ -73,21 +73,23 @@ fn documented_tables_list_exactly_schema_fields() {
 
 #[test]
 fn every_schema_keyword_is_documented() {
-    fn collect_keywords<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
+    fn collect_schema_keywords<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
         match schema {
             Value::Object(map) => {
                 let values = |name: &str| map.get(name).into_iter();
                 let listed = values("enum").filter_map(Value::as_array).flatten();
                 found.extend(listed.chain(values("const")).filter_map(Value::as_str));
-                map.values().for_each(|value| collect_keywords(value, found));
+                map.values().for_each(|value| collect_schema_keywords(value, found));
             }
-            Value::Array(list) => list.iter().for_each(|value| collect_keywords(value, found)),
+            Value::Array(list) => {
+                list.iter().for_each(|value| collect_schema_keywords(value, found))
+            }
             _ => {}
         }
     }
     let schema = serde_json::to_value(schema()).unwrap();
     let (document, mut all) = (read_document("docs/POLICY.md"), Vec::new());
-    collect_keywords(&schema, &mut all);
+    collect_schema_keywords(&schema, &mut all);
     assert!(
         all.contains(&"observe") && all.contains(&"sliding_log") && all.contains(&"clock"),
         "{all:?}"

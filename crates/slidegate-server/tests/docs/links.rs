@@ -23,7 +23,8 @@ fn heading_anchor(heading: &str) -> String {
     heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-")
 }
 
-/// Returns `true` if the file, and the heading if given, that a link in a document refers to exist.
+/// Returns `true` if the target file of a link in a document exists and, if the link names a heading of the file, the
+/// heading exists, too.
 fn link_target_exists(document: &str, link: &str) -> bool {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let folder = Path::new(document).parent().unwrap_or(Path::new(""));

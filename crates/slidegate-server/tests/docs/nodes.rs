@@ -28,16 +28,17 @@ pub struct NodeGroup {
 
 impl Default for NodeGroup {
     fn default() -> Self {
-        static NEXT_NUMBER: AtomicU8 = AtomicU8::new(128);
-        let (process, nth) = (std::process::id(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed));
+        static NEXT_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(128);
+        let (process, nth) =
+            (std::process::id(), NEXT_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed));
         let address = format!("127.{}.{}.{nth}", (process >> 8) % 254 + 1, process % 254 + 1);
         Self { address, admin_addresses: Vec::new(), is_node_starting: false }
     }
 }
 
 impl NodeGroup {
-    /// Replaces 127.0.0.1 in the cluster flags of a server with the address of this group. Leaves the flags of other
-    /// servers unchanged.
+    /// Replaces 127.0.0.1 with the address of this group in the cluster flags of a server. Does not change the flags if
+    /// the server is not a cluster node.
     pub fn use_own_address(&mut self, flags: &mut Vec<String>) {
         self.is_node_starting = flags.iter().any(|flag| flag == "cluster://");
         if !self.is_node_starting {

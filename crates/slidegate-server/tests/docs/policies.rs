@@ -42,7 +42,7 @@ pub fn check_no_warnings(yaml: &str) -> Result<(), String> {
 
 /// Checks that policies in Rust string literals do not count by attributes whose values the client chooses.
 ///
-/// Other warnings are allowed: for example, the `route` attribute of these policies comes from the program.
+/// Other warnings are allowed, because some do not apply: for example, the program itself sets the attribute `route`.
 pub fn check_rust_source(source: &str) -> Result<(), String> {
     for literal in source.split('"').filter(|literal| literal.contains("rules:\n")) {
         // Removes the comment markers of policies in doc comments.

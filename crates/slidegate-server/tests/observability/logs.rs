@@ -45,11 +45,11 @@ fn next_denial_line(server: &Server) -> Value {
     }
 }
 
-fn start_logging_every_denial(flags: &[&str]) -> Server {
+fn start_server_logging_every_denial(flags: &[&str]) -> Server {
     Server::start_with(POLICY, &[&["--log-denials", "1000"], flags].concat())
 }
 
-/// Stops the server, and returns all remaining log lines before the line that reports the end.
+/// Stops the server, and returns all log lines that are still unread, without the last line, which logs the stop.
 fn stop_and_read_log(server: &Server) -> Vec<String> {
     server.send_signal("TERM");
     let lines = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)));
@@ -58,7 +58,7 @@ fn stop_and_read_log(server: &Server) -> Vec<String> {
 
 #[test]
 fn hostile_values_keep_json_lines_valid() {
-    let server = start_logging_every_denial(&JSON_LOG_FLAGS);
+    let server = start_server_logging_every_denial(&JSON_LOG_FLAGS);
     let client = Client::new(&server);
     let listening = parse_json_line(server.listening_log());
     assert_eq!((&listening["level"], &listening["rules"]), (&json!("INFO"), &json!(1)));
@@ -96,7 +96,7 @@ fn hostile_values_keep_json_lines_valid() {
 
 #[test]
 fn hostile_values_do_not_split_text_lines() {
-    let server = start_logging_every_denial(&[]);
+    let server = start_server_logging_every_denial(&[]);
     let client = Client::new(&server);
     for value in HOSTILE_VALUES {
         send_denied_check(&client, value);
@@ -143,7 +143,7 @@ fn denial_flood_is_logged_in_few_lines() {
 #[test]
 fn redacted_keys_are_stable_hashes() {
     let server =
-        start_logging_every_denial(&["--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
+        start_server_logging_every_denial(&["--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let client = Client::new(&server);
     let key = |tenant: &str| {
         send_denied_check(&client, tenant);
@@ -158,7 +158,7 @@ fn redacted_keys_are_stable_hashes() {
 }
 
 #[test]
-fn observed_denial_is_logged_as_observed() {
+fn denial_of_observing_rule_is_logged_as_observed() {
     let policy = "rules: [{ name: watched, limits: [1/h], algorithm: sliding_log, mode: observe }]";
     let server = Server::start_with(policy, &JSON_LOG_FLAGS);
     let client = Client::new(&server);
@@ -175,7 +175,7 @@ fn observed_denial_is_logged_as_observed() {
 }
 
 #[test]
-fn store_failure_denial_has_its_reason() {
+fn denial_during_store_outage_logs_reason() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let policy = "rules: [{ name: a, domain: api, limits: [1/s], on_store_error: deny }]";
     let store = format!("redis://{unused_address}");

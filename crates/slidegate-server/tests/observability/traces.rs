@@ -57,7 +57,7 @@ fn decision_and_store_spans(spans: &[Span]) -> (&Span, &Span) {
 }
 
 #[track_caller]
-fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
+fn assert_span_attributes(span: &Span, expected: &[(&str, &str)]) {
     let actual: Vec<_> =
         expected.iter().map(|(name, _)| (*name, attribute_text(span, name))).collect();
     let expected: Vec<_> =
@@ -89,7 +89,7 @@ fn decision_span_links_caller_and_store() {
         assert_eq!(to_hex(&decision.trace_id), CALLER_TRACE_ID);
         assert_eq!(to_hex(&decision.parent_span_id), CALLER_SPAN_ID);
         assert_eq!(decision.trace_state, "vendor=1");
-        assert_attributes(
+        assert_span_attributes(
             decision,
             &[
                 ("slidegate.domain", "default"),
@@ -104,7 +104,7 @@ fn decision_span_links_caller_and_store() {
         assert_eq!((&*store.name, store.kind()), ("slidegate.store", SpanKind::Client));
         assert_eq!(to_hex(&store.trace_id), CALLER_TRACE_ID);
         assert_eq!(store.parent_span_id, decision.span_id);
-        assert_attributes(store, &[("slidegate.store", "memory")]);
+        assert_span_attributes(store, &[("slidegate.store", "memory")]);
         let times = [
             decision.start_time_unix_nano,
             store.start_time_unix_nano,
@@ -239,14 +239,14 @@ fn failed_requests_have_outcome_attribute() {
         start_traced_server(&collector.url(), &["--trace-sample", "100%", "--store", &store], &[]);
     send_post(&server, "/v1/check", "nonsense", &[]);
     let spans = collector.next_spans(1);
-    assert_attributes(
+    assert_span_attributes(
         &spans[0],
         &[("slidegate.outcome", "invalid"), ("http.response.status_code", "400")],
     );
     send_post(&server, "/v1/check", CHECK_BODY, &[]);
     let spans = collector.next_spans(2);
     let (decision, store) = decision_and_store_spans(&spans);
-    assert_attributes(
+    assert_span_attributes(
         decision,
         &[
             ("slidegate.domain", "default"),
@@ -255,7 +255,7 @@ fn failed_requests_have_outcome_attribute() {
             ("http.response.status_code", "503"),
         ],
     );
-    assert_attributes(store, &[("slidegate.store", "redis")]);
+    assert_span_attributes(store, &[("slidegate.store", "redis")]);
     for span in [decision, store] {
         assert_eq!(span.status.as_ref().unwrap().code(), StatusCode::Error);
     }

@@ -36,8 +36,8 @@ struct EnvoySetup {
 }
 
 impl EnvoySetup {
-    /// Starts slidegate with this policy, a service, and Envoy with the configuration file `config`. Each replacement
-    /// changes a text of that file.
+    /// Starts slidegate with this policy, a service, and Envoy with the configuration file `config`. Replaces the
+    /// first text of each pair in `replacements` with the second in that file.
     fn start(policy: &str, config: &Path, replacements: &[(&str, &str)]) -> Self {
         let slidegate = Server::start_with_grpc(policy, &[]);
         let upstream = Upstream::start();
@@ -45,26 +45,26 @@ impl EnvoySetup {
         Self { envoy, upstream, slidegate: Some(slidegate) }
     }
 
-    /// Starts slidegate with [`POLICY`], a service, and Envoy with the configuration file `cases.yaml`. Each
-    /// replacement changes a text of that file.
-    fn with_cases(replacements: &[(&str, &str)]) -> Self {
+    /// Starts slidegate with [`POLICY`], a service, and Envoy with the configuration file `cases.yaml`. Replaces
+    /// the first text of each pair in `replacements` with the second in that file.
+    fn start_with_cases_config(replacements: &[(&str, &str)]) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
         Self::start(POLICY, &path, replacements)
     }
 
     /// Sends a request for `path` through Envoy with these arguments of curl.
-    fn get(&self, path: &str, arguments: &[&str]) -> CurlResponse {
+    fn send_request(&self, path: &str, arguments: &[&str]) -> CurlResponse {
         send_with_curl(self.envoy.address, 2, path, arguments)
     }
 
     /// Sends a request for `path` through Envoy with this `x-user` header.
-    fn get_as(&self, path: &str, user: &str) -> CurlResponse {
-        self.get(path, &["-H", &format!("x-user: {user}")])
+    fn send_request_as(&self, path: &str, user: &str) -> CurlResponse {
+        self.send_request(path, &["-H", &format!("x-user: {user}")])
     }
 }
 
-/// Starts Envoy with a configuration file, in which the ports of Envoy, slidegate and the service, and the texts in
-/// `replacements`, are replaced.
+/// Starts Envoy with a changed copy of a configuration file: the copy contains the actual ports of Envoy, slidegate and
+/// the service, and the first text of each pair in `replacements` is replaced with the second.
 pub fn start_envoy(
     config: &Path,
     slidegate: SocketAddr,
@@ -101,7 +101,7 @@ pub fn start_envoy(
 fn deployed_envoy_config_counts_requests_and_tokens() {
     let policy = fs::read_to_string(project_path("deploy/envoy/policy.yaml")).unwrap();
     let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/envoy.yaml"), &[]);
-    let allowed = setup.get("/", &["-H", "x-api-key: k"]);
+    let allowed = setup.send_request("/", &["-H", "x-api-key: k"]);
     assert_eq!(allowed.status, 200, "{allowed:?}");
     let policy_header = allowed.header("ratelimit-policy").unwrap();
     assert_eq!(
@@ -109,7 +109,10 @@ fn deployed_envoy_config_counts_requests_and_tokens() {
         r#""per-key.1s";q=10;w=1, "per-key.1m";q=300;w=60, "per-address";q=20;w=1"#
     );
     let chat = |tokens: &str| {
-        setup.get("/v1/chat", &["-H", "x-api-key: t", "-H", &format!("x-tokens-used: {tokens}")])
+        setup.send_request(
+            "/v1/chat",
+            &["-H", "x-api-key: t", "-H", &format!("x-tokens-used: {tokens}")],
+        )
     };
     assert_eq!(chat("1500").status, 200);
     // Envoy reports the tokens after its response, so they are charged later. Requests at a high rate are denied by
@@ -158,9 +161,9 @@ fn envoy_accepts_istio_filter() {
 
 #[test]
 fn envoy_denial_has_both_header_styles_and_problem() {
-    let setup = EnvoySetup::with_cases(&[]);
+    let setup = EnvoySetup::start_with_cases_config(&[]);
     for remaining in ["1", "0"] {
-        let allowed = setup.get_as("/one", "a");
+        let allowed = setup.send_request_as("/one", "a");
         assert_eq!(allowed.status, 200, "{allowed:?}");
         assert_eq!(allowed.header("x-ratelimit-limit"), Some(r#"2, 2;w=3600;name="one""#));
         assert_eq!(allowed.header("x-ratelimit-remaining"), Some(remaining));
@@ -168,7 +171,7 @@ fn envoy_denial_has_both_header_styles_and_problem() {
             allowed.header("ratelimit").unwrap().starts_with(&format!(r#""one";r={remaining};t="#))
         );
     }
-    let denied = setup.get_as("/one", "a");
+    let denied = setup.send_request_as("/one", "a");
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
@@ -177,15 +180,19 @@ fn envoy_denial_has_both_header_styles_and_problem() {
     assert_eq!(denied.header("x-ratelimit-reset"), denied.header("retry-after"));
     let problem: Value = serde_json::from_str(&denied.body).unwrap();
     assert_eq!(problem["violated-policies"][0], "one");
-    assert_eq!(setup.get_as("/one", "b").status, 200, "other users have their own counter");
+    assert_eq!(
+        setup.send_request_as("/one", "b").status,
+        200,
+        "other users have their own counter"
+    );
 }
 
 #[test]
-fn http_2_and_grpc_get_native_denials() {
-    let setup = EnvoySetup::with_cases(&[]);
+fn http_2_and_grpc_denials_use_protocol_status() {
+    let setup = EnvoySetup::start_with_cases_config(&[]);
     let get = |arguments: &[&str]| {
         let http2 = ["--http2-prior-knowledge", "-H", "x-user: h2"];
-        setup.get("/one", &[&http2, arguments].concat())
+        setup.send_request("/one", &[&http2, arguments].concat())
     };
     assert_eq!([get(&[]).status, get(&[]).status, get(&[]).status], [200, 200, 429]);
     let grpc = get(&["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", ""]);
@@ -195,34 +202,34 @@ fn http_2_and_grpc_get_native_denials() {
 
 #[test]
 fn observing_rule_allows_excess_requests() {
-    let setup = EnvoySetup::with_cases(&[]);
+    let setup = EnvoySetup::start_with_cases_config(&[]);
     for _ in 0..3 {
-        assert_eq!(setup.get_as("/watched", "a").status, 200);
+        assert_eq!(setup.send_request_as("/watched", "a").status, 200);
     }
     // Envoy still reports the status of the rule.
-    assert_eq!(setup.get_as("/watched", "a").header("x-ratelimit-remaining"), Some("0"));
+    assert_eq!(setup.send_request_as("/watched", "a").header("x-ratelimit-remaining"), Some("0"));
 }
 
 #[test]
-fn denied_descriptor_leaves_others_uncharged() {
-    let setup = EnvoySetup::with_cases(&[]);
+fn denied_descriptor_leaves_other_descriptors_uncharged() {
+    let setup = EnvoySetup::start_with_cases_config(&[]);
     let several = |first: &str, second: &str| {
         let [first, second] = [format!("x-first: {first}"), format!("x-second: {second}")];
-        setup.get("/several", &["-H", &first, "-H", &second]).status
+        setup.send_request("/several", &["-H", &first, "-H", &second]).status
     };
     assert_eq!(several("f", "s"), 200);
     for _ in 0..5 {
         assert_eq!(several("f", "s"), 429);
     }
-    let first = setup.get("/first", &["-H", "x-first: f"]);
+    let first = setup.send_request("/first", &["-H", "x-first: f"]);
     assert_eq!(first.header("x-ratelimit-remaining"), Some("1"), "one of three units was charged");
 }
 
 #[test]
 fn descriptor_hits_are_charged_and_refunded() {
-    let setup = EnvoySetup::with_cases(&[]);
+    let setup = EnvoySetup::start_with_cases_config(&[]);
     let status_and_remaining = |path: &str| {
-        let response = setup.get_as(path, "a");
+        let response = setup.send_request_as(path, "a");
         (response.status, response.header("x-ratelimit-remaining").unwrap().to_owned())
     };
     let expected = |status: u16, remaining: &str| (status, remaining.to_owned());
@@ -235,16 +242,16 @@ fn descriptor_hits_are_charged_and_refunded() {
 }
 
 #[test]
-fn envoy_override_replaces_limit() {
-    let setup = EnvoySetup::with_cases(&[]);
+fn limit_override_from_envoy_replaces_policy_limit() {
+    let setup = EnvoySetup::start_with_cases_config(&[]);
     for remaining in ["2", "1", "0"] {
-        let response = setup.get_as("/override", "a");
+        let response = setup.send_request_as("/override", "a");
         assert_eq!(
             (response.status, response.header("x-ratelimit-remaining")),
             (200, Some(remaining))
         );
     }
-    assert_eq!(setup.get_as("/override", "a").status, 429);
+    assert_eq!(setup.send_request_as("/override", "a").status, 429);
 }
 
 /// Sends one request per entry of `tokens`, and returns the response statuses. An entry is the number of tokens that
@@ -260,7 +267,7 @@ fn send_token_requests(setup: &EnvoySetup, budget: u64, tokens: &[u64]) -> Vec<u
     let mut used = 0;
     let status = |tokens: &u64| {
         let tokens_used = format!("x-tokens-used: {tokens}");
-        let status = setup.get("/tokens", &["-H", "x-user: a", "-H", &tokens_used]).status;
+        let status = setup.send_request("/tokens", &["-H", "x-user: a", "-H", &tokens_used]).status;
         used += if status == 200 { *tokens } else { 0 };
         wait_until("the tokens are charged", || remaining() == budget.saturating_sub(used));
         status
@@ -302,7 +309,7 @@ fn token_recipe_limits_envoy_and_http_clients() {
         let used = format!("x-tokens-used: {tokens}");
         let arguments: Vec<&str> =
             headers.iter().copied().chain([&*used]).flat_map(|header| ["-H", header]).collect();
-        setup.get("/v1/chat", &arguments)
+        setup.send_request("/v1/chat", &arguments)
     };
     assert_eq!(get("1834").status, 200);
     wait_until("Envoy's tokens are charged", || remaining("tokens") == 98_166);
@@ -322,7 +329,7 @@ fn token_recipe_limits_envoy_and_http_clients() {
 }
 
 #[test]
-fn converted_budget_denies_only_requests_above_max() {
+fn converted_token_limit_denies_only_above_max() {
     let file = TempFile::new(
         ".yaml",
         "
@@ -344,7 +351,7 @@ descriptors:
 }
 
 #[test]
-fn joint_quotas_deny_if_all_are_used() {
+fn joint_limits_deny_only_if_all_are_exhausted() {
     let policy = "
 rules:
   - { name: own, domain: edge, per: [own], limits: [1/h], mode: jointly }
@@ -354,26 +361,29 @@ rules:
     let setup = EnvoySetup::start(policy, &cases, &[]);
     let get = |own: &str, shared: &str| {
         let [own, shared] = [format!("x-first: {own}"), format!("x-second: {shared}")];
-        setup.get("/quota", &["-H", &own, "-H", &shared]).status
+        setup.send_request("/quota", &["-H", &own, "-H", &shared]).status
     };
     assert_eq!([get("a", "t"), get("a", "t"), get("a", "t")], [200, 200, 429]);
     assert_eq!(get("b", "t"), 200, "b's own quota is unused");
 }
 
 #[test]
-fn failure_mode_deny_sets_status_without_slidegate() {
+fn envoy_failure_mode_deny_applies_without_slidegate() {
     for (deny, status) in [("false", 200), ("true", 503)] {
         let place = [("failure_mode_deny: false", &*format!("failure_mode_deny: {deny}"))];
-        let mut setup = EnvoySetup::with_cases(&place);
-        assert_eq!(setup.get_as("/one", "a").status, 200);
+        let mut setup = EnvoySetup::start_with_cases_config(&place);
+        assert_eq!(setup.send_request_as("/one", "a").status, 200);
         setup.slidegate = None;
-        assert_eq!(setup.get_as("/one", "a").status, status);
+        assert_eq!(setup.send_request_as("/one", "a").status, status);
     }
 }
 
 #[test]
 fn policy_reload_under_load_fails_no_request() {
-    let setup = EnvoySetup::with_cases(&[("failure_mode_deny: false", "failure_mode_deny: true")]);
+    let setup = EnvoySetup::start_with_cases_config(&[(
+        "failure_mode_deny: false",
+        "failure_mode_deny: true",
+    )]);
     let slidegate = setup.slidegate.as_ref().unwrap();
     let mut load = Command::new("curl");
     load.args(["-sS", "-o", "/dev/null", "-w", "%{http_code}\n", "-H", "x-user: a"]);

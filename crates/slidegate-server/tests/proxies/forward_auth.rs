@@ -19,7 +19,7 @@ rules:
   - { name: gone, when: { header.x-api-key: gone }, limits: denied, deny_status: 410 }
 ";
 
-/// The differences between the proxies in their integration with slidegate.
+/// Features that differ between the proxies.
 struct ProxyFeatures {
     /// Whether the client receives the rate-limit headers of allowed requests. Otherwise only the service
     /// behind the proxy receives the headers.
@@ -46,14 +46,14 @@ fn send_forged_request(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) 
     send_with_curl(proxy.address, from, path, &[&forged.concat(), arguments].concat())
 }
 
-/// Starts a proxy, slidegate and a service, and checks all behaviour of the integration.
-fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
+/// Starts a proxy, slidegate and a service, and runs all checks of this module.
+fn check_proxy_integration(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     let upstream = Upstream::start();
     let server = Server::start(POLICY);
     let backends =
         Backends { slidegate: server.address(), service: upstream.address(), edits: &[] };
     let proxy = start(&backends);
-    wait_until("the proxy calls slidegate", || is_limiting(&proxy, features));
+    wait_until("the proxy calls slidegate", || is_proxy_calling_slidegate(&proxy, features));
 
     check_limit_and_denial(&proxy, &upstream, features);
     check_forwarded_attributes(&proxy);
@@ -63,7 +63,7 @@ fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
 
 /// Sends a request, and returns `true` if the proxy already calls slidegate. Traefik reads its configuration only after
 /// it listens, and HAProxy first checks the health of its servers.
-fn is_limiting(proxy: &Proxy, features: &ProxyFeatures) -> bool {
+fn is_proxy_calling_slidegate(proxy: &Proxy, features: &ProxyFeatures) -> bool {
     let response = send_forged_request(proxy, 99, "/", &[]);
     response.status == 429
         || response.status == 200
@@ -129,7 +129,8 @@ fn check_forwarded_attributes(proxy: &Proxy) {
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
 }
 
-/// Checks that rules with a `deny_status` other than 429 deny. Some proxies replace the status by another.
+/// Checks that requests are denied if the rule has a `deny_status` other than 429. The client receives a 4xx status,
+/// but not `deny_status` from every proxy.
 fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
         let forwarded_before = upstream.request_count();
@@ -156,7 +157,7 @@ fn check_without_slidegate(proxy: &Proxy, server: Server, features: &ProxyFeatur
 
 #[test]
 fn nginx_enforces_limits_and_sends_headers() {
-    check_proxy(
+    check_proxy_integration(
         start_nginx,
         &ProxyFeatures {
             sends_headers_to_client: true,
@@ -168,7 +169,7 @@ fn nginx_enforces_limits_and_sends_headers() {
 
 #[test]
 fn caddy_enforces_limits_and_sends_headers() {
-    check_proxy(
+    check_proxy_integration(
         start_caddy,
         &ProxyFeatures {
             sends_headers_to_client: true,
@@ -180,7 +181,7 @@ fn caddy_enforces_limits_and_sends_headers() {
 
 #[test]
 fn traefik_enforces_limits_and_sends_headers() {
-    check_proxy(
+    check_proxy_integration(
         start_traefik,
         &ProxyFeatures {
             sends_headers_to_client: false,
@@ -192,7 +193,7 @@ fn traefik_enforces_limits_and_sends_headers() {
 
 #[test]
 fn haproxy_enforces_limits_and_sends_headers() {
-    check_proxy(
+    check_proxy_integration(
         start_haproxy,
         &ProxyFeatures {
             sends_headers_to_client: true,

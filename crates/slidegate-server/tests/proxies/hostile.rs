@@ -102,18 +102,18 @@ fn long_value(length: usize) -> String {
     "a".repeat(length)
 }
 
-/// Returns the hostile requests of all kinds.
+/// Returns all requests that the tests send to evade a limit.
 fn hostile_requests() -> Vec<HostileRequest> {
     let mut table = RequestTable::default();
-    add_long_and_many_values(&mut table);
-    add_unusual_values(&mut table);
-    add_forged_identities(&mut table);
-    add_paths_and_hosts(&mut table);
-    add_methods_and_bodies(&mut table);
+    add_long_values_and_many_headers(&mut table);
+    add_unusual_headers(&mut table);
+    add_forged_identity_headers(&mut table);
+    add_unusual_paths_and_hosts(&mut table);
+    add_unusual_methods_and_bodies(&mut table);
     table.0
 }
 
-fn add_long_and_many_values(table: &mut RequestTable) {
+fn add_long_values_and_many_headers(table: &mut RequestTable) {
     table.add_valid(
         "counted header of 1,025 bytes",
         get_request(format!("x-api-key: {}\r\n", long_value(1_025))),
@@ -179,7 +179,7 @@ fn add_long_and_many_values(table: &mut RequestTable) {
     );
 }
 
-fn add_unusual_values(table: &mut RequestTable) {
+fn add_unusual_headers(table: &mut RequestTable) {
     for name in ["x-api-key", "x-unrelated", "x-forwarded-for", "cookie", "user-agent", "x-plan"] {
         for (byte, value) in [("0xff", b"k\xff"), ("0x01", b"k\x01"), ("0x7f", b"k\x7f")] {
             let bytes = get_request([name.as_bytes(), b": ", value, b"\r\n"].concat());
@@ -216,7 +216,7 @@ fn add_unusual_values(table: &mut RequestTable) {
     table.add_valid("conditional request", get_request(kept));
 }
 
-fn add_forged_identities(table: &mut RequestTable) {
+fn add_forged_identity_headers(table: &mut RequestTable) {
     table.add_unusual("counted header twice", get_request("x-api-key: a\r\nx-api-key: b\r\n"));
     table.add_unusual("counted header 80 times", get_request("x-api-key: a\r\n".repeat(80)));
     table.add_unusual("counted header with comma", get_request("x-api-key: a, b\r\n"));
@@ -248,7 +248,7 @@ fn add_forged_identities(table: &mut RequestTable) {
     table.add_unusual("connection names what is forwarded", get_request([every, forged].concat()));
 }
 
-fn add_paths_and_hosts(table: &mut RequestTable) {
+fn add_unusual_paths_and_hosts(table: &mut RequestTable) {
     table.add_valid("path of 7 KB", request_for_path(format!("/{}", long_value(7_000))));
     table.add_unusual("path of 60 KB", request_for_path(format!("/{}", long_value(60_000))));
     table.add_unusual("path of 900 KB", request_for_path(format!("/{}", long_value(900_000))));
@@ -304,7 +304,7 @@ fn add_paths_and_hosts(table: &mut RequestTable) {
     table.add_unusual("HTTP/2.0", build_request("GET / HTTP/2.0", "host: shop.example\r\n"));
 }
 
-fn add_methods_and_bodies(table: &mut RequestTable) {
+fn add_unusual_methods_and_bodies(table: &mut RequestTable) {
     for name in ["HEAD", "OPTIONS", "DELETE"] {
         table.add_valid(name, request_with_method(name));
     }
@@ -412,13 +412,13 @@ impl ProxySetup {
         Self { proxy, upstream, _slidegate: slidegate }
     }
 
-    fn send(&self, from: u8, bytes: &[u8]) -> Option<u16> {
+    fn send_from(&self, from: u8, bytes: &[u8]) -> Option<u16> {
         send_bytes(self.proxy.address, from, bytes)
     }
 
     /// Sends the same request from 127.0.0.`from` until the response is a denial (429).
     fn exhaust_limit(&self, from: u8, bytes: &[u8]) {
-        wait_until("the limit is exhausted", || self.send(from, bytes) == Some(429));
+        wait_until("the limit is exhausted", || self.send_from(from, bytes) == Some(429));
     }
 }
 
@@ -431,13 +431,13 @@ fn assert_exhausted_address_is_blocked(start: StartProxy) {
     let mut passed = Vec::new();
     for hostile in hostile_requests() {
         let before = setup.upstream.request_count();
-        let status = setup.send(EXHAUSTED_CLIENT, &hostile.bytes);
+        let status = setup.send_from(EXHAUSTED_CLIENT, &hostile.bytes);
         if setup.upstream.request_count() > before {
             passed.push(format!("{}: {status:?}", hostile.name));
         }
     }
     assert_eq!(
-        setup.send(EXHAUSTED_CLIENT, &get_request("")),
+        setup.send_from(EXHAUSTED_CLIENT, &get_request("")),
         Some(429),
         "the limit is no longer exhausted"
     );
@@ -445,12 +445,12 @@ fn assert_exhausted_address_is_blocked(start: StartProxy) {
     assert_eq!(setup.upstream.request_count(), forwarded_before, "a request passed later");
 
     // Valid requests of other clients pass, which excludes a proxy that rejects everything.
-    assert_eq!(setup.send(OTHER_CLIENT, &get_request("")), Some(200));
+    assert_eq!(setup.send_from(OTHER_CLIENT, &get_request("")), Some(200));
     let valid = hostile_requests().into_iter().filter(|hostile| hostile.is_valid);
     let mut failed = Vec::new();
     for (hostile, from) in valid.zip(100..) {
         let before = setup.upstream.request_count();
-        let status = setup.send(from, &hostile.bytes);
+        let status = setup.send_from(from, &hostile.bytes);
         if setup.upstream.request_count() != before + 1 {
             failed.push(format!("{}: {status:?}", hostile.name));
         }
@@ -465,7 +465,7 @@ fn assert_exhausted_key_is_blocked(start: StartProxy) {
     let mut passed = Vec::new();
     for hostile in exhausted_key_spellings() {
         let before = setup.upstream.request_count();
-        let status = setup.send(EXHAUSTED_CLIENT, &hostile.bytes);
+        let status = setup.send_from(EXHAUSTED_CLIENT, &hostile.bytes);
         let heads = setup.upstream.heads_after(before);
         let has_key = |line: &String| line.to_ascii_lowercase().starts_with("x-api-key:");
         if hostile.is_valid && status != Some(429) || heads.iter().flatten().any(has_key) {
@@ -473,7 +473,7 @@ fn assert_exhausted_key_is_blocked(start: StartProxy) {
         }
     }
     assert!(passed.is_empty(), "{} requests passed: {passed:#?}", passed.len());
-    assert_eq!(setup.send(EXHAUSTED_CLIENT, &get_request("x-api-key: other\r\n")), Some(200));
+    assert_eq!(setup.send_from(EXHAUSTED_CLIENT, &get_request("x-api-key: other\r\n")), Some(200));
 }
 
 /// A server that replaces slidegate and gives every request the same response. Its health check succeeds.
@@ -542,8 +542,9 @@ const REJECTION_STATUSES: [&str; 8] = [
 const FAILURE_RESPONSES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 
-/// Starts a proxy with these edits of its configuration file. Asserts that the proxy denies on every status in
-/// [`REJECTION_STATUSES`], and forwards requests on [`FAILURE_RESPONSES`] only if `fails_open` is `true`.
+/// Starts a proxy with these edits of its configuration file. Asserts that the proxy denies requests for which
+/// slidegate responds with a status in [`REJECTION_STATUSES`]. For [`FAILURE_RESPONSES`], the proxy must forward
+/// requests if `fails_open` is `true`, and deny them otherwise.
 fn assert_fails_open_as_configured(
     start: fn(&Backends) -> Proxy,
     edits: &'static [(&'static str, &'static str)],
@@ -700,9 +701,9 @@ fn haproxy_enforces_denial_during_store_outage() {
 #[test]
 fn caddy_fails_open_only_if_configured() {
     assert_fails_open_as_configured(start_caddy, &[], true);
-    const FAIL_CLOSED_EDIT: (&str, &str) =
+    const CADDY_FAIL_CLOSED_EDIT: (&str, &str) =
         ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
-    assert_fails_open_as_configured(start_caddy, &[FAIL_CLOSED_EDIT], false);
+    assert_fails_open_as_configured(start_caddy, &[CADDY_FAIL_CLOSED_EDIT], false);
 }
 
 #[test]
@@ -747,8 +748,8 @@ rules:
         "/v1\\chat",
         "/v1%5cchat",
     ] {
-        let status = setup.send(EXHAUSTED_CLIENT, &chat(path));
+        let status = setup.send_from(EXHAUSTED_CLIENT, &chat(path));
         assert_eq!(setup.upstream.request_count(), forwarded_before, "{path}: {status:?}");
     }
-    assert_eq!(setup.send(EXHAUSTED_CLIENT, &chat("/v1")), Some(200));
+    assert_eq!(setup.send_from(EXHAUSTED_CLIENT, &chat("/v1")), Some(200));
 }

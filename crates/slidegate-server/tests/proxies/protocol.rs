@@ -18,14 +18,14 @@ const COMPARED_PROTO_FILES: [&str; 2] = [
     "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
 ];
 
-/// Messages and fields of Envoy that `proto/` omits on purpose. The second value is not used.
-const UNSUPPORTED_FIELDS: [(&str, &str); 4] = [
+/// Messages and fields of Envoy that `proto/` omits on purpose.
+const UNSUPPORTED_FIELDS: [&str; 4] = [
     // Quotas for a cache in Envoy. Its rate limit filter does not read them.
-    ("RateLimitResponse.DescriptorStatus.quota", "message"),
-    ("RateLimitResponse.Quota", "all"),
-    ("RateLimitResponse.quota", "message"),
+    "RateLimitResponse.DescriptorStatus.quota",
+    "RateLimitResponse.Quota",
+    "RateLimitResponse.quota",
     // Used only by the local rate limit filter.
-    ("LocalRateLimitDescriptor", "all"),
+    "LocalRateLimitDescriptor",
 ];
 
 /// Finds and decodes the serialized descriptor of a `.proto` file in the bytes of a C++ binary.
@@ -93,9 +93,9 @@ fn envoy_binary() -> PathBuf {
     programs.into_iter().find(|program| program.exists()).unwrap()
 }
 
-/// Returns `false` if a field is, or belongs to, an entry of [`UNSUPPORTED_FIELDS`].
+/// Returns `false` if [`UNSUPPORTED_FIELDS`] contains a field or the message to which the field belongs.
 fn is_supported(field: &str) -> bool {
-    !UNSUPPORTED_FIELDS.iter().any(|(name, _)| {
+    !UNSUPPORTED_FIELDS.iter().any(|name| {
         field.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('.'))
     })
 }

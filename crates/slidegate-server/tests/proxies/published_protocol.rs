@@ -53,7 +53,7 @@ impl PythonClient {
 
     /// Sends a request in domain `edge` with one descriptor per name, and returns the decoded response. Each descriptor
     /// has one entry with that name.
-    fn check_names(&mut self, names: &[&str]) -> Value {
+    fn check_descriptors_with_names(&mut self, names: &[&str]) -> Value {
         let descriptors: Vec<Value> = names.iter().map(|name| new_descriptor(name)).collect();
         self.check(&json!({ "domain": "edge", "descriptors": descriptors }))
     }
@@ -101,7 +101,7 @@ fn published_protocol_client_decodes_every_response() {
     let client = &mut PythonClient::start(&server);
     let max_remaining = u64::from(u32::MAX);
 
-    let allowed = client.check_names(&["one", "unknown", "free", "watched"]);
+    let allowed = client.check_descriptors_with_names(&["one", "unknown", "free", "watched"]);
     assert_eq!(allowed["overallCode"], "OK");
     assert_eq!(
         response_statuses(&allowed),
@@ -115,7 +115,7 @@ fn published_protocol_client_decodes_every_response() {
     // A log keeps a charge until the end of its tick, which can add one second after rounding up.
     let reset = allowed["statuses"][0]["durationUntilReset"].as_str().unwrap();
     assert!(["3600s", "3601s"].contains(&reset), "{reset}");
-    let watched = client.check_names(&["watched"]);
+    let watched = client.check_descriptors_with_names(&["watched"]);
     assert_eq!(watched["overallCode"], "OK");
     assert_eq!(response_statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
 
@@ -127,8 +127,8 @@ fn published_protocol_client_decodes_every_response() {
     assert!(costly["statuses"][0].get("durationUntilReset").is_none(), "cost above max: {costly}");
 
     // One of two descriptors is denied, and the other is not charged.
-    assert_eq!(client.check_names(&["other"])["overallCode"], "OK");
-    let denied = client.check_names(&["one", "other"]);
+    assert_eq!(client.check_descriptors_with_names(&["other"])["overallCode"], "OK");
+    let denied = client.check_descriptors_with_names(&["one", "other"]);
     assert_eq!(denied["overallCode"], "OVER_LIMIT");
     let codes = [("OK", "one.1h", 2, "HOUR", 1), ("OVER_LIMIT", "other", 1, "MINUTE", 0)];
     assert_eq!(response_statuses(&denied), codes);
@@ -173,7 +173,7 @@ fn published_protocol_client_decodes_every_response() {
     let own = json!({ "domain": "edge", "descriptors": [own] });
     assert_eq!(response_statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
 
-    let banned = client.check_names(&["banned"]);
+    let banned = client.check_descriptors_with_names(&["banned"]);
     assert_eq!(banned["overallCode"], "OVER_LIMIT");
     assert!(banned["statuses"][0].get("durationUntilReset").is_none());
 

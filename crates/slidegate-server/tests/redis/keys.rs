@@ -8,8 +8,8 @@ use crate::client::Client;
 use crate::common::Server;
 use crate::server::Redis;
 
-/// Maximum length of a Redis key in bytes. A key contains the prefix, the domain, the rule, at most twice 4,096 bytes
-/// of attribute names and values, and the limit.
+/// Maximum length of a Redis key in bytes. A key contains the prefix, the domain, the rule, the limit, and at most
+/// 2 * 4,096 bytes of attribute names and values.
 const MAX_KEY_BYTES: usize = 9_000;
 
 const POLICY: &str = "
@@ -23,7 +23,7 @@ rules:
 ";
 
 #[test]
-fn long_headers_keep_redis_keys_short() {
+fn long_header_values_keep_redis_keys_short() {
     let redis = Redis::start();
     let flags = ["--store", &redis.address(), "--redis-timeout", "30s"];
     let server = Server::start_with(POLICY, &flags);

@@ -17,8 +17,8 @@ const PASSWORD: &str = "sesame-unlocks";
 const PASSWORD_ARGS: [&str; 8] =
     ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-unlocks", "~*", "+@all"];
 
-/// Runs a server with this store and log level `trace`, and sends six requests. Returns `true` if Redis decided the
-/// first request, and the log lines and response bodies of the server as one text.
+/// Runs a server with this store and log level `trace`, and sends six requests. Returns a flag that is `true` if Redis
+/// decided the first request, and a text with all log lines and response bodies of the server.
 pub fn run_and_collect_output(store: &str) -> (bool, String) {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate_command();

@@ -54,7 +54,7 @@ fn two_servers_allow_exactly_1000_of_20000() {
 }
 
 #[test]
-fn servers_with_client_clock_allow_exactly_max() {
+fn servers_with_redis_clock_client_allow_exactly_max() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [200/h], algorithm: sliding_log }]";
     let servers =

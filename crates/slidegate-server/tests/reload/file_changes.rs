@@ -15,7 +15,8 @@ fn policy_with_max(max: u32) -> String {
     )
 }
 
-/// Starts a server with the policy in `folder`, whose max must be five, and sends one request, which is allowed.
+/// Starts a server with the policy in `folder`, which must allow five requests per hour, and sends a request, which is
+/// allowed.
 fn start_with_one_charge(folder: &PolicyFolder) -> ReloadingServer {
     let server = folder.start_server(&[]);
     assert_eq!(server.check_remaining(), Some(4));
@@ -103,7 +104,7 @@ fn replaced_parent_folder_reloads_policy() {
 }
 
 #[test]
-fn new_link_to_file_reloads_policy() {
+fn policy_file_replaced_by_link_is_reloaded() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = start_with_one_charge(&folder);
     for (max, remaining, is_hard_link) in [(7, 5, false), (9, 6, true)] {
@@ -140,7 +141,7 @@ fn other_files_cause_no_reload() {
 }
 
 #[test]
-fn reload_keeps_requests_in_progress() {
+fn half_sent_request_survives_reload() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = folder.start_server(&[]);
     let body = r#"{"attributes":{"tenant":"acme"}}"#;

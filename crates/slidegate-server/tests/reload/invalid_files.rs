@@ -70,7 +70,7 @@ fn empty_file_is_rejected_until_restored() {
 }
 
 #[test]
-fn explicit_empty_rules_load_with_warning() {
+fn empty_rule_list_loads_with_warning() {
     let (folder, server) = start_with_old_policy();
     folder.replace_file("rules: []");
     server.wait_for_reload();
@@ -146,7 +146,7 @@ fn partially_written_new_file_is_never_read() {
 }
 
 #[test]
-fn number_of_logged_errors_is_bounded() {
+fn number_of_logged_policy_errors_is_bounded() {
     let (folder, server) = start_with_old_policy();
     let rule = "  - { name: A, limits: [1/x] }\n";
     folder.replace_file(&format!("rules:\n{}", rule.repeat(100)));

@@ -111,7 +111,7 @@ fn config_map_update_of_ratelimit_files_reloads_policy() {
 }
 
 #[test]
-fn sighup_reloads_folder_and_logs_notes() {
+fn sighup_rereads_folder_and_changes_log_notes() {
     let (folder, server) = start_with_one_charge();
     server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");

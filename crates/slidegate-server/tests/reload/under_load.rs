@@ -24,7 +24,7 @@ const MAX_PER_TENANT: u64 = 30;
 /// Returns the policy variant `a` or `b`. Both variants contain the rules `bound`, `first` and `end`, which apply to
 /// every request.
 fn policy_variant(variant: char) -> String {
-    let max = max_in_variant(variant);
+    let max = max_in_policy_variant(variant);
     let fillers = (0..50)
         .map(|nth| format!("  - {{ name: {variant}-{nth}, domain: else, limits: [{nth}/s] }}\n"));
     format!(
@@ -38,7 +38,8 @@ fn policy_variant(variant: char) -> String {
     )
 }
 
-fn max_in_variant(variant: char) -> u64 {
+/// Returns the max of the rules `first` and `end` in a policy variant.
+fn max_in_policy_variant(variant: char) -> u64 {
     if variant == 'a' { 400_000_000 } else { 300_000_000 }
 }
 
@@ -54,7 +55,7 @@ struct ClientStats {
     limit_results: BTreeMap<(String, &'static str), u64>,
     /// Number of requests, by result (`allowed` or `denied`).
     requests: BTreeMap<&'static str, u64>,
-    /// Number of requests, by the policy variant that decided them.
+    /// Number of requests that each policy variant decided. The key is `a` or `b`.
     by_policy: BTreeMap<String, u64>,
 }
 
@@ -75,8 +76,9 @@ impl ClientStats {
         self.requests.values().sum()
     }
 
-    /// Asserts that the response to the `nth` request of a tenant comes from exactly one policy variant, and counts it.
-    fn record(&mut self, nth: u64, status: u16, response: &Value) {
+    /// Asserts that the response to the `nth` request of a tenant comes from exactly one policy variant, and counts
+    /// the response.
+    fn count_response(&mut self, nth: u64, status: u16, response: &Value) {
         let allowed = nth < MAX_PER_TENANT;
         assert_eq!(
             status,
@@ -88,7 +90,7 @@ impl ClientStats {
         let rules: Vec<&str> = limits.iter().map(|limit| limit["rule"].as_str().unwrap()).collect();
         let variant = rules[2].strip_prefix("only-").unwrap();
         assert_eq!([rules[0], rules[1], rules[3]], ["bound", "first", "end"], "{response}");
-        let max = max_in_variant(variant.chars().next().unwrap());
+        let max = max_in_policy_variant(variant.chars().next().unwrap());
         for index in [1, 3] {
             assert_eq!(limits[index]["limit"]["max"], max, "mixed policies: {response}");
         }
@@ -119,7 +121,7 @@ fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool
             }
             raw.write(&request);
             let (status, response) = raw.read_status_and_body();
-            stats.record(nth, status, &serde_json::from_str(&response).unwrap());
+            stats.count_response(nth, status, &serde_json::from_str(&response).unwrap());
         }
     }
     stats

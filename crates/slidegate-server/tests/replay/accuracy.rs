@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Renders the table that compares limits with the exact log as in the text report, from the values in the JSON report.
+/// Converts a JSON report to the table in the text report that compares each limit with an exact log.
 pub fn render_comparison_table(report: &Value) -> String {
     let mut table = "against an exact log false allows false denies worst window\n".to_owned();
     for rule in report["rules"].as_array().unwrap() {

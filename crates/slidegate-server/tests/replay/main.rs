@@ -52,7 +52,8 @@ impl ReplayFiles {
         self.run_replay(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
     }
 
-    /// Runs `slidegate replay` in the directory with these arguments, and without a policy by default.
+    /// Runs `slidegate replay` in the directory with exactly these arguments, which include any
+    /// policy.
     fn run_replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
             .arg("replay")
@@ -176,7 +177,7 @@ fn client_network(ip: &str) -> String {
     ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
 
-/// Number of requests that one limit, rule or key counted: in total, allowed, and denied.
+/// Number of requests to which a limit, a rule or a key applied: in total, allowed, and denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RequestCounts {
     requests: u64,
@@ -185,7 +186,9 @@ struct RequestCounts {
 }
 
 impl RequestCounts {
-    fn record(&mut self, allowed: bool, fits: bool) {
+    /// Counts a request. `fits` is `false` if the counted limit, rule or key denied the request. A request that fits is
+    /// not allowed if another limit denied it.
+    fn count_request(&mut self, allowed: bool, fits: bool) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
         self.denied += u64::from(!fits);
@@ -243,18 +246,18 @@ impl ReplayOracle {
         });
         let fits: Vec<bool> = fits.collect();
         let allowed = fits.iter().all(|fits| *fits);
-        self.total.record(allowed, allowed);
+        self.total.count_request(allowed, allowed);
         let mut rules: BTreeMap<RuleKey, bool> = BTreeMap::new();
         for ((name, _, _, key), fits) in matching_limits.into_iter().zip(fits) {
-            self.counts.entry(name).or_default().record(allowed, fits);
+            self.counts.entry(name).or_default().count_request(allowed, fits);
             *rules.entry(key.clone()).or_insert(true) &= fits;
             if allowed {
                 self.admitted.entry((name, key)).or_default().push(request.at);
             }
         }
         for (key, fits) in rules {
-            self.counts.entry((key.0, "")).or_default().record(allowed, fits);
-            self.keys.entry(key).or_default().record(allowed, fits);
+            self.counts.entry((key.0, "")).or_default().count_request(allowed, fits);
+            self.keys.entry(key).or_default().count_request(allowed, fits);
         }
     }
 

@@ -7,8 +7,8 @@ use super::*;
 const SUGGESTED_WINDOWS: [(&str, i64); 5] =
     [("1s", 1), ("10s", 10), ("1m", 60), ("1h", 3_600), ("1d", 86_400)];
 
-/// Returns for each client the maximum number of its requests in any period of `window` seconds. `client` returns the
-/// key that identifies the client of a request.
+/// Returns one number per client: the maximum number of requests of that client in any period of `window` seconds.
+/// `client` returns the key that identifies the client of a request.
 fn peak_per_client(
     requests: &[LogRequest],
     client: impl Fn(&LogRequest) -> String,
@@ -109,7 +109,7 @@ fn suggested_policy_is_valid_and_accurate() {
 }
 
 #[test]
-fn few_clients_share_one_suggestion() {
+fn equal_suggestions_for_few_clients_are_merged() {
     let files = ReplayFiles::new("few");
     let request = |ip: i64| LogRequest {
         at: START_TIME,
@@ -165,7 +165,7 @@ fn clients_are_identified_by_any_attributes() {
 }
 
 #[test]
-fn invalid_per_error_quotes_argument() {
+fn invalid_per_argument_is_quoted_in_error() {
     let files = ReplayFiles::new("per-wrong");
     files.write_file("access.log", "");
     let error =
