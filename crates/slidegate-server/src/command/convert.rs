@@ -40,7 +40,7 @@ pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reads the file at `path`, or all files of the directory at `path`.
+/// Reads the configuration file at `path`, or all configuration files of the directory at `path`.
 fn read_texts(
     path: PathBuf,
     algorithm: Algorithm,

@@ -30,8 +30,8 @@ use crate::{grpc, http, log, reload, store};
 const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(1);
 
 /// The minimum time for a cluster node to leave the cluster: to replicate its last charges and announce its departure.
-/// It applies even if the requests in flight used the whole time of `--shutdown-grace`. Otherwise the other nodes wait
-/// until every unit that this node may have charged has left its window.
+/// It applies even if the requests in flight used the whole time of `--shutdown-grace`. Without the announcement, the
+/// other nodes require acknowledgements of this node until every unit that it may have charged has left its window.
 const MIN_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum number of admin connections. `--max-connections` does not apply to the admin listener, so that clients

@@ -11,12 +11,14 @@ use crate::settings::ClientBounds;
 /// files of the runtimes and the store.
 const NON_CONNECTION_FILES: u64 = 64;
 
-/// The listeners of the server, from which the number of open files is calculated. Each connection is an open file.
+/// The sources of the server's connections, from which the number of open files is calculated: each connection is one
+/// open file.
 #[derive(Clone, Copy, Debug)]
 pub struct Listeners {
-    /// Number of listeners for clients. The bounds in [`ClientBounds`] apply to each of them.
+    /// Number of client listeners, such as HTTP and gRPC. The maximum number of connections in [`ClientBounds`] applies
+    /// to each of them.
     pub clients: u64,
-    /// Maximum number of connections to all other listeners together.
+    /// Maximum number of connections to all other listeners together, such as the admin listener.
     pub others: u64,
 }
 
@@ -42,15 +44,15 @@ impl Listeners {
         ClientBounds { max_connections: connections, ..bounds }
     }
 
-    /// Returns the number of open files when every listener is full. `connections` is the maximum for each listener for
-    /// clients.
+    /// Returns the number of open files when every listener has its maximum number of connections. `connections` is
+    /// this maximum for each client listener.
     fn required_files(self, connections: NonZeroUsize) -> u64 {
         let clients = self.clients.saturating_mul(connections.get() as u64);
         clients.saturating_add(self.reserved_files())
     }
 
-    /// Returns the number of connections that each listener for clients may serve if the process may open `allowed`
-    /// files. Connections of clients get all files that are not reserved, and at least half of `allowed`.
+    /// Returns the maximum number of connections for each client listener if the process may open `allowed` files. The
+    /// client listeners share all files that are not reserved, but at least half of `allowed`.
     fn connections_per_listener(self, allowed: u64) -> NonZeroUsize {
         let clients = allowed.saturating_sub(self.reserved_files()).max(allowed / 2);
         let each = usize::try_from(clients / self.clients.max(1)).unwrap_or(usize::MAX);

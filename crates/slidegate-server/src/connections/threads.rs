@@ -33,8 +33,8 @@ impl ConnectionThreads {
             .map(Self::Dedicated)
     }
 
-    /// Serves a connection. Selects the dedicated thread with the fewest connections: Envoy opens few connections and
-    /// keeps them busy, so they must be distributed evenly.
+    /// Serves a connection on one of these threads. With dedicated threads, selects the thread with the fewest
+    /// connections: Envoy opens few connections and keeps them busy, so they must be distributed evenly.
     pub fn serve<F>(&self, stream: TcpStream, client: impl FnOnce(TcpStream) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,

@@ -236,7 +236,8 @@ impl<'de: 'b, 'b> Deserialize<'de> for LossyText<'b> {
                 Ok(Cow::Borrowed(bytes).into())
             }
 
-            /// Copies a string with escapes, because its value differs from the bytes of the body.
+            /// Copies a string that contains escape sequences, because the decoded text differs from the bytes of the
+            /// body.
             fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
                 Ok(LossyText::from(Cow::Owned(bytes.to_owned())))
             }

@@ -58,7 +58,8 @@ fn key_attribute_lists(rule: &Rule) -> Vec<String> {
     })
 }
 
-/// Returns the settings of a rule that are part of its keys in Redis, in addition to the key attributes.
+/// Returns the settings of a rule that are part of its keys in Redis, in addition to the key attributes: `slot_by`,
+/// `split_into` and `split_by`.
 fn redis_key_settings(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
     let Some(redis) = rule.redis() else { return Default::default() };
     let split_by = redis.split_by().map(ToOwned::to_owned).collect();

@@ -55,9 +55,10 @@ pub enum ConvertedLimit {
 pub enum ConvertedMode {
     /// A request that exceeds the limit is denied.
     Enforce,
-    /// The mode of `quota_mode`: a request is denied only if it exceeds all limits in this mode that apply to it.
+    /// The mode for `quota_mode` in the file: a request is denied only if it exceeds all limits in this mode that apply
+    /// to it.
     Jointly,
-    /// The mode of `shadow_mode`: a request that exceeds the limit is observed and not denied.
+    /// The mode for `shadow_mode` in the file: a request that exceeds the limit is observed and not denied.
     Observe,
 }
 

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-/// Returns `true` if a policy would interpret a text as an IP address or a network. Both may have several notations, so
-/// they cannot be compared as text.
+/// Returns `true` if a policy would interpret a text as an IP address or a network. An address or network has several
+/// notations, so it cannot be compared as text.
 pub fn is_like_network(text: &str) -> bool {
     let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
     is_address(text) || text.split_once('/').is_some_and(|(prefix, _)| is_address(prefix))

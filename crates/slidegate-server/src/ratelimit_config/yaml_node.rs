@@ -111,8 +111,8 @@ fn convert_scalar(decoded: String, notation: Option<&str>) -> YamlValue {
     }
 }
 
-/// Returns the notation of a value in the file, without spaces around it. Returns `None` if its location is unknown, or
-/// the notation is empty.
+/// Returns the text of a value as written in the file, without spaces around it. Returns `None` if the location of the
+/// value is unknown, or the text is empty.
 fn source_notation<'s>(location: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
     let length = usize::try_from(location.span().byte_len()?).ok()?;

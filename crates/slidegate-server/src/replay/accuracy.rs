@@ -86,8 +86,8 @@ impl LimitAccuracy {
 }
 
 impl Deviation {
-    /// Counts one decision. `fits` is `true` if the limit has capacity for the request, `has_capacity` if the exact log
-    /// has.
+    /// Counts one decision. `fits` states whether the limit has capacity for the request, and `has_capacity` whether
+    /// the exact log has capacity for it.
     pub fn record(&mut self, fits: bool, has_capacity: bool) {
         self.false_allows += u64::from(fits && !has_capacity);
         self.false_denies += u64::from(!fits && has_capacity);
@@ -95,7 +95,7 @@ impl Deviation {
 }
 
 impl WindowPeak {
-    /// Returns the one of two peaks that is the larger share of its `max`.
+    /// Returns `self` or `other`: the peak whose units are the larger share of its `max`.
     fn with_larger_share(self, other: Self) -> Self {
         if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
     }
@@ -130,8 +130,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the measured accuracy for random results of a limit, even impossible ones, with a direct
-        /// computation.
+        /// Generates random results of a limit, including impossible ones, and compares the measured accuracy with a
+        /// direct computation from all charges.
         #[test]
         fn limit_accuracy_matches_direct_computation(
             requests in proptest::collection::vec(

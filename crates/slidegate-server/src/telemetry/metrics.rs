@@ -175,7 +175,7 @@ struct ReloadLabels {
 }
 
 impl RequestResult {
-    /// All results, in the order of the variants. A result as an integer is its index in this array.
+    /// All results, in the order of the variants. A variant that is cast to an integer is its index in this array.
     pub const ALL: [Self; 5] =
         [Self::Allowed, Self::Denied, Self::StoreUnavailable, Self::Invalid, Self::Error];
 

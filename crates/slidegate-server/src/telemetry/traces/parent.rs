@@ -36,9 +36,9 @@ impl TraceParent {
         Self { context, link: None }
     }
 
-    /// Creates a relation in which the decision starts its own trace, with a link to the caller's span. An untrusted
-    /// caller as the parent could decide sampling, by its flag or by a trace id chosen for the sampler. `tracestate` is
-    /// omitted, because it is arbitrary text.
+    /// Creates a relation in which the decision starts its own trace, with a link to the caller's span. If an untrusted
+    /// caller were the parent, it could control sampling: by its sampled flag, or by a trace id that the sampler
+    /// accepts. `tracestate` is omitted, because it is arbitrary text.
     pub fn untrusted<'h>(traceparent: impl Iterator<Item = &'h str>) -> Self {
         let link = parse_traceparent(traceparent).map(|(trace, span, _)| (trace, span));
         Self { context: Context::new(), link }
