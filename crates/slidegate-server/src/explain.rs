@@ -168,7 +168,7 @@ impl RuleExplanation {
         };
         let limits = matched.limits().iter().zip(matched.hits());
         let limits = limits.map(|(limit, hit)| {
-            LimitExplanation::from_hit(matched, limit, &hit, limit_status(limit))
+            LimitExplanation::from_limit_and_hit(matched, limit, &hit, limit_status(limit))
         });
         Self {
             rule: matched.rule().name().to_owned(),
@@ -185,7 +185,7 @@ impl RuleExplanation {
 }
 
 impl LimitExplanation {
-    fn from_hit(
+    fn from_limit_and_hit(
         matched: &Match<'_>,
         rule_limit: &RuleLimit,
         hit: &Hit<'_>,

@@ -183,7 +183,7 @@ enum ExplainError {
 }
 
 /// The timeout of a call to the admin listener of a server.
-const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
+const SERVER_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum size of a server's response in bytes, large enough for the explanation of a policy with the maximum
 /// number of rules.
@@ -281,7 +281,7 @@ fn explain_with_server(
     };
     let body = ExplainRequestBody { domain: &args.domain, descriptors };
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(SERVER_TIMEOUT))
+        .timeout_global(Some(SERVER_CALL_TIMEOUT))
         .http_status_as_error(false)
         .build();
     let unreachable = |error: ureq::Error| ExplainError::Unreachable {

@@ -358,7 +358,7 @@ impl JsonSchema for Attributes<'_> {
 struct Costs<'b>(Vec<(LossyText<'b>, Cost)>);
 
 /// Maximum number of named costs in a request. Costs that no rule charges have no effect, so callers can omit them.
-const MAX_COSTS: usize = 64;
+const MAX_NAMED_COSTS: usize = 64;
 
 impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -378,8 +378,8 @@ impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
                         let message = format_args!("duplicate cost `{}`", name.text);
                         return Err(A::Error::custom(message));
                     }
-                    if costs.len() == MAX_COSTS {
-                        let message = format_args!("too many costs: at most {MAX_COSTS}");
+                    if costs.len() == MAX_NAMED_COSTS {
+                        let message = format_args!("too many costs: at most {MAX_NAMED_COSTS}");
                         return Err(A::Error::custom(message));
                     }
                     costs.push((name, map.next_value()?));
@@ -405,7 +405,7 @@ impl JsonSchema for Costs<'_> {
         json_schema!({
             "type": "object",
             "additionalProperties": generator.subschema_for::<Cost>(),
-            "maxProperties": MAX_COSTS,
+            "maxProperties": MAX_NAMED_COSTS,
         })
     }
 }

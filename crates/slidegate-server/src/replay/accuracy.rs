@@ -66,7 +66,7 @@ impl LimitAccuracy {
             let charged = u32::try_from(observation.charged).unwrap_or(u32::MAX);
             let [units] =
                 self.get_or_create_log(key, now_us, window_us).add(now_us, charged, &[window_us]);
-            self.worst = self.worst.with_larger_share(WindowPeak { units: units.into(), max });
+            self.worst = self.worst.max_by_share(WindowPeak { units: units.into(), max });
         }
         has_capacity
     }
@@ -96,7 +96,7 @@ impl Deviation {
 
 impl WindowPeak {
     /// Returns `self` or `other`: the peak whose units are the larger share of its `max`.
-    fn with_larger_share(self, other: Self) -> Self {
+    fn max_by_share(self, other: Self) -> Self {
         if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
     }
 
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn worst_window_has_largest_share_of_max() {
         let peak = |units, max| WindowPeak { units, max };
-        assert_eq!(WindowPeak::default().with_larger_share(peak(1, 100)), peak(1, 100));
-        assert_eq!(peak(14, 10).with_larger_share(peak(120, 100)), peak(14, 10));
+        assert_eq!(WindowPeak::default().max_by_share(peak(1, 100)), peak(1, 100));
+        assert_eq!(peak(14, 10).max_by_share(peak(120, 100)), peak(14, 10));
         assert_eq!((peak(14, 10).percent(), peak(14, 10).units_over_max()), (Some(140), 4));
         assert_eq!(peak(1001, 1000).percent(), Some(101));
         assert_eq!(peak(0, 0).percent(), None);

@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(numbered_names(&many).last().unwrap(), "a#100000");
     }
 
-    fn new_message(descriptor: RateLimitDescriptor) -> RateLimitRequest {
+    fn message_with_descriptor(descriptor: RateLimitDescriptor) -> RateLimitRequest {
         RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 0 }
     }
 
@@ -242,8 +242,11 @@ mod tests {
         let limit = |requests_per_unit, unit| {
             let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
             let limit = Some(limit);
-            ParsedRequest::parse(new_message(RateLimitDescriptor { limit, ..Default::default() }))
-                .map(|request| request.descriptors[0].limit)
+            ParsedRequest::parse(message_with_descriptor(RateLimitDescriptor {
+                limit,
+                ..Default::default()
+            }))
+            .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
         assert_eq!(limit(u32::MAX, 1).unwrap(), quota("536870912/s"));
@@ -261,7 +264,7 @@ mod tests {
         let limit = |unit, unit_multiplier| {
             let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
             let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
-            ParsedRequest::parse(new_message(descriptor))
+            ParsedRequest::parse(message_with_descriptor(descriptor))
                 .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
@@ -279,7 +282,8 @@ mod tests {
     fn descriptor_hits_addend_overrides_message() {
         let cost = |request: u32, descriptor: Option<u64>| {
             let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
-            let message = RateLimitRequest { hits_addend: request, ..new_message(descriptor) };
+            let message =
+                RateLimitRequest { hits_addend: request, ..message_with_descriptor(descriptor) };
             ParsedRequest::parse(message).unwrap().descriptors[0].cost
         };
         use DescriptorCost::{Default as NoCost, Descriptor, Message};

@@ -129,7 +129,7 @@ impl Telemetry {
         ruling: &Ruling,
     ) {
         if matched_rules.matches().next().is_none() {
-            self.record_unmatched(policy_metrics, domain);
+            self.record_unmatched_request(policy_metrics, domain);
         }
         if let Some(collectors) = &self.collectors {
             collectors.record_ruling(policy_metrics, matched_rules, ruling, || self.clock.now());
@@ -141,7 +141,7 @@ impl Telemetry {
 
     /// Counts a request to which no rule applies. All domains that are not in the policy share one counter and are
     /// logged. Clients choose these domains, so the number of labels for them would be unbounded.
-    fn record_unmatched(&self, policy_metrics: &PolicyMetrics, domain: &str) {
+    fn record_unmatched_request(&self, policy_metrics: &PolicyMetrics, domain: &str) {
         match policy_metrics.unmatched.get(domain) {
             Some(Some(counter)) => drop(counter.inc()),
             Some(None) => {}

@@ -154,7 +154,7 @@ impl ClusterGauges {
         }
     }
 
-    pub(super) fn set(&self, stats: ClusterStats) {
+    pub(super) fn set_stats(&self, stats: ClusterStats) {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let raise = |counter: &Counter, value| counter.inner().fetch_max(value, Ordering::Relaxed);
         self.alive.set(gauge(stats.alive));
@@ -202,7 +202,7 @@ mod tests {
         let mut registry = Registry::default();
         let gauges = ClusterGauges::register(&mut registry);
         if let Some(stats) = stats {
-            gauges.set(stats);
+            gauges.set_stats(stats);
         }
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
