@@ -68,7 +68,7 @@ impl RequestHandler {
         self.metrics.as_ref()
     }
 
-    /// Returns the trace context in the headers of a caller.
+    /// Returns the trace context in the headers of a caller, which is trusted to decide sampling.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let is_tracing = self.service.telemetry().tracer().is_some();
         TraceContext(is_tracing.then(|| trusted_trace_parent(headers)))

@@ -139,7 +139,8 @@ struct ExplainRequestBody<'a> {
     descriptors: DescriptorsBody<'a>,
 }
 
-/// The descriptors in the body of a request to `/v1/explain`: the fields of a single descriptor, or a list.
+/// The descriptors in the body of a request to `/v1/explain`: either the fields of a single descriptor, or a list of
+/// descriptors.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum DescriptorsBody<'a> {

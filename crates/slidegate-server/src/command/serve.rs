@@ -67,7 +67,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     let service = Arc::new(store::start_service(settings.service).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
-        serve_admin(admin, service.clone(), clients);
+        spawn_admin_listener(admin, service.clone(), clients);
         info!("admin listening on {address}");
     }
     if service.is_observe_only() {
@@ -203,7 +203,7 @@ async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
 /// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Each
 /// connection closes after its first response, and a full listener evicts the oldest connection, so that idle
 /// connections do not delay probes.
-fn serve_admin(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
+fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.client_timeout);
     let connections = Connections::new(

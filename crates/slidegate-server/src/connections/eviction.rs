@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-/// A receiver that resolves when its connection is evicted.
+/// A receiver whose future completes when its connection is evicted.
 pub type EvictionSignal = oneshot::Receiver<()>;
 
 /// The open connections of a listener, oldest first. The list has one sender for each connection; dropping the sender

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn added_limits_keep_existing_rule_names() {
+    fn adding_limits_keeps_existing_rule_names() {
         let limits = [("", "a_X"), ("", "a_x"), ("x", "b"), ("x", "c"), ("requested", "d")];
         let all = assign_names(&limits);
         for count in 0..limits.len() {

@@ -200,7 +200,7 @@ impl<'e> LimitCollector<'_, 'e> {
         if max > MAX_UNITS && !self.check_max_can_be_capped(position, max, unit.is_short) {
             return None;
         }
-        match self.options.check_quota(capped_max, unit.window) {
+        match self.options.check_quota_is_supported(capped_max, unit.window) {
             Ok(()) => Some(ConvertedLimit::Quota(capped_max, unit.window)),
             Err(message) => {
                 self.findings.push_error(self.path, position, message);
@@ -269,7 +269,7 @@ impl<'e> LimitCollector<'_, 'e> {
 
 impl ConversionOptions {
     /// Checks that the algorithm and the store support a quota. Returns a message for the user as the error.
-    fn check_quota(&self, max: u64, window: &str) -> Result<(), String> {
+    fn check_quota_is_supported(&self, max: u64, window: &str) -> Result<(), String> {
         let inexpressible = |error: &dyn fmt::Display| format!("cannot be expressed: {error}");
         let quota: Quota =
             format!("{max}/{window}").parse().map_err(|error| inexpressible(&error))?;

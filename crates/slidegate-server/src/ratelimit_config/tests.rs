@@ -428,7 +428,7 @@ descriptors:
 }
 
 #[test]
-fn scalars_are_read_like_reference_server() {
+fn scalars_are_read_as_in_reference_server() {
     let text = "
 domain: 010
 descriptors:

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn units_of_same_time_share_entry() {
+    fn units_at_same_time_share_one_entry() {
         let mut log = ExactLog::<1>::default();
         for _ in 0..1000 {
             log.add(5, 1, &[1]);

@@ -42,7 +42,7 @@ struct ParsedDescriptor {
     limit: Option<Quota>,
 }
 
-/// The cost of a descriptor.
+/// The cost of a descriptor, by the place in which it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DescriptorCost {
     /// No cost in the message: the cost that the rule states, 1 by default.
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn requested_limit_saturates_and_rejects_unknown_units() {
+    fn requested_limit_saturates_but_rejects_unknown_time_unit() {
         let limit = |requests_per_unit, unit| {
             let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
             let limit = Some(limit);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_hits_addend_overrides_message() {
+    fn descriptor_hits_addend_overrides_message_hits_addend() {
         let cost = |request: u32, descriptor: Option<u64>| {
             let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
             let message =

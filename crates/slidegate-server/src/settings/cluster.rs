@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn default_node_listens_on_loopback_without_key() {
+    fn default_node_without_key_listens_on_loopback() {
         let node = settings_from_flags("cluster://", &[]).unwrap().unwrap();
         assert_eq!(node.listen, "127.0.0.1:7946".parse().unwrap());
         assert!(

@@ -53,12 +53,13 @@ struct AdminCollectors {
     top_keys: TopKeys,
 }
 
-/// The counters of the limits and domains of one policy.
+/// The Prometheus counters for the limits and domains of one policy.
 pub struct PolicyMetrics {
-    /// The counters of each limit, indexed by the position of the limit in the policy. Empty if metrics are disabled.
+    /// The Prometheus counters of each limit, indexed by the position of the limit in the policy. Empty if metrics are
+    /// disabled.
     limits: Box<[LimitCounters]>,
-    /// Counters of the requests to which no rule applies, by domain. Contains exactly the domains of the policy; the
-    /// counter is `None` if metrics are disabled.
+    /// Prometheus counters of the requests to which no rule applies, by domain. Contains exactly the domains of the
+    /// policy; the counter is `None` if metrics are disabled.
     unmatched: HashMap<Box<str>, Option<UnmatchedCounter>>,
 }
 
@@ -107,8 +108,8 @@ impl Telemetry {
         self.tracer.as_ref()
     }
 
-    /// Returns the counters of the limits and domains of a policy. A limit that was also in another policy continues
-    /// with the same counters.
+    /// Returns the Prometheus counters for the limits and domains of a policy. A limit that was also in another policy
+    /// continues with the same counters.
     pub fn policy_metrics(&self, policy: &Policy) -> PolicyMetrics {
         let metrics = self.metrics();
         let limits = metrics.into_iter().flat_map(|metrics| {

@@ -67,7 +67,7 @@ async fn forward_hangups(mut hangup: Signal, triggers: Sender<ReloadTrigger>) {
 impl CertificateReloader {
     fn run_reload_loop(mut self) {
         loop {
-            let has_changed = match self.next_trigger() {
+            let has_changed = match self.wait_for_trigger() {
                 Ok(trigger) => self.affects_files(trigger) | self.handle_pending_triggers(),
                 Err(RecvTimeoutError::Timeout) => true,
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -78,7 +78,7 @@ impl CertificateReloader {
         }
     }
 
-    fn next_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
+    fn wait_for_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
         match self.last_rejected {
             Some(_) => self.triggers.recv_timeout(INVALID_FILES_RETRY_INTERVAL),
             None => Ok(self.triggers.recv()?),

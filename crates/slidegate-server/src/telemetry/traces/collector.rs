@@ -110,7 +110,7 @@ impl CollectorClient {
         Ok(Self { connection, runtime: Handle::current(), log_throttle, clock: SystemClock::new() })
     }
 
-    fn log_failure(&self, problem: &dyn fmt::Display) {
+    fn log_failed_export(&self, problem: &dyn fmt::Display) {
         if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(
                 unlogged = suppressed,
@@ -128,8 +128,8 @@ impl HttpClient for CollectorClient {
         let sent = send_with_timeout(self.connection.clone(), request);
         match self.runtime.spawn(sent).await {
             Ok(Ok(status)) if status.is_success() => {}
-            Ok(Ok(status)) => self.log_failure(&format_args!("it responded with {status}")),
-            Ok(Err(problem)) => self.log_failure(&problem),
+            Ok(Ok(status)) => self.log_failed_export(&format_args!("it responded with {status}")),
+            Ok(Err(problem)) => self.log_failed_export(&problem),
             // The runtime has shut down; `flush` has already logged the loss.
             Err(_) => {}
         }
