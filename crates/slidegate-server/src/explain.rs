@@ -69,7 +69,7 @@ struct LimitExplanation {
     cost: u64,
     /// Number of units that must be free for the request to fit this limit.
     required: u64,
-    /// Whether the cost is charged even if the request is denied and the counter is above max.
+    /// Whether the cost is charged in every case, even if the request is denied and the counter then exceeds max.
     charged_always: bool,
     /// Name and value of every attribute that the rule counts by.
     key_values: BTreeMap<String, String>,
@@ -98,7 +98,7 @@ struct CounterState {
 
 impl Explanation {
     /// Creates the explanation of the decision `ruling` about a request. The decision must come from a gate with this
-    /// policy, and must not have charged the request.
+    /// policy, and from a check that charged nothing.
     pub fn from_ruling(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
         let decision = ruling.decision();
         let mut match_index = 0..;
@@ -135,8 +135,8 @@ impl Explanation {
     }
 }
 
-/// Returns the path for which the policy looks up a route: the `path` of the first descriptor that has no attribute
-/// `route`. Returns `None` without such a path, or if the policy has no routes.
+/// Returns the path for which the policy looks up a route: the `path` of the first descriptor that has a `path` and no
+/// attribute `route`. Returns `None` if there is no such descriptor, or if the policy has no routes.
 fn routed_path<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
     policy.routes().next()?;
     let mut unrouted =
@@ -168,7 +168,7 @@ impl RuleExplanation {
         };
         let limits = matched.limits().iter().zip(matched.hits());
         let limits = limits.map(|(limit, hit)| {
-            LimitExplanation::from_hit(matched, limit, &hit, limit_status(limit))
+            LimitExplanation::from_limit_and_hit(matched, limit, &hit, limit_status(limit))
         });
         Self {
             rule: matched.rule().name().to_owned(),
@@ -185,7 +185,7 @@ impl RuleExplanation {
 }
 
 impl LimitExplanation {
-    fn from_hit(
+    fn from_limit_and_hit(
         matched: &Match<'_>,
         rule_limit: &RuleLimit,
         hit: &Hit<'_>,

@@ -73,7 +73,8 @@ impl Health {
         *self.lock_policy_problem() = problem;
     }
 
-    /// Locks the error in the policy file. Ignores poisoning, because the text is complete even after a panic.
+    /// Locks the error in the policy file. Ignores poisoning of the mutex, because the text is complete even after a
+    /// panic.
     fn lock_policy_problem(&self) -> MutexGuard<'_, Option<String>> {
         self.policy_problem.lock().unwrap_or_else(PoisonError::into_inner)
     }

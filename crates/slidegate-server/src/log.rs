@@ -36,7 +36,7 @@ pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     }
 }
 
-/// Writes a field of an event without a line break.
+/// Writes a field of a log event, with its line breaks escaped.
 fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(SingleLineWriter(log), "{value:?}"),

@@ -42,7 +42,7 @@ pub fn diff(old: &Policy, new: &Policy) -> PolicyDiff {
         diff.removed += 1;
         diff.lines.push(format!("{} was removed", rule_label(rule)));
     }
-    diff.lines.extend(describe_routes(old, new));
+    diff.lines.extend(describe_route_changes(old, new));
     diff
 }
 
@@ -107,11 +107,11 @@ fn describe_list_difference(old: &[String], new: &[String]) -> Option<String> {
 /// Returns one description for each part of a rule, including each override. The descriptions are compared as a set, so
 /// the order of the overrides does not matter.
 fn describe_rule_parts(rule: &Rule) -> Vec<String> {
-    let overrides = rule.overrides().iter().map(describe_override_part);
+    let overrides = rule.overrides().iter().map(describe_override_as_part);
     policy_description::describe_base_rule(rule).into_iter().chain(overrides).collect()
 }
 
-fn describe_override_part(it: &Override) -> String {
+fn describe_override_as_part(it: &Override) -> String {
     let name = it.name().map_or("an override".into(), |name| format!("override `{name}`"));
     format!("{name}, {}", policy_description::describe_override(it))
 }
@@ -119,9 +119,9 @@ fn describe_override_part(it: &Override) -> String {
 /// Describes a changed order of the overrides that both versions of a rule contain. Returns `None` if their order is
 /// the same.
 fn describe_override_reordering(old: &Rule, new: &Rule) -> Option<String> {
-    let override_keys =
-        |rule: &Rule| -> Vec<String> { rule.overrides().iter().map(override_key).collect() };
-    let (old_keys, new_keys) = (override_keys(old), override_keys(new));
+    let override_identifiers =
+        |rule: &Rule| -> Vec<String> { rule.overrides().iter().map(override_identifier).collect() };
+    let (old_keys, new_keys) = (override_identifiers(old), override_identifiers(new));
     let intersection = |left: &[String], right: &[String]| -> Vec<String> {
         let right: HashSet<&String> = right.iter().collect();
         left.iter().filter(|key| right.contains(key)).cloned().collect()
@@ -137,14 +137,14 @@ fn describe_override_reordering(old: &Rule, new: &Rule) -> Option<String> {
 }
 
 /// Returns the text that identifies an override within its rule: its name, or its conditions if it has no name.
-fn override_key(it: &Override) -> String {
+fn override_identifier(it: &Override) -> String {
     match it.name() {
         Some(name) => format!("`{name}`"),
         None => format!("[{}]", policy_description::describe_conditions(it.when())),
     }
 }
 
-fn describe_routes(old: &Policy, new: &Policy) -> Option<String> {
+fn describe_route_changes(old: &Policy, new: &Policy) -> Option<String> {
     let (old_routes, new_routes): (HashSet<&str>, HashSet<&str>) =
         (old.routes().collect(), new.routes().collect());
     let list = |label, routes: Vec<&str>| {

@@ -11,7 +11,7 @@ use slidegate::{Algorithm, Limit, Policy, PolicyError, PolicyErrors, PolicyWarni
 
 use crate::ratelimit_config::{self, Conversion, ConversionOptions, Finding, folder};
 
-/// The reason why a policy cannot be read. Prints one line per error: `FILE:line:column: message`.
+/// The reason why a policy cannot be read. Displayed as one line per error: `FILE:line:column: message`.
 #[derive(Debug, thiserror::Error)]
 pub struct PolicyFileError {
     path: PathBuf,

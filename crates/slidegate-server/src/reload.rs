@@ -191,7 +191,7 @@ impl PolicyReloader {
             Err(errors) => return self.record_failed_reload(&errors),
         };
         match self.current.source.parse(&texts, self.current.supports) {
-            Ok(meaning) => self.apply_policy(texts, meaning),
+            Ok(parsed_policy) => self.apply_policy(texts, parsed_policy),
             Err(error) => self.record_failed_reload(&error.lines()),
         }
     }
@@ -201,8 +201,8 @@ impl PolicyReloader {
         info!("policy unchanged");
     }
 
-    fn apply_policy(&mut self, texts: SourceTexts, meaning: ParsedPolicy) {
-        let ParsedPolicy { policy, notes } = meaning;
+    fn apply_policy(&mut self, texts: SourceTexts, parsed_policy: ParsedPolicy) {
+        let ParsedPolicy { policy, notes } = parsed_policy;
         let diff = policy_diff::diff(&self.current.policy, &policy);
         // The policy is replaced even if the diff is empty, because the order of rules determines the order of limits
         // in responses.

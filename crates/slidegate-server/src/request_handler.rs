@@ -68,7 +68,7 @@ impl RequestHandler {
         self.metrics.as_ref()
     }
 
-    /// Returns the trace context in the headers of a caller.
+    /// Returns the trace context in the headers of a caller, which is trusted to decide sampling.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let is_tracing = self.service.telemetry().tracer().is_some();
         TraceContext(is_tracing.then(|| trusted_trace_parent(headers)))
@@ -126,8 +126,8 @@ impl RequestScope<'_> {
         ruling
     }
 
-    /// Runs `work` within the trace span, and ends the span with the response. The caller pins `work`: if the future
-    /// were moved into this function, it would be stored twice.
+    /// Runs `work` within the trace span, and ends the span with the response. The caller pins `work`, because a future
+    /// that is passed by value would be stored twice: by the caller and by this function.
     pub async fn run<R: ClassifyResponse>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         let response = self.span.run_within(work).await;
         self.span.finish(&response);

@@ -36,8 +36,7 @@ pub struct ActivePolicy {
 pub type PolicyHeaders = Box<[(Box<str>, HeaderName)]>;
 
 impl Service {
-    /// Creates a service. `observe` means that every rule only observes; the caller must have changed the gate's policy
-    /// accordingly.
+    /// Creates a service. If `observe` is `true`, every rule must already only observe in the policy of `gate`.
     pub fn new(
         gate: Gate<InstrumentedStore<Store>>,
         telemetry: Telemetry,

@@ -60,7 +60,7 @@ pub struct ServiceSettings {
     pub has_admin_listener: bool,
     /// Maximum number of denials in the log per second.
     pub max_denial_logs_per_second: u16,
-    /// Whether logs and top keys show key values, or hashes in their place.
+    /// The redactor of the log and the top keys. It decides which key values are shown as hashes.
     pub redact: Redactor,
     /// The settings of tracing, or `None` to trace nothing.
     pub traces: Option<TraceSettings>,

@@ -83,7 +83,7 @@ fn build_server_config(
     alpn: &[u8],
 ) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = match files.client_roots(contents)? {
+    let verifier = match files.parse_client_roots(contents)? {
         Some(roots) => {
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .build()
@@ -92,13 +92,13 @@ fn build_server_config(
         None => Arc::new(NoClientAuth),
     };
     let (certificate_chain, key) =
-        (files.certificate_chain(contents)?, files.private_key(contents)?);
+        (files.parse_certificate_chain(contents)?, files.parse_private_key(contents)?);
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(|config| {
             config.with_client_cert_verifier(verifier).with_single_cert(certificate_chain, key)
         })
-        .map_err(|error| files.pair_error(&error))?;
+        .map_err(|error| files.certificate_key_pair_error(&error))?;
     config.alpn_protocols = vec![alpn.to_vec()];
     Ok(config)
 }

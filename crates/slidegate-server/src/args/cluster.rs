@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn node_name_is_printable_ascii() {
+    fn node_name_must_be_printable_ascii() {
         for valid in ["a", "slidegate-0", "192.0.2.7:7946", "[::1]:1", &"x".repeat(64)] {
             assert_eq!(parse_node_name(valid).as_deref(), Ok(valid));
         }

@@ -72,8 +72,8 @@ impl PolicySourceArgs {
     }
 }
 
-/// Parses the name of the algorithm for limits of Envoy's reference rate limit server. Fixed windows are aligned to the
-/// clock.
+/// Parses the name of the algorithm that enforces the limits in files of Envoy's reference rate limit server. The name
+/// `fixed_window` selects windows that are aligned to the clock.
 pub fn parse_algorithm(name: &str) -> Result<Algorithm, String> {
     match Algorithm::by_name(name) {
         Some(Algorithm::FixedWindow { .. }) => Ok(Algorithm::FixedWindow { align: Align::Clock }),

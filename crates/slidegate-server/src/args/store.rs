@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redis_timeout_requires_unit_and_range() {
+    fn redis_timeout_requires_unit_and_valid_range() {
         for (text, ms) in [("15ms", 15), ("1ms", 1), ("1s", 1_000), ("60s", 60_000)] {
             assert_eq!(parse_redis_timeout(text), Ok(Duration::from_millis(ms)), "{text}");
         }

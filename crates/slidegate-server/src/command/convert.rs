@@ -33,15 +33,15 @@ pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
     let algorithm = args.ratelimit_algorithm;
     let mut texts: Vec<FileText> = Vec::new();
     for path in args.files {
-        texts.extend_from_slice(&read_texts(path, algorithm)?);
+        texts.extend_from_slice(&read_config_texts(path, algorithm)?);
     }
     let options = ConversionOptions { algorithm, supports: policy_file::accept_any_limit };
     print_to_stdout(&policy_file::convert_ratelimit_config(Path::new(""), &texts, options)?.text)?;
     Ok(())
 }
 
-/// Reads the file at `path`, or all files of the directory at `path`.
-fn read_texts(
+/// Reads the configuration file at `path`, or all configuration files of the directory at `path`.
+fn read_config_texts(
     path: PathBuf,
     algorithm: Algorithm,
 ) -> Result<policy_file::SourceTexts, PolicyFileError> {

@@ -50,7 +50,8 @@ pub struct ExplainArgs {
 /// A value of `--cost`.
 #[derive(Clone, Debug)]
 pub struct CostArg {
-    /// The name of the cost. `None` for the cost that applies to rules that state no cost.
+    /// The name, such as `tokens` in `--cost tokens=1800`. `None` for a plain number such as `--cost 5`, which is the
+    /// cost in all rules that set no cost in the policy.
     name: Option<String>,
     units: u64,
 }
@@ -75,12 +76,13 @@ impl FromStr for CostArg {
 }
 
 impl ExplainArgs {
-    /// Returns the cost for rules that state no cost. `None` if the command line does not set this cost.
+    /// Returns the number in `--cost N`, which is the cost in all rules that set no cost in the policy. Returns `None`
+    /// if the command line has no such flag.
     fn unnamed_cost(&self) -> Option<u64> {
         self.cost.iter().find(|cost| cost.name.is_none()).map(|cost| cost.units)
     }
 
-    /// Returns the names and units of the named costs.
+    /// Returns the name and the units of each `--cost NAME=N`.
     fn named_costs(&self) -> impl Iterator<Item = (&str, u64)> {
         self.cost.iter().filter_map(|cost| Some((cost.name.as_deref()?, cost.units)))
     }
@@ -137,7 +139,8 @@ struct ExplainRequestBody<'a> {
     descriptors: DescriptorsBody<'a>,
 }
 
-/// The descriptors in the body of a request to `/v1/explain`: the fields of a single descriptor, or a list.
+/// The descriptors in the body of a request to `/v1/explain`: either the fields of a single descriptor, or a list of
+/// descriptors.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum DescriptorsBody<'a> {
@@ -181,9 +184,10 @@ enum ExplainError {
 }
 
 /// The timeout of a call to the admin listener of a server.
-const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
+const SERVER_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The maximum size of a server's response in bytes, large enough for a policy with the maximum number of rules.
+/// The maximum size of a server's response in bytes, large enough for the explanation of a policy with the maximum
+/// number of rules.
 const MAX_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Runs `slidegate explain`.
@@ -278,7 +282,7 @@ fn explain_with_server(
     };
     let body = ExplainRequestBody { domain: &args.domain, descriptors };
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(SERVER_TIMEOUT))
+        .timeout_global(Some(SERVER_CALL_TIMEOUT))
         .http_status_as_error(false)
         .build();
     let unreachable = |error: ureq::Error| ExplainError::Unreachable {

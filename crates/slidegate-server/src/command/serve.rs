@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::args::ServeArgs;
-use crate::connections::{ConnectionThreads, Connections, Listeners, Protocol};
+use crate::connections::{ConnectionSources, ConnectionThreads, Connections, Protocol};
 use crate::grpc::GrpcProtocol;
 use crate::http::HttpProtocol;
 use crate::service::Service;
@@ -30,8 +30,8 @@ use crate::{grpc, http, log, reload, store};
 const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(1);
 
 /// The minimum time for a cluster node to leave the cluster: to replicate its last charges and announce its departure.
-/// It applies even if the requests in flight used the whole time of `--shutdown-grace`. Otherwise the other nodes wait
-/// until every unit that this node may have charged has left its window.
+/// It applies even if the requests in flight used the whole time of `--shutdown-grace`. Without the announcement, the
+/// other nodes require acknowledgements of this node until every unit that it may have charged has left its window.
 const MIN_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum number of admin connections. `--max-connections` does not apply to the admin listener, so that clients
@@ -43,31 +43,31 @@ pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = Settings::from_args(args)?;
     log::init(settings.log)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(settings))?;
+    runtime.block_on(serve_until_signal(settings))?;
     // Does not wait for connections that outlast the drain.
     runtime.shutdown_background();
     Ok(())
 }
 
 /// Starts the listeners and the service, waits for a signal, and drains all connections.
-async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
-    let mut stop = StopSignal::register()?;
+async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
+    let mut stop = StopSignal::register_handlers()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
     let http = bind_listener(settings.http, "--http").await?;
     let grpc = bind_optional_listener(settings.grpc, "--grpc").await?;
     let admin = bind_optional_listener(settings.admin, "--admin").await?;
-    let listeners = Listeners {
-        clients: 1 + u64::from(grpc.is_some()),
-        others: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
+    let connection_sources = ConnectionSources {
+        client_listeners: 1 + u64::from(grpc.is_some()),
+        max_other_connections: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
     };
-    let clients = listeners.within_open_files(settings.clients);
+    let clients = connection_sources.within_open_files(settings.clients);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
     let service = Arc::new(store::start_service(settings.service).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
-        serve_admin(admin, service.clone(), clients);
+        spawn_admin_listener(admin, service.clone(), clients);
         info!("admin listening on {address}");
     }
     if service.is_observe_only() {
@@ -82,7 +82,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     }
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let grpc = match grpc {
-        Some(socket) => Some(serve_grpc(
+        Some(socket) => Some(new_grpc_listener(
             socket,
             service.clone(),
             renderer,
@@ -95,8 +95,8 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let http_service =
         http::HttpService::new(service.clone(), renderer, proxy_trust, clients.client_timeout);
     let protocol = HttpProtocol::new(http_service, clients.client_timeout);
-    let threads = start_threads("http")?;
-    let http = Listener::new(
+    let threads = start_connection_threads("http")?;
+    let http = ClientListener::new(
         http,
         Connections::new(protocol, threads, tls_for(AppProtocol::Http), clients),
     );
@@ -113,7 +113,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     service.health().drain();
     info!("{signal}: stopping, no new connections");
     let deadline = Instant::now() + shutdown_grace;
-    let (http, grpc) = (http.stop_listening(), grpc.map(Listener::stop_listening));
+    let (http, grpc) = (http.stop_listening(), grpc.map(ClientListener::stop_listening));
     let drained = async { tokio::join!(drain_http(http, shutdown_grace), drain_grpc(grpc)) };
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
         warn!("cutting connections that were still busy after {shutdown_grace:?}");
@@ -134,12 +134,12 @@ fn time_left(deadline: Instant) -> Duration {
 }
 
 /// A client listener: its socket and its connections.
-struct Listener<P> {
+struct ClientListener<P> {
     socket: TcpListener,
     connections: Connections<P>,
 }
 
-impl<P: Protocol> Listener<P> {
+impl<P: Protocol> ClientListener<P> {
     fn new(socket: TcpListener, connections: Connections<P>) -> Self {
         Self { socket, connections }
     }
@@ -158,25 +158,28 @@ impl<P: Protocol> Listener<P> {
     }
 }
 
-fn serve_grpc(
+fn new_grpc_listener(
     socket: TcpListener,
     service: Arc<Service>,
     renderer: http::ResponseRenderer,
     tls: Option<ListenerTls>,
     clients: ClientBounds,
-) -> Result<Listener<GrpcProtocol>, Box<dyn Error>> {
+) -> Result<ClientListener<GrpcProtocol>, Box<dyn Error>> {
     let services = grpc::GrpcServices::new(service, renderer, clients.client_timeout)?;
     let protocol = GrpcProtocol::new(services, clients.client_timeout);
-    Ok(Listener::new(socket, Connections::new(protocol, start_threads("grpc")?, tls, clients)))
+    Ok(ClientListener::new(
+        socket,
+        Connections::new(protocol, start_connection_threads("grpc")?, tls, clients),
+    ))
 }
 
 /// Starts one connection thread for each processor.
-fn start_threads(name: &str) -> io::Result<ConnectionThreads> {
+fn start_connection_threads(name: &str) -> io::Result<ConnectionThreads> {
     ConnectionThreads::start(name, thread::available_parallelism()?.get())
 }
 
 /// Accepts the connections of a listener. If there is no listener, waits forever.
-async fn accept_all_if_listening<P: Protocol>(listener: Option<&Listener<P>>) -> Infallible {
+async fn accept_all_if_listening<P: Protocol>(listener: Option<&ClientListener<P>>) -> Infallible {
     match listener {
         Some(listener) => listener.accept_all().await,
         None => pending().await,
@@ -200,7 +203,7 @@ async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
 /// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Each
 /// connection closes after its first response, and a full listener evicts the oldest connection, so that idle
 /// connections do not delay probes.
-fn serve_admin(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
+fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.client_timeout);
     let connections = Connections::new(
@@ -240,7 +243,7 @@ struct StopSignal {
 }
 
 impl StopSignal {
-    fn register() -> io::Result<Self> {
+    fn register_handlers() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

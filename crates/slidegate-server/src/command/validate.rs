@@ -32,7 +32,7 @@ pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
     for path in &args.policies {
         match policy_file::read_policy(path) {
             Ok(policy) => {
-                write_description(&mut description, &path.display(), &policy)?;
+                write_policy_description(&mut description, &path.display(), &policy)?;
                 for warning in policy.warnings() {
                     writeln!(warnings, "{}:{warning}", path.display())?;
                 }
@@ -52,7 +52,11 @@ pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
     if errors.is_empty() { Ok(()) } else { Err(InvalidPolicies(errors.join("\n")).into()) }
 }
 
-fn write_description(out: &mut String, path: &impl fmt::Display, policy: &Policy) -> fmt::Result {
+fn write_policy_description(
+    out: &mut String,
+    path: &impl fmt::Display,
+    policy: &Policy,
+) -> fmt::Result {
     let mut domains: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
     for rule in policy.rules() {
         domains.entry(rule.domain()).or_default().push(rule);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-/// A receiver that resolves when its connection is evicted.
+/// A receiver whose future completes when its connection is evicted.
 pub type EvictionSignal = oneshot::Receiver<()>;
 
 /// The open connections of a listener, oldest first. The list has one sender for each connection; dropping the sender
@@ -16,18 +16,18 @@ impl OpenConnections {
     /// Adds a new connection and returns its eviction signal. The caller must drop the signal when the connection ends.
     pub fn add(&mut self) -> EvictionSignal {
         let (evict, evicted) = oneshot::channel();
-        self.remove_closed();
+        self.remove_closed_connections();
         self.0.push_back(evict);
         evicted
     }
 
     /// Evicts the oldest connection that is still open.
     pub fn evict_oldest(&mut self) {
-        self.remove_closed();
+        self.remove_closed_connections();
         self.0.pop_front();
     }
 
-    fn remove_closed(&mut self) {
+    fn remove_closed_connections(&mut self) {
         self.0.retain(|evict| !evict.is_closed());
     }
 }

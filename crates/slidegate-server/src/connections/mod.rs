@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-pub use self::open_files::Listeners;
+pub use self::open_files::ConnectionSources;
 pub use self::stream::ClientIo;
 pub use self::threads::ConnectionThreads;
 
@@ -90,7 +90,12 @@ impl<P: Protocol> Connections<P> {
             let permit = Arc::clone(&self.slots).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    self.serve(stream, peer, permit, open.as_mut().map(OpenConnections::add));
+                    self.serve_connection(
+                        stream,
+                        peer,
+                        permit,
+                        open.as_mut().map(OpenConnections::add),
+                    );
                 }
                 Err(error) if is_single_client_error(&error) => {
                     debug!("client disconnected before it was accepted: {error}")
@@ -103,7 +108,7 @@ impl<P: Protocol> Connections<P> {
         }
     }
 
-    fn serve(
+    fn serve_connection(
         &self,
         stream: TcpStream,
         peer: SocketAddr,
@@ -123,8 +128,8 @@ impl<P: Protocol> Connections<P> {
         };
         self.threads.serve(stream, async move |stream| {
             match evicted {
-                Some(evicted) => client.serve_until(stream, evicted).await,
-                None => client.serve(stream).await,
+                Some(evicted) => client.serve_until_evicted(stream, evicted).await,
+                None => client.serve_to_end(stream).await,
             }
             drop(permit);
         });
@@ -154,16 +159,16 @@ struct ClientConnection<P> {
 
 impl<P: Protocol> ClientConnection<P> {
     /// Serves the connection until it ends or is evicted.
-    async fn serve_until(self, stream: TcpStream, evicted: EvictionSignal) {
+    async fn serve_until_evicted(self, stream: TcpStream, evicted: EvictionSignal) {
         let peer = self.peer;
         tokio::select! {
-            () = self.serve(stream) => {}
+            () = self.serve_to_end(stream) => {}
             _ = evicted => debug!("{peer}: evicted for a newer connection"),
         }
     }
 
     /// Serves the connection until it ends.
-    async fn serve(self, stream: TcpStream) {
+    async fn serve_to_end(self, stream: TcpStream) {
         let io = match stream::open_client_io(stream, self.tls.as_ref(), self.client_timeout).await
         {
             Ok(io) => io,

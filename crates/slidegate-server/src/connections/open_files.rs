@@ -11,16 +11,18 @@ use crate::settings::ClientBounds;
 /// files of the runtimes and the store.
 const NON_CONNECTION_FILES: u64 = 64;
 
-/// The listeners of the server, from which the number of open files is calculated. Each connection is an open file.
+/// The sources of the server's connections, from which the number of open files is calculated: each connection is one
+/// open file.
 #[derive(Clone, Copy, Debug)]
-pub struct Listeners {
-    /// Number of listeners for clients. The bounds in [`ClientBounds`] apply to each of them.
-    pub clients: u64,
-    /// Maximum number of connections to all other listeners together.
-    pub others: u64,
+pub struct ConnectionSources {
+    /// Number of client listeners, such as HTTP and gRPC. The maximum number of connections in [`ClientBounds`] applies
+    /// to each of them.
+    pub client_listeners: u64,
+    /// Maximum number of connections to all other listeners together, such as the admin listener.
+    pub max_other_connections: u64,
 }
 
-impl Listeners {
+impl ConnectionSources {
     /// Raises the open file limit of the process to the number of files that all connections need. If the system allows
     /// fewer files, logs a warning and returns `bounds` with fewer connections. Otherwise client connections could use
     /// all files, and the admin listener could not accept a health probe.
@@ -37,28 +39,28 @@ impl Listeners {
         warn!(
             "open file limit is {allowed}; {wanted} needed for --max-connections {} on {} listeners: serving at most \
              {connections} connections on each; raise the limit with ulimit -n, or lower --max-connections",
-            bounds.max_connections, self.clients
+            bounds.max_connections, self.client_listeners
         );
         ClientBounds { max_connections: connections, ..bounds }
     }
 
-    /// Returns the number of open files when every listener is full. `connections` is the maximum for each listener for
-    /// clients.
+    /// Returns the number of open files when every listener has its maximum number of connections. `connections` is
+    /// this maximum for each client listener.
     fn required_files(self, connections: NonZeroUsize) -> u64 {
-        let clients = self.clients.saturating_mul(connections.get() as u64);
+        let clients = self.client_listeners.saturating_mul(connections.get() as u64);
         clients.saturating_add(self.reserved_files())
     }
 
-    /// Returns the number of connections that each listener for clients may serve if the process may open `allowed`
-    /// files. Connections of clients get all files that are not reserved, and at least half of `allowed`.
+    /// Returns the maximum number of connections for each client listener if the process may open `allowed` files. The
+    /// client listeners share all files that are not reserved, but at least half of `allowed`.
     fn connections_per_listener(self, allowed: u64) -> NonZeroUsize {
         let clients = allowed.saturating_sub(self.reserved_files()).max(allowed / 2);
-        let each = usize::try_from(clients / self.clients.max(1)).unwrap_or(usize::MAX);
+        let each = usize::try_from(clients / self.client_listeners.max(1)).unwrap_or(usize::MAX);
         NonZeroUsize::new(each).unwrap_or(NonZeroUsize::MIN)
     }
 
     fn reserved_files(self) -> u64 {
-        self.others.saturating_add(NON_CONNECTION_FILES)
+        self.max_other_connections.saturating_add(NON_CONNECTION_FILES)
     }
 }
 
@@ -66,21 +68,26 @@ impl Listeners {
 mod tests {
     use super::*;
 
-    const HTTP_GRPC_AND_ADMIN: Listeners = Listeners { clients: 2, others: 64 };
+    const HTTP_GRPC_AND_ADMIN_CONNECTIONS: ConnectionSources =
+        ConnectionSources { client_listeners: 2, max_other_connections: 64 };
 
     #[test]
     fn required_files_include_every_listener() {
         let connections = NonZeroUsize::new(10_000).unwrap();
-        assert_eq!(HTTP_GRPC_AND_ADMIN.required_files(connections), 20_128);
-        assert_eq!(Listeners { clients: 1, others: 0 }.required_files(connections), 10_064);
-        assert_eq!(HTTP_GRPC_AND_ADMIN.required_files(NonZeroUsize::MAX), u64::MAX);
+        assert_eq!(HTTP_GRPC_AND_ADMIN_CONNECTIONS.required_files(connections), 20_128);
+        assert_eq!(
+            ConnectionSources { client_listeners: 1, max_other_connections: 0 }
+                .required_files(connections),
+            10_064
+        );
+        assert_eq!(HTTP_GRPC_AND_ADMIN_CONNECTIONS.required_files(NonZeroUsize::MAX), u64::MAX);
     }
 
     #[test]
     fn client_connections_exclude_reserved_files() {
         for (allowed, each) in [(20_128, 10_000), (4_096, 1_984), (1_024, 448), (256, 64)] {
             assert_eq!(
-                HTTP_GRPC_AND_ADMIN.connections_per_listener(allowed).get(),
+                HTTP_GRPC_AND_ADMIN_CONNECTIONS.connections_per_listener(allowed).get(),
                 each,
                 "{allowed}"
             );
@@ -88,10 +95,10 @@ mod tests {
     }
 
     #[test]
-    fn low_file_limit_gives_clients_half() {
+    fn low_file_limit_reserves_half_for_clients() {
         for (allowed, each) in [(200, 50), (20, 5), (3, 1), (0, 1)] {
             assert_eq!(
-                HTTP_GRPC_AND_ADMIN.connections_per_listener(allowed).get(),
+                HTTP_GRPC_AND_ADMIN_CONNECTIONS.connections_per_listener(allowed).get(),
                 each,
                 "{allowed}"
             );

@@ -28,13 +28,13 @@ impl ConnectionThreads {
     /// Starts `count` dedicated threads, at least one. The threads run until the process ends.
     pub fn start(name: &str, count: usize) -> io::Result<Self> {
         (0..count.max(1))
-            .map(|_| RuntimeThread::start(name))
+            .map(|_| RuntimeThread::start_thread(name))
             .collect::<io::Result<_>>()
             .map(Self::Dedicated)
     }
 
-    /// Serves a connection. Selects the dedicated thread with the fewest connections: Envoy opens few connections and
-    /// keeps them busy, so they must be distributed evenly.
+    /// Serves a connection on one of these threads. With dedicated threads, selects the thread with the fewest
+    /// connections: Envoy opens few connections and keeps them busy, so they must be distributed evenly.
     pub fn serve<F>(&self, stream: TcpStream, client: impl FnOnce(TcpStream) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -45,7 +45,7 @@ impl ConnectionThreads {
                 let least_busy =
                     threads.iter().min_by_key(|thread| Arc::strong_count(&thread.connections));
                 if let Some(thread) = least_busy {
-                    thread.serve(stream, client);
+                    thread.serve_connection(stream, client);
                 }
             }
         }
@@ -53,7 +53,7 @@ impl ConnectionThreads {
 }
 
 impl RuntimeThread {
-    fn start(name: &str) -> io::Result<Self> {
+    fn start_thread(name: &str) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(pending::<()>());
@@ -61,8 +61,11 @@ impl RuntimeThread {
         Ok(Self { runtime: handle, connections: Arc::new(()) })
     }
 
-    fn serve<F>(&self, stream: TcpStream, client: impl FnOnce(TcpStream) -> F + Send + 'static)
-    where
+    fn serve_connection<F>(
+        &self,
+        stream: TcpStream,
+        client: impl FnOnce(TcpStream) -> F + Send + 'static,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
         let guard = self.connections.clone();

@@ -25,15 +25,15 @@ pub async fn handle(
     call: http::Request<TimeoutBody>,
 ) -> http::Response<Body> {
     let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MAX_BODY_BYTES);
-    let response = grpc.unary(service_fn(|request| decide(handler, request)), call).await;
+    let response = grpc.unary(service_fn(|request| decide_call(handler, request)), call).await;
     // Calls with a decision have been counted. A status in the headers means that there is no decision.
     if let Some(status) = Status::from_header_map(response.headers()) {
-        count_result(handler, result_from_status(status.code()));
+        count_request_result(handler, result_from_status(status.code()));
     }
     response
 }
 
-async fn decide(
+async fn decide_call(
     handler: &RequestHandler,
     request: Request<RateLimitRequest>,
 ) -> Result<Response<RateLimitResponse>, Status> {
@@ -42,11 +42,11 @@ async fn decide(
         handler.begin("slidegate.should_rate_limit", handler.trace_context(metadata.as_ref()));
     let counted = scope.run(pin!(rls::decide(handler, &scope, message))).await;
     let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;
-    count_result(handler, counted.result);
+    count_request_result(handler, counted.result);
     Ok(Response::new(counted.message))
 }
 
-fn count_result(handler: &RequestHandler, result: RequestResult) {
+fn count_request_result(handler: &RequestHandler, result: RequestResult) {
     if let Some(metrics) = handler.metrics() {
         metrics.count_result(result);
     }

@@ -65,7 +65,7 @@ where
     while let Some(frame) = body.frame().await {
         // Trailers are ignored.
         let Ok(data) = frame.map_err(Problem::unreadable_body)?.into_data() else { continue };
-        buffer.push(data);
+        buffer.push_piece(data);
         if buffer.length > MAX_OVERSIZED_BODY_BYTES {
             return Err(Problem::body_too_large().closing_connection());
         }
@@ -88,7 +88,7 @@ struct BodyBuffer {
 }
 
 impl BodyBuffer {
-    fn push(&mut self, data: Bytes) {
+    fn push_piece(&mut self, data: Bytes) {
         let is_first = self.length == 0;
         self.length = self.length.saturating_add(data.len());
         if self.length > MAX_BODY_BYTES {

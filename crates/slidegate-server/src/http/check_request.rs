@@ -236,7 +236,8 @@ impl<'de: 'b, 'b> Deserialize<'de> for LossyText<'b> {
                 Ok(Cow::Borrowed(bytes).into())
             }
 
-            /// Copies a string with escapes, because its value differs from the bytes of the body.
+            /// Copies a string that contains escape sequences, because the decoded text differs from the bytes of the
+            /// body.
             fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
                 Ok(LossyText::from(Cow::Owned(bytes.to_owned())))
             }
@@ -357,7 +358,7 @@ impl JsonSchema for Attributes<'_> {
 struct Costs<'b>(Vec<(LossyText<'b>, Cost)>);
 
 /// Maximum number of named costs in a request. Costs that no rule charges have no effect, so callers can omit them.
-const MAX_COSTS: usize = 64;
+const MAX_NAMED_COSTS: usize = 64;
 
 impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -377,8 +378,8 @@ impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
                         let message = format_args!("duplicate cost `{}`", name.text);
                         return Err(A::Error::custom(message));
                     }
-                    if costs.len() == MAX_COSTS {
-                        let message = format_args!("too many costs: at most {MAX_COSTS}");
+                    if costs.len() == MAX_NAMED_COSTS {
+                        let message = format_args!("too many costs: at most {MAX_NAMED_COSTS}");
                         return Err(A::Error::custom(message));
                     }
                     costs.push((name, map.next_value()?));
@@ -404,7 +405,7 @@ impl JsonSchema for Costs<'_> {
         json_schema!({
             "type": "object",
             "additionalProperties": generator.subschema_for::<Cost>(),
-            "maxProperties": MAX_COSTS,
+            "maxProperties": MAX_NAMED_COSTS,
         })
     }
 }

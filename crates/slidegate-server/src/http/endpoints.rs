@@ -74,14 +74,14 @@ impl DecisionEndpoints {
         request: Request<Incoming>,
         peer: SocketAddr,
     ) -> Response {
-        let result = self.decide(endpoint, request, peer).await;
+        let result = self.call_endpoint_handler(endpoint, request, peer).await;
         if let Some(metrics) = self.handler.metrics() {
             metrics.count_result(result.result());
         }
         result.map_or_else(IntoResponse::into_response, |counted| counted.response)
     }
 
-    async fn decide(
+    async fn call_endpoint_handler(
         &self,
         endpoint: Endpoint,
         request: Request<Incoming>,

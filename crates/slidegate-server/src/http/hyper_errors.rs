@@ -12,9 +12,9 @@ use super::problem::{PROBLEM_JSON, Problem};
 const STATUS_LINE_START: &[u8] = b"HTTP/1.1 ";
 const EMPTY_BODY_HEADER: &str = "content-length: 0\r\n";
 
-/// Adds a problem+json body to the error response of hyper with which the written bytes end, and returns all bytes.
-/// Such a response has an error status and an empty body, and is the last on its connection. Returns `None` if the
-/// bytes do not end with such a response.
+/// Returns the bytes `written` with a problem+json body at their end, if they end with an error response of hyper. Such
+/// a response has an error status and an empty body, and is the last on its connection. Returns `None` if the bytes do
+/// not end with such a response.
 pub fn with_problem_body(written: &[u8]) -> Option<Vec<u8>> {
     // Nearly all other responses have a body and end here, at no further cost.
     if !written.ends_with(b"\r\n\r\n") {
@@ -41,7 +41,7 @@ mod tests {
     const OK_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
     #[test]
-    fn hyper_error_after_response_gets_body() {
+    fn hyper_error_after_response_gets_problem_body() {
         let alone = with_problem_body(HYPER_ERROR_RESPONSE).unwrap();
         let after_response =
             with_problem_body(&[OK_RESPONSE, HYPER_ERROR_RESPONSE].concat()).unwrap();

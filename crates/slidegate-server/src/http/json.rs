@@ -21,12 +21,12 @@ pub async fn json(
     let scope = handler.begin("slidegate.should_rate_limit", trace);
     let work = pin!(async {
         let message = rls::json::parse(body)?;
-        render_message(&rls::decide(handler, &scope, message).await?)
+        render_rls_response(&rls::decide(handler, &scope, message).await?)
     });
     scope.run(work).await
 }
 
-fn render_message(counted: &rls::CountedMessage) -> Result<CountedResponse, Problem> {
+fn render_rls_response(counted: &rls::CountedMessage) -> Result<CountedResponse, Problem> {
     let status = match counted.result {
         RequestResult::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,

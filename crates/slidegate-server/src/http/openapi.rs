@@ -51,16 +51,16 @@ pub fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "paths": path_items([check.as_value(), report.as_value()], decision.as_value(), readiness.as_value(), &auth),
+        "paths": build_path_items([check.as_value(), report.as_value()], decision.as_value(), readiness.as_value(), &auth),
         "components": {
-            "schemas": take_schemas([input_schemas, output_schemas]),
-            "headers": header_descriptions(),
+            "schemas": collect_schema_definitions([input_schemas, output_schemas]),
+            "headers": response_header_descriptions(),
             "responses": problem_responses(problem.as_value()),
         },
     })
 }
 
-fn path_items(
+fn build_path_items(
     [check, report]: [&Value; 2],
     decision: &Value,
     readiness: &Value,
@@ -129,7 +129,7 @@ fn readiness_response(description: &str, readiness: &Value) -> Value {
     json!({ "description": description, "content": { "application/json": { "schema": readiness } } })
 }
 
-fn take_schemas(generators: [SchemaGenerator; 2]) -> Map<String, Value> {
+fn collect_schema_definitions(generators: [SchemaGenerator; 2]) -> Map<String, Value> {
     generators.into_iter().flat_map(|mut generator| generator.take_definitions(true)).collect()
 }
 
@@ -205,7 +205,7 @@ fn problem_responses(schema: &Value) -> Map<String, Value> {
     COMMON_PROBLEMS.map(problem).into_iter().collect()
 }
 
-fn header_descriptions() -> Value {
+fn response_header_descriptions() -> Value {
     json!({
         "RateLimit-Policy": {
             "description": "Every limit that applies and was evaluated, in the format of \

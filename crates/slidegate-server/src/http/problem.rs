@@ -67,8 +67,8 @@ impl Problem {
         Self::bad_request(detail).closing_connection()
     }
 
-    /// Creates a problem for a request head that hyper cannot parse. `status` is the status of hyper's response.
-    /// Returns `None` if hyper does not use this status for such heads.
+    /// Creates a problem for a request head that hyper cannot parse, from the `status` with which hyper responds.
+    /// Returns `None` if hyper never responds to such a head with this status.
     pub fn from_head_status(status: StatusCode) -> Option<Self> {
         let detail = match status {
             StatusCode::BAD_REQUEST => {

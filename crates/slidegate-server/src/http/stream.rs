@@ -20,10 +20,10 @@ const LINGER_TIME: Duration = Duration::from_secs(1);
 /// A client connection that adds problem+json bodies to the empty error responses of hyper.
 pub struct ClientStream {
     client: ClientIo,
-    error_response: Option<ErrorResponse>,
+    error_response: Option<ErrorResponseTransfer>,
 }
 
-struct ErrorResponse {
+struct ErrorResponseTransfer {
     bytes: Vec<u8>,
     sent: usize,
     linger: Pin<Box<Sleep>>,
@@ -36,7 +36,7 @@ impl ClientStream {
     }
 
     fn poll_send_error_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(ErrorResponse { bytes, sent, .. }) = &mut self.error_response else {
+        let Some(ErrorResponseTransfer { bytes, sent, .. }) = &mut self.error_response else {
             return Poll::Ready(Ok(()));
         };
         while *sent < bytes.len() {
@@ -49,7 +49,7 @@ impl ClientStream {
     }
 
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(ErrorResponse { linger, .. }) = &mut self.error_response else {
+        let Some(ErrorResponseTransfer { linger, .. }) = &mut self.error_response else {
             return Poll::Ready(());
         };
         loop {
@@ -85,7 +85,7 @@ impl AsyncWrite for ClientStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if let Some(response) = hyper_errors::with_problem_body(bytes) {
-            self.error_response = Some(ErrorResponse {
+            self.error_response = Some(ErrorResponseTransfer {
                 bytes: response,
                 sent: 0,
                 linger: Box::pin(sleep(LINGER_TIME)),

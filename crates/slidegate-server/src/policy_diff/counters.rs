@@ -5,7 +5,7 @@
 
 use slidegate::policy::{Override, Rule, RuleLimit, RuleSettings};
 
-use super::override_key;
+use super::override_identifier;
 
 /// Describes the counters that a changed rule keeps or resets. Returns `None` if there is no effect to report, for
 /// example if all limits are unchanged.
@@ -20,7 +20,7 @@ pub fn describe_counter_changes(old: &Rule, new: &Rule) -> Option<String> {
     if !reset.is_empty() {
         effects.push(format!("counters per {} reset", reset.join(" and per ")));
     }
-    effects.extend(describe_limits(old, new));
+    effects.extend(describe_limit_counter_changes(old, new));
     if !new.per().entries().is_empty() && old.per().ipv6_prefix() != new.per().ipv6_prefix() {
         effects.push("counters of IPv6 addresses reset".into());
     }
@@ -58,14 +58,15 @@ fn key_attribute_lists(rule: &Rule) -> Vec<String> {
     })
 }
 
-/// Returns the settings of a rule that are part of its keys in Redis, in addition to the key attributes.
+/// Returns the settings of a rule that are part of its keys in Redis, in addition to the key attributes: `slot_by`,
+/// `split_into` and `split_by`.
 fn redis_key_settings(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
     let Some(redis) = rule.redis() else { return Default::default() };
     let split_by = redis.split_by().map(ToOwned::to_owned).collect();
     (redis.slot_by().to_vec(), redis.split_into().map(Into::into), split_by)
 }
 
-fn describe_limits(old: &Rule, new: &Rule) -> Option<String> {
+fn describe_limit_counter_changes(old: &Rule, new: &Rule) -> Option<String> {
     let mut changes = LimitCounterChanges::default();
     changes.add_limit_changes(old.settings(), new.settings());
     for new_override in new.overrides() {
@@ -73,7 +74,7 @@ fn describe_limits(old: &Rule, new: &Rule) -> Option<String> {
         let before = old
             .overrides()
             .iter()
-            .find(|before| override_key(before) == override_key(new_override));
+            .find(|before| override_identifier(before) == override_identifier(new_override));
         changes.add_limit_changes(
             before.map_or(old.settings(), Override::settings),
             new_override.settings(),

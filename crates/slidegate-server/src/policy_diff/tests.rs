@@ -69,7 +69,7 @@ rules:
 }
 
 #[test]
-fn max_change_keeps_counters_shape_change_resets() {
+fn counters_survive_max_change_but_not_shape_change() {
     assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/h]",

@@ -20,7 +20,7 @@ pub struct PolicyPrinter<'p> {
 
 impl fmt::Display for PolicyPrinter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write_header(f)?;
+        self.write_header_comments(f)?;
         writeln!(f, "version: 1")?;
         // As in the reference server, a `hits_addend` of 0 is denied only above max, and every IPv6 address has its own
         // counter.
@@ -46,7 +46,7 @@ impl fmt::Display for PolicyPrinter<'_> {
 
 impl PolicyPrinter<'_> {
     /// Writes YAML comments that list the source files and the notes.
-    fn write_header(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_header_comments(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# Converted by `slidegate convert` from")?;
         for source in &self.sources {
             writeln!(f, "# - {}", escape_control_chars(source))?;
@@ -115,8 +115,8 @@ impl PolicyPrinter<'_> {
 }
 
 impl ValueSet {
-    /// Splits a set into its literals and its wildcards if one condition cannot contain both. Literals that look like a
-    /// network need the form `{ literal: … }`, and this form would treat a wildcard as plain text.
+    /// Splits this set of values into its literals and its wildcards if one condition cannot contain both. Literals
+    /// that look like a network need the form `{ literal: … }`, and this form would treat a wildcard as plain text.
     fn split_literals_from_wildcards(&self) -> Vec<Self> {
         if !self.needs_literal_form() || self.wildcards.is_empty() {
             return vec![self.clone()];

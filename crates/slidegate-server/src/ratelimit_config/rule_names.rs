@@ -19,14 +19,15 @@ pub struct RuleNames {
 }
 
 impl RuleNames {
-    /// Creates an assignment without names. Only [`REQUESTED_RULE_NAME`] is already taken.
+    /// Creates a set of names in which only [`REQUESTED_RULE_NAME`] is taken.
     pub fn new() -> Self {
         Self { taken: HashSet::from([REQUESTED_RULE_NAME.to_owned()]), assigned: Vec::new() }
     }
 
-    /// Assigns a rule name to each limit. A limit is given as its name in the configuration file and its path. The rule
-    /// gets the name of the limit if this name is valid and not taken, otherwise a name derived from the path. If
-    /// several paths result in the same name, all but the first get a hash as suffix.
+    /// Assigns a rule name to each limit. A limit is given as its name in the configuration file and its path of
+    /// descriptors, such as `plan_free.user`. The rule gets the name of the limit if this name is valid and not taken,
+    /// otherwise a name derived from the path. If several paths result in the same name, all but the first get a hash
+    /// as suffix.
     pub fn assign<'l>(&mut self, limits: impl Iterator<Item = (&'l str, &'l str)> + Clone) {
         let keeps_own_name: Vec<bool> = limits
             .clone()
@@ -46,7 +47,7 @@ impl RuleNames {
         self.assigned.iter().map(|name| &**name)
     }
 
-    /// Assigns and returns a unique name that is derived from a path.
+    /// Assigns and returns a unique name that is derived from a path of descriptors.
     fn assign_path_name(&mut self, path: &str) -> String {
         let plain = replace_invalid_chars(path);
         let mut name = plain.clone();
@@ -70,14 +71,14 @@ fn is_valid_rule_name(text: &str) -> bool {
     (1..=MAX_RULE_NAME_BYTES).contains(&text.len()) && text.chars().all(is_rule_name_char)
 }
 
-/// Converts a path to lower case, and replaces each character that is not valid in a rule name with `-`.
+/// Converts a path of descriptors to lower case, and replaces each character that is not valid in a rule name with `-`.
 fn replace_invalid_chars(path: &str) -> String {
     let lower_case = path.chars().map(|char| char.to_ascii_lowercase());
     lower_case.map(|char| if is_rule_name_char(char) { char } else { '-' }).collect()
 }
 
-/// Returns a hash of a path. The hash must be the same in every version of slidegate, because the keys of counters
-/// contain it.
+/// Returns a hash of a path of descriptors. Another `salt` results in another hash, in case a name with the first hash
+/// is taken. The hash must be the same in every version of slidegate, because the keys of counters contain it.
 fn stable_path_hash(path: &str, salt: u32) -> u32 {
     let mut hasher = fnv::FnvHasher::default();
     hasher.write(&salt.to_le_bytes());
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     /// Returns the rule names that are assigned to limits. A limit is given as its name in the configuration file and
-    /// its path.
+    /// its path of descriptors.
     fn assign_names(limits: &[(&str, &str)]) -> Vec<String> {
         let mut names = RuleNames::new();
         names.assign(limits.iter().copied());
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn added_limits_keep_existing_rule_names() {
+    fn adding_limits_keeps_existing_rule_names() {
         let limits = [("", "a_X"), ("", "a_x"), ("x", "b"), ("x", "c"), ("requested", "d")];
         let all = assign_names(&limits);
         for count in 0..limits.len() {

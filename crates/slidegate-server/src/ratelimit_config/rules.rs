@@ -23,7 +23,7 @@ use super::wildcard;
 const MAX_EXCLUDED_VALUES: usize = 500_000;
 
 /// The maximum length of the key of a descriptor, in bytes.
-const MAX_KEY_BYTES: usize = 128;
+const MAX_DESCRIPTOR_KEY_BYTES: usize = 128;
 
 /// A rule of the converted policy.
 #[derive(Debug)]
@@ -55,9 +55,10 @@ pub enum ConvertedLimit {
 pub enum ConvertedMode {
     /// A request that exceeds the limit is denied.
     Enforce,
-    /// The mode of `quota_mode`: a request is denied only if it exceeds all limits in this mode that apply to it.
+    /// The mode for `quota_mode` in the file: a request is denied only if it exceeds all limits in this mode that apply
+    /// to it.
     Jointly,
-    /// The mode of `shadow_mode`: a request that exceeds the limit is observed and not denied.
+    /// The mode for `shadow_mode` in the file: a request that exceeds the limit is observed and not denied.
     Observe,
 }
 
@@ -173,7 +174,7 @@ impl<'e> LimitCollector<'_, 'e> {
         };
         let Some(limit) = self.convert_limit(config) else { return };
         let previous_count = self.excluded_count;
-        self.excluded_count += steps.iter().map(|step| step.excluded.len()).sum::<usize>();
+        self.excluded_count += steps.iter().map(|step| step.excluded.value_count()).sum::<usize>();
         if self.excluded_count > MAX_EXCLUDED_VALUES {
             if previous_count <= MAX_EXCLUDED_VALUES {
                 let message =
@@ -199,7 +200,7 @@ impl<'e> LimitCollector<'_, 'e> {
         if max > MAX_UNITS && !self.check_max_can_be_capped(position, max, unit.is_short) {
             return None;
         }
-        match self.options.check_quota(capped_max, unit.window) {
+        match self.options.check_quota_is_supported(capped_max, unit.window) {
             Ok(()) => Some(ConvertedLimit::Quota(capped_max, unit.window)),
             Err(message) => {
                 self.findings.push_error(self.path, position, message);
@@ -241,7 +242,7 @@ impl<'e> LimitCollector<'_, 'e> {
             (value.is_empty() || value.contains('*')) && !descriptor.is_shared;
         let key_error = if key.contains('*') {
             "cannot be expressed: a key cannot contain `*`; only values can"
-        } else if key.len() > MAX_KEY_BYTES {
+        } else if key.len() > MAX_DESCRIPTOR_KEY_BYTES {
             "cannot be expressed: a key has at most 128 bytes"
         } else if ends_in_repetition_number(key) {
             "cannot be expressed: a key cannot end in `#` and a number, which is the name of a repeated key"
@@ -268,7 +269,7 @@ impl<'e> LimitCollector<'_, 'e> {
 
 impl ConversionOptions {
     /// Checks that the algorithm and the store support a quota. Returns a message for the user as the error.
-    fn check_quota(&self, max: u64, window: &str) -> Result<(), String> {
+    fn check_quota_is_supported(&self, max: u64, window: &str) -> Result<(), String> {
         let inexpressible = |error: &dyn fmt::Display| format!("cannot be expressed: {error}");
         let quota: Quota =
             format!("{max}/{window}").parse().map_err(|error| inexpressible(&error))?;
@@ -282,7 +283,7 @@ impl LimitPath<'_> {
     fn to_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
         let with_value = self.steps.iter().filter(|step| !step.descriptor.value.is_empty());
         let counted_by = self.steps.iter().filter(|step| step.has_counter_per_value());
-        let with_excluded = self.steps.iter().filter(|step| step.excluded.len() > 0);
+        let with_excluded = self.steps.iter().filter(|step| step.excluded.value_count() > 0);
         ConvertedRule {
             name: name.to_owned(),
             descriptor: self.steps.iter().map(|step| step.name.clone()).collect(),
@@ -313,16 +314,16 @@ impl ValueSet {
     /// Creates a set that contains one value or wildcard.
     fn from_value(value: &str) -> Self {
         let mut values = Self::default();
-        values.add(value);
+        values.add_value(value);
         values
     }
 
-    fn add(&mut self, value: &str) {
+    fn add_value(&mut self, value: &str) {
         let list = if value.contains('*') { &mut self.wildcards } else { &mut self.literals };
         list.push(value.to_owned());
     }
 
-    fn len(&self) -> usize {
+    fn value_count(&self) -> usize {
         self.literals.len() + self.wildcards.len()
     }
 }
@@ -352,7 +353,7 @@ fn excluded_values(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
             }
         };
         if has_precedence {
-            excluded.add(&other.value);
+            excluded.add_value(&other.value);
         }
     }
     excluded

@@ -206,7 +206,7 @@ fn request_attributes(entries: &[RequestEntry]) -> Vec<(String, &'static str)> {
     entries.iter().enumerate().map(name).collect()
 }
 
-fn key_value_text(value: Value<'_>) -> String {
+fn format_key_value(value: Value<'_>) -> String {
     match value {
         Value::Text(_) | Value::Ipv4(_) => value.to_string(),
         other => panic!("{other:?}"),
@@ -230,7 +230,7 @@ proptest! {
             let found: Vec<(String, Vec<String>)> = matched.matches().map(|rule_match| {
                 let counted_values = match rule_match.limits().is_empty() {
                     true => Vec::new(),
-                    false => rule_match.identity().map(|(_, value)| key_value_text(value)).collect(),
+                    false => rule_match.identity().map(|(_, value)| format_key_value(value)).collect(),
                 };
                 (rule_match.rule().name().to_owned(), counted_values)
             }).collect();
@@ -428,7 +428,7 @@ descriptors:
 }
 
 #[test]
-fn scalars_are_read_like_reference_server() {
+fn scalars_are_read_as_in_reference_server() {
     let text = "
 domain: 010
 descriptors:
@@ -450,7 +450,7 @@ descriptors:
 }
 
 #[test]
-fn converted_policy_is_deterministic_and_printable() {
+fn converted_policy_is_deterministic_without_control_characters() {
     let text = "domain: \"a\\e[0m\\u00a0ü\"\ndescriptors: [{ key: \"k\\u0001l\", value: \"'\\\"\\\\\", rate_limit: { unit: day } }]";
     let (first, second) = (convert_valid(text).text, convert_valid(text).text);
     assert_eq!(first, second);

@@ -6,8 +6,8 @@ pub struct TimeUnit {
     name: &'static str,
     /// The window as written in a policy, such as `1m`.
     pub window: &'static str,
-    /// Whether [`MAX_UNITS`](slidegate::MAX_UNITS) exceeds every realistic number of requests in this unit. Then it can
-    /// replace a larger limit.
+    /// Whether [`MAX_UNITS`](slidegate::MAX_UNITS) exceeds every realistic number of requests in this unit. Then
+    /// `MAX_UNITS` can replace a larger max.
     pub is_short: bool,
 }
 

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-/// Returns `true` if a policy would interpret a text as an IP address or a network. Both may have several notations, so
-/// they cannot be compared as text.
+/// Returns `true` if a policy would interpret a text as an IP address or a network. An address or network has several
+/// notations, so it cannot be compared as text.
 pub fn is_like_network(text: &str) -> bool {
     let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
     is_address(text) || text.split_once('/').is_some_and(|(prefix, _)| is_address(prefix))
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn network_text_is_recognized_by_address() {
+    fn address_with_any_prefix_length_is_like_network() {
         assert!(is_like_network("10.0.0.0/8") && is_like_network("::1"));
         assert!(is_like_network("10.0.0.0/anything"), "a policy would reject it");
         assert!(!is_like_network("/v1/10.0.0.0") && !is_like_network("10.0.0"));

@@ -11,7 +11,7 @@ use super::finding::{Findings, SourcePosition};
 use super::scalar::Scalar;
 
 /// The maximum number of YAML nodes in a configuration file.
-const MAX_NODES: usize = 600_000;
+const MAX_YAML_NODES: usize = 600_000;
 
 /// A YAML value and its position in the file.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ impl YamlNode {
         let options = serde_saphyr::options! {
             with_snippet: false,
             budget: serde_saphyr::budget! {
-                max_nodes: MAX_NODES,
-                max_events: 2 * MAX_NODES,
+                max_nodes: MAX_YAML_NODES,
+                max_events: 2 * MAX_YAML_NODES,
                 max_documents: 1,
             },
         };
@@ -111,8 +111,8 @@ fn convert_scalar(decoded: String, notation: Option<&str>) -> YamlValue {
     }
 }
 
-/// Returns the notation of a value in the file, without spaces around it. Returns `None` if its location is unknown, or
-/// the notation is empty.
+/// Returns the text of a value as written in the file, without spaces around it. Returns `None` if the location of the
+/// value is unknown, or the text is empty.
 fn source_notation<'s>(location: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
     let length = usize::try_from(location.span().byte_len()?).ok()?;

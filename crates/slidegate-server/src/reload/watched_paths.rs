@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::ratelimit_config::folder;
 
 /// Maximum number of symbolic links to follow on one path, the same as in Linux.
-const MAX_LINKS: usize = 40;
+const MAX_SYMBOLIC_LINKS: usize = 40;
 
 /// The directory entries that determine the file to which a path leads: the symbolic links on the path, and the final
 /// file, or the first missing entry. The path of each entry is resolved, so its directory is not reached through
@@ -39,7 +39,7 @@ impl WatchedPaths {
     pub fn from_file(path: &Path) -> Self {
         let (mut entries, mut resolved, mut remaining) =
             (Vec::new(), PathBuf::new(), path.to_owned());
-        while entries.len() <= MAX_LINKS {
+        while entries.len() <= MAX_SYMBOLIC_LINKS {
             let mut components = remaining.components();
             let Some(next) = components.next() else { break };
             let rest = components.as_path().to_owned();
@@ -158,7 +158,10 @@ mod tests {
         fs::write(root.join("file"), "").unwrap();
         assert_watched_entries(&root.join("file/c"), &[root.join("file")]);
         symlink("circle", root.join("circle")).unwrap();
-        assert_eq!(WatchedPaths::from_file(&root.join("circle")).entries.len(), MAX_LINKS + 1);
+        assert_eq!(
+            WatchedPaths::from_file(&root.join("circle")).entries.len(),
+            MAX_SYMBOLIC_LINKS + 1
+        );
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -66,7 +66,7 @@ impl LimitAccuracy {
             let charged = u32::try_from(observation.charged).unwrap_or(u32::MAX);
             let [units] =
                 self.get_or_create_log(key, now_us, window_us).add(now_us, charged, &[window_us]);
-            self.worst = self.worst.with_larger_share(WindowPeak { units: units.into(), max });
+            self.worst = self.worst.max_by_share(WindowPeak { units: units.into(), max });
         }
         has_capacity
     }
@@ -86,8 +86,8 @@ impl LimitAccuracy {
 }
 
 impl Deviation {
-    /// Counts one decision. `fits` is `true` if the limit has capacity for the request, `has_capacity` if the exact log
-    /// has.
+    /// Counts one decision. `fits` states whether the limit has capacity for the request, and `has_capacity` whether
+    /// the exact log has capacity for it.
     pub fn record(&mut self, fits: bool, has_capacity: bool) {
         self.false_allows += u64::from(fits && !has_capacity);
         self.false_denies += u64::from(!fits && has_capacity);
@@ -95,8 +95,8 @@ impl Deviation {
 }
 
 impl WindowPeak {
-    /// Returns the one of two peaks that is the larger share of its `max`.
-    fn with_larger_share(self, other: Self) -> Self {
+    /// Returns `self` or `other`: the peak whose units are the larger share of its `max`.
+    fn max_by_share(self, other: Self) -> Self {
         if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
     }
 
@@ -130,8 +130,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the measured accuracy for random results of a limit, even impossible ones, with a direct
-        /// computation.
+        /// Generates random results of a limit, including impossible ones, and compares the measured accuracy with a
+        /// direct computation from all charges.
         #[test]
         fn limit_accuracy_matches_direct_computation(
             requests in proptest::collection::vec(
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn worst_window_has_largest_share_of_max() {
         let peak = |units, max| WindowPeak { units, max };
-        assert_eq!(WindowPeak::default().with_larger_share(peak(1, 100)), peak(1, 100));
-        assert_eq!(peak(14, 10).with_larger_share(peak(120, 100)), peak(14, 10));
+        assert_eq!(WindowPeak::default().max_by_share(peak(1, 100)), peak(1, 100));
+        assert_eq!(peak(14, 10).max_by_share(peak(120, 100)), peak(14, 10));
         assert_eq!((peak(14, 10).percent(), peak(14, 10).units_over_max()), (Some(140), 4));
         assert_eq!(peak(1001, 1000).percent(), Some(101));
         assert_eq!(peak(0, 0).percent(), None);

@@ -19,8 +19,8 @@ const SWEEP_INTERVAL_US: u64 = 3_600_000_000;
 /// The demand of each client of a rule: its maximum number of requests in windows of several lengths.
 #[derive(Default)]
 pub struct Demand {
-    /// The index in `clients` of each client, by the hash of its key. A map of small indices grows faster than a map of
-    /// whole clients.
+    /// The index in `clients` of each client, by the hash of its key. The map contains only indices, because a map of
+    /// whole clients would take longer to grow.
     client_indices: ByHash<u32>,
     clients: Vec<ClientDemand>,
     /// Number of requests since the last sweep, which released the memory of expired requests.
@@ -66,8 +66,8 @@ impl Demand {
         peaks
     }
 
-    /// Releases the memory of requests older than a day, for all clients. At least as many requests as clients are
-    /// recorded between two sweeps, so the amortized cost per request is one client.
+    /// Releases the memory of requests older than a day, for all clients. Each sweep visits all clients, but more
+    /// requests than clients are recorded between two sweeps, so the amortized cost per request is at most one visit.
     fn release_expired_memory(&mut self, now_us: u64) {
         (self.requests_since_sweep, self.swept_at_us) = (0, now_us);
         for client in &mut self.clients {

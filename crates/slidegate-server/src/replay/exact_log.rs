@@ -1,4 +1,4 @@
-//! An exact log, which keeps all units of one key within the last windows.
+//! An exact log, which keeps all units of one key that are still within a window.
 //!
 //! Access logs have a resolution of one second, so units of the same time share one entry of 16 bytes.
 
@@ -34,8 +34,8 @@ impl<const N: usize> Default for ExactLog<N> {
 }
 
 impl<const N: usize> ExactLog<N> {
-    /// Returns the number of units in each window that ends at `now_us`. Like in the store, the time of a key never
-    /// goes back behind its newest entry: an earlier `now_us` is replaced by the time of that entry.
+    /// Returns the number of units in each window that ends at `now_us`. If the newest entry is later than `now_us`,
+    /// the windows end at the time of this entry, because the time of a key never goes backward in the store either.
     pub fn units_in_windows(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
         let now_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         for (window, length_us) in self.windows.iter_mut().zip(lengths_us) {
@@ -44,7 +44,8 @@ impl<const N: usize> ExactLog<N> {
         self.windows.map(|window| window.units)
     }
 
-    /// Adds units at the time `now_us`, and returns the number of units in each window that ends then.
+    /// Adds units at the time `now_us`, or at the time of the newest entry if it is later. Returns the number of units
+    /// in each window that ends at this time.
     pub fn add(&mut self, now_us: u64, units: u32, lengths_us: &[u64; N]) -> [u32; N] {
         let at_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         self.units_in_windows(at_us, lengths_us);
@@ -90,7 +91,8 @@ impl<const N: usize> ExactLog<N> {
 }
 
 impl WindowCursor {
-    /// Moves the end of the window to the time `now_us`. Log lines that are not sorted can move it slightly backward.
+    /// Moves the end of the window to the time `now_us`, which may be earlier than the previous end, because log lines
+    /// are not completely sorted.
     fn move_window_end(&mut self, now_us: u64, length_us: u64, entries: &VecDeque<TimedUnits>) {
         let is_in_window = |entry: &&TimedUnits| entry.at_us.saturating_add(length_us) > now_us;
         while let Some(before) = self.first.checked_sub(1)
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn units_of_same_time_share_entry() {
+    fn units_at_same_time_share_one_entry() {
         let mut log = ExactLog::<1>::default();
         for _ in 0..1000 {
             log.add(5, 1, &[1]);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn value_boundaries_distinguish_keys() {
+    fn keys_with_different_value_boundaries_differ() {
         let mut keys = KeyCounts::new(100);
         record_request(&mut keys, 0, &["ab", "c"], true);
         record_request(&mut keys, 0, &["a", "bc"], true);

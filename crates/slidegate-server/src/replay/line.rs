@@ -26,7 +26,7 @@ pub const VALUE_COUNT: usize = ATTRIBUTE_NAMES.len();
 
 /// The method, host and path of a logged request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RequestTarget<'a> {
+struct LoggedRequest<'a> {
     method: &'a str,
     /// The host, or `None` if the request target is not an absolute URL.
     host: Option<&'a str>,
@@ -53,10 +53,10 @@ pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
     let (ip, user, time, rest) = split_line_start(text).ok_or(LineError::Start)?;
     let time = parse_timestamp(time).ok_or(LineError::Time)?;
     let (request, rest) = split_at_closing_quote(rest).ok_or(LineError::Quote)?;
-    let target = parse_target(request).ok_or(LineError::Request)?;
+    let target = parse_logged_request(request).ok_or(LineError::Request)?;
     let rest = skip_status_code(rest).ok_or(LineError::Status)?;
     let (referer, user_agent) = referer_and_user_agent(rest);
-    let RequestTarget { method, host, path } = target;
+    let LoggedRequest { method, host, path } = target;
     Ok(Line {
         time,
         values: [
@@ -175,7 +175,7 @@ fn split_at_closing_quote(text: &str) -> Option<(&str, &str)> {
 
 /// Parses a logged request such as `GET /path?query HTTP/1.1`. A request target may contain spaces, and a request in
 /// HTTP/0.9 has no version. Returns `None` if the request is malformed.
-fn parse_target(request: &str) -> Option<RequestTarget<'_>> {
+fn parse_logged_request(request: &str) -> Option<LoggedRequest<'_>> {
     let (method, rest) = split_at_byte(request, b' ')?;
     if method.is_empty() || !method.bytes().all(is_method_byte) {
         return None;
@@ -184,7 +184,7 @@ fn parse_target(request: &str) -> Option<RequestTarget<'_>> {
     let version = version.filter(|&at| rest[at + 1..].starts_with("HTTP/"));
     let target = version.map_or(rest, |at| &rest[..at]);
     if target.starts_with('/') {
-        return Some(RequestTarget { method, host: None, path: remove_query(target) });
+        return Some(LoggedRequest { method, host: None, path: remove_query(target) });
     }
     let (host, path) = match target.split_once("://") {
         Some((_scheme, rest)) => split_authority(rest),
@@ -192,7 +192,7 @@ fn parse_target(request: &str) -> Option<RequestTarget<'_>> {
         None if target == "*" || method == "CONNECT" => (None, target),
         None => return None,
     };
-    Some(RequestTarget { method, host, path: remove_query(path) })
+    Some(LoggedRequest { method, host, path: remove_query(path) })
 }
 
 fn remove_query(path: &str) -> &str {
@@ -246,10 +246,10 @@ mod tests {
 
     use super::*;
 
-    const TIME: &str = "17/May/2015:10:05:03 +0000";
+    const LOG_TIME: &str = "17/May/2015:10:05:03 +0000";
 
     fn line_with_request(request: &str) -> String {
-        format!("192.0.2.7 - - [{TIME}] \"{request}\" 200 12")
+        format!("192.0.2.7 - - [{LOG_TIME}] \"{request}\" 200 12")
     }
 
     fn parse_attributes(text: &str) -> Vec<(&str, &str)> {
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn combined_line_has_all_attributes() {
         let text = format!(
-            "192.0.2.7 - alice [{TIME}] \"GET /a/b?c=d HTTP/1.1\" 200 203023 \"http://e.org/\" \"curl/8.1\""
+            "192.0.2.7 - alice [{LOG_TIME}] \"GET /a/b?c=d HTTP/1.1\" 200 203023 \"http://e.org/\" \"curl/8.1\""
         );
         assert_eq!(
             parse_attributes(&text),
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn ipv6_address_and_user_with_spaces_are_parsed() {
-        let text = format!("2001:db8::1 - jane doe [{TIME}] \"GET / HTTP/2.0\" 200 1");
+        let text = format!("2001:db8::1 - jane doe [{LOG_TIME}] \"GET / HTTP/2.0\" 200 1");
         assert_eq!(parse_attributes(&text)[2..], [("ip", "2001:db8::1"), ("user", "jane doe")]);
     }
 
@@ -381,11 +381,11 @@ mod tests {
     fn malformed_line_error_names_field() {
         let fails = |text: &str| parse(text).unwrap_err();
         assert_eq!(fails(""), LineError::Start);
-        assert_eq!(fails(&format!(" - - [{TIME}] \"GET / HTTP/1.1\" 200 1")), LineError::Start);
+        assert_eq!(fails(&format!(" - - [{LOG_TIME}] \"GET / HTTP/1.1\" 200 1")), LineError::Start);
         assert_eq!(fails("1.1.1.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1"), LineError::Time);
-        assert_eq!(fails(&format!("1.1.1.1 - - [{TIME}] \"GET / HT")), LineError::Quote);
-        assert_eq!(fails(&format!("1.1.1.1 - - [{TIME}] \"GET /\"")), LineError::Status);
-        assert_eq!(fails(&format!("1.1.1.1 - - [{TIME}] \"GET /\" 2000 1")), LineError::Status);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIME}] \"GET / HT")), LineError::Quote);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIME}] \"GET /\"")), LineError::Status);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIME}] \"GET /\" 2000 1")), LineError::Status);
     }
 
     proptest! {

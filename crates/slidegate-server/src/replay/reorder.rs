@@ -98,10 +98,11 @@ mod tests {
     use super::*;
     use crate::replay::line;
 
-    /// Returns lines in the order in which the buffer releases them, each as `second.position`. The lines have the
-    /// given times in seconds, and `span` is the maximum delay in seconds.
-    fn release_order(span: u64, seconds: &[u64]) -> Vec<String> {
-        let mut buffer = ReorderBuffer::new(span * 1_000_000);
+    /// Adds lines with the given times in seconds to a buffer with a maximum delay of `max_delay` seconds. Returns the
+    /// lines in the order in which the buffer releases them, each as `second.position`: its time, and its position in
+    /// the input.
+    fn release_order(max_delay: u64, seconds: &[u64]) -> Vec<String> {
+        let mut buffer = ReorderBuffer::new(max_delay * 1_000_000);
         let mut out = Vec::new();
         let mut output = |batch: &LineBatch| {
             let entries = batch

@@ -21,8 +21,8 @@ pub struct Replay<'a> {
     domain: &'a str,
     max_keys: usize,
     clock: ManualClock,
-    /// The gate that decides about the requests. Created at the time of the first request, because the time of a store
-    /// starts when it is created.
+    /// The gate that decides about the requests. Created at the first request, when the clock already has the time of
+    /// the log, because a store measures time from its creation.
     gate: Option<Gate<MemoryStore<ManualClock>>>,
     reorder_buffer: ReorderBuffer,
     stats: ReplayStats,
@@ -33,8 +33,8 @@ pub struct Replay<'a> {
 pub struct ReplayOptions {
     /// Maximum number of keys that are counted at the same time.
     pub max_keys: usize,
-    /// Maximum difference between the time of a line and the newest earlier line, in the time of the log, with which
-    /// the line is still sorted.
+    /// Maximum delay of a line that is still sorted by time. The delay is the newest time in all earlier lines, minus
+    /// the time of this line.
     pub reorder: Duration,
     /// Whether to measure the maximum number of requests of each client, from which limits are suggested.
     pub measure_demand: bool,

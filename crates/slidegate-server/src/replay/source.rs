@@ -15,7 +15,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// Size of each read buffer.
-const BUFFER_BYTES: usize = 128 * 1024;
+const READ_BUFFER_BYTES: usize = 128 * 1024;
 
 /// An access log that is read line by line.
 pub struct LogSource {
@@ -46,13 +46,15 @@ impl LogSource {
     }
 
     fn new(bytes: impl Read + 'static, progress: &ProgressBar) -> io::Result<Self> {
-        let mut reader = BufReader::with_capacity(BUFFER_BYTES, progress.wrap_read(bytes));
+        let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, progress.wrap_read(bytes));
         let mut magic = Vec::new();
         reader.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut magic)?;
         let is_gzip = magic == GZIP_MAGIC;
         let full_log = Cursor::new(magic).chain(reader);
         let reader: Box<dyn BufRead> = match is_gzip {
-            true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(full_log))),
+            true => {
+                Box::new(BufReader::with_capacity(READ_BUFFER_BYTES, MultiGzDecoder::new(full_log)))
+            }
             false => Box::new(full_log),
         };
         Ok(Self { reader, line: Vec::new() })
@@ -116,7 +118,7 @@ mod tests {
         .collect()
     }
 
-    fn some_line(line: impl AsRef<[u8]>) -> Option<Vec<u8>> {
+    fn line_as_bytes(line: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         Some(line.as_ref().to_vec())
     }
 
@@ -124,19 +126,19 @@ mod tests {
     fn read_lines_exclude_line_ends() {
         assert_eq!(
             read_all_lines(b"one\r\n\ntwo\n"),
-            [some_line("one"), some_line(""), some_line("two")]
+            [line_as_bytes("one"), line_as_bytes(""), line_as_bytes("two")]
         );
     }
 
     #[test]
     fn last_line_without_line_end_is_read() {
-        assert_eq!(read_all_lines(b"1\n2"), [some_line("1"), some_line("2")]);
+        assert_eq!(read_all_lines(b"1\n2"), [line_as_bytes("1"), line_as_bytes("2")]);
     }
 
     #[test]
     fn log_shorter_than_gzip_magic_is_read() {
         assert_eq!(read_all_lines(b""), []);
-        assert_eq!(read_all_lines(&GZIP_MAGIC[..1]), [some_line(&GZIP_MAGIC[..1])]);
+        assert_eq!(read_all_lines(&GZIP_MAGIC[..1]), [line_as_bytes(&GZIP_MAGIC[..1])]);
     }
 
     #[test]
@@ -146,7 +148,7 @@ mod tests {
             let log = format!("{longest}{end}{longest}x{end}{longest}{longest}{end}last");
             assert_eq!(
                 read_all_lines(log.as_bytes()),
-                [some_line(&longest), None, None, some_line("last")]
+                [line_as_bytes(&longest), None, None, line_as_bytes("last")]
             );
         }
     }

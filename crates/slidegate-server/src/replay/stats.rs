@@ -48,8 +48,8 @@ pub struct RequestCounts {
 /// Statistics of the requests to which one rule applied.
 pub struct RuleStats {
     pub counts: RequestCounts,
-    /// Numbers of decisions of the rule that differ from the exact logs of all its limits. An exact log keeps every
-    /// charge.
+    /// Numbers of decisions of the rule that differ from the decision that the exact logs of all its limits make
+    /// together. An exact log keeps every charge.
     pub deviation: Deviation,
     /// Statistics of each limit, in the order of the limits in the rule.
     pub limits: Vec<LimitStats>,

@@ -87,9 +87,9 @@ impl Headroom {
 /// Rounds up to the next round number: an integer that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6 or 8 times a power of ten.
 /// This adds at most a third.
 fn round_up_to_round_number(number: u64) -> u64 {
-    const TENTHS: [u64; 10] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80];
+    const ROUND_NUMBERS_IN_TENTHS: [u64; 10] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80];
     let powers = std::iter::successors(Some(1), |power: &u64| power.checked_mul(10));
-    let mut series = powers.flat_map(|power| TENTHS.map(|tenths| (tenths, power)));
+    let mut series = powers.flat_map(|power| ROUND_NUMBERS_IN_TENTHS.map(|tenths| (tenths, power)));
     let whole_number = |(tenths, power): (u64, u64)| {
         let times_ten = tenths.checked_mul(power)?;
         times_ten.is_multiple_of(10).then_some(times_ten / 10)

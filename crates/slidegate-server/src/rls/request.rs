@@ -42,7 +42,7 @@ struct ParsedDescriptor {
     limit: Option<Quota>,
 }
 
-/// The cost of a descriptor.
+/// The cost of a descriptor, by the place in which it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DescriptorCost {
     /// No cost in the message: the cost that the rule states, 1 by default.
@@ -233,17 +233,20 @@ mod tests {
         assert_eq!(numbered_names(&many).last().unwrap(), "a#100000");
     }
 
-    fn new_message(descriptor: RateLimitDescriptor) -> RateLimitRequest {
+    fn message_with_descriptor(descriptor: RateLimitDescriptor) -> RateLimitRequest {
         RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 0 }
     }
 
     #[test]
-    fn requested_limit_saturates_and_rejects_unknown_units() {
+    fn requested_limit_saturates_but_rejects_unknown_time_unit() {
         let limit = |requests_per_unit, unit| {
             let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
             let limit = Some(limit);
-            ParsedRequest::parse(new_message(RateLimitDescriptor { limit, ..Default::default() }))
-                .map(|request| request.descriptors[0].limit)
+            ParsedRequest::parse(message_with_descriptor(RateLimitDescriptor {
+                limit,
+                ..Default::default()
+            }))
+            .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
         assert_eq!(limit(u32::MAX, 1).unwrap(), quota("536870912/s"));
@@ -261,7 +264,7 @@ mod tests {
         let limit = |unit, unit_multiplier| {
             let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
             let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
-            ParsedRequest::parse(new_message(descriptor))
+            ParsedRequest::parse(message_with_descriptor(descriptor))
                 .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
@@ -276,10 +279,11 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_hits_addend_overrides_message() {
+    fn descriptor_hits_addend_overrides_message_hits_addend() {
         let cost = |request: u32, descriptor: Option<u64>| {
             let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
-            let message = RateLimitRequest { hits_addend: request, ..new_message(descriptor) };
+            let message =
+                RateLimitRequest { hits_addend: request, ..message_with_descriptor(descriptor) };
             ParsedRequest::parse(message).unwrap().descriptors[0].cost
         };
         use DescriptorCost::{Default as NoCost, Descriptor, Message};

@@ -10,7 +10,7 @@ use super::StoreBounds;
 use crate::args::{ClusterArgs, ClusterKeyArg};
 
 /// The minimum length of a cluster key in bytes.
-const MIN_KEY_BYTES: usize = 16;
+const MIN_CLUSTER_KEY_BYTES: usize = 16;
 
 /// An error in the arguments of a cluster node.
 #[derive(Debug, Error)]
@@ -26,7 +26,7 @@ pub enum ClusterSettingsError {
     #[error("--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): `{0}` cannot be read: {1}")]
     UnreadableKeyFile(PathBuf, io::Error),
     #[error(
-        "{0}: the key has {1} bytes and needs {MIN_KEY_BYTES} bytes or more; generate one with `openssl rand -hex 32`"
+        "{0}: the key has {1} bytes and needs {MIN_CLUSTER_KEY_BYTES} bytes or more; generate one with `openssl rand -hex 32`"
     )]
     ShortKey(&'static str, usize),
     #[error(
@@ -53,7 +53,7 @@ fn build_node_settings(
     args: ClusterArgs,
     bounds: StoreBounds,
 ) -> Result<Settings, ClusterSettingsError> {
-    let key = read_key(args.cluster_key, args.cluster_key_file.as_deref())?;
+    let key = read_cluster_key(args.cluster_key, args.cluster_key_file.as_deref())?;
     if key.is_none() && !args.cluster_listen.ip().is_loopback() {
         return Err(ClusterSettingsError::MissingKey(StartError::NoKey(args.cluster_listen)));
     }
@@ -71,7 +71,7 @@ fn build_node_settings(
     })
 }
 
-fn read_key(
+fn read_cluster_key(
     text: Option<ClusterKeyArg>,
     file: Option<&Path>,
 ) -> Result<Option<String>, ClusterSettingsError> {
@@ -90,7 +90,7 @@ fn read_key(
         (None, None) => return Ok(None),
     };
     match key.len() {
-        ..MIN_KEY_BYTES => Err(ClusterSettingsError::ShortKey(flag, key.len())),
+        ..MIN_CLUSTER_KEY_BYTES => Err(ClusterSettingsError::ShortKey(flag, key.len())),
         _ => Ok(Some(key)),
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn default_node_listens_on_loopback_without_key() {
+    fn default_node_without_key_listens_on_loopback() {
         let node = settings_from_flags("cluster://", &[]).unwrap().unwrap();
         assert_eq!(node.listen, "127.0.0.1:7946".parse().unwrap());
         assert!(

@@ -34,22 +34,22 @@ impl DenialLog {
     pub fn record(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
         let decision = ruling.decision();
         if !decision.is_allowed() {
-            self.log_denied(matched_rules, ruling);
+            self.log_denied_request(matched_rules, ruling);
         }
         for status in ruling.limits().filter(LimitStatus::is_observed) {
             if LimitResult::from_status(&status, decision.is_allowed())
                 == Some(LimitResult::Observed)
             {
-                self.log_observed(&status, matched_rules, decision.is_degraded());
+                self.log_observed_limit(&status, matched_rules, decision.is_degraded());
             }
         }
     }
 
-    fn log_denied(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
+    fn log_denied_request(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
         let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) else { return };
         let degraded = ruling.decision().is_degraded();
         match ruling.binding() {
-            Some(status) => self.log_limit(&status, matched_rules, degraded, unlogged),
+            Some(status) => self.log_exceeded_limit(&status, matched_rules, degraded, unlogged),
             None => {
                 let domain = matched_rules.matches().next().map(|first| first.rule().domain());
                 let reason =
@@ -59,18 +59,18 @@ impl DenialLog {
         }
     }
 
-    fn log_observed(
+    fn log_observed_limit(
         &self,
         status: &LimitStatus<'_>,
         matched_rules: &MatchedRules<'_>,
         degraded: bool,
     ) {
         if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
-            self.log_limit(status, matched_rules, degraded, unlogged);
+            self.log_exceeded_limit(status, matched_rules, degraded, unlogged);
         }
     }
 
-    fn log_limit(
+    fn log_exceeded_limit(
         &self,
         status: &LimitStatus<'_>,
         matched_rules: &MatchedRules<'_>,

@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    const POLICY: &str = "
+    const TEST_POLICY: &str = "
 rules:
   - { name: narrow, limits: [10/h], algorithm: sliding_log }
   - { name: watched, limits: [3/h], algorithm: sliding_log, mode: observe }
@@ -55,7 +55,7 @@ rules:
 
     #[test]
     fn each_limit_has_separate_result() {
-        let policy = Policy::from_yaml(POLICY).unwrap();
+        let policy = Policy::from_yaml(TEST_POLICY).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
@@ -97,7 +97,7 @@ rules:
 
     #[test]
     fn refund_has_no_limit_result() {
-        let policy = Policy::from_yaml(POLICY).unwrap();
+        let policy = Policy::from_yaml(TEST_POLICY).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         for cost in [3, 10] {
             let refund = Descriptor::new([]).cost(cost).as_refund();

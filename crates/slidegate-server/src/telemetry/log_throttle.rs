@@ -62,7 +62,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn throttle_bounds_events_and_reports_suppressed() {
+    fn throttle_bounds_events_and_counts_suppressed_events() {
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
         let throttle = LogThrottle::new(2, SECOND);
         let advance_and_acquire = |millis| {

@@ -30,7 +30,7 @@ pub use self::exposition::Format;
 /// not contend.
 type StripedCounter = Counter<u64, Stripes<AtomicU64>>;
 
-/// A counter of the requests of one domain to which no rule applies.
+/// A Prometheus counter of the requests of one domain to which no rule applies.
 pub type UnmatchedCounter = StripedCounter;
 
 /// All Prometheus metrics of the server.
@@ -50,7 +50,7 @@ pub struct Metrics {
     cluster: ClusterGauges,
 }
 
-/// The counters of the results of one limit.
+/// The Prometheus counters of the results of one limit.
 pub struct LimitCounters {
     allowed: StripedCounter,
     denied: StripedCounter,
@@ -175,7 +175,7 @@ struct ReloadLabels {
 }
 
 impl RequestResult {
-    /// All results, in the order of the variants. A result as an integer is its index in this array.
+    /// All results, in the order of the variants. A variant that is cast to an integer is its index in this array.
     pub const ALL: [Self; 5] =
         [Self::Allowed, Self::Denied, Self::StoreUnavailable, Self::Invalid, Self::Error];
 
@@ -282,8 +282,8 @@ impl Metrics {
         }
     }
 
-    /// Returns the counters of a limit. Limits with the same domain, rule and id share their counters, even if they
-    /// belong to different policies.
+    /// Returns the Prometheus counters of the results of a limit. Limits with the same domain, rule and id share their
+    /// counters, even if they belong to different policies.
     pub fn limit_counters(&self, rule: &Rule, limit: &RuleLimit) -> LimitCounters {
         let (domain, rule, limit) =
             (rule.domain().to_owned(), rule.name().to_owned(), limit.id().to_owned());
@@ -297,7 +297,7 @@ impl Metrics {
         LimitCounters { allowed, denied, observed, near }
     }
 
-    /// Returns the counter of the requests of a domain to which no rule applies. All policies share it.
+    /// Returns the Prometheus counter of the requests of a domain to which no rule applies. All policies share it.
     pub fn unmatched_counter(&self, domain: &str) -> UnmatchedCounter {
         self.unmatched.get_or_create(&DomainLabels { domain: domain.to_owned() }).clone()
     }
@@ -333,9 +333,9 @@ impl Metrics {
         store: StoreStats,
         cluster: Option<ClusterStats>,
     ) -> Result<String, std::fmt::Error> {
-        self.store_stats.set(store);
+        self.store_stats.set_stats(store);
         if let Some(cluster) = cluster {
-            self.cluster.set(cluster);
+            self.cluster.set_stats(cluster);
         }
         exposition::encode_registry(&self.registry, format)
     }
@@ -434,7 +434,7 @@ impl StoreGauges {
         Self { keys, memory_bytes, evicted_keys, breaker_open, deny_cache_hits }
     }
 
-    fn set(&self, store: StoreStats) {
+    fn set_stats(&self, store: StoreStats) {
         let StoreStats { keys, memory_bytes, evicted_keys, is_breaker_open, deny_cache_hits } =
             store;
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));

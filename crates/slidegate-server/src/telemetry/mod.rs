@@ -53,12 +53,13 @@ struct AdminCollectors {
     top_keys: TopKeys,
 }
 
-/// The counters of the limits and domains of one policy.
+/// The Prometheus counters for the limits and domains of one policy.
 pub struct PolicyMetrics {
-    /// The counters of each limit, indexed by the position of the limit in the policy. Empty if metrics are disabled.
+    /// The Prometheus counters of each limit, indexed by the position of the limit in the policy. Empty if metrics are
+    /// disabled.
     limits: Box<[LimitCounters]>,
-    /// Counters of the requests to which no rule applies, by domain. Contains exactly the domains of the policy; the
-    /// counter is `None` if metrics are disabled.
+    /// Prometheus counters of the requests to which no rule applies, by domain. Contains exactly the domains of the
+    /// policy; the counter is `None` if metrics are disabled.
     unmatched: HashMap<Box<str>, Option<UnmatchedCounter>>,
 }
 
@@ -107,8 +108,8 @@ impl Telemetry {
         self.tracer.as_ref()
     }
 
-    /// Returns the counters of the limits and domains of a policy. A limit that was also in another policy continues
-    /// with the same counters.
+    /// Returns the Prometheus counters for the limits and domains of a policy. A limit that was also in another policy
+    /// continues with the same counters.
     pub fn policy_metrics(&self, policy: &Policy) -> PolicyMetrics {
         let metrics = self.metrics();
         let limits = metrics.into_iter().flat_map(|metrics| {
@@ -129,7 +130,7 @@ impl Telemetry {
         ruling: &Ruling,
     ) {
         if matched_rules.matches().next().is_none() {
-            self.record_unmatched(policy_metrics, domain);
+            self.record_unmatched_request(policy_metrics, domain);
         }
         if let Some(collectors) = &self.collectors {
             collectors.record_ruling(policy_metrics, matched_rules, ruling, || self.clock.now());
@@ -141,7 +142,7 @@ impl Telemetry {
 
     /// Counts a request to which no rule applies. All domains that are not in the policy share one counter and are
     /// logged. Clients choose these domains, so the number of labels for them would be unbounded.
-    fn record_unmatched(&self, policy_metrics: &PolicyMetrics, domain: &str) {
+    fn record_unmatched_request(&self, policy_metrics: &PolicyMetrics, domain: &str) {
         match policy_metrics.unmatched.get(domain) {
             Some(Some(counter)) => drop(counter.inc()),
             Some(None) => {}

@@ -19,8 +19,8 @@ struct CacheLineStripe<T>(T);
 
 thread_local! {
     static STRIPE_INDEX: usize = {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed) % STRIPE_COUNT
+        static NEXT_STRIPE_INDEX: AtomicUsize = AtomicUsize::new(0);
+        NEXT_STRIPE_INDEX.fetch_add(1, Ordering::Relaxed) % STRIPE_COUNT
     };
 }
 

@@ -60,7 +60,7 @@ impl TlsFiles {
     }
 
     /// Parses the server's certificate chain.
-    pub(super) fn certificate_chain(
+    pub(super) fn parse_certificate_chain(
         &self,
         contents: &TlsFileContents,
     ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -68,7 +68,7 @@ impl TlsFiles {
     }
 
     /// Parses the server's private key.
-    pub(super) fn private_key(
+    pub(super) fn parse_private_key(
         &self,
         contents: &TlsFileContents,
     ) -> Result<PrivateKeyDer<'static>, TlsError> {
@@ -78,7 +78,7 @@ impl TlsFiles {
     }
 
     /// Parses the authorities that sign client certificates. Returns `None` if clients need no certificate.
-    pub(super) fn client_roots(
+    pub(super) fn parse_client_roots(
         &self,
         contents: &TlsFileContents,
     ) -> Result<Option<RootCertStore>, TlsError> {
@@ -95,7 +95,7 @@ impl TlsFiles {
     }
 
     /// Returns the error for a certificate and key that do not match or are not supported.
-    pub(super) fn pair_error(&self, error: &rustls::Error) -> TlsError {
+    pub(super) fn certificate_key_pair_error(&self, error: &rustls::Error) -> TlsError {
         let problem = format!("cannot be used with --tls-key {}: {error}", self.key.display());
         file_error(CERT_FLAG, &self.cert, problem)
     }

@@ -15,15 +15,15 @@ use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
 use crate::reload::FileWatcher;
 
 /// Pause between two reads of the files. Equal contents in both reads mean that the files are complete.
-const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
+const STABLE_READ_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum number of reads while the contents of the files keep changing. After that number, the contents of the last
 /// read are used.
-const MAX_SETTLE_READS: usize = 40;
+const MAX_STABLE_READS: usize = 40;
 
 /// Pause before invalid files are read again. A certificate and its key are not replaced at the same moment, so they
 /// may not match for a short time.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const INVALID_FILES_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An event that triggers a reload of the certificates.
 enum ReloadTrigger {
@@ -55,7 +55,7 @@ impl Tls {
         tokio::spawn(forward_hangups(hangup, sender));
         let reloader =
             CertificateReloader { tls: self.clone(), triggers, watches, last_rejected: None };
-        thread::Builder::new().name("tls".into()).spawn(|| reloader.run())?;
+        thread::Builder::new().name("tls".into()).spawn(|| reloader.run_reload_loop())?;
         Ok(())
     }
 }
@@ -65,10 +65,10 @@ async fn forward_hangups(mut hangup: Signal, triggers: Sender<ReloadTrigger>) {
 }
 
 impl CertificateReloader {
-    fn run(mut self) {
+    fn run_reload_loop(mut self) {
         loop {
-            let has_changed = match self.next_trigger() {
-                Ok(trigger) => self.affects_files(trigger) | self.drain_triggers(),
+            let has_changed = match self.wait_for_trigger() {
+                Ok(trigger) => self.affects_files(trigger) | self.handle_pending_triggers(),
                 Err(RecvTimeoutError::Timeout) => true,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
@@ -78,9 +78,9 @@ impl CertificateReloader {
         }
     }
 
-    fn next_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
+    fn wait_for_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
         match self.last_rejected {
-            Some(_) => self.triggers.recv_timeout(RETRY_INTERVAL),
+            Some(_) => self.triggers.recv_timeout(INVALID_FILES_RETRY_INTERVAL),
             None => Ok(self.triggers.recv()?),
         }
     }
@@ -97,7 +97,7 @@ impl CertificateReloader {
     }
 
     /// Processes all queued triggers. Returns `true` if the files may have changed.
-    fn drain_triggers(&mut self) -> bool {
+    fn handle_pending_triggers(&mut self) -> bool {
         let mut has_changed = false;
         while let Ok(trigger) = self.triggers.try_recv() {
             has_changed |= self.affects_files(trigger);
@@ -106,7 +106,7 @@ impl CertificateReloader {
     }
 
     fn reload(&mut self) {
-        let read = self.read_settled();
+        let read = self.read_until_stable();
         if read.as_ref().is_ok_and(|contents| *contents == self.tls.current.load().contents) {
             self.last_rejected = None;
             return;
@@ -130,12 +130,12 @@ impl CertificateReloader {
     }
 
     /// Reads the files until two consecutive reads are equal and no file is being written, but at most
-    /// [`MAX_SETTLE_READS`] times.
-    fn read_settled(&mut self) -> Result<TlsFileContents, TlsError> {
+    /// [`MAX_STABLE_READS`] times.
+    fn read_until_stable(&mut self) -> Result<TlsFileContents, TlsError> {
         let mut previous = self.tls.files.read_contents();
-        for _ in 1..MAX_SETTLE_READS {
-            thread::sleep(SETTLE_INTERVAL);
-            self.drain_triggers();
+        for _ in 1..MAX_STABLE_READS {
+            thread::sleep(STABLE_READ_INTERVAL);
+            self.handle_pending_triggers();
             let now = self.tls.files.read_contents();
             if now == previous && !self.watches.iter().any(FileWatcher::is_being_written) {
                 return now;

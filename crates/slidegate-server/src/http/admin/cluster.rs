@@ -20,7 +20,7 @@ pub struct ClusterStatusBody {
     /// Number of requests that were denied because other nodes had not acknowledged enough updates of this node.
     capped: u64,
     /// A histogram of the counters that exceeded max. Each bucket counts the counters whose excess, as a share of max,
-    /// is in the same range.
+    /// is in the range of the bucket.
     overshoot: Vec<OvershootBucket>,
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_overshoot_bucket_has_no_bound() {
+    fn last_overshoot_bucket_has_no_upper_bound() {
         let buckets = overshoot_buckets(&OvershootHistogram::default());
         assert_eq!(buckets.len(), OVERSHOOT_BOUNDS_PERMILLE.len() + 1);
         assert_eq!(buckets[0], OvershootBucket { le: Some(0.001), count: 0 });

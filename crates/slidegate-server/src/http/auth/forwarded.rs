@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn first_client_value_and_last_proxy_value_win() {
+    fn repeated_headers_use_first_client_last_proxy_value() {
         let found = read_attributes(&[
             ("X-Forwarded-Uri", b"/forged"),
             ("X-Forwarded-Uri", b"/real"),

@@ -102,7 +102,7 @@ fn string_or_null_schema() -> Value {
     json!({ "type": ["string", "null"] })
 }
 
-/// Returns the schema of an unsigned integer in the JSON of Protocol Buffers.
+/// Returns the schema of an unsigned integer of `bits` bits in the JSON mapping of Protocol Buffers.
 fn unsigned_integer_schema(bits: u32) -> Value {
     // JSON numbers are exact up to 53 bits. Clients must write larger values as strings.
     let max = (1_u64 << bits.min(53)) - 1;

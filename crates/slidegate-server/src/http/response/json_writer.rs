@@ -16,79 +16,79 @@ impl CheckResponse<'_> {
     /// Appends the response to `json`.
     pub fn write(&self, json: &mut Vec<u8>) -> io::Result<()> {
         let mut writer = JsonWriter(json);
-        writer.write_raw(r#"{"allowed":"#);
+        writer.write_raw_json(r#"{"allowed":"#);
         writer.write_bool(self.allowed);
-        writer.write_raw(r#","reason":"#);
+        writer.write_raw_json(r#","reason":"#);
         writer.write_option(self.reason.map(Reason::name), JsonWriter::write_string)?;
-        writer.write_raw(r#","rule":"#);
+        writer.write_raw_json(r#","rule":"#);
         writer.write_option(self.rule, JsonWriter::write_string)?;
-        writer.write_raw(r#","limit":"#);
+        writer.write_raw_json(r#","limit":"#);
         writer.write_option(self.limit.as_ref(), |writer, limit| limit.write(writer))?;
-        writer.write_raw(r#","remaining":"#);
+        writer.write_raw_json(r#","remaining":"#);
         writer.write_option(self.remaining, JsonWriter::write_number)?;
-        writer.write_raw(r#","reset_after_ms":"#);
+        writer.write_raw_json(r#","reset_after_ms":"#);
         writer.write_option(self.reset_after_ms, JsonWriter::write_number)?;
-        writer.write_raw(r#","retry_after_ms":"#);
+        writer.write_raw_json(r#","retry_after_ms":"#);
         writer.write_option(self.retry_after_ms, JsonWriter::write_number)?;
-        writer.write_raw(r#","degraded":"#);
+        writer.write_raw_json(r#","degraded":"#);
         writer.write_bool(self.degraded);
-        writer.write_raw(r#","limits":["#);
+        writer.write_raw_json(r#","limits":["#);
         for (index, limit_status) in self.limits.iter().enumerate() {
-            writer.write_raw(if index == 0 { "" } else { "," });
+            writer.write_raw_json(if index == 0 { "" } else { "," });
             limit_status.write(&mut writer)?;
         }
-        writer.write_raw("]}");
+        writer.write_raw_json("]}");
         Ok(())
     }
 }
 
 impl LimitStatusBody<'_> {
     fn write(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
-        writer.write_raw(r#"{"rule":"#);
+        writer.write_raw_json(r#"{"rule":"#);
         writer.write_string(self.rule)?;
-        writer.write_raw(r#","limit":"#);
+        writer.write_raw_json(r#","limit":"#);
         self.limit.write(writer)?;
-        writer.write_raw(r#","algorithm":"#);
+        writer.write_raw_json(r#","algorithm":"#);
         writer.write_string(self.algorithm)?;
-        writer.write_raw(r#","allowed":"#);
+        writer.write_raw_json(r#","allowed":"#);
         writer.write_bool(self.allowed);
-        writer.write_raw(r#","observed":"#);
+        writer.write_raw_json(r#","observed":"#);
         writer.write_bool(self.observed);
-        writer.write_raw(r#","remaining":"#);
+        writer.write_raw_json(r#","remaining":"#);
         writer.write_number(self.remaining)?;
-        writer.write_raw(r#","reset_after_ms":"#);
+        writer.write_raw_json(r#","reset_after_ms":"#);
         writer.write_number(self.reset_after_ms)?;
-        writer.write_raw(r#","retry_after_ms":"#);
+        writer.write_raw_json(r#","retry_after_ms":"#);
         writer.write_option(self.retry_after_ms, JsonWriter::write_number)?;
-        writer.write_raw("}");
+        writer.write_raw_json("}");
         Ok(())
     }
 }
 
 impl LimitBody<'_> {
     fn write(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
-        writer.write_raw(r#"{"name":"#);
+        writer.write_raw_json(r#"{"name":"#);
         writer.write_string(self.name)?;
-        writer.write_raw(r#","max":"#);
+        writer.write_raw_json(r#","max":"#);
         writer.write_number(self.max)?;
-        writer.write_raw(r#","window_ms":"#);
+        writer.write_raw_json(r#","window_ms":"#);
         writer.write_number(self.window_ms)?;
-        writer.write_raw("}");
+        writer.write_raw_json("}");
         Ok(())
     }
 }
 
 impl JsonWriter<'_> {
-    fn write_raw(&mut self, json: &str) {
+    fn write_raw_json(&mut self, json: &str) {
         self.0.extend_from_slice(json.as_bytes());
     }
 
     fn write_bool(&mut self, value: bool) {
-        self.write_raw(if value { "true" } else { "false" });
+        self.write_raw_json(if value { "true" } else { "false" });
     }
 
     fn write_number(&mut self, number: u64) -> io::Result<()> {
-        self.write_raw(itoa::Buffer::new().format(number));
+        self.write_raw_json(itoa::Buffer::new().format(number));
         Ok(())
     }
 
@@ -96,9 +96,9 @@ impl JsonWriter<'_> {
         if text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
             return Ok(serde_json::to_writer(&mut *self.0, text)?);
         }
-        self.write_raw("\"");
-        self.write_raw(text);
-        self.write_raw("\"");
+        self.write_raw_json("\"");
+        self.write_raw_json(text);
+        self.write_raw_json("\"");
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl JsonWriter<'_> {
         match value {
             Some(value) => write(self, value),
             None => {
-                self.write_raw("null");
+                self.write_raw_json("null");
                 Ok(())
             }
         }

@@ -52,7 +52,7 @@ struct RuleReport<'a> {
 /// The results of one limit in a replay.
 #[derive(Debug, Serialize)]
 struct LimitReport<'a> {
-    limit: LimitName<'a>,
+    limit: NamedQuota<'a>,
     algorithm: &'static str,
     #[serde(flatten)]
     counts: RequestCounts,
@@ -65,7 +65,7 @@ struct LimitReport<'a> {
 
 /// The name and quota of a limit, in the same form as in responses of `/v1/check`.
 #[derive(Debug, Serialize)]
-struct LimitName<'a> {
+struct NamedQuota<'a> {
     name: &'a str,
     max: u64,
     window_ms: u64,
@@ -135,7 +135,7 @@ impl<'a> LimitReport<'a> {
     fn new(LimitStats { limit: rule_limit, counts, accuracy }: &'a LimitStats) -> Self {
         let (limit, quota) = (rule_limit.limit(), rule_limit.limit().quota());
         Self {
-            limit: LimitName {
+            limit: NamedQuota {
                 name: rule_limit.id(),
                 max: quota.max(),
                 window_ms: ceil_millis(quota.window()),

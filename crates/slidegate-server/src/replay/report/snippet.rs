@@ -91,10 +91,10 @@ pub fn window_name(window: Duration) -> String {
 
 /// Formats a name as a YAML scalar. Adds quotes if YAML could read the name as another type.
 fn format_yaml_scalar(name: &str) -> String {
-    const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    const YAML_KEYWORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_plain = name.starts_with(|char: char| char.is_ascii_alphabetic())
         && name.chars().all(|char| char.is_ascii_alphanumeric() || "._-|".contains(char))
-        && !WORDS.contains(&&*name.to_ascii_lowercase());
+        && !YAML_KEYWORDS.contains(&&*name.to_ascii_lowercase());
     // Every JSON string is a valid YAML string.
     if is_plain { name.to_owned() } else { serde_json::Value::from(name).to_string() }
 }

@@ -90,7 +90,7 @@ impl<'a> Suggestions<'a> {
 }
 
 impl Suggestions<'_> {
-    /// Records that the user has not provided a policy, which omits a note about its `when` from the text.
+    /// Records that the user has not provided a policy. The text then omits the note about `when` in the policy.
     pub fn without_policy(self) -> Self {
         Self { has_policy: false, ..self }
     }

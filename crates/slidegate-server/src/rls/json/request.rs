@@ -16,8 +16,8 @@ use crate::rls::messages::envoy::extensions::common::ratelimit::v3::rate_limit_d
 };
 use crate::rls::messages::envoy::r#type::v3::RateLimitUnit;
 
-/// A value that is deserialized only from a JSON object. Derived serde code would also accept an array with the fields
-/// in their order.
+/// A value that is deserialized only from a JSON object. Derived serde code would also accept an array of the field
+/// values in the order of declaration.
 pub struct JsonObject<T>(pub T);
 
 #[derive(Default, Deserialize)]

@@ -21,7 +21,8 @@ use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE};
 pub struct ClusterStats {
     /// Number of nodes that currently send messages, including this node.
     pub alive: u64,
-    /// Number of nodes that have stopped sending messages, but whose counters still apply.
+    /// Number of nodes that have stopped sending messages without announcing their departure. Their counters still
+    /// apply.
     pub silent: u64,
     /// Age of the oldest counter update of this node that another node has not acknowledged.
     pub lag: Duration,
@@ -31,7 +32,8 @@ pub struct ClusterStats {
     pub received_bytes: u64,
     /// Number of rejected network frames for each reason, by the name of the reason.
     pub rejected: Vec<(&'static str, u64)>,
-    /// Number of requests denied because other nodes had not acknowledged too many units yet.
+    /// Number of requests denied because too many units that this node charged were not yet acknowledged by other
+    /// nodes.
     pub unsynced_denials: u64,
     /// Histogram of overshoots: the units by which a counter exceeded its max, as a share of max.
     pub overshoot: OvershootBuckets,
@@ -152,7 +154,7 @@ impl ClusterGauges {
         }
     }
 
-    pub(super) fn set(&self, stats: ClusterStats) {
+    pub(super) fn set_stats(&self, stats: ClusterStats) {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let raise = |counter: &Counter, value| counter.inner().fetch_max(value, Ordering::Relaxed);
         self.alive.set(gauge(stats.alive));
@@ -200,7 +202,7 @@ mod tests {
         let mut registry = Registry::default();
         let gauges = ClusterGauges::register(&mut registry);
         if let Some(stats) = stats {
-            gauges.set(stats);
+            gauges.set_stats(stats);
         }
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();

@@ -70,8 +70,8 @@ pub struct TopKeys {
     cleanup_position: AtomicU64,
 }
 
-/// Some of the rules, by the hash of their domain and name. Positions in the policy are not used, because a reload may
-/// change them.
+/// One part of the map of all rules: the key lists of each rule, by the hash of its domain and name. Positions in the
+/// policy are not used, because a reload may change them.
 type RuleShard = HashMap<u64, RuleLists, foldhash::fast::RandomState>;
 
 /// The lists of the most frequent keys of one rule.

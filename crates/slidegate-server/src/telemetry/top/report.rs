@@ -66,7 +66,7 @@ impl TopKeys {
         let mut rules: Vec<RuleTopKeys> = shards
             .flat_map(|shard| shard.read().values().filter_map(report_rule).collect::<Vec<_>>())
             .collect();
-        rules.sort_unstable_by(|left, right| left.sort_key().cmp(&right.sort_key()));
+        rules.sort_unstable_by(|left, right| left.report_order().cmp(&right.report_order()));
         TopReport { since_seconds: self.covered_seconds(now), rules }
     }
 
@@ -104,7 +104,7 @@ impl TopKeys {
 }
 
 impl RuleTopKeys {
-    fn sort_key(&self) -> impl Ord {
+    fn report_order(&self) -> impl Ord {
         (Reverse(self.totals), &self.domain, &self.rule)
     }
 }

@@ -83,15 +83,15 @@ impl<L: Default> Summary<L> {
     ) {
         self.total = self.total.saturating_add(amount);
         if let Some(&index) = self.indices.get(&key) {
-            self.entries[index as usize].add(amount);
+            self.entries[index as usize].increase_count(amount);
         } else if self.untracked_max == 0 && can_grow(self.entries.len()) {
-            self.push(key, amount, write_label);
+            self.push_new_key(key, amount, write_label);
         } else {
             self.replace_smallest(key, amount, write_label);
         }
     }
 
-    fn push(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
+    fn push_new_key(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
         let index = self.entries.len() as u32;
         let mut entry = SummaryEntry { key, count: amount, max_overcount: 0, label: L::default() };
         write_label(&mut entry.label);
@@ -109,7 +109,7 @@ impl<L: Default> Summary<L> {
                 self.indices.insert(key, *index);
                 self.untracked_max = entry.count;
                 (entry.key, entry.max_overcount) = (key, entry.count);
-                entry.add(amount);
+                entry.increase_count(amount);
                 write_label(&mut entry.label);
                 *queued_count = entry.count;
                 return;
@@ -120,7 +120,7 @@ impl<L: Default> Summary<L> {
 }
 
 impl<L> SummaryEntry<L> {
-    fn add(&mut self, amount: u64) {
+    fn increase_count(&mut self, amount: u64) {
         self.count = self.count.saturating_add(amount);
     }
 }

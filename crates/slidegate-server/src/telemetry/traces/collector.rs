@@ -30,7 +30,7 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// Minimum interval between two log messages about failed exports of spans.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The URL of an OTLP collector. Its path always ends in `/v1/traces`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl fmt::Display for CollectorUrl {
 
 /// A client that sends spans to an OTLP collector. Logs failed exports at a limited rate.
 pub struct CollectorClient {
-    connection: Connection,
+    connection: CollectorHttpClient,
     /// The Tokio runtime of the connections. The exporter calls the client from its own thread, which has no runtime.
     runtime: Handle,
     log_throttle: LogThrottle,
@@ -90,7 +90,7 @@ pub struct CollectorClient {
 
 /// An HTTP client of the collector, with or without TLS.
 #[derive(Clone)]
-enum Connection {
+enum CollectorHttpClient {
     Plain(Client<HttpConnector, Full<Bytes>>),
     Tls(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
 }
@@ -102,15 +102,15 @@ impl CollectorClient {
         let connection = match url.0.scheme() == Some(&Scheme::HTTPS) {
             true => {
                 let tls = HttpsConnectorBuilder::new().with_native_roots()?;
-                Connection::Tls(client.build(tls.https_only().enable_http1().build()))
+                CollectorHttpClient::Tls(client.build(tls.https_only().enable_http1().build()))
             }
-            false => Connection::Plain(client.build_http()),
+            false => CollectorHttpClient::Plain(client.build_http()),
         };
-        let log_throttle = LogThrottle::new(1, LOG_INTERVAL);
+        let log_throttle = LogThrottle::new(1, FAILURE_LOG_INTERVAL);
         Ok(Self { connection, runtime: Handle::current(), log_throttle, clock: SystemClock::new() })
     }
 
-    fn log_failure(&self, problem: &dyn fmt::Display) {
+    fn log_failed_export(&self, problem: &dyn fmt::Display) {
         if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(
                 unlogged = suppressed,
@@ -128,8 +128,8 @@ impl HttpClient for CollectorClient {
         let sent = send_with_timeout(self.connection.clone(), request);
         match self.runtime.spawn(sent).await {
             Ok(Ok(status)) if status.is_success() => {}
-            Ok(Ok(status)) => self.log_failure(&format_args!("it responded with {status}")),
-            Ok(Err(problem)) => self.log_failure(&problem),
+            Ok(Ok(status)) => self.log_failed_export(&format_args!("it responded with {status}")),
+            Ok(Err(problem)) => self.log_failed_export(&problem),
             // The runtime has shut down; `flush` has already logged the loss.
             Err(_) => {}
         }
@@ -146,7 +146,7 @@ impl fmt::Debug for CollectorClient {
 
 /// Sends a request. Returns the status of the response, or a description of the failure.
 async fn send_with_timeout(
-    connection: Connection,
+    connection: CollectorHttpClient,
     request: Request<Bytes>,
 ) -> Result<StatusCode, String> {
     match timeout(EXPORT_TIMEOUT, connection.send(request)).await {
@@ -155,7 +155,7 @@ async fn send_with_timeout(
     }
 }
 
-impl Connection {
+impl CollectorHttpClient {
     async fn send(&self, request: Request<Bytes>) -> Result<StatusCode, HttpError> {
         let request = request.map(Full::new);
         let response = match self {

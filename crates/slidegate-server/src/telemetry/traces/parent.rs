@@ -36,9 +36,9 @@ impl TraceParent {
         Self { context, link: None }
     }
 
-    /// Creates a relation in which the decision starts its own trace, with a link to the caller's span. An untrusted
-    /// caller as the parent could decide sampling, by its flag or by a trace id chosen for the sampler. `tracestate` is
-    /// omitted, because it is arbitrary text.
+    /// Creates a relation in which the decision starts its own trace, with a link to the caller's span. If an untrusted
+    /// caller were the parent, it could control sampling: by its sampled flag, or by a trace id that the sampler
+    /// accepts. `tracestate` is omitted, because it is arbitrary text.
     pub fn untrusted<'h>(traceparent: impl Iterator<Item = &'h str>) -> Self {
         let link = parse_traceparent(traceparent).map(|(trace, span, _)| (trace, span));
         Self { context: Context::new(), link }
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    const CALLER_TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn read_trusted_parent(traceparent: &[&str], tracestate: &[&str]) -> Option<SpanContext> {
         let parent = TraceParent::trusted(traceparent.iter().copied(), tracestate.iter().copied());
@@ -104,57 +104,68 @@ mod tests {
 
     #[test]
     fn trusted_headers_set_parent_span() {
-        let caller = read_trusted_parent(&[CALLER], &["a=1", "b=2"]).unwrap();
+        let caller = read_trusted_parent(&[CALLER_TRACEPARENT], &["a=1", "b=2"]).unwrap();
         assert_eq!(caller.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(caller.span_id().to_string(), "b7ad6b7169203331");
         assert!(caller.is_sampled() && caller.is_remote());
         assert_eq!(caller.trace_state().header(), "a=1,b=2");
-        assert!(!read_trusted_parent(&[&CALLER.replace("-01", "-00")], &[]).unwrap().is_sampled());
-        let later = CALLER.replace("00-", "01-") + "-more";
+        assert!(
+            !read_trusted_parent(&[&CALLER_TRACEPARENT.replace("-01", "-00")], &[])
+                .unwrap()
+                .is_sampled()
+        );
+        let later = CALLER_TRACEPARENT.replace("00-", "01-") + "-more";
         assert_eq!(read_trusted_parent(&[&later], &[]).unwrap().trace_id(), caller.trace_id());
     }
 
     #[test]
     fn untrusted_caller_is_linked_by_ids_only() {
-        let untrusted = TraceParent::untrusted(once(CALLER));
+        let untrusted = TraceParent::untrusted(once(CALLER_TRACEPARENT));
         assert!(!untrusted.context.has_active_span());
         let link = untrusted.link().unwrap();
         assert_eq!(link.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(link.span_id().to_string(), "b7ad6b7169203331");
         assert!(!link.is_sampled() && link.is_remote());
         assert_eq!(TraceParent::untrusted(once("nonsense")).link, None);
-        assert_eq!(TraceParent::untrusted([CALLER, CALLER].into_iter()).link, None);
+        assert_eq!(
+            TraceParent::untrusted([CALLER_TRACEPARENT, CALLER_TRACEPARENT].into_iter()).link,
+            None
+        );
     }
 
     #[test]
     fn malformed_traceparent_is_ignored() {
-        let longer = format!("{CALLER}-more");
+        let longer = format!("{CALLER_TRACEPARENT}-more");
         for wrong in [
             "",
             "00",
-            &CALLER[..54],
-            &format!("{CALLER}-"),
+            &CALLER_TRACEPARENT[..54],
+            &format!("{CALLER_TRACEPARENT}-"),
             &longer,
-            &format!("ff{}", &CALLER[2..]),
-            &CALLER.to_uppercase(),
-            &CALLER.replace("-01", "-+1"),
-            &CALLER.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)),
-            &CALLER.replace("b7ad6b7169203331", &"0".repeat(16)),
-            &CALLER.replace("0af7", "äa7"),
+            &format!("ff{}", &CALLER_TRACEPARENT[2..]),
+            &CALLER_TRACEPARENT.to_uppercase(),
+            &CALLER_TRACEPARENT.replace("-01", "-+1"),
+            &CALLER_TRACEPARENT.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)),
+            &CALLER_TRACEPARENT.replace("b7ad6b7169203331", &"0".repeat(16)),
+            &CALLER_TRACEPARENT.replace("0af7", "äa7"),
         ] {
             assert_eq!(read_trusted_parent(&[wrong], &[]), None, "{wrong}");
         }
         assert_eq!(read_trusted_parent(&[], &["a=1"]), None);
-        assert_eq!(read_trusted_parent(&[CALLER, CALLER], &[]), None, "two headers are ambiguous");
+        assert_eq!(
+            read_trusted_parent(&[CALLER_TRACEPARENT, CALLER_TRACEPARENT], &[]),
+            None,
+            "two headers are ambiguous"
+        );
     }
 
     #[test]
     fn malformed_or_long_tracestate_is_ignored() {
         let long = format!("a={}", "x".repeat(600));
         for state in ["nonsense", "a=1,b", &long] {
-            let caller = TraceParent::trusted(once(CALLER), once(state)).context;
+            let caller = TraceParent::trusted(once(CALLER_TRACEPARENT), once(state)).context;
             assert_eq!(caller.span().span_context().trace_state().header(), "", "{state}");
         }
-        assert!(TraceParent::trusted(once(CALLER), empty()).context.has_active_span());
+        assert!(TraceParent::trusted(once(CALLER_TRACEPARENT), empty()).context.has_active_span());
     }
 }
