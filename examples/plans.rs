@@ -42,15 +42,14 @@ struct User {
     plan: &'static str,
 }
 
-/// Looks up the user of the API key in the request, and adds the user to the request. Responds with 401 if the key is
-/// unknown. A real service would use a database.
+/// Adds the user of the API key to the request, or responds with 401. A real service would use a database.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = extract::api_key().extract((&request).into());
     let user = match key.as_deref() {
         Some("key-of-ann") => User { name: "ann", plan: "free" },
         Some("key-of-bob") => User { name: "bob", plan: "pro" },
         Some("key-of-acme") => User { name: "acme", plan: "enterprise" },
-        Some(_) => return (StatusCode::UNAUTHORIZED, "this key is nobody's\n").into_response(),
+        Some(_) => return (StatusCode::UNAUTHORIZED, "unknown API key\n").into_response(),
         None => return next.run(request).await,
     };
     request.extensions_mut().insert(user);

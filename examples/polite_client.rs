@@ -23,8 +23,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Wraps reqwest as a tower service for `http::Request`. This converts each request and each response.
     let http = reqwest::Client::builder().timeout(Duration::from_secs(10)).build()?;
     let http = tower::service_fn(move |request: Request<Bytes>| {
-        let answer = reqwest::Request::try_from(request).map(|request| http.execute(request));
-        async move { Ok::<_, reqwest::Error>(Response::<reqwest::Body>::from(answer?.await?)) }
+        let response = reqwest::Request::try_from(request).map(|request| http.execute(request));
+        async move { Ok::<_, reqwest::Error>(Response::<reqwest::Body>::from(response?.await?)) }
     });
     // Retries denied requests after the required delay: at most 4 attempts within 90 seconds.
     let polite = RetryLayer::new().total_time(Duration::from_secs(90));
@@ -33,8 +33,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let began = Instant::now();
     for nth in 1..=times {
         let request = Request::get(&url).body(Bytes::new())?;
-        let answer = client.ready().await?.call(request).await?;
-        println!("{:6.2} s: {nth}: {}", began.elapsed().as_secs_f64(), answer.status());
+        let response = client.ready().await?.call(request).await?;
+        println!("{:6.2} s: {nth}: {}", began.elapsed().as_secs_f64(), response.status());
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use slidegate::{Gate, Policy, Request, Ruling};
 
 use crate::explain::Explanation;
 use crate::health::Health;
-use crate::store::Store;
+use crate::store::ServerStore;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
 use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
 
@@ -26,7 +26,7 @@ pub struct Service {
 /// The policy with everything that depends on it: the gate, the metrics of its limits, and the headers that it names. A
 /// reload replaces all of them together.
 pub struct ActivePolicy {
-    gate: Gate<InstrumentedStore<Store>>,
+    gate: Gate<InstrumentedStore<ServerStore>>,
     policy_metrics: PolicyMetrics,
     headers: PolicyHeaders,
 }
@@ -38,7 +38,7 @@ pub type PolicyHeaders = Box<[(Box<str>, HeaderName)]>;
 impl Service {
     /// Creates a service. If `observe` is `true`, every rule must already only observe in the policy of `gate`.
     pub fn new(
-        gate: Gate<InstrumentedStore<Store>>,
+        gate: Gate<InstrumentedStore<ServerStore>>,
         telemetry: Telemetry,
         health: Health,
         observe: bool,
@@ -119,7 +119,7 @@ impl Service {
 }
 
 impl ActivePolicy {
-    fn new(gate: Gate<InstrumentedStore<Store>>, policy_metrics: PolicyMetrics) -> Self {
+    fn new(gate: Gate<InstrumentedStore<ServerStore>>, policy_metrics: PolicyMetrics) -> Self {
         let attributes = gate.policy().attribute_names();
         let headers = attributes.iter().filter_map(|attribute| {
             let name = attribute.strip_prefix("header.")?.parse().ok()?;
@@ -135,12 +135,12 @@ impl ActivePolicy {
     }
 
     /// Returns the gate, which evaluates the policy with the counters in the store.
-    pub fn gate(&self) -> &Gate<InstrumentedStore<Store>> {
+    pub fn gate(&self) -> &Gate<InstrumentedStore<ServerStore>> {
         &self.gate
     }
 
     /// Returns the store that holds the counters.
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &ServerStore {
         self.gate.store().inner()
     }
 

@@ -1,6 +1,6 @@
 //! The store of the server, and the service on top of it.
 //!
-//! Only this module selects the kind of store. `Store` is an enum instead of a trait object, so that no call is
+//! Only this module selects the kind of store. `ServerStore` is an enum instead of a trait object, so that no call is
 //! dynamically dispatched.
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::telemetry::{DecisionTracer, DenialLog, InstrumentedStore, Metrics, Te
 pub type ClusterNode = ClusterStore<Arc<DriftCorrectedClock>>;
 
 /// The store that holds the counters.
-pub enum Store {
+pub enum ServerStore {
     /// The memory of this process.
     Memory(MemoryStore),
     /// A Redis that all instances share.
@@ -62,7 +62,7 @@ fn flag_prefix_for(error: &StartError) -> &'static str {
 /// stores connect in the background.
 pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
     let bounds = settings.bounds;
-    let store = Store::open(settings.store, bounds).await?;
+    let store = ServerStore::open(settings.store, bounds).await?;
     let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind()));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
@@ -86,7 +86,7 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
     Ok(Service::new(gate, telemetry, health, settings.is_observe_only))
 }
 
-impl Store {
+impl ServerStore {
     async fn open(settings: StoreSettings, bounds: StoreBounds) -> Result<Self, ServiceError> {
         let (address, settings, clock) = match settings {
             StoreSettings::Memory => {
@@ -107,7 +107,7 @@ impl Store {
     }
 }
 
-impl Store {
+impl ServerStore {
     /// Returns the kind of the store, as metrics and responses name it.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -169,7 +169,7 @@ impl Store {
 
 /// Calls to Redis are boxed. Otherwise their large futures would enlarge the future of every decision, even with
 /// another store, and that future is moved several times.
-impl slidegate::Store for Store {
+impl slidegate::Store for ServerStore {
     type Kind = slidegate::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {

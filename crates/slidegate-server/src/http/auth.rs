@@ -25,7 +25,7 @@ use tracing::warn;
 use self::forwarded::ForwardedRequest;
 pub use self::forwarded::RepeatedHeaders;
 use super::check_request::{LossyText, default_domain};
-use super::problem::Problem;
+use super::problem::HttpProblem;
 use super::response::CountedResponse;
 use crate::request_handler::{RequestHandler, TraceContext};
 use crate::service::PolicyHeaders;
@@ -38,7 +38,7 @@ pub async fn auth(
     trace: TraceContext,
     peer: SocketAddr,
     head: &Parts,
-) -> Result<CountedResponse, Problem> {
+) -> Result<CountedResponse, HttpProblem> {
     let scope = handler.begin("slidegate.auth", trace);
     let work = pin!(async {
         let query = ForwardAuthQuery::parse(&head.uri)?;
@@ -77,7 +77,7 @@ impl ProxyTrust {
         headers: &'h HeaderMap,
         peer: IpAddr,
         policy_headers: &'h PolicyHeaders,
-    ) -> Result<ForwardedRequest<'h>, Problem> {
+    ) -> Result<ForwardedRequest<'h>, HttpProblem> {
         let peer = peer.to_canonical();
         if self.proxies.contains(peer) {
             let ip = client_address(headers, peer, &self.proxies);
@@ -91,7 +91,7 @@ impl ProxyTrust {
         if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(suppressed, "rejected forward-auth request from untrusted address: {problem}");
         }
-        Err(Problem::bad_request(problem))
+        Err(HttpProblem::bad_request(problem))
     }
 }
 
@@ -109,9 +109,9 @@ pub struct ForwardAuthQuery<'q> {
 }
 
 impl<'q> ForwardAuthQuery<'q> {
-    fn parse(uri: &'q Uri) -> Result<Self, Problem> {
+    fn parse(uri: &'q Uri) -> Result<Self, HttpProblem> {
         serde_urlencoded::from_str(uri.query().unwrap_or_default())
-            .map_err(|error| Problem::bad_request(format!("the query: {error}")))
+            .map_err(|error| HttpProblem::bad_request(format!("the query: {error}")))
     }
 }
 

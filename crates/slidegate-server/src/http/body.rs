@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use super::MAX_BODY_BYTES;
-use super::problem::Problem;
+use super::problem::HttpProblem;
 
 /// Maximum number of bytes that are read from a body larger than [`MAX_BODY_BYTES`]. The excess bytes are discarded.
 /// Most clients read the response only after they have sent the whole body, and can then reuse the connection.
@@ -23,7 +23,7 @@ pub async fn buffer_body(
     State(client_timeout): State<Duration>,
     request: Request,
     next: Next,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let (head, body) = request.into_parts();
     let bytes = read_body(&head.headers, body, client_timeout).await?;
     Ok(next.run(Request::from_parts(head, Body::from(bytes))).await)
@@ -35,7 +35,7 @@ pub async fn read_body<B>(
     headers: &HeaderMap,
     body: B,
     client_timeout: Duration,
-) -> Result<Bytes, Problem>
+) -> Result<Bytes, HttpProblem>
 where
     B: HttpBody<Data = Bytes, Error: Error> + Unpin,
 {
@@ -44,11 +44,11 @@ where
     }
     // A client that sends `Expect: 100-continue` learns that the body is too large before it sends the body.
     if expects_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
-        return Err(Problem::body_too_large().closing_connection());
+        return Err(HttpProblem::body_too_large().closing_connection());
     }
     timeout(client_timeout, read_frames(body))
         .await
-        .map_err(|_| Problem::body_timeout(client_timeout))?
+        .map_err(|_| HttpProblem::body_timeout(client_timeout))?
 }
 
 fn expects_continue(headers: &HeaderMap) -> bool {
@@ -57,21 +57,21 @@ fn expects_continue(headers: &HeaderMap) -> bool {
         .is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-async fn read_frames<B>(mut body: B) -> Result<Bytes, Problem>
+async fn read_frames<B>(mut body: B) -> Result<Bytes, HttpProblem>
 where
     B: HttpBody<Data = Bytes, Error: Error> + Unpin,
 {
     let mut buffer = BodyBuffer::default();
     while let Some(frame) = body.frame().await {
         // Trailers are ignored.
-        let Ok(data) = frame.map_err(Problem::unreadable_body)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(HttpProblem::unreadable_body)?.into_data() else { continue };
         buffer.push_piece(data);
         if buffer.length > MAX_OVERSIZED_BODY_BYTES {
-            return Err(Problem::body_too_large().closing_connection());
+            return Err(HttpProblem::body_too_large().closing_connection());
         }
     }
     if buffer.length > MAX_BODY_BYTES {
-        Err(Problem::body_too_large())
+        Err(HttpProblem::body_too_large())
     } else {
         Ok(buffer.into_bytes())
     }

@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use super::check_request::{CheckRequest, ReportRequest};
-use super::problem::Problem;
+use super::problem::HttpProblem;
 use super::response::CountedResponse;
 use crate::request_handler::{RequestHandler, TraceContext};
 
@@ -21,7 +21,7 @@ pub async fn check(
     handler: &RequestHandler,
     trace: TraceContext,
     body: &[u8],
-) -> Result<CountedResponse, Problem> {
+) -> Result<CountedResponse, HttpProblem> {
     CheckMode::Check.handle_request(handler, trace, body).await
 }
 
@@ -30,7 +30,7 @@ pub async fn peek(
     handler: &RequestHandler,
     trace: TraceContext,
     body: &[u8],
-) -> Result<CountedResponse, Problem> {
+) -> Result<CountedResponse, HttpProblem> {
     CheckMode::Peek.handle_request(handler, trace, body).await
 }
 
@@ -39,7 +39,7 @@ pub async fn report(
     handler: &RequestHandler,
     trace: TraceContext,
     body: &[u8],
-) -> Result<CountedResponse, Problem> {
+) -> Result<CountedResponse, HttpProblem> {
     let scope = handler.begin("slidegate.report", trace);
     let work = pin!(async {
         let request = ReportRequest::parse(body)?;
@@ -62,7 +62,7 @@ impl CheckMode {
         handler: &RequestHandler,
         trace: TraceContext,
         body: &[u8],
-    ) -> Result<CountedResponse, Problem> {
+    ) -> Result<CountedResponse, HttpProblem> {
         let scope = handler.begin(self.span_name(), trace);
         let work = pin!(async {
             let request = CheckRequest::parse(body)?;

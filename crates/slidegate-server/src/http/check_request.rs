@@ -13,7 +13,7 @@ use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
-use super::problem::Problem;
+use super::problem::HttpProblem;
 
 /// Maximum number of attributes whose names are compared pairwise to find repeated names. If there are more attributes,
 /// a hash set is used.
@@ -65,10 +65,10 @@ pub struct ReportRequest<'b> {
 
 impl<'b> ReportRequest<'b> {
     /// Parses the body of a report, which must contain at least one cost.
-    pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
+    pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
         let request: Self = parse_object(body)?;
         match request.cost.is_none() && request.costs.0.is_empty() {
-            true => Err(Problem::bad_request(
+            true => Err(HttpProblem::bad_request(
                 r#"nothing to report: the body needs `cost`, or `costs` such as {"tokens":1800}"#,
             )),
             false => Ok(request),
@@ -89,7 +89,7 @@ impl<'b> ReportRequest<'b> {
 
 impl<'b> CheckRequest<'b> {
     /// Parses the body of a check.
-    pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
+    pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
         parse_object(body)
     }
 
@@ -136,7 +136,7 @@ struct ExplainDescriptor<'b> {
 
 impl<'b> ExplainRequest<'b> {
     /// Parses the body of an explanation, which must contain either attributes or descriptors.
-    pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
+    pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
         let request: Self = parse_object(body)?;
         let is_complete = match (&request.attributes, &request.descriptors) {
             (Some(_), None) => true,
@@ -147,7 +147,7 @@ impl<'b> ExplainRequest<'b> {
         };
         match is_complete {
             true => Ok(request),
-            false => Err(Problem::bad_request(
+            false => Err(HttpProblem::bad_request(
                 r#"the body has either `attributes` (and `cost` or `costs`), or `descriptors` such as [{"attributes":{"client":"alice"},"cost":1}]"#,
             )),
         }
@@ -172,14 +172,14 @@ fn deserialize_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
 }
 
 /// Parses a request body. Rejects a body that is not a JSON object.
-fn parse_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
+fn parse_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, HttpProblem> {
     // Serde would also accept an array with the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Problem::bad_request(
+        return Err(HttpProblem::bad_request(
             r#"the body must be a JSON object such as {"attributes":{"client":"alice"}}"#,
         ));
     }
-    serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
+    serde_json::from_slice(body).map_err(|error| HttpProblem::bad_request(error.to_string()))
 }
 
 /// Returns the default domain, for requests without a domain.

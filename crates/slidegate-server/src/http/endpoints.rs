@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 
 use super::auth::ProxyTrust;
-use super::problem::{self, Problem};
+use super::problem::{self, HttpProblem};
 use super::response::CountedResponse;
 use super::{auth, body, check, json};
 use crate::request_handler::{ClassifyResponse, RequestHandler};
@@ -86,7 +86,7 @@ impl DecisionEndpoints {
         endpoint: Endpoint,
         request: Request<Incoming>,
         peer: SocketAddr,
-    ) -> Result<CountedResponse, Problem> {
+    ) -> Result<CountedResponse, HttpProblem> {
         let (head, body) = request.into_parts();
         let body = body::read_body(&head.headers, body, self.client_timeout).await?;
         if !endpoint.allows_method(&head.method) {

@@ -7,7 +7,7 @@ use std::str;
 use axum::http::StatusCode;
 use memchr::memrchr_iter;
 
-use super::problem::{PROBLEM_JSON, Problem};
+use super::problem::{HttpProblem, PROBLEM_JSON};
 
 const STATUS_LINE_START: &[u8] = b"HTTP/1.1 ";
 const EMPTY_BODY_HEADER: &str = "content-length: 0\r\n";
@@ -25,7 +25,7 @@ pub fn with_problem_body(written: &[u8]) -> Option<Vec<u8>> {
         memrchr_iter(b'H', written).find(|&at| written[at..].starts_with(STATUS_LINE_START))?;
     let (before, head) = written.split_at(start);
     let status = StatusCode::from_bytes(head.get(STATUS_LINE_START.len()..)?.get(..3)?).ok()?;
-    let body = Problem::from_head_status(status)?.json();
+    let body = HttpProblem::from_head_status(status)?.json();
     let (front, rest) = str::from_utf8(head).ok()?.split_once(EMPTY_BODY_HEADER)?;
     let head =
         format!("{front}content-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n{rest}", body.len());

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 
-use super::problem::Problem;
+use super::problem::HttpProblem;
 use super::response::CountedResponse;
 use crate::request_handler::{RequestHandler, TraceContext};
 use crate::rls::{self, InvalidRequest, JsonError};
@@ -17,7 +17,7 @@ pub async fn json(
     handler: &RequestHandler,
     trace: TraceContext,
     body: &[u8],
-) -> Result<CountedResponse, Problem> {
+) -> Result<CountedResponse, HttpProblem> {
     let scope = handler.begin("slidegate.should_rate_limit", trace);
     let work = pin!(async {
         let message = rls::json::parse(body)?;
@@ -26,7 +26,7 @@ pub async fn json(
     scope.run(work).await
 }
 
-fn render_rls_response(counted: &rls::CountedMessage) -> Result<CountedResponse, Problem> {
+fn render_rls_response(counted: &rls::CountedMessage) -> Result<CountedResponse, HttpProblem> {
     let status = match counted.result {
         RequestResult::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,
@@ -34,16 +34,19 @@ fn render_rls_response(counted: &rls::CountedMessage) -> Result<CountedResponse,
     let response =
         Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
     let response = response.body(Body::from(rls::json::serialize(&counted.message)?));
-    Ok(CountedResponse { response: response.map_err(Problem::internal)?, result: counted.result })
+    Ok(CountedResponse {
+        response: response.map_err(HttpProblem::internal)?,
+        result: counted.result,
+    })
 }
 
-impl From<InvalidRequest> for Problem {
+impl From<InvalidRequest> for HttpProblem {
     fn from(invalid: InvalidRequest) -> Self {
         Self::bad_request(invalid.to_string())
     }
 }
 
-impl From<JsonError> for Problem {
+impl From<JsonError> for HttpProblem {
     fn from(error: JsonError) -> Self {
         match error {
             JsonError::Invalid(error) => Self::bad_request(error.to_string()),

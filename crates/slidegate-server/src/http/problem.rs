@@ -18,7 +18,7 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// An error response, for a request about which the server cannot decide.
 #[derive(Debug)]
-pub struct Problem {
+pub struct HttpProblem {
     status: StatusCode,
     detail: String,
     /// Methods for the `Allow` header. `None` omits the header.
@@ -26,7 +26,7 @@ pub struct Problem {
     closes_connection: bool,
 }
 
-impl Problem {
+impl HttpProblem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), allow: None, closes_connection: false }
     }
@@ -134,23 +134,23 @@ pub struct ProblemBody<'p> {
 }
 
 /// Responds with status 404 to a request for an unknown path.
-pub async fn not_found(uri: Uri) -> Problem {
+pub async fn not_found(uri: Uri) -> HttpProblem {
     not_found_with_hint(&uri, "GET /v1/openapi.json lists all paths")
 }
 
 /// Creates a problem with status 404. `hint` describes the paths that exist.
-pub fn not_found_with_hint(uri: &Uri, hint: &str) -> Problem {
+pub fn not_found_with_hint(uri: &Uri, hint: &str) -> HttpProblem {
     let detail = format!("path `{}` does not exist; {hint}", uri.path());
-    Problem::new(StatusCode::NOT_FOUND, detail)
+    HttpProblem::new(StatusCode::NOT_FOUND, detail)
 }
 
 /// Responds with status 405 to a method that the path does not accept. axum's router adds the `Allow` header.
-pub async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+pub async fn method_not_allowed(method: Method, uri: Uri) -> HttpProblem {
     let detail = format!("`{}` does not accept {method}; see the Allow header", uri.path());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+    HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for HttpProblem {
     fn into_response(self) -> Response {
         let body = self.json();
         let mut response =

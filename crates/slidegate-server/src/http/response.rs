@@ -9,9 +9,9 @@ use opentelemetry::KeyValue;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
-use slidegate::{Clock, Jitter, JitterSample, Problem as Denial, Reason, Ruling, WallClock};
+use slidegate::{Clock, Jitter, JitterSample, Problem, Reason, Ruling, WallClock};
 
-use super::problem::{PROBLEM_JSON, Problem};
+use super::problem::{HttpProblem, PROBLEM_JSON};
 use crate::durations::ceil_millis;
 use crate::request_handler::ClassifyResponse;
 use crate::telemetry::metrics::RequestResult;
@@ -41,10 +41,10 @@ impl ResponseRenderer {
     /// Renders the response to a check. The status is 200 if the request is allowed. A denial has the `deny_status` of
     /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
     /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
-    pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, Problem> {
+    pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, HttpProblem> {
         let (status, result) = classify_ruling(ruling)?;
         let mut json = Vec::with_capacity(INITIAL_BUFFER_BYTES);
-        CheckResponse::from_ruling(ruling).write(&mut json).map_err(Problem::internal)?;
+        CheckResponse::from_ruling(ruling).write(&mut json).map_err(HttpProblem::internal)?;
         let response =
             self.build_response(ruling, status, Some("application/json"), json.into())?;
         Ok(CountedResponse { response, result })
@@ -57,14 +57,14 @@ impl ResponseRenderer {
         &self,
         ruling: &Ruling,
         deny_status: Option<StatusCode>,
-    ) -> Result<CountedResponse, Problem> {
+    ) -> Result<CountedResponse, HttpProblem> {
         let (status, result) = classify_ruling(ruling)?;
-        let response = match Denial::from_ruling(ruling) {
+        let response = match Problem::from_ruling(ruling) {
             None => self.build_response(ruling, status, None, Body::empty())?,
             Some(denial) => {
                 let status = deny_status.unwrap_or(status);
                 let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
-                let json = json.map_err(Problem::internal)?;
+                let json = json.map_err(HttpProblem::internal)?;
                 self.build_response(ruling, status, Some(PROBLEM_JSON), json.into())?
             }
         };
@@ -77,7 +77,7 @@ impl ResponseRenderer {
         status: StatusCode,
         content_type: Option<&'static str>,
         body: Body,
-    ) -> Result<Response, Problem> {
+    ) -> Result<Response, HttpProblem> {
         let mut response = Response::new(body);
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -88,7 +88,7 @@ impl ResponseRenderer {
         headers::for_each(self.style, ruling, &WallClock, self.draw_jitter(), |name, value| {
             match HeaderValue::from_bytes(value.as_bytes()) {
                 Ok(value) => drop(headers.insert(HeaderName::from_static(name), value)),
-                Err(error) => result = Err(Problem::internal(error)),
+                Err(error) => result = Err(HttpProblem::internal(error)),
             }
         });
         result.map(|()| response)
@@ -106,14 +106,14 @@ impl ResponseRenderer {
 }
 
 /// Returns the status of the response, and the result under which metrics count the response.
-fn classify_ruling(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
+fn classify_ruling(ruling: &Ruling) -> Result<(StatusCode, RequestResult), HttpProblem> {
     let decision = ruling.decision();
     let result = match decision.is_allowed() {
         true => RequestResult::Allowed,
         false if decision.is_store_unavailable() => RequestResult::StoreUnavailable,
         false => RequestResult::Denied,
     };
-    let status = StatusCode::from_u16(ruling.status()).map_err(Problem::internal)?;
+    let status = StatusCode::from_u16(ruling.status()).map_err(HttpProblem::internal)?;
     Ok((status, result))
 }
 
@@ -219,14 +219,14 @@ impl<'r> LimitStatusBody<'r> {
     }
 }
 
-impl ClassifyResponse for Result<CountedResponse, Problem> {
+impl ClassifyResponse for Result<CountedResponse, HttpProblem> {
     fn result(&self) -> RequestResult {
-        self.as_ref().map_or_else(Problem::result, |counted| counted.result)
+        self.as_ref().map_or_else(HttpProblem::result, |counted| counted.result)
     }
 
     fn status_attribute(&self) -> KeyValue {
         let status =
-            self.as_ref().map_or_else(Problem::status, |counted| counted.response.status());
+            self.as_ref().map_or_else(HttpProblem::status, |counted| counted.response.status());
         KeyValue::new("http.response.status_code", i64::from(status.as_u16()))
     }
 }

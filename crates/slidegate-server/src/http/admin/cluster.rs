@@ -8,7 +8,7 @@ use axum::http::Uri;
 use serde::Serialize;
 use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 
-use crate::http::problem::{Problem, not_found_with_hint};
+use crate::http::problem::{HttpProblem, not_found_with_hint};
 use crate::service::Service;
 use crate::store::ClusterNode;
 
@@ -37,7 +37,7 @@ struct OvershootBucket {
 pub async fn cluster_status(
     State(service): State<Arc<Service>>,
     uri: Uri,
-) -> Result<Json<ClusterStatusBody>, Problem> {
+) -> Result<Json<ClusterStatusBody>, HttpProblem> {
     let policy = service.active_policy();
     let store = policy.store();
     store
@@ -62,7 +62,7 @@ fn overshoot_buckets(overshoot: &OvershootHistogram) -> Vec<OvershootBucket> {
     upper_bounds.zip(counts).map(|(le, count)| OvershootBucket { le, count }).collect()
 }
 
-fn not_clustered_problem(uri: &Uri, kind: &str) -> Problem {
+fn not_clustered_problem(uri: &Uri, kind: &str) -> HttpProblem {
     let hint = format!(
         "the store is `{kind}`, not a cluster; start a cluster node with `--store cluster://`"
     );

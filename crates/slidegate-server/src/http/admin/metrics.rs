@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, header};
 use headers_accept::Accept;
 
-use crate::http::problem::Problem;
+use crate::http::problem::HttpProblem;
 use crate::service::Service;
 use crate::telemetry::metrics::Format;
 
@@ -15,13 +15,13 @@ use crate::telemetry::metrics::Format;
 pub async fn metrics(
     State(service): State<Arc<Service>>,
     headers: HeaderMap,
-) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
+) -> Result<([(HeaderName, &'static str); 1], String), HttpProblem> {
     let format = negotiate_format(&headers);
     let policy = service.active_policy();
     let (store, cluster) = (policy.store_stats(), policy.store().cluster_stats());
     // This path exists only on the admin listener, and with that listener metrics are always collected.
     let text = service.telemetry().metrics().map(|metrics| metrics.encode(format, store, cluster));
-    let text = text.transpose().map_err(Problem::internal)?.unwrap_or_default();
+    let text = text.transpose().map_err(HttpProblem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }
 

@@ -18,7 +18,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use super::check_request::ExplainRequest;
-use super::problem::Problem;
+use super::problem::HttpProblem;
 use super::{body, health, problem};
 use crate::explain::Explanation;
 use crate::service::Service;
@@ -42,13 +42,13 @@ pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
 async fn explain(
     State(service): State<Arc<Service>>,
     body: Bytes,
-) -> Result<Json<Explanation>, Problem> {
+) -> Result<Json<Explanation>, HttpProblem> {
     let request = ExplainRequest::parse(&body)?;
     Ok(Json(service.explain(&request.to_gate_request()).await))
 }
 
 /// Responds with status 404 to a request for an unknown path.
-async fn not_found(uri: Uri) -> Problem {
+async fn not_found(uri: Uri) -> HttpProblem {
     problem::not_found_with_hint(
         &uri,
         "this listener serves /metrics, /v1/top, /v1/explain, /v1/cluster, /healthz and /readyz; decisions are \

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 
-use crate::http::problem::Problem;
+use crate::http::problem::HttpProblem;
 use crate::service::Service;
 use crate::telemetry::top::TopReport;
 
@@ -20,20 +20,20 @@ const MAX_KEY_COUNT: usize = 64;
 pub async fn top_keys(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Option<TopReport>>, Problem> {
+) -> Result<Json<Option<TopReport>>, HttpProblem> {
     let keys = parse_key_count(query.as_deref().unwrap_or_default())?;
     // A report on many rules takes milliseconds and would block other tasks of this thread.
     let report = tokio::task::spawn_blocking(move || service.telemetry().top_keys(keys));
-    report.await.map(Json).map_err(Problem::internal)
+    report.await.map(Json).map_err(HttpProblem::internal)
 }
 
-fn parse_key_count(query: &str) -> Result<usize, Problem> {
+fn parse_key_count(query: &str) -> Result<usize, HttpProblem> {
     if query.is_empty() {
         return Ok(DEFAULT_KEY_COUNT);
     }
     let keys = query.strip_prefix("keys=").and_then(|keys| keys.parse().ok());
     keys.filter(|keys| (1..=MAX_KEY_COUNT).contains(keys)).ok_or_else(|| {
-        Problem::bad_request(format!(
+        HttpProblem::bad_request(format!(
             "query: only keys=N is supported, with N from 1 to {MAX_KEY_COUNT}"
         ))
     })

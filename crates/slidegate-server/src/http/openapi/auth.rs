@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use schemars::generate::SchemaGenerator;
 use serde_json::{Map, Value, json};
-use slidegate::Problem as Denial;
+use slidegate::Problem;
 
 use super::super::auth::ForwardAuthQuery;
 use super::super::problem::{PROBLEM_JSON, ProblemBody};
@@ -28,7 +28,7 @@ pub fn path_item(
     input_schemas: &mut SchemaGenerator,
     output_schemas: &mut SchemaGenerator,
 ) -> Value {
-    let denial = output_schemas.subschema_for::<Denial>();
+    let denial = output_schemas.subschema_for::<Problem>();
     let problem = output_schemas.subschema_for::<ProblemBody<'_>>();
     let parameters = build_parameters(ForwardAuthQuery::json_schema(input_schemas).as_value());
     let denied = json!({
