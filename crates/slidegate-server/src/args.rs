@@ -198,15 +198,15 @@ fn parse_shutdown_grace(text: &str) -> Result<Duration, String> {
 impl Args {
     /// Parses the command line and the environment. If they are invalid, prints the error and exits the process.
     pub fn parse_or_exit() -> Self {
-        Self::from_matches(&Self::command().get_matches()).unwrap_or_else(|error| error.exit())
+        Self::from_clap_matches(&Self::command().get_matches()).unwrap_or_else(|error| error.exit())
     }
 
-    fn from_matches(matches: &ArgMatches) -> Result<Self, Error> {
+    fn from_clap_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let mut args = Self::from_arg_matches(matches)?;
         if let (Command::Serve(serve_args), Some(serve_matches)) =
             (&mut args.command, matches.subcommand_matches("serve"))
         {
-            serve_args.policy_source.resolve_precedence(serve_matches)?;
+            serve_args.policy_source.resolve_policy_source_precedence(serve_matches)?;
         }
         Ok(args)
     }
@@ -219,7 +219,7 @@ mod tests {
     /// Parses flags of `slidegate serve`, and returns only the flags that select the policy.
     fn parse_policy_source(flags: &[&str]) -> Result<PolicySourceArgs, Error> {
         let arguments = ["slidegate", "serve"].iter().chain(flags);
-        match Args::from_matches(&Args::command().try_get_matches_from(arguments)?)?.command {
+        match Args::from_clap_matches(&Args::command().try_get_matches_from(arguments)?)?.command {
             Command::Serve(args) => Ok(args.policy_source),
             other => panic!("{other:?}"),
         }

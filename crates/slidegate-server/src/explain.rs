@@ -115,7 +115,7 @@ impl Explanation {
             };
             RuleExplanation { descriptor: index / rules_per_descriptor + 1, ..explanation }
         });
-        let path = routed_path(policy, request);
+        let path = path_for_route_lookup(policy, request);
         let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);
         let retry_after = decision.retry_after().filter(|_| !decision.is_allowed());
         Self {
@@ -137,7 +137,7 @@ impl Explanation {
 
 /// Returns the path for which the policy looks up a route: the `path` of the first descriptor that has a `path` and no
 /// attribute `route`. Returns `None` if there is no such descriptor, or if the policy has no routes.
-fn routed_path<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
+fn path_for_route_lookup<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
     policy.routes().next()?;
     let mut unrouted =
         request.descriptors().iter().filter(|descriptor| descriptor.get("route").is_none());

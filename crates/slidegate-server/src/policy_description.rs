@@ -26,10 +26,10 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
         lines.push(format!("for requests whose {}", describe_conditions(rule.when())));
     }
     match rule.is_for_requested_limits() {
-        true => lines.extend(describe_requested_limits(rule)),
+        true => lines.extend(describe_limits_from_requests(rule)),
         false => {
-            lines.push(describe_key(rule));
-            lines.extend(describe_settings(rule.settings()));
+            lines.push(describe_counter_key(rule));
+            lines.extend(describe_rule_settings(rule.settings()));
         }
     }
     lines.extend(describe_costs(rule));
@@ -51,7 +51,7 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
 }
 
 /// Describes a rule without limits of its own, which enforces the limits that descriptors of requests contain.
-fn describe_requested_limits(rule: &Rule) -> [String; 2] {
+fn describe_limits_from_requests(rule: &Rule) -> [String; 2] {
     let scope = "for descriptors that contain a limit, if no other rule applies".into();
     let mode = match rule.settings().mode() {
         Mode::Enforce => "counted per all attributes",
@@ -64,7 +64,7 @@ fn describe_requested_limits(rule: &Rule) -> [String; 2] {
 
 /// Describes the condition and the limits of an override, such as `if plan is pro: …`.
 pub fn describe_override(other: &Override) -> String {
-    let settings = describe_settings(other.settings()).join("; ");
+    let settings = describe_rule_settings(other.settings()).join("; ");
     format!("if {}: {settings}", describe_conditions(other.when()))
 }
 
@@ -93,7 +93,7 @@ pub fn describe_expected_value(condition: &Condition) -> String {
 }
 
 /// Describes the attributes by which a rule counts, such as `counted per client`.
-fn describe_key(rule: &Rule) -> String {
+fn describe_counter_key(rule: &Rule) -> String {
     let entries = rule.per().entries();
     if entries.is_empty() {
         return "one counter for all requests".into();
@@ -177,7 +177,7 @@ pub fn describe_max_memory(rule: &Rule) -> Option<String> {
     (max_bytes > 0).then(|| format!("at most {size} for each key in memory"))
 }
 
-fn describe_settings(settings: &RuleSettings) -> Vec<String> {
+fn describe_rule_settings(settings: &RuleSettings) -> Vec<String> {
     let mode = match settings.mode() {
         Mode::Off => return vec!["switched off".into()],
         Mode::Enforce => None,

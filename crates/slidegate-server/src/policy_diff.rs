@@ -14,7 +14,7 @@ use crate::policy_description;
 
 /// Maximum number of characters of one description in a log line. Longer descriptions are cut, because a condition may
 /// list thousands of networks.
-const MAX_DESCRIPTION_CHARS: usize = 400;
+const MAX_CHANGE_DESCRIPTION_CHARS: usize = 400;
 
 /// The differences between two policies.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -30,28 +30,30 @@ pub struct PolicyDiff {
 pub fn diff(old: &Policy, new: &Policy) -> PolicyDiff {
     let mut diff = PolicyDiff::default();
     let mut unmatched: HashMap<_, _> =
-        old.rules().iter().map(|rule| (rule_id(rule), rule)).collect();
+        old.rules().iter().map(|rule| (rule_domain_and_name(rule), rule)).collect();
     for rule in new.rules() {
-        let line = match unmatched.remove(&rule_id(rule)) {
+        let line = match unmatched.remove(&rule_domain_and_name(rule)) {
             Some(old) => describe_changed_rule(old, rule).inspect(|_| diff.changed += 1),
             None => Some(describe_added_rule(rule)).inspect(|_| diff.added += 1),
         };
         diff.lines.extend(line);
     }
-    for rule in old.rules().iter().filter(|rule| unmatched.contains_key(&rule_id(rule))) {
+    for rule in
+        old.rules().iter().filter(|rule| unmatched.contains_key(&rule_domain_and_name(rule)))
+    {
         diff.removed += 1;
-        diff.lines.push(format!("{} was removed", rule_label(rule)));
+        diff.lines.push(format!("{} was removed", format_rule_label(rule)));
     }
     diff.lines.extend(describe_route_changes(old, new));
     diff
 }
 
 /// Returns the domain and the name of a rule. Together they identify the rule in both policies.
-fn rule_id(rule: &Rule) -> (&str, &str) {
+fn rule_domain_and_name(rule: &Rule) -> (&str, &str) {
     (rule.domain(), rule.name())
 }
 
-fn rule_label(rule: &Rule) -> String {
+fn format_rule_label(rule: &Rule) -> String {
     match rule.domain() {
         "default" => format!("rule `{}`", rule.name()),
         domain => format!("rule `{}` of domain `{}`", rule.name(), sanitize_for_log(domain)),
@@ -61,7 +63,7 @@ fn rule_label(rule: &Rule) -> String {
 fn describe_added_rule(rule: &Rule) -> String {
     format!(
         "{} is new: {}",
-        rule_label(rule),
+        format_rule_label(rule),
         sanitize_for_log(&policy_description::describe_rule(rule).join("; "))
     )
 }
@@ -84,7 +86,8 @@ fn describe_changed_rule(old: &Rule, new: &Rule) -> Option<String> {
         }
         parts => parts.into_iter().flatten().collect(),
     };
-    (!parts.is_empty()).then(|| format!("{} has changed: {}", rule_label(new), parts.join("; ")))
+    (!parts.is_empty())
+        .then(|| format!("{} has changed: {}", format_rule_label(new), parts.join("; ")))
 }
 
 /// Describes the texts that only one of the two lists contains, for example `was [5/s], is [9/s]`. Returns `None` if
@@ -107,11 +110,12 @@ fn describe_list_difference(old: &[String], new: &[String]) -> Option<String> {
 /// Returns one description for each part of a rule, including each override. The descriptions are compared as a set, so
 /// the order of the overrides does not matter.
 fn describe_rule_parts(rule: &Rule) -> Vec<String> {
-    let overrides = rule.overrides().iter().map(describe_override_as_part);
+    let overrides = rule.overrides().iter().map(describe_override_with_name);
     policy_description::describe_base_rule(rule).into_iter().chain(overrides).collect()
 }
 
-fn describe_override_as_part(it: &Override) -> String {
+/// Describes an override, beginning with its name.
+fn describe_override_with_name(it: &Override) -> String {
     let name = it.name().map_or("an override".into(), |name| format!("override `{name}`"));
     format!("{name}, {}", policy_description::describe_override(it))
 }
@@ -157,13 +161,13 @@ fn describe_route_changes(old: &Policy, new: &Policy) -> Option<String> {
     (!parts.is_empty()).then(|| format!("routes have changed: {}", parts.join("; ")))
 }
 
-/// Escapes control characters, and cuts the text after [`MAX_DESCRIPTION_CHARS`] characters, so that it fits on one log
-/// line.
+/// Escapes control characters, and cuts the text after [`MAX_CHANGE_DESCRIPTION_CHARS`] characters, so that it fits on
+/// one log line.
 fn sanitize_for_log(text: &str) -> String {
     let mut sanitized = String::new();
     for (index, char) in text.chars().enumerate() {
         match char {
-            _ if index == MAX_DESCRIPTION_CHARS => return sanitized + "…",
+            _ if index == MAX_CHANGE_DESCRIPTION_CHARS => return sanitized + "…",
             char if char.is_control() => sanitized.extend(char.escape_default()),
             char => sanitized.push(char),
         }

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn deny_cache_ttl_may_be_zero() {
+    fn deny_cache_ttl_accepts_zero() {
         for (text, ms) in [("0ms", 0), ("0s", 0), ("1s", 1_000), ("60s", 60_000)] {
             assert_eq!(parse_deny_cache_ttl(text), Ok(Duration::from_millis(ms)), "{text}");
         }

@@ -33,7 +33,7 @@ pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
     let algorithm = args.ratelimit_algorithm;
     let mut texts: Vec<FileText> = Vec::new();
     for path in args.files {
-        texts.extend_from_slice(&read_config_texts(path, algorithm)?);
+        texts.extend_from_slice(&read_config_file_texts(path, algorithm)?);
     }
     let options = ConversionOptions { algorithm, supports: policy_file::accept_any_limit };
     print_to_stdout(&policy_file::convert_ratelimit_config(Path::new(""), &texts, options)?.text)?;
@@ -41,7 +41,7 @@ pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
 }
 
 /// Reads the configuration file at `path`, or all configuration files of the directory at `path`.
-fn read_config_texts(
+fn read_config_file_texts(
     path: PathBuf,
     algorithm: Algorithm,
 ) -> Result<policy_file::SourceTexts, PolicyFileError> {

@@ -136,21 +136,21 @@ impl Serialize for OrderedAttributes<'_> {
 struct ExplainRequestBody<'a> {
     domain: &'a str,
     #[serde(flatten)]
-    descriptors: DescriptorsBody<'a>,
+    descriptors: DescriptorOrList<'a>,
 }
 
 /// The descriptors in the body of a request to `/v1/explain`: either the fields of a single descriptor, or a list of
 /// descriptors.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum DescriptorsBody<'a> {
-    Single(DescriptorBody<'a>),
-    List { descriptors: Vec<DescriptorBody<'a>> },
+enum DescriptorOrList<'a> {
+    Single(DescriptorJson<'a>),
+    List { descriptors: Vec<DescriptorJson<'a>> },
 }
 
 /// One descriptor in the body of a request to `/v1/explain`.
 #[derive(Serialize)]
-struct DescriptorBody<'a> {
+struct DescriptorJson<'a> {
     attributes: OrderedAttributes<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<u64>,
@@ -184,11 +184,11 @@ enum ExplainError {
 }
 
 /// The timeout of a call to the admin listener of a server.
-const SERVER_CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const EXPLAIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum size of a server's response in bytes, large enough for the explanation of a policy with the maximum
 /// number of rules.
-const MAX_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_EXPLAIN_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Runs `slidegate explain`.
 pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
@@ -268,21 +268,21 @@ fn explain_with_server(
         return Err(ExplainError::UnsupportedUrl);
     }
     let url = format!("{}/v1/explain", url.trim_end_matches('/'));
-    let descriptor_body = |attributes| DescriptorBody {
+    let descriptor_body = |attributes| DescriptorJson {
         attributes,
         cost: args.unnamed_cost(),
         costs: args.named_costs().collect(),
     };
     let mut descriptors = descriptors.into_iter().map(descriptor_body);
     let descriptors = match (args.descriptors, descriptors.next()) {
-        (false, Some(single)) => DescriptorsBody::Single(single),
+        (false, Some(single)) => DescriptorOrList::Single(single),
         (_, first) => {
-            DescriptorsBody::List { descriptors: first.into_iter().chain(descriptors).collect() }
+            DescriptorOrList::List { descriptors: first.into_iter().chain(descriptors).collect() }
         }
     };
     let body = ExplainRequestBody { domain: &args.domain, descriptors };
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(SERVER_CALL_TIMEOUT))
+        .timeout_global(Some(EXPLAIN_REQUEST_TIMEOUT))
         .http_status_as_error(false)
         .build();
     let unreachable = |error: ureq::Error| ExplainError::Unreachable {
@@ -292,7 +292,7 @@ fn explain_with_server(
     let invalid = |reason: String| ExplainError::InvalidResponse { url: url.clone(), reason };
     let mut response = config.new_agent().post(&url).send_json(body).map_err(unreachable)?;
     let status = response.status().as_u16();
-    let body = response.body_mut().with_config().limit(MAX_RESPONSE_BYTES).read_to_string();
+    let body = response.body_mut().with_config().limit(MAX_EXPLAIN_RESPONSE_BYTES).read_to_string();
     let body = body.map_err(unreachable)?;
     if status == 200 {
         return serde_json::from_str(&body).map_err(|error| invalid(error.to_string()));

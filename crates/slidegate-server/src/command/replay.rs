@@ -90,7 +90,7 @@ enum ReplayError {
 pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     let policy = match &args.policy {
         Some(file) => policy_file::read_policy(file)?,
-        None => permissive_policy(&args)?,
+        None => build_policy_allowing_all_requests(&args)?,
     };
     warn_if_domain_has_no_rules(&policy, &args.domain);
     let options = ReplayOptions {
@@ -99,7 +99,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         measure_demand: args.suggest,
     };
     let mut replay = Replay::new(&policy, &args.domain, options);
-    replay_logs(&args.logs, &mut replay)?;
+    replay_access_logs(&args.logs, &mut replay)?;
     let stats = replay.stats();
     if stats.counts.requests == 0 && stats.unparsable > 0 {
         return Err(ReplayError::NotAnAccessLog(stats.unparsable).into());
@@ -118,7 +118,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
 }
 
 /// Returns a policy that allows every request, and counts requests by the attributes of `--per`.
-fn permissive_policy(args: &ReplayArgs) -> Result<Policy, ReplayError> {
+fn build_policy_allowing_all_requests(args: &ReplayArgs) -> Result<Policy, ReplayError> {
     let name: String = format!("per-{}", args.per.join("-")).to_ascii_lowercase();
     let name = name.replace(|char: char| !char.is_ascii_alphanumeric() && char != '.', "-");
     let rule = json!({
@@ -141,7 +141,7 @@ fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
     }
 }
 
-fn replay_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayError> {
+fn replay_access_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayError> {
     let bar = progress_bar(logs);
     let mut lines_left_to_show = MAX_PRINTED_UNPARSABLE_LINES;
     let result = logs.iter().try_for_each(|log| {
@@ -150,7 +150,7 @@ fn replay_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayEr
         let on_unparsable = |line: UnparsableLine| {
             if lines_left_to_show > 0 {
                 lines_left_to_show -= 1;
-                print_unparsable(log, &line, &bar);
+                print_unparsable_line(log, &line, &bar);
             }
         };
         replay.replay_log(&mut source, on_unparsable).map_err(unreadable)
@@ -161,6 +161,6 @@ fn replay_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayEr
 }
 
 /// Prints the position of an unparsable line and the reason, without disturbing the progress bar.
-fn print_unparsable(log: &Path, line: &UnparsableLine, bar: &ProgressBar) {
+fn print_unparsable_line(log: &Path, line: &UnparsableLine, bar: &ProgressBar) {
     bar.suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
 }

@@ -27,12 +27,12 @@ use crate::{grpc, http, log, reload, store};
 
 /// The delay before idle HTTP/1.1 connections are closed when the server stops, so that their clients can send one more
 /// request.
-const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(1);
+const IDLE_CONNECTION_CLOSE_DELAY: Duration = Duration::from_secs(1);
 
 /// The minimum time for a cluster node to leave the cluster: to replicate its last charges and announce its departure.
 /// It applies even if the requests in flight used the whole time of `--shutdown-grace`. Without the announcement, the
 /// other nodes require acknowledgements of this node until every unit that it may have charged has left its window.
-const MIN_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+const MIN_CLUSTER_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum number of admin connections. `--max-connections` does not apply to the admin listener, so that clients
 /// do not delay probes.
@@ -51,7 +51,7 @@ pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
 
 /// Starts the listeners and the service, waits for a signal, and drains all connections.
 async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
-    let mut stop = StopSignal::register_handlers()?;
+    let mut stop = StopSignals::register_signal_handlers()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
     let http = bind_listener(settings.http, "--http").await?;
@@ -106,30 +106,32 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     let scheme = if tls.is_some() { "https" } else { "http" };
     info!(rules, %store, "listening on {scheme}://{}", http.address()?);
     let signal = tokio::select! {
-        never = http.accept_all() => match never {},
-        never = accept_all_if_listening(grpc.as_ref()) => match never {},
+        never = http.accept_connections() => match never {},
+        never = accept_connections_if_listening(grpc.as_ref()) => match never {},
         signal = stop.wait_for_signal() => signal,
     };
     service.health().drain();
     info!("{signal}: stopping, no new connections");
     let deadline = Instant::now() + shutdown_grace;
     let (http, grpc) = (http.stop_listening(), grpc.map(ClientListener::stop_listening));
-    let drained = async { tokio::join!(drain_http(http, shutdown_grace), drain_grpc(grpc)) };
+    let drained = async {
+        tokio::join!(drain_http_connections(http, shutdown_grace), drain_grpc_connections(grpc))
+    };
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
         warn!("cutting connections that were still busy after {shutdown_grace:?}");
     }
     if let Some(node) = service.active_policy().store().cluster_node() {
-        node.leave(time_left(deadline).max(MIN_LEAVE_TIMEOUT)).await;
+        node.leave(time_until(deadline).max(MIN_CLUSTER_LEAVE_TIMEOUT)).await;
     }
     if let Some(traces) = service.telemetry().tracer() {
-        traces.flush(time_left(deadline)).await;
+        traces.flush(time_until(deadline)).await;
     }
     info!("stopped");
     Ok(())
 }
 
 /// Returns the time until the deadline, or zero if the deadline has passed.
-fn time_left(deadline: Instant) -> Duration {
+fn time_until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
@@ -148,8 +150,8 @@ impl<P: Protocol> ClientListener<P> {
         self.socket.local_addr()
     }
 
-    async fn accept_all(&self) -> Infallible {
-        self.connections.accept_all(&self.socket).await
+    async fn accept_connections(&self) -> Infallible {
+        self.connections.accept_connections(&self.socket).await
     }
 
     /// Closes the listening socket and returns the open connections.
@@ -179,22 +181,27 @@ fn start_connection_threads(name: &str) -> io::Result<ConnectionThreads> {
 }
 
 /// Accepts the connections of a listener. If there is no listener, waits forever.
-async fn accept_all_if_listening<P: Protocol>(listener: Option<&ClientListener<P>>) -> Infallible {
+async fn accept_connections_if_listening<P: Protocol>(
+    listener: Option<&ClientListener<P>>,
+) -> Infallible {
     match listener {
-        Some(listener) => listener.accept_all().await,
+        Some(listener) => listener.accept_connections().await,
         None => pending().await,
     }
 }
 
 /// Drains HTTP connections. A client may be sending a request when the server stops. So idle HTTP/1.1 connections stay
-/// open for [`IDLE_CLOSE_DELAY`], but at most for a quarter of `grace`.
-async fn drain_http(connections: Connections<HttpProtocol<http::HttpService>>, grace: Duration) {
-    connections.wait_until_closed(IDLE_CLOSE_DELAY.min(grace / 4)).await;
+/// open for [`IDLE_CONNECTION_CLOSE_DELAY`], but at most for a quarter of `grace`.
+async fn drain_http_connections(
+    connections: Connections<HttpProtocol<http::HttpService>>,
+    grace: Duration,
+) {
+    connections.wait_until_closed(IDLE_CONNECTION_CLOSE_DELAY.min(grace / 4)).await;
     connections.drain().await;
 }
 
 /// Drains gRPC connections. HTTP/2 reports to each client which of its calls were received, so no delay is needed.
-async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
+async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) {
     if let Some(connections) = connections {
         connections.drain().await;
     }
@@ -213,7 +220,7 @@ fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: Cli
         bounds,
     )
     .evicting_oldest();
-    tokio::spawn(async move { connections.accept_all(&socket).await });
+    tokio::spawn(async move { connections.accept_connections(&socket).await });
 }
 
 async fn bind_listener(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
@@ -237,13 +244,13 @@ async fn bind_optional_listener(
 
 /// The signals that stop the server: SIGTERM and SIGINT. They are registered before the server listens, so that no
 /// signal is missed.
-struct StopSignal {
+struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl StopSignal {
-    fn register_handlers() -> io::Result<Self> {
+impl StopSignals {
+    fn register_signal_handlers() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

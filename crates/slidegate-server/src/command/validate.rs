@@ -21,10 +21,10 @@ pub struct ValidateArgs {
     pub policies: Vec<PathBuf>,
 }
 
-/// The errors in all policy files, one per line.
+/// The error if policy files are invalid. Contains the errors in all files, one per line.
 #[derive(Debug, Error)]
 #[error("{0}")]
-struct InvalidPolicies(String);
+struct InvalidPoliciesError(String);
 
 /// Runs `slidegate validate`.
 pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
@@ -49,7 +49,7 @@ pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
     print_to_stdout(&description)?;
     // On standard error as the errors are, but the exit status stays 0.
     eprint!("{warnings}");
-    if errors.is_empty() { Ok(()) } else { Err(InvalidPolicies(errors.join("\n")).into()) }
+    if errors.is_empty() { Ok(()) } else { Err(InvalidPoliciesError(errors.join("\n")).into()) }
 }
 
 fn write_policy_description(

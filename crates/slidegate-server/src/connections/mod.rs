@@ -34,8 +34,8 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A protocol that serves the connections of a listener: HTTP/1.1, or gRPC over HTTP/2.
 pub trait Protocol: Clone + Send + Sync + 'static {
-    /// Returns a future that serves the connection `io` until the connection ends. `peer` is the address of the client.
-    fn connection(
+    /// Returns a future that serves the client connection `io` until it ends. `peer` is the address of the client.
+    fn serve_stream(
         &self,
         io: ClientIo,
         peer: SocketAddr,
@@ -80,7 +80,7 @@ impl<P: Protocol> Connections<P> {
 
     /// Accepts connections until the process ends. Connections above the maximum number wait in the operating system's
     /// queue of the listener: a delay is better for a client than a rejection.
-    pub async fn accept_all(&self, listener: &TcpListener) -> Infallible {
+    pub async fn accept_connections(&self, listener: &TcpListener) -> Infallible {
         let mut open = self.evicts_oldest.then(OpenConnections::default);
         loop {
             if let Some(open) = open.as_mut().filter(|_| self.slots.available_permits() == 0) {
@@ -97,7 +97,7 @@ impl<P: Protocol> Connections<P> {
                         open.as_mut().map(OpenConnections::add),
                     );
                 }
-                Err(error) if is_single_client_error(&error) => {
+                Err(error) if is_client_disconnect(&error) => {
                     debug!("client disconnected before it was accepted: {error}")
                 }
                 Err(error) => {
@@ -129,7 +129,7 @@ impl<P: Protocol> Connections<P> {
         self.threads.serve(stream, async move |stream| {
             match evicted {
                 Some(evicted) => client.serve_until_evicted(stream, evicted).await,
-                None => client.serve_to_end(stream).await,
+                None => client.serve_until_closed(stream).await,
             }
             drop(permit);
         });
@@ -162,19 +162,19 @@ impl<P: Protocol> ClientConnection<P> {
     async fn serve_until_evicted(self, stream: TcpStream, evicted: EvictionSignal) {
         let peer = self.peer;
         tokio::select! {
-            () = self.serve_to_end(stream) => {}
+            () = self.serve_until_closed(stream) => {}
             _ = evicted => debug!("{peer}: evicted for a newer connection"),
         }
     }
 
     /// Serves the connection until it ends.
-    async fn serve_to_end(self, stream: TcpStream) {
+    async fn serve_until_closed(self, stream: TcpStream) {
         let io = match stream::open_client_io(stream, self.tls.as_ref(), self.client_timeout).await
         {
             Ok(io) => io,
             Err(error) => return debug!("{}: TLS handshake failed: {error}", self.peer),
         };
-        let connection = self.protocol.connection(io, self.peer);
+        let connection = self.protocol.serve_stream(io, self.peer);
         if let Err(error) = self.draining.watch(connection).await {
             debug!("connection ended with an error: {error}");
         }
@@ -187,7 +187,7 @@ fn max_connections(bounds: ClientBounds) -> usize {
 }
 
 /// Returns `true` if an error concerns only the client that was being accepted, so that the next accept may succeed.
-fn is_single_client_error(error: &io::Error) -> bool {
+fn is_client_disconnect(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
 
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

@@ -9,7 +9,7 @@ use crate::settings::ClientBounds;
 
 /// Number of open files that are not connections of a listener: the listening sockets, the standard streams, and the
 /// files of the runtimes and the store.
-const NON_CONNECTION_FILES: u64 = 64;
+const NON_CONNECTION_OPEN_FILES: u64 = 64;
 
 /// The sources of the server's connections, from which the number of open files is calculated: each connection is one
 /// open file.
@@ -27,7 +27,7 @@ impl ConnectionSources {
     /// fewer files, logs a warning and returns `bounds` with fewer connections. Otherwise client connections could use
     /// all files, and the admin listener could not accept a health probe.
     pub fn within_open_files(self, bounds: ClientBounds) -> ClientBounds {
-        let wanted = self.required_files(bounds.max_connections);
+        let wanted = self.required_open_files(bounds.max_connections);
         let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or_else(|error| {
             warn!("cannot raise the open file limit to {wanted}: {error}");
             wanted
@@ -35,7 +35,7 @@ impl ConnectionSources {
         if allowed >= wanted {
             return bounds;
         }
-        let connections = self.connections_per_listener(allowed).min(bounds.max_connections);
+        let connections = self.max_connections_per_listener(allowed).min(bounds.max_connections);
         warn!(
             "open file limit is {allowed}; {wanted} needed for --max-connections {} on {} listeners: serving at most \
              {connections} connections on each; raise the limit with ulimit -n, or lower --max-connections",
@@ -46,21 +46,21 @@ impl ConnectionSources {
 
     /// Returns the number of open files when every listener has its maximum number of connections. `connections` is
     /// this maximum for each client listener.
-    fn required_files(self, connections: NonZeroUsize) -> u64 {
+    fn required_open_files(self, connections: NonZeroUsize) -> u64 {
         let clients = self.client_listeners.saturating_mul(connections.get() as u64);
-        clients.saturating_add(self.reserved_files())
+        clients.saturating_add(self.reserved_open_files())
     }
 
     /// Returns the maximum number of connections for each client listener if the process may open `allowed` files. The
     /// client listeners share all files that are not reserved, but at least half of `allowed`.
-    fn connections_per_listener(self, allowed: u64) -> NonZeroUsize {
-        let clients = allowed.saturating_sub(self.reserved_files()).max(allowed / 2);
+    fn max_connections_per_listener(self, allowed: u64) -> NonZeroUsize {
+        let clients = allowed.saturating_sub(self.reserved_open_files()).max(allowed / 2);
         let each = usize::try_from(clients / self.client_listeners.max(1)).unwrap_or(usize::MAX);
         NonZeroUsize::new(each).unwrap_or(NonZeroUsize::MIN)
     }
 
-    fn reserved_files(self) -> u64 {
-        self.max_other_connections.saturating_add(NON_CONNECTION_FILES)
+    fn reserved_open_files(self) -> u64 {
+        self.max_other_connections.saturating_add(NON_CONNECTION_OPEN_FILES)
     }
 }
 
@@ -72,22 +72,25 @@ mod tests {
         ConnectionSources { client_listeners: 2, max_other_connections: 64 };
 
     #[test]
-    fn required_files_include_every_listener() {
+    fn required_open_files_include_every_listener() {
         let connections = NonZeroUsize::new(10_000).unwrap();
-        assert_eq!(HTTP_GRPC_AND_ADMIN_CONNECTIONS.required_files(connections), 20_128);
+        assert_eq!(HTTP_GRPC_AND_ADMIN_CONNECTIONS.required_open_files(connections), 20_128);
         assert_eq!(
             ConnectionSources { client_listeners: 1, max_other_connections: 0 }
-                .required_files(connections),
+                .required_open_files(connections),
             10_064
         );
-        assert_eq!(HTTP_GRPC_AND_ADMIN_CONNECTIONS.required_files(NonZeroUsize::MAX), u64::MAX);
+        assert_eq!(
+            HTTP_GRPC_AND_ADMIN_CONNECTIONS.required_open_files(NonZeroUsize::MAX),
+            u64::MAX
+        );
     }
 
     #[test]
-    fn client_connections_exclude_reserved_files() {
+    fn reserved_open_files_reduce_connection_maximum() {
         for (allowed, each) in [(20_128, 10_000), (4_096, 1_984), (1_024, 448), (256, 64)] {
             assert_eq!(
-                HTTP_GRPC_AND_ADMIN_CONNECTIONS.connections_per_listener(allowed).get(),
+                HTTP_GRPC_AND_ADMIN_CONNECTIONS.max_connections_per_listener(allowed).get(),
                 each,
                 "{allowed}"
             );
@@ -95,10 +98,10 @@ mod tests {
     }
 
     #[test]
-    fn low_file_limit_reserves_half_for_clients() {
+    fn low_open_file_limit_leaves_half_to_clients() {
         for (allowed, each) in [(200, 50), (20, 5), (3, 1), (0, 1)] {
             assert_eq!(
-                HTTP_GRPC_AND_ADMIN_CONNECTIONS.connections_per_listener(allowed).get(),
+                HTTP_GRPC_AND_ADMIN_CONNECTIONS.max_connections_per_listener(allowed).get(),
                 each,
                 "{allowed}"
             );

@@ -16,7 +16,7 @@ use crate::tls::ListenerTls;
 pub type ClientIo = Pin<Box<TimeoutStream<Either<TcpStream, Box<TlsStream<TcpStream>>>>>>;
 
 /// Maximum time for a TLS handshake. A responsive client completes it within a few round trips.
-const MAX_HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+const MAX_TLS_HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
 /// Opens the byte stream of a client connection, and performs the TLS handshake if `tls` is set. Writes fail after
 /// `client_timeout` without progress.
@@ -29,7 +29,7 @@ pub async fn open_client_io(
         None => Either::Left(stream),
         Some(tls) => {
             let encrypted =
-                timeout(MAX_HANDSHAKE_TIME.min(client_timeout), tls.accept(stream)).await??;
+                timeout(MAX_TLS_HANDSHAKE_TIME.min(client_timeout), tls.accept(stream)).await??;
             Either::Right(Box::new(encrypted))
         }
     };

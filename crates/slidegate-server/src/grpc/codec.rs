@@ -10,10 +10,10 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 use crate::rls::{RateLimitRequest, RateLimitResponse};
 
 /// Initial size of a message buffer in bytes, enough for most messages.
-const INITIAL_BUFFER_BYTES: usize = 1024;
+const INITIAL_MESSAGE_BUFFER_BYTES: usize = 1024;
 
 /// Number of buffered bytes of a response at which tonic sends them.
-const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
+const RESPONSE_SEND_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// A codec that decodes rate limit requests and encodes rate limit responses.
 #[derive(Clone, Copy, Default)]
@@ -47,7 +47,7 @@ impl Encoder for RateLimitCodec {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(INITIAL_BUFFER_BYTES, YIELD_THRESHOLD_BYTES)
+        BufferSettings::new(INITIAL_MESSAGE_BUFFER_BYTES, RESPONSE_SEND_THRESHOLD_BYTES)
     }
 }
 
@@ -61,6 +61,6 @@ impl Decoder for RateLimitCodec {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(INITIAL_BUFFER_BYTES, YIELD_THRESHOLD_BYTES)
+        BufferSettings::new(INITIAL_MESSAGE_BUFFER_BYTES, RESPONSE_SEND_THRESHOLD_BYTES)
     }
 }

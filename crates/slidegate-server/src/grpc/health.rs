@@ -16,7 +16,7 @@ use crate::rls;
 use crate::service::Service;
 
 /// Interval at which each stream of a `Watch` call checks whether the status has changed.
-const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+const HEALTH_STATUS_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The gRPC health service, which reports the readiness of the server.
 pub struct HealthService {
@@ -49,27 +49,29 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let watch = HealthWatch {
+        let watch = HealthWatchState {
             service: self.service.clone(),
             is_known: is_known_service(&request.into_inner().service),
             last_sent: None,
         };
-        Ok(Response::new(Box::pin(stream::unfold(watch, HealthWatch::next_change))))
+        Ok(Response::new(Box::pin(stream::unfold(watch, HealthWatchState::wait_for_status_change))))
     }
 }
 
 /// The state of the stream of a `Watch` call, which sends the status of a service after each change.
-struct HealthWatch {
+struct HealthWatchState {
     service: Arc<Service>,
     is_known: bool,
     /// The status that was sent last. `None` before the first status.
     last_sent: Option<ServingStatus>,
 }
 
-impl HealthWatch {
+impl HealthWatchState {
     /// Waits until the status changes, and returns the new status. While the server stops, returns `None` if the client
     /// has the current status. This ends the stream, so that the client does not keep the connection open.
-    async fn next_change(mut self) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
+    async fn wait_for_status_change(
+        mut self,
+    ) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
         loop {
             let now = match self.is_known {
                 true => serving_status(&self.service),
@@ -81,7 +83,7 @@ impl HealthWatch {
             if self.service.health().is_draining() {
                 return None;
             }
-            sleep(WATCH_INTERVAL).await;
+            sleep(HEALTH_STATUS_POLL_INTERVAL).await;
         }
     }
 }

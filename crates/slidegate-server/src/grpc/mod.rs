@@ -57,9 +57,9 @@ impl GrpcServices {
     ) -> Result<Self, ReflectionError> {
         let health = HealthServer::new(HealthService::new(service.clone()));
         let health = health.max_decoding_message_size(MAX_BODY_BYTES);
-        let v1 = reflection_builder().build_v1()?.max_decoding_message_size(MAX_BODY_BYTES);
+        let v1 = reflection_service_builder().build_v1()?.max_decoding_message_size(MAX_BODY_BYTES);
         let v1alpha =
-            reflection_builder().build_v1alpha()?.max_decoding_message_size(MAX_BODY_BYTES);
+            reflection_service_builder().build_v1alpha()?.max_decoding_message_size(MAX_BODY_BYTES);
         Ok(Self {
             handler: RequestHandler::new(service, renderer, ListenerKind::Grpc),
             other_services: [
@@ -72,7 +72,7 @@ impl GrpcServices {
     }
 
     /// Handles a gRPC call with the service that its path names.
-    async fn handle(&self, call: Request<Incoming>) -> Response<Body> {
+    async fn handle_call(&self, call: Request<Incoming>) -> Response<Body> {
         let call = call.map(|body| TimeoutBody::new(body, self.client_timeout));
         if call.uri().path() == rate_limit::PATH {
             return rate_limit::handle(&self.handler, call).await;
@@ -102,7 +102,7 @@ fn unimplemented_response(message: String) -> Response<Body> {
 }
 
 /// Returns a builder of the reflection service that contains the definitions of all services.
-fn reflection_builder<'d>() -> Builder<'d> {
+fn reflection_service_builder<'d>() -> Builder<'d> {
     Builder::configure()
         .register_encoded_file_descriptor_set(rls::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

@@ -20,6 +20,7 @@ pub struct PrefaceTimeout {
     pending_preface: Option<PendingPreface>,
 }
 
+/// The part of the HTTP/2 preface that has not arrived, and its deadline.
 struct PendingPreface {
     bytes_left: usize,
     deadline: Pin<Box<Sleep>>,
@@ -35,7 +36,8 @@ impl PrefaceTimeout {
         }
     }
 
-    fn on_bytes_read(&mut self, bytes: usize) {
+    /// Counts received bytes toward the preface. Removes the deadline when the preface is complete.
+    fn count_preface_bytes(&mut self, bytes: usize) {
         self.pending_preface =
             self.pending_preface.take().and_then(|PendingPreface { bytes_left, deadline }| {
                 let bytes_left = bytes_left.checked_sub(bytes).filter(|left| *left > 0);
@@ -54,7 +56,7 @@ impl AsyncRead for PrefaceTimeout {
         let read = self.client.as_mut().poll_read(cx, buffer);
         match (&read, &mut self.pending_preface) {
             (_, None) => {}
-            (Poll::Ready(_), Some(_)) => self.on_bytes_read(buffer.filled().len() - before),
+            (Poll::Ready(_), Some(_)) => self.count_preface_bytes(buffer.filled().len() - before),
             (Poll::Pending, Some(pending_preface)) => {
                 if pending_preface.deadline.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

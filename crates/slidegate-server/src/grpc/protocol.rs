@@ -52,7 +52,7 @@ impl GrpcProtocol {
 }
 
 impl Protocol for GrpcProtocol {
-    fn connection(
+    fn serve_stream(
         &self,
         io: ClientIo,
         _: SocketAddr,
@@ -61,7 +61,7 @@ impl Protocol for GrpcProtocol {
         let service = service_fn(move |call| {
             let services = services.clone();
             // Boxed, because hyper moves the future several times.
-            Box::pin(async move { Ok::<_, Infallible>(services.handle(call).await) })
+            Box::pin(async move { Ok::<_, Infallible>(services.handle_call(call).await) })
         });
         self.http
             .serve_connection(TokioIo::new(PrefaceTimeout::new(io, self.client_timeout)), service)

@@ -25,15 +25,16 @@ pub async fn handle(
     call: http::Request<TimeoutBody>,
 ) -> http::Response<Body> {
     let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MAX_BODY_BYTES);
-    let response = grpc.unary(service_fn(|request| decide_call(handler, request)), call).await;
+    let response =
+        grpc.unary(service_fn(|request| decide_rate_limit_call(handler, request)), call).await;
     // Calls with a decision have been counted. A status in the headers means that there is no decision.
     if let Some(status) = Status::from_header_map(response.headers()) {
-        count_request_result(handler, result_from_status(status.code()));
+        count_result_in_metrics(handler, request_result_from_status(status.code()));
     }
     response
 }
 
-async fn decide_call(
+async fn decide_rate_limit_call(
     handler: &RequestHandler,
     request: Request<RateLimitRequest>,
 ) -> Result<Response<RateLimitResponse>, Status> {
@@ -42,18 +43,19 @@ async fn decide_call(
         handler.begin("slidegate.should_rate_limit", handler.trace_context(metadata.as_ref()));
     let counted = scope.run(pin!(rls::decide(handler, &scope, message))).await;
     let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;
-    count_request_result(handler, counted.result);
+    count_result_in_metrics(handler, counted.result);
     Ok(Response::new(counted.message))
 }
 
-fn count_request_result(handler: &RequestHandler, result: RequestResult) {
+/// Adds the result of a call to the metrics, if metrics are collected.
+fn count_result_in_metrics(handler: &RequestHandler, result: RequestResult) {
     if let Some(metrics) = handler.metrics() {
         metrics.count_result(result);
     }
 }
 
 /// Returns the result under which metrics count a call that ended with this status code instead of a decision.
-fn result_from_status(code: Code) -> RequestResult {
+fn request_result_from_status(code: Code) -> RequestResult {
     match code {
         Code::Internal | Code::Unknown => RequestResult::Error,
         _ => RequestResult::Invalid,

@@ -33,7 +33,7 @@ impl Body for TimeoutBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let body = Pin::new(&mut self.body);
         if let Poll::Ready(frame) = body.poll_frame(cx) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(cancelled_status)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(cancelled_status_from_error)));
         }
         let client_timeout = self.client_timeout;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(client_timeout)));
@@ -54,6 +54,6 @@ impl Body for TimeoutBody {
 }
 
 /// Returns the gRPC status of a call whose client disconnected or cancelled the call.
-fn cancelled_status(error: hyper::Error) -> Status {
+fn cancelled_status_from_error(error: hyper::Error) -> Status {
     Status::cancelled(format!("the call cannot be read: {error}"))
 }

@@ -16,7 +16,7 @@ use super::problem::HttpProblem;
 
 /// Maximum number of bytes that are read from a body larger than [`MAX_BODY_BYTES`]. The excess bytes are discarded.
 /// Most clients read the response only after they have sent the whole body, and can then reuse the connection.
-const MAX_OVERSIZED_BODY_BYTES: usize = 2 * MAX_BODY_BYTES;
+const MAX_BYTES_READ_FROM_OVERSIZED_BODY: usize = 2 * MAX_BODY_BYTES;
 
 /// Reads the body of each request into memory before the handler runs. Used as axum middleware.
 pub async fn buffer_body(
@@ -46,7 +46,7 @@ where
     if expects_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
         return Err(HttpProblem::body_too_large().closing_connection());
     }
-    timeout(client_timeout, read_frames(body))
+    timeout(client_timeout, read_body_frames(body))
         .await
         .map_err(|_| HttpProblem::body_timeout(client_timeout))?
 }
@@ -57,7 +57,7 @@ fn expects_continue(headers: &HeaderMap) -> bool {
         .is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-async fn read_frames<B>(mut body: B) -> Result<Bytes, HttpProblem>
+async fn read_body_frames<B>(mut body: B) -> Result<Bytes, HttpProblem>
 where
     B: HttpBody<Data = Bytes, Error: Error> + Unpin,
 {
@@ -66,7 +66,7 @@ where
         // Trailers are ignored.
         let Ok(data) = frame.map_err(HttpProblem::unreadable_body)?.into_data() else { continue };
         buffer.push_piece(data);
-        if buffer.length > MAX_OVERSIZED_BODY_BYTES {
+        if buffer.length > MAX_BYTES_READ_FROM_OVERSIZED_BODY {
             return Err(HttpProblem::body_too_large().closing_connection());
         }
     }

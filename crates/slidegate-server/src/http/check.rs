@@ -50,7 +50,7 @@ pub async fn report(
 }
 
 impl CheckMode {
-    fn span_name(self) -> &'static str {
+    fn tracing_span_name(self) -> &'static str {
         match self {
             Self::Check => "slidegate.check",
             Self::Peek => "slidegate.peek",
@@ -63,7 +63,7 @@ impl CheckMode {
         trace: TraceContext,
         body: &[u8],
     ) -> Result<CountedResponse, HttpProblem> {
-        let scope = handler.begin(self.span_name(), trace);
+        let scope = handler.begin(self.tracing_span_name(), trace);
         let work = pin!(async {
             let request = CheckRequest::parse(body)?;
             let ruling = match self {

@@ -17,7 +17,7 @@ use super::problem::HttpProblem;
 
 /// Maximum number of attributes whose names are compared pairwise to find repeated names. If there are more attributes,
 /// a hash set is used.
-const MAX_PAIRWISE_ATTRIBUTES: usize = 16;
+const MAX_PAIRWISE_COMPARED_ATTRIBUTES: usize = 16;
 
 /// The body of `/v1/check` and `/v1/peek`: the request to decide.
 #[derive(Deserialize, JsonSchema)]
@@ -37,7 +37,7 @@ pub struct CheckRequest<'b> {
     /// Units for rules that charge a named cost, such as {"tokens": 1800}. If the name of a rule's cost is missing
     /// here, the rule is checked, but not charged.
     #[serde(borrow, default)]
-    costs: Costs<'b>,
+    costs: NamedCosts<'b>,
 }
 
 /// The body of `/v1/report`: units that have been consumed, at least one cost.
@@ -60,13 +60,13 @@ pub struct ReportRequest<'b> {
     cost: Option<Cost>,
     /// Units that rules with a named cost charge, such as {"tokens": 1800}.
     #[serde(borrow, default)]
-    costs: Costs<'b>,
+    costs: NamedCosts<'b>,
 }
 
 impl<'b> ReportRequest<'b> {
     /// Parses the body of a report, which must contain at least one cost.
     pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
-        let request: Self = parse_object(body)?;
+        let request: Self = parse_json_object(body)?;
         match request.cost.is_none() && request.costs.0.is_empty() {
             true => Err(HttpProblem::bad_request(
                 r#"nothing to report: the body needs `cost`, or `costs` such as {"tokens":1800}"#,
@@ -90,7 +90,7 @@ impl<'b> ReportRequest<'b> {
 impl<'b> CheckRequest<'b> {
     /// Parses the body of a check.
     pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
-        parse_object(body)
+        parse_json_object(body)
     }
 
     /// Returns the domain whose rules apply.
@@ -117,7 +117,7 @@ pub struct ExplainRequest<'b> {
     #[serde(default, deserialize_with = "deserialize_cost")]
     cost: Option<Cost>,
     #[serde(borrow, default)]
-    costs: Costs<'b>,
+    costs: NamedCosts<'b>,
     #[serde(borrow)]
     descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
@@ -131,13 +131,13 @@ struct ExplainDescriptor<'b> {
     #[serde(default, deserialize_with = "deserialize_cost")]
     cost: Option<Cost>,
     #[serde(borrow, default)]
-    costs: Costs<'b>,
+    costs: NamedCosts<'b>,
 }
 
 impl<'b> ExplainRequest<'b> {
     /// Parses the body of an explanation, which must contain either attributes or descriptors.
     pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
-        let request: Self = parse_object(body)?;
+        let request: Self = parse_json_object(body)?;
         let is_complete = match (&request.attributes, &request.descriptors) {
             (Some(_), None) => true,
             (None, Some(descriptors)) => {
@@ -172,7 +172,7 @@ fn deserialize_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
 }
 
 /// Parses a request body. Rejects a body that is not a JSON object.
-fn parse_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, HttpProblem> {
+fn parse_json_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, HttpProblem> {
     // Serde would also accept an array with the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(HttpProblem::bad_request(
@@ -275,7 +275,11 @@ impl JsonSchema for LossyText<'_> {
 struct Attributes<'b>(Vec<(LossyText<'b>, LossyText<'b>)>);
 
 impl Attributes<'_> {
-    fn to_descriptor<'d>(&'d self, cost: Option<&Cost>, costs: &'d Costs<'_>) -> Descriptor<'d> {
+    fn to_descriptor<'d>(
+        &'d self,
+        cost: Option<&Cost>,
+        costs: &'d NamedCosts<'_>,
+    ) -> Descriptor<'d> {
         let pairs = self.0.iter().map(|(name, value)| (&*name.text, &*value.text));
         let mut descriptor = Descriptor::new(pairs);
         if let Some(Cost(units)) = cost {
@@ -313,10 +317,10 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
                         map.next_value::<LossyText<'_>>()?;
                         continue;
                     }
-                    if attributes.len() == MAX_PAIRWISE_ATTRIBUTES {
+                    if attributes.len() == MAX_PAIRWISE_COMPARED_ATTRIBUTES {
                         names.extend(attributes.iter().map(|(name, _)| name.as_str().to_owned()));
                     }
-                    let is_repeated = match attributes.len() < MAX_PAIRWISE_ATTRIBUTES {
+                    let is_repeated = match attributes.len() < MAX_PAIRWISE_COMPARED_ATTRIBUTES {
                         true => attributes.iter().any(|(other, _)| other.text == name.text),
                         false => !names.insert(name.as_str().to_owned()),
                     };
@@ -355,17 +359,17 @@ impl JsonSchema for Attributes<'_> {
 
 /// The named costs of a request. Each name occurs once.
 #[derive(Default)]
-struct Costs<'b>(Vec<(LossyText<'b>, Cost)>);
+struct NamedCosts<'b>(Vec<(LossyText<'b>, Cost)>);
 
 /// Maximum number of named costs in a request. Costs that no rule charges have no effect, so callers can omit them.
 const MAX_NAMED_COSTS: usize = 64;
 
-impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
+impl<'de: 'b, 'b> Deserialize<'de> for NamedCosts<'b> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CostsVisitor;
+        struct NamedCostsVisitor;
 
-        impl<'de> Visitor<'de> for CostsVisitor {
-            type Value = Costs<'de>;
+        impl<'de> Visitor<'de> for NamedCostsVisitor {
+            type Value = NamedCosts<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(r#"an object of costs with numbers as values, such as {"tokens":1800}"#)
@@ -384,15 +388,15 @@ impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
                     }
                     costs.push((name, map.next_value()?));
                 }
-                Ok(Costs(costs))
+                Ok(NamedCosts(costs))
             }
         }
 
-        deserializer.deserialize_map(CostsVisitor)
+        deserializer.deserialize_map(NamedCostsVisitor)
     }
 }
 
-impl JsonSchema for Costs<'_> {
+impl JsonSchema for NamedCosts<'_> {
     fn inline_schema() -> bool {
         true
     }

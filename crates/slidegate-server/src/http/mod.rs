@@ -1,7 +1,7 @@
 //! The HTTP listeners: dispatch of paths to handlers, and limits on requests.
 //!
-//! To add a path, add it to [`information_routes`] or [`Endpoint`], and describe it in `openapi`. A test checks that
-//! `openapi` describes every path. Paths for operators belong in [`admin`].
+//! To add a path, add it to [`health_and_openapi_routes`] or [`Endpoint`], and describe it in `openapi`. A test checks
+//! that `openapi` describes every path. Paths for operators belong in [`admin`].
 
 pub mod admin;
 mod auth;
@@ -65,7 +65,7 @@ impl HttpService {
         client_timeout: Duration,
     ) -> Self {
         let handler = RequestHandler::new(service.clone(), renderer, ListenerKind::Http);
-        let router = information_routes()
+        let router = health_and_openapi_routes()
             .into_iter()
             .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
             .method_not_allowed_fallback(problem::method_not_allowed)
@@ -88,7 +88,7 @@ impl HttpHandler for HttpService {
             None => Box::pin(self.router.handle(request, peer)).await,
         };
         if self.service.health().is_draining() {
-            announce_close(&mut response);
+            add_connection_close_header(&mut response);
         }
         response
     }
@@ -96,13 +96,13 @@ impl HttpHandler for HttpService {
 
 /// Adds the header `Connection: close`, so that the client opens another connection for its next request. If the
 /// connection closed without this header, the client could not know whether its last request was processed.
-fn announce_close(response: &mut Response) {
+fn add_connection_close_header(response: &mut Response) {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
 /// Returns the routes that do not return decisions: health and the OpenAPI document. Each path is described in
 /// [`openapi`].
-fn information_routes() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
+fn health_and_openapi_routes() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
     [
         ("/v1/openapi.json", get(openapi::handler())),
         ("/healthz", get(health::healthz)),
@@ -122,6 +122,9 @@ mod tests {
         let described: BTreeSet<&str> =
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
         let paths = Endpoint::ALL.into_iter().map(Endpoint::as_str);
-        assert_eq!(described, paths.chain(information_routes().map(|(path, _)| path)).collect());
+        assert_eq!(
+            described,
+            paths.chain(health_and_openapi_routes().map(|(path, _)| path)).collect()
+        );
     }
 }

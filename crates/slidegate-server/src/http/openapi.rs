@@ -18,10 +18,10 @@ use super::problem::{PROBLEM_JSON, ProblemBody};
 use super::response::CheckResponse;
 use crate::health::Readiness;
 
-type OpenApiResponse = ([(HeaderName, &'static str); 1], Bytes);
+type OpenApiDocumentResponse = ([(HeaderName, &'static str); 1], Bytes);
 
 /// Generates the OpenAPI document once, and returns a handler that serves it.
-pub fn handler() -> impl Fn() -> Ready<OpenApiResponse> + Clone + Send + Sync + 'static {
+pub fn handler() -> impl Fn() -> Ready<OpenApiDocumentResponse> + Clone + Send + Sync + 'static {
     let bytes = Bytes::from(document().to_string());
     move || ready(([(header::CONTENT_TYPE, "application/json")], bytes.clone()))
 }
@@ -55,7 +55,7 @@ pub fn document() -> Value {
         "components": {
             "schemas": collect_schema_definitions([input_schemas, output_schemas]),
             "headers": response_header_descriptions(),
-            "responses": problem_responses(problem.as_value()),
+            "responses": build_common_error_responses(problem.as_value()),
         },
     })
 }
@@ -67,13 +67,13 @@ fn build_path_items(
     auth: &Value,
 ) -> Value {
     json!({
-        "/v1/check": { "post": decision_operation(
+        "/v1/check": { "post": build_decision_operation(
             "check",
             "Decides about a request. If it is allowed, its cost is charged.",
             check,
             decision,
         ) },
-        "/v1/peek": { "post": decision_operation(
+        "/v1/peek": { "post": build_decision_operation(
             "peek",
             "Returns the decision of check. Charges nothing.",
             check,
@@ -87,9 +87,9 @@ fn build_path_items(
                 skipped. `limits` contains every limit that was charged.",
             "requestBody": {
                 "required": true,
-                "content": { "application/json": { "schema": report, "examples": report_examples() } },
+                "content": { "application/json": { "schema": report, "examples": report_request_examples() } },
             },
-            "responses": with_problem_responses(json!({ "200": decision_response(
+            "responses": add_common_error_responses(json!({ "200": build_decision_response(
                 "The units are recorded. If the store was unavailable, `degraded` is true.",
                 &[],
                 decision,
@@ -97,11 +97,11 @@ fn build_path_items(
             ) })),
         } },
         "/v1/auth": auth,
-        "/json": { "post": json::operation(with_problem_responses) },
+        "/json": { "post": json::operation(add_common_error_responses) },
         "/v1/openapi.json": { "get": {
             "operationId": "openapi",
             "summary": "This description.",
-            "responses": with_problem_responses(json!({ "200": {
+            "responses": add_common_error_responses(json!({ "200": {
                 "description": "An OpenAPI 3.1 document.",
                 "content": { "application/json": { "schema": { "type": "object" } } },
             } })),
@@ -109,15 +109,18 @@ fn build_path_items(
         "/readyz": { "get": {
             "operationId": "readyz",
             "summary": "Returns whether the server is ready for requests, and the reasons.",
-            "responses": with_problem_responses(json!({
-                "200": readiness_response("The server is ready.", readiness),
-                "503": readiness_response("The server is about to stop, or needs its store, which is unavailable.", readiness),
+            "responses": add_common_error_responses(json!({
+                "200": build_readiness_response("The server is ready.", readiness),
+                "503": build_readiness_response(
+                    "The server is about to stop, or needs its store, which is unavailable.",
+                    readiness,
+                ),
             })),
         } },
         "/healthz": { "get": {
             "operationId": "healthz",
             "summary": "Returns whether the server is alive.",
-            "responses": with_problem_responses(json!({ "200": {
+            "responses": add_common_error_responses(json!({ "200": {
                 "description": "The server is alive.",
                 "content": { "text/plain": { "schema": { "const": "ok" } } },
             } })),
@@ -125,7 +128,7 @@ fn build_path_items(
     })
 }
 
-fn readiness_response(description: &str, readiness: &Value) -> Value {
+fn build_readiness_response(description: &str, readiness: &Value) -> Value {
     json!({ "description": description, "content": { "application/json": { "schema": readiness } } })
 }
 
@@ -133,29 +136,29 @@ fn collect_schema_definitions(generators: [SchemaGenerator; 2]) -> Map<String, V
     generators.into_iter().flat_map(|mut generator| generator.take_definitions(true)).collect()
 }
 
-fn decision_operation(id: &str, summary: &str, request: &Value, decision: &Value) -> Value {
+fn build_decision_operation(id: &str, summary: &str, request: &Value, decision: &Value) -> Value {
     json!({
         "operationId": id,
         "summary": summary,
         "description": "The body is parsed as JSON, whatever its content type.",
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": request, "examples": check_examples() } },
+            "content": { "application/json": { "schema": request, "examples": check_request_examples() } },
         },
-        "responses": with_problem_responses(json!({
-            "200": decision_response(
+        "responses": add_common_error_responses(json!({
+            "200": build_decision_response(
                 "The request is allowed.",
                 &["RateLimit-Policy", "RateLimit"],
                 decision,
-                &allowed_example(),
+                &allowed_decision_example(),
             ),
-            "429": decision_response(
+            "429": build_decision_response(
                 "The request is denied. A rule may have another status, its `deny_status`.",
                 &["RateLimit-Policy", "RateLimit", "Retry-After"],
                 decision,
-                &denied_example(),
+                &denied_decision_example(),
             ),
-            "503": decision_response(
+            "503": build_decision_response(
                 "The store is unavailable, and a rule denies requests without it.",
                 &[],
                 decision,
@@ -165,7 +168,7 @@ fn decision_operation(id: &str, summary: &str, request: &Value, decision: &Value
     })
 }
 
-fn decision_response(
+fn build_decision_response(
     description: &str,
     headers: &[&str],
     decision: &Value,
@@ -183,26 +186,27 @@ fn decision_response(
 }
 
 /// Status and description of each error response that every operation may return.
-const COMMON_PROBLEMS: [(&str, &str); 4] = [
+const COMMON_ERROR_RESPONSES: [(&str, &str); 4] = [
     ("400", "The request is invalid; the detail names the position."),
     ("408", "The body did not arrive in time."),
     ("413", "The body is over 1 MiB."),
     ("431", "The head is over 64 KiB or has over 500 headers."),
 ];
 
-fn with_problem_responses(mut own: Value) -> Value {
-    for (status, _) in COMMON_PROBLEMS {
+/// Adds references to the error responses that every operation may return to an operation's own responses.
+fn add_common_error_responses(mut own: Value) -> Value {
+    for (status, _) in COMMON_ERROR_RESPONSES {
         own[status] = json!({ "$ref": format!("#/components/responses/{status}") });
     }
     own
 }
 
-fn problem_responses(schema: &Value) -> Map<String, Value> {
+fn build_common_error_responses(schema: &Value) -> Map<String, Value> {
     let problem = |(status, description): (&str, &str)| {
         let content = json!({ PROBLEM_JSON: { "schema": schema } });
         (status.to_owned(), json!({ "description": description, "content": content }))
     };
-    COMMON_PROBLEMS.map(problem).into_iter().collect()
+    COMMON_ERROR_RESPONSES.map(problem).into_iter().collect()
 }
 
 fn response_header_descriptions() -> Value {
@@ -227,7 +231,7 @@ fn response_header_descriptions() -> Value {
     })
 }
 
-fn check_examples() -> Value {
+fn check_request_examples() -> Value {
     json!({
         "usual": {
             "summary": "One unit for one client.",
@@ -245,7 +249,7 @@ fn check_examples() -> Value {
     })
 }
 
-fn report_examples() -> Value {
+fn report_request_examples() -> Value {
     json!({
         "tokens": {
             "summary": "1800 tokens of one client.",
@@ -277,7 +281,7 @@ fn report_response_example() -> Value {
     })
 }
 
-fn allowed_example() -> Value {
+fn allowed_decision_example() -> Value {
     json!({
         "allowed": true,
         "reason": null,
@@ -314,7 +318,7 @@ fn store_unavailable_example() -> Value {
     })
 }
 
-fn denied_example() -> Value {
+fn denied_decision_example() -> Value {
     json!({
         "allowed": false,
         "reason": "limit_exceeded",

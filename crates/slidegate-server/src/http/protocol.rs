@@ -77,7 +77,7 @@ impl<H> HttpProtocol<H> {
 }
 
 impl<H: HttpHandler> Protocol for HttpProtocol<H> {
-    fn connection(
+    fn serve_stream(
         &self,
         io: ClientIo,
         peer: SocketAddr,

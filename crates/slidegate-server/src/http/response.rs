@@ -17,7 +17,7 @@ use crate::request_handler::ClassifyResponse;
 use crate::telemetry::metrics::RequestResult;
 
 /// Initial size of the response buffer in bytes, enough for several limits.
-const INITIAL_BUFFER_BYTES: usize = 1024;
+const INITIAL_JSON_BUFFER_BYTES: usize = 1024;
 
 /// A response, and the result under which metrics count it. The status alone does not determine the result, since a
 /// proxy may choose the status of a denial.
@@ -42,8 +42,8 @@ impl ResponseRenderer {
     /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
     /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
     pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, HttpProblem> {
-        let (status, result) = classify_ruling(ruling)?;
-        let mut json = Vec::with_capacity(INITIAL_BUFFER_BYTES);
+        let (status, result) = status_and_result_of_ruling(ruling)?;
+        let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
         CheckResponse::from_ruling(ruling).write(&mut json).map_err(HttpProblem::internal)?;
         let response =
             self.build_response(ruling, status, Some("application/json"), json.into())?;
@@ -58,7 +58,7 @@ impl ResponseRenderer {
         ruling: &Ruling,
         deny_status: Option<StatusCode>,
     ) -> Result<CountedResponse, HttpProblem> {
-        let (status, result) = classify_ruling(ruling)?;
+        let (status, result) = status_and_result_of_ruling(ruling)?;
         let response = match Problem::from_ruling(ruling) {
             None => self.build_response(ruling, status, None, Body::empty())?,
             Some(denial) => {
@@ -105,8 +105,10 @@ impl ResponseRenderer {
     }
 }
 
-/// Returns the status of the response, and the result under which metrics count the response.
-fn classify_ruling(ruling: &Ruling) -> Result<(StatusCode, RequestResult), HttpProblem> {
+/// Returns the HTTP status of the response to a ruling, and the result under which metrics count the response.
+fn status_and_result_of_ruling(
+    ruling: &Ruling,
+) -> Result<(StatusCode, RequestResult), HttpProblem> {
     let decision = ruling.decision();
     let result = match decision.is_allowed() {
         true => RequestResult::Allowed,
@@ -240,7 +242,7 @@ mod tests {
 
     /// Returns the status of the response to a check whose store is unavailable. `on_store_error` is this setting of
     /// the rule.
-    async fn status_without_store(on_store_error: &str) -> StatusCode {
+    async fn response_status_without_store(on_store_error: &str) -> StatusCode {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");
         let lost = Faults { unavailable: 100, ..Faults::default() };
@@ -256,7 +258,7 @@ mod tests {
 
     #[tokio::test]
     async fn denial_without_store_has_status_503() {
-        assert_eq!(status_without_store("deny").await, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(status_without_store("allow").await, StatusCode::OK);
+        assert_eq!(response_status_without_store("deny").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response_status_without_store("allow").await, StatusCode::OK);
     }
 }

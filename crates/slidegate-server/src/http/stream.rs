@@ -15,15 +15,17 @@ use crate::connections::ClientIo;
 
 /// Time to keep reading from the client after an error response. If the server closes a connection with unread bytes,
 /// the connection is reset, and the client's system may then discard the response.
-const LINGER_TIME: Duration = Duration::from_secs(1);
+const LINGER_TIME_AFTER_ERROR_RESPONSE: Duration = Duration::from_secs(1);
 
 /// A client connection that adds problem+json bodies to the empty error responses of hyper.
 pub struct ClientStream {
     client: ClientIo,
-    error_response: Option<ErrorResponseTransfer>,
+    error_response: Option<PendingErrorResponse>,
 }
 
-struct ErrorResponseTransfer {
+/// An error response that is sent in place of hyper's. Afterwards, bytes from the client are discarded until `linger`
+/// ends.
+struct PendingErrorResponse {
     bytes: Vec<u8>,
     sent: usize,
     linger: Pin<Box<Sleep>>,
@@ -36,7 +38,7 @@ impl ClientStream {
     }
 
     fn poll_send_error_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(ErrorResponseTransfer { bytes, sent, .. }) = &mut self.error_response else {
+        let Some(PendingErrorResponse { bytes, sent, .. }) = &mut self.error_response else {
             return Poll::Ready(Ok(()));
         };
         while *sent < bytes.len() {
@@ -48,8 +50,8 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(ErrorResponseTransfer { linger, .. }) = &mut self.error_response else {
+    fn poll_discard_unread_bytes(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(PendingErrorResponse { linger, .. }) = &mut self.error_response else {
             return Poll::Ready(());
         };
         loop {
@@ -85,10 +87,10 @@ impl AsyncWrite for ClientStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if let Some(response) = hyper_errors::with_problem_body(bytes) {
-            self.error_response = Some(ErrorResponseTransfer {
+            self.error_response = Some(PendingErrorResponse {
                 bytes: response,
                 sent: 0,
-                linger: Box::pin(sleep(LINGER_TIME)),
+                linger: Box::pin(sleep(LINGER_TIME_AFTER_ERROR_RESPONSE)),
             });
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -103,6 +105,6 @@ impl AsyncWrite for ClientStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send_error_response(cx))?;
         ready!(self.client.as_mut().poll_shutdown(cx))?;
-        self.poll_linger(cx).map(Ok)
+        self.poll_discard_unread_bytes(cx).map(Ok)
     }
 }

@@ -37,11 +37,11 @@ pub fn counter_shapes(rule: &Rule) -> Vec<String> {
         [rule.settings()].into_iter().chain(rule.overrides().iter().map(Override::settings));
     let limits = settings.flat_map(RuleSettings::limits);
     limits
-        .map(|limit| format!("`{}` counted as {}", limit.id(), counter_shape_text(limit)))
+        .map(|limit| format!("`{}` counted as {}", limit.id(), describe_counter_shape(limit)))
         .collect()
 }
 
-fn counter_shape_text(limit: &RuleLimit) -> String {
+fn describe_counter_shape(limit: &RuleLimit) -> String {
     limit.limit().shape_text()
 }
 
@@ -95,7 +95,8 @@ impl LimitCounterChanges {
     fn add_limit_changes(&mut self, old: &RuleSettings, new: &RuleSettings) {
         for limit in new.limits().iter().filter(|limit| limit.limit().capacity() > 0) {
             let has_same_counter = |before: &&RuleLimit| {
-                (before.id(), counter_shape_text(before)) == (limit.id(), counter_shape_text(limit))
+                (before.id(), describe_counter_shape(before))
+                    == (limit.id(), describe_counter_shape(limit))
             };
             let names = match old.limits().iter().find(has_same_counter) {
                 Some(before) if before.limit() == limit.limit() => {

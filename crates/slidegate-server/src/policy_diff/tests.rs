@@ -69,7 +69,7 @@ rules:
 }
 
 #[test]
-fn counters_survive_max_change_but_not_shape_change() {
+fn only_max_or_burst_change_keeps_counters() {
     assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/h]",

@@ -87,7 +87,7 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
     let text = PolicyPrinter { sources, notes: &notes, algorithm, domains: &domains }.to_string();
     match Policy::from_yaml_for(&text, supports) {
         Ok(policy) => Ok(Conversion { policy, text, notes }),
-        Err(errors) => Err(convert_policy_errors(files, &errors.0)),
+        Err(errors) => Err(findings_from_policy_errors(files, &errors.0)),
     }
 }
 
@@ -100,7 +100,10 @@ pub fn is_reference_file(path: &Path) -> bool {
 
 /// Converts the errors of an invalid converted policy to findings. The configuration files are valid, but their policy
 /// is not, for example because it has too many rules.
-fn convert_policy_errors(files: &[FileText], errors: &[slidegate::PolicyError]) -> Vec<Finding> {
+fn findings_from_policy_errors(
+    files: &[FileText],
+    errors: &[slidegate::PolicyError],
+) -> Vec<Finding> {
     let mut findings = Findings::default();
     let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());
     for error in errors {

@@ -83,18 +83,19 @@ struct DescriptorParser<'f> {
 }
 
 /// The fields of a YAML map, with their positions in the file.
-struct MapFields<'n> {
+struct YamlMapFields<'n> {
     position: SourcePosition,
     entries: Vec<(&'n str, SourcePosition, &'n YamlNode)>,
 }
 
-impl<'n> MapFields<'n> {
+impl<'n> YamlMapFields<'n> {
     fn get(&self, field: &str) -> Option<&'n YamlNode> {
         self.entries.iter().find(|(name, ..)| *name == field).map(|(_, _, node)| *node)
     }
 
     /// Returns the position of a field's value in the file, or the position of the map if the field is missing.
-    fn position_of(&self, field: &str) -> SourcePosition {
+    /// Returns the position of a field's value, or the position of the map if the field is missing.
+    fn field_position(&self, field: &str) -> SourcePosition {
         self.get(field).map_or(self.position, |node| node.position)
     }
 }
@@ -110,12 +111,12 @@ impl DescriptorParser<'_> {
 
     fn parse_domain(&mut self, node: &YamlNode) -> Option<ConfigDomain> {
         let fields = if node.is_null() {
-            MapFields { position: FILE_START, entries: Vec::new() }
+            YamlMapFields { position: FILE_START, entries: Vec::new() }
         } else {
             self.read_map_fields(node, FILE_FIELDS, "a file with a domain and its descriptors")?
         };
         let name = self.read_text_field(&fields, "domain");
-        let position = fields.position_of("domain");
+        let position = fields.field_position("domain");
         if name.is_empty() {
             self.push_error(position, "a file needs a `domain` with a name");
         }
@@ -131,7 +132,7 @@ impl DescriptorParser<'_> {
         Some(ConfigDomain { position, name, descriptors })
     }
 
-    fn parse_descriptors(&mut self, fields: &MapFields<'_>) -> Vec<ConfigDescriptor> {
+    fn parse_descriptors(&mut self, fields: &YamlMapFields<'_>) -> Vec<ConfigDescriptor> {
         let mut first_positions: HashMap<String, SourcePosition> = HashMap::new();
         let mut descriptors = Vec::new();
         for node in self.read_list_of_maps(fields, "descriptors") {
@@ -162,15 +163,16 @@ impl DescriptorParser<'_> {
         let (key, value) =
             (self.read_text_field(&fields, "key"), self.read_text_field(&fields, "value"));
         if key.is_empty() {
-            self.push_error(fields.position_of("key"), "a descriptor needs a `key`");
+            self.push_error(fields.field_position("key"), "a descriptor needs a `key`");
         }
         let is_shadow = self.read_bool_field(&fields, "shadow_mode");
-        let quota_mode_position =
-            self.read_bool_field(&fields, "quota_mode").then(|| fields.position_of("quota_mode"));
+        let quota_mode_position = self
+            .read_bool_field(&fields, "quota_mode")
+            .then(|| fields.field_position("quota_mode"));
         let is_shared = self.read_bool_field(&fields, "share_threshold");
         if is_shared && !value.contains('*') && !key.contains('*') {
             let message = "`share_threshold` needs a `value` with `*`";
-            self.push_error(fields.position_of("share_threshold"), message);
+            self.push_error(fields.field_position("share_threshold"), message);
         }
         self.note_ineffective_fields(&fields);
         let limit = self.parse_limit(&fields);
@@ -181,14 +183,14 @@ impl DescriptorParser<'_> {
                 let message = format_args!(
                     "`{field}` has no effect without a `rate_limit` in the same descriptor"
                 );
-                self.push_note(fields.position_of(field), message);
+                self.push_note(fields.field_position(field), message);
             }
         }
         Some(ConfigDescriptor {
             position: fields.position,
             key,
             value,
-            value_position: fields.position_of("value"),
+            value_position: fields.field_position("value"),
             limit,
             is_shadow,
             quota_mode_position,
@@ -199,13 +201,13 @@ impl DescriptorParser<'_> {
 
     /// Adds a note for each field about metrics or metadata, because these fields have no effect in slidegate. Adds an
     /// error if `metadata` is not a map.
-    fn note_ineffective_fields(&mut self, fields: &MapFields<'_>) {
+    fn note_ineffective_fields(&mut self, fields: &YamlMapFields<'_>) {
         for field in ["detailed_metric", "value_to_metric"] {
             if self.read_bool_field(fields, field) {
                 let message = format_args!(
                     "`{field}` is accepted and has no effect: metrics are labelled by rules, never by values"
                 );
-                self.push_note(fields.position_of(field), message);
+                self.push_note(fields.field_position(field), message);
             }
         }
         let Some(metadata) = fields.get("metadata").filter(|node| !node.is_null()) else { return };
@@ -218,7 +220,7 @@ impl DescriptorParser<'_> {
         }
     }
 
-    fn parse_limit(&mut self, fields: &MapFields<'_>) -> Option<ConfigLimit> {
+    fn parse_limit(&mut self, fields: &YamlMapFields<'_>) -> Option<ConfigLimit> {
         let node = fields.get("rate_limit").filter(|node| !node.is_null())?;
         let fields = self.read_map_fields(
             node,
@@ -226,11 +228,11 @@ impl DescriptorParser<'_> {
             "a limit: a map with `unit` and `requests_per_unit`",
         )?;
         let name = self.read_text_field(&fields, "name");
-        let replaces = self.parse_replaces(&fields, &name);
+        let replaces = self.parse_replaced_limits(&fields, &name);
         let is_unlimited = self.read_bool_field(&fields, "unlimited");
         let unit = self.read_text_field(&fields, "unit");
         let max = self.read_number_field(&fields, "requests_per_unit");
-        let position = fields.position_of("unit");
+        let position = fields.field_position("unit");
         let unit = match TimeUnit::from_name(&unit) {
             Some(_) if is_unlimited => {
                 self.push_error(
@@ -249,7 +251,7 @@ impl DescriptorParser<'_> {
             }
             unit => unit,
         };
-        let position = fields.position_of("requests_per_unit");
+        let position = fields.field_position("requests_per_unit");
         let quota = unit.map(|unit| ConfigQuota { position, max: max.unwrap_or_default(), unit });
         if quota.is_some() && fields.get("requests_per_unit").is_none_or(YamlNode::is_null) {
             let message = "without `requests_per_unit` a limit is 0: nothing passes";
@@ -258,9 +260,10 @@ impl DescriptorParser<'_> {
         Some(ConfigLimit { name, quota, replaces })
     }
 
-    fn parse_replaces(
+    /// Returns the positions and the names of the limits in the field `replaces`.
+    fn parse_replaced_limits(
         &mut self,
-        fields: &MapFields<'_>,
+        fields: &YamlMapFields<'_>,
         own_name: &str,
     ) -> Vec<(SourcePosition, String)> {
         let mut replaces = Vec::new();
@@ -273,7 +276,7 @@ impl DescriptorParser<'_> {
                 continue;
             };
             let (position, name) =
-                (fields.position_of("name"), self.read_text_field(&fields, "name"));
+                (fields.field_position("name"), self.read_text_field(&fields, "name"));
             if name.is_empty() {
                 self.push_error(position, "an entry of `replaces` needs the `name` of a limit");
             } else if name == own_name {
@@ -291,7 +294,7 @@ impl DescriptorParser<'_> {
         node: &'n YamlNode,
         known_fields: &[&str],
         expected: &str,
-    ) -> Option<MapFields<'n>> {
+    ) -> Option<YamlMapFields<'n>> {
         let YamlValue::Map(entries) = &node.value else {
             self.push_error(node.position, format_args!("expected {expected}"));
             return None;
@@ -303,14 +306,14 @@ impl DescriptorParser<'_> {
             }
             fields.push((&**name, *position, value));
         }
-        Some(MapFields { position: node.position, entries: fields })
+        Some(YamlMapFields { position: node.position, entries: fields })
     }
 
     /// Returns the items of a list field that are maps. Skips other items, because `check_fields` has already reported
     /// them.
     fn read_list_of_maps<'n>(
         &mut self,
-        fields: &MapFields<'n>,
+        fields: &YamlMapFields<'n>,
         field: &str,
     ) -> impl Iterator<Item = &'n YamlNode> + use<'n> {
         let items = match fields.get(field) {
@@ -324,7 +327,7 @@ impl DescriptorParser<'_> {
         items.iter().filter(|item| matches!(item.value, YamlValue::Map(_)))
     }
 
-    fn read_text_field(&mut self, fields: &MapFields<'_>, field: &str) -> String {
+    fn read_text_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> String {
         match fields.get(field).map(|node| (&node.value, node.position)) {
             None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => String::new(),
             Some((YamlValue::Scalar(_, text), _)) => text.to_string(),
@@ -335,7 +338,7 @@ impl DescriptorParser<'_> {
         }
     }
 
-    fn read_bool_field(&mut self, fields: &MapFields<'_>, field: &str) -> bool {
+    fn read_bool_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> bool {
         match fields.get(field).map(|node| (&node.value, node.position)) {
             None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => false,
             Some((YamlValue::Scalar(Scalar::Bool(flag), _), _)) => *flag,
@@ -346,7 +349,7 @@ impl DescriptorParser<'_> {
         }
     }
 
-    fn read_number_field(&mut self, fields: &MapFields<'_>, field: &str) -> Option<u32> {
+    fn read_number_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> Option<u32> {
         let node = fields.get(field).filter(|node| !node.is_null())?;
         let number = match &node.value {
             YamlValue::Scalar(Scalar::Int(number), _) => u32::try_from(*number).ok(),

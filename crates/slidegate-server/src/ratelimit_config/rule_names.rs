@@ -37,7 +37,7 @@ impl RuleNames {
             .collect();
         for ((own_name, path), keeps_own_name) in limits.zip(keeps_own_name) {
             let name =
-                if keeps_own_name { own_name.to_owned() } else { self.assign_path_name(path) };
+                if keeps_own_name { own_name.to_owned() } else { self.assign_name_from_path(path) };
             self.assigned.push(name);
         }
     }
@@ -48,7 +48,7 @@ impl RuleNames {
     }
 
     /// Assigns and returns a unique name that is derived from a path of descriptors.
-    fn assign_path_name(&mut self, path: &str) -> String {
+    fn assign_name_from_path(&mut self, path: &str) -> String {
         let plain = replace_invalid_chars(path);
         let mut name = plain.clone();
         for salt in 0u32.. {
@@ -93,7 +93,7 @@ mod tests {
 
     /// Returns the rule names that are assigned to limits. A limit is given as its name in the configuration file and
     /// its path of descriptors.
-    fn assign_names(limits: &[(&str, &str)]) -> Vec<String> {
+    fn assign_rule_names(limits: &[(&str, &str)]) -> Vec<String> {
         let mut names = RuleNames::new();
         names.assign(limits.iter().copied());
         names.assigned().map(ToOwned::to_owned).collect()
@@ -102,15 +102,15 @@ mod tests {
     #[test]
     fn rule_name_is_derived_from_limit_or_path() {
         let limits = [("base", "plan_free.user"), ("", "plan_free.user"), ("No Name", "path_/A b")];
-        assert_eq!(assign_names(&limits), ["base", "plan_free.user", "path_-a-b"]);
+        assert_eq!(assign_rule_names(&limits), ["base", "plan_free.user", "path_-a-b"]);
     }
 
     #[test]
     fn adding_limits_keeps_existing_rule_names() {
         let limits = [("", "a_X"), ("", "a_x"), ("x", "b"), ("x", "c"), ("requested", "d")];
-        let all = assign_names(&limits);
+        let all = assign_rule_names(&limits);
         for count in 0..limits.len() {
-            assert_eq!(assign_names(&limits[..count]), all[..count]);
+            assert_eq!(assign_rule_names(&limits[..count]), all[..count]);
         }
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
         assert_eq!(all[1], "a_x-f7bab7a1");
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn long_and_reserved_names_get_hash_suffix() {
         let long = "a".repeat(200);
-        let all = assign_names(&[("", &long), ("", "requested")]);
+        let all = assign_rule_names(&[("", &long), ("", "requested")]);
         assert_eq!(all[0].len(), MAX_RULE_NAME_BYTES);
         assert!(all[0].starts_with("aaaa") && all[0].as_bytes()[119] == b'-');
         assert!(all[1].starts_with("requested-"));

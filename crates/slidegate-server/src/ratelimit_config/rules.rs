@@ -109,7 +109,7 @@ pub fn convert_domain(
 
 /// One descriptor on the path from the root of the descriptor tree to a limit.
 #[derive(Clone, Debug)]
-struct PathStep<'e> {
+struct DescriptorPathStep<'e> {
     /// The name of the attribute for the descriptor's key: the key itself, or `key#n` for the n-th descriptor with this
     /// key.
     name: String,
@@ -119,9 +119,9 @@ struct PathStep<'e> {
 }
 
 /// A limit, and the path of descriptors that leads to it.
-struct LimitPath<'e> {
+struct LimitWithDescriptorPath<'e> {
     config: &'e ConfigLimit,
-    steps: Vec<PathStep<'e>>,
+    steps: Vec<DescriptorPathStep<'e>>,
     path_text: String,
     limit: ConvertedLimit,
     mode: ConvertedMode,
@@ -132,7 +132,7 @@ struct LimitCollector<'f, 'e> {
     path: &'f Path,
     options: ConversionOptions,
     findings: &'f mut Findings,
-    limit_paths: Vec<LimitPath<'e>>,
+    limit_paths: Vec<LimitWithDescriptorPath<'e>>,
     /// The number of excluded values in all rules so far. A rule is off for its excluded values.
     excluded_count: usize,
 }
@@ -143,15 +143,15 @@ impl<'e> LimitCollector<'_, 'e> {
     fn collect_limits(
         &mut self,
         siblings: &'e [ConfigDescriptor],
-        parents: &mut Vec<PathStep<'e>>,
+        parents: &mut Vec<DescriptorPathStep<'e>>,
     ) {
         for (index, descriptor) in siblings.iter().enumerate() {
-            if !self.check_descriptor_expressible(descriptor) {
+            if !self.check_descriptor_is_expressible(descriptor) {
                 continue;
             }
-            let name = attribute_name(&descriptor.key, parents);
+            let name = attribute_name_for_key(&descriptor.key, parents);
             let excluded = excluded_values(siblings, index);
-            parents.push(PathStep { name, descriptor, excluded });
+            parents.push(DescriptorPathStep { name, descriptor, excluded });
             if let Some(limit) = &descriptor.limit {
                 self.add_limit(limit, parents);
             }
@@ -160,8 +160,8 @@ impl<'e> LimitCollector<'_, 'e> {
         }
     }
 
-    fn add_limit(&mut self, config: &'e ConfigLimit, steps: &[PathStep<'e>]) {
-        let Some(PathStep { descriptor, .. }) = steps.last() else { return };
+    fn add_limit(&mut self, config: &'e ConfigLimit, steps: &[DescriptorPathStep<'e>]) {
+        let Some(DescriptorPathStep { descriptor, .. }) = steps.last() else { return };
         let mode = match (descriptor.is_shadow, descriptor.quota_mode_position) {
             (false, None) => ConvertedMode::Enforce,
             (false, Some(_)) => ConvertedMode::Jointly,
@@ -183,7 +183,7 @@ impl<'e> LimitCollector<'_, 'e> {
             }
             return;
         }
-        self.limit_paths.push(LimitPath {
+        self.limit_paths.push(LimitWithDescriptorPath {
             config,
             steps: steps.to_vec(),
             path_text: format_descriptor_path(steps),
@@ -232,7 +232,7 @@ impl<'e> LimitCollector<'_, 'e> {
 
     /// Returns `true` if a policy can express the key and the value of a descriptor. Otherwise adds an error, unless
     /// the parser has already reported the descriptor.
-    fn check_descriptor_expressible(&mut self, descriptor: &ConfigDescriptor) -> bool {
+    fn check_descriptor_is_expressible(&mut self, descriptor: &ConfigDescriptor) -> bool {
         let ConfigDescriptor { position, key, value, value_position, .. } = descriptor;
         // The parser has already reported it.
         if key.is_empty() {
@@ -244,7 +244,7 @@ impl<'e> LimitCollector<'_, 'e> {
             "cannot be expressed: a key cannot contain `*`; only values can"
         } else if key.len() > MAX_DESCRIPTOR_KEY_BYTES {
             "cannot be expressed: a key has at most 128 bytes"
-        } else if ends_in_repetition_number(key) {
+        } else if is_reserved_for_repeated_key(key) {
             "cannot be expressed: a key cannot end in `#` and a number, which is the name of a repeated key"
         } else if key.starts_with("header.") && key.bytes().any(|byte| byte.is_ascii_uppercase()) {
             "cannot be expressed: a key that begins with `header.` must be lower case"
@@ -278,7 +278,7 @@ impl ConversionOptions {
     }
 }
 
-impl LimitPath<'_> {
+impl LimitWithDescriptorPath<'_> {
     /// Creates the rule that enforces this limit.
     fn to_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
         let with_value = self.steps.iter().filter(|step| !step.descriptor.value.is_empty());
@@ -301,7 +301,7 @@ impl LimitPath<'_> {
     }
 }
 
-impl PathStep<'_> {
+impl DescriptorPathStep<'_> {
     /// Returns `true` if each value of the attribute has its own counter. An exact value matches only itself, so it
     /// needs only one counter.
     fn has_counter_per_value(&self) -> bool {
@@ -361,7 +361,7 @@ fn excluded_values(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
 
 /// Returns the attribute name for a key: the key itself, or `key#n` if it is the n-th descriptor with this key on the
 /// path.
-fn attribute_name(key: &str, parents: &[PathStep<'_>]) -> String {
+fn attribute_name_for_key(key: &str, parents: &[DescriptorPathStep<'_>]) -> String {
     match parents.iter().filter(|step| step.descriptor.key == key).count() {
         0 => key.to_owned(),
         count => format!("{key}#{}", count + 1),
@@ -369,7 +369,7 @@ fn attribute_name(key: &str, parents: &[PathStep<'_>]) -> String {
 }
 
 /// Returns `true` if a key ends in `#` and a number, such as `key#2`. Such names are reserved for repeated keys.
-fn ends_in_repetition_number(key: &str) -> bool {
+fn is_reserved_for_repeated_key(key: &str) -> bool {
     key.rsplit_once('#').is_some_and(|(_, number)| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     })
@@ -377,10 +377,11 @@ fn ends_in_repetition_number(key: &str) -> bool {
 
 /// Formats a path of descriptors as text, such as `plan_free.user`: `_` joins key and value, and `.` joins the
 /// descriptors.
-fn format_descriptor_path(steps: &[PathStep<'_>]) -> String {
-    let texts = steps.iter().map(|PathStep { descriptor, .. }| match &*descriptor.value {
-        "" => descriptor.key.clone(),
-        value => format!("{}_{value}", descriptor.key),
-    });
+fn format_descriptor_path(steps: &[DescriptorPathStep<'_>]) -> String {
+    let texts =
+        steps.iter().map(|DescriptorPathStep { descriptor, .. }| match &*descriptor.value {
+            "" => descriptor.key.clone(),
+            value => format!("{}_{value}", descriptor.key),
+        });
     texts.collect::<Vec<_>>().join(".")
 }

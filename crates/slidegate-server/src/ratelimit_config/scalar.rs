@@ -12,24 +12,24 @@ pub enum Scalar {
     Text,
 }
 
-const TRUE_WORDS: [&str; 11] =
+const YAML_TRUE_WORDS: [&str; 11] =
     ["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"];
-const FALSE_WORDS: [&str; 11] =
+const YAML_FALSE_WORDS: [&str; 11] =
     ["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"];
-const NULL_WORDS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
+const YAML_NULL_WORDS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
 impl Scalar {
     /// Determines the type of a scalar that is written without quotes.
     pub fn from_plain(text: &str) -> Self {
         match text {
-            _ if NULL_WORDS.contains(&text) => Self::Null,
-            _ if TRUE_WORDS.contains(&text) => Self::Bool(true),
-            _ if FALSE_WORDS.contains(&text) => Self::Bool(false),
-            _ => Self::from_number(&text.replace('_', "")).unwrap_or(Self::Text),
+            _ if YAML_NULL_WORDS.contains(&text) => Self::Null,
+            _ if YAML_TRUE_WORDS.contains(&text) => Self::Bool(true),
+            _ if YAML_FALSE_WORDS.contains(&text) => Self::Bool(false),
+            _ => Self::parse_number(&text.replace('_', "")).unwrap_or(Self::Text),
         }
     }
 
-    fn from_number(text: &str) -> Option<Self> {
+    fn parse_number(text: &str) -> Option<Self> {
         let (is_negative, digits) = match text.strip_prefix(['+', '-']) {
             Some(digits) => (text.starts_with('-'), digits),
             None => (false, text),
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_scalar_type_matches_reference_server() {
+    fn unquoted_yaml_scalar_type_matches_reference_server() {
         for (text, scalar) in [
             ("~", Scalar::Null),
             ("", Scalar::Null),

@@ -15,19 +15,19 @@ fn new_config_files(texts: &[&str]) -> Vec<FileText> {
     texts.iter().enumerate().map(file).collect()
 }
 
-const DEFAULT_OPTIONS: ConversionOptions =
+const SLIDING_WINDOW_CONVERSION_OPTIONS: ConversionOptions =
     ConversionOptions { algorithm: Algorithm::SlidingWindow, supports: accept_any_limit };
 
 /// Converts the text of a configuration file. Panics if it has errors.
-fn convert_valid(text: &str) -> Conversion {
+fn convert_valid_config(text: &str) -> Conversion {
     let fail = |errors: Vec<_>| panic!("{errors:#?}\nin\n{text}");
-    convert(&new_config_files(&[text]), DEFAULT_OPTIONS).unwrap_or_else(fail)
+    convert(&new_config_files(&[text]), SLIDING_WINDOW_CONVERSION_OPTIONS).unwrap_or_else(fail)
 }
 
 /// Converts the texts of configuration files with errors, and returns the errors, one line each. Panics if there are
 /// none.
-fn conversion_errors(texts: &[&str]) -> Vec<String> {
-    match convert(&new_config_files(texts), DEFAULT_OPTIONS) {
+fn convert_invalid_configs(texts: &[&str]) -> Vec<String> {
+    match convert(&new_config_files(texts), SLIDING_WINDOW_CONVERSION_OPTIONS) {
         Ok(conversion) => panic!("expected errors, got: {}", conversion.text),
         Err(findings) => findings.iter().map(ToString::to_string).collect(),
     }
@@ -52,7 +52,7 @@ enum GeneratedLimit {
 }
 
 /// The key and value of one entry in the descriptor of a request.
-type RequestEntry = (&'static str, &'static str);
+type DescriptorEntry = (&'static str, &'static str);
 
 /// Looks up the limit of a request as Envoy's reference rate limit server does. Returns the name of the limit and the
 /// values that identify its counter, or `None` if no limit applies.
@@ -60,10 +60,10 @@ type RequestEntry = (&'static str, &'static str);
 /// The lookup goes down one level for each entry. On each level it takes the descriptor with exactly this value,
 /// otherwise the first matching wildcard, otherwise the descriptor without a value. No limit applies if no descriptor
 /// matches, or if the last descriptor has no limit. The lookup never tries another descriptor.
-fn find_reference_limit(
+fn find_limit_as_reference_server(
     branches: &[GeneratedDescriptor],
     path: &str,
-    entries: &[RequestEntry],
+    entries: &[DescriptorEntry],
 ) -> Option<(String, Vec<String>)> {
     let (&(key, value), rest) = entries.split_first()?;
     let with_key = || branches.iter().enumerate().filter(|(_, branch)| branch.key == key);
@@ -78,7 +78,7 @@ fn find_reference_limit(
     let (name, mut counted_values) = match rest {
         [] if branch.limit == GeneratedLimit::None => return None,
         [] => (path, Vec::new()),
-        rest => find_reference_limit(&branch.branches, &path, rest)?,
+        rest => find_limit_as_reference_server(&branch.branches, &path, rest)?,
     };
     if branch.value.is_empty() || (is_wildcard(branch) && !branch.is_shared) {
         counted_values.insert(0, value.to_owned());
@@ -146,7 +146,7 @@ fn arb_descriptors(depth: u32) -> BoxedStrategy<Vec<GeneratedDescriptor>> {
 }
 
 /// Generates the entries in the descriptor of a request.
-fn arb_request_entries() -> impl Strategy<Value = Vec<RequestEntry>> {
+fn arb_request_entries() -> impl Strategy<Value = Vec<DescriptorEntry>> {
     let value = prop::sample::select(vec![
         "",
         "x",
@@ -163,7 +163,11 @@ fn arb_request_entries() -> impl Strategy<Value = Vec<RequestEntry>> {
 }
 
 /// Formats descriptors as the text of a configuration file. The name of a limit is its path, such as `r.0.1`.
-fn format_descriptors(branches: &[GeneratedDescriptor], path: &str, indent: usize) -> String {
+fn format_config_descriptors(
+    branches: &[GeneratedDescriptor],
+    path: &str,
+    indent: usize,
+) -> String {
     let margin = " ".repeat(indent);
     let mut text = format!("{margin}descriptors:\n");
     for (index, branch) in branches.iter().enumerate() {
@@ -186,7 +190,7 @@ fn format_descriptors(branches: &[GeneratedDescriptor], path: &str, indent: usiz
             }
         }
         if !branches.is_empty() {
-            text += &format_descriptors(branches, &path, indent + 2);
+            text += &format_config_descriptors(branches, &path, indent + 2);
         }
     }
     text
@@ -194,8 +198,8 @@ fn format_descriptors(branches: &[GeneratedDescriptor], path: &str, indent: usiz
 
 /// Returns the attributes for the entries in a request's descriptor. The n-th entry with the same key becomes the
 /// attribute `key#n`.
-fn request_attributes(entries: &[RequestEntry]) -> Vec<(String, &'static str)> {
-    let name = |(index, (key, value)): (usize, &RequestEntry)| match entries[..index]
+fn attributes_from_entries(entries: &[DescriptorEntry]) -> Vec<(String, &'static str)> {
+    let name = |(index, (key, value)): (usize, &DescriptorEntry)| match entries[..index]
         .iter()
         .filter(|(other, _)| other == key)
         .count()
@@ -217,13 +221,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn converted_policy_matches_reference_lookup(
+    fn converted_policy_applies_reference_server_limits(
         branches in arb_descriptors(2), requests in prop::collection::vec(arb_request_entries(), 1..30),
     ) {
-        let text = format!("domain: d\n{}", format_descriptors(&branches, "r", 0));
-        let Conversion { policy, text, .. } = convert_valid(&text);
+        let text = format!("domain: d\n{}", format_config_descriptors(&branches, "r", 0));
+        let Conversion { policy, text, .. } = convert_valid_config(&text);
         for entries in requests {
-            let attributes = request_attributes(&entries);
+            let attributes = attributes_from_entries(&entries);
             let attributes = attributes.iter().map(|(name, value)| (name.as_str(), *value));
             let request = Request::new("d", Descriptor::new(attributes).exact());
             let matched = policy.apply(&request);
@@ -234,7 +238,7 @@ proptest! {
                 };
                 (rule_match.rule().name().to_owned(), counted_values)
             }).collect();
-            let mut expected = find_reference_limit(&branches, "r", &entries);
+            let mut expected = find_limit_as_reference_server(&branches, "r", &entries);
             // Unlimited rules count nothing.
             if let (Some((_, counted_values)), Some(rule_match)) = (&mut expected, matched.matches().next())
                 && rule_match.limits().is_empty()
@@ -253,7 +257,7 @@ proptest! {
 }
 
 #[test]
-fn file_errors_have_positions() {
+fn config_file_errors_have_positions() {
     for (text, expected) in [
         ("", "0.yaml:1:1: a file needs a `domain` with a name"),
         ("descriptors: []", "0.yaml:1:1: a file needs a `domain` with a name"),
@@ -292,13 +296,13 @@ fn file_errors_have_positions() {
         ),
         ("domain: a\ndescriptors: [{ key: { a: 1 } }]", "0.yaml:2:24: unknown field `a`"),
     ] {
-        let errors = conversion_errors(&[text]);
+        let errors = convert_invalid_configs(&[text]);
         assert!(errors.iter().any(|line| line.starts_with(expected)), "{errors:#?}");
     }
 }
 
 #[test]
-fn limit_errors_have_positions() {
+fn config_limit_errors_have_positions() {
     // The second text is the part of the limit at the reported position.
     for (limit, reported_part, expected) in [
         ("{}", "{}", "`` is not a unit of time; use one of `second`, `minute`, `hour`, `day`, "),
@@ -325,14 +329,14 @@ fn limit_errors_have_positions() {
     ] {
         let text = format!("{{ domain: a, descriptors: [{{ key: k, rate_limit: {limit} }}] }}");
         let column = text.find(limit).unwrap() + limit.find(reported_part).unwrap() + 1;
-        let errors = conversion_errors(&[&text]);
+        let errors = convert_invalid_configs(&[&text]);
         let expected = format!("0.yaml:1:{column}: {expected}");
         assert!(errors.iter().any(|line| line.starts_with(&expected)), "{errors:#?} {expected}");
     }
 }
 
 #[test]
-fn inexpressible_descriptors_are_rejected() {
+fn descriptors_inexpressible_in_policy_are_rejected() {
     for (descriptor, expected) in [
         ("{ key: 'k*' }", "a key cannot contain `*`"),
         ("{ key: 'k#2' }", "a key cannot end in `#` and a number"),
@@ -349,14 +353,15 @@ fn inexpressible_descriptors_are_rejected() {
             "cannot be expressed: 4294967295 exceeds the maximum of 536870912",
         ),
     ] {
-        let errors = conversion_errors(&[&format!("domain: a\ndescriptors:\n- {descriptor}")]);
+        let errors =
+            convert_invalid_configs(&[&format!("domain: a\ndescriptors:\n- {descriptor}")]);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:#?}");
     }
     let log = convert(
         &new_config_files(&[
             "domain: a\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 9999999 } }]",
         ]),
-        ConversionOptions { algorithm: Algorithm::SlidingLog, ..DEFAULT_OPTIONS },
+        ConversionOptions { algorithm: Algorithm::SlidingLog, ..SLIDING_WINDOW_CONVERSION_OPTIONS },
     );
     assert!(log.unwrap_err()[0].message.contains("too large for sliding_log"));
 }
@@ -370,7 +375,7 @@ fn too_many_excluded_values_are_rejected() {
         )
     };
     let text: String = (0..1_100).map(descriptor).collect();
-    let errors = conversion_errors(&[&format!("domain: a\ndescriptors:\n{text}")]);
+    let errors = convert_invalid_configs(&[&format!("domain: a\ndescriptors:\n{text}")]);
     assert_eq!(
         errors,
         [
@@ -382,7 +387,7 @@ fn too_many_excluded_values_are_rejected() {
 #[test]
 fn errors_are_sorted_by_file_and_position() {
     let invalid = "domain: a\ndescriptors: [{ key: '' }, { key: b, rate_limit: {} }, { c: d }]";
-    let errors = conversion_errors(&[invalid, "domain: c\nx: 1", "domain: a"]);
+    let errors = convert_invalid_configs(&[invalid, "domain: c\nx: 1", "domain: a"]);
     let positions: Vec<String> =
         errors.iter().map(|line| line.split(": ").next().unwrap().to_owned()).collect();
     let expected =
@@ -392,7 +397,7 @@ fn errors_are_sorted_by_file_and_position() {
 }
 
 #[test]
-fn ineffective_fields_are_noted() {
+fn fields_without_effect_result_in_notes() {
     let text = "
 domain: a
 unit: day
@@ -405,7 +410,7 @@ descriptors:
 - { key: l, shadow_mode: true, value_to_metric: true, rate_limit: }
 - { key: m, rate_limit: { unit: day } }
 ";
-    let Conversion { notes, text, .. } = convert_valid(text);
+    let Conversion { notes, text, .. } = convert_valid_config(text);
     let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
     let expected = [
         "0.yaml:3:1: `unit` has no effect here",
@@ -428,7 +433,7 @@ descriptors:
 }
 
 #[test]
-fn scalars_are_read_as_in_reference_server() {
+fn yaml_scalars_are_parsed_as_in_reference_server() {
     let text = "
 domain: 010
 descriptors:
@@ -436,7 +441,7 @@ descriptors:
 - { key: null_value, value: ~, rate_limit: { unit: 'WEEK', requests_per_unit: 1_0 } }
 - { key: k, value: '1.5', shadow_mode: Off, rate_limit: { unlimited: on } }
 ";
-    let Conversion { text, notes, .. } = convert_valid(text);
+    let Conversion { text, notes, .. } = convert_valid_config(text);
     assert_eq!(notes, []);
     for part in [
         "domain: \"010\"",
@@ -452,7 +457,7 @@ descriptors:
 #[test]
 fn converted_policy_is_deterministic_without_control_characters() {
     let text = "domain: \"a\\e[0m\\u00a0ü\"\ndescriptors: [{ key: \"k\\u0001l\", value: \"'\\\"\\\\\", rate_limit: { unit: day } }]";
-    let (first, second) = (convert_valid(text).text, convert_valid(text).text);
+    let (first, second) = (convert_valid_config(text).text, convert_valid_config(text).text);
     assert_eq!(first, second);
     assert!(first.chars().all(|char| char == '\n' || !char.is_control()), "{first}");
     let policy = slidegate::Policy::from_yaml(&first).unwrap();

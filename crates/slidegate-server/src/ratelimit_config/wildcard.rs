@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn address_with_any_prefix_length_is_like_network() {
+    fn address_with_invalid_prefix_length_resembles_network() {
         assert!(is_like_network("10.0.0.0/8") && is_like_network("::1"));
         assert!(is_like_network("10.0.0.0/anything"), "a policy would reject it");
         assert!(!is_like_network("/v1/10.0.0.0") && !is_like_network("10.0.0"));

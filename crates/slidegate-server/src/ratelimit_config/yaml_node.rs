@@ -81,7 +81,9 @@ fn convert_position(location: &Location) -> SourcePosition {
 fn convert_node(raw: Spanned<UntypedYaml>, source: &str) -> YamlNode {
     let value = match raw.value {
         UntypedYaml::Null => YamlValue::Scalar(Scalar::Null, "".into()),
-        UntypedYaml::Scalar(text) => convert_scalar(text, source_notation(&raw.defined, source)),
+        UntypedYaml::Scalar(text) => {
+            convert_scalar(text, scalar_text_in_source(&raw.defined, source))
+        }
         UntypedYaml::List(items) => {
             YamlValue::List(items.into_iter().map(|item| convert_node(item, source)).collect())
         }
@@ -113,7 +115,7 @@ fn convert_scalar(decoded: String, notation: Option<&str>) -> YamlValue {
 
 /// Returns the text of a value as written in the file, without spaces around it. Returns `None` if the location of the
 /// value is unknown, or the text is empty.
-fn source_notation<'s>(location: &Location, source: &'s str) -> Option<&'s str> {
+fn scalar_text_in_source<'s>(location: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
     let length = usize::try_from(location.span().byte_len()?).ok()?;
     let text = source.get(start..start.checked_add(length)?)?.trim();

@@ -44,7 +44,7 @@ pub async fn cluster_status(
         .cluster_node()
         .and_then(ClusterStatusBody::from_node)
         .map(Json)
-        .ok_or_else(|| not_clustered_problem(&uri, store.kind()))
+        .ok_or_else(|| not_a_cluster_problem(&uri, store.kind()))
 }
 
 impl ClusterStatusBody {
@@ -62,7 +62,7 @@ fn overshoot_buckets(overshoot: &OvershootHistogram) -> Vec<OvershootBucket> {
     upper_bounds.zip(counts).map(|(le, count)| OvershootBucket { le, count }).collect()
 }
 
-fn not_clustered_problem(uri: &Uri, kind: &str) -> HttpProblem {
+fn not_a_cluster_problem(uri: &Uri, kind: &str) -> HttpProblem {
     let hint = format!(
         "the store is `{kind}`, not a cluster; start a cluster node with `--store cluster://`"
     );

@@ -16,7 +16,7 @@ pub async fn metrics(
     State(service): State<Arc<Service>>,
     headers: HeaderMap,
 ) -> Result<([(HeaderName, &'static str); 1], String), HttpProblem> {
-    let format = negotiate_format(&headers);
+    let format = negotiate_metrics_format(&headers);
     let policy = service.active_policy();
     let (store, cluster) = (policy.store_stats(), policy.store().cluster_stats());
     // This path exists only on the admin listener, and with that listener metrics are always collected.
@@ -27,7 +27,7 @@ pub async fn metrics(
 
 /// Returns the OpenMetrics format if the scraper prefers it. Otherwise returns the older Prometheus format, even if the
 /// `Accept` header is missing or malformed.
-fn negotiate_format(headers: &HeaderMap) -> Format {
+fn negotiate_metrics_format(headers: &HeaderMap) -> Format {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let accepted = accepted.collect::<Vec<_>>().join(",");
     let Ok(accept) = Accept::from_str(&accepted) else { return Format::Prometheus };
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accept_header_selects_preferred_format() {
+    fn accept_header_selects_metrics_format() {
         let format = |accept: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
-            negotiate_format(&headers)
+            negotiate_metrics_format(&headers)
         };
         // The Accept headers of Prometheus 2 and 3.
         let two = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
@@ -64,6 +64,6 @@ mod tests {
         for other in ["*/*", "text/html", "", ";;,", "application/json"] {
             assert_eq!(format(other), Format::Prometheus, "{other}");
         }
-        assert_eq!(negotiate_format(&HeaderMap::new()), Format::Prometheus);
+        assert_eq!(negotiate_metrics_format(&HeaderMap::new()), Format::Prometheus);
     }
 }

@@ -10,10 +10,10 @@ use crate::service::Service;
 use crate::telemetry::top::TopReport;
 
 /// Default number of keys in each list of a rule's report.
-const DEFAULT_KEY_COUNT: usize = 10;
+const DEFAULT_TOP_KEY_COUNT: usize = 10;
 
 /// Maximum number of keys that the query can set for each list.
-const MAX_KEY_COUNT: usize = 64;
+const MAX_TOP_KEY_COUNT: usize = 64;
 
 /// Returns the keys of each rule with the most denied and almost denied requests. The query `keys=N` sets the number of
 /// keys in each list.
@@ -21,20 +21,20 @@ pub async fn top_keys(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Option<TopReport>>, HttpProblem> {
-    let keys = parse_key_count(query.as_deref().unwrap_or_default())?;
+    let keys = parse_top_key_count(query.as_deref().unwrap_or_default())?;
     // A report on many rules takes milliseconds and would block other tasks of this thread.
     let report = tokio::task::spawn_blocking(move || service.telemetry().top_keys(keys));
     report.await.map(Json).map_err(HttpProblem::internal)
 }
 
-fn parse_key_count(query: &str) -> Result<usize, HttpProblem> {
+fn parse_top_key_count(query: &str) -> Result<usize, HttpProblem> {
     if query.is_empty() {
-        return Ok(DEFAULT_KEY_COUNT);
+        return Ok(DEFAULT_TOP_KEY_COUNT);
     }
     let keys = query.strip_prefix("keys=").and_then(|keys| keys.parse().ok());
-    keys.filter(|keys| (1..=MAX_KEY_COUNT).contains(keys)).ok_or_else(|| {
+    keys.filter(|keys| (1..=MAX_TOP_KEY_COUNT).contains(keys)).ok_or_else(|| {
         HttpProblem::bad_request(format!(
-            "query: only keys=N is supported, with N from 1 to {MAX_KEY_COUNT}"
+            "query: only keys=N is supported, with N from 1 to {MAX_TOP_KEY_COUNT}"
         ))
     })
 }

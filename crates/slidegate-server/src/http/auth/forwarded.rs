@@ -10,9 +10,9 @@ use slidegate_tower::extract::normalize_path;
 
 use crate::service::PolicyHeaders;
 
-const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
-const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// The treatment of a client's headers that occur more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -50,9 +50,9 @@ impl<'h> ForwardedRequest<'h> {
             headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
         };
         let request_headers = [
-            ("method", last_value(FORWARDED_METHOD)),
-            ("path", last_value(FORWARDED_URI)),
-            ("host", last_value(FORWARDED_HOST)),
+            ("method", last_value(X_FORWARDED_METHOD)),
+            ("path", last_value(X_FORWARDED_URI)),
+            ("host", last_value(X_FORWARDED_HOST)),
         ];
         let client_headers = policy_headers
             .iter()
@@ -119,10 +119,11 @@ mod tests {
 
     use super::*;
 
-    const POLICY_HEADERS: [&str; 2] = ["x-api-key", "x-forwarded-proto"];
+    /// Names of the headers that the policy of each test uses.
+    const HEADERS_IN_POLICY: [&str; 2] = ["x-api-key", "x-forwarded-proto"];
 
     /// Returns the attributes that are read if a proxy sends these headers for a client at 192.0.2.7.
-    fn read_attributes_with(
+    fn read_attributes_with_repeated_headers(
         repeated: RepeatedHeaders,
         lines: &[(&str, &[u8])],
     ) -> Vec<(String, String)> {
@@ -131,7 +132,7 @@ mod tests {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_bytes(value).unwrap());
         }
-        let named = POLICY_HEADERS
+        let named = HEADERS_IN_POLICY
             .map(|name| (format!("header.{name}").into(), HeaderName::from_static(name)));
         let named: PolicyHeaders = named.into();
         let forwarded =
@@ -142,11 +143,11 @@ mod tests {
     }
 
     fn read_attributes(lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
-        read_attributes_with(RepeatedHeaders::First, lines)
+        read_attributes_with_repeated_headers(RepeatedHeaders::First, lines)
     }
 
-    /// Returns the expected attributes: the client address, followed by `expected`.
-    fn expected_attributes(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    /// Returns the attribute of the client address, followed by the attributes in `expected`.
+    fn attributes_with_client_ip(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         let expected = [("ip", "192.0.2.7")].iter().chain(expected);
         expected.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
@@ -168,48 +169,57 @@ mod tests {
             ("header.x-api-key", "k1"),
             ("header.x-forwarded-proto", "https"),
         ];
-        assert_eq!(found, expected_attributes(&expected));
+        assert_eq!(found, attributes_with_client_ip(&expected));
     }
 
     #[test]
     fn header_not_in_policy_is_ignored() {
         assert_eq!(
             read_attributes(&[("Cookie", b"a=b"), ("X-Other", b"c")]),
-            expected_attributes(&[])
+            attributes_with_client_ip(&[])
         );
     }
 
     #[test]
     fn missing_or_empty_header_yields_no_attribute() {
-        assert_eq!(read_attributes(&[]), expected_attributes(&[]));
+        assert_eq!(read_attributes(&[]), attributes_with_client_ip(&[]));
         let empty: [(&str, &[u8]); 3] =
             [("X-Api-Key", b""), ("X-Forwarded-Host", b""), ("X-Forwarded-Method", b"")];
-        assert_eq!(read_attributes(&empty), expected_attributes(&[]));
+        assert_eq!(read_attributes(&empty), attributes_with_client_ip(&[]));
     }
 
     #[test]
-    fn repeated_headers_use_first_client_last_proxy_value() {
+    fn first_client_and_last_proxy_header_value_is_used() {
         let found = read_attributes(&[
             ("X-Forwarded-Uri", b"/forged"),
             ("X-Forwarded-Uri", b"/real"),
             ("X-Api-Key", b"k1"),
             ("X-Api-Key", b"k2"),
         ]);
-        assert_eq!(found, expected_attributes(&[("path", "/real"), ("header.x-api-key", "k1")]));
+        assert_eq!(
+            found,
+            attributes_with_client_ip(&[("path", "/real"), ("header.x-api-key", "k1")])
+        );
     }
 
     #[test]
-    fn absent_mode_drops_only_conflicting_repeated_headers() {
+    fn absent_mode_ignores_headers_with_different_values() {
         let strict = |keys: [&[u8]; 2]| {
-            read_attributes_with(RepeatedHeaders::Absent, &keys.map(|key| ("X-Api-Key", key)))
+            read_attributes_with_repeated_headers(
+                RepeatedHeaders::Absent,
+                &keys.map(|key| ("X-Api-Key", key)),
+            )
         };
-        assert_eq!(strict([b"k1", b"k2"]), expected_attributes(&[]));
-        assert_eq!(strict([b"k1", b"k1"]), expected_attributes(&[("header.x-api-key", "k1")]));
+        assert_eq!(strict([b"k1", b"k2"]), attributes_with_client_ip(&[]));
+        assert_eq!(
+            strict([b"k1", b"k1"]),
+            attributes_with_client_ip(&[("header.x-api-key", "k1")])
+        );
     }
 
     #[test]
     fn invalid_utf8_value_gets_replacement_character() {
         let found = read_attributes(&[("X-Api-Key", b"k\xff1")]);
-        assert_eq!(found, expected_attributes(&[("header.x-api-key", "k\u{fffd}1")]));
+        assert_eq!(found, attributes_with_client_ip(&[("header.x-api-key", "k\u{fffd}1")]));
     }
 }

@@ -13,7 +13,7 @@ const OPENAPI_METHODS: [&str; 8] =
     ["get", "head", "post", "put", "patch", "delete", "options", "trace"];
 
 /// Name and description of each header that the proxy adds to the headers of its client.
-const FORWARDED_HEADERS: [(&str, &str); 4] = [
+const FORWARDED_HEADER_DESCRIPTIONS: [(&str, &str); 4] = [
     (
         "X-Forwarded-For",
         "The addresses of the client and of all proxies but the last; each proxy appends the address of its peer.",
@@ -30,11 +30,12 @@ pub fn path_item(
 ) -> Value {
     let denial = output_schemas.subschema_for::<Problem>();
     let problem = output_schemas.subschema_for::<ProblemBody<'_>>();
-    let parameters = build_parameters(ForwardAuthQuery::json_schema(input_schemas).as_value());
+    let parameters =
+        build_query_and_header_parameters(ForwardAuthQuery::json_schema(input_schemas).as_value());
     let denied = json!({
         "description": "The request is denied. The status is 429 by default, or 503 if it is denied only because \
             the store is unavailable. Or the request is invalid, or its proxy is not trusted.",
-        "headers": header_references(&["RateLimit-Policy", "RateLimit", "Retry-After"]),
+        "headers": references_to_openapi_headers(&["RateLimit-Policy", "RateLimit", "Retry-After"]),
         "content": { PROBLEM_JSON: { "schema": { "anyOf": [denial, problem] } } },
     });
     let operation = |method: &str| {
@@ -47,7 +48,7 @@ pub fn path_item(
             "responses": {
                 "200": {
                     "description": "The request is allowed.",
-                    "headers": header_references(&["RateLimit-Policy", "RateLimit"]),
+                    "headers": references_to_openapi_headers(&["RateLimit-Policy", "RateLimit"]),
                 },
                 "4XX": denied,
                 "5XX": denied,
@@ -61,18 +62,18 @@ pub fn path_item(
         .into()
 }
 
-fn build_parameters(query: &Value) -> Vec<Value> {
+fn build_query_and_header_parameters(query: &Value) -> Vec<Value> {
     let query_parameters = query["properties"].as_object().into_iter().flatten().map(|(name, schema)| {
         json!({ "name": name, "in": "query", "description": schema["description"], "schema": schema })
     });
-    let header_parameters = FORWARDED_HEADERS.into_iter().map(|(name, description)| {
+    let header_parameters = FORWARDED_HEADER_DESCRIPTIONS.into_iter().map(|(name, description)| {
         let schema = json!({ "type": "string" });
         json!({ "name": name, "in": "header", "description": description, "schema": schema })
     });
     query_parameters.chain(header_parameters).collect()
 }
 
-fn header_references(names: &[&str]) -> Map<String, Value> {
+fn references_to_openapi_headers(names: &[&str]) -> Map<String, Value> {
     let header = |name: &&str| {
         ((*name).to_owned(), json!({ "$ref": format!("#/components/headers/{name}") }))
     };

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::rls::MAX_DESCRIPTORS;
 
-/// Returns the OpenAPI operation of `POST /json`. `with_problem_responses` adds the error responses that every
+/// Returns the OpenAPI operation of `POST /json`. `add_common_error_responses` adds the error responses that every
 /// operation may return.
-pub fn operation(with_problem_responses: impl Fn(Value) -> Value) -> Value {
+pub fn operation(add_common_error_responses: impl Fn(Value) -> Value) -> Value {
     json!({
         "operationId": "json",
         "summary": "Envoy's rate limit service over HTTP, with JSON messages.",
@@ -16,16 +16,16 @@ pub fn operation(with_problem_responses: impl Fn(Value) -> Value) -> Value {
             Protocol Buffers: field names may be written with underscores, and numbers as strings.",
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": request_schema(), "example": example_request() } },
+            "content": { "application/json": { "schema": rls_request_schema(), "example": example_rls_request() } },
         },
-        "responses": with_problem_responses(json!({
-            "200": build_response("The request is allowed.", "OK"),
-            "429": build_response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
+        "responses": add_common_error_responses(json!({
+            "200": describe_rls_response("The request is allowed.", "OK"),
+            "429": describe_rls_response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
         })),
     })
 }
 
-fn request_schema() -> Value {
+fn rls_request_schema() -> Value {
     json!({
         "type": "object",
         "required": ["descriptors"],
@@ -36,20 +36,20 @@ fn request_schema() -> Value {
                 "type": "array",
                 "minItems": 1,
                 "maxItems": MAX_DESCRIPTORS,
-                "items": descriptor_schema(),
+                "items": rls_descriptor_schema(),
             },
             "hitsAddend": unsigned_integer_schema(32),
         },
     })
 }
 
-fn descriptor_schema() -> Value {
+fn rls_descriptor_schema() -> Value {
     let entry = json!({
         "type": "object",
         "additionalProperties": false,
         "properties": { "key": string_or_null_schema(), "value": string_or_null_schema() },
     });
-    let mut limits: Vec<Value> = TIME_UNITS.iter().map(limit_schema).collect();
+    let mut limits: Vec<Value> = TIME_UNITS_WITH_MAX_MULTIPLIER.iter().map(limit_schema).collect();
     limits.push(json!({ "type": "null" }));
     json!({
         "type": "object",
@@ -65,7 +65,7 @@ fn descriptor_schema() -> Value {
 
 /// Time units of a limit: the name, the number in the protocol, and the largest multiplier. With a larger multiplier
 /// the window would exceed the maximum of 366 days.
-const TIME_UNITS: [(&str, u32, u32); 7] = [
+const TIME_UNITS_WITH_MAX_MULTIPLIER: [(&str, u32, u32); 7] = [
     ("SECOND", 1, 366 * 86_400),
     ("MINUTE", 2, 366 * 1_440),
     ("HOUR", 3, 366 * 24),
@@ -113,7 +113,7 @@ fn unsigned_integer_schema(bits: u32) -> Value {
     ] })
 }
 
-fn build_response(description: &str, code: &str) -> Value {
+fn describe_rls_response(description: &str, code: &str) -> Value {
     let header = json!({
         "type": "object",
         "required": ["key", "value"],
@@ -125,7 +125,7 @@ fn build_response(description: &str, code: &str) -> Value {
         "additionalProperties": false,
         "properties": {
             "overallCode": { "const": code },
-            "statuses": { "type": "array", "items": status_schema() },
+            "statuses": { "type": "array", "items": descriptor_status_schema() },
             "responseHeadersToAdd": { "type": "array", "items": header },
             "rawBody": { "type": "string", "contentEncoding": "base64" },
         },
@@ -136,7 +136,7 @@ fn build_response(description: &str, code: &str) -> Value {
     })
 }
 
-fn status_schema() -> Value {
+fn descriptor_status_schema() -> Value {
     let units = || json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
     json!({
         "type": "object",
@@ -161,7 +161,7 @@ fn status_schema() -> Value {
     })
 }
 
-fn example_request() -> Value {
+fn example_rls_request() -> Value {
     json!({
         "domain": "default",
         "descriptors": [{ "entries": [{ "key": "client", "value": "alice" }] }],
