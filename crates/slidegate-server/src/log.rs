@@ -28,7 +28,7 @@ pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
         .with_writer(io::stderr);
     match settings.format {
         LogFormat::Text => tracing::subscriber::set_global_default(
-            log.fmt_fields(debug_fn(write_field).delimited(" ")).finish(),
+            log.fmt_fields(debug_fn(write_escaped_field).delimited(" ")).finish(),
         ),
         LogFormat::Json => tracing::subscriber::set_global_default(
             log.json().flatten_event(true).with_current_span(false).with_span_list(false).finish(),
@@ -37,7 +37,7 @@ pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
 }
 
 /// Writes a field of a log event, with its line breaks escaped.
-fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+fn write_escaped_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(SingleLineWriter(log), "{value:?}"),
         name => write!(SingleLineWriter(log), "{name}={value:?}"),
@@ -51,7 +51,7 @@ impl<W: Write> Write for SingleLineWriter<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
         while let Some((at, unsafe_char)) =
-            rest.char_indices().find(|(_, char)| is_unsafe_in_log(*char))
+            rest.char_indices().find(|(_, char)| must_be_escaped_in_log(*char))
         {
             self.0.write_str(&rest[..at])?;
             write!(self.0, "{}", unsafe_char.escape_default())?;
@@ -62,7 +62,7 @@ impl<W: Write> Write for SingleLineWriter<W> {
 }
 
 /// Returns `true` if a character can end a line, move the cursor of a terminal, or change the direction of text.
-fn is_unsafe_in_log(char: char) -> bool {
+fn must_be_escaped_in_log(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_in_log_text_are_escaped() {
+    fn control_characters_in_logged_text_are_escaped() {
         let mut line = String::new();
         let hostile = "a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\0 ä\\n";
         write!(SingleLineWriter(&mut line), "{hostile}").unwrap();

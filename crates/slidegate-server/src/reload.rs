@@ -23,17 +23,17 @@ use crate::telemetry::metrics::ReloadResult;
 pub use self::file_watcher::FileWatcher;
 
 /// Maximum number of log lines that list the changes or errors of one reload.
-const MAX_LOG_LINES: usize = 50;
+const MAX_LOG_LINES_PER_RELOAD: usize = 50;
 
 /// Pause between two reads of the policy file during a reload. The contents are used only if two successive reads are
 /// equal, because a process may be writing the file.
-const STABLE_READ_INTERVAL: Duration = Duration::from_millis(20);
+const POLICY_FILE_REREAD_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum number of reads of the policy file in one reload, while its contents keep changing.
-const MAX_STABLE_READS: usize = 50;
+const MAX_POLICY_FILE_READS_PER_RELOAD: usize = 50;
 
 /// Pause before the policy file is read again after a failed read, because the failure may be temporary.
-const READ_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const FAILED_READ_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An event that may trigger a reload.
 enum ReloadTrigger {
@@ -74,31 +74,31 @@ pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Res
         events,
         // The file may have changed before it was watched. A source that is not a file, such as a pipe, can be read
         // only once.
-        has_file_changed: can_be_read_repeatedly(&file.source)
-            && read_source(&file.source) != Ok(file.texts.clone()),
+        has_file_changed: is_folder_or_regular_file(&file.source)
+            && read_policy_texts(&file.source) != Ok(file.texts.clone()),
         watcher,
         last_read: Ok(file.texts.clone()),
         current: file,
         is_reload_requested: false,
     };
     thread::Builder::new().name("reload".into()).spawn(|| reloader.run_reload_loop())?;
-    tokio::spawn(forward_hangups(hangup, sender));
+    tokio::spawn(forward_sighup_signals(hangup, sender));
     Ok(())
 }
 
-async fn forward_hangups(mut hangup: Signal, events: Sender<ReloadTrigger>) {
+async fn forward_sighup_signals(mut hangup: Signal, events: Sender<ReloadTrigger>) {
     while hangup.recv().await.is_some() && events.send(ReloadTrigger::Hangup).is_ok() {}
 }
 
 /// Returns `true` if the policy can be read repeatedly: its source is a folder or a regular file, not for example a
 /// pipe.
-fn can_be_read_repeatedly(source: &PolicySource) -> bool {
+fn is_folder_or_regular_file(source: &PolicySource) -> bool {
     source.is_folder() || source.path().metadata().is_ok_and(|found| found.is_file())
 }
 
 /// Reads the current texts of the policy files. If the read fails, returns one line for each error.
-fn read_source(source: &PolicySource) -> PolicyReadResult {
-    if source.path().exists() && !can_be_read_repeatedly(source) {
+fn read_policy_texts(source: &PolicySource) -> PolicyReadResult {
+    if source.path().exists() && !is_folder_or_regular_file(source) {
         let path = source.path().display();
         return Err(vec![format!("{path}: cannot be reloaded: not a regular file")]);
     }
@@ -108,29 +108,29 @@ fn read_source(source: &PolicySource) -> PolicyReadResult {
 impl PolicyReloader {
     fn run_reload_loop(mut self) {
         loop {
-            self.handle_pending_events();
+            self.handle_pending_reload_triggers();
             if self.is_reload_requested
                 || (self.has_file_changed && !self.watcher.is_being_written())
             {
-                self.reload();
+                self.reload_policy();
                 continue;
             }
-            match self.wait_for_event() {
-                Ok(event) => self.handle_event(event),
+            match self.wait_for_reload_trigger() {
+                Ok(event) => self.handle_reload_trigger(event),
                 Err(RecvTimeoutError::Timeout) => self.has_file_changed = true,
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn wait_for_event(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
+    fn wait_for_reload_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
         match self.last_read {
             Ok(_) => Ok(self.events.recv()?),
-            Err(_) => self.events.recv_timeout(READ_RETRY_INTERVAL),
+            Err(_) => self.events.recv_timeout(FAILED_READ_RETRY_INTERVAL),
         }
     }
 
-    fn handle_event(&mut self, event: ReloadTrigger) {
+    fn handle_reload_trigger(&mut self, event: ReloadTrigger) {
         match event {
             ReloadTrigger::Hangup => self.is_reload_requested = true,
             ReloadTrigger::File(event) => self.has_file_changed |= self.watcher.on_event(&event),
@@ -138,19 +138,19 @@ impl PolicyReloader {
     }
 
     /// Handles all events that have already arrived, without waiting for others.
-    fn handle_pending_events(&mut self) {
+    fn handle_pending_reload_triggers(&mut self) {
         while let Ok(event) = self.events.try_recv() {
-            self.handle_event(event);
+            self.handle_reload_trigger(event);
         }
     }
 
-    fn reload(&mut self) {
+    fn reload_policy(&mut self) {
         self.has_file_changed = false;
-        let stable_read = self.read_until_stable();
+        let stable_read = self.read_until_contents_are_stable();
         let is_reload_requested = mem::take(&mut self.is_reload_requested);
         match stable_read {
             Some(read_result) if is_reload_requested || read_result != self.last_read => {
-                self.apply_read_result(read_result)
+                self.apply_policy_read_result(read_result)
             }
             // The contents have not changed since the last read.
             Some(_) => {}
@@ -158,7 +158,7 @@ impl PolicyReloader {
             None if !is_reload_requested && self.watcher.is_being_written() => {}
             None => {
                 let path = self.current.source.path().display();
-                self.apply_read_result(Err(vec![format!(
+                self.apply_policy_read_result(Err(vec![format!(
                     "{path}: cannot be read: it is still being written"
                 )]));
             }
@@ -166,13 +166,13 @@ impl PolicyReloader {
     }
 
     /// Reads the policy files until two successive reads are equal and no file is being written. Returns `None` if this
-    /// does not happen within [`MAX_STABLE_READS`] reads.
-    fn read_until_stable(&mut self) -> Option<PolicyReadResult> {
-        let mut previous = read_source(&self.current.source);
-        for _ in 1..MAX_STABLE_READS {
-            thread::sleep(STABLE_READ_INTERVAL);
-            self.handle_pending_events();
-            let now = read_source(&self.current.source);
+    /// does not happen within [`MAX_POLICY_FILE_READS_PER_RELOAD`] reads.
+    fn read_until_contents_are_stable(&mut self) -> Option<PolicyReadResult> {
+        let mut previous = read_policy_texts(&self.current.source);
+        for _ in 1..MAX_POLICY_FILE_READS_PER_RELOAD {
+            thread::sleep(POLICY_FILE_REREAD_INTERVAL);
+            self.handle_pending_reload_triggers();
+            let now = read_policy_texts(&self.current.source);
             if now == previous && !self.watcher.is_being_written() {
                 // This read is newer than all events handled so far.
                 self.has_file_changed = false;
@@ -183,25 +183,27 @@ impl PolicyReloader {
         None
     }
 
-    fn apply_read_result(&mut self, read_result: PolicyReadResult) {
+    fn apply_policy_read_result(&mut self, read_result: PolicyReadResult) {
         self.last_read = read_result.clone();
         let texts = match read_result {
-            Ok(texts) if texts == self.current.texts => return self.record_unchanged_policy(),
+            Ok(texts) if texts == self.current.texts => {
+                return self.record_reload_of_unchanged_policy();
+            }
             Ok(texts) => texts,
             Err(errors) => return self.record_failed_reload(&errors),
         };
         match self.current.source.parse(&texts, self.current.supports) {
-            Ok(parsed_policy) => self.apply_policy(texts, parsed_policy),
+            Ok(parsed_policy) => self.apply_parsed_policy(texts, parsed_policy),
             Err(error) => self.record_failed_reload(&error.lines()),
         }
     }
 
-    fn record_unchanged_policy(&self) {
+    fn record_reload_of_unchanged_policy(&self) {
         self.service.record_reload(ReloadResult::Unchanged, None);
         info!("policy unchanged");
     }
 
-    fn apply_policy(&mut self, texts: SourceTexts, parsed_policy: ParsedPolicy) {
+    fn apply_parsed_policy(&mut self, texts: SourceTexts, parsed_policy: ParsedPolicy) {
         let ParsedPolicy { policy, notes } = parsed_policy;
         let diff = policy_diff::diff(&self.current.policy, &policy);
         // The policy is replaced even if the diff is empty, because the order of rules determines the order of limits
@@ -209,11 +211,11 @@ impl PolicyReloader {
         self.service.replace_policy(&policy);
         (self.current.texts, self.current.policy) = (texts, policy);
         if diff.is_empty() {
-            return self.record_unchanged_policy();
+            return self.record_reload_of_unchanged_policy();
         }
         self.service.record_reload(ReloadResult::Changed, None);
         info!("the policy has changed: {}", diff.summary());
-        log_bounded_lines(&diff.lines, |line| info!("{line}"));
+        log_at_most_max_lines(&diff.lines, |line| info!("{line}"));
         log_notes(&notes);
         if self.current.policy.rules().is_empty() {
             warn!("the policy has no rules: everything passes");
@@ -228,22 +230,22 @@ impl PolicyReloader {
             [] => String::new(),
         };
         self.service.record_reload(ReloadResult::Failed, Some(problem));
-        log_bounded_lines(errors, |line| error!("{line}"));
+        log_at_most_max_lines(errors, |line| error!("{line}"));
         error!("policy reload failed; keeping the current policy");
     }
 }
 
 /// Logs warnings about parts of a policy that have no effect, or an unexpected effect.
 pub fn log_notes(notes: &[String]) {
-    log_bounded_lines(notes, |note| warn!("{note}"));
+    log_at_most_max_lines(notes, |note| warn!("{note}"));
 }
 
-/// Logs at most [`MAX_LOG_LINES`] of the lines, and then the number of omitted lines.
-fn log_bounded_lines(lines: &[String], log: impl Fn(&str)) {
-    for line in lines.iter().take(MAX_LOG_LINES) {
+/// Logs at most [`MAX_LOG_LINES_PER_RELOAD`] of the lines, and then the number of omitted lines.
+fn log_at_most_max_lines(lines: &[String], log: impl Fn(&str)) {
+    for line in lines.iter().take(MAX_LOG_LINES_PER_RELOAD) {
         log(line);
     }
-    if let Some(more) = lines.len().checked_sub(MAX_LOG_LINES).filter(|more| *more > 0) {
+    if let Some(more) = lines.len().checked_sub(MAX_LOG_LINES_PER_RELOAD).filter(|more| *more > 0) {
         log(&format!("and {more} more"));
     }
 }

@@ -71,7 +71,7 @@ impl RequestHandler {
     /// Returns the trace context in the headers of a caller, which is trusted to decide sampling.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let is_tracing = self.service.telemetry().tracer().is_some();
-        TraceContext(is_tracing.then(|| trusted_trace_parent(headers)))
+        TraceContext(is_tracing.then(|| parse_trusted_trace_parent(headers)))
     }
 
     /// Returns the trace context in the headers of a request that a proxy forwards. The end client may have written
@@ -79,8 +79,10 @@ impl RequestHandler {
     pub fn forwarded_trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let tracer = self.service.telemetry().tracer();
         TraceContext(tracer.map(|tracer| match tracer.trusts_forwarded() {
-            true => trusted_trace_parent(headers),
-            false => TraceParent::untrusted(header_values(headers, TRACEPARENT_HEADER)),
+            true => parse_trusted_trace_parent(headers),
+            false => {
+                TraceParent::untrusted(read_header_values_as_text(headers, TRACEPARENT_HEADER))
+            }
         }))
     }
 
@@ -98,7 +100,7 @@ impl RequestHandler {
 impl RequestScope<'_> {
     /// Decides about a request, and charges its cost if every limit allows the request.
     pub async fn check(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record_ruling(domain, self.handler.service.check(request).await)
+        self.record_ruling_in_span(domain, self.handler.service.check(request).await)
     }
 
     /// Decides like [`check`](Self::check), with a policy that the caller has already loaded.
@@ -108,20 +110,23 @@ impl RequestScope<'_> {
         domain: &str,
         request: &Request<'_>,
     ) -> Ruling {
-        self.record_ruling(domain, self.handler.service.check_with_policy(policy, request).await)
+        self.record_ruling_in_span(
+            domain,
+            self.handler.service.check_with_policy(policy, request).await,
+        )
     }
 
     /// Returns the decision that [`check`](Self::check) would return. Charges nothing.
     pub async fn peek(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record_ruling(domain, self.handler.service.peek(request).await)
+        self.record_ruling_in_span(domain, self.handler.service.peek(request).await)
     }
 
     /// Records units that have been consumed. Never denies.
     pub async fn report(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record_ruling(domain, self.handler.service.report(request).await)
+        self.record_ruling_in_span(domain, self.handler.service.report(request).await)
     }
 
-    fn record_ruling(&self, domain: &str, ruling: Ruling) -> Ruling {
+    fn record_ruling_in_span(&self, domain: &str, ruling: Ruling) -> Ruling {
         self.span.record_ruling(domain, &ruling);
         ruling
     }
@@ -141,13 +146,16 @@ impl Drop for LatencyTimer<'_> {
     }
 }
 
-fn trusted_trace_parent(headers: &HeaderMap) -> TraceParent {
+fn parse_trusted_trace_parent(headers: &HeaderMap) -> TraceParent {
     TraceParent::trusted(
-        header_values(headers, TRACEPARENT_HEADER),
-        header_values(headers, "tracestate"),
+        read_header_values_as_text(headers, TRACEPARENT_HEADER),
+        read_header_values_as_text(headers, "tracestate"),
     )
 }
 
-fn header_values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h str> {
+fn read_header_values_as_text<'h>(
+    headers: &'h HeaderMap,
+    name: &str,
+) -> impl Iterator<Item = &'h str> {
     headers.get_all(name).into_iter().map(|value| value.to_str().unwrap_or_default())
 }

@@ -120,7 +120,8 @@ impl Settings {
         let expected_instances = args.store.expected_instances;
         let bounds = StoreBounds { max_keys: args.max_keys.get(), max_memory: args.max_memory };
         let store = StoreSettings::from_args(args.store, args.cluster, bounds)?;
-        let policy_file = PolicyFile::read(args.policy_source.into_source(), store.limit_check())?;
+        let policy_file =
+            PolicyFile::read(args.policy_source.into_source(), store.limit_support_check())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         Ok(Self {
             http: args.http,
@@ -128,7 +129,7 @@ impl Settings {
             trusted_proxies: args.trusted_proxies,
             repeated_headers: args.repeated_headers,
             admin,
-            tls: load_tls(args.tls)?,
+            tls: load_tls_files(args.tls)?,
             headers: args.headers,
             retry_jitter: args.retry_jitter,
             service: ServiceSettings {
@@ -144,7 +145,7 @@ impl Settings {
                     args.log_level,
                 ),
                 redact: Redactor::new(args.observability.redact_keys),
-                traces: trace_settings(&args.observability)?,
+                traces: build_trace_settings(&args.observability)?,
             },
             policy_file,
             clients: ClientBounds {
@@ -163,13 +164,15 @@ fn max_denial_logs_per_second(args: &ObservabilityArgs, level: LevelFilter) -> u
     if level >= LevelFilter::INFO { args.log_denials } else { 0 }
 }
 
-fn trace_settings(args: &ObservabilityArgs) -> Result<Option<TraceSettings>, CollectorUrlError> {
+fn build_trace_settings(
+    args: &ObservabilityArgs,
+) -> Result<Option<TraceSettings>, CollectorUrlError> {
     let collector = args.otlp_endpoint.as_deref().filter(|url| !url.is_empty()).map(str::parse);
     let (sample, trust_forwarded) = (args.trace_sample.0, args.trust_traceparent);
     Ok(collector.transpose()?.map(|collector| TraceSettings { collector, sample, trust_forwarded }))
 }
 
-fn load_tls(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
+fn load_tls_files(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
     let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) else { return Ok(None) };
     Tls::load(TlsFiles { cert, key, client_ca: args.tls_client_ca }).map(Some)
 }
@@ -204,7 +207,7 @@ impl StoreSettings {
     }
 
     /// Returns a function that checks whether the store supports a limit.
-    fn limit_check(&self) -> LimitCheck {
+    fn limit_support_check(&self) -> LimitCheck {
         match self {
             Self::Memory | Self::Redis { .. } => accept_any_limit,
             Self::Cluster(_) => slidegate_cluster::supports,

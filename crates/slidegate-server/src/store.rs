@@ -40,14 +40,14 @@ pub enum ServerStore {
 pub enum ServiceError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("{flag}{0}", flag = flag_prefix_for(.0))]
+    #[error("{flag}{0}", flag = flag_that_caused_error(.0))]
     StartNode(#[from] StartError),
     #[error(transparent)]
     Tracer(#[from] TracerError),
 }
 
 /// Returns the flag that caused the error, as the prefix of the error message.
-fn flag_prefix_for(error: &StartError) -> &'static str {
+fn flag_that_caused_error(error: &StartError) -> &'static str {
     match error {
         StartError::Listen { .. } | StartError::NoKey(_) => {
             "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): "

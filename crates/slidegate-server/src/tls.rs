@@ -45,7 +45,7 @@ struct LoadedCertificates {
 impl Tls {
     /// Loads certificates and keys from `files`.
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
-        let current = LoadedCertificates::from_contents(&files, files.read_contents()?)?;
+        let current = LoadedCertificates::from_file_contents(&files, files.read_contents()?)?;
         Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(current) }))
     }
 
@@ -70,24 +70,24 @@ impl ListenerTls {
 }
 
 impl LoadedCertificates {
-    fn from_contents(files: &TlsFiles, contents: TlsFileContents) -> Result<Self, TlsError> {
-        let config = |alpn: &[u8]| build_server_config(files, &contents, alpn).map(Arc::new);
+    fn from_file_contents(files: &TlsFiles, contents: TlsFileContents) -> Result<Self, TlsError> {
+        let config = |alpn: &[u8]| build_rustls_server_config(files, &contents, alpn).map(Arc::new);
         let (http, grpc) = (config(b"http/1.1")?, config(b"h2")?);
         Ok(Self { contents, http, grpc })
     }
 }
 
-fn build_server_config(
+fn build_rustls_server_config(
     files: &TlsFiles,
     contents: &TlsFileContents,
     alpn: &[u8],
 ) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = match files.parse_client_roots(contents)? {
+    let verifier = match files.parse_client_ca_certificates(contents)? {
         Some(roots) => {
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .build()
-                .map_err(|error| files.client_ca_error(error.to_string()))?
+                .map_err(|error| files.invalid_client_ca_error(error.to_string()))?
         }
         None => Arc::new(NoClientAuth),
     };
@@ -98,7 +98,7 @@ fn build_server_config(
         .and_then(|config| {
             config.with_client_cert_verifier(verifier).with_single_cert(certificate_chain, key)
         })
-        .map_err(|error| files.certificate_key_pair_error(&error))?;
+        .map_err(|error| files.invalid_key_pair_error(&error))?;
     config.alpn_protocols = vec![alpn.to_vec()];
     Ok(config)
 }

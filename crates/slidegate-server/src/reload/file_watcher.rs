@@ -14,10 +14,10 @@ use tracing::warn;
 use super::watched_paths::WatchedPaths;
 
 /// Whether the operating system reports an event when a process closes a file that it has written.
-const HAS_CLOSE_EVENTS: bool = cfg!(any(target_os = "linux", target_os = "android"));
+const SYSTEM_REPORTS_CLOSED_FILES: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// Maximum number of attempts to resolve a path while symbolic links or directories on it keep changing.
-const MAX_RESOLVE_ATTEMPTS: usize = 10;
+const MAX_PATH_RESOLVE_ATTEMPTS: usize = 10;
 
 /// A watcher of one file, or of all configuration files in a folder.
 pub struct FileWatcher {
@@ -40,12 +40,12 @@ impl FileWatcher {
         let mut file_watcher = Self {
             path: absolute(path)?,
             watched_paths: WatchedPaths::default(),
-            watcher: watcher.map_err(|error| log_watch_failure(path, &error)).ok(),
+            watcher: watcher.map_err(|error| log_failure_to_watch_directory(path, &error)).ok(),
             watched_directories: BTreeSet::new(),
             failed_directories: BTreeSet::new(),
             files_being_written: BTreeSet::new(),
         };
-        file_watcher.update_watches();
+        file_watcher.resolve_and_watch_path();
         Ok(file_watcher)
     }
 
@@ -60,23 +60,23 @@ impl FileWatcher {
         // Events were lost: anything may have changed.
         let Some(event) = event.as_ref().ok().filter(|event| !event.need_rescan()) else {
             self.files_being_written.clear();
-            self.update_watches();
+            self.resolve_and_watch_path();
             return true;
         };
         let has_changed = event.paths.iter().fold(false, |any_changed, path| {
-            self.unwatch_lost_directory(path, event.kind)
+            self.unwatch_removed_directory(path, event.kind)
                 | self.update_files_being_written(path, event.kind)
                 | any_changed
         });
         if has_changed {
-            self.update_watches();
+            self.resolve_and_watch_path();
         }
         has_changed
     }
 
     /// Stops watching a directory that was removed or renamed, because another directory may have its path now. Returns
     /// `true` if the directory was watched.
-    fn unwatch_lost_directory(&mut self, path: &Path, kind: EventKind) -> bool {
+    fn unwatch_removed_directory(&mut self, path: &Path, kind: EventKind) -> bool {
         let is_removed =
             matches!(kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
         let was_watched = is_removed && self.watched_directories.remove(path);
@@ -94,9 +94,9 @@ impl FileWatcher {
             return false;
         }
         let is_being_written = match kind {
-            EventKind::Modify(ModifyKind::Data(_)) => HAS_CLOSE_EVENTS,
+            EventKind::Modify(ModifyKind::Data(_)) => SYSTEM_REPORTS_CLOSED_FILES,
             // A new file is usually written next, but a symbolic or hard link is complete immediately.
-            EventKind::Create(_) => HAS_CLOSE_EVENTS && is_empty_file(path),
+            EventKind::Create(_) => SYSTEM_REPORTS_CLOSED_FILES && is_empty_file(path),
             EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Modify(ModifyKind::Name(_))
             | EventKind::Remove(_) => false,
@@ -110,11 +110,11 @@ impl FileWatcher {
     }
 
     /// Resolves the watched path, and watches all directories on which it depends. Repeats this until the resolved path
-    /// no longer changes, at most [`MAX_RESOLVE_ATTEMPTS`] times.
-    fn update_watches(&mut self) {
-        for _ in 0..MAX_RESOLVE_ATTEMPTS {
+    /// no longer changes, at most [`MAX_PATH_RESOLVE_ATTEMPTS`] times.
+    fn resolve_and_watch_path(&mut self) {
+        for _ in 0..MAX_PATH_RESOLVE_ATTEMPTS {
             let watched_paths = WatchedPaths::from_path(&self.path);
-            self.watch_directories(&watched_paths);
+            self.watch_directories_of_paths(&watched_paths);
             // The path may have changed before it was watched.
             if self.watched_paths == watched_paths {
                 return;
@@ -125,7 +125,7 @@ impl FileWatcher {
         }
     }
 
-    fn watch_directories(&mut self, watched_paths: &WatchedPaths) {
+    fn watch_directories_of_paths(&mut self, watched_paths: &WatchedPaths) {
         let Some(watcher) = &mut self.watcher else { return };
         let directories = watched_paths.directories();
         for &directory in &directories {
@@ -139,7 +139,7 @@ impl FileWatcher {
                 Err(error) => {
                     // If the directory has just been removed, the next attempt resolves another path.
                     if directory.exists() && self.failed_directories.insert(directory.to_owned()) {
-                        log_watch_failure(directory, &error);
+                        log_failure_to_watch_directory(directory, &error);
                     }
                 }
             }
@@ -155,7 +155,7 @@ impl FileWatcher {
     }
 }
 
-fn log_watch_failure(path: &Path, error: &notify::Error) {
+fn log_failure_to_watch_directory(path: &Path, error: &notify::Error) {
     let path = path.display();
     warn!("{path}: cannot be watched: {error}; it is reloaded on SIGHUP only");
 }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     /// Creates an empty temporary directory, and returns its path without symbolic links.
-    fn create_empty_directory(name: &str) -> PathBuf {
+    fn create_empty_temp_directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn symbolic_links_and_targets_are_watched() {
-        let root = create_empty_directory("trail");
+        let root = create_empty_temp_directory("trail");
         let (mounted, first) = (root.join("mounted"), root.join("mounted/..2026_1"));
         fs::create_dir_all(&first).unwrap();
         fs::write(first.join("policy.yaml"), "").unwrap();
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn watched_folder_includes_new_config_files() {
-        let root = create_empty_directory("trail-of-folder");
+        let root = create_empty_temp_directory("trail-of-folder");
         let (mounted, data) = (root.join("mounted"), root.join("mounted/..2026_1"));
         fs::create_dir_all(&data).unwrap();
         fs::write(data.join("a.yaml"), "").unwrap();
@@ -150,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn path_resolution_ends_at_missing_entry() {
-        let root = create_empty_directory("no-trail");
+    fn path_resolution_ends_at_missing_directory_entry() {
+        let root = create_empty_temp_directory("no-trail");
         assert_watched_entries(&root.join("a/b/c"), &[root.join("a")]);
         symlink("a/b", root.join("link")).unwrap();
         assert_watched_entries(&root.join("link/c"), &[root.join("link"), root.join("a")]);

@@ -10,7 +10,7 @@ use super::exact_log::ExactLog;
 use super::key_counts::ByHash;
 
 /// Minimum number of exact logs before the logs of idle keys are removed.
-const MIN_LOGS_BEFORE_SWEEP: usize = 1024;
+const MIN_EXACT_LOGS_BEFORE_CLEANUP: usize = 1024;
 
 /// The accuracy of one limit, measured by an exact log for each of its keys. An exact log keeps every charge within the
 /// last window.
@@ -64,15 +64,23 @@ impl LimitAccuracy {
         self.deviation.record(observation.fits, has_capacity);
         if observation.charged > 0 {
             let charged = u32::try_from(observation.charged).unwrap_or(u32::MAX);
-            let [units] =
-                self.get_or_create_log(key, now_us, window_us).add(now_us, charged, &[window_us]);
-            self.worst = self.worst.max_by_share(WindowPeak { units: units.into(), max });
+            let [units] = self.get_or_create_exact_log(key, now_us, window_us).add(
+                now_us,
+                charged,
+                &[window_us],
+            );
+            self.worst = self.worst.peak_with_larger_share(WindowPeak { units: units.into(), max });
         }
         has_capacity
     }
 
-    fn get_or_create_log(&mut self, key: u64, now_us: u64, window_us: u64) -> &mut ExactLog<1> {
-        if self.logs.len() >= self.sweep_threshold.max(MIN_LOGS_BEFORE_SWEEP)
+    fn get_or_create_exact_log(
+        &mut self,
+        key: u64,
+        now_us: u64,
+        window_us: u64,
+    ) -> &mut ExactLog<1> {
+        if self.logs.len() >= self.sweep_threshold.max(MIN_EXACT_LOGS_BEFORE_CLEANUP)
             && !self.logs.contains_key(&key)
         {
             // After a sweep, every remaining log has units in its window, and the next sweep runs when their number has
@@ -96,7 +104,7 @@ impl Deviation {
 
 impl WindowPeak {
     /// Returns `self` or `other`: the peak whose units are the larger share of its `max`.
-    fn max_by_share(self, other: Self) -> Self {
+    fn peak_with_larger_share(self, other: Self) -> Self {
         if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
     }
 
@@ -165,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_of_idle_keys_are_removed() {
+    fn exact_logs_of_idle_keys_are_removed() {
         let mut accuracy = LimitAccuracy::default();
         for key in 0..100_000 {
             let at = Timestamp::from_secs(key / 100);
@@ -174,14 +182,18 @@ mod tests {
                 .record(key, LimitObservation { quota, at, fits: true, required: 1, charged: 1 });
         }
         // At any time, a thousand keys have units in their window.
-        assert!(accuracy.logs.len() <= 2 * MIN_LOGS_BEFORE_SWEEP, "{}", accuracy.logs.len());
+        assert!(
+            accuracy.logs.len() <= 2 * MIN_EXACT_LOGS_BEFORE_CLEANUP,
+            "{}",
+            accuracy.logs.len()
+        );
     }
 
     #[test]
-    fn worst_window_has_largest_share_of_max() {
+    fn worst_window_has_largest_share_of_limit_max() {
         let peak = |units, max| WindowPeak { units, max };
-        assert_eq!(WindowPeak::default().max_by_share(peak(1, 100)), peak(1, 100));
-        assert_eq!(peak(14, 10).max_by_share(peak(120, 100)), peak(14, 10));
+        assert_eq!(WindowPeak::default().peak_with_larger_share(peak(1, 100)), peak(1, 100));
+        assert_eq!(peak(14, 10).peak_with_larger_share(peak(120, 100)), peak(14, 10));
         assert_eq!((peak(14, 10).percent(), peak(14, 10).units_over_max()), (Some(140), 4));
         assert_eq!(peak(1001, 1000).percent(), Some(101));
         assert_eq!(peak(0, 0).percent(), None);

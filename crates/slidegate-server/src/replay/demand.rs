@@ -10,11 +10,11 @@ use super::key_counts::ByHash;
 pub const WINDOWS_US: [u64; 5] = [1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
 /// Minimum number of requests between two sweeps. A sweep releases the memory of expired requests.
-const MIN_REQUESTS_BETWEEN_SWEEPS: usize = 1024;
+const MIN_REQUESTS_BETWEEN_CLEANUPS: usize = 1024;
 
 /// Minimum time between two sweeps, in microseconds. A sweep releases the memory of requests older than a day. The
 /// interval is much shorter than a day, so that the memory is released soon.
-const SWEEP_INTERVAL_US: u64 = 3_600_000_000;
+const MIN_TIME_BETWEEN_CLEANUPS_US: u64 = 3_600_000_000;
 
 /// The demand of each client of a rule: its maximum number of requests in windows of several lengths.
 #[derive(Default)]
@@ -39,17 +39,17 @@ impl Demand {
     /// Records one request of a client. `client` is the hash of its key.
     pub fn record(&mut self, client: u64, at: Timestamp) {
         let now_us = at.as_micros();
-        self.get_or_create_client(client).record_request(now_us);
+        self.get_or_create_client_demand(client).add_request_of_client(now_us);
         self.requests_since_sweep += 1;
-        let is_sweep_due = now_us.saturating_sub(self.swept_at_us) > SWEEP_INTERVAL_US;
+        let is_sweep_due = now_us.saturating_sub(self.swept_at_us) > MIN_TIME_BETWEEN_CLEANUPS_US;
         if is_sweep_due
-            && self.requests_since_sweep > self.clients.len().max(MIN_REQUESTS_BETWEEN_SWEEPS)
+            && self.requests_since_sweep > self.clients.len().max(MIN_REQUESTS_BETWEEN_CLEANUPS)
         {
-            self.release_expired_memory(now_us);
+            self.release_memory_of_expired_requests(now_us);
         }
     }
 
-    fn get_or_create_client(&mut self, client: u64) -> &mut ClientDemand {
+    fn get_or_create_client_demand(&mut self, client: u64) -> &mut ClientDemand {
         let client_index = *self.client_indices.entry(client).or_insert_with(|| {
             self.clients.push(ClientDemand::default());
             self.clients.len() as u32 - 1
@@ -68,7 +68,7 @@ impl Demand {
 
     /// Releases the memory of requests older than a day, for all clients. Each sweep visits all clients, but more
     /// requests than clients are recorded between two sweeps, so the amortized cost per request is at most one visit.
-    fn release_expired_memory(&mut self, now_us: u64) {
+    fn release_memory_of_expired_requests(&mut self, now_us: u64) {
         (self.requests_since_sweep, self.swept_at_us) = (0, now_us);
         for client in &mut self.clients {
             client.recent.release_memory(now_us, &WINDOWS_US);
@@ -77,7 +77,7 @@ impl Demand {
 }
 
 impl ClientDemand {
-    fn record_request(&mut self, now_us: u64) {
+    fn add_request_of_client(&mut self, now_us: u64) {
         let units = self.recent.add(now_us, 1, &WINDOWS_US);
         for (peak, units) in self.peaks.iter_mut().zip(units) {
             *peak = units.max(*peak);
@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn client_peak_is_maximum_over_all_windows(
+        fn client_peak_is_maximum_request_count_per_window(
             steps in proptest::collection::vec((0..3u64, prop_oneof![0..3u64, 0..90u64, 0..90_000u64]), 1..200),
         ) {
             let (mut demand, mut now, mut requests) = (Demand::default(), 0, vec![vec![]; 3]);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_client_keeps_only_peaks() {
+    fn idle_client_keeps_only_peak_request_counts() {
         let mut demand = Demand::default();
         for day in 0..100 {
             (0..100)

@@ -9,27 +9,27 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub struct ExactLog<const N: usize> {
     /// The units of each point in time, oldest first.
-    entries: VecDeque<TimedUnits>,
-    windows: [WindowCursor; N],
+    entries: VecDeque<UnitsAtOneTime>,
+    windows: [WindowStartAndUnits; N],
 }
 
 /// The number of units that were added at one point in time.
 #[derive(Debug)]
-struct TimedUnits {
+struct UnitsAtOneTime {
     at_us: u64,
     units: u32,
 }
 
 /// The position of a window in the log: it contains all entries from index `first` on, and `units` is their sum.
 #[derive(Clone, Copy, Debug, Default)]
-struct WindowCursor {
+struct WindowStartAndUnits {
     first: u32,
     units: u32,
 }
 
 impl<const N: usize> Default for ExactLog<N> {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), windows: [WindowCursor::default(); N] }
+        Self { entries: VecDeque::new(), windows: [WindowStartAndUnits::default(); N] }
     }
 }
 
@@ -50,12 +50,12 @@ impl<const N: usize> ExactLog<N> {
         let at_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         self.units_in_windows(at_us, lengths_us);
         // From here on the time cannot go back any more.
-        self.remove_expired();
+        self.remove_expired_entries();
         match self.entries.back_mut() {
             Some(newest) if newest.at_us == at_us => {
                 newest.units = newest.units.saturating_add(units)
             }
-            _ => self.entries.push_back(TimedUnits { at_us, units }),
+            _ => self.entries.push_back(UnitsAtOneTime { at_us, units }),
         }
         for window in &mut self.windows {
             window.units = window.units.saturating_add(units);
@@ -66,7 +66,7 @@ impl<const N: usize> ExactLog<N> {
     /// Removes the entries that are in no window, and releases their memory. Returns `true` if any entries remain.
     pub fn release_memory(&mut self, now_us: u64, lengths_us: &[u64; N]) -> bool {
         self.units_in_windows(now_us, lengths_us);
-        self.remove_expired();
+        self.remove_expired_entries();
         // Some spare capacity is kept, because an active key soon needs it again.
         if self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(2 * self.entries.len());
@@ -81,7 +81,7 @@ impl<const N: usize> ExactLog<N> {
     }
 
     /// Removes the entries that have left all windows.
-    fn remove_expired(&mut self) {
+    fn remove_expired_entries(&mut self) {
         let expired = self.windows.iter().map(|window| window.first).min().unwrap_or_default();
         if expired > 0 {
             self.entries.drain(..expired as usize);
@@ -90,11 +90,11 @@ impl<const N: usize> ExactLog<N> {
     }
 }
 
-impl WindowCursor {
+impl WindowStartAndUnits {
     /// Moves the end of the window to the time `now_us`, which may be earlier than the previous end, because log lines
     /// are not completely sorted.
-    fn move_window_end(&mut self, now_us: u64, length_us: u64, entries: &VecDeque<TimedUnits>) {
-        let is_in_window = |entry: &&TimedUnits| entry.at_us.saturating_add(length_us) > now_us;
+    fn move_window_end(&mut self, now_us: u64, length_us: u64, entries: &VecDeque<UnitsAtOneTime>) {
+        let is_in_window = |entry: &&UnitsAtOneTime| entry.at_us.saturating_add(length_us) > now_us;
         while let Some(before) = self.first.checked_sub(1)
             && let Some(entry) = entries.get(before as usize).filter(is_in_window)
         {
@@ -121,7 +121,7 @@ mod tests {
     proptest! {
         /// Compares the counts in all windows with a direct computation, at random times that may go backward.
         #[test]
-        fn window_units_match_direct_computation(
+        fn window_unit_counts_match_direct_computation(
             steps in proptest::collection::vec((-9..12i64, any::<bool>()), 0..200),
         ) {
             let mut log = ExactLog::<3>::default();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn units_at_same_time_share_one_entry() {
+    fn units_at_same_time_share_log_entry() {
         let mut log = ExactLog::<1>::default();
         for _ in 0..1000 {
             log.add(5, 1, &[1]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_outside_all_windows_are_removed() {
+    fn log_entries_outside_all_windows_are_removed() {
         let mut log = ExactLog::<2>::default();
         for at in 0..1000 {
             log.add(at, 1, &[5, 30]);

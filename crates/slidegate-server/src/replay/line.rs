@@ -26,7 +26,7 @@ pub const VALUE_COUNT: usize = ATTRIBUTE_NAMES.len();
 
 /// The method, host and path of a logged request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LoggedRequest<'a> {
+struct LoggedRequestLine<'a> {
     method: &'a str,
     /// The host, or `None` if the request target is not an absolute URL.
     host: Option<&'a str>,
@@ -50,13 +50,13 @@ pub enum LineError {
 
 /// Parses one line of an access log. `text` does not include the line end.
 pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
-    let (ip, user, time, rest) = split_line_start(text).ok_or(LineError::Start)?;
+    let (ip, user, time, rest) = split_before_request(text).ok_or(LineError::Start)?;
     let time = parse_timestamp(time).ok_or(LineError::Time)?;
     let (request, rest) = split_at_closing_quote(rest).ok_or(LineError::Quote)?;
     let target = parse_logged_request(request).ok_or(LineError::Request)?;
     let rest = skip_status_code(rest).ok_or(LineError::Status)?;
-    let (referer, user_agent) = referer_and_user_agent(rest);
-    let LoggedRequest { method, host, path } = target;
+    let (referer, user_agent) = parse_referer_and_user_agent(rest);
+    let LoggedRequestLine { method, host, path } = target;
     Ok(Line {
         time,
         values: [
@@ -66,7 +66,7 @@ pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
             host,
             referer,
             user_agent,
-            value_unless_missing(user),
+            none_if_empty_or_dash(user),
         ],
     })
 }
@@ -93,7 +93,7 @@ impl<'a> Line<'a> {
 
 /// Splits a line into the IP address, the user, the time, and the rest after the opening quote of the request. Returns
 /// `None` if one of these parts is missing.
-fn split_line_start(text: &str) -> Option<(&str, &str, &str, &str)> {
+fn split_before_request(text: &str) -> Option<(&str, &str, &str, &str)> {
     let (ip, rest) = split_at_byte(text, b' ')?;
     let (_ident, rest) = split_at_byte(rest, b' ')?;
     // A user name may contain spaces.
@@ -130,7 +130,7 @@ fn parse_timestamp(text: &str) -> Option<Timestamp> {
         0,
     )
     .ok()?;
-    let utc = parse_offset(zone)?.to_timestamp(local).ok()?;
+    let utc = parse_utc_offset(zone)?.to_timestamp(local).ok()?;
     u64::try_from(utc.as_microsecond()).ok().map(Timestamp::from_micros)
 }
 
@@ -149,7 +149,7 @@ fn parse_month(name: [u8; 3]) -> Option<i8> {
 }
 
 /// Parses a UTC offset such as `+0200`. Returns `None` if it is malformed or out of range.
-fn parse_offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
+fn parse_utc_offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
     let seconds =
         i32::from(parse_two_digits(h, hh)?) * 3600 + i32::from(parse_two_digits(m, mm)?) * 60;
     match sign {
@@ -175,33 +175,33 @@ fn split_at_closing_quote(text: &str) -> Option<(&str, &str)> {
 
 /// Parses a logged request such as `GET /path?query HTTP/1.1`. A request target may contain spaces, and a request in
 /// HTTP/0.9 has no version. Returns `None` if the request is malformed.
-fn parse_logged_request(request: &str) -> Option<LoggedRequest<'_>> {
+fn parse_logged_request(request: &str) -> Option<LoggedRequestLine<'_>> {
     let (method, rest) = split_at_byte(request, b' ')?;
-    if method.is_empty() || !method.bytes().all(is_method_byte) {
+    if method.is_empty() || !method.bytes().all(is_http_method_byte) {
         return None;
     }
     let version = memchr::memrchr(b' ', rest.as_bytes());
     let version = version.filter(|&at| rest[at + 1..].starts_with("HTTP/"));
     let target = version.map_or(rest, |at| &rest[..at]);
     if target.starts_with('/') {
-        return Some(LoggedRequest { method, host: None, path: remove_query(target) });
+        return Some(LoggedRequestLine { method, host: None, path: remove_query_string(target) });
     }
     let (host, path) = match target.split_once("://") {
-        Some((_scheme, rest)) => split_authority(rest),
+        Some((_scheme, rest)) => split_url_host_and_path(rest),
         // OPTIONS for the whole server, or CONNECT, whose target is a host and a port.
         None if target == "*" || method == "CONNECT" => (None, target),
         None => return None,
     };
-    Some(LoggedRequest { method, host, path: remove_query(path) })
+    Some(LoggedRequestLine { method, host, path: remove_query_string(path) })
 }
 
-fn remove_query(path: &str) -> &str {
+fn remove_query_string(path: &str) -> &str {
     split_at_byte(path, b'?').map_or(path, |(path, _query)| path)
 }
 
 /// Splits the part of a URL after `://`, such as `host:port/path?query`, into the host with its port, and the path with
 /// its query. Removes the user name and password.
-fn split_authority(rest: &str) -> (Option<&str>, &str) {
+fn split_url_host_and_path(rest: &str) -> (Option<&str>, &str) {
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(at);
     let host = authority.rsplit_once('@').map_or(authority, |(_user, host)| host);
@@ -210,7 +210,7 @@ fn split_authority(rest: &str) -> (Option<&str>, &str) {
 }
 
 /// Returns `true` if a byte may be part of an HTTP method (RFC 9110, section 5.6.2).
-fn is_method_byte(byte: u8) -> bool {
+fn is_http_method_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
@@ -223,7 +223,7 @@ fn skip_status_code(rest: &str) -> Option<&str> {
 
 /// Extracts the referer and the user agent from the end of a line: ` size "referer" "user-agent"`. A value without a
 /// closing quote extends to the end of the line, because servers cut values that are too long.
-fn referer_and_user_agent(rest: &str) -> (Option<&str>, Option<&str>) {
+fn parse_referer_and_user_agent(rest: &str) -> (Option<&str>, Option<&str>) {
     let behind_size = rest.get(1..).and_then(|rest| split_at_byte(rest, b' '));
     let Some(rest) = behind_size.and_then(|(_size, rest)| rest.strip_prefix('"')) else {
         return (None, None);
@@ -232,11 +232,11 @@ fn referer_and_user_agent(rest: &str) -> (Option<&str>, Option<&str>) {
     let user_agent = rest.strip_prefix(" \"");
     let user_agent = user_agent
         .map(|rest| split_at_closing_quote(rest).map_or(rest, |(user_agent, _)| user_agent));
-    (value_unless_missing(referer), user_agent.and_then(value_unless_missing))
+    (none_if_empty_or_dash(referer), user_agent.and_then(none_if_empty_or_dash))
 }
 
 /// Returns the value, or `None` if it is empty or `-`. Access logs contain `-` in place of a missing value.
-fn value_unless_missing(value: &str) -> Option<&str> {
+fn none_if_empty_or_dash(value: &str) -> Option<&str> {
     Some(value).filter(|value| *value != "-" && !value.is_empty())
 }
 
@@ -246,23 +246,23 @@ mod tests {
 
     use super::*;
 
-    const LOG_TIME: &str = "17/May/2015:10:05:03 +0000";
+    const LOG_TIMESTAMP: &str = "17/May/2015:10:05:03 +0000";
 
-    fn line_with_request(request: &str) -> String {
-        format!("192.0.2.7 - - [{LOG_TIME}] \"{request}\" 200 12")
+    fn format_log_line(request: &str) -> String {
+        format!("192.0.2.7 - - [{LOG_TIMESTAMP}] \"{request}\" 200 12")
     }
 
-    fn parse_attributes(text: &str) -> Vec<(&str, &str)> {
+    fn parse_line_attributes(text: &str) -> Vec<(&str, &str)> {
         parse(text).unwrap().attributes().collect()
     }
 
     #[test]
-    fn combined_line_has_all_attributes() {
+    fn combined_format_line_has_all_attributes() {
         let text = format!(
-            "192.0.2.7 - alice [{LOG_TIME}] \"GET /a/b?c=d HTTP/1.1\" 200 203023 \"http://e.org/\" \"curl/8.1\""
+            "192.0.2.7 - alice [{LOG_TIMESTAMP}] \"GET /a/b?c=d HTTP/1.1\" 200 203023 \"http://e.org/\" \"curl/8.1\""
         );
         assert_eq!(
-            parse_attributes(&text),
+            parse_line_attributes(&text),
             [
                 ("method", "GET"),
                 ("path", "/a/b"),
@@ -276,38 +276,44 @@ mod tests {
     }
 
     #[test]
-    fn common_line_has_no_headers() {
+    fn common_format_line_has_no_headers() {
         let expected = [("method", "HEAD"), ("path", "/"), ("ip", "192.0.2.7")];
-        assert_eq!(parse_attributes(&line_with_request("HEAD / HTTP/1.0")), expected);
+        assert_eq!(parse_line_attributes(&format_log_line("HEAD / HTTP/1.0")), expected);
     }
 
     #[test]
-    fn dash_in_line_is_missing_value() {
-        let text = line_with_request("GET / HTTP/1.1") + " \"-\" \"-\"";
-        assert_eq!(parse_attributes(&text).len(), 3);
+    fn dash_in_log_line_means_missing_value() {
+        let text = format_log_line("GET / HTTP/1.1") + " \"-\" \"-\"";
+        assert_eq!(parse_line_attributes(&text).len(), 3);
     }
 
     #[test]
-    fn fields_after_user_agent_are_ignored() {
-        let text = line_with_request("GET / HTTP/1.1") + " \"-\" \"curl\" \"10.0.0.1\" 0.004 \"";
-        assert_eq!(parse_attributes(&text)[3..], [("header.user-agent", "curl")]);
+    fn log_fields_after_user_agent_are_ignored() {
+        let text = format_log_line("GET / HTTP/1.1") + " \"-\" \"curl\" \"10.0.0.1\" 0.004 \"";
+        assert_eq!(parse_line_attributes(&text)[3..], [("header.user-agent", "curl")]);
     }
 
     #[test]
-    fn line_cut_after_status_is_parsed() {
-        let whole = line_with_request("GET / HTTP/1.1") + " \"http://e.org/\" \"curl/8.1\"";
+    fn log_line_truncated_after_status_is_parsed() {
+        let whole = format_log_line("GET / HTTP/1.1") + " \"http://e.org/\" \"curl/8.1\"";
         let status = whole.find(" 200").unwrap() + " 200".len();
         for cut in status..whole.len() {
-            assert_eq!(parse_attributes(&whole[..cut])[..2], [("method", "GET"), ("path", "/")]);
+            assert_eq!(
+                parse_line_attributes(&whole[..cut])[..2],
+                [("method", "GET"), ("path", "/")]
+            );
         }
-        assert_eq!(parse_attributes(&whole[..whole.len() - 3])[4], ("header.user-agent", "curl/8"));
+        assert_eq!(
+            parse_line_attributes(&whole[..whole.len() - 3])[4],
+            ("header.user-agent", "curl/8")
+        );
     }
 
     #[test]
-    fn escaped_quote_does_not_end_field() {
-        let text = line_with_request(r#"GET /a\"b HTTP/1.1"#) + r#" "a\\" "say \"hi\" \\""#;
+    fn escaped_quote_does_not_end_quoted_field() {
+        let text = format_log_line(r#"GET /a\"b HTTP/1.1"#) + r#" "a\\" "say \"hi\" \\""#;
         assert_eq!(
-            parse_attributes(&text)[1..],
+            parse_line_attributes(&text)[1..],
             [
                 ("path", r#"/a\"b"#),
                 ("ip", "192.0.2.7"),
@@ -319,14 +325,17 @@ mod tests {
 
     #[test]
     fn ipv6_address_and_user_with_spaces_are_parsed() {
-        let text = format!("2001:db8::1 - jane doe [{LOG_TIME}] \"GET / HTTP/2.0\" 200 1");
-        assert_eq!(parse_attributes(&text)[2..], [("ip", "2001:db8::1"), ("user", "jane doe")]);
+        let text = format!("2001:db8::1 - jane doe [{LOG_TIMESTAMP}] \"GET / HTTP/2.0\" 200 1");
+        assert_eq!(
+            parse_line_attributes(&text)[2..],
+            [("ip", "2001:db8::1"), ("user", "jane doe")]
+        );
     }
 
     #[test]
     fn all_request_target_forms_are_parsed() {
         let host_and_path = |request: &str| {
-            let text = line_with_request(request);
+            let text = format_log_line(request);
             let line = parse(&text).ok()?;
             let [_, path, _, host, ..] = line.values;
             Some((host.map(str::to_owned), path?.to_owned()))
@@ -345,12 +354,12 @@ mod tests {
         for garbage in
             ["-", "", "GET", "GET  HTTP/1.1", r"\x16\x03\x01", r"\x16 /", " / HTTP/1.1", "a b"]
         {
-            assert_eq!(parse(&line_with_request(garbage)), Err(LineError::Request), "{garbage}");
+            assert_eq!(parse(&format_log_line(garbage)), Err(LineError::Request), "{garbage}");
         }
     }
 
     #[test]
-    fn time_is_converted_to_utc() {
+    fn log_line_time_is_converted_to_utc() {
         let seconds = |text: &str| parse_timestamp(text).map(|time| time.as_micros() / 1_000_000);
         assert_eq!(seconds("17/May/2015:12:05:03 +0200"), Some(1_431_857_103));
         assert_eq!(seconds("17/May/2015:04:35:03 -0530"), Some(1_431_857_103));
@@ -359,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_time_is_rejected() {
+    fn invalid_log_line_time_is_rejected() {
         for time in [
             "29/Feb/2023:00:00:00 +0000",
             "17/Mai/2015:10:05:03 +0000",
@@ -378,14 +387,20 @@ mod tests {
     }
 
     #[test]
-    fn malformed_line_error_names_field() {
+    fn malformed_line_error_names_malformed_field() {
         let fails = |text: &str| parse(text).unwrap_err();
         assert_eq!(fails(""), LineError::Start);
-        assert_eq!(fails(&format!(" - - [{LOG_TIME}] \"GET / HTTP/1.1\" 200 1")), LineError::Start);
+        assert_eq!(
+            fails(&format!(" - - [{LOG_TIMESTAMP}] \"GET / HTTP/1.1\" 200 1")),
+            LineError::Start
+        );
         assert_eq!(fails("1.1.1.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1"), LineError::Time);
-        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIME}] \"GET / HT")), LineError::Quote);
-        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIME}] \"GET /\"")), LineError::Status);
-        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIME}] \"GET /\" 2000 1")), LineError::Status);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET / HT")), LineError::Quote);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET /\"")), LineError::Status);
+        assert_eq!(
+            fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET /\" 2000 1")),
+            LineError::Status
+        );
     }
 
     proptest! {
@@ -402,7 +417,7 @@ mod tests {
             cut in 0..4usize,
             put in "[é\"\\\\ \\[\\]0-9:/+-]{0,4}",
         ) {
-            let good = line_with_request("GET http://e.org/a?b HTTP/1.1") + r#" "a\\" "say \"hi\" \\""#;
+            let good = format_log_line("GET http://e.org/a?b HTTP/1.1") + r#" "a\\" "say \"hi\" \\""#;
             let at = at.min(good.len());
             let rest = &good[(at + cut).min(good.len())..];
             let _ = parse(&format!("{}{put}{rest}", &good[..at]));

@@ -101,7 +101,7 @@ mod tests {
     /// Adds lines with the given times in seconds to a buffer with a maximum delay of `max_delay` seconds. Returns the
     /// lines in the order in which the buffer releases them, each as `second.position`: its time, and its position in
     /// the input.
-    fn release_order(max_delay: u64, seconds: &[u64]) -> Vec<String> {
+    fn lines_in_release_order(max_delay: u64, seconds: &[u64]) -> Vec<String> {
         let mut buffer = ReorderBuffer::new(max_delay * 1_000_000);
         let mut out = Vec::new();
         let mut output = |batch: &LineBatch| {
@@ -128,14 +128,17 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_released_in_time_order() {
-        assert_eq!(release_order(9, &[5, 3, 5, 4, 9]), ["3.1", "4.3", "5.0", "5.2", "9.4"]);
+    fn log_lines_are_released_in_time_order() {
+        assert_eq!(
+            lines_in_release_order(9, &[5, 3, 5, 4, 9]),
+            ["3.1", "4.3", "5.0", "5.2", "9.4"]
+        );
     }
 
     #[test]
-    fn line_later_than_max_delay_stays_unsorted() {
-        assert_eq!(release_order(2, &[1, 5, 2, 9]), ["1.0", "2.2", "5.1", "9.3"]);
-        assert_eq!(release_order(2, &[1, 5, 8, 2]), ["1.0", "5.1", "2.3", "8.2"]);
-        assert_eq!(release_order(0, &[5, 3, 4]), ["5.0", "3.1", "4.2"]);
+    fn line_later_than_max_delay_is_not_sorted() {
+        assert_eq!(lines_in_release_order(2, &[1, 5, 2, 9]), ["1.0", "2.2", "5.1", "9.3"]);
+        assert_eq!(lines_in_release_order(2, &[1, 5, 8, 2]), ["1.0", "5.1", "2.3", "8.2"]);
+        assert_eq!(lines_in_release_order(0, &[5, 3, 4]), ["5.0", "3.1", "4.2"]);
     }
 }

@@ -13,7 +13,7 @@ use super::stats::ReplayStats;
 use crate::durations::saturating_micros;
 
 /// Maximum number of bytes of an unparsable line that its error message contains.
-const MAX_EXCERPT_BYTES: usize = 120;
+const MAX_LINE_EXCERPT_BYTES: usize = 120;
 
 /// A replay of the requests in access logs with the rules of a policy.
 pub struct Replay<'a> {
@@ -94,8 +94,8 @@ impl<'a> Replay<'a> {
         // is much faster.
         let text =
             str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-        let line = line::parse(&text)
-            .map_err(|error| format!("{error}: {}", escaped_line_start(&text)))?;
+        let line =
+            line::parse(&text).map_err(|error| format!("{error}: {}", escape_line_start(&text)))?;
         self.reorder_buffer.push(&text, &line);
         while let Some(batch) = self.reorder_buffer.pop_due() {
             self.replay_batch(batch);
@@ -137,8 +137,8 @@ impl<'a> Replay<'a> {
 }
 
 /// Returns the start of a line for an error message, with escaped control characters.
-fn escaped_line_start(text: &str) -> String {
-    let start = &text[..text.floor_char_boundary(MAX_EXCERPT_BYTES)];
+fn escape_line_start(text: &str) -> String {
+    let start = &text[..text.floor_char_boundary(MAX_LINE_EXCERPT_BYTES)];
     format!("{start:?}{}", if start.len() < text.len() { "…" } else { "" })
 }
 
@@ -150,7 +150,7 @@ mod tests {
 
     /// Limits of every algorithm. For each: whether it may allow a request that an exact log denies, whether it may
     /// deny a request that an exact log allows, and its maximum number of units in any window.
-    const ALGORITHM_GUARANTEES: [(&str, bool, bool, u64); 7] = [
+    const ALGORITHMS_AND_GUARANTEES: [(&str, bool, bool, u64); 7] = [
         ("{ max: 3, window: 10s, algorithm: sliding_log }", false, false, 3),
         ("{ max: 2, window: 1500ms, algorithm: sliding_log }", false, false, 2),
         ("{ max: 4, window: 13d, algorithm: sliding_log }", false, false, 4),
@@ -163,10 +163,10 @@ mod tests {
     proptest! {
         /// Compares each limit with its guarantees over random logs, including late lines.
         #[test]
-        fn algorithms_keep_guarantees_in_random_logs(
+        fn algorithms_keep_guarantees_for_random_requests(
             requests in proptest::collection::vec((0..3u8, 0..5u64, 0..2u64), 0..150),
         ) {
-            for (limit, may_allow, may_deny, max_units) in ALGORITHM_GUARANTEES {
+            for (limit, may_allow, may_deny, max_units) in ALGORITHMS_AND_GUARANTEES {
                 let yaml = format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]");
                 let policy = Policy::from_yaml(&yaml).unwrap();
                 let options = ReplayOptions { max_keys: 1000, reorder: Duration::ZERO, measure_demand: false };

@@ -8,7 +8,7 @@ use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// The first bytes of every gzip file (RFC 1952, section 2.3.1).
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const GZIP_MAGIC_BYTES: [u8; 2] = [0x1f, 0x8b];
 
 /// Maximum length of a line of an access log. Longer lines are skipped. Servers limit the request line and each header
 /// to about 8 KiB.
@@ -48,8 +48,8 @@ impl LogSource {
     fn new(bytes: impl Read + 'static, progress: &ProgressBar) -> io::Result<Self> {
         let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, progress.wrap_read(bytes));
         let mut magic = Vec::new();
-        reader.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut magic)?;
-        let is_gzip = magic == GZIP_MAGIC;
+        reader.by_ref().take(GZIP_MAGIC_BYTES.len() as u64).read_to_end(&mut magic)?;
+        let is_gzip = magic == GZIP_MAGIC_BYTES;
         let full_log = Cursor::new(magic).chain(reader);
         let reader: Box<dyn BufRead> = match is_gzip {
             true => {
@@ -118,37 +118,40 @@ mod tests {
         .collect()
     }
 
-    fn line_as_bytes(line: impl AsRef<[u8]>) -> Option<Vec<u8>> {
+    fn line_to_some_bytes(line: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         Some(line.as_ref().to_vec())
     }
 
     #[test]
-    fn read_lines_exclude_line_ends() {
+    fn line_ends_are_removed_from_read_lines() {
         assert_eq!(
             read_all_lines(b"one\r\n\ntwo\n"),
-            [line_as_bytes("one"), line_as_bytes(""), line_as_bytes("two")]
+            [line_to_some_bytes("one"), line_to_some_bytes(""), line_to_some_bytes("two")]
         );
     }
 
     #[test]
-    fn last_line_without_line_end_is_read() {
-        assert_eq!(read_all_lines(b"1\n2"), [line_as_bytes("1"), line_as_bytes("2")]);
+    fn last_log_line_without_newline_is_read() {
+        assert_eq!(read_all_lines(b"1\n2"), [line_to_some_bytes("1"), line_to_some_bytes("2")]);
     }
 
     #[test]
-    fn log_shorter_than_gzip_magic_is_read() {
+    fn log_shorter_than_gzip_magic_bytes_is_read() {
         assert_eq!(read_all_lines(b""), []);
-        assert_eq!(read_all_lines(&GZIP_MAGIC[..1]), [line_as_bytes(&GZIP_MAGIC[..1])]);
+        assert_eq!(
+            read_all_lines(&GZIP_MAGIC_BYTES[..1]),
+            [line_to_some_bytes(&GZIP_MAGIC_BYTES[..1])]
+        );
     }
 
     #[test]
-    fn line_above_64_kib_is_skipped() {
+    fn log_line_above_64_kib_is_skipped() {
         for end in ["\n", "\r\n"] {
             let longest = "x".repeat(MAX_LINE_BYTES);
             let log = format!("{longest}{end}{longest}x{end}{longest}{longest}{end}last");
             assert_eq!(
                 read_all_lines(log.as_bytes()),
-                [line_as_bytes(&longest), None, None, line_as_bytes("last")]
+                [line_to_some_bytes(&longest), None, None, line_to_some_bytes("last")]
             );
         }
     }

@@ -96,19 +96,18 @@ impl ReplayStats {
     /// Records the decision about a request at the time `at`. `matched_rules` are the rules that apply to the request.
     pub fn record(&mut self, at: Timestamp, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
         let allowed = ruling.decision().is_allowed();
-        self.counts
-            .count_request(allowed, if allowed { FitResult::Yes } else { FitResult::Denied });
+        self.counts.count_request(allowed, if allowed { LimitFit::Yes } else { LimitFit::Denied });
         let mut statuses = ruling.limits();
         for rule_match in matched_rules.matches() {
             let rule_statuses = statuses.by_ref().take(rule_match.limits().len());
             let rule_index = rule_match.rule_index();
-            let key = self.keys.count_request(rule_index, key_values(rule_match));
+            let key = self.keys.count_request(rule_index, key_attributes(rule_match));
             let (cost, required) =
                 rule_match.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
             let request = DecidedRequest { at, allowed, key, cost, required };
             let fit = self.rules[rule_index].record_limit_results(rule_statuses, request);
-            if let (Some(key), true) = (key, fit != FitResult::Yes) {
-                self.keys.count_denial(key, rule_index, key_values(rule_match));
+            if let (Some(key), true) = (key, fit != LimitFit::Yes) {
+                self.keys.count_denial(key, rule_index, key_attributes(rule_match));
             }
         }
     }
@@ -123,7 +122,7 @@ impl ReplayStats {
 }
 
 /// Returns the attribute names and values of a request's key, for a rule that applies to the request.
-fn key_values<'a>(rule_match: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+fn key_attributes<'a>(rule_match: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
     rule_match.identity().map(|(name, value)| match value {
         Value::Text(text) => (name, Cow::Borrowed(text)),
         value => (name, Cow::Owned(value.to_string())),
@@ -132,20 +131,20 @@ fn key_values<'a>(rule_match: &'a Match<'_>) -> impl Iterator<Item = (&'a str, C
 
 /// Returns `true` if a limit was charged for a request. `allowed` is the decision about the request. A limit that only
 /// observes is not charged if the request exceeds it.
-fn is_charged(status: &LimitStatus<'_>, allowed: bool) -> bool {
+fn is_limit_charged(status: &LimitStatus<'_>, allowed: bool) -> bool {
     status.rule.charges_always() || (allowed && status.outcome.fits())
 }
 
 /// Whether a request is within a limit or rule. The variants are in ascending order of severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum FitResult {
+enum LimitFit {
     Yes,
     /// The request exceeds the limit or rule, but is not denied by it.
     Observed,
     Denied,
 }
 
-impl FitResult {
+impl LimitFit {
     fn from_status(status: &LimitStatus<'_>) -> Self {
         match (status.outcome.fits(), status.veto) {
             (true, _) => Self::Yes,
@@ -156,11 +155,11 @@ impl FitResult {
 }
 
 impl RequestCounts {
-    fn count_request(&mut self, allowed: bool, fit: FitResult) {
+    fn count_request(&mut self, allowed: bool, fit: LimitFit) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
-        self.denied += u64::from(fit == FitResult::Denied);
-        self.observed += u64::from(fit == FitResult::Observed);
+        self.denied += u64::from(fit == LimitFit::Denied);
+        self.observed += u64::from(fit == LimitFit::Observed);
     }
 }
 
@@ -180,16 +179,16 @@ impl RuleStats {
         &mut self,
         statuses: impl Iterator<Item = LimitStatus<'s>>,
         request: DecidedRequest,
-    ) -> FitResult {
-        let (mut fit, mut has_capacity) = (FitResult::Yes, true);
+    ) -> LimitFit {
+        let (mut fit, mut has_capacity) = (LimitFit::Yes, true);
         for status in statuses {
-            fit = fit.max(FitResult::from_status(&status));
+            fit = fit.max(LimitFit::from_status(&status));
             has_capacity &=
                 self.get_or_create_limit(status.limit).record_limit_result(&status, request);
         }
         self.counts.count_request(request.allowed, fit);
         if let Some(key) = request.key {
-            self.deviation.record(fit == FitResult::Yes, has_capacity);
+            self.deviation.record(fit == LimitFit::Yes, has_capacity);
             if let Some(demand) = &mut self.demand {
                 demand.record(key, request.at);
             }
@@ -224,10 +223,10 @@ impl LimitStats {
     fn record_limit_result(&mut self, status: &LimitStatus<'_>, request: DecidedRequest) -> bool {
         let DecidedRequest { at, allowed, key, cost, required } = request;
         let fits = status.outcome.fits();
-        self.counts.count_request(allowed, FitResult::from_status(status));
+        self.counts.count_request(allowed, LimitFit::from_status(status));
         key.is_none_or(|key| {
             let quota = status.limit.limit().quota();
-            let charged = if is_charged(status, allowed) { cost } else { 0 };
+            let charged = if is_limit_charged(status, allowed) { cost } else { 0 };
             self.accuracy.record(key, LimitObservation { quota, at, fits, required, charged })
         })
     }

@@ -51,25 +51,25 @@ impl Suggestion {
         windows
             .filter(|(_, window)| *window <= log_length)
             .filter_map(|(window_index, window)| {
-                Self::from_peaks(&demand.peaks(window_index), window, headroom)
+                Self::from_client_peaks(&demand.peaks(window_index), window, headroom)
             })
             .collect()
     }
 
     /// Suggests limits for one window length. `peaks` contains the maximum number of requests of each client in such a
     /// window, in ascending order. Returns `None` if there are no clients.
-    fn from_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
+    fn from_client_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
         let [.., _] = peaks else { return None };
-        let choice = |per_mille| LimitChoice::from_peaks(peaks, per_mille, headroom);
+        let choice = |per_mille| LimitChoice::from_client_peaks(peaks, per_mille, headroom);
         Some(Self { window, clients: peaks.len() as u64, choices: PER_MILLE.map(choice) })
     }
 }
 
 impl LimitChoice {
-    fn from_peaks(peaks: &[u32], per_mille: u64, headroom: Headroom) -> Self {
+    fn from_client_peaks(peaks: &[u32], per_mille: u64, headroom: Headroom) -> Self {
         let max_denied = peaks.len() as u64 * per_mille / 1000;
         let max = peaks[peaks.len() - 1 - max_denied as usize].into();
-        let suggested = headroom.add_to_max(max);
+        let suggested = headroom.add_headroom_to_max(max);
         let denied =
             |max: u64| (peaks.len() - peaks.partition_point(|&peak| u64::from(peak) <= max)) as u64;
         let (denied, still_denied) = (denied(max), denied(suggested));
@@ -79,7 +79,7 @@ impl LimitChoice {
 
 impl Headroom {
     /// Adds the headroom to a max, and rounds the sum up to a round number.
-    fn add_to_max(self, max: u64) -> u64 {
+    fn add_headroom_to_max(self, max: u64) -> u64 {
         round_up_to_round_number(max.saturating_mul(100 + self.0).div_ceil(100)).min(MAX_UNITS)
     }
 }
@@ -87,9 +87,9 @@ impl Headroom {
 /// Rounds up to the next round number: an integer that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6 or 8 times a power of ten.
 /// This adds at most a third.
 fn round_up_to_round_number(number: u64) -> u64 {
-    const ROUND_NUMBERS_IN_TENTHS: [u64; 10] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80];
+    const ROUND_NUMBERS_TIMES_TEN: [u64; 10] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80];
     let powers = std::iter::successors(Some(1), |power: &u64| power.checked_mul(10));
-    let mut series = powers.flat_map(|power| ROUND_NUMBERS_IN_TENTHS.map(|tenths| (tenths, power)));
+    let mut series = powers.flat_map(|power| ROUND_NUMBERS_TIMES_TEN.map(|tenths| (tenths, power)));
     let whole_number = |(tenths, power): (u64, u64)| {
         let times_ten = tenths.checked_mul(power)?;
         times_ten.is_multiple_of(10).then_some(times_ten / 10)
@@ -131,13 +131,13 @@ mod tests {
     proptest! {
         /// Checks that any max smaller than the computed one denies too many clients.
         #[test]
-        fn max_is_smallest_within_denied_share(
+        fn suggested_max_is_smallest_within_denied_client_share(
             mut peaks in proptest::collection::vec(1..40u32, 1..2500),
             headroom in 0..100u64,
         ) {
             peaks.sort_unstable();
             let denied = |max: u64| peaks.iter().filter(|&&peak| u64::from(peak) > max).count() as u64;
-            let suggestion = Suggestion::from_peaks(&peaks, MINUTE, Headroom(headroom)).unwrap();
+            let suggestion = Suggestion::from_client_peaks(&peaks, MINUTE, Headroom(headroom)).unwrap();
             for choice in suggestion.choices {
                 let is_within_share = |max| denied(max) * 1000 <= peaks.len() as u64 * choice.per_mille;
                 let smallest = (0..).find(|&max| is_within_share(max));
@@ -170,20 +170,20 @@ mod tests {
     }
 
     #[test]
-    fn share_below_one_client_denies_no_client() {
+    fn denied_share_below_one_client_denies_no_client() {
         let peaks: Vec<u32> = (1..=350).collect();
-        let suggestion = Suggestion::from_peaks(&peaks, MINUTE, Headroom(20)).unwrap();
+        let suggestion = Suggestion::from_client_peaks(&peaks, MINUTE, Headroom(20)).unwrap();
         let choices =
             suggestion.choices.map(|choice| (choice.max_denied, choice.max, choice.suggested));
         assert_eq!(choices, [(0, 350, 500), (3, 347, 500), (17, 333, 400)]);
     }
 
     #[test]
-    fn headroom_is_parsed_as_percentage() {
+    fn suggestion_headroom_is_parsed_as_percentage() {
         assert_eq!(("20%".parse(), "0".parse()), (Ok(Headroom(20)), Ok(Headroom(0))));
         for wrong in ["", "%", "-5%", "a lot", "10001%", "1.5"] {
             assert!(wrong.parse::<Headroom>().is_err(), "{wrong}");
         }
-        assert_eq!(Headroom(20).add_to_max(u64::MAX), MAX_UNITS);
+        assert_eq!(Headroom(20).add_headroom_to_max(u64::MAX), MAX_UNITS);
     }
 }

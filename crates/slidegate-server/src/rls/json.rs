@@ -23,7 +23,7 @@ pub enum JsonError {
     Internal(String),
 }
 
-static DESCRIPTOR_POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
+static PROTOBUF_DESCRIPTOR_POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
     LazyLock::new(|| DescriptorPool::decode(FILE_DESCRIPTOR_SET));
 
 /// Parses a rate limit request. Unlike the JSON mapping of Protocol Buffers, accepts text that is not Unicode (bytes
@@ -35,20 +35,20 @@ pub fn parse(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
 
 /// Serializes a rate limit response as JSON.
 pub fn serialize(response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
-    let mut message = DynamicMessage::new(message_descriptor("RateLimitResponse")?);
-    message.transcode_from(response).map_err(internal_error)?;
+    let mut message = DynamicMessage::new(find_protobuf_message_descriptor("RateLimitResponse")?);
+    message.transcode_from(response).map_err(to_internal_json_error)?;
     let mut text = Vec::new();
     message.serialize(&mut Serializer::new(&mut text))?;
     Ok(text)
 }
 
-fn message_descriptor(name: &str) -> Result<MessageDescriptor, JsonError> {
-    let pool = DESCRIPTOR_POOL.as_ref().map_err(internal_error)?;
+fn find_protobuf_message_descriptor(name: &str) -> Result<MessageDescriptor, JsonError> {
+    let pool = PROTOBUF_DESCRIPTOR_POOL.as_ref().map_err(to_internal_json_error)?;
     let found = pool.get_message_by_name(&format!("envoy.service.ratelimit.v3.{name}"));
-    found.ok_or_else(|| internal_error(format!("unknown message `{name}`")))
+    found.ok_or_else(|| to_internal_json_error(format!("unknown message `{name}`")))
 }
 
-fn internal_error(error: impl ToString) -> JsonError {
+fn to_internal_json_error(error: impl ToString) -> JsonError {
     JsonError::Internal(error.to_string())
 }
 
@@ -63,7 +63,7 @@ mod tests {
     };
 
     #[test]
-    fn request_fields_accept_camel_and_snake_case() {
+    fn json_request_accepts_camel_and_snake_case() {
         let parse = |text: &str| parse(text.as_bytes());
         let spellings = [
             r#"{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"k","value":"v"}],
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn response_omits_unset_fields() {
+    fn json_response_omits_unset_fields() {
         let limit =
             RateLimit { requests_per_unit: 5, unit: 2, name: "a".into(), unit_multiplier: Some(3) };
         let status = DescriptorStatus {

@@ -52,10 +52,10 @@ pub async fn decide(
     let request = ParsedRequest::parse(message)?;
     let ruling = scope.check(request.domain(), &request.to_gate_request()).await;
     let message = response::build_response(request.descriptor_count(), &ruling, handler.renderer());
-    Ok(CountedMessage { message, result: classify_ruling(&ruling) })
+    Ok(CountedMessage { message, result: request_result_of_ruling(&ruling) })
 }
 
-fn classify_ruling(ruling: &Ruling) -> RequestResult {
+fn request_result_of_ruling(ruling: &Ruling) -> RequestResult {
     let decision = ruling.decision();
     match decision.is_allowed() {
         true => RequestResult::Allowed,

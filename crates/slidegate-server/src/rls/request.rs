@@ -22,7 +22,7 @@ pub const MAX_DESCRIPTORS: usize = 1024;
 
 /// Maximum number of entries whose names are compared pairwise to find repeated names. If there are more entries, a
 /// hash map is used.
-const MAX_PAIRWISE_ENTRIES: usize = 16;
+const MAX_ENTRIES_TO_COMPARE_PAIRWISE: usize = 16;
 
 /// A validated request message.
 pub struct ParsedRequest {
@@ -74,7 +74,7 @@ impl ParsedRequest {
         let descriptors =
             descriptors.map(|(index, descriptor)| ParsedDescriptor::parse(index, descriptor, cost));
         Ok(Self {
-            domain: decode_name(message.domain),
+            domain: decode_attribute_name(message.domain),
             descriptors: descriptors.collect::<Result<_, _>>()?,
         })
     }
@@ -107,7 +107,7 @@ impl ParsedDescriptor {
         let entries = descriptor.entries.into_iter().enumerate();
         let entries = entries.map(|(position, Entry { key, value })| {
             (
-                decode_name(key),
+                decode_attribute_name(key),
                 String::from_utf8(value).unwrap_or_else(|error| {
                     let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
                     bytes.push((position, error.into_bytes()));
@@ -116,7 +116,7 @@ impl ParsedDescriptor {
             )
         });
         let mut entries: Vec<_> = entries.collect();
-        number_repeated_names(&mut entries);
+        append_numbers_to_repeated_names(&mut entries);
         Ok(Self {
             entries,
             bytes,
@@ -149,15 +149,17 @@ impl ParsedDescriptor {
 
 /// Decodes an attribute name or a domain. A name that is too long or not UTF-8 is shortened to a prefix and a digest,
 /// because no policy can contain such a name.
-fn decode_name(bytes: Vec<u8>) -> String {
+fn decode_attribute_name(bytes: Vec<u8>) -> String {
     match String::from_utf8(bytes) {
         Ok(text) if text.len() <= MAX_VALUE_BYTES => text,
-        Ok(text) => shorten_name(&text, text.as_bytes()),
-        Err(error) => shorten_name(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes()),
+        Ok(text) => shorten_attribute_name(&text, text.as_bytes()),
+        Err(error) => {
+            shorten_attribute_name(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes())
+        }
     }
 }
 
-fn shorten_name(text: &str, bytes: &[u8]) -> String {
+fn shorten_attribute_name(text: &str, bytes: &[u8]) -> String {
     match Value::from_bytes(text, bytes) {
         Value::Shortened(value) => format!("{}({})", value.prefix(), value.digest()),
         other => other.to_string(),
@@ -166,11 +168,13 @@ fn shorten_name(text: &str, bytes: &[u8]) -> String {
 
 /// Renames entries with a repeated name, since each attribute name must occur once: the second entry `name` becomes
 /// `name#2`, the third `name#3`. Skips a number if another entry already has the new name.
-fn number_repeated_names(entries: &mut [(String, String)]) {
+fn append_numbers_to_repeated_names(entries: &mut [(String, String)]) {
     let is_repeated = |(index, (key, _)): (usize, &(String, String))| {
         entries[..index].iter().any(|(other, _)| other == key)
     };
-    if entries.len() <= MAX_PAIRWISE_ENTRIES && !entries.iter().enumerate().any(is_repeated) {
+    if entries.len() <= MAX_ENTRIES_TO_COMPARE_PAIRWISE
+        && !entries.iter().enumerate().any(is_repeated)
+    {
         return;
     }
     // The last number of each key; 0 until the key occurs.
@@ -210,39 +214,48 @@ fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidR
 mod tests {
     use super::*;
 
-    fn numbered_names(entries: &[(&str, &str)]) -> Vec<String> {
+    fn names_after_numbering(entries: &[(&str, &str)]) -> Vec<String> {
         let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let mut entries: Vec<_> = entries.iter().map(entry).collect();
-        number_repeated_names(&mut entries);
+        append_numbers_to_repeated_names(&mut entries);
         entries.into_iter().map(|(key, _)| key).collect()
     }
 
     #[test]
-    fn repeated_names_are_numbered_in_order() {
-        assert_eq!(numbered_names(&[("a", "1"), ("b", "2")]), ["a", "b"]);
+    fn repeated_attribute_names_are_numbered_in_order() {
+        assert_eq!(names_after_numbering(&[("a", "1"), ("b", "2")]), ["a", "b"]);
         assert_eq!(
-            numbered_names(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
+            names_after_numbering(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
             ["a", "b", "a#2", "a#3", "b#2"]
         );
         assert_eq!(
-            numbered_names(&[("a#2", "1"), ("a", "1"), ("a", "2"), ("a", "3"), ("a#2", "2")]),
+            names_after_numbering(&[
+                ("a#2", "1"),
+                ("a", "1"),
+                ("a", "2"),
+                ("a", "3"),
+                ("a#2", "2")
+            ]),
             ["a#2", "a", "a#3", "a#4", "a#2#2"]
         );
-        assert_eq!(numbered_names(&[("a", "1"), ("a", "2"), ("a#2", "1")]), ["a", "a#3", "a#2"]);
+        assert_eq!(
+            names_after_numbering(&[("a", "1"), ("a", "2"), ("a#2", "1")]),
+            ["a", "a#3", "a#2"]
+        );
         let many = vec![("a", ""); 100_000];
-        assert_eq!(numbered_names(&many).last().unwrap(), "a#100000");
+        assert_eq!(names_after_numbering(&many).last().unwrap(), "a#100000");
     }
 
-    fn message_with_descriptor(descriptor: RateLimitDescriptor) -> RateLimitRequest {
+    fn request_with_descriptor(descriptor: RateLimitDescriptor) -> RateLimitRequest {
         RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 0 }
     }
 
     #[test]
-    fn requested_limit_saturates_but_rejects_unknown_time_unit() {
+    fn limit_in_request_rejects_unknown_time_unit() {
         let limit = |requests_per_unit, unit| {
             let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
             let limit = Some(limit);
-            ParsedRequest::parse(message_with_descriptor(RateLimitDescriptor {
+            ParsedRequest::parse(request_with_descriptor(RateLimitDescriptor {
                 limit,
                 ..Default::default()
             }))
@@ -260,11 +273,11 @@ mod tests {
     }
 
     #[test]
-    fn unit_multiplier_multiplies_window() {
+    fn unit_multiplier_multiplies_limit_window() {
         let limit = |unit, unit_multiplier| {
             let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
             let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
-            ParsedRequest::parse(message_with_descriptor(descriptor))
+            ParsedRequest::parse(request_with_descriptor(descriptor))
                 .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
@@ -279,11 +292,11 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_hits_addend_overrides_message_hits_addend() {
+    fn descriptor_hits_addend_overrides_request_hits_addend() {
         let cost = |request: u32, descriptor: Option<u64>| {
             let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
             let message =
-                RateLimitRequest { hits_addend: request, ..message_with_descriptor(descriptor) };
+                RateLimitRequest { hits_addend: request, ..request_with_descriptor(descriptor) };
             ParsedRequest::parse(message).unwrap().descriptors[0].cost
         };
         use DescriptorCost::{Default as NoCost, Descriptor, Message};

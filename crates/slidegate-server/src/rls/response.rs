@@ -33,28 +33,28 @@ pub fn build_response(
     // Strings and numbers always serialize. If they did not, Envoy would send its own body.
     let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
     RateLimitResponse {
-        overall_code: response_code(!ruling.decision().is_allowed()),
-        statuses: descriptor_statuses(descriptors, ruling, jitter),
+        overall_code: to_rls_response_code(!ruling.decision().is_allowed()),
+        statuses: build_descriptor_statuses(descriptors, ruling, jitter),
         response_headers_to_add: headers
             .into_iter()
             .chain(content_type)
-            .map(header_value)
+            .map(to_header_value)
             .collect(),
         raw_body: body.unwrap_or_default(),
         ..RateLimitResponse::default()
     }
 }
 
-fn response_code(is_over_limit: bool) -> i32 {
+fn to_rls_response_code(is_over_limit: bool) -> i32 {
     let code = if is_over_limit { Code::OverLimit } else { Code::Ok };
     code as i32
 }
 
-fn header_value((key, value): Header) -> HeaderValue {
+fn to_header_value((key, value): Header) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
 }
 
-fn descriptor_statuses(
+fn build_descriptor_statuses(
     descriptors: usize,
     ruling: &Ruling,
     jitter: JitterSample,
@@ -63,13 +63,14 @@ fn descriptor_statuses(
     // A denial for lack of a store applies to all descriptors.
     if decision.is_store_unavailable() {
         let over_limit =
-            DescriptorStatus { code: response_code(true), ..DescriptorStatus::default() };
+            DescriptorStatus { code: to_rls_response_code(true), ..DescriptorStatus::default() };
         return vec![over_limit; descriptors];
     }
     let mut binding: Vec<Option<LimitStatus<'_>>> = vec![None; descriptors];
     for limit_status in ruling.limits() {
         let Some(current) = binding.get_mut(limit_status.descriptor()) else { continue };
-        if current.as_ref().is_none_or(|current| takes_precedence(&limit_status, current)) {
+        if current.as_ref().is_none_or(|current| takes_precedence_in_status(&limit_status, current))
+        {
             *current = Some(limit_status);
         }
     }
@@ -78,7 +79,7 @@ fn descriptor_statuses(
     let descriptor_status = |(index, binding): (usize, &Option<LimitStatus<'_>>)| match binding {
         Some(limit_status) => build_descriptor_status(limit_status, jitter),
         None => DescriptorStatus {
-            code: response_code(false),
+            code: to_rls_response_code(false),
             limit_remaining: if ruling.is_unlimited(index) { u32::MAX } else { 0 },
             ..DescriptorStatus::default()
         },
@@ -89,14 +90,14 @@ fn descriptor_statuses(
 /// Returns `true` if `one`, not `other`, determines the status of a descriptor. A limit that the request exceeds takes
 /// precedence over a limit that the request fits. If the request exceeds both limits, the limit with the longer wait
 /// takes precedence. If it fits both, the limit with the smaller share of remaining units takes precedence.
-fn takes_precedence(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
+fn takes_precedence_in_status(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
     let (fits, other_fits) = (one.outcome.fits(), other.outcome.fits());
     if fits != other_fits {
         return other_fits;
     }
     if fits {
-        return remaining_weighted_by_capacity(one, other)
-            < remaining_weighted_by_capacity(other, one);
+        return multiply_remaining_by_other_capacity(one, other)
+            < multiply_remaining_by_other_capacity(other, one);
     }
     // A limit in which the request never fits has the longest wait.
     let wait = |limit_status: &LimitStatus<'_>| {
@@ -107,7 +108,7 @@ fn takes_precedence(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
 
 /// Returns the remaining units of `one`, multiplied by the capacity of `other`. The caller compares the remaining
 /// shares of two limits by these products, without division.
-fn remaining_weighted_by_capacity(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
+fn multiply_remaining_by_other_capacity(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
     let capacity = |limit_status: &LimitStatus<'_>| limit_status.limit.limit().capacity();
     one.outcome.remaining().min(capacity(one)).saturating_mul(capacity(other))
 }
@@ -124,19 +125,19 @@ fn build_descriptor_status(
         false => outcome.retry_after().map(|wait| jitter.extend(wait)),
     };
     DescriptorStatus {
-        code: response_code(!outcome.fits()),
+        code: to_rls_response_code(!outcome.fits()),
         current_limit: Some(RateLimit {
-            requests_per_unit: saturating_u32(quota.max()),
+            requests_per_unit: saturate_to_u32(quota.max()),
             unit,
             name: limit_status.policy_name().to_owned(),
             unit_multiplier: (units > 1).then_some(units),
         }),
-        limit_remaining: saturating_u32(outcome.remaining()),
+        limit_remaining: saturate_to_u32(outcome.remaining()),
         duration_until_reset: wait.map(round_up_to_seconds),
     }
 }
 
-fn saturating_u32(units: u64) -> u32 {
+fn saturate_to_u32(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 

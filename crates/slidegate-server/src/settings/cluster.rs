@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     /// Returns the settings for a store and the cluster flags of `slidegate serve`, with errors as text.
-    fn settings_from_flags(store: &str, flags: &[&str]) -> Option<Result<Settings, String>> {
+    fn parse_settings_from_flags(store: &str, flags: &[&str]) -> Option<Result<Settings, String>> {
         let arguments = [&["serve"], flags].concat();
         let matches = ClusterArgs::augment_args(Command::new("serve")).get_matches_from(arguments);
         let args = ClusterArgs::from_arg_matches(&matches).unwrap();
@@ -111,15 +111,18 @@ mod tests {
     }
 
     #[test]
-    fn other_stores_ignore_cluster_flags() {
+    fn stores_other_than_cluster_ignore_cluster_flags() {
         for store in ["memory", "redis://h", "cluster", "cluster:", "redis+cluster://h"] {
-            assert!(settings_from_flags(store, &["--cluster-key", "short"]).is_none(), "{store}");
+            assert!(
+                parse_settings_from_flags(store, &["--cluster-key", "short"]).is_none(),
+                "{store}"
+            );
         }
     }
 
     #[test]
-    fn addresses_in_cluster_url_are_rejected() {
-        let error = settings_from_flags("cluster://a:1,b:1", &[]).unwrap().unwrap_err();
+    fn addresses_in_cluster_store_url_are_rejected() {
+        let error = parse_settings_from_flags("cluster://a:1,b:1", &[]).unwrap().unwrap_err();
         assert!(
             error.ends_with("set `a:1,b:1` as --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"),
             "{error}"
@@ -127,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn default_node_without_key_listens_on_loopback() {
-        let node = settings_from_flags("cluster://", &[]).unwrap().unwrap();
+    fn cluster_node_without_key_listens_on_loopback() {
+        let node = parse_settings_from_flags("cluster://", &[]).unwrap().unwrap();
         assert_eq!(node.listen, "127.0.0.1:7946".parse().unwrap());
         assert!(
             node.seeds.is_empty()
@@ -138,33 +141,36 @@ mod tests {
     }
 
     #[test]
-    fn public_listen_address_requires_key() {
+    fn public_cluster_listen_address_requires_key() {
         for listen in ["0.0.0.0:1", "192.0.2.7:1", "[::]:1"] {
-            let error = settings_from_flags("cluster://", &["--cluster-listen", listen])
+            let error = parse_settings_from_flags("cluster://", &["--cluster-listen", listen])
                 .unwrap()
                 .unwrap_err();
             assert!(error.starts_with(&format!(
                 "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {listen} is reachable from other machines"
             )));
             let key = ["--cluster-listen", listen, "--cluster-key", "sixteen letters."];
-            assert!(settings_from_flags("cluster://", &key).unwrap().is_ok());
+            assert!(parse_settings_from_flags("cluster://", &key).unwrap().is_ok());
         }
         assert!(
-            settings_from_flags("cluster://", &["--cluster-listen", "[::1]:1"]).unwrap().is_ok()
+            parse_settings_from_flags("cluster://", &["--cluster-listen", "[::1]:1"])
+                .unwrap()
+                .is_ok()
         );
     }
 
     #[test]
-    fn invalid_key_error_omits_key() {
+    fn invalid_cluster_key_error_omits_key() {
         for short in ["", "fifteen letters"] {
-            let error =
-                settings_from_flags("cluster://", &["--cluster-key", short]).unwrap().unwrap_err();
+            let error = parse_settings_from_flags("cluster://", &["--cluster-key", short])
+                .unwrap()
+                .unwrap_err();
             assert!(error.starts_with("--cluster-key (SLIDEGATE_CLUSTER_KEY): the key has"));
             assert!(error.contains(&format!("has {} bytes and needs 16 bytes", short.len())));
             assert!(!error.contains("letters"), "{error}");
         }
         let both = ["--cluster-key", "sixteen letters.", "--cluster-key-file", "f"];
-        let error = settings_from_flags("cluster://", &both).unwrap().unwrap_err();
+        let error = parse_settings_from_flags("cluster://", &both).unwrap().unwrap_err();
         assert!(error.contains("set only one of them") && !error.contains("letters"), "{error}");
     }
 }

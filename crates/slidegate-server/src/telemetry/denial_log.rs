@@ -13,7 +13,7 @@ use super::redact::{RedactedValue, Redactor};
 use crate::durations::ceil_millis;
 
 /// Maximum number of bytes of an attribute value in the log. Longer values are cut.
-const MAX_VALUE_BYTES: usize = 128;
+const MAX_LOGGED_VALUE_BYTES: usize = 128;
 
 /// A log of denied requests, with a limited number of messages per second.
 pub struct DenialLog {
@@ -40,7 +40,11 @@ impl DenialLog {
             if LimitResult::from_status(&status, decision.is_allowed())
                 == Some(LimitResult::Observed)
             {
-                self.log_observed_limit(&status, matched_rules, decision.is_degraded());
+                self.log_limit_exceeded_without_denial(
+                    &status,
+                    matched_rules,
+                    decision.is_degraded(),
+                );
             }
         }
     }
@@ -59,7 +63,7 @@ impl DenialLog {
         }
     }
 
-    fn log_observed_limit(
+    fn log_limit_exceeded_without_denial(
         &self,
         status: &LimitStatus<'_>,
         matched_rules: &MatchedRules<'_>,
@@ -78,8 +82,9 @@ impl DenialLog {
         unlogged: u64,
     ) {
         let rule_match = status.find_match(matched_rules);
-        let key =
-            rule_match.map(|it| self.format_key(it).to_string()).filter(|key| !key.is_empty());
+        let key = rule_match
+            .map(|it| self.format_redacted_key(it).to_string())
+            .filter(|key| !key.is_empty());
         let cost = rule_match.and_then(|it| it.hits().next()).map(|hit| hit.cost);
         let is_observed = status.is_observed();
         info!(
@@ -100,7 +105,7 @@ impl DenialLog {
 
     /// Formats the key of a matching rule for the log, such as `tenant=acme,ip=192.0.2.7`. Values are redacted if
     /// necessary.
-    fn format_key(&self, rule_match: &Match<'_>) -> impl fmt::Display {
+    fn format_redacted_key(&self, rule_match: &Match<'_>) -> impl fmt::Display {
         fmt::from_fn(move |f| {
             for (index, (name, value)) in rule_match.identity().enumerate() {
                 write!(f, "{}{name}=", if index > 0 { "," } else { "" })?;
@@ -114,10 +119,10 @@ impl DenialLog {
     }
 }
 
-/// Writes an attribute value, cut after [`MAX_VALUE_BYTES`] bytes. Percent-encodes commas and percent signs, so that a
-/// value cannot look like a second attribute.
+/// Writes an attribute value, cut after [`MAX_LOGGED_VALUE_BYTES`] bytes. Percent-encodes commas and percent signs, so
+/// that a value cannot look like a second attribute.
 fn write_escaped_value(f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
-    let shown = &value[..value.floor_char_boundary(MAX_VALUE_BYTES)];
+    let shown = &value[..value.floor_char_boundary(MAX_LOGGED_VALUE_BYTES)];
     for char in shown.chars() {
         match char {
             ',' => f.write_str("%2C")?,
@@ -141,12 +146,12 @@ mod tests {
         let matched_rules = policy.apply(&request);
         DenialLog::new(1, redactor.clone())
             .unwrap()
-            .format_key(matched_rules.matches().next().unwrap())
+            .format_redacted_key(matched_rules.matches().next().unwrap())
             .to_string()
     }
 
     #[test]
-    fn logged_key_escapes_separators() {
+    fn logged_key_escapes_separators_in_values() {
         assert_eq!(
             format_test_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
             "tenant=ac me=ö\n,ip=192.0.2.7"
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn redacted_log_key_hashes_whole_values() {
+    fn redacted_key_hashes_values_as_whole() {
         let redactor = Redactor::new(true);
         let key = |tenant: &str| format_test_key(&redactor, tenant, "same");
         let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");

@@ -13,7 +13,7 @@ use super::stripes::Stripes;
 
 /// Upper bounds of the histogram buckets, in nanoseconds: from the duration of a decision in memory to far beyond any
 /// timeout. One more bucket has no upper bound.
-const BUCKET_BOUNDS_NS: [u64; 19] = [
+const BUCKET_UPPER_BOUNDS_NS: [u64; 19] = [
     1_000,
     2_500,
     5_000,
@@ -42,7 +42,7 @@ pub struct DurationHistogram(Arc<Stripes<HistogramStripe>>);
 /// The part of a histogram that some of the threads update. The histogram is the sum of all parts.
 #[derive(Debug, Default)]
 struct HistogramStripe {
-    buckets: [AtomicU64; BUCKET_BOUNDS_NS.len() + 1],
+    buckets: [AtomicU64; BUCKET_UPPER_BOUNDS_NS.len() + 1],
     sum_ns: AtomicU64,
 }
 
@@ -50,7 +50,7 @@ impl DurationHistogram {
     /// Counts a duration in its bucket, and adds it to the sum of durations.
     pub fn observe(&self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BUCKET_BOUNDS_NS.partition_point(|bound| *bound < ns);
+        let bucket = BUCKET_UPPER_BOUNDS_NS.partition_point(|bound| *bound < ns);
         let stripe = self.0.for_current_thread();
         stripe.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         stripe.sum_ns.fetch_add(ns, Ordering::Relaxed);
@@ -63,12 +63,13 @@ impl TypedMetric for DurationHistogram {
 
 impl EncodeMetric for DurationHistogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        let bounds = BUCKET_BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
+        let bounds =
+            BUCKET_UPPER_BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
         let sum_of = |counter: &dyn Fn(&HistogramStripe) -> &AtomicU64| -> u64 {
             self.0.iter().map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
         };
-        let counts =
-            (0..=BUCKET_BOUNDS_NS.len()).map(|index| sum_of(&|stripe| &stripe.buckets[index]));
+        let counts = (0..=BUCKET_UPPER_BOUNDS_NS.len())
+            .map(|index| sum_of(&|stripe| &stripe.buckets[index]));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // The sum of the buckets that were read, so that the count is consistent with them despite concurrent
         // observations.

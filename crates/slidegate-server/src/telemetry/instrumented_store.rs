@@ -27,7 +27,7 @@ impl<S> InstrumentedStore<S> {
         &self.store
     }
 
-    async fn instrument_call<T>(
+    async fn measure_store_call<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
@@ -49,26 +49,26 @@ impl<S: Store> Store for InstrumentedStore<S> {
     type Kind = slidegate::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        self.instrument_call(self.store.take(hits)).await
+        self.measure_store_call(self.store.take(hits)).await
     }
 
     async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        self.instrument_call(self.store.take_many(batches)).await
+        self.measure_store_call(self.store.take_many(batches)).await
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.instrument_call(self.store.peek(hits)).await
+        self.measure_store_call(self.store.peek(hits)).await
     }
 
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.instrument_call(self.store.revert(receipt)).await
+        self.measure_store_call(self.store.revert(receipt)).await
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.instrument_call(self.store.refund(hits)).await
+        self.measure_store_call(self.store.refund(hits)).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        self.instrument_call(self.store.reset(hits)).await
+        self.measure_store_call(self.store.reset(hits)).await
     }
 }

@@ -31,13 +31,13 @@ impl LimitResult {
             Veto::Jointly if !fits => Some(Self::Denied),
             Veto::Never if !fits => Some(Self::Observed),
             _ if !is_allowed => None,
-            _ if is_nearly_used_up(status) => Some(Self::Near),
+            _ if is_limit_nearly_used_up(status) => Some(Self::Near),
             _ => Some(Self::Allowed),
         }
     }
 }
 
-fn is_nearly_used_up(status: &LimitStatus<'_>) -> bool {
+fn is_limit_nearly_used_up(status: &LimitStatus<'_>) -> bool {
     status.outcome.remaining().saturating_mul(5) < status.limit.limit().capacity()
 }
 
@@ -54,7 +54,7 @@ rules:
 ";
 
     #[test]
-    fn each_limit_has_separate_result() {
+    fn each_limit_of_request_has_own_result() {
         let policy = Policy::from_yaml(TEST_POLICY).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         let next = || {
@@ -77,7 +77,7 @@ rules:
     }
 
     #[test]
-    fn joint_limits_deny_only_if_all_exceeded() {
+    fn joint_rule_denies_only_if_all_limits_exceeded() {
         let rule = |name, max| {
             format!("{{ name: {name}, limits: [{max}/h], mode: jointly, algorithm: sliding_log }}")
         };

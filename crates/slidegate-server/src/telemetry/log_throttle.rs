@@ -13,14 +13,14 @@ pub struct LogThrottle {
     max_events: u16,
     interval_us: u64,
     /// The number of the current interval in the upper bits, and the number of events that passed in this interval in
-    /// the lowest [`EVENT_COUNT_BITS`] bits.
+    /// the lowest [`BITS_FOR_EVENT_COUNT`] bits.
     state: AtomicU64,
     suppressed: AtomicU64,
 }
 
 /// Number of bits of `state` that hold the number of passed events. 16 bits are sufficient, because `max_events` is a
 /// `u16`.
-const EVENT_COUNT_BITS: u32 = 16;
+const BITS_FOR_EVENT_COUNT: u32 = 16;
 
 impl LogThrottle {
     /// Creates a throttle that lets at most `max_events` events per interval pass. Intervals are aligned to the Unix
@@ -36,9 +36,11 @@ impl LogThrottle {
         let current_interval = now.as_micros() / self.interval_us;
         let next_state = |state: u64| {
             let (interval, passed) =
-                (state >> EVENT_COUNT_BITS, state & ((1 << EVENT_COUNT_BITS) - 1));
+                (state >> BITS_FOR_EVENT_COUNT, state & ((1 << BITS_FOR_EVENT_COUNT) - 1));
             match (current_interval > interval, passed < u64::from(self.max_events)) {
-                (true, _) if self.max_events > 0 => Some(current_interval << EVENT_COUNT_BITS | 1),
+                (true, _) if self.max_events > 0 => {
+                    Some(current_interval << BITS_FOR_EVENT_COUNT | 1)
+                }
                 (false, true) => Some(state + 1),
                 _ => None,
             }
@@ -59,12 +61,12 @@ mod tests {
 
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    const ONE_SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn throttle_bounds_events_and_counts_suppressed_events() {
+    fn log_throttle_limits_and_counts_events() {
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
-        let throttle = LogThrottle::new(2, SECOND);
+        let throttle = LogThrottle::new(2, ONE_SECOND);
         let advance_and_acquire = |millis| {
             clock.advance(Duration::from_millis(millis));
             throttle.try_acquire(clock.now())
@@ -86,22 +88,22 @@ mod tests {
     }
 
     #[test]
-    fn backward_clock_starts_no_new_throttle_interval() {
-        let throttle = LogThrottle::new(1, SECOND);
+    fn backward_clock_step_starts_no_new_interval() {
+        let throttle = LogThrottle::new(1, ONE_SECOND);
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(9)), Some(0));
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(8)), None);
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(10)), Some(1));
     }
 
     #[test]
-    fn zero_max_suppresses_all_events() {
-        let throttle = LogThrottle::new(0, SECOND);
+    fn log_throttle_with_max_zero_suppresses_events() {
+        let throttle = LogThrottle::new(0, ONE_SECOND);
         assert_eq!([1, 2, 3].map(|at| throttle.try_acquire(Timestamp::from_secs(at))), [None; 3]);
     }
 
     #[test]
-    fn concurrent_events_pass_or_count_as_suppressed() {
-        let throttle = LogThrottle::new(3, SECOND);
+    fn concurrent_log_events_pass_or_count_as_suppressed() {
+        let throttle = LogThrottle::new(3, ONE_SECOND);
         let now = Timestamp::from_secs(1);
         let flood = || {
             (0..5_000).filter_map(|_| throttle.try_acquire(now)).map(|suppressed| (1, suppressed))

@@ -333,9 +333,9 @@ impl Metrics {
         store: StoreStats,
         cluster: Option<ClusterStats>,
     ) -> Result<String, std::fmt::Error> {
-        self.store_stats.set_stats(store);
+        self.store_stats.update_from_stats(store);
         if let Some(cluster) = cluster {
-            self.cluster.set_stats(cluster);
+            self.cluster.update_from_stats(cluster);
         }
         exposition::encode_registry(&self.registry, format)
     }
@@ -434,7 +434,7 @@ impl StoreGauges {
         Self { keys, memory_bytes, evicted_keys, breaker_open, deny_cache_hits }
     }
 
-    fn set_stats(&self, store: StoreStats) {
+    fn update_from_stats(&self, store: StoreStats) {
         let StoreStats { keys, memory_bytes, evicted_keys, is_breaker_open, deny_cache_hits } =
             store;
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));

@@ -41,14 +41,14 @@ const MAX_KEYS_PER_TOP_LIST: usize = 64;
 /// tracer.
 pub struct Telemetry {
     clock: SystemClock,
-    collectors: Option<AdminCollectors>,
+    collectors: Option<MetricsAndTopKeys>,
     denial_log: Option<DenialLog>,
     tracer: Option<DecisionTracer>,
     unknown_domain_log: UnknownDomainLog,
 }
 
 /// The metrics and the top keys, which the admin listener serves.
-struct AdminCollectors {
+struct MetricsAndTopKeys {
     metrics: Metrics,
     top_keys: TopKeys,
 }
@@ -78,7 +78,7 @@ impl Telemetry {
     /// Enables metrics and top keys. `redactor` decides which attribute values are hashed for display.
     pub fn with_metrics(self, metrics: Metrics, redactor: Redactor) -> Self {
         let top_keys = TopKeys::new(MAX_KEYS_PER_TOP_LIST, redactor, self.clock.now());
-        Self { collectors: Some(AdminCollectors { metrics, top_keys }), ..self }
+        Self { collectors: Some(MetricsAndTopKeys { metrics, top_keys }), ..self }
     }
 
     /// Sets the denial log and the tracer. `None` disables them.
@@ -156,7 +156,7 @@ impl Telemetry {
     }
 }
 
-impl AdminCollectors {
+impl MetricsAndTopKeys {
     fn record_ruling(
         &self,
         policy_metrics: &PolicyMetrics,

@@ -20,7 +20,7 @@ pub struct Redactor {
 }
 
 /// Attributes that contain credentials of clients. `/v1/auth` creates them from request headers.
-const CREDENTIAL_ATTRIBUTES: [&str; 3] =
+const CREDENTIAL_ATTRIBUTE_NAMES: [&str; 3] =
     ["header.authorization", "header.cookie", "header.proxy-authorization"];
 
 impl Redactor {
@@ -31,7 +31,7 @@ impl Redactor {
 
     /// Returns the value of the attribute `name` for display, in plain text or as a keyed hash.
     pub fn redact<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
-        match self.redact_all || CREDENTIAL_ATTRIBUTES.contains(&name) {
+        match self.redact_all || CREDENTIAL_ATTRIBUTE_NAMES.contains(&name) {
             false => RedactedValue::Plain(value),
             true => RedactedValue::Hash(self.secret.hash_one(value)),
         }
@@ -61,20 +61,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value_without_redaction_is_plain_text() {
+    fn value_is_plain_text_without_redaction() {
         assert_eq!(Redactor::new(false).redact("tenant", "acme".into()).to_string(), "acme");
     }
 
     #[test]
     fn credentials_are_always_hashed() {
-        for name in CREDENTIAL_ATTRIBUTES {
+        for name in CREDENTIAL_ATTRIBUTE_NAMES {
             let shown = Redactor::new(false).redact(name, "Bearer abc".into());
             assert!(matches!(shown, RedactedValue::Hash(_)), "{name}");
         }
     }
 
     #[test]
-    fn redacted_hash_is_keyed_per_redactor() {
+    fn each_redactor_hashes_with_own_secret() {
         let redact = Redactor::new(true);
         let shown =
             |redact: &Redactor, value: &str| redact.redact("tenant", value.into()).to_string();

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use prometheus_client::metrics::counter;
 
 /// Number of stripes of a value: about the number of threads that make decisions concurrently on most machines.
-const STRIPE_COUNT: usize = 8;
+const STRIPES_PER_COUNTER: usize = 8;
 
 /// A value that is split into stripes on separate cache lines. Each stripe is used by some of the threads.
 #[derive(Debug, Default)]
-pub struct Stripes<T>([CacheLineStripe<T>; STRIPE_COUNT]);
+pub struct Stripes<T>([CacheLineStripe<T>; STRIPES_PER_COUNTER]);
 
 /// One part of a striped value, aligned to a cache line.
 #[derive(Debug, Default)]
@@ -18,9 +18,9 @@ pub struct Stripes<T>([CacheLineStripe<T>; STRIPE_COUNT]);
 struct CacheLineStripe<T>(T);
 
 thread_local! {
-    static STRIPE_INDEX: usize = {
-        static NEXT_STRIPE_INDEX: AtomicUsize = AtomicUsize::new(0);
-        NEXT_STRIPE_INDEX.fetch_add(1, Ordering::Relaxed) % STRIPE_COUNT
+    static STRIPE_INDEX_OF_THREAD: usize = {
+        static STRIPE_INDEX_OF_NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
+        STRIPE_INDEX_OF_NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % STRIPES_PER_COUNTER
     };
 }
 
@@ -28,7 +28,7 @@ impl<T> Stripes<T> {
     /// Returns the stripe of the current thread.
     pub fn for_current_thread(&self) -> &T {
         // A thread that is being destroyed has no index any more; any stripe is correct.
-        &self.0[STRIPE_INDEX.try_with(|stripe| *stripe).unwrap_or_default()].0
+        &self.0[STRIPE_INDEX_OF_THREAD.try_with(|stripe| *stripe).unwrap_or_default()].0
     }
 
     /// Returns all stripes.
@@ -62,13 +62,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn concurrent_increments_are_all_counted() {
+    fn concurrent_counter_increments_are_all_counted() {
         let total = Stripes::<AtomicU64>::default();
         thread::scope(|scope| {
-            for _ in 0..3 * STRIPE_COUNT {
+            for _ in 0..3 * STRIPES_PER_COUNTER {
                 scope.spawn(|| (0..1_000).for_each(|_| _ = total.inc_by(2)));
             }
         });
-        assert_eq!(total.get(), 3 * STRIPE_COUNT as u64 * 2_000);
+        assert_eq!(total.get(), 3 * STRIPES_PER_COUNTER as u64 * 2_000);
     }
 }

@@ -78,7 +78,7 @@ impl DecisionTracer {
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
             .with_sampler(sampler)
-            .with_resource(process_resource())
+            .with_resource(describe_process_as_resource())
             .build();
         let tracer = provider.tracer("slidegate");
         Ok(Self { provider, tracer, trust_forwarded })
@@ -90,13 +90,13 @@ impl DecisionTracer {
     }
 
     /// Begins the span of a decision. Returns a context with the span, or `None` if the decision is not sampled.
-    fn begin(&self, name: &'static str, parent: TraceParent) -> Option<Context> {
+    fn begin_decision_span(&self, name: &'static str, parent: TraceParent) -> Option<Context> {
         let builder = self.tracer.span_builder(name).with_kind(SpanKind::Server);
         let mut span = self.tracer.build_with_context(builder, &parent.context);
         if !span.is_recording() {
             return None;
         }
-        if let Some(link) = parent.link() {
+        if let Some(link) = parent.link_to_caller() {
             span.add_link(link, Vec::new());
         }
         Some(parent.context.with_span(span))
@@ -127,7 +127,7 @@ impl StoreTracer {
 
 /// Returns the attributes that describe this process in exported spans. The standard variables `OTEL_SERVICE_NAME` and
 /// `OTEL_RESOURCE_ATTRIBUTES` override or extend them.
-fn process_resource() -> Resource {
+fn describe_process_as_resource() -> Resource {
     let has_service_name =
         std::env::var_os("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty());
     let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));

@@ -8,7 +8,7 @@ use tracing::warn;
 use super::log_throttle::LogThrottle;
 
 /// Maximum number of bytes of a domain in the log. Longer domains are cut.
-const MAX_DOMAIN_BYTES: usize = 128;
+const MAX_LOGGED_DOMAIN_BYTES: usize = 128;
 
 /// A log of requests with domains that are not in the policy, with at most one message per minute.
 pub struct UnknownDomainLog {
@@ -29,7 +29,7 @@ impl UnknownDomainLog {
     /// `unlogged` is the number of such requests since the last message that were not logged.
     pub fn log(&self, domain: &str) {
         if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
-            let domain = truncate_domain(domain);
+            let domain = truncate_domain_for_log(domain);
             warn!(
                 domain,
                 unlogged, "the policy has no rule of this domain: its requests are not limited"
@@ -38,8 +38,8 @@ impl UnknownDomainLog {
     }
 }
 
-fn truncate_domain(domain: &str) -> &str {
-    &domain[..domain.floor_char_boundary(MAX_DOMAIN_BYTES)]
+fn truncate_domain_for_log(domain: &str) -> &str {
+    &domain[..domain.floor_char_boundary(MAX_LOGGED_DOMAIN_BYTES)]
 }
 
 #[cfg(test)]
@@ -47,9 +47,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_domain_is_cut_between_characters() {
-        assert_eq!(truncate_domain("shop"), "shop");
-        let long = format!("{}ä", "x".repeat(MAX_DOMAIN_BYTES - 1));
-        assert_eq!(truncate_domain(&long), "x".repeat(MAX_DOMAIN_BYTES - 1));
+    fn long_domain_is_truncated_at_character_boundary() {
+        assert_eq!(truncate_domain_for_log("shop"), "shop");
+        let long = format!("{}ä", "x".repeat(MAX_LOGGED_DOMAIN_BYTES - 1));
+        assert_eq!(truncate_domain_for_log(&long), "x".repeat(MAX_LOGGED_DOMAIN_BYTES - 1));
     }
 }

@@ -35,9 +35,9 @@ pub struct TlsError {
     problem: String,
 }
 
-const CERT_FLAG: &str = "--tls-cert (SLIDEGATE_TLS_CERT)";
-const KEY_FLAG: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
-const CLIENT_CA_FLAG: &str = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
+const CERT_FLAG_AND_VARIABLE: &str = "--tls-cert (SLIDEGATE_TLS_CERT)";
+const KEY_FLAG_AND_VARIABLE: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
+const CLIENT_CA_FLAG_AND_VARIABLE: &str = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
 
 impl TlsFiles {
     /// Returns the paths of all certificate and key files.
@@ -49,12 +49,12 @@ impl TlsFiles {
     /// Reads all certificate and key files.
     pub fn read_contents(&self) -> Result<TlsFileContents, TlsError> {
         Ok(TlsFileContents {
-            cert: read_file(CERT_FLAG, &self.cert)?,
-            key: read_file(KEY_FLAG, &self.key)?,
+            cert: read_tls_file(CERT_FLAG_AND_VARIABLE, &self.cert)?,
+            key: read_tls_file(KEY_FLAG_AND_VARIABLE, &self.key)?,
             client_ca: self
                 .client_ca
                 .as_ref()
-                .map(|path| read_file(CLIENT_CA_FLAG, path))
+                .map(|path| read_tls_file(CLIENT_CA_FLAG_AND_VARIABLE, path))
                 .transpose()?,
         })
     }
@@ -64,7 +64,7 @@ impl TlsFiles {
         &self,
         contents: &TlsFileContents,
     ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        parse_certificates(CERT_FLAG, &self.cert, &contents.cert)
+        parse_certificates(CERT_FLAG_AND_VARIABLE, &self.cert, &contents.cert)
     }
 
     /// Parses the server's private key.
@@ -73,12 +73,16 @@ impl TlsFiles {
         contents: &TlsFileContents,
     ) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| {
-            file_error(KEY_FLAG, &self.key, format!("no private key in PEM: {error}"))
+            tls_file_error(
+                KEY_FLAG_AND_VARIABLE,
+                &self.key,
+                format!("no private key in PEM: {error}"),
+            )
         })
     }
 
     /// Parses the authorities that sign client certificates. Returns `None` if clients need no certificate.
-    pub(super) fn parse_client_roots(
+    pub(super) fn parse_client_ca_certificates(
         &self,
         contents: &TlsFileContents,
     ) -> Result<Option<RootCertStore>, TlsError> {
@@ -86,28 +90,32 @@ impl TlsFiles {
             return Ok(None);
         };
         let mut roots = RootCertStore::empty();
-        for certificate in parse_certificates(CLIENT_CA_FLAG, path, text)? {
-            roots
-                .add(certificate)
-                .map_err(|error| file_error(CLIENT_CA_FLAG, path, error.to_string()))?;
+        for certificate in parse_certificates(CLIENT_CA_FLAG_AND_VARIABLE, path, text)? {
+            roots.add(certificate).map_err(|error| {
+                tls_file_error(CLIENT_CA_FLAG_AND_VARIABLE, path, error.to_string())
+            })?;
         }
         Ok(Some(roots))
     }
 
     /// Returns the error for a certificate and key that do not match or are not supported.
-    pub(super) fn certificate_key_pair_error(&self, error: &rustls::Error) -> TlsError {
+    pub(super) fn invalid_key_pair_error(&self, error: &rustls::Error) -> TlsError {
         let problem = format!("cannot be used with --tls-key {}: {error}", self.key.display());
-        file_error(CERT_FLAG, &self.cert, problem)
+        tls_file_error(CERT_FLAG_AND_VARIABLE, &self.cert, problem)
     }
 
     /// Returns the error for certificate authorities of clients that cannot be used.
-    pub(super) fn client_ca_error(&self, problem: String) -> TlsError {
-        file_error(CLIENT_CA_FLAG, self.client_ca.as_deref().unwrap_or(Path::new("")), problem)
+    pub(super) fn invalid_client_ca_error(&self, problem: String) -> TlsError {
+        tls_file_error(
+            CLIENT_CA_FLAG_AND_VARIABLE,
+            self.client_ca.as_deref().unwrap_or(Path::new("")),
+            problem,
+        )
     }
 }
 
-fn read_file(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|error| file_error(flag, path, format!("cannot be read: {error}")))
+fn read_tls_file(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|error| tls_file_error(flag, path, format!("cannot be read: {error}")))
 }
 
 fn parse_certificates(
@@ -118,13 +126,13 @@ fn parse_certificates(
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     match found {
         Ok(found) if found.is_empty() => {
-            Err(file_error(flag, path, "no certificate in PEM".into()))
+            Err(tls_file_error(flag, path, "no certificate in PEM".into()))
         }
         Ok(found) => Ok(found),
-        Err(error) => Err(file_error(flag, path, format!("no certificates in PEM: {error}"))),
+        Err(error) => Err(tls_file_error(flag, path, format!("no certificates in PEM: {error}"))),
     }
 }
 
-fn file_error(flag: &'static str, path: &Path, problem: String) -> TlsError {
+fn tls_file_error(flag: &'static str, path: &Path, problem: String) -> TlsError {
     TlsError { flag, path: path.to_owned(), problem }
 }

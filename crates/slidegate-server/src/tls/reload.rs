@@ -15,11 +15,11 @@ use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
 use crate::reload::FileWatcher;
 
 /// Pause between two reads of the files. Equal contents in both reads mean that the files are complete.
-const STABLE_READ_INTERVAL: Duration = Duration::from_millis(50);
+const TLS_FILE_REREAD_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum number of reads while the contents of the files keep changing. After that number, the contents of the last
 /// read are used.
-const MAX_STABLE_READS: usize = 40;
+const MAX_TLS_FILE_READS_PER_RELOAD: usize = 40;
 
 /// Pause before invalid files are read again. A certificate and its key are not replaced at the same moment, so they
 /// may not match for a short time.
@@ -52,7 +52,7 @@ impl Tls {
         let watches = self.files.paths().map(watch).collect::<io::Result<_>>()?;
         // The files may have changed before the watches were set up.
         drop(sender.send(ReloadTrigger::Hangup));
-        tokio::spawn(forward_hangups(hangup, sender));
+        tokio::spawn(forward_sighup_signals(hangup, sender));
         let reloader =
             CertificateReloader { tls: self.clone(), triggers, watches, last_rejected: None };
         thread::Builder::new().name("tls".into()).spawn(|| reloader.run_reload_loop())?;
@@ -60,25 +60,27 @@ impl Tls {
     }
 }
 
-async fn forward_hangups(mut hangup: Signal, triggers: Sender<ReloadTrigger>) {
+async fn forward_sighup_signals(mut hangup: Signal, triggers: Sender<ReloadTrigger>) {
     while hangup.recv().await.is_some() && triggers.send(ReloadTrigger::Hangup).is_ok() {}
 }
 
 impl CertificateReloader {
     fn run_reload_loop(mut self) {
         loop {
-            let has_changed = match self.wait_for_trigger() {
-                Ok(trigger) => self.affects_files(trigger) | self.handle_pending_triggers(),
+            let has_changed = match self.wait_for_reload_trigger() {
+                Ok(trigger) => {
+                    self.may_have_changed_files(trigger) | self.handle_pending_reload_triggers()
+                }
                 Err(RecvTimeoutError::Timeout) => true,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             if has_changed {
-                self.reload();
+                self.reload_certificates();
             }
         }
     }
 
-    fn wait_for_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
+    fn wait_for_reload_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
         match self.last_rejected {
             Some(_) => self.triggers.recv_timeout(INVALID_FILES_RETRY_INTERVAL),
             None => Ok(self.triggers.recv()?),
@@ -86,7 +88,7 @@ impl CertificateReloader {
     }
 
     /// Returns `true` if a trigger means that the files may have changed.
-    fn affects_files(&mut self, trigger: ReloadTrigger) -> bool {
+    fn may_have_changed_files(&mut self, trigger: ReloadTrigger) -> bool {
         match trigger {
             ReloadTrigger::Hangup => true,
             ReloadTrigger::File(event) => self
@@ -97,23 +99,23 @@ impl CertificateReloader {
     }
 
     /// Processes all queued triggers. Returns `true` if the files may have changed.
-    fn handle_pending_triggers(&mut self) -> bool {
+    fn handle_pending_reload_triggers(&mut self) -> bool {
         let mut has_changed = false;
         while let Ok(trigger) = self.triggers.try_recv() {
-            has_changed |= self.affects_files(trigger);
+            has_changed |= self.may_have_changed_files(trigger);
         }
         has_changed
     }
 
-    fn reload(&mut self) {
-        let read = self.read_until_stable();
+    fn reload_certificates(&mut self) {
+        let read = self.read_until_contents_are_stable();
         if read.as_ref().is_ok_and(|contents| *contents == self.tls.current.load().contents) {
             self.last_rejected = None;
             return;
         }
         let loaded = read
             .clone()
-            .and_then(|contents| LoadedCertificates::from_contents(&self.tls.files, contents));
+            .and_then(|contents| LoadedCertificates::from_file_contents(&self.tls.files, contents));
         match loaded {
             Ok(certificates) => {
                 self.tls.current.store(Arc::new(certificates));
@@ -130,12 +132,12 @@ impl CertificateReloader {
     }
 
     /// Reads the files until two consecutive reads are equal and no file is being written, but at most
-    /// [`MAX_STABLE_READS`] times.
-    fn read_until_stable(&mut self) -> Result<TlsFileContents, TlsError> {
+    /// [`MAX_TLS_FILE_READS_PER_RELOAD`] times.
+    fn read_until_contents_are_stable(&mut self) -> Result<TlsFileContents, TlsError> {
         let mut previous = self.tls.files.read_contents();
-        for _ in 1..MAX_STABLE_READS {
-            thread::sleep(STABLE_READ_INTERVAL);
-            self.handle_pending_triggers();
+        for _ in 1..MAX_TLS_FILE_READS_PER_RELOAD {
+            thread::sleep(TLS_FILE_REREAD_INTERVAL);
+            self.handle_pending_reload_triggers();
             let now = self.tls.files.read_contents();
             if now == previous && !self.watches.iter().any(FileWatcher::is_being_written) {
                 return now;

@@ -90,11 +90,14 @@ pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Resu
             "(The burst of a token_bucket is allowed in addition to max, and is included here.)"
         )?;
     }
-    write_omission_notes(f, report)
+    write_notes_on_uncompared_requests(f, report)
 }
 
 /// Writes notes with the numbers of requests and counters that the comparison does not include.
-fn write_omission_notes(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
+fn write_notes_on_uncompared_requests(
+    f: &mut fmt::Formatter<'_>,
+    report: &ReplayReport<'_>,
+) -> fmt::Result {
     if report.uncounted_by_key > 0 {
         let omitted = report.uncounted_by_key;
         writeln!(f, "({omitted} requests of keys beyond --max-keys are not compared.)")?;

@@ -75,7 +75,7 @@ struct NamedQuota<'a> {
 #[derive(Debug, Serialize)]
 struct DeniedKey<'a> {
     rule: &'a str,
-    #[serde(serialize_with = "serialize_as_map")]
+    #[serde(serialize_with = "serialize_pairs_as_map")]
     key: Vec<(&'a str, &'a str)>,
     #[serde(flatten)]
     count: KeyCount,
@@ -157,7 +157,7 @@ impl<'a> DeniedKey<'a> {
     }
 
     /// Formats a rule and its key, such as `per-ip ip=192.0.2.7`.
-    fn to_text(&self) -> String {
+    fn format_rule_and_key(&self) -> String {
         let pairs =
             self.key.iter().map(|(name, value)| format!(" {name}={}", escape_control(value)));
         pairs.fold(self.rule.to_owned(), |text, pair| text + &pair)
@@ -170,7 +170,7 @@ fn format_timestamp(time: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
-fn serialize_as_map<S: Serializer>(
+fn serialize_pairs_as_map<S: Serializer>(
     pairs: &[(&str, &str)],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -181,7 +181,7 @@ impl fmt::Display for ReplayReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_summary(f)?;
         if !self.rules.is_empty() {
-            self.write_rules(f)?;
+            self.write_rule_table(f)?;
             accuracy::write(f, self)?;
         }
         if self.denied > 0 {
@@ -206,7 +206,7 @@ impl ReplayReport<'_> {
         rows.iter().try_for_each(|(name, value)| writeln!(f, "{name:<12}  {value}"))
     }
 
-    fn write_rules(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_rule_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows: Vec<(String, &RequestCounts)> = Vec::new();
         for rule in &self.rules {
             rows.push((rule.rule.to_owned(), &rule.counts));
@@ -238,7 +238,10 @@ impl ReplayReport<'_> {
 
     fn write_denied_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = |key: &DeniedKey<'_>| {
-            (key.to_text(), [key.count.denied, key.count.requests].map(|n| n.to_string()))
+            (
+                key.format_rule_and_key(),
+                [key.count.denied, key.count.requests].map(|n| n.to_string()),
+            )
         };
         let rows: Vec<_> = self.top_denied.iter().map(row).collect();
         table::write(f, "most denied keys", ["denied", "asked"], &rows)?;

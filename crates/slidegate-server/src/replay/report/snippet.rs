@@ -32,14 +32,14 @@ fn format_rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
         text += &format!("    per: [{}]\n", per.join(", "));
     }
     let [first, others @ ..] = shares else { return text };
-    let lowest = limits_without_implied(suggested, 0);
+    let lowest = omit_implied_limits(suggested, 0);
     text += &format!("    limits: {}\n", format_quotas(&lowest));
     let is_loggable = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
     if lowest.iter().all(is_loggable) {
         text += "    algorithm: sliding_log   # exact, like the suggestions\n";
     }
     for (index, share) in (1..).zip(others) {
-        let limits = limits_without_implied(suggested, index);
+        let limits = omit_implied_limits(suggested, index);
         if limits != lowest {
             text += &format!("    # {share} % instead of {first} %: {}\n", format_quotas(&limits));
         }
@@ -55,7 +55,7 @@ fn format_quotas(limits: &[Quota]) -> String {
 
 /// Returns the suggested limits of a rule for one share of denied clients, given as its index in `PER_MILLE`. Omits
 /// limits that another limit implies.
-fn limits_without_implied(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
+fn omit_implied_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
     let quotas: Vec<_> = suggested
         .windows
         .iter()
@@ -65,7 +65,7 @@ fn limits_without_implied(suggested: &RuleSuggestions<'_>, choice_index: usize) 
         .collect();
     quotas
         .iter()
-        .filter(|quota| !quotas.iter().any(|other| quota_implies(other, quota)))
+        .filter(|quota| !quotas.iter().any(|other| quota_implies_other(other, quota)))
         .copied()
         .collect()
 }
@@ -73,7 +73,7 @@ fn limits_without_implied(suggested: &RuleSuggestions<'_>, choice_index: usize) 
 /// Returns `true` if every client that keeps within `quota` also keeps within `other`. This is the case if `quota` has
 /// a longer window and at most the same max. It is also the case if `quota` has a shorter window, and its max
 /// multiplied by the number of such windows in the longer one does not exceed the max of `other`.
-fn quota_implies(quota: &Quota, other: &Quota) -> bool {
+fn quota_implies_other(quota: &Quota, other: &Quota) -> bool {
     let (length, other_length) = (quota.window().as_micros(), other.window().as_micros());
     match length.cmp(&other_length) {
         std::cmp::Ordering::Greater => quota.max() <= other.max(),
@@ -109,11 +109,11 @@ mod tests {
 
     #[test]
     fn stricter_quota_implies_weaker_quota() {
-        assert!(quota_implies(&parse_quota("10/h"), &parse_quota("10/min")));
-        assert!(!quota_implies(&parse_quota("11/h"), &parse_quota("10/min")));
-        assert!(quota_implies(&parse_quota("10/min"), &parse_quota("600/h")));
-        assert!(!quota_implies(&parse_quota("10/min"), &parse_quota("599/h")));
-        assert!(!quota_implies(&parse_quota("10/min"), &parse_quota("10/min")));
+        assert!(quota_implies_other(&parse_quota("10/h"), &parse_quota("10/min")));
+        assert!(!quota_implies_other(&parse_quota("11/h"), &parse_quota("10/min")));
+        assert!(quota_implies_other(&parse_quota("10/min"), &parse_quota("600/h")));
+        assert!(!quota_implies_other(&parse_quota("10/min"), &parse_quota("599/h")));
+        assert!(!quota_implies_other(&parse_quota("10/min"), &parse_quota("10/min")));
     }
 
     #[test]

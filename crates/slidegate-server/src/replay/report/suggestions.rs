@@ -125,7 +125,7 @@ impl fmt::Display for Suggestions<'_> {
         if self.rules.is_empty() {
             return writeln!(f, "\n(No rule counts any request, so no limit is suggested.)");
         }
-        self.rules.iter().try_for_each(|rule| self.write_rule(f, rule))?;
+        self.rules.iter().try_for_each(|rule| self.write_rule_suggestions(f, rule))?;
         f.write_str(
             "\n(max is the smallest exact limit that would have denied no more clients, once or more. Headroom is\n\
              for days busier than this log; the sum is rounded up.)\n",
@@ -152,25 +152,32 @@ impl fmt::Display for Suggestions<'_> {
 }
 
 impl Suggestions<'_> {
-    fn write_rule(&self, f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
+    fn write_rule_suggestions(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        rule: &RuleSuggestions<'_>,
+    ) -> fmt::Result {
         let title = format!("limits for {}, of {}", rule.rule, format_client_count(rule.clients));
         let with_headroom = format!("with {} % headroom", self.headroom_percent);
         let head = ["max", "clients denied", &with_headroom, "clients denied"];
         let rows = rule.windows.iter().flat_map(|window| {
-            let choices = window.distinct_choices();
+            let choices = window.choices_without_duplicates();
             choices.map(|choice| {
-                (format!("{}: {}", window.name, choice.row_name()), choice.table_cells())
+                (
+                    format!("{}: {}", window.name, choice.format_row_name()),
+                    choice.format_table_cells(),
+                )
             })
         });
         table::write(f, &title, head, &rows.collect::<Vec<_>>())?;
-        write_small_share_note(f, rule)
+        write_note_on_shares_below_one_client(f, rule)
     }
 }
 
 impl WindowSuggestion {
     /// Returns the suggested limits without duplicates. All shares that amount to less than one client have the same
     /// limit, so only the first of them is returned.
-    fn distinct_choices(&self) -> impl Iterator<Item = &ChoiceReport> {
+    fn choices_without_duplicates(&self) -> impl Iterator<Item = &ChoiceReport> {
         let denies_none = |choice: &ChoiceReport| choice.may_deny_clients == 0;
         let no_denials = self.choices.iter().find(|choice| denies_none(choice));
         no_denials.into_iter().chain(self.choices.iter().filter(move |choice| !denies_none(choice)))
@@ -178,21 +185,24 @@ impl WindowSuggestion {
 }
 
 impl ChoiceReport {
-    fn row_name(&self) -> String {
+    fn format_row_name(&self) -> String {
         match self.may_deny_clients {
             0 => "denying no client".to_owned(),
             _ => format!("denying at most {} %", self.may_deny_percent),
         }
     }
 
-    fn table_cells(&self) -> [String; 4] {
+    fn format_table_cells(&self) -> [String; 4] {
         let Self { max, denied_clients, suggested_max, still_denied_clients, .. } = self;
         [max, denied_clients, suggested_max, still_denied_clients].map(u64::to_string)
     }
 }
 
 /// Writes a note if some of the shares of clients that may be denied are less than one client.
-fn write_small_share_note(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
+fn write_note_on_shares_below_one_client(
+    f: &mut fmt::Formatter<'_>,
+    rule: &RuleSuggestions<'_>,
+) -> fmt::Result {
     let choices = rule.windows.first().map_or(&[][..], |window| &window.choices);
     let small_shares = choices.iter().filter(|choice| choice.may_deny_clients == 0);
     let small_shares: Vec<_> =

@@ -23,48 +23,48 @@ pub struct JsonObject<T>(pub T);
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RequestJson {
-    domain: Option<ByteString>,
+    domain: Option<JsonByteString>,
     descriptors: Option<Vec<JsonObject<DescriptorJson>>>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Option<BoundedInteger<{ u32::MAX as u64 }>>,
+    hits_addend: Option<JsonIntegerUpTo<{ u32::MAX as u64 }>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct DescriptorJson {
-    entries: Option<Vec<JsonObject<EntryJson>>>,
-    limit: Option<JsonObject<LimitJson>>,
+    entries: Option<Vec<JsonObject<DescriptorEntryJson>>>,
+    limit: Option<JsonObject<LimitOverrideJson>>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Option<BoundedInteger<{ u64::MAX }>>,
+    hits_addend: Option<JsonIntegerUpTo<{ u64::MAX }>>,
     #[serde(alias = "is_negative_hits")]
     is_negative_hits: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct EntryJson {
-    key: Option<ByteString>,
-    value: Option<ByteString>,
+struct DescriptorEntryJson {
+    key: Option<JsonByteString>,
+    value: Option<JsonByteString>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct LimitJson {
+struct LimitOverrideJson {
     #[serde(alias = "requests_per_unit")]
-    requests_per_unit: Option<BoundedInteger<{ u32::MAX as u64 }>>,
-    unit: Option<UnitNumber>,
+    requests_per_unit: Option<JsonIntegerUpTo<{ u32::MAX as u64 }>>,
+    unit: Option<TimeUnitNumber>,
     #[serde(alias = "unit_multiplier")]
-    unit_multiplier: Option<BoundedInteger<{ u32::MAX as u64 }>>,
+    unit_multiplier: Option<JsonIntegerUpTo<{ u32::MAX as u64 }>>,
 }
 
 /// A JSON string that may contain any bytes.
-struct ByteString(Vec<u8>);
+struct JsonByteString(Vec<u8>);
 
 /// A whole number up to `MAX`, written as a number or as a string of digits.
-struct BoundedInteger<const MAX: u64>(u64);
+struct JsonIntegerUpTo<const MAX: u64>(u64);
 
 /// The number of a time unit. In JSON, the unit is written as its name or its number.
-struct UnitNumber(i32);
+struct TimeUnitNumber(i32);
 
 impl From<RequestJson> for RateLimitRequest {
     fn from(json: RequestJson) -> Self {
@@ -72,36 +72,36 @@ impl From<RequestJson> for RateLimitRequest {
         Self {
             domain: bytes_or_empty(json.domain),
             descriptors: descriptors.into_iter().map(|JsonObject(json)| json.into()).collect(),
-            hits_addend: json.hits_addend.map_or(0, |BoundedInteger(units)| units as u32),
+            hits_addend: json.hits_addend.map_or(0, |JsonIntegerUpTo(units)| units as u32),
         }
     }
 }
 
 impl From<DescriptorJson> for RateLimitDescriptor {
     fn from(json: DescriptorJson) -> Self {
-        let entry = |JsonObject(EntryJson { key, value })| Entry {
+        let entry = |JsonObject(DescriptorEntryJson { key, value })| Entry {
             key: bytes_or_empty(key),
             value: bytes_or_empty(value),
         };
-        let limit = |JsonObject(LimitJson { requests_per_unit, unit, unit_multiplier })| {
+        let limit = |JsonObject(LimitOverrideJson { requests_per_unit, unit, unit_multiplier })| {
             RateLimitOverride {
                 requests_per_unit: requests_per_unit
-                    .map_or(0, |BoundedInteger(units)| units as u32),
-                unit: unit.map_or(0, |UnitNumber(unit)| unit),
-                unit_multiplier: unit_multiplier.map(|BoundedInteger(units)| units as u32),
+                    .map_or(0, |JsonIntegerUpTo(units)| units as u32),
+                unit: unit.map_or(0, |TimeUnitNumber(unit)| unit),
+                unit_multiplier: unit_multiplier.map(|JsonIntegerUpTo(units)| units as u32),
             }
         };
         Self {
             entries: json.entries.unwrap_or_default().into_iter().map(entry).collect(),
             limit: json.limit.map(limit),
-            hits_addend: json.hits_addend.map(|BoundedInteger(units)| units),
+            hits_addend: json.hits_addend.map(|JsonIntegerUpTo(units)| units),
             is_negative_hits: json.is_negative_hits.unwrap_or_default(),
         }
     }
 }
 
-fn bytes_or_empty(text: Option<ByteString>) -> Vec<u8> {
-    text.map_or(Vec::new(), |ByteString(bytes)| bytes)
+fn bytes_or_empty(text: Option<JsonByteString>) -> Vec<u8> {
+    text.map_or(Vec::new(), |JsonByteString(bytes)| bytes)
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
@@ -124,55 +124,55 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     }
 }
 
-impl<'de> Deserialize<'de> for ByteString {
+impl<'de> Deserialize<'de> for JsonByteString {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ByteStringVisitor;
+        struct JsonByteStringVisitor;
 
-        impl Visitor<'_> for ByteStringVisitor {
-            type Value = ByteString;
+        impl Visitor<'_> for JsonByteStringVisitor {
+            type Value = JsonByteString;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string")
             }
 
-            fn visit_bytes<E: Error>(self, text: &[u8]) -> Result<ByteString, E> {
-                Ok(ByteString(text.to_owned()))
+            fn visit_bytes<E: Error>(self, text: &[u8]) -> Result<JsonByteString, E> {
+                Ok(JsonByteString(text.to_owned()))
             }
         }
 
-        deserializer.deserialize_bytes(ByteStringVisitor)
+        deserializer.deserialize_bytes(JsonByteStringVisitor)
     }
 }
 
-impl<'de, const MAX: u64> Deserialize<'de> for BoundedInteger<MAX> {
+impl<'de, const MAX: u64> Deserialize<'de> for JsonIntegerUpTo<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct BoundedIntegerVisitor<const MAX: u64>;
+        struct JsonIntegerUpToVisitor<const MAX: u64>;
 
-        impl<const MAX: u64> Visitor<'_> for BoundedIntegerVisitor<MAX> {
-            type Value = BoundedInteger<MAX>;
+        impl<const MAX: u64> Visitor<'_> for JsonIntegerUpToVisitor<MAX> {
+            type Value = JsonIntegerUpTo<MAX>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a whole number from 0 to {MAX}")
             }
 
-            fn visit_u64<E: Error>(self, units: u64) -> Result<BoundedInteger<MAX>, E> {
+            fn visit_u64<E: Error>(self, units: u64) -> Result<JsonIntegerUpTo<MAX>, E> {
                 if units > MAX {
                     return Err(E::invalid_value(Unexpected::Unsigned(units), &self));
                 }
-                Ok(BoundedInteger(units))
+                Ok(JsonIntegerUpTo(units))
             }
 
             /// Accepts 4.0 as 4: JSON has only one kind of number.
-            fn visit_f64<E: Error>(self, units: f64) -> Result<BoundedInteger<MAX>, E> {
+            fn visit_f64<E: Error>(self, units: f64) -> Result<JsonIntegerUpTo<MAX>, E> {
                 /// The maximum up to which `f64` represents every whole number exactly.
-                const MAX_EXACT_INTEGER: f64 = (1_u64 << 53) as f64;
-                if units.fract() != 0.0 || !(0.0..=MAX_EXACT_INTEGER).contains(&units) {
+                const MAX_EXACT_F64_INTEGER: f64 = (1_u64 << 53) as f64;
+                if units.fract() != 0.0 || !(0.0..=MAX_EXACT_F64_INTEGER).contains(&units) {
                     return Err(E::invalid_value(Unexpected::Float(units), &self));
                 }
                 self.visit_u64(units as u64)
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<BoundedInteger<MAX>, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<JsonIntegerUpTo<MAX>, E> {
                 let digits = text.bytes().all(|byte| byte.is_ascii_digit());
                 match text.parse() {
                     Ok(units) if digits => self.visit_u64(units),
@@ -181,16 +181,16 @@ impl<'de, const MAX: u64> Deserialize<'de> for BoundedInteger<MAX> {
             }
         }
 
-        deserializer.deserialize_any(BoundedIntegerVisitor)
+        deserializer.deserialize_any(JsonIntegerUpToVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for UnitNumber {
+impl<'de> Deserialize<'de> for TimeUnitNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct UnitNumberVisitor;
+        struct TimeUnitNumberVisitor;
 
-        impl Visitor<'_> for UnitNumberVisitor {
-            type Value = UnitNumber;
+        impl Visitor<'_> for TimeUnitNumberVisitor {
+            type Value = TimeUnitNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a unit from SECOND to WEEK, or its number")
@@ -198,24 +198,24 @@ impl<'de> Deserialize<'de> for UnitNumber {
 
             /// Accepts any number. The conversion of the message rejects unknown units later, with the position of
             /// their descriptor, as for gRPC.
-            fn visit_u64<E: Error>(self, number: u64) -> Result<UnitNumber, E> {
-                Ok(UnitNumber(i32::try_from(number).unwrap_or(i32::MAX)))
+            fn visit_u64<E: Error>(self, number: u64) -> Result<TimeUnitNumber, E> {
+                Ok(TimeUnitNumber(i32::try_from(number).unwrap_or(i32::MAX)))
             }
 
-            fn visit_f64<E: Error>(self, number: f64) -> Result<UnitNumber, E> {
+            fn visit_f64<E: Error>(self, number: f64) -> Result<TimeUnitNumber, E> {
                 if number.fract() != 0.0 {
                     return Err(E::invalid_value(Unexpected::Float(number), &self));
                 }
-                Ok(UnitNumber(number as i32))
+                Ok(TimeUnitNumber(number as i32))
             }
 
-            fn visit_str<E: Error>(self, name: &str) -> Result<UnitNumber, E> {
+            fn visit_str<E: Error>(self, name: &str) -> Result<TimeUnitNumber, E> {
                 let unit = RateLimitUnit::from_str_name(name);
                 let unit = unit.ok_or_else(|| E::invalid_value(Unexpected::Str(name), &self))?;
-                Ok(UnitNumber(unit.into()))
+                Ok(TimeUnitNumber(unit.into()))
             }
         }
 
-        deserializer.deserialize_any(UnitNumberVisitor)
+        deserializer.deserialize_any(TimeUnitNumberVisitor)
     }
 }

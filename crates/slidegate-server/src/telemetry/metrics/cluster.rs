@@ -79,51 +79,51 @@ pub(super) struct ClusterGauges {
     lag: Gauge<f64, AtomicU64>,
     sent_bytes: Counter,
     received_bytes: Counter,
-    rejected: Family<RejectionLabels, Counter>,
+    rejected: Family<RejectedFrameLabels, Counter>,
     unsynced_denials: Counter,
-    overshoot: OvershootMetric,
+    overshoot: OvershootHistogram,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MemberLabels {
+struct ClusterMemberLabels {
     state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RejectionLabels {
+struct RejectedFrameLabels {
     reason: &'static str,
 }
 
 /// The overshoot histogram of the last scrape, as a Prometheus metric. An overshoot is the part of a counter above its
 /// max.
 #[derive(Clone, Debug, Default)]
-struct OvershootMetric(Arc<Mutex<OvershootBuckets>>);
+struct OvershootHistogram(Arc<Mutex<OvershootBuckets>>);
 
 impl ClusterGauges {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let members: Family<MemberLabels, Gauge> = Family::default();
+        let members: Family<ClusterMemberLabels, Gauge> = Family::default();
         registry.register(
             "cluster_members",
             "Nodes of the cluster, by state: alive nodes send messages, silent nodes have stopped",
             members.clone(),
         );
-        let gauge = |state| members.get_or_create(&MemberLabels { state }).clone();
+        let gauge = |state| members.get_or_create(&ClusterMemberLabels { state }).clone();
         let lag = Gauge::default();
         registry.register(
             "cluster_lag_seconds",
             "Age of the oldest update of this node that another node has not acknowledged",
             lag.clone(),
         );
-        let rejected: Family<RejectionLabels, Counter> = Family::default();
+        let rejected: Family<RejectedFrameLabels, Counter> = Family::default();
         for reason in RejectReason::ALL.map(RejectReason::name) {
-            drop(rejected.get_or_create(&RejectionLabels { reason }));
+            drop(rejected.get_or_create(&RejectedFrameLabels { reason }));
         }
         registry.register(
             "cluster_rejected_frames",
             "Frames rejected as unauthenticated, replayed or malformed, by reason",
             rejected.clone(),
         );
-        let overshoot = OvershootMetric::default();
+        let overshoot = OvershootHistogram::default();
         registry.register(
             "cluster_overshoot_ratio",
             "Overshoot of counters beyond max, as a share of max",
@@ -154,7 +154,7 @@ impl ClusterGauges {
         }
     }
 
-    pub(super) fn set_stats(&self, stats: ClusterStats) {
+    pub(super) fn update_from_stats(&self, stats: ClusterStats) {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let raise = |counter: &Counter, value| counter.inner().fetch_max(value, Ordering::Relaxed);
         self.alive.set(gauge(stats.alive));
@@ -164,17 +164,17 @@ impl ClusterGauges {
         raise(&self.received_bytes, stats.received_bytes);
         raise(&self.unsynced_denials, stats.unsynced_denials);
         for (reason, count) in stats.rejected {
-            raise(&self.rejected.get_or_create(&RejectionLabels { reason }), count);
+            raise(&self.rejected.get_or_create(&RejectedFrameLabels { reason }), count);
         }
         *self.overshoot.0.lock() = stats.overshoot;
     }
 }
 
-impl TypedMetric for OvershootMetric {
+impl TypedMetric for OvershootHistogram {
     const TYPE: MetricType = MetricType::Histogram;
 }
 
-impl EncodeMetric for OvershootMetric {
+impl EncodeMetric for OvershootHistogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         let OvershootBuckets { counts, sum } = self.0.lock().clone();
         let bounds = OVERSHOOT_BOUNDS_PERMILLE
@@ -202,25 +202,25 @@ mod tests {
         let mut registry = Registry::default();
         let gauges = ClusterGauges::register(&mut registry);
         if let Some(stats) = stats {
-            gauges.set_stats(stats);
+            gauges.update_from_stats(stats);
         }
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         text
     }
 
-    fn assert_has_line(text: &str, line: &str) {
+    fn assert_metrics_have_line(text: &str, line: &str) {
         assert!(text.lines().any(|it| it == line), "{line}\n{text}");
     }
 
     #[test]
     fn cluster_metrics_without_cluster_are_zero() {
         let text = encode_cluster_metrics(None);
-        assert_has_line(&text, r#"cluster_members{state="silent"} 0"#);
-        assert_has_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 0"#);
-        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 0"#);
-        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 0"#);
-        assert_has_line(&text, "cluster_overshoot_ratio_count 0");
+        assert_metrics_have_line(&text, r#"cluster_members{state="silent"} 0"#);
+        assert_metrics_have_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 0"#);
+        assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 0"#);
+        assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 0"#);
+        assert_metrics_have_line(&text, "cluster_overshoot_ratio_count 0");
     }
 
     #[test]
@@ -234,14 +234,14 @@ mod tests {
             overshoot: OvershootBuckets { counts: vec![4, 0, 0, 0, 0, 0, 0, 0, 1], sum: 0.75 },
             ..ClusterStats::default()
         }));
-        assert_has_line(&text, r#"cluster_members{state="alive"} 2"#);
-        assert_has_line(&text, r#"cluster_members{state="silent"} 1"#);
-        assert_has_line(&text, "cluster_lag_seconds 1.25");
-        assert_has_line(&text, "cluster_sent_bytes_total 7");
-        assert_has_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 3"#);
-        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 4"#);
-        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.5"} 4"#);
-        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 5"#);
-        assert_has_line(&text, "cluster_overshoot_ratio_sum 0.75");
+        assert_metrics_have_line(&text, r#"cluster_members{state="alive"} 2"#);
+        assert_metrics_have_line(&text, r#"cluster_members{state="silent"} 1"#);
+        assert_metrics_have_line(&text, "cluster_lag_seconds 1.25");
+        assert_metrics_have_line(&text, "cluster_sent_bytes_total 7");
+        assert_metrics_have_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 3"#);
+        assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 4"#);
+        assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.5"} 4"#);
+        assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 5"#);
+        assert_metrics_have_line(&text, "cluster_overshoot_ratio_sum 0.75");
     }
 }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prometheus_format_declares_sample_names() {
+    fn prometheus_type_lines_use_sample_names() {
         let open_metrics = "\
 # HELP a_requests How many.
 # TYPE a_requests counter

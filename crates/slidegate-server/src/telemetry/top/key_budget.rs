@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_guard_returns_keys_to_budget() {
+    fn dropped_budget_guard_returns_keys_to_budget() {
         let key_budget = KeyBudget::new(1_000);
         let mut guard = key_budget.guard();
         take_keys_up_to(&mut guard, 10);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_reserves_keys_for_later_summaries() {
+    fn key_budget_reserves_keys_for_later_summaries() {
         let key_budget = KeyBudget::new(MAX_KEYS);
         // Two lists, five minutes, 64 keys each.
         let mut guards: Vec<BudgetGuard> = (0..860 * 10).map(|_| key_budget.guard()).collect();

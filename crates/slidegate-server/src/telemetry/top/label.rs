@@ -33,18 +33,21 @@ impl KeyLabel {
         self.text.clear();
         self.ends.clear();
         for (name, value) in attributes {
-            self.push_name_or_value(|part| part.write_str(name));
+            self.append_name_or_value(|part| part.write_str(name));
             match redactor.redact(name, value) {
                 // Text is copied directly, because formatting it would take as long as all other work here.
                 RedactedValue::Plain(Value::Text(text)) => {
-                    self.push_name_or_value(|part| part.write_str(text));
+                    self.append_name_or_value(|part| part.write_str(text));
                 }
-                redacted => self.push_name_or_value(|part| write!(part, "{redacted}")),
+                redacted => self.append_name_or_value(|part| write!(part, "{redacted}")),
             }
         }
     }
 
-    fn push_name_or_value(&mut self, write: impl FnOnce(&mut TruncatingWriter<'_>) -> fmt::Result) {
+    fn append_name_or_value(
+        &mut self,
+        write: impl FnOnce(&mut TruncatingWriter<'_>) -> fmt::Result,
+    ) {
         let remaining_bytes =
             MAX_NAME_OR_VALUE_BYTES.min(MAX_LABEL_BYTES.saturating_sub(self.text.len()));
         // Writing fails if the part was cut, which is not an error here.
@@ -91,7 +94,7 @@ impl Write for TruncatingWriter<'_> {
 mod tests {
     use super::*;
 
-    fn new_label(attributes: &[(&'static str, &str)]) -> KeyLabel {
+    fn build_key_label(attributes: &[(&'static str, &str)]) -> KeyLabel {
         let mut label = KeyLabel::default();
         let attributes = || attributes.iter().map(|&(name, value)| (name, value.into()));
         label.write([("an", "older one".into())].into_iter(), &Redactor::default());
@@ -100,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn label_keeps_names_and_values_in_order() {
+    fn key_label_keeps_attribute_order() {
         let pairs = [("tenant", "acme"), ("ip", ""), ("b", "2")];
-        assert_eq!(new_label(&pairs).pairs().collect::<Vec<_>>(), pairs);
-        assert_eq!(new_label(&[]).pairs().count(), 0);
+        assert_eq!(build_key_label(&pairs).pairs().collect::<Vec<_>>(), pairs);
+        assert_eq!(build_key_label(&[]).pairs().count(), 0);
     }
 
     #[test]
-    fn label_shows_network_in_cidr_form() {
+    fn key_label_shows_network_in_cidr_form() {
         let mut label = KeyLabel::default();
         let network = Value::Network("2001:db8::/64".parse().unwrap());
         label.write([("ip", network)].into_iter(), &Redactor::default());
@@ -115,10 +118,10 @@ mod tests {
     }
 
     #[test]
-    fn long_value_is_cut_with_ellipsis() {
+    fn long_label_value_is_cut_with_ellipsis() {
         for filler in ["x", "é", "語"] {
             let long = filler.repeat(300);
-            let label = new_label(&[("a", &long), ("b", "2")]);
+            let label = build_key_label(&[("a", &long), ("b", "2")]);
             let pairs: Vec<_> = label.pairs().collect();
             let begin = pairs[0].1.strip_suffix(ELLIPSIS).unwrap();
             assert!(
@@ -128,13 +131,13 @@ mod tests {
             assert_eq!(pairs[1], ("b", "2"));
         }
         let exact = "x".repeat(MAX_NAME_OR_VALUE_BYTES);
-        assert_eq!(new_label(&[("a", &exact)]).pairs().next(), Some(("a", &*exact)));
+        assert_eq!(build_key_label(&[("a", &exact)]).pairs().next(), Some(("a", &*exact)));
     }
 
     #[test]
-    fn label_above_max_length_has_empty_values() {
+    fn values_beyond_max_label_length_are_empty() {
         let long = "x".repeat(1024);
-        let label = new_label(&[("name", &*long); 16]);
+        let label = build_key_label(&[("name", &*long); 16]);
         let pairs: Vec<_> = label.pairs().collect();
         assert!(pairs.len() == 16 && label.text.len() <= MAX_LABEL_BYTES);
         assert!(pairs[1].1.ends_with(ELLIPSIS) && pairs[15] == ("", ""));

@@ -30,7 +30,7 @@ pub fn unix_minute(now: Timestamp) -> u64 {
 }
 
 /// Returns `true` if a minute is one of the last [`WINDOW_MINUTES`] minutes up to the minute `newest`.
-fn is_within_window(unix_minute: u64, newest: u64) -> bool {
+fn is_minute_in_report_window(unix_minute: u64, newest: u64) -> bool {
     unix_minute + WINDOW_MINUTES > newest
 }
 
@@ -45,7 +45,7 @@ impl MinuteSummaries {
         write_label: impl FnOnce(&mut KeyLabel),
     ) {
         if let Some(MinuteSummary { summary, budget_guard, .. }) =
-            self.get_or_create_minute(unix_minute(now), key_budget)
+            self.get_or_create_minute_summary(unix_minute(now), key_budget)
         {
             summary.add(
                 key,
@@ -58,7 +58,7 @@ impl MinuteSummaries {
 
     /// Returns the summary of a minute, and creates it if necessary. Returns `None` if the minute has expired. A minute
     /// before the newest one is accepted, because threads may arrive in a different order than they read the clock.
-    fn get_or_create_minute(
+    fn get_or_create_minute_summary(
         &mut self,
         unix_minute: u64,
         key_budget: &KeyBudget,
@@ -69,7 +69,7 @@ impl MinuteSummaries {
         let newest = self.0.last().map_or(unix_minute, |last| last.unix_minute.max(unix_minute));
         self.remove_expired(newest);
         let index = self.0.partition_point(|minute| minute.unix_minute < unix_minute);
-        is_within_window(unix_minute, newest).then(|| {
+        is_minute_in_report_window(unix_minute, newest).then(|| {
             let minute = MinuteSummary {
                 unix_minute,
                 summary: Summary::default(),
@@ -82,7 +82,7 @@ impl MinuteSummaries {
 
     /// Removes the minutes that have expired when `newest` is the current minute.
     pub fn remove_expired(&mut self, newest: u64) {
-        self.0.retain(|minute| is_within_window(minute.unix_minute, newest));
+        self.0.retain(|minute| is_minute_in_report_window(minute.unix_minute, newest));
     }
 
     /// Returns `true` if there are no summaries.
@@ -93,7 +93,8 @@ impl MinuteSummaries {
     /// Merges the summaries of the last minutes into one with at most `capacity` keys.
     pub fn merged(&self, now: Timestamp, capacity: usize) -> Merged<&KeyLabel> {
         let now = unix_minute(now);
-        let live = self.0.iter().filter(|minute| is_within_window(minute.unix_minute, now));
+        let live =
+            self.0.iter().filter(|minute| is_minute_in_report_window(minute.unix_minute, now));
         live.map(|minute| Merged::from(&minute.summary))
             .fold(Merged::default(), |merged, minute| merged.merge(minute, capacity))
     }

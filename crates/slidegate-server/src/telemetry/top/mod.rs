@@ -36,7 +36,7 @@ use minutes::{MinuteSummaries, unix_minute};
 pub use report::TopReport;
 
 /// Number of shards into which the rules are divided. Each shard has its own lock.
-const SHARD_COUNT: usize = 64;
+const RULE_SHARD_COUNT: usize = 64;
 /// Maximum number of rules per shard. All shards together hold more than the 10,000 rules of a policy, because rules
 /// that a reload has removed stay until their keys expire.
 const MAX_RULES_PER_SHARD: usize = 256;
@@ -53,7 +53,7 @@ pub enum TopList {
 }
 
 impl TopList {
-    const ALL: [Self; 3] = [Self::Denied, Self::Near, Self::Observed];
+    const ALL_LISTS: [Self; 3] = [Self::Denied, Self::Near, Self::Observed];
 }
 
 /// The approximate counts of the most frequent keys of every rule.
@@ -64,22 +64,22 @@ pub struct TopKeys {
     started: Timestamp,
     /// Secret for the hashes of rules and keys, so that clients cannot choose values whose hashes collide.
     secret: foldhash::quality::RandomState,
-    shards: [RwLock<RuleShard>; SHARD_COUNT],
+    shards: [RwLock<RuleShard>; RULE_SHARD_COUNT],
     key_budget: KeyBudget,
-    /// The next shard from which expired minutes are removed, as `unix_minute * SHARD_COUNT + shard`.
+    /// The next shard from which expired minutes are removed, as `unix_minute * RULE_SHARD_COUNT + shard`.
     cleanup_position: AtomicU64,
 }
 
 /// One part of the map of all rules: the key lists of each rule, by the hash of its domain and name. Positions in the
 /// policy are not used, because a reload may change them.
-type RuleShard = HashMap<u64, RuleLists, foldhash::fast::RandomState>;
+type RuleShard = HashMap<u64, TopListsOfRule, foldhash::fast::RandomState>;
 
 /// The lists of the most frequent keys of one rule.
 #[derive(Debug)]
-struct RuleLists {
+struct TopListsOfRule {
     domain: Box<str>,
     rule: Box<str>,
-    lists: [Mutex<MinuteSummaries>; TopList::ALL.len()],
+    lists: [Mutex<MinuteSummaries>; TopList::ALL_LISTS.len()],
 }
 
 impl TopKeys {
@@ -102,7 +102,7 @@ impl TopKeys {
             secret: foldhash::quality::RandomState::default(),
             shards: array::from_fn(|_| RwLock::default()),
             key_budget,
-            cleanup_position: AtomicU64::new((unix_minute(started) + 1) * SHARD_COUNT as u64),
+            cleanup_position: AtomicU64::new((unix_minute(started) + 1) * RULE_SHARD_COUNT as u64),
         }
     }
 
@@ -125,31 +125,31 @@ impl TopKeys {
         attributes().for_each(|pair| pair.hash(&mut hasher));
         let key = hasher.finish();
         let write_label = |label: &mut label::KeyLabel| label.write(attributes(), &self.redactor);
-        self.with_rule_lists(rule, |rule_lists| {
+        self.update_top_lists_of_rule(rule, |rule_lists| {
             let mut minutes = rule_lists.lists[list as usize].lock();
             minutes.record(now, (key, amount), (self.capacity, &self.key_budget), write_label);
         });
-        self.clean_up_next_shard(now);
+        self.remove_expired_minutes_of_next_shard(now);
     }
 
     /// Calls `record` with the lists of a rule, and creates the lists if necessary. Does not call `record` if the lists
     /// do not exist and the shard already has [`MAX_RULES_PER_SHARD`] rules.
-    fn with_rule_lists(&self, rule: &Rule, record: impl FnOnce(&RuleLists)) {
+    fn update_top_lists_of_rule(&self, rule: &Rule, record: impl FnOnce(&TopListsOfRule)) {
         let hash = self.secret.hash_one((rule.domain(), rule.name()));
-        let shard = &self.shards[hash as usize % SHARD_COUNT];
+        let shard = &self.shards[hash as usize % RULE_SHARD_COUNT];
         if let Some(rule_lists) = shard.read().get(&hash) {
             return record(rule_lists);
         }
         let mut shard = shard.write();
         if shard.len() < MAX_RULES_PER_SHARD || shard.contains_key(&hash) {
-            record(shard.entry(hash).or_insert_with(|| RuleLists::new(rule)));
+            record(shard.entry(hash).or_insert_with(|| TopListsOfRule::new(rule)));
         }
     }
 
     /// Removes expired minutes from the next shard, unless all shards have been cleaned up in the current minute. Each
     /// call cleans up at most one shard, so that no call takes long.
-    fn clean_up_next_shard(&self, now: Timestamp) {
-        let (minute, shards) = (unix_minute(now), SHARD_COUNT as u64);
+    fn remove_expired_minutes_of_next_shard(&self, now: Timestamp) {
+        let (minute, shards) = (unix_minute(now), RULE_SHARD_COUNT as u64);
         let cleanup_position = self.cleanup_position.load(Ordering::Relaxed);
         let next = cleanup_position.max(minute * shards);
         let try_claim = || {
@@ -161,13 +161,13 @@ impl TopKeys {
             )
         };
         if next < (minute + 1) * shards && try_claim().is_ok() {
-            remove_expired_minutes(&self.shards[(next % shards) as usize], minute);
+            remove_expired_minutes_of_shard(&self.shards[(next % shards) as usize], minute);
         }
     }
 }
 
-fn remove_expired_minutes(shard: &RwLock<RuleShard>, minute: u64) {
-    let remove_minutes = |rule_lists: &RuleLists| {
+fn remove_expired_minutes_of_shard(shard: &RwLock<RuleShard>, minute: u64) {
+    let remove_minutes = |rule_lists: &TopListsOfRule| {
         rule_lists.lists.iter().for_each(|minutes| minutes.lock().remove_expired(minute));
     };
     shard.read().values().for_each(remove_minutes);
@@ -177,7 +177,7 @@ fn remove_expired_minutes(shard: &RwLock<RuleShard>, minute: u64) {
     });
 }
 
-impl RuleLists {
+impl TopListsOfRule {
     fn new(rule: &Rule) -> Self {
         Self { domain: rule.domain().into(), rule: rule.name().into(), lists: Default::default() }
     }

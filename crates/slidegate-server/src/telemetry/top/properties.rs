@@ -11,12 +11,12 @@ use super::summary::{Merged, Summary, TopEntry};
 use super::*;
 
 /// Generates a stream of keys with amounts, in order of arrival. Low keys are more frequent.
-fn arb_key_streams() -> impl Strategy<Value = Vec<(u64, u64)>> {
+fn arbitrary_keys_and_amounts() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let key = (0..40_u64, 0..40_u64).prop_map(|(left, right)| left * right / 40);
     prop::collection::vec((key, 1..20_u64), 0..300)
 }
 
-fn new_summary(stream: &[(u64, u64)], capacity: usize) -> Summary<u64> {
+fn build_summary(stream: &[(u64, u64)], capacity: usize) -> Summary<u64> {
     let mut summary = Summary::default();
     for &(key, amount) in stream {
         summary.add(key, amount, |keys| keys < capacity, |label| *label = key);
@@ -56,7 +56,7 @@ fn assert_summary_guarantees(
 }
 
 /// Merges all parts into one: one by one, or, if `in_pairs` is `true`, in pairs and then in pairs of the results.
-fn merge_into_one<L: Copy>(
+fn merge_summaries<L: Copy>(
     mut parts: Vec<Merged<L>>,
     in_pairs: bool,
     capacity: usize,
@@ -73,26 +73,26 @@ fn merge_into_one<L: Copy>(
 
 proptest! {
     #[test]
-    fn summary_error_is_at_most_max_overcount(
-        stream in arb_key_streams(), capacity in 1..24_usize,
+    fn summary_count_error_is_at_most_max_overcount(
+        stream in arbitrary_keys_and_amounts(), capacity in 1..24_usize,
     ) {
-        assert_summary_guarantees(&stream, &Merged::from(&new_summary(&stream, capacity)), capacity as u64)?;
+        assert_summary_guarantees(&stream, &Merged::from(&build_summary(&stream, capacity)), capacity as u64)?;
     }
 
     #[test]
     fn summary_guarantees_hold_for_any_merge_order(
-        stream in prop::collection::vec(arb_key_streams(), 1..9),
+        stream in prop::collection::vec(arbitrary_keys_and_amounts(), 1..9),
         capacity in 1..24_usize,
         in_pairs in any::<bool>(),
     ) {
-        let parts: Vec<_> = stream.iter().map(|part| new_summary(part, capacity)).collect();
-        let merged = merge_into_one(parts.iter().map(Merged::from).collect(), in_pairs, capacity);
+        let parts: Vec<_> = stream.iter().map(|part| build_summary(part, capacity)).collect();
+        let merged = merge_summaries(parts.iter().map(Merged::from).collect(), in_pairs, capacity);
         assert_summary_guarantees(&stream.concat(), &merged, capacity as u64)?;
     }
 
     #[test]
-    fn summary_counts_below_capacity_are_exact(stream in arb_key_streams()) {
-        let summary = new_summary(&stream, 40);
+    fn summary_counts_below_capacity_are_exact(stream in arbitrary_keys_and_amounts()) {
+        let summary = build_summary(&stream, 40);
         prop_assert!(Merged::from(&summary).top_entries().iter().all(|key| key.max_overcount == 0));
     }
 }
@@ -100,7 +100,7 @@ proptest! {
 #[test]
 fn summary_counts_saturate_at_u64_max() {
     let stream = [(1, u64::MAX), (1, 2), (2, u64::MAX), (3, u64::MAX), (4, 1)];
-    let one = new_summary(&stream, 2);
+    let one = build_summary(&stream, 2);
     let merged = Merged::from(&one).merge(Merged::from(&one), 2);
     assert!(
         merged.top_entries().iter().all(|key| key.count == u64::MAX),
@@ -119,23 +119,29 @@ fn new_top_keys(capacity: usize) -> TopKeys {
     TopKeys::new(capacity, Redactor::default(), Timestamp::from_secs(0))
 }
 
-fn at_seconds(seconds: u64) -> Timestamp {
+fn timestamp_at_seconds(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
 fn record_denial(top: &TopKeys, rule: &Rule, value: &str, now: u64) {
-    top.record(TopList::Denied, rule, || iter::once(("a", value.into())), 1, at_seconds(now));
+    top.record(
+        TopList::Denied,
+        rule,
+        || iter::once(("a", value.into())),
+        1,
+        timestamp_at_seconds(now),
+    );
 }
 
 /// Returns the values and counts of the denied keys of the first rule in the report.
-fn denied_keys(top: &TopKeys, now: u64) -> Vec<(String, u64)> {
-    let rules = top.report(10, at_seconds(now)).rules;
+fn list_denied_keys(top: &TopKeys, now: u64) -> Vec<(String, u64)> {
+    let rules = top.report(10, timestamp_at_seconds(now)).rules;
     let keys = rules.into_iter().take(1).flat_map(|rule| rule.denied);
     keys.map(|key| (key.key[0].1.clone(), key.count)).collect()
 }
 
 #[test]
-fn top_report_serializes_to_json() {
+fn top_keys_report_serializes_to_json() {
     let policy = Policy::from_yaml(
         "rules:
           - { name: per-tenant, domain: api, per: [tenant], limits: [5/min] }
@@ -145,7 +151,13 @@ fn top_report_serializes_to_json() {
     let [tenants, logins] = policy.rules() else { panic!("two rules") };
     let top = new_top_keys(2);
     let tenant = |list, name: &str, amount| {
-        top.record(list, tenants, || iter::once(("tenant", name.into())), amount, at_seconds(30));
+        top.record(
+            list,
+            tenants,
+            || iter::once(("tenant", name.into())),
+            amount,
+            timestamp_at_seconds(30),
+        );
     };
     tenant(TopList::Denied, "acme", 12);
     tenant(TopList::Denied, "globex", 2);
@@ -153,9 +165,9 @@ fn top_report_serializes_to_json() {
     tenant(TopList::Denied, "initech", 1);
     let network = Value::Network("2001:db8::/64".parse().unwrap());
     let login = || [("user", "eve".into()), ("ip", network)].into_iter();
-    top.record(TopList::Denied, logins, login, 16, at_seconds(30));
+    top.record(TopList::Denied, logins, login, 16, timestamp_at_seconds(30));
     assert_eq!(
-        serde_json::to_string(&top.report(10, at_seconds(42))).unwrap(),
+        serde_json::to_string(&top.report(10, timestamp_at_seconds(42))).unwrap(),
         concat!(
             r#"{"since_seconds":42,"rules":["#,
             r#"{"domain":"default","rule":"logins","#,
@@ -166,20 +178,20 @@ fn top_report_serializes_to_json() {
             r#""near":[{"key":{"tenant":"globex"},"count":3,"max_overcount":0}]}]}"#,
         )
     );
-    assert_eq!(top.report(1, at_seconds(42)).rules[1].denied.len(), 1);
+    assert_eq!(top.report(1, timestamp_at_seconds(42)).rules[1].denied.len(), 1);
 }
 
 #[test]
-fn observed_denials_are_listed_separately() {
+fn keys_over_observed_limits_are_listed_separately() {
     let (top, policy) = (new_top_keys(4), policy_with_rules(1));
     top.record(
         TopList::Observed,
         &policy.rules()[0],
         || iter::once(("a", "x".into())),
         1,
-        at_seconds(0),
+        timestamp_at_seconds(0),
     );
-    let json = serde_json::to_value(top.report(10, at_seconds(0))).unwrap();
+    let json = serde_json::to_value(top.report(10, timestamp_at_seconds(0))).unwrap();
     let rule = &json["rules"][0];
     assert_eq!(
         rule["observed"],
@@ -195,39 +207,40 @@ fn key_counts_expire_within_five_minutes() {
         let now = minute * 60 + 59;
         record_denial(&top, &policy.rules()[0], &format!("m{minute:02}"), now);
         let mut reported: Vec<_> =
-            denied_keys(&top, now).into_iter().map(|(value, _)| value).collect();
+            list_denied_keys(&top, now).into_iter().map(|(value, _)| value).collect();
         reported.sort();
         let live = (minute.saturating_sub(4)..=minute).map(|minute| format!("m{minute:02}"));
         assert_eq!(reported, live.collect::<Vec<_>>());
     }
-    assert_eq!(denied_keys(&top, 20 * 60).len(), 4);
-    assert_eq!(denied_keys(&top, 24 * 60).len(), 0);
+    assert_eq!(list_denied_keys(&top, 20 * 60).len(), 4);
+    assert_eq!(list_denied_keys(&top, 24 * 60).len(), 0);
 }
 
 #[test]
-fn late_record_counts_in_earlier_minute() {
+fn late_denial_counts_in_earlier_minute() {
     let (top, policy) = (new_top_keys(8), policy_with_rules(1));
     let rule = &policy.rules()[0];
     for (value, now) in [("b", 600), ("a", 599), ("b", 601), ("old", 60)] {
         record_denial(&top, rule, value, now);
     }
-    assert_eq!(denied_keys(&top, 601), [("b".to_owned(), 2), ("a".to_owned(), 1)]);
-    assert_eq!(denied_keys(&top, 9 * 60 + 300), [("b".to_owned(), 2)]);
+    assert_eq!(list_denied_keys(&top, 601), [("b".to_owned(), 2), ("a".to_owned(), 1)]);
+    assert_eq!(list_denied_keys(&top, 9 * 60 + 300), [("b".to_owned(), 2)]);
 }
 
 #[test]
-fn top_report_states_covered_seconds() {
-    let top = TopKeys::new(8, Redactor::default(), at_seconds(90));
-    let since = |now| top.report(10, at_seconds(now)).since_seconds;
+fn top_keys_report_states_covered_seconds() {
+    let top = TopKeys::new(8, Redactor::default(), timestamp_at_seconds(90));
+    let since = |now| top.report(10, timestamp_at_seconds(now)).since_seconds;
     assert_eq!([90, 100, 329, 330, 360, 719, 720].map(since), [0, 10, 239, 240, 240, 299, 240]);
 }
 
 #[test]
-fn plain_text_of_hashed_value_is_not_stored() {
+fn hashed_value_is_not_kept_as_plain_text() {
     let redact = Redactor::new(true);
-    let (top, policy) = (TopKeys::new(8, redact.clone(), at_seconds(0)), policy_with_rules(1));
+    let (top, policy) =
+        (TopKeys::new(8, redact.clone(), timestamp_at_seconds(0)), policy_with_rules(1));
     record_denial(&top, &policy.rules()[0], "secret", 0);
-    assert_eq!(denied_keys(&top, 0), [(redact.redact("a", "secret".into()).to_string(), 1)]);
+    assert_eq!(list_denied_keys(&top, 0), [(redact.redact("a", "secret".into()).to_string(), 1)]);
     assert!(!format!("{top:?}").contains("\"secret"), "{top:?}");
 }
 
@@ -238,13 +251,13 @@ fn long_values_with_equal_prefix_count_separately() {
         record_denial(&top, &policy.rules()[0], &("x".repeat(1_023) + end), 0);
     }
     assert_eq!(
-        denied_keys(&top, 0).into_iter().map(|(_, count)| count).collect::<Vec<_>>(),
+        list_denied_keys(&top, 0).into_iter().map(|(_, count)| count).collect::<Vec<_>>(),
         [2, 1]
     );
 }
 
 #[test]
-fn flood_of_keys_hides_no_frequent_key() {
+fn frequent_key_is_listed_despite_many_keys() {
     let (top, policy) = (new_top_keys(64), policy_with_rules(1));
     let rule = &policy.rules()[0];
     for nth in 0..1_000_000_u64 {
@@ -252,7 +265,7 @@ fn flood_of_keys_hides_no_frequent_key() {
         record_denial(&top, rule, &value, nth / 3_000);
     }
     assert_eq!(top.key_budget.remaining(), key_budget::MAX_KEYS - 5 * 64);
-    let top_key = &top.report(1, at_seconds(333)).rules[0].denied[0];
+    let top_key = &top.report(1, timestamp_at_seconds(333)).rules[0].denied[0];
     // Minutes 1 to 5 received 820,000 requests: all but the 180,000 of minute 0.
     assert_eq!(top_key.key, [("a".to_owned(), "acme".to_owned())]);
     assert!(
@@ -265,13 +278,18 @@ fn flood_of_keys_hides_no_frequent_key() {
 #[test]
 fn expired_minutes_return_keys_to_shared_budget() {
     let (key_budget, policy) = (KeyBudget::new(4_096), policy_with_rules(10_000));
-    let top = TopKeys::with_key_budget(64, Redactor::default(), at_seconds(0), key_budget.clone());
+    let top = TopKeys::with_key_budget(
+        64,
+        Redactor::default(),
+        timestamp_at_seconds(0),
+        key_budget.clone(),
+    );
     for nth in 0..64 {
         for rule in policy.rules() {
             record_denial(&top, rule, &nth.to_string(), 0);
         }
     }
-    let report = top.report(100, at_seconds(0));
+    let report = top.report(100, timestamp_at_seconds(0));
     let lengths = || report.rules.iter().map(|rule| rule.denied.len());
     assert_eq!(
         (report.rules.len(), lengths().sum::<usize>()),
@@ -279,12 +297,12 @@ fn expired_minutes_return_keys_to_shared_budget() {
     );
     // The next minute finds no budget until the first minute expires.
     record_denial(&top, &policy.rules()[0], "x", 60);
-    for _ in 0..SHARD_COUNT {
+    for _ in 0..RULE_SHARD_COUNT {
         record_denial(&top, &policy.rules()[0], "y", 300);
     }
-    let all = SHARD_COUNT as u64;
+    let all = RULE_SHARD_COUNT as u64;
     assert_eq!(
-        (denied_keys(&top, 300), key_budget.remaining()),
+        (list_denied_keys(&top, 300), key_budget.remaining()),
         (vec![("y".to_owned(), all)], 4_095)
     );
     assert_eq!(top.shards.iter().map(|shard| shard.read().len()).sum::<usize>(), 1);
@@ -304,11 +322,14 @@ fn rule_beyond_max_rules_is_not_counted() {
         policy.rules().iter().for_each(|rule| record_denial(&top, rule, "x", 0));
     }
     record_denial(&top, &more.rules()[0], "x", 0);
-    assert_eq!(top.report(1, at_seconds(0)).rules.len(), SHARD_COUNT * MAX_RULES_PER_SHARD);
+    assert_eq!(
+        top.report(1, timestamp_at_seconds(0)).rules.len(),
+        RULE_SHARD_COUNT * MAX_RULES_PER_SHARD
+    );
 }
 
 #[test]
-fn concurrent_records_are_all_counted() {
+fn concurrent_denials_are_all_counted() {
     let (top, policy) = (new_top_keys(64), policy_with_rules(4));
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -326,13 +347,17 @@ fn concurrent_records_are_all_counted() {
         }
     });
     let reported = |now| {
-        top.report(1, at_seconds(now)).rules.iter().map(|rule| rule.denied[0].count).sum::<u64>()
+        top.report(1, timestamp_at_seconds(now))
+            .rules
+            .iter()
+            .map(|rule| rule.denied[0].count)
+            .sum::<u64>()
     };
     assert_eq!(reported(99), 20_000);
 }
 
 #[test]
-fn label_is_overwritten_when_key_is_replaced() {
+fn new_key_overwrites_label_of_replaced_key() {
     let mut summary: Summary<KeyLabel> = Summary::default();
     for (key, value) in [(1, "a long one"), (2, "b"), (3, "c")] {
         let identity = || iter::once(("a", value.into()));

@@ -8,7 +8,7 @@ use slidegate::Timestamp;
 use super::label::KeyLabel;
 use super::minutes::{SECONDS_PER_MINUTE, WINDOW_MINUTES};
 use super::summary::TopEntry;
-use super::{RuleLists, TopKeys, TopList};
+use super::{TopKeys, TopList, TopListsOfRule};
 
 /// The keys of all rules that are limited most often. The rule with the most denials comes first.
 #[derive(Clone, Debug, Serialize)]
@@ -43,7 +43,7 @@ pub struct RuleTopKeys {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopKey {
     /// The attribute names and values of the key, in the order of the rule.
-    #[serde(serialize_with = "serialize_as_map")]
+    #[serde(serialize_with = "serialize_pairs_as_map")]
     pub key: Vec<(String, String)>,
     /// Upper bound of the true count of the key.
     pub count: u64,
@@ -51,7 +51,7 @@ pub struct TopKey {
     pub max_overcount: u64,
 }
 
-fn serialize_as_map<S: Serializer>(
+fn serialize_pairs_as_map<S: Serializer>(
     pairs: &[(String, String)],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -61,12 +61,13 @@ fn serialize_as_map<S: Serializer>(
 impl TopKeys {
     /// Returns the report of the last five minutes, with at most `max_keys` keys per list.
     pub fn report(&self, max_keys: usize, now: Timestamp) -> TopReport {
-        let report_rule = |rule_lists: &RuleLists| self.rule_report(rule_lists, max_keys, now);
+        let report_rule =
+            |rule_lists: &TopListsOfRule| self.build_rule_report(rule_lists, max_keys, now);
         let shards = self.shards.iter();
         let mut rules: Vec<RuleTopKeys> = shards
             .flat_map(|shard| shard.read().values().filter_map(report_rule).collect::<Vec<_>>())
             .collect();
-        rules.sort_unstable_by(|left, right| left.report_order().cmp(&right.report_order()));
+        rules.sort_unstable_by(|left, right| left.rank_in_report().cmp(&right.rank_in_report()));
         TopReport { since_seconds: self.covered_seconds(now), rules }
     }
 
@@ -81,9 +82,9 @@ impl TopKeys {
     }
 
     /// Returns the top keys of a rule, or `None` if no key of the rule was counted in the last minutes.
-    fn rule_report(
+    fn build_rule_report(
         &self,
-        rule_lists: &RuleLists,
+        rule_lists: &TopListsOfRule,
         max_keys: usize,
         now: Timestamp,
     ) -> Option<RuleTopKeys> {
@@ -94,7 +95,7 @@ impl TopKeys {
             (keys.collect::<Vec<_>>(), merged.total())
         };
         let [(denied, denials), (near, nears), (observed, observations)] =
-            TopList::ALL.map(report_list);
+            TopList::ALL_LISTS.map(report_list);
         let totals = [denials, observations, nears];
         totals.iter().any(|total| *total > 0).then(|| {
             let (domain, rule) = (rule_lists.domain.clone(), rule_lists.rule.clone());
@@ -104,7 +105,7 @@ impl TopKeys {
 }
 
 impl RuleTopKeys {
-    fn report_order(&self) -> impl Ord {
+    fn rank_in_report(&self) -> impl Ord {
         (Reverse(self.totals), &self.domain, &self.rule)
     }
 }

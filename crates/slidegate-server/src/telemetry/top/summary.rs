@@ -87,7 +87,7 @@ impl<L: Default> Summary<L> {
         } else if self.untracked_max == 0 && can_grow(self.entries.len()) {
             self.push_new_key(key, amount, write_label);
         } else {
-            self.replace_smallest(key, amount, write_label);
+            self.replace_key_with_smallest_count(key, amount, write_label);
         }
     }
 
@@ -100,7 +100,12 @@ impl<L: Default> Summary<L> {
         self.heap.push(Reverse((amount, index)));
     }
 
-    fn replace_smallest(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
+    fn replace_key_with_smallest_count(
+        &mut self,
+        key: u64,
+        amount: u64,
+        write_label: impl FnOnce(&mut L),
+    ) {
         while let Some(mut smallest) = self.heap.peek_mut() {
             let Reverse((queued_count, index)) = &mut *smallest;
             let entry = &mut self.entries[*index as usize];
@@ -128,7 +133,7 @@ impl<L> SummaryEntry<L> {
 /// The combination of several summaries of frequent keys.
 #[derive(Debug)]
 pub struct Merged<L> {
-    entries: MapByKeyHash<MergedEntry<L>>,
+    entries: MapByKeyHash<MergedSummaryEntry<L>>,
     /// Upper bound of the true count of a key that the combination does not hold.
     untracked_max: u64,
     total: u64,
@@ -136,7 +141,7 @@ pub struct Merged<L> {
 
 /// A key in a combination of summaries, with its approximate count.
 #[derive(Clone, Copy, Debug)]
-struct MergedEntry<L> {
+struct MergedSummaryEntry<L> {
     label: L,
     /// The sum of `count - untracked_max` over the merged summaries, which decides whether the key is kept. The excess
     /// never exceeds the true count, and `excess + untracked_max` is never less than the true count.
@@ -160,7 +165,7 @@ impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
                 let excess = count.saturating_sub(summary.untracked_max);
                 (
                     *key,
-                    MergedEntry {
+                    MergedSummaryEntry {
                         label,
                         excess,
                         min_count: count.saturating_sub(*max_overcount),
@@ -187,7 +192,7 @@ impl<L: Copy> Merged<L> {
             }
         }
         for (key, other_entry) in other.entries {
-            let absent = MergedEntry {
+            let absent = MergedSummaryEntry {
                 label: other_entry.label,
                 excess: 0,
                 min_count: 0,
@@ -200,18 +205,18 @@ impl<L: Copy> Merged<L> {
         }
         self.untracked_max = self_max.saturating_add(other_max);
         self.total = self.total.saturating_add(other.total);
-        self.keep_largest_excess(capacity);
+        self.keep_keys_with_largest_excess(capacity);
         self
     }
 
     /// Keeps the `capacity` keys with the largest excess. The largest excess among the removed keys is subtracted from
     /// each remaining key and added to `untracked_max`. The equal subtraction from all keys keeps the error within the
     /// bound after a merge.
-    fn keep_largest_excess(&mut self, capacity: usize) {
+    fn keep_keys_with_largest_excess(&mut self, capacity: usize) {
         if self.entries.len() <= capacity {
             return;
         }
-        let mut entries: Vec<(u64, MergedEntry<L>)> = self.entries.drain().collect();
+        let mut entries: Vec<(u64, MergedSummaryEntry<L>)> = self.entries.drain().collect();
         entries.sort_unstable_by_key(|(_, entry)| Reverse((entry.excess, entry.max_count)));
         let cutoff = entries[capacity].1.excess;
         entries.truncate(capacity);
@@ -228,10 +233,11 @@ impl<L: Copy> Merged<L> {
     /// Returns the keys with their counts, largest count first. Among equal counts, the key with the smaller
     /// `max_overcount` comes first.
     pub fn top_entries(&self) -> Vec<TopEntry<L>> {
-        let top_entry = |&MergedEntry { label, min_count, max_count, .. }: &MergedEntry<L>| {
-            let max_overcount = max_count.saturating_sub(min_count);
-            TopEntry { label, count: max_count, max_overcount }
-        };
+        let top_entry =
+            |&MergedSummaryEntry { label, min_count, max_count, .. }: &MergedSummaryEntry<L>| {
+                let max_overcount = max_count.saturating_sub(min_count);
+                TopEntry { label, count: max_count, max_overcount }
+            };
         let mut top_entries: Vec<TopEntry<L>> = self.entries.values().map(top_entry).collect();
         top_entries.sort_unstable_by_key(|entry| (Reverse(entry.count), entry.max_overcount));
         top_entries

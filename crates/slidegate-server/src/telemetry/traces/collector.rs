@@ -24,13 +24,13 @@ use tracing::warn;
 use crate::telemetry::log_throttle::LogThrottle;
 
 /// Maximum duration of the export of one batch of spans.
-const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+const SPAN_EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of bytes in the body of a response of the collector.
-const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+const MAX_COLLECTOR_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// Minimum interval between two log messages about failed exports of spans.
-const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+const FAILED_EXPORT_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The URL of an OTLP collector. Its path always ends in `/v1/traces`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,11 +106,11 @@ impl CollectorClient {
             }
             false => CollectorHttpClient::Plain(client.build_http()),
         };
-        let log_throttle = LogThrottle::new(1, FAILURE_LOG_INTERVAL);
+        let log_throttle = LogThrottle::new(1, FAILED_EXPORT_LOG_INTERVAL);
         Ok(Self { connection, runtime: Handle::current(), log_throttle, clock: SystemClock::new() })
     }
 
-    fn log_failed_export(&self, problem: &dyn fmt::Display) {
+    fn log_failed_span_export(&self, problem: &dyn fmt::Display) {
         if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(
                 unlogged = suppressed,
@@ -128,8 +128,10 @@ impl HttpClient for CollectorClient {
         let sent = send_with_timeout(self.connection.clone(), request);
         match self.runtime.spawn(sent).await {
             Ok(Ok(status)) if status.is_success() => {}
-            Ok(Ok(status)) => self.log_failed_export(&format_args!("it responded with {status}")),
-            Ok(Err(problem)) => self.log_failed_export(&problem),
+            Ok(Ok(status)) => {
+                self.log_failed_span_export(&format_args!("it responded with {status}"))
+            }
+            Ok(Err(problem)) => self.log_failed_span_export(&problem),
             // The runtime has shut down; `flush` has already logged the loss.
             Err(_) => {}
         }
@@ -149,9 +151,9 @@ async fn send_with_timeout(
     connection: CollectorHttpClient,
     request: Request<Bytes>,
 ) -> Result<StatusCode, String> {
-    match timeout(EXPORT_TIMEOUT, connection.send(request)).await {
-        Ok(response) => response.map_err(|error| root_cause(&*error).to_string()),
-        Err(_) => Err(format!("no response within {EXPORT_TIMEOUT:?}")),
+    match timeout(SPAN_EXPORT_TIMEOUT, connection.send(request)).await {
+        Ok(response) => response.map_err(|error| find_root_cause(&*error).to_string()),
+        Err(_) => Err(format!("no response within {SPAN_EXPORT_TIMEOUT:?}")),
     }
 }
 
@@ -164,13 +166,13 @@ impl CollectorHttpClient {
         };
         let (head, body) = response.into_parts();
         // The body is read to its end, so that the connection can be reused.
-        Limited::new(body, MAX_RESPONSE_BYTES).collect().await?;
+        Limited::new(body, MAX_COLLECTOR_RESPONSE_BYTES).collect().await?;
         Ok(head.status)
     }
 }
 
 /// Returns the innermost source of an error, because the outer errors do not state a cause.
-fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
+fn find_root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;

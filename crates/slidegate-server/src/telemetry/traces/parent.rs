@@ -26,9 +26,9 @@ impl TraceParent {
         tracestate: impl Iterator<Item = &'h str>,
     ) -> Self {
         let context = Context::new();
-        let context = match parse_traceparent(traceparent) {
+        let context = match parse_traceparent_header(traceparent) {
             Some((trace, span, flags)) => {
-                let state = join_tracestate(tracestate);
+                let state = join_tracestate_headers(tracestate);
                 context.with_remote_span_context(SpanContext::new(trace, span, flags, true, state))
             }
             None => context,
@@ -40,12 +40,12 @@ impl TraceParent {
     /// caller were the parent, it could control sampling: by its sampled flag, or by a trace id that the sampler
     /// accepts. `tracestate` is omitted, because it is arbitrary text.
     pub fn untrusted<'h>(traceparent: impl Iterator<Item = &'h str>) -> Self {
-        let link = parse_traceparent(traceparent).map(|(trace, span, _)| (trace, span));
+        let link = parse_traceparent_header(traceparent).map(|(trace, span, _)| (trace, span));
         Self { context: Context::new(), link }
     }
 
     /// Returns the caller's span to which the decision's span is linked, or `None` if there is no link.
-    pub(super) fn link(&self) -> Option<SpanContext> {
+    pub(super) fn link_to_caller(&self) -> Option<SpanContext> {
         let (trace, span) = self.link?;
         Some(SpanContext::new(trace, span, TraceFlags::NOT_SAMPLED, true, TraceState::NONE))
     }
@@ -53,7 +53,7 @@ impl TraceParent {
 
 /// Parses the header `traceparent`: `00-<32 digits>-<16 digits>-<2 digits>`. Later versions may append further fields.
 /// Returns `None` if the header is missing, malformed, or occurs twice.
-fn parse_traceparent<'h>(
+fn parse_traceparent_header<'h>(
     mut traceparent: impl Iterator<Item = &'h str>,
 ) -> Option<(TraceId, SpanId, TraceFlags)> {
     let (Some(text), None) = (traceparent.next(), traceparent.next()) else { return None };
@@ -74,7 +74,7 @@ fn parse_traceparent<'h>(
 }
 
 /// Joins all `tracestate` headers. Returns an empty state if they are malformed or too long.
-fn join_tracestate<'h>(headers: impl Iterator<Item = &'h str>) -> TraceState {
+fn join_tracestate_headers<'h>(headers: impl Iterator<Item = &'h str>) -> TraceState {
     let mut joined = String::new();
     for header in headers {
         if joined.len() + header.len() >= MAX_TRACESTATE_BYTES {
@@ -96,33 +96,36 @@ mod tests {
 
     const CALLER_TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    fn read_trusted_parent(traceparent: &[&str], tracestate: &[&str]) -> Option<SpanContext> {
+    fn parse_trusted_parent_span(traceparent: &[&str], tracestate: &[&str]) -> Option<SpanContext> {
         let parent = TraceParent::trusted(traceparent.iter().copied(), tracestate.iter().copied());
         let context = parent.context;
         context.has_active_span().then(|| context.span().span_context().clone())
     }
 
     #[test]
-    fn trusted_headers_set_parent_span() {
-        let caller = read_trusted_parent(&[CALLER_TRACEPARENT], &["a=1", "b=2"]).unwrap();
+    fn trusted_trace_headers_set_parent_span() {
+        let caller = parse_trusted_parent_span(&[CALLER_TRACEPARENT], &["a=1", "b=2"]).unwrap();
         assert_eq!(caller.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(caller.span_id().to_string(), "b7ad6b7169203331");
         assert!(caller.is_sampled() && caller.is_remote());
         assert_eq!(caller.trace_state().header(), "a=1,b=2");
         assert!(
-            !read_trusted_parent(&[&CALLER_TRACEPARENT.replace("-01", "-00")], &[])
+            !parse_trusted_parent_span(&[&CALLER_TRACEPARENT.replace("-01", "-00")], &[])
                 .unwrap()
                 .is_sampled()
         );
         let later = CALLER_TRACEPARENT.replace("00-", "01-") + "-more";
-        assert_eq!(read_trusted_parent(&[&later], &[]).unwrap().trace_id(), caller.trace_id());
+        assert_eq!(
+            parse_trusted_parent_span(&[&later], &[]).unwrap().trace_id(),
+            caller.trace_id()
+        );
     }
 
     #[test]
-    fn untrusted_caller_is_linked_by_ids_only() {
+    fn link_to_untrusted_caller_contains_only_ids() {
         let untrusted = TraceParent::untrusted(once(CALLER_TRACEPARENT));
         assert!(!untrusted.context.has_active_span());
-        let link = untrusted.link().unwrap();
+        let link = untrusted.link_to_caller().unwrap();
         assert_eq!(link.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(link.span_id().to_string(), "b7ad6b7169203331");
         assert!(!link.is_sampled() && link.is_remote());
@@ -149,11 +152,11 @@ mod tests {
             &CALLER_TRACEPARENT.replace("b7ad6b7169203331", &"0".repeat(16)),
             &CALLER_TRACEPARENT.replace("0af7", "äa7"),
         ] {
-            assert_eq!(read_trusted_parent(&[wrong], &[]), None, "{wrong}");
+            assert_eq!(parse_trusted_parent_span(&[wrong], &[]), None, "{wrong}");
         }
-        assert_eq!(read_trusted_parent(&[], &["a=1"]), None);
+        assert_eq!(parse_trusted_parent_span(&[], &["a=1"]), None);
         assert_eq!(
-            read_trusted_parent(&[CALLER_TRACEPARENT, CALLER_TRACEPARENT], &[]),
+            parse_trusted_parent_span(&[CALLER_TRACEPARENT, CALLER_TRACEPARENT], &[]),
             None,
             "two headers are ambiguous"
         );

@@ -25,7 +25,11 @@ impl DecisionSpan {
         name: &'static str,
         parent: Option<TraceParent>,
     ) -> Self {
-        Self(tracer.zip(parent).and_then(|(tracer, parent)| tracer.begin(name, parent)))
+        Self(
+            tracer
+                .zip(parent)
+                .and_then(|(tracer, parent)| tracer.begin_decision_span(name, parent)),
+        )
     }
 
     /// Runs `work` with this span as the current span, so that the spans of store calls become its children.
