@@ -38,13 +38,18 @@ use slidegate::{Algorithm, Limit};
 /// ```
 pub fn overshoot_bound(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
     let unknown_units = nodes.saturating_sub(1).saturating_mul(max_unsynced.max(largest_cost));
-    unknown_units.saturating_mul(overlapping_counts(limit))
+    unknown_units.saturating_mul(max_counts_overlapping_any_window(limit))
 }
 
 /// Returns the maximum number of units that the nodes of a cluster admit into any window of the limit's length: the
 /// maximum of a single node plus [`overshoot_bound`].
 pub fn max_units_in_window(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
-    algorithm_bound(limit).saturating_add(overshoot_bound(limit, nodes, max_unsynced, largest_cost))
+    max_units_of_single_node(limit).saturating_add(overshoot_bound(
+        limit,
+        nodes,
+        max_unsynced,
+        largest_cost,
+    ))
 }
 
 /// Returns the default value of `max_unsynced`, the number of units that a node may charge before every member has
@@ -54,7 +59,7 @@ pub fn default_max_unsynced(limit: &Limit, nodes: u64) -> u64 {
 }
 
 /// Returns the maximum number of units that a single node admits into any window of the limit's length.
-fn algorithm_bound(limit: &Limit) -> u64 {
+fn max_units_of_single_node(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
@@ -66,7 +71,7 @@ fn algorithm_bound(limit: &Limit) -> u64 {
 
 /// Returns the number of counts that an arbitrary time range of one window's length can overlap. A count is the number
 /// of units that a decision compares with the maximum, so the cluster can exceed the maximum once for each count.
-fn overlapping_counts(limit: &Limit) -> u64 {
+fn max_counts_overlapping_any_window(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,
         _ => 1,
@@ -82,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn single_node_bound_equals_algorithm_bound() {
+    fn single_node_cluster_bound_equals_algorithm_bound() {
         for limit in slidegate::testkit::properties::limits() {
             let algorithm_bound = slidegate::testkit::properties::max_units_in_window(&limit);
             assert_eq!(max_units_in_window(&limit, 1, 100, 100), algorithm_bound, "{limit}");
@@ -90,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_applies_to_each_overlapping_count() {
+    fn overshoot_is_added_for_each_overlapping_count() {
         let buckets = new_limit(100, Algorithm::SlidingBuckets { precision: None });
         assert_eq!(max_units_in_window(&buckets, 3, 10, 25), 100 + 2 * 25);
         let window = new_limit(100, Algorithm::SlidingWindow);
@@ -98,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_saturates_at_u64_max() {
+    fn max_units_saturate_at_u64_max() {
         let window = new_limit(100, Algorithm::SlidingWindow);
         assert_eq!(max_units_in_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
         assert_eq!(overshoot_bound(&window, 0, 7, 7), 0);

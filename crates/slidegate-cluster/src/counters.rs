@@ -41,7 +41,7 @@ use crate::pn_counter::Incarnation;
 use crate::progress::SharedProgress;
 use crate::replica::KeyReplica;
 
-use kinds::{CounterKinds, KindId};
+use kinds::{CounterKindId, CounterKinds};
 use shard::{HasStateTable, KeyState, Shard};
 
 pub use decide::{Attempt, CapPolicy};
@@ -50,10 +50,10 @@ pub use decide::{Attempt, CapPolicy};
 const MAX_SHARDS: usize = 1024;
 
 /// Number of shards that one call of [`Counters::prune`] cleans up.
-const PRUNED_SHARDS_PER_CALL: usize = 64;
+const SHARDS_PER_PRUNE_CALL: usize = 64;
 
 /// Number of decisions in a shard between two sweeps, which remove expired keys.
-const DECISIONS_PER_SWEEP: u8 = 64;
+const DECISIONS_BETWEEN_SWEEPS: u8 = 64;
 
 /// The counters of all keys on this node.
 pub struct Counters {
@@ -63,7 +63,7 @@ pub struct Counters {
     start_us: u64,
     max_clock_skew_us: u64,
     sync_interval: Duration,
-    shards: Box<[PaddedShard]>,
+    shards: Box<[CacheLinePaddedShard]>,
     max_keys: usize,
     keys: AtomicUsize,
     max_memory: usize,
@@ -82,7 +82,7 @@ pub struct Counters {
 
 /// A shard aligned to its own cache line.
 #[repr(align(64))]
-struct PaddedShard(Mutex<Shard>);
+struct CacheLinePaddedShard(Mutex<Shard>);
 
 /// The secret key of the hash that computes key fingerprints, identical on every node of a cluster.
 #[derive(Clone)]
@@ -105,7 +105,7 @@ impl BuildHasher for FingerprintSecret {
 
 /// The place at which a hit is counted: the shard, the fingerprint of the key, and the type of the counter.
 #[derive(Clone, Copy)]
-struct HitLocation {
+struct CounterLocation {
     shard: usize,
     fingerprint: u64,
     /// Phase of the key, in microseconds: an offset that is added to the time of the node. Fixed windows that are
@@ -143,7 +143,7 @@ impl Counters {
             start_us: now.as_micros(),
             max_clock_skew_us: settings.max_clock_skew_us,
             sync_interval: settings.sync_interval,
-            shards: (0..shards).map(|_| PaddedShard(Mutex::default())).collect(),
+            shards: (0..shards).map(|_| CacheLinePaddedShard(Mutex::default())).collect(),
             max_keys: settings.max_keys,
             keys: AtomicUsize::new(0),
             max_memory: settings.max_memory,
@@ -191,18 +191,21 @@ impl Counters {
     }
 
     #[inline(always)]
-    fn locate_hit(&self, hit: &Hit<'_>) -> Result<HitLocation, StoreError> {
+    fn locate_counter(&self, hit: &Hit<'_>) -> Result<CounterLocation, StoreError> {
         let Some(counter) = hit.limit.additive() else {
-            return Err(unsupported_error(hit));
+            return Err(unsupported_limit_error(hit));
         };
         // 0 marks an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
         let phase_us = hit.limit.phase_us(&hit.key);
-        Ok(HitLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us, counter })
+        Ok(CounterLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us, counter })
     }
 
-    fn locate_hits(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[HitLocation; 4]>, StoreError> {
-        hits.iter().map(|hit| self.locate_hit(hit)).collect()
+    fn locate_counters(
+        &self,
+        hits: &[Hit<'_>],
+    ) -> Result<SmallVec<[CounterLocation; 4]>, StoreError> {
+        hits.iter().map(|hit| self.locate_counter(hit)).collect()
     }
 
     fn shard_index(&self, fingerprint: u64) -> usize {
@@ -210,7 +213,7 @@ impl Counters {
     }
 
     /// Locks the shards of the given hits, in ascending order.
-    fn lock_shards(&self, locations: &[HitLocation]) -> LockedShards<'_> {
+    fn lock_shards(&self, locations: &[CounterLocation]) -> LockedShards<'_> {
         let mut shards: SmallVec<[usize; 4]> =
             locations.iter().map(|location| location.shard).collect();
         shards.sort_unstable();
@@ -220,7 +223,7 @@ impl Counters {
 
     /// Returns the current time minus the maximum clock skew. A bucket that expired before this time has expired on
     /// every node, even on a node whose clock is behind.
-    fn retention_start(&self, now: Timestamp) -> Timestamp {
+    fn expiry_cutoff(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros().saturating_sub(self.max_clock_skew_us))
     }
 
@@ -237,15 +240,17 @@ impl Counters {
         &self,
         shard: &mut Shard,
         key: u64,
-        kind: KindId,
+        kind: CounterKindId,
         now: Timestamp,
     ) -> usize {
-        self.count_key_and_evict_if_full(shard, now);
-        self.evict_until_state_fits::<C>(shard, key, now);
+        self.increment_key_count_and_evict_if_full(shard, now);
+        self.evict_until_new_key_fits::<C>(shard, key, now);
         // Other nodes may have sent updates of this key before.
-        let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::on_state_created);
-        let at = self.change_states(&mut shard.states, |states| C::table(states).insert(key));
-        let slot = C::table(&mut shard.states).slot_mut(at);
+        let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::prepare_for_new_state);
+        let at = self.change_states_and_count_memory(&mut shard.states, |states| {
+            C::state_table(states).insert(key)
+        });
+        let slot = C::state_table(&mut shard.states).slot_mut(at);
         slot.state =
             KeyState { kind, is_stale: replica_expiry_us.is_some(), ..KeyState::default() };
         let replica_expiry_us =
@@ -256,11 +261,11 @@ impl Counters {
 
     /// Adds one to the number of keys, after removing expired keys. Evicts an old key of the shard if the number then
     /// exceeds the maximum.
-    fn count_key_and_evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
+    fn increment_key_count_and_evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.to_coarse_time(now.as_micros());
         self.sweep_shard(shard, now);
         if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
-            self.evict_one(&mut shard.states, now, |states| states.evict(now));
+            self.evict_selected_key(&mut shard.states, now, |states| states.evict_key(now));
         }
     }
 
@@ -268,44 +273,49 @@ impl Counters {
     /// limit is exceeded. Each call continues with the shards after the previous call, so that repeated calls visit all
     /// shards.
     pub fn prune(&self, now: Timestamp) {
-        let first = self.next_pruned_shard.fetch_add(PRUNED_SHARDS_PER_CALL, Ordering::Relaxed);
-        let (retention_start, coarse) =
-            (self.retention_start(now), self.to_coarse_time(now.as_micros()));
-        for index in first..first + PRUNED_SHARDS_PER_CALL {
+        let first = self.next_pruned_shard.fetch_add(SHARDS_PER_PRUNE_CALL, Ordering::Relaxed);
+        let (expiry_cutoff, coarse) =
+            (self.expiry_cutoff(now), self.to_coarse_time(now.as_micros()));
+        for index in first..first + SHARDS_PER_PRUNE_CALL {
             let shard = &mut *self.shards[index % self.shards.len()].0.lock();
-            shard.replicas.remove_expired(retention_start);
-            self.count_replica_growth(shard);
+            shard.replicas.remove_expired(expiry_cutoff);
+            self.update_replica_bytes(shard);
             self.sweep_shard(shard, coarse);
-            let max_evictions = shard.states.slots() / 8;
+            let max_evictions = shard.states.slot_count() / 8;
             self.evict_while_over_memory_limit(shard, coarse, max_evictions);
         }
     }
 
-    /// Removes expired keys from part of the shard, once every [`DECISIONS_PER_SWEEP`] decisions.
+    /// Removes expired keys from part of the shard, once every [`DECISIONS_BETWEEN_SWEEPS`] decisions.
     #[inline]
     fn sweep_periodically(&self, shard: &mut Shard, now: Timestamp) {
-        shard.unswept = (shard.unswept + 1) % DECISIONS_PER_SWEEP;
+        shard.unswept = (shard.unswept + 1) % DECISIONS_BETWEEN_SWEEPS;
         if shard.unswept == 0 {
             self.sweep_shard(shard, self.to_coarse_time(now.as_micros()));
         }
     }
 
     fn sweep_shard(&self, shard: &mut Shard, now: CoarseTime) {
-        let swept = self.change_states(&mut shard.states, |states| states.sweep(now));
+        let swept = self.change_states_and_count_memory(&mut shard.states, |states| {
+            states.sweep_expired_keys(now)
+        });
         self.keys.fetch_sub(swept, Ordering::Relaxed);
     }
 }
 
-impl HitLocation {
+impl CounterLocation {
     /// Returns the time by which the counter of this key computes its windows: the time of the node plus the phase of
     /// the key.
     #[inline(always)]
-    fn counter_time(&self, now: Timestamp) -> Timestamp {
+    fn to_counter_time(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)
     }
 }
 
-fn locked_shard_mut<'h>(locked: &'h mut LockedShards<'_>, location: &HitLocation) -> &'h mut Shard {
+fn locked_shard_mut<'h>(
+    locked: &'h mut LockedShards<'_>,
+    location: &CounterLocation,
+) -> &'h mut Shard {
     let index = locked.partition_point(|(shard, _)| *shard < location.shard);
     &mut locked[index].1
 }
@@ -330,6 +340,6 @@ pub fn supports(limit: &Limit) -> Result<(), String> {
     Err(format!("a cluster cannot count by `{algorithm}`: {reason}; use {alternative}"))
 }
 
-fn unsupported_error(hit: &Hit<'_>) -> StoreError {
+fn unsupported_limit_error(hit: &Hit<'_>) -> StoreError {
     StoreError::Unsupported(supports(hit.limit).err().unwrap_or_default())
 }

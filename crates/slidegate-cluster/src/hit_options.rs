@@ -25,7 +25,7 @@ impl HitOptions {
     /// Returns `true` if each node of a cluster of `nodes` nodes may have `units` unacknowledged units: units that it
     /// has charged to the key, but that not every member has acknowledged.
     #[inline]
-    pub(crate) fn allows_unsynced(&self, units: u64, nodes: u32) -> bool {
+    pub(crate) fn allows_unsynced_units(&self, units: u64, nodes: u32) -> bool {
         match self.max_unsynced {
             Some(max) => units <= max,
             // Equivalent to `max_unsynced`, without a division.
@@ -40,6 +40,7 @@ impl HitOptions {
         self.max_unsynced.unwrap_or(share.max(1))
     }
 
+    /// Returns whether charges to the key need the acknowledgement of unreachable members.
     pub(crate) fn on_partition(&self) -> OnPartition {
         self.on_partition
     }

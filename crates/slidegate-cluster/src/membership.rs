@@ -30,10 +30,10 @@ pub use gossip::GossipTraffic;
 pub use view::{Member, MembershipView};
 
 /// Cluster name for `chitchat`, identical for all clusters. Clusters are separated by their keys.
-const CLUSTER_ID: &str = "slidegate";
+const CHITCHAT_CLUSTER_ID: &str = "slidegate";
 
 /// Key in the gossip state of a node. A node sets it to announce that it leaves the cluster.
-const LEAVING_KEY: &str = "leaving";
+const LEAVING_STATE_KEY: &str = "leaving";
 
 /// Interval between gossip rounds.
 const GOSSIP_INTERVAL: Duration = Duration::from_millis(200);
@@ -143,7 +143,7 @@ impl Membership {
         };
         let id = ChitchatId::new(settings.name.as_str(), settings.generation, settings.advertise);
         let chitchat_config = chitchat_config(id, settings.seeds.clone());
-        let transport = gossip::OneShotTransport::new(sealed);
+        let transport = gossip::SingleSocketTransport::new(sealed);
         let gossip = spawn_chitchat(chitchat_config, Vec::new(), &transport).await;
         let gossip = Arc::new(gossip.map_err(|error| JoinError::Gossip(error.to_string()))?);
         let (watch_task, view) = view::watch_members(&gossip).await;
@@ -181,7 +181,7 @@ impl Membership {
     pub async fn leave(mut self) {
         let Some(tasks) = self.tasks.take() else { return };
         let announce_leave = |chitchat: &mut chitchat::Chitchat| {
-            chitchat.self_node_state().set(LEAVING_KEY, "yes");
+            chitchat.self_node_state().set(LEAVING_STATE_KEY, "yes");
             let live = chitchat.live_nodes().filter(|node| *node != chitchat.self_chitchat_id());
             live.map(|node| node.gossip_advertise_addr).collect::<Vec<_>>()
         };
@@ -197,7 +197,7 @@ fn chitchat_config(chitchat_id: ChitchatId, seed_nodes: Vec<String>) -> Chitchat
     ChitchatConfig {
         listen_addr: chitchat_id.gossip_advertise_addr,
         chitchat_id,
-        cluster_id: CLUSTER_ID.to_owned(),
+        cluster_id: CHITCHAT_CLUSTER_ID.to_owned(),
         gossip_interval: GOSSIP_INTERVAL,
         seed_nodes,
         failure_detector_config: failure_detector_config(),

@@ -18,7 +18,7 @@ use crate::pn_counter::CounterUpdate;
 pub use roster::{MAX_ROSTER_ENTRIES, Roster, RosterEntry};
 
 use updates::UpdateEncoder;
-use varint::{MAX_VARINT_BYTES, Reader, write_varint};
+use varint::{ByteReader, MAX_VARINT_BYTES, write_varint};
 
 /// Version of the message format. A node drops messages of other versions.
 pub const VERSION: u8 = 1;
@@ -30,10 +30,10 @@ pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 /// roster and the updates follow the header.
 const MAX_HEADER_BYTES: usize = 2 + 2 * MAX_VARINT_BYTES;
 
-const KIND_UPDATES: u8 = 0;
-const KIND_ACK: u8 = 1;
-const KIND_LEAVING: u8 = 2;
-const KIND_MASK: u8 = 0b11;
+const MESSAGE_KIND_UPDATES: u8 = 0;
+const MESSAGE_KIND_ACK: u8 = 1;
+const MESSAGE_KIND_LEAVING: u8 = 2;
+const MESSAGE_KIND_MASK: u8 = 0b11;
 const FLAG_INITIAL_STATE_COMPLETE: u8 = 0b100;
 const FLAG_HAS_ROSTER: u8 = 0b1000;
 
@@ -128,20 +128,20 @@ pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
     if frame.len() > MAX_MESSAGE_BYTES {
         return Err(MessageError::TooLong(frame.len()));
     }
-    let mut reader = Reader::new(frame);
+    let mut reader = ByteReader::new(frame);
     match reader.read_byte()? {
         VERSION => {}
         version => return Err(MessageError::UnsupportedVersion(version)),
     }
     let kind = reader.read_byte()?;
-    let message = match kind & KIND_MASK {
-        KIND_UPDATES
-            if kind & !(KIND_MASK | FLAG_INITIAL_STATE_COMPLETE | FLAG_HAS_ROSTER) == 0 =>
+    let message = match kind & MESSAGE_KIND_MASK {
+        MESSAGE_KIND_UPDATES
+            if kind & !(MESSAGE_KIND_MASK | FLAG_INITIAL_STATE_COMPLETE | FLAG_HAS_ROSTER) == 0 =>
         {
             decode_updates(kind, &mut reader)?
         }
-        KIND_ACK if kind == KIND_ACK => decode_ack(&mut reader)?,
-        KIND_LEAVING if kind == KIND_LEAVING => Message::Leaving,
+        MESSAGE_KIND_ACK if kind == MESSAGE_KIND_ACK => decode_ack(&mut reader)?,
+        MESSAGE_KIND_LEAVING if kind == MESSAGE_KIND_LEAVING => Message::Leaving,
         _ => return Err(MessageError::UnknownKind(kind)),
     };
     match reader.remaining() {
@@ -150,7 +150,7 @@ pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
     }
 }
 
-fn decode_updates(kind: u8, reader: &mut Reader<'_>) -> Result<Message, MessageError> {
+fn decode_updates(kind: u8, reader: &mut ByteReader<'_>) -> Result<Message, MessageError> {
     let position = decode_position(reader)?;
     let roster = match kind & FLAG_HAS_ROSTER {
         0 => None,
@@ -165,11 +165,11 @@ fn decode_updates(kind: u8, reader: &mut Reader<'_>) -> Result<Message, MessageE
     }))
 }
 
-fn decode_ack(reader: &mut Reader<'_>) -> Result<Message, MessageError> {
+fn decode_ack(reader: &mut ByteReader<'_>) -> Result<Message, MessageError> {
     Ok(Message::Ack(Ack { received: decode_position(reader)?, sent: decode_position(reader)? }))
 }
 
-fn decode_position(reader: &mut Reader<'_>) -> Result<Position, MessageError> {
+fn decode_position(reader: &mut ByteReader<'_>) -> Result<Position, MessageError> {
     let position = Position { epoch: reader.read_varint()?, seq: reader.read_varint()? };
     match position {
         Position { epoch: 0, .. } | Position { seq: 0, .. } => Err(MessageError::InvalidPosition),
@@ -179,14 +179,14 @@ fn decode_position(reader: &mut Reader<'_>) -> Result<Position, MessageError> {
 
 /// Encodes an acknowledgement as a frame.
 pub fn ack_frame(ack: &Ack) -> Vec<u8> {
-    let mut frame = vec![VERSION, KIND_ACK];
+    let mut frame = vec![VERSION, MESSAGE_KIND_ACK];
     [ack.received, ack.sent].iter().for_each(|place| write_position(&mut frame, *place));
     frame
 }
 
 /// Encodes the message that a leaving node sends as a frame.
 pub fn leaving_frame() -> Vec<u8> {
-    vec![VERSION, KIND_LEAVING]
+    vec![VERSION, MESSAGE_KIND_LEAVING]
 }
 
 fn write_position(frame: &mut Vec<u8>, position: Position) {
@@ -228,7 +228,7 @@ impl FrameBody {
     /// Returns the complete frame that carries this body at a position of a stream.
     pub fn to_frame(&self, position: Position) -> Vec<u8> {
         let mut frame = Vec::with_capacity(self.max_frame_bytes());
-        frame.extend_from_slice(&[VERSION, KIND_UPDATES | self.flags]);
+        frame.extend_from_slice(&[VERSION, MESSAGE_KIND_UPDATES | self.flags]);
         write_position(&mut frame, position);
         frame.extend_from_slice(&self.bytes);
         frame
@@ -245,20 +245,20 @@ pub struct FrameBodyBuilder {
 impl FrameBodyBuilder {
     /// Adds an update to the current frame body. Begins a new body first if the current one is full.
     pub fn push(&mut self, update: &CounterUpdate) {
-        if !self.encoder.has_capacity(MAX_MESSAGE_BYTES - MAX_HEADER_BYTES) {
-            self.close_body();
+        if !self.encoder.has_capacity_for_update(MAX_MESSAGE_BYTES - MAX_HEADER_BYTES) {
+            self.finish_current_body();
         }
         self.encoder.push(update);
     }
 
-    fn close_body(&mut self) {
+    fn finish_current_body(&mut self) {
         self.finished.push(FrameBody { flags: 0, bytes: self.encoder.take_bytes().into() });
     }
 
     /// Returns all frame bodies. The list is empty if no update was added.
     pub fn finish(mut self) -> Vec<FrameBody> {
         if !self.encoder.is_empty() {
-            self.close_body();
+            self.finish_current_body();
         }
         self.finished
     }

@@ -90,7 +90,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub(crate) struct NodeHandle {
     leave: mpsc::Sender<LeaveRequest>,
-    status: Arc<status::LatestStatus>,
+    status: Arc<status::LatestClusterStatus>,
 }
 
 impl ClusterStore<Arc<DriftCorrectedClock>> {
@@ -148,7 +148,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
         )
         .await?;
         let replication = ReplicationHandle::default();
-        let status = Arc::new(status::LatestStatus::default());
+        let status = Arc::new(status::LatestClusterStatus::default());
         let (leave, leave_requests) = mpsc::channel(1);
         let mut driver = NodeDriver {
             engine,

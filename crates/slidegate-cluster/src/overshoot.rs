@@ -30,7 +30,7 @@ pub struct OvershootHistogram {
 
 impl OvershootHistogram {
     /// Records the overshoot of one key in one time bucket.
-    pub(crate) fn record(&self, overshoot: &BucketOvershoot) {
+    pub(crate) fn record_bucket_overshoot(&self, overshoot: &BucketOvershoot) {
         let share = overshoot.units.saturating_mul(1000).div_ceil(overshoot.max.max(1));
         let bucket = OVERSHOOT_BOUNDS_PERMILLE.partition_point(|bound| *bound < share);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn available_limit_does_not_require_silent_member() {
+    fn limit_available_on_partition_ignores_silent_member() {
         assert_eq!(
             progress_of_two_members(None).acknowledged_flush(
                 secs_after_start(20),

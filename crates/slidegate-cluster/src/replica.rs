@@ -16,7 +16,7 @@ use crate::pn_counter::{Incarnation, PnCounter};
 use crate::replicated_counters::FlushSeq;
 
 /// Maximum number of expired buckets that are kept for nodes whose clocks are behind.
-const MAX_RETAINED_BUCKETS: usize = 64;
+const MAX_EXPIRED_BUCKETS_KEPT: usize = 64;
 
 /// The counter of this node in one time bucket, and the parts of it that were sent and acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,8 +83,8 @@ impl KeyReplica {
 
     /// Finds the units that were charged to `state` since the previous comparison with this replica, and adds them to
     /// the counters of this node.
-    pub(crate) fn record_charges<C: Additive>(&mut self, counter: C, state: &C::State) {
-        for bucket in counted_buckets(counter, state) {
+    pub(crate) fn record_charged_units<C: Additive>(&mut self, counter: C, state: &C::State) {
+        for bucket in buckets_counted_in_state(counter, state) {
             let (units, recorded_units) =
                 (counter.units(state, bucket), self.recorded_units(bucket));
             if units > recorded_units {
@@ -92,7 +92,7 @@ impl KeyReplica {
                 local.units.charged = local.units.charged.saturating_add(units - recorded_units);
             }
         }
-        self.store_recorded_units(counter, state);
+        self.update_recorded_units(counter, state);
     }
 
     fn recorded_units(&self, bucket: u64) -> u64 {
@@ -104,10 +104,12 @@ impl KeyReplica {
 
     /// Stores the current units of `state`, so that the next comparison finds the units that were charged or removed in
     /// between.
-    fn store_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
+    fn update_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
-        self.recorded_units =
-            counted_buckets(counter, state).map(units).filter(|(_, units)| *units > 0).collect();
+        self.recorded_units = buckets_counted_in_state(counter, state)
+            .map(units)
+            .filter(|(_, units)| *units > 0)
+            .collect();
     }
 
     /// Returns a new state that contains the units of all counters. All charges to the previous state must be recorded
@@ -126,13 +128,13 @@ impl KeyReplica {
         self.future_units_since =
             sums.iter().any(|(bucket, _)| *bucket > current_bucket).then_some(current_bucket);
         self.has_unapplied_updates = false;
-        self.store_recorded_units(counter, &state);
+        self.update_recorded_units(counter, &state);
         state
     }
 
     /// Prepares the replica for a new state that contains no units yet: resets the recorded units. Returns the time at
     /// which the last counter expires, in microseconds since the Unix epoch; 0 without counters.
-    pub(crate) fn on_state_created(&mut self) -> u64 {
+    pub(crate) fn prepare_for_new_state(&mut self) -> u64 {
         self.recorded_units.clear();
         self.future_units_since = None;
         self.has_unapplied_updates = true;
@@ -148,13 +150,13 @@ impl KeyReplica {
 
     /// Returns `true` if the state contains units with a future timestamp, and a later bucket has begun since the state
     /// was built. The time of these units may have come, so the state must be rebuilt.
-    pub(crate) fn may_future_units_be_due(&self, now: Timestamp) -> bool {
+    pub(crate) fn may_future_units_have_become_current(&self, now: Timestamp) -> bool {
         self.future_units_since
             .is_some_and(|current_bucket| self.layout.bucket(now) > current_bucket)
     }
 
     /// Returns `true` if the state contains units with a future timestamp.
-    pub(crate) fn has_future_units(&self) -> bool {
+    pub(crate) fn state_has_future_units(&self) -> bool {
         self.future_units_since.is_some()
     }
 
@@ -186,7 +188,7 @@ impl KeyReplica {
     /// Removes the counters of buckets that expired before `since`. Returns `true` if counters remain.
     pub(crate) fn remove_expired(&mut self, since: Timestamp) -> bool {
         let layout = self.layout;
-        let max_buckets = layout.buckets as usize + MAX_RETAINED_BUCKETS;
+        let max_buckets = layout.buckets as usize + MAX_EXPIRED_BUCKETS_KEPT;
         let is_expired = |bucket: u64| layout.bucket_expires_us(bucket) <= since.as_micros();
         let expired = self.local.iter().take_while(|local| is_expired(local.bucket)).count();
         self.local.drain(..expired.max(self.local.len().saturating_sub(max_buckets)));
@@ -208,20 +210,20 @@ impl KeyReplica {
 
     /// Finds the units that were removed from `state` since the previous comparison with this replica, and removes them
     /// from the counters. All earlier charges to the state must be recorded before this call.
-    pub(crate) fn record_removals<C: Additive>(&mut self, counter: C, state: &C::State) {
+    pub(crate) fn record_removed_units<C: Additive>(&mut self, counter: C, state: &C::State) {
         for (bucket, recorded_units) in self.recorded_units.clone() {
             let units = counter.units(state, bucket);
             if units < recorded_units {
-                self.remove_units(bucket, recorded_units - units);
+                self.remove_units_in_bucket(bucket, recorded_units - units);
             }
         }
-        self.store_recorded_units(counter, state);
+        self.update_recorded_units(counter, state);
     }
 
     /// Removes units in a bucket: first from the charges of this node, then from the charges of other nodes. Two nodes
     /// that remove units at the same time thus seldom remove the same units. If they do, the units are subtracted only
     /// once, since a merge takes the larger number of each counter.
-    fn remove_units(&mut self, bucket: u64, units: u64) {
+    fn remove_units_in_bucket(&mut self, bucket: u64, units: u64) {
         let mut remaining = units;
         if let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) {
             let part = remaining.min(local.units.value());
@@ -240,7 +242,7 @@ impl KeyReplica {
 
     /// Marks the units of all flushes up to `acknowledged` as known to every member, so that the next snapshot can be
     /// taken.
-    pub(crate) fn on_acknowledged(&mut self, acknowledged: FlushSeq) {
+    pub(crate) fn mark_flushes_acknowledged(&mut self, acknowledged: FlushSeq) {
         let is_snapshot_acknowledged = self.snapshot_seq != 0 && self.snapshot_seq <= acknowledged;
         for local in &mut self.local {
             if acknowledged == FlushSeq::MAX {
@@ -256,12 +258,12 @@ impl KeyReplica {
 
     /// Returns the unexpired units charged by this node that not every member has acknowledged.
     pub(crate) fn unsynced_units(&self, now: Timestamp) -> u64 {
-        self.unsynced_by_bucket(now).map(|(_, units)| units).fold(0, u64::saturating_add)
+        self.unsynced_units_by_bucket(now).map(|(_, units)| units).fold(0, u64::saturating_add)
     }
 
     /// Returns pairs of an unexpired bucket and its number of unacknowledged units (charged by this node, but not
     /// acknowledged by every member), oldest bucket first.
-    fn unsynced_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
+    fn unsynced_units_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
         let is_unexpired = move |local: &&LocalBucket| {
             self.layout.bucket_expires_us(local.bucket) > now.as_micros()
         };
@@ -273,9 +275,9 @@ impl KeyReplica {
 
     /// Returns the number of microseconds until at most `max_units` unacknowledged units remain because the others have
     /// expired. Assumes that no acknowledgement arrives before.
-    pub(crate) fn unsynced_expiry_us(&self, max_units: u64, now: Timestamp) -> u64 {
+    pub(crate) fn micros_until_unsynced_units_expire(&self, max_units: u64, now: Timestamp) -> u64 {
         let mut left = self.unsynced_units(now);
-        for (bucket, units) in self.unsynced_by_bucket(now) {
+        for (bucket, units) in self.unsynced_units_by_bucket(now) {
             left -= units;
             if left <= max_units {
                 return self.layout.bucket_expires_us(bucket) - now.as_micros();
@@ -286,7 +288,7 @@ impl KeyReplica {
 
     /// Passes each counter with unsent changes of this node (`local_incarnation`) to `visit`, and marks the changes as
     /// sent in `flush`.
-    pub(crate) fn take_changes(
+    pub(crate) fn take_unsent_changes(
         &mut self,
         local_incarnation: Incarnation,
         flush: FlushSeq,
@@ -301,7 +303,7 @@ impl KeyReplica {
                 visit(local_incarnation, local.bucket, local.units);
             }
         }
-        for remote in self.remote.iter_mut().filter(|remote| remote.has_unsent_removals()) {
+        for remote in self.remote.iter_mut().filter(|remote| remote.has_unsent_removed_units()) {
             remote.known_removed = remote.units.removed;
             visit(remote.incarnation, remote.bucket, remote.units);
         }
@@ -334,7 +336,7 @@ impl KeyReplica {
     /// Passes the unexpired counters of other incarnations that `is_selected` selects to `visit`. The arguments of
     /// `is_selected` are the incarnation that charged the units, and `true` if another node may have removed some of
     /// the units.
-    pub(crate) fn visit_remote(
+    pub(crate) fn visit_counters_of_other_nodes(
         &self,
         now: Timestamp,
         is_selected: impl Fn(Incarnation, bool) -> bool,
@@ -389,7 +391,7 @@ impl KeyReplica {
 
     /// Merges `removed`: the number of units that, according to another node, were removed from this node's charges in
     /// a bucket. Returns `true` if the number known to this node has grown.
-    pub(crate) fn merge_removed(&mut self, bucket: u64, removed: u64) -> bool {
+    pub(crate) fn merge_removed_units(&mut self, bucket: u64, removed: u64) -> bool {
         let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) else {
             return false;
         };
@@ -403,7 +405,7 @@ impl KeyReplica {
 
     /// Updates the overshoot of the current bucket. Returns the overshoot of the previous bucket when a new bucket
     /// begins. Returns `None` otherwise, or if the previous bucket had no overshoot.
-    pub(crate) fn record_overshoot(
+    pub(crate) fn update_bucket_overshoot(
         &mut self,
         overshoot: BucketOvershoot,
     ) -> Option<BucketOvershoot> {
@@ -421,13 +423,16 @@ impl KeyReplica {
 impl RemoteBucket {
     /// Returns `true` if this node knows of removed units that it has neither sent to the other nodes nor received from
     /// them.
-    fn has_unsent_removals(&self) -> bool {
+    fn has_unsent_removed_units(&self) -> bool {
         self.units.removed > self.known_removed
     }
 }
 
 /// Returns the range of buckets whose units a state contains.
-fn counted_buckets<C: Additive>(counter: C, state: &C::State) -> std::ops::RangeInclusive<u64> {
+fn buckets_counted_in_state<C: Additive>(
+    counter: C,
+    state: &C::State,
+) -> std::ops::RangeInclusive<u64> {
     let current_bucket = counter.current_bucket(state);
     current_bucket.saturating_sub(u64::from(counter.layout().buckets) - 1)..=current_bucket
 }

@@ -72,7 +72,7 @@ use peer::PeerState;
 use settings::{elapsed_us, to_micros};
 
 /// Minimum time without acknowledgements after which a new epoch of a stream begins, in microseconds.
-const MIN_STUCK_TIMEOUT_US: u64 = 100_000;
+const MIN_STUCK_STREAM_TIMEOUT_US: u64 = 100_000;
 
 /// The recipient of a frame, and the encoded frame.
 pub type OutboundFrame = (Incarnation, Vec<u8>);
@@ -167,7 +167,7 @@ impl ReplicationEngine {
             peer.outgoing.refill_budget(self.settings.interval_bytes);
         }
         self.restart_stuck_streams(counters, now);
-        self.broadcast_relayed(counters, now);
+        self.broadcast_forwarded_and_relayed_counters(counters, now);
         self.broadcast_changes(counters, now);
         self.publish_progress(now);
         self.drain_frames(now)
@@ -219,7 +219,7 @@ impl ReplicationEngine {
     ) {
         let UpdateFrame { position, is_complete, roster, mut updates } = frame;
         let received = updates.len();
-        updates.retain(|update| !self.settings.is_too_far_ahead(update, now));
+        updates.retain(|update| !self.settings.is_dated_too_far_ahead(update, now));
         let rejected = (received - updates.len()) as u64;
         // Only this node knows its own charges. Other nodes know the units of them that they have removed.
         let own =
@@ -230,7 +230,7 @@ impl ReplicationEngine {
         // itself.
         updates.retain(|update| update.incarnation != self.local_node.incarnation);
         let Some(peer) = self.peers.get_mut(&from) else {
-            return self.schedule_forward(&updates);
+            return self.schedule_updates_to_forward(&updates);
         };
         peer.rejected_updates += rejected;
         peer.incoming.on_frame_received(position, is_complete);
@@ -241,21 +241,21 @@ impl ReplicationEngine {
             self.merge_roster(from, roster, now);
         }
         if !is_alive {
-            self.schedule_forward(&updates);
+            self.schedule_updates_to_forward(&updates);
         }
-        self.apply_acks(from, now);
+        self.apply_pending_acks(from, now);
     }
 
     fn on_ack_received(&mut self, from: Incarnation, ack: Ack, now: Timestamp) {
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.on_ack_received(ack, now);
         }
-        self.apply_acks(from, now);
+        self.apply_pending_acks(from, now);
     }
 
     /// Applies the stored acknowledgements of a peer for which all earlier frames of the peer have arrived.
-    fn apply_acks(&mut self, from: Incarnation, now: Timestamp) {
-        if self.peers.get_mut(&from).is_some_and(PeerState::apply_acks) {
+    fn apply_pending_acks(&mut self, from: Incarnation, now: Timestamp) {
+        if self.peers.get_mut(&from).is_some_and(PeerState::apply_pending_acks) {
             self.prune_flush_history();
         }
         self.publish_progress(now);
@@ -271,7 +271,7 @@ impl ReplicationEngine {
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.on_link_up();
             if peer.is_alive() && peer.outgoing.has_in_flight() {
-                self.start_epoch(counters, to, now);
+                self.start_stream_epoch(counters, to, now);
             }
         }
         self.drain_frames(now)
@@ -297,8 +297,8 @@ impl ReplicationEngine {
 
     /// Publishes the acknowledgements and the liveness of the other members, which decisions read.
     fn publish_progress(&mut self, now: Timestamp) {
-        self.update_settled();
-        let is_majority = self.is_majority();
+        self.update_join_state();
+        let is_majority = self.belongs_to_majority();
         self.majority_since = self.majority_since.or(Some(now)).filter(|_| is_majority);
         let required_peers = self.peers.values().filter(|peer| !peer.is_known_indirectly);
         let members = required_peers.map(|peer| MemberProgress {

@@ -42,7 +42,7 @@ fn new_counters(incarnation: u64, now: Timestamp) -> Counters {
 }
 
 #[test]
-fn single_node_conforms_to_model() {
+fn single_node_conforms_to_store_model() {
     let (mut allowed, mut decisions) = (0, 0);
     for algorithms in ADDITIVE_ALGORITHMS.chunks(1).chain([&ADDITIVE_ALGORITHMS[..]]) {
         for seed in 0..200 {
@@ -121,20 +121,20 @@ impl SynchronizedNodes {
 }
 
 /// Draws a random limit with one of the algorithms that the cluster supports.
-fn draw_limit(rng: &mut Rng) -> Limit {
+fn draw_random_limit(rng: &mut Rng) -> Limit {
     let quota = ["10/s", "3/min", "100/7s", "1/s"][rng.usize(..4)].parse().unwrap();
     Limit::new(quota, ADDITIVE_ALGORITHMS[rng.usize(..ADDITIVE_ALGORITHMS.len())]).unwrap()
 }
 
 #[test]
-fn synchronized_nodes_behave_like_one_store() {
+fn synchronized_nodes_conform_to_single_store_model() {
     for seed in 0..300 {
         let mut rng = Rng::with_seed(seed);
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000 + rng.u64(..100_000)));
         let mut nodes = SynchronizedNodes::new(rng.u64(2..=4), clock.now());
         (0..nodes.nodes.len()).for_each(|node| nodes.replicate(node, clock.now()));
         let memory_store = MemoryStore::with_clock(clock.clone(), 1_000);
-        let limits = [draw_limit(&mut rng), draw_limit(&mut rng)];
+        let limits = [draw_random_limit(&mut rng), draw_random_limit(&mut rng)];
         let scope = Scope::new("d", "r", "l", &["who"]);
         let mut receipts = Vec::new();
         for step in 0..300 {

@@ -288,7 +288,7 @@ async fn malformed_payload_of_node_is_rejected_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn name_of_invalid_length_is_rejected() {
+async fn node_name_of_invalid_length_is_rejected() {
     for name in ["", &"x".repeat(256)] {
         let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
         let settings = member_settings(name, 1, sockets.address, &[]);

@@ -7,7 +7,7 @@ use slidegate_cluster::counters::{CapPolicy, CounterSettings, Counters};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
-const MIB: usize = 1 << 20;
+const BYTES_PER_MIB: usize = 1 << 20;
 
 /// Returns empty counters with a memory limit in bytes.
 fn new_counters(max_memory: usize, now: Timestamp) -> Counters {
@@ -28,7 +28,7 @@ fn test_time() -> Timestamp {
 }
 
 /// Runs an action with a hit of cost 1 on the key that contains `number`.
-fn with_hit<T>(limit: &Limit, number: u64, action: impl FnOnce(&Hit<'_>) -> T) -> T {
+fn with_test_hit<T>(limit: &Limit, number: u64, action: impl FnOnce(&Hit<'_>) -> T) -> T {
     let scope = Scope::new("test", "memory", "limit", &["number"]);
     let text = number.to_string();
     let values = [text.as_str().into()];
@@ -38,25 +38,25 @@ fn with_hit<T>(limit: &Limit, number: u64, action: impl FnOnce(&Hit<'_>) -> T) -
 
 /// Charges one unit to a key if its limit admits the unit.
 fn charge(counters: &Counters, limit: &Limit, number: u64) {
-    with_hit(limit, number, |hit| {
+    with_test_hit(limit, number, |hit| {
         assert!(counters.take(std::slice::from_ref(hit), test_time(), CapPolicy::Deny).is_ok());
     });
 }
 
 /// Returns `true` if a further unit of the key would be denied.
-fn is_denied(counters: &Counters, limit: &Limit, number: u64) -> bool {
-    with_hit(limit, number, |hit| {
+fn is_test_key_denied(counters: &Counters, limit: &Limit, number: u64) -> bool {
+    with_test_hit(limit, number, |hit| {
         let peeked = counters.peek(std::slice::from_ref(hit), test_time());
         peeked.is_ok_and(|outcomes| !outcomes[0].fits())
     })
 }
 
 #[test]
-fn key_flood_respects_memory_limit_and_keeps_denials() -> Result<(), Box<dyn std::error::Error>> {
+fn many_new_keys_respect_memory_limit_and_keep_denials() -> Result<(), Box<dyn std::error::Error>> {
     let precision = Some(Duration::from_secs(60));
     for algorithm in [Algorithm::SlidingBuckets { precision }, Algorithm::SlidingWindow] {
         let limit = Limit::new("3/d".parse()?, algorithm)?;
-        let counters = new_counters(16 * MIB, test_time());
+        let counters = new_counters(16 * BYTES_PER_MIB, test_time());
         for _ in 0..3 {
             (0..200).for_each(|number| charge(&counters, &limit, number));
         }
@@ -65,9 +65,12 @@ fn key_flood_respects_memory_limit_and_keeps_denials() -> Result<(), Box<dyn std
             charge(&counters, &limit, number);
             max_bytes = max_bytes.max(counters.memory_bytes());
         }
-        assert!(max_bytes <= 16 * MIB + MIB / 16, "{limit}: {max_bytes}");
-        assert!(max_bytes >= 8 * MIB && counters.evicted_keys() > 50_000, "{limit}: {max_bytes}");
-        assert_eq!((0..200).filter(|&key| is_denied(&counters, &limit, key)).count(), 200);
+        assert!(max_bytes <= 16 * BYTES_PER_MIB + BYTES_PER_MIB / 16, "{limit}: {max_bytes}");
+        assert!(
+            max_bytes >= 8 * BYTES_PER_MIB && counters.evicted_keys() > 50_000,
+            "{limit}: {max_bytes}"
+        );
+        assert_eq!((0..200).filter(|&key| is_test_key_denied(&counters, &limit, key)).count(), 200);
     }
     Ok(())
 }
@@ -78,7 +81,7 @@ fn key_flood_respects_memory_limit_and_keeps_denials() -> Result<(), Box<dyn std
 fn counters_of_other_nodes_use_half_of_memory() -> Result<(), Box<dyn std::error::Error>> {
     let limit: Limit = "3/min".parse()?;
     let layout = limit.additive().ok_or("`3/min` is not additive")?.layout();
-    let counters = new_counters(4 * MIB, test_time());
+    let counters = new_counters(4 * BYTES_PER_MIB, test_time());
     let update = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         layout,
@@ -90,9 +93,9 @@ fn counters_of_other_nodes_use_half_of_memory() -> Result<(), Box<dyn std::error
         counters.merge(&[update(key)], test_time());
     }
     let bytes = counters.memory_bytes();
-    assert!((2 * MIB..3 * MIB).contains(&bytes), "{bytes}");
+    assert!((2 * BYTES_PER_MIB..3 * BYTES_PER_MIB).contains(&bytes), "{bytes}");
     let later = test_time().after(Duration::from_secs(3_600));
     (0..64).for_each(|_| counters.prune(later));
-    assert!(counters.memory_bytes() < MIB / 4, "{}", counters.memory_bytes());
+    assert!(counters.memory_bytes() < BYTES_PER_MIB / 4, "{}", counters.memory_bytes());
     Ok(())
 }

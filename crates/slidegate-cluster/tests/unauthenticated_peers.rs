@@ -84,7 +84,7 @@ impl TransportNode {
     }
 
     /// Connects to the node `other` at the address in `peer`, sends a frame, and waits until the frame has arrived.
-    async fn connect_and_send(&mut self, other: &mut Self, peer: PeerAddress) {
+    async fn connect_and_send_test_frame(&mut self, other: &mut Self, peer: PeerAddress) {
         self.transport.set_peers(&[peer]);
         assert_eq!(self.next().await, TransportEvent::LinkUp(peer.incarnation));
         self.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
@@ -202,7 +202,7 @@ async fn pending_unauthenticated_clients_do_not_block_nodes() {
         clients.push(TcpStream::connect(node2.peer.address).await.unwrap());
     }
     let peer = node2.peer;
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
     node2.wait_until_rejected(RejectReason::Crowded, 2 * MAX_PENDING_HANDSHAKES as u64).await;
     for client in &mut clients[..MAX_PENDING_HANDSHAKES] {
         wait_until_closed(client).await;
@@ -255,7 +255,7 @@ async fn broken_link_is_detected_and_reestablished() {
     );
     let relay = TestRelay::new(node2.peer.address, |_| {}).await;
     let peer = PeerAddress { address: relay.address, ..node2.peer };
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
     relay.is_paused.send_replace(true);
     assert_eq!(node1.next().await, TransportEvent::LinkDown(peer.incarnation));
     relay.is_paused.send_replace(false);
@@ -282,7 +282,7 @@ async fn modified_frame_closes_link_and_reconnects() {
         }
     });
     let peer = PeerAddress { address: relay.await.address, ..node2.peer };
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
     for _ in 0..3 {
         node1.transport.send(peer.incarnation, Bytes::from_static(b"bad"));
         assert_eq!(node1.next().await, TransportEvent::LinkDown(peer.incarnation));
@@ -305,7 +305,7 @@ async fn replayed_stream_is_rejected() {
     );
     let mut relay = TestRelay::new(node2.peer.address, |_| {}).await;
     let peer = PeerAddress { address: relay.address, ..node2.peer };
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
     let mut recorded = Vec::new();
     while let Ok(bytes) = relay.forwarded.try_recv() {
         recorded.extend(bytes);
@@ -328,10 +328,10 @@ async fn reconnected_node_replaces_its_older_stream() {
     );
     let peer = node2.peer;
     for _ in 0..5 {
-        node1.connect_and_send(&mut node2, peer).await;
+        node1.connect_and_send_test_frame(&mut node2, peer).await;
         node1.transport.set_peers(&[]);
     }
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
 }
 
 #[tokio::test]
@@ -357,7 +357,7 @@ async fn idle_link_stays_up() {
         TransportNode::start(2, fast_timing()).await,
     );
     let peer = node2.peer;
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
     assert!(timeout(3 * fast_timing().idle_timeout, node1.transport.next()).await.is_err());
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
     assert_eq!(node2.next().await, hello_event(node1.peer.incarnation));
@@ -371,7 +371,7 @@ async fn stream_without_keepalives_is_closed() {
     );
     let relay = TestRelay::new(node2.peer.address, |_| {}).await;
     let peer = PeerAddress { address: relay.address, ..node2.peer };
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
     relay.is_paused.send_replace(true);
     let wait_until_dropped = async {
         while !node2.transport.traffic().is_empty() {
@@ -388,13 +388,13 @@ async fn only_one_stream_per_incarnation_is_kept() {
         TransportNode::start(2, fast_timing()).await,
     );
     let (mut duplicate, peer) = (TransportNode::start(1, fast_timing()).await, node2.peer);
-    node1.connect_and_send(&mut node2, peer).await;
-    duplicate.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
+    duplicate.connect_and_send_test_frame(&mut node2, peer).await;
     assert_eq!(node1.next().await, TransportEvent::LinkDown(peer.incarnation));
 }
 
 #[tokio::test]
-async fn link_removed_before_report_causes_no_event() {
+async fn removed_link_causes_no_link_up_event() {
     let (mut node1, mut node2) = (
         TransportNode::start(1, fast_timing()).await,
         TransportNode::start(2, fast_timing()).await,
@@ -405,7 +405,7 @@ async fn link_removed_before_report_causes_no_event() {
     }
     node1.transport.set_peers(&[]);
     let peer = node2.peer;
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
     assert!(timeout(Duration::from_millis(50), node1.transport.next()).await.is_err());
 }
 
@@ -417,7 +417,7 @@ async fn peer_with_new_address_is_redialed() {
     );
     let relay = TestRelay::new(node2.peer.address, |_| {}).await;
     let peer = PeerAddress { address: relay.address, ..node2.peer };
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
     let peer = node2.peer;
-    node1.connect_and_send(&mut node2, peer).await;
+    node1.connect_and_send_test_frame(&mut node2, peer).await;
 }

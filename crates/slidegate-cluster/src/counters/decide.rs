@@ -11,7 +11,8 @@ use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use super::{
-    Counters, HasStateTable, HitLocation, KeyState, KindId, LockedShards, Shard, locked_shard_mut,
+    CounterKindId, CounterLocation, Counters, HasStateTable, KeyState, LockedShards, Shard,
+    locked_shard_mut,
 };
 use crate::hit_options::HitOptions;
 use crate::overshoot::BucketOvershoot;
@@ -49,7 +50,7 @@ struct DecisionContext {
 
 /// A hit that is being evaluated, with the units that must be available and the current time of its counter.
 #[derive(Clone, Copy)]
-struct PendingHit<'a> {
+struct HitInEvaluation<'a> {
     hit: &'a Hit<'a>,
     required: u64,
     now: Timestamp,
@@ -68,7 +69,7 @@ impl Counters {
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
         if let [hit] = hits {
-            let location = self.locate_hit(hit)?;
+            let location = self.locate_counter(hit)?;
             let shard = &mut *self.shards[location.shard].0.lock();
             self.sweep_periodically(shard, now);
             let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
@@ -85,7 +86,7 @@ impl Counters {
         now: Timestamp,
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
-        let locations = self.locate_hits(hits)?;
+        let locations = self.locate_counters(hits)?;
         let mut locked = self.lock_shards(&locations);
         for (_, shard) in &mut locked {
             self.sweep_periodically(shard, now);
@@ -101,20 +102,28 @@ impl Counters {
         shard: &mut Shard,
         counter: C,
         hit: &Hit<'_>,
-        location: HitLocation,
+        location: CounterLocation,
         context: DecisionContext,
     ) -> Result<Attempt, StoreError> {
-        let pending_hit =
-            PendingHit { hit, required: hit.required, now: location.counter_time(context.now) };
+        let pending_hit = HitInEvaluation {
+            hit,
+            required: hit.required,
+            now: location.to_counter_time(context.now),
+        };
         let slot = self.find_or_restore_state(shard, counter, hit, location, context.now)?;
-        let (mut outcome, exceeds_max_unsynced) =
+        let (mut outcome, exceeds_max_unsynced_units) =
             self.evaluate_hit(shard, counter, slot, location, pending_hit, context);
-        if exceeds_max_unsynced {
+        if exceeds_max_unsynced_units {
             if context.cap_policy == CapPolicy::Wait {
                 return Ok(Attempt::Unsynced);
             }
-            outcome =
-                self.outcome_of_unsynced_denial(shard, location, pending_hit, &outcome, context);
+            outcome = self.build_max_unsynced_denial_outcome(
+                shard,
+                location,
+                pending_hit,
+                &outcome,
+                context,
+            );
         }
         let allowed = outcome.fits() || hit.veto == Veto::Never;
         let receipt = match is_charged(hit, allowed, &outcome) {
@@ -134,7 +143,7 @@ impl Counters {
         &self,
         locked: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
-        locations: &[HitLocation],
+        locations: &[CounterLocation],
         context: DecisionContext,
     ) -> Result<Attempt, StoreError> {
         let (mut outcomes, over_cap) = self.evaluate_hits(locked, hits, locations, context)?;
@@ -167,7 +176,7 @@ impl Counters {
         &self,
         locked: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
-        locations: &[HitLocation],
+        locations: &[CounterLocation],
         context: DecisionContext,
     ) -> Result<(Outcomes, SmallVec<[(usize, Outcome); 1]>), StoreError> {
         let mut outcomes = Outcomes::with_capacity(hits.len());
@@ -176,16 +185,17 @@ impl Counters {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
             let pending_units = pending_units(&hits[..index], &outcomes, is_same);
             let required = hit.required.saturating_add(pending_units);
-            let pending_hit = PendingHit { hit, required, now: location.counter_time(context.now) };
+            let pending_hit =
+                HitInEvaluation { hit, required, now: location.to_counter_time(context.now) };
             let shard = locked_shard_mut(locked, location);
-            let (outcome, exceeds_max_unsynced) = with_counter!(location.counter, counter => {
+            let (outcome, exceeds_max_unsynced_units) = with_counter!(location.counter, counter => {
                 let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
                 self.evaluate_hit(shard, counter, slot, *location, pending_hit, context)
             });
-            if exceeds_max_unsynced {
+            if exceeds_max_unsynced_units {
                 over_cap.push((
                     index,
-                    self.outcome_of_unsynced_denial(
+                    self.build_max_unsynced_denial_outcome(
                         shard,
                         *location,
                         pending_hit,
@@ -204,7 +214,7 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let locations = self.locate_hits(hits)?;
+        let locations = self.locate_counters(hits)?;
         let context = DecisionContext { now, is_alone: true, cap_policy: CapPolicy::Deny };
         Ok(self.evaluate_hits(&mut self.lock_shards(&locations), hits, &locations, context)?.0)
     }
@@ -217,10 +227,10 @@ impl Counters {
         shard: &mut Shard,
         _: C,
         hit: &Hit<'_>,
-        location: HitLocation,
+        location: CounterLocation,
         now: Timestamp,
     ) -> Result<Option<usize>, StoreError> {
-        let slot = C::table(&mut shard.states).find(location.fingerprint);
+        let slot = C::state_table(&mut shard.states).find(location.fingerprint);
         if slot.is_none()
             && !shard.replicas.is_empty()
             && shard.replicas.get(location.fingerprint).is_some()
@@ -239,8 +249,8 @@ impl Counters {
         shard: &mut Shard,
         counter: C,
         slot: Option<usize>,
-        location: HitLocation,
-        pending_hit: PendingHit<'_>,
+        location: CounterLocation,
+        pending_hit: HitInEvaluation<'_>,
         context: DecisionContext,
     ) -> (Outcome, bool) {
         let Some(slot) = slot else {
@@ -249,83 +259,92 @@ impl Counters {
                 false,
             );
         };
-        if C::table(&mut shard.states).slot(slot).state.is_stale {
-            self.refresh_state(shard, counter, slot, location, pending_hit);
+        if C::state_table(&mut shard.states).slot(slot).state.is_stale {
+            self.rebuild_outdated_state(shard, counter, slot, location, pending_hit);
         }
-        let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
+        let key_state = &mut C::state_table(&mut shard.states).slot_mut(slot).state;
         let outcome = counter.peek(&key_state.state, pending_hit.now, pending_hit.required);
-        let exceeds_max_unsynced = key_state.unsynced > 0
+        let exceeds_max_unsynced_units = key_state.unsynced > 0
             && outcome.fits()
             && !context.is_alone
             && pending_hit.hit.veto != Veto::Never
-            && !HitOptions::new(pending_hit.hit).allows_unsynced(
+            && !HitOptions::new(pending_hit.hit).allows_unsynced_units(
                 pending_hit.required.max(1).saturating_add(key_state.unsynced.into()),
                 self.progress.nodes(),
             )
-            && self.exceeds_max_unsynced(shard, counter, slot, location, pending_hit, context);
-        (outcome, exceeds_max_unsynced)
+            && self.exceeds_max_unsynced_units(
+                shard,
+                counter,
+                slot,
+                location,
+                pending_hit,
+                context,
+            );
+        (outcome, exceeds_max_unsynced_units)
     }
 
     /// Rebuilds the state of a key from its replica, if the replica contains updates that the state lacks or units with
     /// a future timestamp have become due. Also records the overshoot of the key.
     #[cold]
-    fn refresh_state<C: HasStateTable>(
+    fn rebuild_outdated_state<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: usize,
-        location: HitLocation,
-        pending_hit: PendingHit<'_>,
+        location: CounterLocation,
+        pending_hit: HitInEvaluation<'_>,
     ) {
-        let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
+        let key_state = &mut C::state_table(&mut shard.states).slot_mut(slot).state;
         let Some(replica) = shard.replicas.get(location.fingerprint) else {
             key_state.is_stale = false;
             return;
         };
-        if !replica.has_unapplied_updates() && !replica.may_future_units_be_due(pending_hit.now) {
+        if !replica.has_unapplied_updates()
+            && !replica.may_future_units_have_become_current(pending_hit.now)
+        {
             return;
         }
-        replica.record_charges(counter, &key_state.state);
+        replica.record_charged_units(counter, &key_state.state);
         let last_charged_at = counter.last_charged_at(&key_state.state).max(pending_hit.now);
         let rebuilt = replica.rebuild_state(counter, last_charged_at);
-        let is_stale = replica.has_future_units();
-        let table = C::table(&mut shard.states);
+        let is_stale = replica.state_has_future_units();
+        let table = C::state_table(&mut shard.states);
         let (_, growth_bytes) = table.update(slot, |slot| {
             slot.state.state = rebuilt;
             slot.state.is_stale = is_stale;
         });
-        self.count_state_growth(growth_bytes);
+        self.add_to_state_bytes(growth_bytes);
         let key_state = &table.slot(slot).state;
         let max = pending_hit.hit.limit.capacity();
         let units = counter.used(&key_state.state, pending_hit.now).saturating_sub(max);
         let bucket_overshoot =
             BucketOvershoot { bucket: counter.current_bucket(&key_state.state), units, max };
-        if let Some(ended) = replica.record_overshoot(bucket_overshoot) {
-            self.overshoot.record(&ended);
+        if let Some(ended) = replica.update_bucket_overshoot(bucket_overshoot) {
+            self.overshoot.record_bucket_overshoot(&ended);
         }
     }
 
     /// Returns `true` if a charge would exceed the maximum of unacknowledged units. Computes the exact number of these
     /// units from the replica of the key and the latest acknowledgements.
     #[cold]
-    fn exceeds_max_unsynced<C: HasStateTable>(
+    fn exceeds_max_unsynced_units<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: usize,
-        location: HitLocation,
-        pending_hit: PendingHit<'_>,
+        location: CounterLocation,
+        pending_hit: HitInEvaluation<'_>,
         context: DecisionContext,
     ) -> bool {
         let hit_options = HitOptions::new(pending_hit.hit);
-        let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
+        let key_state = &mut C::state_table(&mut shard.states).slot_mut(slot).state;
         let replica = shard
             .replicas
             .get_or_insert_with(location.fingerprint, || KeyReplica::new(counter.layout()));
-        replica.record_charges(counter, &key_state.state);
+        replica.record_charged_units(counter, &key_state.state);
         let progress = self.progress.load();
         let lifetime_us = counter.layout().lifetime_us();
-        replica.on_acknowledged(progress.acknowledged_flush(
+        replica.mark_flushes_acknowledged(progress.acknowledged_flush(
             context.now,
             lifetime_us,
             hit_options.on_partition(),
@@ -333,7 +352,7 @@ impl Counters {
         let unsynced = replica.unsynced_units(pending_hit.now);
         key_state.unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
         unsynced > 0
-            && !hit_options.allows_unsynced(
+            && !hit_options.allows_unsynced_units(
                 pending_hit.required.max(1).saturating_add(unsynced),
                 progress.nodes,
             )
@@ -347,14 +366,16 @@ impl Counters {
         shard: &mut Shard,
         counter: C,
         slot: Option<usize>,
-        location: HitLocation,
+        location: CounterLocation,
         (hit, outcome): (&Hit<'_>, &mut Outcome),
         context: DecisionContext,
     ) -> Result<Charge, StoreError> {
-        let now = location.counter_time(context.now);
+        let now = location.to_counter_time(context.now);
         let slot = match slot {
             Some(slot) => {
-                self.record_charges_before_rollover(shard, counter, slot, location, now);
+                self.copy_charges_to_replica_before_next_bucket(
+                    shard, counter, slot, location, now,
+                );
                 slot
             }
             None => {
@@ -363,15 +384,20 @@ impl Counters {
             }
         };
         if !context.is_alone {
-            mark_changed_before_charge::<C>(shard, slot, location, hit.cost);
+            mark_key_changed_before_charge::<C>(shard, slot, location, hit.cost);
         }
-        let (charged, growth_bytes) = C::table(&mut shard.states).update(slot, |slot| {
+        let (charged, growth_bytes) = C::state_table(&mut shard.states).update(slot, |slot| {
             let charged = counter.charge(&mut slot.state.state, now, hit.cost);
             self.update_key_expiry(slot, &charged.outcome, context.now);
             charged
         });
         if growth_bytes != 0 {
-            self.count_key_growth::<C>(shard, location.fingerprint, growth_bytes, context.now);
+            self.count_key_growth_and_evict_other_keys::<C>(
+                shard,
+                location.fingerprint,
+                growth_bytes,
+                context.now,
+            );
         }
         *outcome = charged.outcome.charged_after(outcome);
         let counter = CounterId::Fingerprint(location.fingerprint);
@@ -381,22 +407,22 @@ impl Counters {
     /// Copies the charges of a state to its replica if the current bucket of the state has ended. The next charge to
     /// the state may remove an old bucket. A node whose clock is behind may still need the units in that bucket.
     #[inline(always)]
-    fn record_charges_before_rollover<C: HasStateTable>(
+    fn copy_charges_to_replica_before_next_bucket<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: usize,
-        location: HitLocation,
+        location: CounterLocation,
         now: Timestamp,
     ) {
-        let state = &C::table(&mut shard.states).slot(slot).state.state;
+        let state = &C::state_table(&mut shard.states).slot(slot).state.state;
         let (current_bucket, bucket_us) =
             (counter.current_bucket(state), counter.layout().bucket_us);
         let (ends_us, now_us) = ((current_bucket + 1).saturating_mul(bucket_us), now.as_micros());
         if now_us >= ends_us {
             let bucket_expires_us = counter.layout().bucket_expires_us(current_bucket);
             if bucket_expires_us.saturating_add(self.max_clock_skew_us) > now_us {
-                Self::record_charges(shard, counter, location.fingerprint);
+                Self::copy_charges_to_replica(shard, counter, location.fingerprint);
             }
         }
     }
@@ -416,11 +442,11 @@ impl Counters {
 
     /// Returns the outcome of a hit that is denied because too many units are unacknowledged.
     #[cold]
-    fn outcome_of_unsynced_denial(
+    fn build_max_unsynced_denial_outcome(
         &self,
         shard: &mut Shard,
-        location: HitLocation,
-        pending_hit: PendingHit<'_>,
+        location: CounterLocation,
+        pending_hit: HitInEvaluation<'_>,
         outcome: &Outcome,
         context: DecisionContext,
     ) -> Outcome {
@@ -431,9 +457,10 @@ impl Counters {
         if let Some(replica) = shard.replicas.get(location.fingerprint) {
             available =
                 max_unsynced.saturating_sub(replica.unsynced_units(pending_hit.now)).min(cost - 1);
-            let until_expiry = Duration::from_micros(
-                replica.unsynced_expiry_us(max_unsynced.saturating_sub(cost), pending_hit.now),
-            );
+            let until_expiry = Duration::from_micros(replica.micros_until_unsynced_units_expire(
+                max_unsynced.saturating_sub(cost),
+                pending_hit.now,
+            ));
             wait = if progress.has_silent() { until_expiry } else { until_expiry.min(wait) };
         }
         debug_assert!(!context.is_alone);
@@ -445,17 +472,17 @@ impl Counters {
 /// Marks a key that is about to be charged as changed, and adds the cost of the charge to the unacknowledged units of
 /// the key.
 #[inline(always)]
-fn mark_changed_before_charge<C: HasStateTable>(
+fn mark_key_changed_before_charge<C: HasStateTable>(
     shard: &mut Shard,
     slot: usize,
-    location: HitLocation,
+    location: CounterLocation,
     cost: u64,
 ) {
-    let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
+    let key_state = &mut C::state_table(&mut shard.states).slot_mut(slot).state;
     key_state.unsynced = key_state.unsynced.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
     if !key_state.is_changed {
         key_state.is_changed = true;
-        let kind: KindId = key_state.kind;
-        shard.replicas.push_changed(location.fingerprint, kind);
+        let kind: CounterKindId = key_state.kind;
+        shard.replicas.push_changed_key(location.fingerprint, kind);
     }
 }

@@ -9,21 +9,21 @@ use slidegate::{Hit, StoreError};
 
 /// Index of a counter kind (an algorithm with its bucket length and its number of buckets) in [`CounterKinds`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct KindId(u16);
+pub(super) struct CounterKindId(u16);
 
 /// All counter kinds that the limits of this node have used. Limits that differ only in max share one kind.
 #[derive(Default)]
-pub(super) struct CounterKinds(RwLock<KindTable>);
+pub(super) struct CounterKinds(RwLock<CounterKindTable>);
 
 #[derive(Default)]
-struct KindTable {
+struct CounterKindTable {
     counters: Vec<AnyAdditive>,
-    by_shape: HashMap<u64, KindId>,
+    by_shape: HashMap<u64, CounterKindId>,
 }
 
 impl CounterKinds {
     /// Returns the counter (algorithm with its parameters) of a kind.
-    pub(super) fn counter(&self, kind: KindId) -> AnyAdditive {
+    pub(super) fn counter_of_kind(&self, kind: CounterKindId) -> AnyAdditive {
         self.0.read().counters[usize::from(kind.0)]
     }
 
@@ -32,19 +32,19 @@ impl CounterKinds {
         &self,
         hit: &Hit<'_>,
         counter: AnyAdditive,
-    ) -> Result<KindId, StoreError> {
+    ) -> Result<CounterKindId, StoreError> {
         let shape = hit.limit.shape();
         if let Some(kind) = self.0.read().by_shape.get(&shape) {
             return Ok(*kind);
         }
-        let KindTable { counters, by_shape } = &mut *self.0.write();
+        let CounterKindTable { counters, by_shape } = &mut *self.0.write();
         let Ok(next) = u16::try_from(counters.len()) else {
             return Err(StoreError::Unsupported(
                 "too many limits with different windows or algorithms".to_owned(),
             ));
         };
-        let kind = *by_shape.entry(shape).or_insert(KindId(next));
-        if kind == KindId(next) {
+        let kind = *by_shape.entry(shape).or_insert(CounterKindId(next));
+        if kind == CounterKindId(next) {
             counters.push(counter);
         }
         Ok(kind)

@@ -15,7 +15,7 @@ impl Counters {
     /// Returns `true` if the states of all keys may grow by `growth_bytes` bytes within the memory limit. Half of the
     /// limit is always available to states, however large the replicas are. Replicas cannot be evicted, since other
     /// nodes need them.
-    fn has_memory(&self, growth_bytes: usize) -> bool {
+    fn has_memory_for_growth(&self, growth_bytes: usize) -> bool {
         let replica_bytes = self.replica_bytes.load(Ordering::Relaxed);
         let budget = self.max_memory.saturating_sub(replica_bytes).max(self.max_memory / 2);
         self.state_bytes.load(Ordering::Relaxed).saturating_add(growth_bytes) <= budget
@@ -23,14 +23,14 @@ impl Counters {
 
     /// Returns `true` if the replicas use half of the memory limit or more. Updates of other nodes are then ignored for
     /// keys without a replica.
-    pub(super) fn are_replicas_full(&self) -> bool {
+    pub(super) fn replicas_use_half_of_memory(&self) -> bool {
         self.replica_bytes.load(Ordering::Relaxed) >= self.max_memory / 2
     }
 
     /// Updates the counted memory of all states after their memory has grown by `growth_bytes` bytes, or shrunk if the
     /// number is negative.
     #[inline]
-    pub(super) fn count_state_growth(&self, growth_bytes: isize) {
+    pub(super) fn add_to_state_bytes(&self, growth_bytes: isize) {
         if growth_bytes != 0 {
             self.state_bytes.fetch_add(growth_bytes as usize, Ordering::Relaxed);
         }
@@ -38,27 +38,27 @@ impl Counters {
 
     /// Updates the counted memory of all replicas with the growth of a shard's replicas since the previous call for
     /// this shard.
-    pub(super) fn count_replica_growth(&self, shard: &mut Shard) {
-        let growth_bytes = shard.replicas.take_growth();
+    pub(super) fn update_replica_bytes(&self, shard: &mut Shard) {
+        let growth_bytes = shard.replicas.take_memory_growth_bytes();
         self.replica_bytes.fetch_add(growth_bytes as usize, Ordering::Relaxed);
     }
 
     /// Runs `change_states` on the states of a shard, and adds the growth of the states to the counted memory. Returns
     /// the result of `change_states`.
-    pub(super) fn change_states<R>(
+    pub(super) fn change_states_and_count_memory<R>(
         &self,
         states: &mut StateTables,
         change_states: impl FnOnce(&mut StateTables) -> R,
     ) -> R {
-        let before = states.bytes();
+        let before = states.memory_bytes();
         let result = change_states(states);
-        self.count_state_growth(states.bytes().wrapping_sub(before) as isize);
+        self.add_to_state_bytes(states.memory_bytes().wrapping_sub(before) as isize);
         result
     }
 
     /// Evicts keys of a shard until there is memory for a new key. At most one of the evicted keys is a key that is
     /// being denied, and only if the shard has no other keys.
-    pub(super) fn evict_until_state_fits<C: HasStateTable>(
+    pub(super) fn evict_until_new_key_fits<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,
@@ -67,14 +67,14 @@ impl Counters {
         let now = self.to_coarse_time(now.as_micros());
         for attempt in 0..MAX_EVICTIONS_PER_CALL {
             let states = &mut shard.states;
-            if self.has_memory(C::table(states).growth_bytes(key)) {
+            if self.has_memory_for_growth(C::state_table(states).growth_bytes(key)) {
                 return;
             }
             let evict = |states: &mut StateTables| match attempt {
-                0 => states.evict(now),
-                _ => states.evict_undenied(now),
+                0 => states.evict_key(now),
+                _ => states.evict_undenied_key(now),
             };
-            if !self.evict_one(states, now, evict) {
+            if !self.evict_selected_key(states, now, evict) {
                 return;
             }
         }
@@ -83,25 +83,25 @@ impl Counters {
     /// Updates the counted memory after the state of one key has grown, and evicts other keys of the shard while the
     /// memory limit is exceeded.
     #[cold]
-    pub(super) fn count_key_growth<C: HasStateTable>(
+    pub(super) fn count_key_growth_and_evict_other_keys<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,
         growth_bytes: isize,
         now: Timestamp,
     ) {
-        self.count_state_growth(growth_bytes);
-        if self.has_memory(0) {
+        self.add_to_state_bytes(growth_bytes);
+        if self.has_memory_for_growth(0) {
             return;
         }
         // Pins the growing key. If it could be evicted, it would never be denied.
-        let denied_until = set_denied_until::<C>(shard, key, PINNED);
+        let denied_until = replace_denied_until::<C>(shard, key, PINNED);
         self.evict_while_over_memory_limit(
             shard,
             self.to_coarse_time(now.as_micros()),
             MAX_EVICTIONS_PER_CALL,
         );
-        set_denied_until::<C>(shard, key, denied_until);
+        replace_denied_until::<C>(shard, key, denied_until);
     }
 
     /// Evicts keys of a shard while the memory limit is exceeded: at most `max_evictions` keys, and no key that is
@@ -113,8 +113,10 @@ impl Counters {
         max_evictions: usize,
     ) {
         for _ in 0..max_evictions {
-            let evict = |states: &mut StateTables| states.evict_undenied(now);
-            if self.has_memory(0) || !self.evict_one(&mut shard.states, now, evict) {
+            let evict = |states: &mut StateTables| states.evict_undenied_key(now);
+            if self.has_memory_for_growth(0)
+                || !self.evict_selected_key(&mut shard.states, now, evict)
+            {
                 return;
             }
         }
@@ -122,16 +124,16 @@ impl Counters {
 
     /// Evicts the key that `evict` selects, and frees unused blocks of the tables if the memory limit is exceeded.
     /// Returns `true` if a key was evicted.
-    pub(super) fn evict_one(
+    pub(super) fn evict_selected_key(
         &self,
         states: &mut StateTables,
         now: CoarseTime,
         evict: impl FnOnce(&mut StateTables) -> Option<CoarseTime>,
     ) -> bool {
-        let expires = self.change_states(states, |states| {
+        let expires = self.change_states_and_count_memory(states, |states| {
             let expires = evict(states);
-            if !self.has_memory(0) {
-                states.trim();
+            if !self.has_memory_for_growth(0) {
+                states.free_unused_blocks();
             }
             expires
         });
@@ -143,12 +145,12 @@ impl Counters {
 }
 
 /// Replaces the time until which a key is denied. Returns the previous time, or 0 if the key has no state.
-fn set_denied_until<C: HasStateTable>(
+fn replace_denied_until<C: HasStateTable>(
     shard: &mut Shard,
     key: u64,
     denied_until: CoarseTime,
 ) -> CoarseTime {
-    let table = C::table(&mut shard.states);
+    let table = C::state_table(&mut shard.states);
     let slot = table.find(key);
     slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
 }

@@ -5,7 +5,7 @@ use slidegate::algorithm::additive::AnyAdditive;
 use slidegate::store::{CounterId, Outcomes, Receipt};
 use slidegate::{Hit, StoreError, Timestamp};
 
-use super::{Counters, HasStateTable, HitLocation, KindId, Shard};
+use super::{CounterKindId, CounterLocation, Counters, HasStateTable, Shard};
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 use crate::replica::KeyReplica;
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
@@ -14,25 +14,29 @@ use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 struct ChangedKey {
     shard: usize,
     key: u64,
-    kind: KindId,
+    kind: CounterKindId,
     remaining: u64,
 }
 
 impl Counters {
     /// Copies the new charges of a key's state to its replica. Creates the replica if the key has none.
     #[cold]
-    pub(super) fn record_charges<C: HasStateTable>(shard: &mut Shard, counter: C, key: u64) {
-        let table = C::table(&mut shard.states);
+    pub(super) fn copy_charges_to_replica<C: HasStateTable>(
+        shard: &mut Shard,
+        counter: C,
+        key: u64,
+    ) {
+        let table = C::state_table(&mut shard.states);
         if let Some(at) = table.find(key) {
             let replica =
                 shard.replicas.get_or_insert_with(key, || KeyReplica::new(counter.layout()));
-            replica.record_charges(counter, &table.slot(at).state.state);
+            replica.record_charged_units(counter, &table.slot(at).state.state);
         }
     }
 
     /// Applies `update`, which removes units from the state of a key, and records the removed units in the replica of
     /// the key. Does nothing if the key has no state. `now` is the time of the counter.
-    fn remove_units<C: HasStateTable>(
+    fn remove_units_from_key<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -40,7 +44,7 @@ impl Counters {
         now: Timestamp,
         update: impl FnOnce(&mut C::State),
     ) {
-        let table = C::table(&mut shard.states);
+        let table = C::state_table(&mut shard.states);
         let Some(at) = table.find(key) else { return };
         let replicas = &mut shard.replicas;
         let (_, growth_bytes) = table.update(at, |slot| {
@@ -52,19 +56,19 @@ impl Counters {
                 return;
             }
             let replica = replicas.get_or_insert_with(key, || KeyReplica::new(counter.layout()));
-            replica.record_charges(counter, &key_state.state);
+            replica.record_charged_units(counter, &key_state.state);
             if replica.has_unapplied_updates() {
                 let last_charged_at = counter.last_charged_at(&key_state.state).max(now);
                 key_state.state = replica.rebuild_state(counter, last_charged_at);
             }
             update(&mut key_state.state);
-            replica.record_removals(counter, &key_state.state);
+            replica.record_removed_units(counter, &key_state.state);
             if !key_state.is_changed {
                 key_state.is_changed = true;
-                replicas.push_changed(key, key_state.kind);
+                replicas.push_changed_key(key, key_state.kind);
             }
         });
-        self.count_state_growth(growth_bytes);
+        self.add_to_state_bytes(growth_bytes);
     }
 
     /// Reverts the charges of a receipt. Units that have left their window are not affected.
@@ -79,7 +83,7 @@ impl Counters {
             // The counter's clock may be ahead of the node's clock, and the charge is dated by it.
             let now = now.max(charge.charged_at);
             with_counter!(counter, counter => {
-                self.remove_units(shard, counter, *key, now, |state| {
+                self.remove_units_from_key(shard, counter, *key, now, |state| {
                     counter.revert(state, charge.charged_at, charge.cost);
                 });
             });
@@ -91,13 +95,13 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn refund(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let locations = self.locate_hits(hits)?;
-        let refund = |(hit, location): (&Hit<'_>, &HitLocation)| {
-            let counter_now = location.counter_time(now);
+        let locations = self.locate_counters(hits)?;
+        let refund = |(hit, location): (&Hit<'_>, &CounterLocation)| {
+            let counter_now = location.to_counter_time(now);
             with_counter!(location.counter, counter => {
                 let shard = &mut *self.shards[location.shard].0.lock();
                 self.find_or_restore_state(shard, counter, hit, *location, now)?;
-                self.remove_units(shard, counter, location.fingerprint, counter_now, |state| {
+                self.remove_units_from_key(shard, counter, location.fingerprint, counter_now, |state| {
                     counter.refund(state, counter_now, hit.cost);
                 });
             });
@@ -112,11 +116,18 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<(), StoreError> {
-        for (hit, location) in hits.iter().zip(&self.locate_hits(hits)?) {
+        for (hit, location) in hits.iter().zip(&self.locate_counters(hits)?) {
             let shard = &mut *self.shards[location.shard].0.lock();
             with_counter!(location.counter, counter => {
                 self.find_or_restore_state(shard, counter, hit, *location, now)?;
-                self.remove_units(shard, counter, location.fingerprint, location.counter_time(now), clear_state);
+                let counter_now = location.to_counter_time(now);
+                self.remove_units_from_key(
+                    shard,
+                    counter,
+                    location.fingerprint,
+                    counter_now,
+                    reset_state_to_default,
+                );
             });
         }
         Ok(())
@@ -127,9 +138,9 @@ impl Counters {
         let mut changed_keys = Vec::new();
         for (index, padded) in self.shards.iter().enumerate() {
             let shard = &mut *padded.0.lock();
-            for (key, kind) in shard.replicas.take_changed() {
-                let remaining = with_counter!(self.kinds.counter(kind), counter => {
-                    remaining_units(shard, counter, key)
+            for (key, kind) in shard.replicas.take_changed_keys() {
+                let remaining = with_counter!(self.kinds.counter_of_kind(kind), counter => {
+                    remaining_units_of_key(shard, counter, key)
                 });
                 changed_keys.push(ChangedKey { shard: index, key, kind, remaining });
             }
@@ -139,27 +150,27 @@ impl Counters {
 
     fn requeue_changed_keys(&self, changed: &[ChangedKey]) {
         for ChangedKey { shard, key, kind, .. } in changed {
-            self.shards[*shard].0.lock().replicas.push_changed(*key, *kind);
+            self.shards[*shard].0.lock().replicas.push_changed_key(*key, *kind);
         }
     }
 
     /// Passes the unsent counter changes of one key to `visit`, and marks the changes as sent.
-    fn take_changes<C: HasStateTable>(
+    fn take_unsent_changes_of_key<C: HasStateTable>(
         shard: &mut Shard,
         counter: C,
         key: u64,
         (incarnation, flush, acknowledged): (Incarnation, FlushSeq, FlushSeq),
         mut visit: impl FnMut(BucketLayout, Incarnation, u64, PnCounter),
     ) {
-        let table = C::table(&mut shard.states);
+        let table = C::state_table(&mut shard.states);
         if let Some(at) = table.find(key) {
             table.slot_mut(at).state.is_changed = false;
         }
-        Self::record_charges(shard, counter, key);
+        Self::copy_charges_to_replica(shard, counter, key);
         if let Some(replica) = shard.replicas.get(key) {
             let layout = replica.layout();
-            replica.on_acknowledged(acknowledged);
-            replica.take_changes(incarnation, flush, |incarnation, bucket, units| {
+            replica.mark_flushes_acknowledged(acknowledged);
+            replica.take_unsent_changes(incarnation, flush, |incarnation, bucket, units| {
                 visit(layout, incarnation, bucket, units);
             });
         }
@@ -167,46 +178,53 @@ impl Counters {
 
     /// Merges an update with which another node has removed units that this node charged. Schedules the result for the
     /// next flush to all nodes, since the other node may stop before its update has reached all of them.
-    fn merge_removed(&self, shard: &mut Shard, update: &CounterUpdate, bucket_expires_us: u64) {
+    fn merge_removed_units(
+        &self,
+        shard: &mut Shard,
+        update: &CounterUpdate,
+        bucket_expires_us: u64,
+    ) {
         if update.units.removed == 0 || shard.replicas.get(update.key).is_none() {
             return;
         }
-        let marked = shard.states.mark_changed(update.key);
+        let marked = shard.states.mark_key_changed(update.key);
         if let Some((kind, is_new)) = marked {
-            with_counter!(self.kinds.counter(kind), counter => {
-                Self::record_charges(shard, counter, update.key);
+            with_counter!(self.kinds.counter_of_kind(kind), counter => {
+                Self::copy_charges_to_replica(shard, counter, update.key);
             });
             if is_new {
-                shard.replicas.push_changed(update.key, kind);
+                shard.replicas.push_changed_key(update.key, kind);
             }
         }
         let Some(replica) = shard.replicas.get(update.key) else { return };
-        if replica.merge_removed(update.bucket, update.units.removed) {
+        if replica.merge_removed_units(update.bucket, update.units.removed) {
             let expires_us = bucket_expires_us.saturating_add(self.max_clock_skew_us);
-            shard.states.mark_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
+            shard
+                .states
+                .mark_key_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
         }
     }
 
     /// Copies the new charges of all states of a shard to their replicas.
-    fn record_all_charges(&self, shard: &mut Shard) {
+    fn copy_all_charges_to_replicas(&self, shard: &mut Shard) {
         let mut keys = Vec::new();
         shard.states.for_each_key(|key, kind| keys.push((key, kind)));
         for (key, kind) in keys {
-            with_counter!(self.kinds.counter(kind), counter => {
-                Self::record_charges(shard, counter, key);
+            with_counter!(self.kinds.counter_of_kind(kind), counter => {
+                Self::copy_charges_to_replica(shard, counter, key);
             });
         }
     }
 }
 
-fn clear_state<S: Default>(state: &mut S) {
+fn reset_state_to_default<S: Default>(state: &mut S) {
     *state = S::default();
 }
 
 /// Returns the remaining units of a key: the fewer, the closer the key is to its limit. Returns `u64::MAX` if the key
 /// has no state.
-fn remaining_units<C: HasStateTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
-    let table = C::table(&mut shard.states);
+fn remaining_units_of_key<C: HasStateTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
+    let table = C::state_table(&mut shard.states);
     let Some(at) = table.find(key) else { return u64::MAX };
     let state = &table.slot(at).state.state;
     let last_charged_at = counter.last_charged_at(state);
@@ -230,9 +248,9 @@ impl ReplicatedCounters for Counters {
         let acknowledged = self.progress.load().flush_acknowledged_by_all();
         for ChangedKey { shard, key, kind, .. } in changed {
             let shard = &mut *self.shards[shard].0.lock();
-            with_counter!(self.kinds.counter(kind), counter => {
+            with_counter!(self.kinds.counter_of_kind(kind), counter => {
                 let at = (self.incarnation, flush, acknowledged);
-                Self::take_changes(shard, counter, key, at, |layout, incarnation, bucket, units| {
+                Self::take_unsent_changes_of_key(shard, counter, key, at, |layout, incarnation, bucket, units| {
                     updates.push(CounterUpdate { key, layout, incarnation, bucket, units });
                 });
             });
@@ -248,17 +266,17 @@ impl ReplicatedCounters for Counters {
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
         // Units that have expired here may still count on a node whose clock is behind.
-        let now = self.retention_start(now);
+        let now = self.expiry_cutoff(now);
         for padded in &self.shards {
             let shard = &mut *padded.0.lock();
-            self.record_all_charges(shard);
+            self.copy_all_charges_to_replicas(shard);
             for (key, replica) in shard.replicas.iter_mut() {
                 let layout = replica.layout();
                 let mut visit = |incarnation, bucket, units| {
                     visit(CounterUpdate { key, layout, incarnation, bucket, units });
                 };
                 replica.visit_changed_since(self.incarnation, flush, now, &mut visit);
-                replica.visit_remote(
+                replica.visit_counters_of_other_nodes(
                     now,
                     |_, has_foreign_removals| include_remote || has_foreign_removals,
                     visit,
@@ -273,7 +291,7 @@ impl ReplicatedCounters for Counters {
         now: Timestamp,
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
-        let now = self.retention_start(now);
+        let now = self.expiry_cutoff(now);
         for padded in &self.shards {
             let shard = &mut *padded.0.lock();
             for (key, replica) in shard.replicas.iter_mut() {
@@ -281,44 +299,49 @@ impl ReplicatedCounters for Counters {
                 let is_selected = |incarnation, has_foreign_removals| {
                     incarnation == selected || has_foreign_removals
                 };
-                replica.visit_remote(now, is_selected, |incarnation, bucket, units| {
-                    visit(CounterUpdate { key, layout, incarnation, bucket, units });
-                });
+                replica.visit_counters_of_other_nodes(
+                    now,
+                    is_selected,
+                    |incarnation, bucket, units| {
+                        visit(CounterUpdate { key, layout, incarnation, bucket, units });
+                    },
+                );
             }
         }
     }
 
     fn merge(&self, updates: &[CounterUpdate], now: Timestamp) {
-        let retention_start = self.retention_start(now);
+        let expiry_cutoff = self.expiry_cutoff(now);
         let max_replicas = (2 * self.max_keys / self.shards.len()).max(64);
         for update in updates {
             let bucket_expires_us = update.layout.bucket_expires_us(update.bucket);
             let is_own = update.incarnation == self.incarnation;
-            if update.key == 0 || bucket_expires_us <= retention_start.as_micros() {
+            if update.key == 0 || bucket_expires_us <= expiry_cutoff.as_micros() {
                 continue;
             }
             let shard = &mut *self.shards[self.shard_index(update.key)].0.lock();
             if is_own {
-                self.merge_removed(shard, update, bucket_expires_us);
+                self.merge_removed_units(shard, update, bucket_expires_us);
                 continue;
             }
             if shard.replicas.len() >= max_replicas {
-                shard.replicas.remove_expired(retention_start);
+                shard.replicas.remove_expired(expiry_cutoff);
             }
-            let is_full = shard.replicas.len() >= max_replicas || self.are_replicas_full();
+            let is_full =
+                shard.replicas.len() >= max_replicas || self.replicas_use_half_of_memory();
             if is_full && shard.replicas.get(update.key).is_none() {
                 continue;
             }
             let replica =
                 shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
             if replica.merge(update.incarnation, update.bucket, &update.units) {
-                replica.remove_expired(retention_start);
+                replica.remove_expired(expiry_cutoff);
                 let expires_us = bucket_expires_us.saturating_add(self.max_clock_skew_us);
                 shard
                     .states
-                    .mark_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
+                    .mark_key_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
             }
-            self.count_replica_growth(shard);
+            self.update_replica_bytes(shard);
         }
     }
 }

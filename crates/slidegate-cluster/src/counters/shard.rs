@@ -11,7 +11,7 @@ use slidegate::algorithm::sliding_window::SlidingWindow;
 use slidegate::heap::HeapSize;
 use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
 
-use super::kinds::KindId;
+use super::kinds::CounterKindId;
 use crate::replica::KeyReplica;
 
 /// The counter state of one key, and the flags that a decision needs. A key without a replica has no further data.
@@ -21,7 +21,7 @@ pub(super) struct KeyState<S> {
     /// Upper bound of the unacknowledged units of the key: units that this node has charged, but of which it does not
     /// know yet that every member has received them.
     pub(super) unsynced: u32,
-    pub(super) kind: KindId,
+    pub(super) kind: CounterKindId,
     /// Whether the counters of the key have changes that are not sent to the other nodes.
     pub(super) is_changed: bool,
     /// Whether a decision must check the replica: it may contain updates that the state lacks, or the state contains
@@ -38,10 +38,11 @@ impl<S: HeapSize> HeapSize for KeyState<S> {
 
 /// An algorithm with its own table of states in each shard.
 pub(super) trait HasStateTable: Additive {
-    fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
+    /// Returns the table of this algorithm among the tables of a shard.
+    fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
 }
 
-type State<C> = <C as slidegate::algorithm::Counter>::State;
+type AlgorithmState<C> = <C as slidegate::algorithm::Counter>::State;
 
 /// The states and replicas of a part of the keys, which one mutex protects.
 #[derive(Default)]
@@ -56,39 +57,39 @@ pub(super) struct Shard {
 /// cache line as the lock. The other tables are allocated on first use.
 #[derive(Default)]
 pub(super) struct StateTables {
-    sliding_window: Table<KeyState<State<SlidingWindow>>>,
-    others: Option<Box<OtherAlgorithmTables>>,
+    sliding_window: Table<KeyState<AlgorithmState<SlidingWindow>>>,
+    others: Option<Box<NonDefaultAlgorithmTables>>,
 }
 
 #[derive(Default)]
-struct OtherAlgorithmTables {
-    sliding_buckets: Table<KeyState<State<SlidingBuckets>>>,
-    fixed_window: Table<KeyState<State<FixedWindow>>>,
+struct NonDefaultAlgorithmTables {
+    sliding_buckets: Table<KeyState<AlgorithmState<SlidingBuckets>>>,
+    fixed_window: Table<KeyState<AlgorithmState<FixedWindow>>>,
 }
 
 impl HasStateTable for SlidingWindow {
     #[inline(always)]
-    fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
+    fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
         &mut states.sliding_window
     }
 }
 
 impl HasStateTable for SlidingBuckets {
     #[inline]
-    fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
+    fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
         &mut states.others.get_or_insert_default().sliding_buckets
     }
 }
 
 impl HasStateTable for FixedWindow {
     #[inline]
-    fn table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
+    fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
         &mut states.others.get_or_insert_default().fixed_window
     }
 }
 
 impl StateTables {
-    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
+    fn all_tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
         let first: &mut dyn Evict = &mut self.sliding_window;
         let others = self.others.iter_mut().flat_map(|others| -> [&mut dyn Evict; 2] {
             [&mut others.sliding_buckets, &mut others.fixed_window]
@@ -97,36 +98,36 @@ impl StateTables {
     }
 
     /// Removes expired keys in the next block of each table. Returns the number of removed keys.
-    pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
-        self.tables().map(|table| table.sweep(now)).sum()
+    pub(super) fn sweep_expired_keys(&mut self, now: CoarseTime) -> usize {
+        self.all_tables().map(|table| table.sweep(now)).sum()
     }
 
     /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
     /// is no other key. Returns the time at which the evicted key would have expired; `None` if no key can be evicted.
-    pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_undenied(now).or_else(|| {
+    pub(super) fn evict_key(&mut self, now: CoarseTime) -> Option<CoarseTime> {
+        self.evict_undenied_key(now).or_else(|| {
             self.evict_soonest_expiring_candidate(|table| table.candidate_by_denial_end())
         })
     }
 
-    /// Evicts a key as [`evict`](Self::evict) does, but never a key that is being denied. Returns `None` if no such key
-    /// exists.
-    pub(super) fn evict_undenied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
+    /// Evicts a key as [`evict_key`](Self::evict_key) does, but never a key that is being denied. Returns `None` if no
+    /// such key exists.
+    pub(super) fn evict_undenied_key(&mut self, now: CoarseTime) -> Option<CoarseTime> {
         self.evict_soonest_expiring_candidate(|table| table.eviction_candidate(now))
     }
 
     /// Frees blocks of tables with many unused slots.
-    pub(super) fn trim(&mut self) {
-        self.tables().for_each(|table| table.trim());
+    pub(super) fn free_unused_blocks(&mut self) {
+        self.all_tables().for_each(|table| table.trim());
     }
 
     /// Returns the number of slots of all tables, including unused slots.
-    pub(super) fn slots(&mut self) -> usize {
-        self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
+    pub(super) fn slot_count(&mut self) -> usize {
+        self.all_tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
 
     /// Returns the memory of all tables and their states in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         let others = self.others.as_ref();
         let others =
             others.map_or(0, |others| others.sliding_buckets.bytes() + others.fixed_window.bytes());
@@ -137,7 +138,7 @@ impl StateTables {
         &mut self,
         select: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
     ) -> Option<CoarseTime> {
-        let candidates = self.tables().filter_map(|table| Some((select(table)?, table)));
+        let candidates = self.all_tables().filter_map(|table| Some((select(table)?, table)));
         let (eviction_candidate, table) =
             candidates.min_by_key(|(eviction_candidate, _)| eviction_candidate.expires)?;
         table.remove(eviction_candidate.slot);
@@ -145,7 +146,7 @@ impl StateTables {
     }
 
     /// Calls `visit` for each key of all tables, with its kind.
-    pub(super) fn for_each_key(&mut self, mut visit: impl FnMut(u64, KindId)) {
+    pub(super) fn for_each_key(&mut self, mut visit: impl FnMut(u64, CounterKindId)) {
         self.sliding_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
         if let Some(others) = &mut self.others {
             others.sliding_buckets.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
@@ -155,38 +156,38 @@ impl StateTables {
 
     /// Marks a key as changed, so that it is sent with the next flush. Returns the kind of the key, and `true` if the
     /// key was not marked before; `None` if the key has no state.
-    pub(super) fn mark_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
-        let first = mark_changed(&mut self.sliding_window, key);
+    pub(super) fn mark_key_changed(&mut self, key: u64) -> Option<(CounterKindId, bool)> {
+        let first = mark_changed_in_table(&mut self.sliding_window, key);
         let others = || {
             let others = self.others.as_mut()?;
-            mark_changed(&mut others.sliding_buckets, key)
-                .or_else(|| mark_changed(&mut others.fixed_window, key))
+            mark_changed_in_table(&mut others.sliding_buckets, key)
+                .or_else(|| mark_changed_in_table(&mut others.fixed_window, key))
         };
         first.or_else(others)
     }
 
     /// Marks a key as stale, so that the next decision reads its replica, and extends its expiry to at least `expires`.
-    pub(super) fn mark_stale(&mut self, key: u64, expires: CoarseTime) {
-        mark_stale(&mut self.sliding_window, key, expires);
+    pub(super) fn mark_key_stale(&mut self, key: u64, expires: CoarseTime) {
+        mark_stale_in_table(&mut self.sliding_window, key, expires);
         if let Some(others) = &mut self.others {
-            mark_stale(&mut others.sliding_buckets, key, expires);
-            mark_stale(&mut others.fixed_window, key, expires);
+            mark_stale_in_table(&mut others.sliding_buckets, key, expires);
+            mark_stale_in_table(&mut others.fixed_window, key, expires);
         }
     }
 }
 
 /// Marks a key of one table as changed. Returns the kind of the key, and `true` if the key was not marked before;
 /// `None` if the table does not contain the key.
-fn mark_changed<S: Default + HeapSize>(
+fn mark_changed_in_table<S: Default + HeapSize>(
     table: &mut Table<KeyState<S>>,
     key: u64,
-) -> Option<(KindId, bool)> {
+) -> Option<(CounterKindId, bool)> {
     let index = table.find(key)?;
     let key_state = &mut table.slot_mut(index).state;
     Some((key_state.kind, !std::mem::replace(&mut key_state.is_changed, true)))
 }
 
-fn mark_stale<S: Default + HeapSize>(
+fn mark_stale_in_table<S: Default + HeapSize>(
     table: &mut Table<KeyState<S>>,
     key: u64,
     expires: CoarseTime,
@@ -208,24 +209,24 @@ pub(super) struct ShardReplicas(Option<Box<ReplicaTable>>);
 #[derive(Default)]
 struct ReplicaTable {
     replicas: HashMap<u64, KeyReplica, foldhash::fast::FixedState>,
-    changed: Vec<(u64, KindId)>,
+    changed: Vec<(u64, CounterKindId)>,
     /// Heap memory of the replicas when expired counters were last removed, in bytes.
     heap_bytes: usize,
-    /// Memory of the replicas at the last call of `take_growth`, in bytes.
+    /// Memory of the replicas at the last call of `take_memory_growth_bytes`, in bytes.
     counted_bytes: usize,
 }
 
 impl ReplicaTable {
     /// Returns the memory of all replicas in bytes. Assumes that a hash table has 4 slots, or 8 slots for each 7 keys
     /// of capacity, each with one control byte.
-    fn bytes(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let slots = match self.replicas.capacity() {
             0 => 0,
             1..=3 => 4,
             keys => keys.div_ceil(7) * 8,
         };
         slots * (size_of::<(u64, KeyReplica)>() + 1)
-            + self.changed.capacity() * size_of::<(u64, KindId)>()
+            + self.changed.capacity() * size_of::<(u64, CounterKindId)>()
             + self.heap_bytes
     }
 }
@@ -237,7 +238,7 @@ impl ShardReplicas {
         self.0.is_none()
     }
 
-    fn table_mut(&mut self) -> &mut ReplicaTable {
+    fn get_or_create_table(&mut self) -> &mut ReplicaTable {
         self.0.get_or_insert_default()
     }
 
@@ -257,7 +258,7 @@ impl ShardReplicas {
         key: u64,
         create: impl FnOnce() -> KeyReplica,
     ) -> &mut KeyReplica {
-        self.table_mut().replicas.entry(key).or_insert_with(create)
+        self.get_or_create_table().replicas.entry(key).or_insert_with(create)
     }
 
     /// Returns an iterator over the fingerprints and replicas of all keys.
@@ -283,20 +284,20 @@ impl ShardReplicas {
 
     /// Returns the number of bytes by which the memory of the replicas has grown since the last call; negative if the
     /// memory has shrunk.
-    pub(super) fn take_growth(&mut self) -> isize {
+    pub(super) fn take_memory_growth_bytes(&mut self) -> isize {
         self.0.as_mut().map_or(0, |table| {
-            let bytes = table.bytes();
+            let bytes = table.memory_bytes();
             let previous = std::mem::replace(&mut table.counted_bytes, bytes);
             bytes as isize - previous as isize
         })
     }
 
     /// Adds a key to the list of changed keys.
-    pub(super) fn push_changed(&mut self, key: u64, kind: KindId) {
-        self.table_mut().changed.push((key, kind));
+    pub(super) fn push_changed_key(&mut self, key: u64, kind: CounterKindId) {
+        self.get_or_create_table().changed.push((key, kind));
     }
 
-    pub(super) fn take_changed(&mut self) -> Vec<(u64, KindId)> {
+    pub(super) fn take_changed_keys(&mut self) -> Vec<(u64, CounterKindId)> {
         self.0.as_mut().map(|table| std::mem::take(&mut table.changed)).unwrap_or_default()
     }
 }

@@ -51,16 +51,16 @@ pub(super) struct SealedSocket {
 
 /// A transport for `chitchat` that returns an already bound socket when it is opened for the first time. Further calls
 /// fail.
-pub(super) struct OneShotTransport(Mutex<Option<SealedSocket>>);
+pub(super) struct SingleSocketTransport(Mutex<Option<SealedSocket>>);
 
-impl OneShotTransport {
+impl SingleSocketTransport {
     pub(super) const fn new(sealed: SealedSocket) -> Self {
         Self(Mutex::new(Some(sealed)))
     }
 }
 
 #[async_trait]
-impl Transport for OneShotTransport {
+impl Transport for SingleSocketTransport {
     async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
         let sealed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let sealed =

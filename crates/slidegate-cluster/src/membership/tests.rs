@@ -6,7 +6,7 @@ use chitchat::{DeletionStatus, VersionedValue};
 use slidegate::WallClock;
 use tokio::time::timeout;
 
-use super::view::{KnownNode, build_view, resolve_seeds_while_alone};
+use super::view::{KnownNode, build_membership_view, resolve_seeds_while_alone};
 use super::*;
 
 #[test]
@@ -25,7 +25,7 @@ fn chitchat_id(name: &str, generation: u64) -> ChitchatId {
 /// Returns two lists: the live nodes and the departed nodes, as seen by the node with name `own` and generation 5. Each
 /// element of `all` is the name of a node, its generation, whether it is live, and whether it announces its departure.
 /// Each entry of a result list is a name followed by a generation.
-fn build_test_view(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
+fn build_view_with_node_names(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
     let ids: Vec<_> =
         all.iter().map(|(name, generation, ..)| chitchat_id(name, *generation)).collect();
     let known = all.iter().zip(&ids).map(|((.., live, leaving), node)| KnownNode {
@@ -33,7 +33,7 @@ fn build_test_view(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
         is_live: *live,
         is_leaving: *leaving,
     });
-    let view = build_view(known, &chitchat_id("own", 5));
+    let view = build_membership_view(known, &chitchat_id("own", 5));
     [view.live, view.left].map(|members| {
         members.iter().map(|one| format!("{}{}", one.name, one.generation)).collect()
     })
@@ -45,8 +45,8 @@ const LIVE_NODE_FLAGS: (bool, bool) = (true, false);
 /// Flags of a silent node: it is not live, and does not announce its departure.
 const SILENT_NODE_FLAGS: (bool, bool) = (false, false);
 
-/// Returns an element of the list for [`build_test_view`]. The flags are: whether the node is live, and whether it
-/// announces its departure.
+/// Returns an element of the list for [`build_view_with_node_names`]. The flags are: whether the node is live, and
+/// whether it announces its departure.
 fn known_node_with_flags(
     name: &str,
     generation: u64,
@@ -56,8 +56,8 @@ fn known_node_with_flags(
 }
 
 #[test]
-fn unseen_node_without_announcement_is_silent() {
-    let [live, left] = build_test_view(&[
+fn unseen_node_without_departure_announcement_is_silent() {
+    let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
         known_node_with_flags("b", 1, SILENT_NODE_FLAGS),
         known_node_with_flags("c", 1, (true, true)),
@@ -69,13 +69,13 @@ fn unseen_node_without_announcement_is_silent() {
 
 #[test]
 fn newer_incarnation_replaces_older_ones() {
-    let [live, left] = build_test_view(&[
+    let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
         known_node_with_flags("a", 3, LIVE_NODE_FLAGS),
         known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
     ]);
     assert_eq!((live, left), (vec!["a3".to_owned()], vec!["a2".to_owned(), "a1".to_owned()]));
-    let [live, left] = build_test_view(&[
+    let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("a", 1, SILENT_NODE_FLAGS),
         known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
     ]);
@@ -84,12 +84,12 @@ fn newer_incarnation_replaces_older_ones() {
 
 #[test]
 fn live_incarnation_replaces_newer_silent_one() {
-    let [live, left] = build_test_view(&[
+    let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
         known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
     ]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
-    let [live, left] = build_test_view(&[
+    let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
         known_node_with_flags("a", 2, (true, true)),
     ]);
@@ -97,18 +97,19 @@ fn live_incarnation_replaces_newer_silent_one() {
 }
 
 #[test]
-fn live_newer_node_with_own_name_is_listed() {
-    let [live, left] = build_test_view(&[
+fn newer_live_namesake_is_listed_as_member() {
+    let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("own", 4, LIVE_NODE_FLAGS),
         known_node_with_flags("own", 3, SILENT_NODE_FLAGS),
     ]);
     assert_eq!((live, left), (vec![], vec!["own3".to_owned(), "own4".to_owned()]));
-    let [live, left] = build_test_view(&[
+    let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("own", 4, SILENT_NODE_FLAGS),
         known_node_with_flags("own", 6, LIVE_NODE_FLAGS),
     ]);
     assert_eq!((live, left), (vec!["own6".to_owned()], vec!["own4".to_owned()]));
-    let [live, left] = build_test_view(&[known_node_with_flags("own", 6, SILENT_NODE_FLAGS)]);
+    let [live, left] =
+        build_view_with_node_names(&[known_node_with_flags("own", 6, SILENT_NODE_FLAGS)]);
     assert_eq!(
         (live, left),
         (vec![], vec!["own6".to_owned()]),
@@ -150,7 +151,7 @@ async fn departure_of_silent_node_spreads_by_gossip() {
     let add_leaving_node = |chitchat: &mut chitchat::Chitchat| {
         let value =
             VersionedValue { value: "yes".to_owned(), version: 1, status: DeletionStatus::Set };
-        let values = [(LEAVING_KEY.to_owned(), value)];
+        let values = [(LEAVING_STATE_KEY.to_owned(), value)];
         chitchat.reset_node_state_if_update(&chitchat_id("two", 1), values.into_iter(), 1, 0);
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -161,7 +162,7 @@ async fn departure_of_silent_node_spreads_by_gossip() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn view_closes_when_gossip_ends() {
+async fn membership_view_closes_when_gossip_ends() {
     let (one, _) = start_member("one").await;
     one.tasks.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
     let mut view = one.view();

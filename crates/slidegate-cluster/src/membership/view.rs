@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{error, warn};
 
-use super::{LEAVING_KEY, incarnation};
+use super::{LEAVING_STATE_KEY, incarnation};
 use crate::pn_counter::Incarnation;
 
 /// Interval at which a node that has found no other node resolves its seeds again.
@@ -53,7 +53,7 @@ pub(super) async fn watch_members(
     let notify = Arc::clone(&leaving_changed);
     let (mut live, listening) = {
         let chitchat = chitchat.lock().await;
-        let listening = chitchat.subscribe_event(LEAVING_KEY, move |_| notify.notify_one());
+        let listening = chitchat.subscribe_event(LEAVING_STATE_KEY, move |_| notify.notify_one());
         (chitchat.live_nodes_watcher(), listening)
     };
     let (sender, view) = watch::channel(MembershipView::default());
@@ -87,7 +87,7 @@ fn read_membership_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> Membe
         .filter(|node| is_newer_namesake(node, own))
         .for_each(|node| warn_once_about_namesake(node, newest_namesake));
     let known = chitchat.node_states().iter().filter(|(node, _)| *node != own);
-    build_view(
+    build_membership_view(
         known.map(|(node, state)| KnownNode {
             node,
             is_live: live.contains(&node),
@@ -112,7 +112,7 @@ fn warn_once_about_namesake(node: &ChitchatId, newest_namesake: &mut u64) {
 }
 
 fn is_leaving(state: &NodeState) -> bool {
-    state.get(LEAVING_KEY).is_some()
+    state.get(LEAVING_STATE_KEY).is_some()
 }
 
 /// A node that `chitchat` knows, and its state.
@@ -125,7 +125,7 @@ pub(super) struct KnownNode<'c> {
 
 impl KnownNode<'_> {
     /// Returns `true` if the node is live and has not announced that it leaves.
-    const fn is_staying(&self) -> bool {
+    const fn is_live_and_not_leaving(&self) -> bool {
         self.is_live && !self.is_leaving
     }
 }
@@ -134,7 +134,7 @@ impl KnownNode<'_> {
 /// incarnation that has not announced its departure, or the newest incarnation if there is no such one. All other
 /// incarnations of the name count as replaced. A node whose clock was set back thus stays current if it is live,
 /// although it has an older generation after its restart.
-pub(super) fn build_view<'c>(
+pub(super) fn build_membership_view<'c>(
     known_nodes: impl Iterator<Item = KnownNode<'c>>,
     own: &ChitchatId,
 ) -> MembershipView {
@@ -142,7 +142,8 @@ pub(super) fn build_view<'c>(
     known_nodes.for_each(|known| by_name.entry(&known.node.node_id).or_default().push(known));
     let mut view = MembershipView::default();
     for mut incarnations in by_name.into_values() {
-        incarnations.sort_by_key(|known| (known.is_staying(), known.node.generation_id));
+        incarnations
+            .sort_by_key(|known| (known.is_live_and_not_leaving(), known.node.generation_id));
         let current = incarnations.pop_if(|newest| {
             newest.node.node_id != own.node_id || is_running_namesake(newest, own)
         });
@@ -159,7 +160,7 @@ pub(super) fn build_view<'c>(
 /// Returns `true` if `known` is another running node that was given the name of this node, and that may thus admit
 /// requests. All other incarnations with the name of this node count as replaced by this node.
 fn is_running_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
-    known.is_staying() && is_newer_namesake(known.node, own)
+    known.is_live_and_not_leaving() && is_newer_namesake(known.node, own)
 }
 
 fn to_member(node: &ChitchatId) -> Member {

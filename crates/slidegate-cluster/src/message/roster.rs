@@ -1,18 +1,18 @@
 //! Rosters: the member list that nodes send to each other.
 
 use super::MessageError;
-use super::varint::{Reader, write_varint};
+use super::varint::{ByteReader, write_varint};
 use crate::pn_counter::Incarnation;
 
 /// Maximum number of entries in a roster.
 pub const MAX_ROSTER_ENTRIES: usize = 200;
 
 /// Maximum size of a member's name in bytes. A full roster with names of this size fits into one frame.
-const MAX_ENTRY_NAME_BYTES: usize = 255;
+const MAX_ROSTER_NAME_BYTES: usize = 255;
 /// Minimum size of a roster entry in bytes: one byte each for the incarnation, the flag and the length of the name.
-const MIN_ENTRY_BYTES: usize = 3;
+const MIN_ROSTER_ENTRY_BYTES: usize = 3;
 
-const FLAG_HAS_LEFT: u8 = 1;
+const ROSTER_ENTRY_FLAG_HAS_LEFT: u8 = 1;
 
 /// The members of a cluster, as known to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,16 +41,19 @@ impl Roster {
         bytes.push(u8::from(self.is_settled));
         write_varint(bytes, entries.len() as u64);
         for RosterEntry { incarnation, name, has_left } in entries {
-            let name = &name[..name.floor_char_boundary(MAX_ENTRY_NAME_BYTES)];
+            let name = &name[..name.floor_char_boundary(MAX_ROSTER_NAME_BYTES)];
             write_varint(bytes, incarnation.0);
-            bytes.extend_from_slice(&[if *has_left { FLAG_HAS_LEFT } else { 0 }, name.len() as u8]);
+            bytes.extend_from_slice(&[
+                if *has_left { ROSTER_ENTRY_FLAG_HAS_LEFT } else { 0 },
+                name.len() as u8,
+            ]);
             bytes.extend_from_slice(name.as_bytes());
         }
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
+    pub(super) fn decode(reader: &mut ByteReader<'_>) -> Result<Self, MessageError> {
         let is_settled = decode_flag(reader)?;
-        let count = reader.read_count(MIN_ENTRY_BYTES)?;
+        let count = reader.read_item_count(MIN_ROSTER_ENTRY_BYTES)?;
         if count > MAX_ROSTER_ENTRIES {
             return Err(MessageError::InvalidRoster);
         }
@@ -60,7 +63,7 @@ impl Roster {
 }
 
 impl RosterEntry {
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
+    fn decode(reader: &mut ByteReader<'_>) -> Result<Self, MessageError> {
         let incarnation = Incarnation(reader.read_varint()?);
         let has_left = decode_flag(reader)?;
         let length = usize::from(reader.read_byte()?);
@@ -70,7 +73,7 @@ impl RosterEntry {
     }
 }
 
-fn decode_flag(reader: &mut Reader<'_>) -> Result<bool, MessageError> {
+fn decode_flag(reader: &mut ByteReader<'_>) -> Result<bool, MessageError> {
     match reader.read_byte()? {
         0 => Ok(false),
         1 => Ok(true),

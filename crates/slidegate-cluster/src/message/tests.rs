@@ -137,7 +137,7 @@ fn encoded_update_needs_at_most_twelve_bytes() {
 }
 
 #[test]
-fn updates_are_split_into_frames() {
+fn many_updates_are_split_into_several_frames() {
     let update = |key: u64| CounterUpdate {
         key: u64::MAX - key,
         layout: BucketLayout { bucket_us: u64::MAX - key, buckets: 1441 },
@@ -190,8 +190,8 @@ fn invalid_frames_return_specific_errors() {
     assert_eq!(decode_with(0, 2), Err(MessageError::UnsupportedVersion(2)));
     assert_eq!(decode_with(1, 3), Err(MessageError::UnknownKind(3)));
     assert_eq!(
-        decode_with(1, KIND_ACK | FLAG_INITIAL_STATE_COMPLETE),
-        Err(MessageError::UnknownKind(KIND_ACK | FLAG_INITIAL_STATE_COMPLETE))
+        decode_with(1, MESSAGE_KIND_ACK | FLAG_INITIAL_STATE_COMPLETE),
+        Err(MessageError::UnknownKind(MESSAGE_KIND_ACK | FLAG_INITIAL_STATE_COMPLETE))
     );
     assert_eq!(decode_with(3, 0), Err(MessageError::InvalidPosition));
     assert_eq!(decode_with(5, 0x80), Err(MessageError::Truncated), "integer without a last byte");
@@ -202,7 +202,7 @@ fn invalid_frames_return_specific_errors() {
 #[test]
 fn excessive_counts_are_rejected() {
     let decode_counts = |counts: &[u64]| {
-        let mut frame = vec![VERSION, KIND_UPDATES, 1, 1];
+        let mut frame = vec![VERSION, MESSAGE_KIND_UPDATES, 1, 1];
         counts.iter().for_each(|count| write_varint(&mut frame, *count));
         decode(&frame)
     };

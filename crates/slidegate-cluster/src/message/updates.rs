@@ -16,17 +16,17 @@ use std::collections::HashMap;
 use slidegate::algorithm::sliding_buckets::MAX_BUCKETS;
 
 use super::MessageError;
-use super::varint::{MAX_VARINT_BYTES, Reader, decode_delta, encode_delta, write_varint};
+use super::varint::{ByteReader, MAX_VARINT_BYTES, decode_delta, encode_delta, write_varint};
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 
-const FLAG_SAME_KEY: u64 = 1;
-const FLAG_HAS_REMOVED_UNITS: u64 = 2;
-const HEAD_FLAG_BITS: u32 = 2;
+const UPDATE_FLAG_SAME_KEY: u64 = 1;
+const UPDATE_FLAG_HAS_REMOVED_UNITS: u64 = 2;
+const UPDATE_HEAD_FLAG_BITS: u32 = 2;
 
 /// Maximum size of an update and of the group that it may add, in bytes.
 const MAX_UPDATE_BYTES: usize = 8 + 8 * MAX_VARINT_BYTES;
 /// Minimum size of an encoded group (bucket layout, incarnation and first bucket), in bytes.
-const MIN_GROUP_BYTES: usize = 4;
+const MIN_UPDATE_GROUP_BYTES: usize = 4;
 /// Minimum size of an encoded update, in bytes.
 const MIN_UPDATE_BYTES: usize = 3;
 
@@ -49,7 +49,7 @@ struct UpdateGroup {
 
 impl UpdateEncoder {
     /// Returns `true` if one more update of maximum size fits into an encoding of at most `bytes` bytes.
-    pub(super) fn has_capacity(&self, bytes: usize) -> bool {
+    pub(super) fn has_capacity_for_update(&self, bytes: usize) -> bool {
         let counts = 2 * MAX_VARINT_BYTES;
         self.group_bytes.len() + self.update_bytes.len() + counts + MAX_UPDATE_BYTES <= bytes
     }
@@ -60,10 +60,11 @@ impl UpdateEncoder {
 
     pub(super) fn push(&mut self, update: &CounterUpdate) {
         let group = self.find_or_add_group(update);
-        let same_key_flag = if self.last_key == Some(update.key) { FLAG_SAME_KEY } else { 0 };
-        let removed_flag = if update.units.removed > 0 { FLAG_HAS_REMOVED_UNITS } else { 0 };
+        let same_key_flag =
+            if self.last_key == Some(update.key) { UPDATE_FLAG_SAME_KEY } else { 0 };
+        let removed_flag = if update.units.removed > 0 { UPDATE_FLAG_HAS_REMOVED_UNITS } else { 0 };
         let bytes = &mut self.update_bytes;
-        write_varint(bytes, group.index << HEAD_FLAG_BITS | same_key_flag | removed_flag);
+        write_varint(bytes, group.index << UPDATE_HEAD_FLAG_BITS | same_key_flag | removed_flag);
         if same_key_flag == 0 {
             bytes.extend_from_slice(&update.key.to_le_bytes());
         }
@@ -106,12 +107,12 @@ impl UpdateEncoder {
 }
 
 /// Decodes the updates at the end of a frame.
-pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
+pub(super) fn decode(reader: &mut ByteReader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
     let mut groups = Vec::new();
-    for _ in 0..reader.read_count(MIN_GROUP_BYTES)? {
+    for _ in 0..reader.read_item_count(MIN_UPDATE_GROUP_BYTES)? {
         groups.push(decode_group(reader)?);
     }
-    let count = reader.read_count(MIN_UPDATE_BYTES)?;
+    let count = reader.read_item_count(MIN_UPDATE_BYTES)?;
     // The count is at most the number of remaining bytes, so the allocation is at most a small multiple of the frame
     // size.
     let mut updates: Vec<CounterUpdate> = Vec::with_capacity(count);
@@ -122,7 +123,9 @@ pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, Mess
     Ok(updates)
 }
 
-fn decode_group(reader: &mut Reader<'_>) -> Result<(BucketLayout, Incarnation, u64), MessageError> {
+fn decode_group(
+    reader: &mut ByteReader<'_>,
+) -> Result<(BucketLayout, Incarnation, u64), MessageError> {
     let bucket_us = reader.read_varint()?;
     // The current bucket is included in the number of buckets.
     let buckets = u32::try_from(reader.read_varint()?).map_err(|_| MessageError::InvalidShape)?;
@@ -137,19 +140,21 @@ fn decode_group(reader: &mut Reader<'_>) -> Result<(BucketLayout, Incarnation, u
 }
 
 fn decode_update(
-    reader: &mut Reader<'_>,
+    reader: &mut ByteReader<'_>,
     groups: &[(BucketLayout, Incarnation, u64)],
     last_key: Option<u64>,
 ) -> Result<CounterUpdate, MessageError> {
     let head = reader.read_varint()?;
-    let group = usize::try_from(head >> HEAD_FLAG_BITS).ok().and_then(|index| groups.get(index));
+    let group =
+        usize::try_from(head >> UPDATE_HEAD_FLAG_BITS).ok().and_then(|index| groups.get(index));
     let &(layout, incarnation, first_bucket) = group.ok_or(MessageError::UnknownGroup)?;
-    let key = match head & FLAG_SAME_KEY {
-        0 => reader.read_fixed_u64()?,
+    let key = match head & UPDATE_FLAG_SAME_KEY {
+        0 => reader.read_little_endian_u64()?,
         _ => last_key.ok_or(MessageError::MissingKey)?,
     };
     let bucket = decode_delta(first_bucket, reader.read_varint()?);
     let charged = reader.read_varint()?;
-    let removed = if head & FLAG_HAS_REMOVED_UNITS == 0 { 0 } else { reader.read_varint()? };
+    let removed =
+        if head & UPDATE_FLAG_HAS_REMOVED_UNITS == 0 { 0 } else { reader.read_varint()? };
     Ok(CounterUpdate { key, layout, incarnation, bucket, units: PnCounter { charged, removed } })
 }

@@ -29,9 +29,9 @@ pub(super) fn decode_delta(from: u64, delta: u64) -> u64 {
 
 /// A reader that consumes bytes from front to back and never reads beyond the end.
 #[derive(Debug)]
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(super) struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads eight bytes as a little-endian integer.
-    pub(super) fn read_fixed_u64(&mut self) -> Result<u64, MessageError> {
+    pub(super) fn read_little_endian_u64(&mut self) -> Result<u64, MessageError> {
         let (bytes, remaining) = self.0.split_first_chunk().ok_or(MessageError::Truncated)?;
         self.0 = remaining;
         Ok(u64::from_le_bytes(*bytes))
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
 
     /// Reads the number of items that follow. Each item has at least `min_item_bytes` bytes. Returns an error if so
     /// many items cannot fit into the unread bytes.
-    pub(super) fn read_count(&mut self, min_item_bytes: usize) -> Result<usize, MessageError> {
+    pub(super) fn read_item_count(&mut self, min_item_bytes: usize) -> Result<usize, MessageError> {
         let count = usize::try_from(self.read_varint()?).map_err(|_| MessageError::Truncated)?;
         if count > self.remaining() / min_item_bytes {
             return Err(MessageError::Truncated);
@@ -100,14 +100,14 @@ mod tests {
             let mut bytes = Vec::new();
             write_varint(&mut bytes, number);
             prop_assert!(bytes.len() <= MAX_VARINT_BYTES);
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             prop_assert_eq!(reader.read_varint(), Ok(number));
             prop_assert_eq!(reader.remaining(), 0);
         }
 
         #[test]
-        fn varint_has_one_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..12)) {
-            let mut reader = Reader::new(&bytes);
+        fn decoded_varint_encodes_to_same_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..12)) {
+            let mut reader = ByteReader::new(&bytes);
             if let Ok(number) = reader.read_varint() {
                 let mut again = Vec::new();
                 write_varint(&mut again, number);

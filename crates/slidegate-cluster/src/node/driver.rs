@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
-use super::status::{LatestStatus, StatusSources};
+use super::status::{ClusterStatusInputs, LatestClusterStatus};
 use crate::counters::Counters;
 use crate::membership::{Membership, MembershipView};
 use crate::progress::Progress;
@@ -37,21 +37,21 @@ pub(super) struct NodeDriver<T> {
     pub(super) replication: ReplicationHandle,
     pub(super) interval: Duration,
     pub(super) reject_counters: Arc<RejectCounters>,
-    pub(super) status: Arc<LatestStatus>,
+    pub(super) status: Arc<LatestClusterStatus>,
 }
 
 impl<T: Transport> NodeDriver<T> {
     pub(super) async fn run_event_loop(mut self, mut leave_requests: mpsc::Receiver<LeaveRequest>) {
         let mut view = self.membership.view();
-        let mut ticks = new_ticker(self.interval);
-        let mut statuses = new_ticker(STATUS_INTERVAL);
+        let mut ticks = new_interval_timer(self.interval);
+        let mut statuses = new_interval_timer(STATUS_INTERVAL);
         let mut flush_at = None;
         let mut flushed_at = Instant::now();
         let mut progress = self.counters.progress().load_full();
         self.on_membership_changed(&view.borrow_and_update().clone());
         loop {
             let frames = tokio::select! {
-                _ = ticks.tick() => self.tick(),
+                _ = ticks.tick() => self.prune_counters_and_tick_engine(),
                 () = self.replication.wait_for_flush_request(), if flush_at.is_none() => {
                     flush_at = Some((flushed_at + MIN_FLUSH_INTERVAL).max(Instant::now()));
                     Vec::new()
@@ -69,11 +69,11 @@ impl<T: Transport> NodeDriver<T> {
                 leave = leave_requests.recv() => return self.leave(leave).await,
             };
             self.send_frames(frames);
-            self.announce_progress(&mut progress);
+            self.notify_requests_of_progress(&mut progress);
         }
     }
 
-    fn tick(&mut self) -> Vec<OutboundFrame> {
+    fn prune_counters_and_tick_engine(&mut self) -> Vec<OutboundFrame> {
         self.clock.sync_with_wall_clock();
         let now = self.clock.now();
         self.counters.prune(now);
@@ -118,7 +118,7 @@ impl<T: Transport> NodeDriver<T> {
 
     /// Notifies requests that wait for acknowledgements, if the replication progress has changed since the previous
     /// call. Logs a warning when a member becomes silent.
-    fn announce_progress(&self, previous: &mut Arc<Progress>) {
+    fn notify_requests_of_progress(&self, previous: &mut Arc<Progress>) {
         let progress = self.counters.progress().load_full();
         if !Arc::ptr_eq(previous, &progress) {
             if progress.has_silent() && !previous.has_silent() {
@@ -133,7 +133,7 @@ impl<T: Transport> NodeDriver<T> {
 
     pub(super) fn update_status(&mut self) {
         let now: Timestamp = self.clock.now();
-        self.status.update(&StatusSources {
+        self.status.update(&ClusterStatusInputs {
             engine: &self.engine.status(now),
             links: self.transport.traffic(),
             gossip: self.membership.traffic(),
@@ -154,7 +154,7 @@ impl<T: Transport> NodeDriver<T> {
     }
 }
 
-fn new_ticker(span: Duration) -> tokio::time::Interval {
+fn new_interval_timer(span: Duration) -> tokio::time::Interval {
     let mut ticks = interval(span);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks

@@ -84,7 +84,7 @@ impl MemberStatus {
 }
 
 /// The inputs from which a status is computed.
-pub(super) struct StatusSources<'s> {
+pub(super) struct ClusterStatusInputs<'s> {
     pub(super) engine: &'s replication::EngineStatus,
     pub(super) links: Vec<(Incarnation, LinkTraffic)>,
     pub(super) gossip: &'s GossipTraffic,
@@ -94,15 +94,15 @@ pub(super) struct StatusSources<'s> {
 
 /// The most recent status, which any task can read.
 #[derive(Debug, Default)]
-pub(super) struct LatestStatus(ArcSwap<ClusterStatus>);
+pub(super) struct LatestClusterStatus(ArcSwap<ClusterStatus>);
 
-impl LatestStatus {
+impl LatestClusterStatus {
     pub(super) fn load(&self) -> Arc<ClusterStatus> {
         self.0.load_full()
     }
 
     /// Computes and publishes a new status. Rates are computed from the difference to the previous status.
-    pub(super) fn update(&self, sources: &StatusSources<'_>) {
+    pub(super) fn update(&self, sources: &ClusterStatusInputs<'_>) {
         let previous = self.load();
         let engine = sources.engine;
         let mut members: Vec<MemberStatus> =
@@ -136,7 +136,7 @@ impl LatestStatus {
 
 fn member_status(
     member: &replication::PeerStatus,
-    sources: &StatusSources<'_>,
+    sources: &ClusterStatusInputs<'_>,
     previous: &ClusterStatus,
 ) -> MemberStatus {
     let incarnation = format_incarnation(member.node.incarnation);

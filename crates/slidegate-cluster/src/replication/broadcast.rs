@@ -7,17 +7,17 @@ use slidegate::Timestamp;
 use super::outgoing::QueuedFrame;
 use super::peer::PeerState;
 use super::settings::{elapsed_us, to_micros};
-use super::{MIN_STUCK_TIMEOUT_US, OutboundFrame, ReplicationEngine};
+use super::{MIN_STUCK_STREAM_TIMEOUT_US, OutboundFrame, ReplicationEngine};
 use crate::message::{FrameBody, FrameBodyBuilder, ack_frame};
 use crate::pn_counter::{CounterUpdate, Incarnation};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
 /// Estimated number of bytes that a changed key occupies in a frame. The number of keys per flush is limited by this
 /// estimate.
-const ESTIMATED_BYTES_PER_KEY: usize = 16;
+const ESTIMATED_UPDATE_BYTES_PER_KEY: usize = 16;
 
 /// Maximum number of flushes whose send times are kept to compute the lag of members.
-const MAX_FLUSH_SEND_TIMES: usize = 4096;
+const MAX_STORED_FLUSH_SEND_TIMES: usize = 4096;
 
 /// Maximum number of updates of silent or unknown nodes that are forwarded in one interval.
 const MAX_FORWARDED_UPDATES: usize = 16_384;
@@ -28,7 +28,7 @@ const MAX_RELAYED_INCARNATIONS: usize = 64;
 impl ReplicationEngine {
     /// Sends the changed counters of this node to all members that are alive.
     pub(super) fn broadcast_changes(&mut self, counters: &dyn ReplicatedCounters, now: Timestamp) {
-        let max_keys = self.flush_budget_bytes / ESTIMATED_BYTES_PER_KEY;
+        let max_keys = self.flush_budget_bytes / ESTIMATED_UPDATE_BYTES_PER_KEY;
         if max_keys == 0 || !self.peers.values().any(PeerState::is_alive) {
             return;
         }
@@ -37,40 +37,44 @@ impl ReplicationEngine {
         let bodies = FrameBody::from_updates(&updates);
         let bytes: usize = bodies.iter().map(FrameBody::max_frame_bytes).sum();
         self.flush_budget_bytes = self.flush_budget_bytes.saturating_sub(bytes);
-        self.broadcast(bodies, &[], now);
+        self.broadcast_as_one_flush(bodies, &[], now);
     }
 
     /// Sends the counters of silent and departed members, and forwarded updates, to all members that are alive, so that
     /// all members have the same counters.
-    pub(super) fn broadcast_relayed(&mut self, counters: &dyn ReplicatedCounters, now: Timestamp) {
+    pub(super) fn broadcast_forwarded_and_relayed_counters(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        now: Timestamp,
+    ) {
         for incarnation in std::mem::take(&mut self.relay_queue) {
             let mut bodies = FrameBodyBuilder::default();
             counters.visit_incarnation(incarnation, now, &mut |update| bodies.push(&update));
-            self.broadcast(bodies.finish(), &[incarnation], now);
+            self.broadcast_as_one_flush(bodies.finish(), &[incarnation], now);
         }
         let forwarded = std::mem::take(&mut self.forward_queue);
         let mut incarnations: Vec<Incarnation> =
             forwarded.iter().map(|update| update.incarnation).collect();
         incarnations.sort_unstable();
         incarnations.dedup();
-        self.broadcast(FrameBody::from_updates(&forwarded), &incarnations, now);
+        self.broadcast_as_one_flush(FrameBody::from_updates(&forwarded), &incarnations, now);
     }
 
     /// Schedules updates of silent or unknown incarnations to be forwarded at the next tick, since other members may
     /// not receive them.
-    pub(super) fn schedule_forward(&mut self, updates: &[CounterUpdate]) {
+    pub(super) fn schedule_updates_to_forward(&mut self, updates: &[CounterUpdate]) {
         for update in updates {
             let is_alive = self.peers.get(&update.incarnation).is_some_and(PeerState::is_alive);
             if !is_alive && self.forward_queue.len() < MAX_FORWARDED_UPDATES {
                 self.forward_queue.push(*update);
             } else if !is_alive {
-                self.schedule_relay(update.incarnation);
+                self.schedule_incarnation_to_relay(update.incarnation);
             }
         }
     }
 
     /// Schedules the counters of an incarnation to be sent to all members at the next tick.
-    pub(super) fn schedule_relay(&mut self, incarnation: Incarnation) {
+    pub(super) fn schedule_incarnation_to_relay(&mut self, incarnation: Incarnation) {
         if !self.relay_queue.contains(&incarnation)
             && self.relay_queue.len() < MAX_RELAYED_INCARNATIONS
         {
@@ -79,13 +83,18 @@ impl ReplicationEngine {
     }
 
     /// Appends counters of this node or of other incarnations to the stream of each member that is alive, as one flush.
-    fn broadcast(&mut self, bodies: Vec<FrameBody>, incarnations: &[Incarnation], now: Timestamp) {
+    fn broadcast_as_one_flush(
+        &mut self,
+        bodies: Vec<FrameBody>,
+        incarnations: &[Incarnation],
+        now: Timestamp,
+    ) {
         if bodies.is_empty() {
             return;
         }
         let previous = self.flush;
         self.flush += 1;
-        self.record_flush(incarnations, now);
+        self.add_flush_to_history(incarnations, now);
         let last = bodies.len() - 1;
         let bodies: Vec<Arc<FrameBody>> = bodies.into_iter().map(Arc::new).collect();
         for peer in self.peers.values_mut().filter(|peer| peer.is_alive()) {
@@ -96,9 +105,9 @@ impl ReplicationEngine {
         }
     }
 
-    fn record_flush(&mut self, incarnations: &[Incarnation], now: Timestamp) {
+    fn add_flush_to_history(&mut self, incarnations: &[Incarnation], now: Timestamp) {
         self.flush_sent_at.insert(self.flush, now);
-        if self.flush_sent_at.len() > MAX_FLUSH_SEND_TIMES {
+        if self.flush_sent_at.len() > MAX_STORED_FLUSH_SEND_TIMES {
             self.flush_sent_at.pop_first();
         }
         self.relayed_incarnations.retain(|(incarnation, _)| !incarnations.contains(incarnation));
@@ -127,26 +136,26 @@ impl ReplicationEngine {
         counters: &dyn ReplicatedCounters,
         now: Timestamp,
     ) {
-        let timeout_us = (2 * to_micros(self.settings.interval)).max(MIN_STUCK_TIMEOUT_US);
+        let timeout_us = (2 * to_micros(self.settings.interval)).max(MIN_STUCK_STREAM_TIMEOUT_US);
         let peers = self.peers.values_mut().filter(|peer| peer.is_alive());
         let stuck = peers.filter_map(|peer| {
             let is_stuck = peer.check_stuck(now, timeout_us);
             is_stuck.then_some(peer.node.incarnation)
         });
         for incarnation in stuck.collect::<Vec<_>>() {
-            self.start_epoch(counters, incarnation, now);
+            self.start_stream_epoch(counters, incarnation, now);
         }
     }
 
     /// Starts a new epoch of the stream to a peer. Its initial state is everything that changed since the last
     /// delivered flush, or the full state if the peer needs it, followed by the roster.
-    pub(super) fn start_epoch(
+    pub(super) fn start_stream_epoch(
         &mut self,
         counters: &dyn ReplicatedCounters,
         to: Incarnation,
         now: Timestamp,
     ) {
-        let roster = FrameBody::from_roster(&self.roster(), true);
+        let roster = FrameBody::from_roster(&self.build_roster(), true);
         let Some(peer) = self.peers.get_mut(&to) else { return };
         let mut bodies = FrameBodyBuilder::default();
         let mut push_update = |update: CounterUpdate| {
@@ -183,12 +192,12 @@ impl ReplicationEngine {
         let mut frames = Vec::new();
         for (to, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.is_alive()) {
             while let Some(frame) = peer.outgoing.next_frame(now) {
-                peer.sent.record(frame.len());
+                peer.sent.count_frame(frame.len());
                 frames.push((*to, frame));
             }
             if let Some(ack) = peer.take_due_ack() {
                 let frame = ack_frame(&ack);
-                peer.sent.record(frame.len());
+                peer.sent.count_frame(frame.len());
                 frames.push((*to, frame));
             }
         }
@@ -206,7 +215,7 @@ impl ReplicationEngine {
         {
             return;
         }
-        let body = Arc::new(FrameBody::from_roster(&self.roster(), false));
+        let body = Arc::new(FrameBody::from_roster(&self.build_roster(), false));
         for peer in self.peers.values_mut().filter(|peer| peer.is_alive()) {
             if peer.sent_roster_version != self.roster_version {
                 peer.sent_roster_version = self.roster_version;
@@ -216,7 +225,11 @@ impl ReplicationEngine {
     }
 
     /// Returns the age of the oldest flush that a member has not acknowledged, in microseconds.
-    pub(super) fn lag_us(&self, acknowledged_flush: FlushSeq, now: Timestamp) -> u64 {
+    pub(super) fn acknowledgement_lag_us(
+        &self,
+        acknowledged_flush: FlushSeq,
+        now: Timestamp,
+    ) -> u64 {
         let oldest = self.flush_sent_at.range(acknowledged_flush + 1..).next();
         oldest.map_or(0, |(_, flush_sent_at)| elapsed_us(*flush_sent_at, now))
     }

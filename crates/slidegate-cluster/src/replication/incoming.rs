@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_later_epoch_makes_ack_applicable() {
+    fn ack_is_applied_after_complete_later_epoch() {
         let mut stream = IncomingStream::default();
         stream.on_frame_received(position_at(1, 1), true);
         stream.defer_ack(pending_ack(1, position_at(1, 2)));

@@ -12,9 +12,9 @@ use crate::pn_counter::Incarnation;
 use crate::replicated_counters::ReplicatedCounters;
 
 /// Maximum number of departed members that are remembered. A remembered member is not added again.
-const MAX_REMEMBERED_DEPARTED: usize = 1024;
+const MAX_STORED_DEPARTED_MEMBERS: usize = 1024;
 /// Maximum number of departed members in a roster, the member list that is sent to other nodes.
-const MAX_DEPARTED_IN_ROSTER: usize = 32;
+const MAX_DEPARTED_MEMBERS_IN_ROSTER: usize = 32;
 
 /// Members that have left or were removed after a long silence, most recent first.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl DepartedMembers {
     fn insert(&mut self, incarnation: Incarnation, name: &str, is_forgotten: bool) {
         self.0.retain(|departed| departed.incarnation != incarnation);
         self.0.push_front(DepartedMember { incarnation, name: name.into(), is_forgotten });
-        self.0.truncate(MAX_REMEMBERED_DEPARTED);
+        self.0.truncate(MAX_STORED_DEPARTED_MEMBERS);
     }
 
     fn contains(&self, incarnation: Incarnation) -> bool {
@@ -40,7 +40,7 @@ impl DepartedMembers {
     }
 
     /// Removes a returning member from the departed members, if it was removed only because of a long silence.
-    fn remove_forgotten(&mut self, incarnation: Incarnation) {
+    fn remove_if_forgotten(&mut self, incarnation: Incarnation) {
         self.0.retain(|departed| departed.incarnation != incarnation || !departed.is_forgotten);
     }
 
@@ -72,7 +72,7 @@ impl ReplicationEngine {
             peer.mark_silent(now);
             silent.push(peer.node.incarnation);
         }
-        silent.into_iter().for_each(|incarnation| self.schedule_relay(incarnation));
+        silent.into_iter().for_each(|incarnation| self.schedule_incarnation_to_relay(incarnation));
         self.prune_flush_history();
         self.publish_progress(now);
         self.drain_frames(now)
@@ -86,7 +86,7 @@ impl ReplicationEngine {
         node: &NodeInfo,
         now: Timestamp,
     ) {
-        self.departed.remove_forgotten(node.incarnation);
+        self.departed.remove_if_forgotten(node.incarnation);
         if !self.add_member(node, None, now) {
             return;
         }
@@ -102,7 +102,7 @@ impl ReplicationEngine {
             peer.outgoing.refill_budget(self.settings.interval_bytes);
             // Published before anything is sent to the member: later charges must not assume that this node is alone.
             self.publish_progress(now);
-            self.start_epoch(counters, node.incarnation, now);
+            self.start_stream_epoch(counters, node.incarnation, now);
         }
     }
 
@@ -161,7 +161,7 @@ impl ReplicationEngine {
         if let Some(peer) = self.peers.remove(&incarnation) {
             self.departed.insert(incarnation, &peer.node.name, is_forgotten);
             self.roster_version += 1;
-            self.schedule_relay(incarnation);
+            self.schedule_incarnation_to_relay(incarnation);
             self.prune_flush_history();
             self.publish_progress(now);
         }
@@ -189,7 +189,7 @@ impl ReplicationEngine {
     }
 
     /// Returns the roster that this node sends to other members.
-    pub(super) fn roster(&self) -> Roster {
+    pub(super) fn build_roster(&self) -> Roster {
         let entry = |incarnation: Incarnation, name: &str, has_left: bool| RosterEntry {
             incarnation,
             name: name.into(),
@@ -197,7 +197,8 @@ impl ReplicationEngine {
         };
         let nodes = self.peers.values().map(|peer| &peer.node).chain([&self.local_node]);
         let members = nodes.map(|node| entry(node.incarnation, &node.name, false));
-        let departed = self.departed.iter_announced_departures().take(MAX_DEPARTED_IN_ROSTER);
+        let departed =
+            self.departed.iter_announced_departures().take(MAX_DEPARTED_MEMBERS_IN_ROSTER);
         let departed = departed.map(|departed| entry(departed.incarnation, &departed.name, true));
         Roster { is_settled: self.is_settled, entries: members.chain(departed).collect() }
     }
@@ -205,7 +206,7 @@ impl ReplicationEngine {
     /// Updates `is_joining` and `is_settled`. This node has joined once a settled member has sent its full state. This
     /// node is settled once all members have acknowledged it, or once a majority has acknowledged it while the others
     /// are silent. A settled node counts towards a majority if the network is partitioned.
-    pub(super) fn update_settled(&mut self) {
+    pub(super) fn update_join_state(&mut self) {
         self.is_joining &= !self.peers.values().any(PeerState::knows_cluster);
         if self.is_settled || self.is_joining {
             return;
@@ -221,7 +222,7 @@ impl ReplicationEngine {
 
     /// Returns `true` if this node and the reachable voters are a majority: more than half of all members, or the half
     /// with the smallest name if they are evenly split.
-    pub(super) fn is_majority(&self) -> bool {
+    pub(super) fn belongs_to_majority(&self) -> bool {
         let local_name = self.is_settled.then_some(&self.local_node.name);
         let others = self.peers.values().filter(|peer| peer.is_voter());
         let voters: Vec<_> = others.map(|peer| &peer.node.name).chain(local_name).collect();

@@ -31,7 +31,7 @@ struct InFlightFrame {
 
 /// The effect of an acknowledgement on the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AckProgress {
+pub(super) struct AckEffect {
     /// The last flush that has arrived at the peer together with all earlier flushes.
     pub covered_flush: FlushSeq,
     /// The duration from the sending of the last newly acknowledged frame to its acknowledgement, in microseconds;
@@ -128,7 +128,7 @@ impl OutgoingStream {
 
     /// Applies an acknowledgement. Returns `None` if it belongs to another epoch, acknowledges a frame that was never
     /// sent, or is older than the last one.
-    pub fn on_ack(&mut self, received: Position, now: Timestamp) -> Option<AckProgress> {
+    pub fn on_ack(&mut self, received: Position, now: Timestamp) -> Option<AckEffect> {
         let possible = self.acked_seq.max(1)..=self.sent.seq;
         if received.epoch != self.sent.epoch || !possible.contains(&received.seq) {
             return None;
@@ -140,7 +140,7 @@ impl OutgoingStream {
                 (last.seq, last.covered_flush, now);
         }
         let round_trip_us = last.map(|last| elapsed_us(last.sent_at, now));
-        Some(AckProgress { covered_flush: self.covered_flush, round_trip_us })
+        Some(AckEffect { covered_flush: self.covered_flush, round_trip_us })
     }
 
     /// Returns `true` if the frames up to number `seq` contain the whole initial state of the epoch.
@@ -186,7 +186,7 @@ mod tests {
         while stream.next_frame(time_at(1)).is_some() {}
         assert_eq!(stream.sent, position_at(1, 2));
         let arrived =
-            |covered_flush, round_trip_us| Some(AckProgress { covered_flush, round_trip_us });
+            |covered_flush, round_trip_us| Some(AckEffect { covered_flush, round_trip_us });
         assert_eq!(stream.on_ack(position_at(1, 0), time_at(2)), None, "not a frame");
         assert_eq!(stream.on_ack(position_at(1, 1), time_at(2)), arrived(0, Some(1_000_000)));
         assert_eq!(stream.on_ack(position_at(1, 1), time_at(2)), arrived(0, None), "no new frame");

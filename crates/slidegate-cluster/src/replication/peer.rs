@@ -3,14 +3,14 @@
 use slidegate::Timestamp;
 
 use super::incoming::{IncomingStream, PendingAck};
-use super::outgoing::{AckProgress, OutgoingStream};
+use super::outgoing::{AckEffect, OutgoingStream};
 use super::settings::NodeInfo;
 use super::status::FrameTraffic;
 use crate::message::Ack;
 use crate::replicated_counters::FlushSeq;
 
 /// Upper bound for measured round trips, in microseconds, so that a paused node does not distort the timeout.
-const MAX_ROUND_TRIP_US: u64 = 2_000_000;
+const MAX_MEASURED_ROUND_TRIP_US: u64 = 2_000_000;
 
 /// Maximum number of times that the stuck timeout doubles while nothing is received from the peer.
 const MAX_TIMEOUT_DOUBLINGS: u32 = 4;
@@ -118,14 +118,14 @@ impl PeerState {
 
     /// Counts a frame received from the member, and resets the stuck timeout.
     pub fn record_received(&mut self, bytes: usize) {
-        self.received.record(bytes);
+        self.received.count_frame(bytes);
         self.doublings = 0;
     }
 
     /// Applies an acknowledgement to the outgoing stream. The acknowledgement changes `acknowledged_flush` only later,
     /// when all earlier frames of the member have arrived.
     pub fn on_ack_received(&mut self, ack: Ack, now: Timestamp) {
-        let Some(AckProgress { covered_flush, round_trip_us }) =
+        let Some(AckEffect { covered_flush, round_trip_us }) =
             self.outgoing.on_ack(ack.received, now)
         else {
             return;
@@ -134,7 +134,7 @@ impl PeerState {
         self.needs_full_state &= !self.outgoing.is_initial_state_delivered(ack.received.seq);
         if let Some(round_trip_us) = round_trip_us {
             let decayed_us = self.round_trip_us - self.round_trip_us / 8;
-            self.round_trip_us = round_trip_us.max(decayed_us).min(MAX_ROUND_TRIP_US);
+            self.round_trip_us = round_trip_us.max(decayed_us).min(MAX_MEASURED_ROUND_TRIP_US);
         }
         self.incoming.defer_ack(PendingAck { covered_flush, sent: ack.sent });
     }
@@ -152,7 +152,7 @@ impl PeerState {
 
     /// Applies all stored acknowledgements for which all earlier frames of the member have arrived. Returns `true` if
     /// at least one was applied.
-    pub fn apply_acks(&mut self) -> bool {
+    pub fn apply_pending_acks(&mut self) -> bool {
         let mut has_applied = false;
         while let Some(covered_flush) = self.incoming.next_applicable_ack() {
             self.acknowledged_flush = self.acknowledged_flush.max(covered_flush);

@@ -56,7 +56,7 @@ impl Settings {
 
     /// Returns `true` if an update is dated further in the future than the maximum clock skew plus one window, so that
     /// no clock of the cluster can have produced it.
-    pub(super) fn is_too_far_ahead(&self, update: &CounterUpdate, now: Timestamp) -> bool {
+    pub(super) fn is_dated_too_far_ahead(&self, update: &CounterUpdate, now: Timestamp) -> bool {
         let latest_us = now.as_micros().saturating_add(self.max_clock_skew_us());
         let begins_us = update.bucket.saturating_mul(update.layout.bucket_us);
         begins_us > latest_us.saturating_add(update.layout.lifetime_us())

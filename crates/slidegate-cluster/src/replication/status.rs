@@ -71,7 +71,7 @@ pub struct FrameTraffic {
 }
 
 impl FrameTraffic {
-    pub(super) fn record(&mut self, bytes: usize) {
+    pub(super) fn count_frame(&mut self, bytes: usize) {
         self.frames += 1;
         self.bytes += bytes as u64;
     }
@@ -85,7 +85,7 @@ impl EngineStatus {
             liveness: peer.silent_since.map_or(Liveness::Alive, |at| Liveness::Silent(since(at))),
             is_voter: peer.is_voter(),
             acknowledged_flush: peer.acknowledged_flush,
-            lag: Duration::from_micros(engine.lag_us(peer.acknowledged_flush, now)),
+            lag: Duration::from_micros(engine.acknowledgement_lag_us(peer.acknowledged_flush, now)),
             epochs: peer.outgoing.sent.epoch,
             sent: peer.sent,
             received: peer.received,

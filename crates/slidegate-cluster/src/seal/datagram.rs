@@ -33,7 +33,7 @@ const DATAGRAM_LIFETIME: Duration = Duration::from_secs(60);
 pub const MAX_SENDERS: usize = 1_024;
 
 /// Number of remembered counters per sender, which limits the reordering of datagrams.
-const REPLAY_WINDOW: usize = 64;
+const REPLAY_WINDOW_DATAGRAMS: usize = 64;
 
 /// A sealer for the datagrams that one node sends. It adds a header and a MAC to each datagram.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl DatagramSealer {
         if payload.len() > MAX_DATAGRAM - DATAGRAM_OVERHEAD {
             return Err(RejectReason::TooLong);
         }
-        self.last_counter = self.next_counter(now);
+        self.last_counter = self.next_datagram_counter(now);
         sealed.clear();
         sealed.push(VERSION);
         sealed.extend_from_slice(&self.incarnation.0.to_be_bytes());
@@ -77,7 +77,7 @@ impl DatagramSealer {
     /// Returns the counter of the next datagram. If the clock was set back a little, the counter still increases. If
     /// the clock was set back by more than two datagram lifetimes, the counter restarts from the clock: the previous
     /// counters were so far in the future that no node with a correct clock has accepted them.
-    fn next_counter(&self, now: Timestamp) -> u64 {
+    fn next_datagram_counter(&self, now: Timestamp) -> u64 {
         let now_us = now.as_micros();
         let is_far_ahead = self.last_counter > now.after(DATAGRAM_LIFETIME * 2).as_micros();
         if is_far_ahead { now_us } else { now_us.max(self.last_counter.saturating_add(1)) }
@@ -102,7 +102,7 @@ pub struct DatagramOpener {
     key: hmac::Key,
     local: Incarnation,
     tolerance: Duration,
-    senders: HashMap<Incarnation, SenderWindow>,
+    senders: HashMap<Incarnation, SenderReplayWindow>,
 }
 
 impl DatagramOpener {
@@ -126,8 +126,8 @@ impl DatagramOpener {
         if from == self.local {
             return Err(RejectReason::Reflected);
         }
-        self.check_age(now, counter)?;
-        self.sender_window(now, from)?.accept(counter)?;
+        self.check_datagram_age(now, counter)?;
+        self.get_or_add_sender_window(now, from)?.accept_counter(counter)?;
         Ok(OpenedDatagram { from, payload })
     }
 
@@ -148,10 +148,14 @@ impl DatagramOpener {
         key::verify_mac(&self.key, sealed, mac)?;
         let [_, numbers @ ..] = header;
         let (incarnation, counter) = numbers.split_at(8);
-        Ok((Incarnation(key::read_big_endian(incarnation)), key::read_big_endian(counter), payload))
+        Ok((
+            Incarnation(key::read_big_endian_u64(incarnation)),
+            key::read_big_endian_u64(counter),
+            payload,
+        ))
     }
 
-    fn check_age(&self, now: Timestamp, counter: u64) -> Result<(), RejectReason> {
+    fn check_datagram_age(&self, now: Timestamp, counter: u64) -> Result<(), RejectReason> {
         if Timestamp::from_micros(counter).after(self.tolerance) < now {
             return Err(RejectReason::Stale);
         }
@@ -163,11 +167,11 @@ impl DatagramOpener {
 
     /// Returns the remembered counters of a sender. The counters are reset if they are too far in the future, which
     /// means that the local clock was set back.
-    fn sender_window(
+    fn get_or_add_sender_window(
         &mut self,
         now: Timestamp,
         from: Incarnation,
-    ) -> Result<&mut SenderWindow, RejectReason> {
+    ) -> Result<&mut SenderReplayWindow, RejectReason> {
         if !self.senders.contains_key(&from) && self.senders.len() >= MAX_SENDERS {
             self.remove_stale_senders(now);
             if self.senders.len() >= MAX_SENDERS {
@@ -176,8 +180,8 @@ impl DatagramOpener {
         }
         let latest_us = now.after(self.tolerance).as_micros();
         let sender_window = self.senders.entry(from).or_default();
-        if sender_window.newest() > latest_us {
-            *sender_window = SenderWindow::default();
+        if sender_window.newest_counter() > latest_us {
+            *sender_window = SenderReplayWindow::default();
         }
         Ok(sender_window)
     }
@@ -187,7 +191,7 @@ impl DatagramOpener {
     fn remove_stale_senders(&mut self, now: Timestamp) {
         let tolerance = self.tolerance;
         self.senders.retain(|_, sender_window| {
-            Timestamp::from_micros(sender_window.newest()).after(tolerance) >= now
+            Timestamp::from_micros(sender_window.newest_counter()).after(tolerance) >= now
         });
     }
 
@@ -199,19 +203,19 @@ impl DatagramOpener {
 
 /// The latest counters that were accepted from one sender.
 #[derive(Debug, Default)]
-struct SenderWindow {
+struct SenderReplayWindow {
     /// The newest accepted counters, in ascending order.
     newest: VecDeque<u64>,
     /// The largest counter that is no longer remembered. Counters up to this value are rejected.
     floor: u64,
 }
 
-impl SenderWindow {
-    fn newest(&self) -> u64 {
+impl SenderReplayWindow {
+    fn newest_counter(&self) -> u64 {
         self.newest.back().copied().unwrap_or_default()
     }
 
-    fn accept(&mut self, counter: u64) -> Result<(), RejectReason> {
+    fn accept_counter(&mut self, counter: u64) -> Result<(), RejectReason> {
         if counter <= self.floor {
             return Err(RejectReason::Replayed);
         }
@@ -219,7 +223,7 @@ impl SenderWindow {
             return Err(RejectReason::Replayed);
         };
         self.newest.insert(index, counter);
-        if self.newest.len() > REPLAY_WINDOW
+        if self.newest.len() > REPLAY_WINDOW_DATAGRAMS
             && let Some(oldest) = self.newest.pop_front()
         {
             self.floor = oldest;

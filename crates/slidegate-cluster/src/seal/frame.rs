@@ -85,7 +85,7 @@ impl FrameOpener {
     fn open_next(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
         let Some(length) = arrived.get(..LENGTH_FIELD_BYTES) else { return Ok(None) };
         let length =
-            usize::try_from(key::read_big_endian(length)).map_err(|_| RejectReason::TooLong)?;
+            usize::try_from(key::read_big_endian_u64(length)).map_err(|_| RejectReason::TooLong)?;
         if length > MAX_FRAME {
             return Err(RejectReason::TooLong);
         }
@@ -95,7 +95,8 @@ impl FrameOpener {
         let mut frame = arrived.split_to(length + FRAME_OVERHEAD).freeze();
         let mac = frame.split_off(FRAME_HEADER_BYTES + length);
         key::verify_mac(&self.key, &frame, &mac)?;
-        if key::read_big_endian(&frame[LENGTH_FIELD_BYTES..FRAME_HEADER_BYTES]) != self.next_counter
+        if key::read_big_endian_u64(&frame[LENGTH_FIELD_BYTES..FRAME_HEADER_BYTES])
+            != self.next_counter
         {
             return Err(RejectReason::Replayed);
         }

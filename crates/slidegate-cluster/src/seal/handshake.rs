@@ -68,7 +68,7 @@ impl PeerIdentity {
         let name = rest.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?.0;
         let name = std::str::from_utf8(name).map_err(|_| RejectReason::Malformed)?;
         Ok(Self {
-            incarnation: Incarnation(key::read_big_endian(&header[1..9])),
+            incarnation: Incarnation(key::read_big_endian_u64(&header[1..9])),
             name: name.to_owned(),
         })
     }

@@ -87,7 +87,7 @@ pub(super) fn verify_mac(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(
 }
 
 /// Reads a big-endian integer of at most eight bytes.
-pub(super) fn read_big_endian(bytes: &[u8]) -> u64 {
+pub(super) fn read_big_endian_u64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 

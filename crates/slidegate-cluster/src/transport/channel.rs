@@ -31,13 +31,13 @@ pub struct NetworkFaults {
 
 /// A simulated network within this process. Clones share the same network.
 #[derive(Clone, Debug)]
-pub struct ChannelNetwork(Arc<Mutex<NetworkState>>);
+pub struct ChannelNetwork(Arc<Mutex<ChannelNetworkState>>);
 
 #[derive(Debug)]
-struct NetworkState {
+struct ChannelNetworkState {
     rng: fastrand::Rng,
     faults: NetworkFaults,
-    nodes: BTreeMap<Incarnation, ChannelNode>,
+    nodes: BTreeMap<Incarnation, InProcessNode>,
     /// The partition of each node while the network is partitioned. Unlisted nodes share one partition.
     partitions: BTreeMap<Incarnation, usize>,
     join_count: u64,
@@ -46,7 +46,7 @@ struct NetworkState {
 
 /// A node of the network.
 #[derive(Debug, Default)]
-struct ChannelNode {
+struct InProcessNode {
     /// Unique number of the join that added this node.
     join_number: u64,
     /// The peers of the node, and whether their links were last reported as up.
@@ -72,7 +72,7 @@ impl ChannelNetwork {
     pub fn new(seed: u64, faults: NetworkFaults) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
         let (nodes, partitions) = (BTreeMap::new(), BTreeMap::new());
-        Self(Arc::new(Mutex::new(NetworkState {
+        Self(Arc::new(Mutex::new(ChannelNetworkState {
             rng,
             faults,
             nodes,
@@ -88,10 +88,13 @@ impl ChannelNetwork {
         state.join_count += 1;
         let changed = Arc::new(Notify::new());
         let join_number = state.join_count;
-        let node =
-            ChannelNode { join_number, changed: Arc::clone(&changed), ..ChannelNode::default() };
+        let node = InProcessNode {
+            join_number,
+            changed: Arc::clone(&changed),
+            ..InProcessNode::default()
+        };
         state.nodes.insert(incarnation, node);
-        state.update_links();
+        state.update_links_of_all_nodes();
         drop(state);
         ChannelTransport { network: self.clone(), local: incarnation, join_number, changed }
     }
@@ -109,7 +112,7 @@ impl ChannelNetwork {
         state.partitions = indexed
             .flat_map(|(partition, nodes)| nodes.iter().map(move |node| (*node, partition)))
             .collect();
-        state.update_links();
+        state.update_links_of_all_nodes();
     }
 
     /// Removes all partitions.
@@ -117,12 +120,12 @@ impl ChannelNetwork {
         self.partition(&[]);
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, NetworkState> {
+    fn lock_state(&self) -> MutexGuard<'_, ChannelNetworkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl NetworkState {
+impl ChannelNetworkState {
     fn is_linked(&self, one: Incarnation, other: Incarnation) -> bool {
         self.nodes.contains_key(&other)
             && one != other
@@ -130,12 +133,12 @@ impl NetworkState {
     }
 
     /// Adds the events of changed links to the event queue of every node.
-    fn update_links(&mut self) {
+    fn update_links_of_all_nodes(&mut self) {
         let local: Vec<Incarnation> = self.nodes.keys().copied().collect();
-        local.into_iter().for_each(|node| self.update_links_from(node));
+        local.into_iter().for_each(|node| self.update_links_of_node(node));
     }
 
-    fn update_links_from(&mut self, local: Incarnation) {
+    fn update_links_of_node(&mut self, local: Incarnation) {
         let peers = self.nodes.get(&local).map(|node| node.peers.clone()).unwrap_or_default();
         let now =
             peers.into_iter().map(|(peer, was_up)| (peer, was_up, self.is_linked(local, peer)));
@@ -166,10 +169,10 @@ impl NetworkState {
             return;
         }
         let copies = if self.rng.f64() < self.faults.duplication { 2 } else { 1 };
-        (0..copies).for_each(|_| self.enqueue(from, to, frame.clone()));
+        (0..copies).for_each(|_| self.enqueue_in_transit_frame(from, to, frame.clone()));
     }
 
-    fn enqueue(&mut self, from: Incarnation, to: Incarnation, frame: Bytes) {
+    fn enqueue_in_transit_frame(&mut self, from: Incarnation, to: Incarnation, frame: Bytes) {
         self.sent += 1;
         let NetworkFaults { min_delay, max_delay, .. } = self.faults;
         let extra_delay = max_delay.saturating_sub(min_delay).mul_f64(self.rng.f64());
@@ -202,13 +205,13 @@ impl NetworkState {
             }
             let Reverse(InTransitFrame { from, frame, .. }) = node.in_transit.pop().ok_or(None)?;
             if self.partitions.get(&local) == self.partitions.get(&from) {
-                self.count_received(local, from, &frame);
+                self.count_received_frame(local, from, &frame);
                 return Ok(TransportEvent::Frame { from, frame });
             }
         }
     }
 
-    fn count_received(&mut self, local: Incarnation, from: Incarnation, frame: &Bytes) {
+    fn count_received_frame(&mut self, local: Incarnation, from: Incarnation, frame: &Bytes) {
         let Some(node) = self.nodes.get_mut(&local) else { return };
         let traffic = node.traffic.entry(from).or_default();
         traffic.received_frames += 1;
@@ -228,7 +231,10 @@ pub struct ChannelTransport {
 impl ChannelTransport {
     /// Runs an action on the network and returns its result. If another transport has joined with the same incarnation,
     /// does nothing and returns the default value.
-    fn with_state<T: Default>(&self, action: impl FnOnce(&mut NetworkState) -> T) -> T {
+    fn with_network_state_or_default<T: Default>(
+        &self,
+        action: impl FnOnce(&mut ChannelNetworkState) -> T,
+    ) -> T {
         let mut state = self.network.lock_state();
         let is_current =
             state.nodes.get(&self.local).is_some_and(|node| node.join_number == self.join_number);
@@ -238,14 +244,14 @@ impl ChannelTransport {
 
 impl Transport for ChannelTransport {
     fn set_peers(&mut self, peers: &[PeerAddress]) {
-        self.with_state(|state| {
+        self.with_network_state_or_default(|state| {
             let Some(node) = state.nodes.get_mut(&self.local) else { return };
             let wanted =
                 peers.iter().map(|peer| peer.incarnation).filter(|peer| *peer != self.local);
             node.peers = wanted
                 .map(|peer| (peer, node.peers.get(&peer).copied().unwrap_or_default()))
                 .collect();
-            let ChannelNode { peers, events, traffic, .. } = node;
+            let InProcessNode { peers, events, traffic, .. } = node;
             traffic.retain(|peer, _| peers.contains_key(peer));
             events.retain(|event| match event {
                 TransportEvent::LinkUp(peer) | TransportEvent::LinkDown(peer) => {
@@ -253,18 +259,18 @@ impl Transport for ChannelTransport {
                 }
                 TransportEvent::Frame { .. } => true,
             });
-            state.update_links_from(self.local);
+            state.update_links_of_node(self.local);
         });
     }
 
     fn send(&mut self, to: Incarnation, frame: Bytes) {
-        self.with_state(|state| state.send(self.local, to, &frame));
+        self.with_network_state_or_default(|state| state.send(self.local, to, &frame));
     }
 
     async fn next(&mut self) -> TransportEvent {
         loop {
             let changed = Arc::clone(&self.changed);
-            let polled = self.with_state(|state| Some(state.next(self.local)));
+            let polled = self.with_network_state_or_default(|state| Some(state.next(self.local)));
             match polled.unwrap_or(Err(None)) {
                 Ok(event) => return event,
                 Err(Some(next_arrival)) => tokio::select! {
@@ -277,7 +283,7 @@ impl Transport for ChannelTransport {
     }
 
     fn traffic(&self) -> Vec<(Incarnation, LinkTraffic)> {
-        self.with_state(|state| {
+        self.with_network_state_or_default(|state| {
             let node = state.nodes.get(&self.local);
             node.map(|node| node.traffic.clone().into_iter().collect()).unwrap_or_default()
         })
@@ -287,9 +293,9 @@ impl Transport for ChannelTransport {
 /// Removes the node from the network. The other nodes receive an event that their link to this node is down.
 impl Drop for ChannelTransport {
     fn drop(&mut self) {
-        self.with_state(|state| {
+        self.with_network_state_or_default(|state| {
             state.nodes.remove(&self.local);
-            state.update_links();
+            state.update_links_of_all_nodes();
         });
     }
 }

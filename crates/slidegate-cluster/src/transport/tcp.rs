@@ -41,7 +41,7 @@ pub const MAX_QUEUED_BYTES: usize = 4 << 20;
 pub const MAX_QUEUED_FRAMES: usize = 1_024;
 
 /// Maximum number of events, mostly received frames, that wait to be processed.
-const INBOX_CAPACITY: usize = 256;
+const MAX_PENDING_TASK_EVENTS: usize = 256;
 
 /// Timeouts and intervals of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Default for Timing {
 
 /// Context shared by all tasks of one transport.
 #[derive(Debug)]
-struct TransportContext {
+struct TcpTransportContext {
     key: ClusterKey,
     local: PeerIdentity,
     timing: Timing,
@@ -88,30 +88,30 @@ struct TransportContext {
 /// A transport over TCP. Dropping it closes all links.
 #[derive(Debug)]
 pub struct TcpTransport {
-    context: Arc<TransportContext>,
-    events: mpsc::Receiver<TaskEvent>,
-    event_sender: mpsc::Sender<TaskEvent>,
-    links: HashMap<Incarnation, PeerLink>,
+    context: Arc<TcpTransportContext>,
+    events: mpsc::Receiver<TransportTaskEvent>,
+    event_sender: mpsc::Sender<TransportTaskEvent>,
+    links: HashMap<Incarnation, OutgoingPeerLink>,
     opened_links: u64,
     _accept_task: AbortOnDrop,
 }
 
 /// An event from a task of the transport.
 #[derive(Debug)]
-enum TaskEvent {
+enum TransportTaskEvent {
     Frame { from: Incarnation, frame: Bytes },
-    LinkUp { to: Incarnation, link: u64, queue: queue::FrameSender },
+    LinkUp { to: Incarnation, link: u64, queue: queue::OutgoingFrameSender },
     LinkDown { to: Incarnation, link: u64 },
 }
 
 /// The outgoing link to one peer.
 #[derive(Debug)]
-struct PeerLink {
+struct OutgoingPeerLink {
     /// Unique number of the link, by which events of a replaced link are recognized.
     number: u64,
     address: SocketAddr,
     /// The queue of outgoing frames; `None` while the link is down.
-    queue: Option<queue::FrameSender>,
+    queue: Option<queue::OutgoingFrameSender>,
     counters: Arc<LinkCounters>,
     _dial_task: AbortOnDrop,
 }
@@ -141,7 +141,7 @@ impl TcpTransport {
     ) -> std::io::Result<Self> {
         let ip = listener.local_addr()?.ip();
         let source_ip = (!ip.is_unspecified()).then_some(ip);
-        let context = TransportContext {
+        let context = TcpTransportContext {
             key,
             local,
             timing,
@@ -150,7 +150,7 @@ impl TcpTransport {
             counters: LinkCountersByNode::default(),
         };
         let context = Arc::new(context);
-        let (event_sender, events) = mpsc::channel(INBOX_CAPACITY);
+        let (event_sender, events) = mpsc::channel(MAX_PENDING_TASK_EVENTS);
         let accept_task = AbortOnDrop(tokio::spawn(accept::accept_connections(
             listener,
             Arc::clone(&context),
@@ -166,10 +166,10 @@ impl TcpTransport {
         })
     }
 
-    fn open_link(&mut self, peer: PeerAddress) -> PeerLink {
+    fn open_link(&mut self, peer: PeerAddress) -> OutgoingPeerLink {
         self.opened_links += 1;
         let counters = self.context.counters.get_or_create(peer.incarnation);
-        let dialer = dial::Dialer {
+        let dialer = dial::PeerDialer {
             context: Arc::clone(&self.context),
             peer,
             link: self.opened_links,
@@ -177,7 +177,7 @@ impl TcpTransport {
             event_sender: self.event_sender.clone(),
         };
         let dial_task = AbortOnDrop(tokio::spawn(dialer.keep_connected()));
-        PeerLink {
+        OutgoingPeerLink {
             number: self.opened_links,
             address: peer.address,
             queue: None,
@@ -188,11 +188,13 @@ impl TcpTransport {
 
     /// Converts an event of a task to an event of the transport. Returns `None` if the event belongs to a link that was
     /// replaced or removed.
-    fn on_task_event(&mut self, event: TaskEvent) -> Option<TransportEvent> {
+    fn on_transport_task_event(&mut self, event: TransportTaskEvent) -> Option<TransportEvent> {
         let (peer, number, queue) = match event {
-            TaskEvent::Frame { from, frame } => return Some(TransportEvent::Frame { from, frame }),
-            TaskEvent::LinkUp { to, link, queue } => (to, link, Some(queue)),
-            TaskEvent::LinkDown { to, link } => (to, link, None),
+            TransportTaskEvent::Frame { from, frame } => {
+                return Some(TransportEvent::Frame { from, frame });
+            }
+            TransportTaskEvent::LinkUp { to, link, queue } => (to, link, Some(queue)),
+            TransportTaskEvent::LinkDown { to, link } => (to, link, None),
         };
         let link = self.links.get_mut(&peer).filter(|link| link.number == number)?;
         let event = if queue.is_some() {
@@ -237,7 +239,7 @@ impl Transport for TcpTransport {
         loop {
             // Never returns `None`, since this transport also holds a sender.
             let Some(event) = self.events.recv().await else { return std::future::pending().await };
-            if let Some(event) = self.on_task_event(event) {
+            if let Some(event) = self.on_transport_task_event(event) {
                 return event;
             }
         }

@@ -144,7 +144,7 @@ fn node_without_peers_starts_its_own_cluster() {
 }
 
 #[test]
-fn nodes_started_together_settle() {
+fn nodes_started_together_become_settled() {
     let mut cluster = TestCluster::new();
     cluster.start_node(9, "x");
     (1..=3).for_each(|nth| cluster.start_node(nth, node_name(nth)));

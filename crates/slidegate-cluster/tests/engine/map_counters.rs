@@ -17,12 +17,12 @@ pub type CounterMap = BTreeMap<(u64, Incarnation, u64), PnCounter>;
 #[derive(Debug)]
 pub struct MapCounters {
     incarnation: Incarnation,
-    state: Mutex<MapState>,
+    state: Mutex<MapCountersState>,
 }
 
 /// The content of [`MapCounters`], inside its mutex.
 #[derive(Debug, Default)]
-struct MapState {
+struct MapCountersState {
     counters: CounterMap,
     /// For each key charged by this node, the last flush that contained the key; `None` if the key has unsent charges.
     last_flush: BTreeMap<u64, Option<FlushSeq>>,
@@ -55,9 +55,9 @@ impl MapCounters {
     }
 
     /// Calls `visit` for each counter with a key and an incarnation that `filter` accepts.
-    fn visit_matching(
+    fn visit_matching_counters(
         &self,
-        state: &MapState,
+        state: &MapCountersState,
         filter: impl Fn(u64, Incarnation) -> bool,
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
@@ -81,7 +81,7 @@ impl ReplicatedCounters for MapCounters {
         let mut changed: Vec<u64> = changed.map(|(key, _)| *key).collect();
         let has_more = changed.len() > max_keys;
         changed.truncate(max_keys);
-        self.visit_matching(
+        self.visit_matching_counters(
             &state,
             |key, incarnation| incarnation == self.incarnation && changed.contains(&key),
             &mut |update| updates.push(update),
@@ -102,7 +102,7 @@ impl ReplicatedCounters for MapCounters {
         let filter = |key, incarnation| {
             if incarnation == self.incarnation { has_changed(key) } else { include_remote }
         };
-        self.visit_matching(&state, filter, visit);
+        self.visit_matching_counters(&state, filter, visit);
     }
 
     fn visit_incarnation(
@@ -112,7 +112,7 @@ impl ReplicatedCounters for MapCounters {
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
         let state = self.state.lock().unwrap();
-        self.visit_matching(&state, |_, other| other == incarnation, visit);
+        self.visit_matching_counters(&state, |_, other| other == incarnation, visit);
     }
 
     fn merge(&self, updates: &[CounterUpdate], _: Timestamp) {

@@ -57,7 +57,7 @@ fn majority_waits_one_window_for_silent_member() {
 }
 
 #[test]
-fn minority_waits_until_partition_ends() {
+fn minority_flush_is_unacknowledged_until_partition_ends() {
     let mut cluster = TestCluster::with_nodes(3);
     partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.charge(3, 7);
@@ -74,7 +74,7 @@ fn minority_waits_until_partition_ends() {
 }
 
 #[test]
-fn half_with_smallest_name_is_majority() {
+fn half_containing_smallest_name_is_majority() {
     let mut cluster = TestCluster::with_nodes(4);
     partition_cluster(&mut cluster, &[2, 1], &[3, 4]);
     let majority: Vec<bool> = (1..=4).map(|node| cluster.status(node).is_majority).collect();
@@ -82,7 +82,7 @@ fn half_with_smallest_name_is_majority() {
 }
 
 #[test]
-fn node_joining_majority_waits_one_window() {
+fn node_moved_to_new_majority_waits_one_window() {
     let mut cluster = TestCluster::with_nodes(3);
     partition_cluster(&mut cluster, &[1, 2], &[3]);
     run_partitioned_for(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_TIMEOUT);
@@ -135,7 +135,7 @@ fn joining_nodes_do_not_form_majority() {
 }
 
 #[test]
-fn restarted_node_settles_while_another_is_dead() {
+fn restarted_node_becomes_settled_while_another_is_dead() {
     let mut cluster = TestCluster::with_nodes(5);
     cluster.kill_node(5);
     cluster.kill_node(4);

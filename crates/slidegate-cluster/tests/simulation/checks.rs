@@ -121,8 +121,8 @@ pub fn check_bound(
         if !is_last_at_timestamp {
             continue;
         }
-        let usage = window_usage(&charges[..=nth], last.timestamp_us, window_us);
-        let bound = cluster_bound(limit, &usage.max_unknown);
+        let usage = units_in_window_ending_at(&charges[..=nth], last.timestamp_us, window_us);
+        let bound = max_units_of_cluster(limit, &usage.max_unknown);
         max_units = max_units.max(usage.units);
         stats.max_bound_permille = stats.max_bound_permille.max(usage.units * 1_000 / bound.max(1));
         if usage.units > bound {
@@ -136,7 +136,7 @@ pub fn check_bound(
     if charges.len() < 300 {
         assert_eq!(
             max_units,
-            brute_force_max_units(limit, &charges),
+            brute_force_max_units_in_window(limit, &charges),
             "the oracle computes a different maximum"
         );
     }
@@ -145,7 +145,11 @@ pub fn check_bound(
 }
 
 /// Returns the units charged in the window that ends with the last of `charges`, which are sorted by timestamp.
-fn window_usage(charges: &[&AllowedCharge], end_us: u64, window_us: u64) -> WindowUsage {
+fn units_in_window_ending_at(
+    charges: &[&AllowedCharge],
+    end_us: u64,
+    window_us: u64,
+) -> WindowUsage {
     let mut usage = WindowUsage::default();
     for charge in charges.iter().rev().take_while(|charge| charge.timestamp_us + window_us > end_us)
     {
@@ -158,7 +162,7 @@ fn window_usage(charges: &[&AllowedCharge], end_us: u64, window_us: u64) -> Wind
 
 /// Returns the documented maximum number of units in a window, generalized to a different maximum of unacknowledged
 /// units for each node.
-fn cluster_bound(limit: &Limit, max_unknown: &BTreeMap<Incarnation, u64>) -> u64 {
+fn max_units_of_cluster(limit: &Limit, max_unknown: &BTreeMap<Incarnation, u64>) -> u64 {
     let mut max_unknown: Vec<u64> = max_unknown.values().copied().collect();
     max_unknown.sort_unstable();
     let overshoot =
@@ -167,7 +171,7 @@ fn cluster_bound(limit: &Limit, max_unknown: &BTreeMap<Incarnation, u64>) -> u64
 }
 
 /// Returns the maximum number of units in any window, computed by brute force.
-fn brute_force_max_units(limit: &Limit, charges: &[&AllowedCharge]) -> u64 {
+fn brute_force_max_units_in_window(limit: &Limit, charges: &[&AllowedCharge]) -> u64 {
     let mut oracle = Oracle::default();
     for charge in charges {
         oracle.charge(Timestamp::from_micros(charge.timestamp_us), charge.units);

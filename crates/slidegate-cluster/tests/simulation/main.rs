@@ -27,16 +27,16 @@ use scenario::Scenario;
 use simulator::Simulator;
 
 /// The number of seeds that CI runs.
-const CI_SEEDS: u64 = 1_000;
+const CI_SEED_COUNT: u64 = 1_000;
 
 /// Returns the number in an environment variable, or `None` if the variable is not set.
-fn env_number(variable: &str) -> Option<u64> {
+fn read_env_number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{variable}: `{value}` is not a number")))
 }
 
 /// Runs one seed. Returns the statistics, or a description of the violated guarantee.
-fn run_seed(seed: u64) -> Result<RunStats, String> {
+fn simulate_seed(seed: u64) -> Result<RunStats, String> {
     let scenario = Scenario::from_seed(seed);
     let description = format!("{scenario:?}");
     Simulator::new(scenario).run().map_err(|error| {
@@ -45,7 +45,7 @@ fn run_seed(seed: u64) -> Result<RunStats, String> {
 }
 
 /// Runs seeds on all cores. Returns the combined statistics, or the first failure.
-fn run_seeds(seeds: std::ops::Range<u64>) -> Result<RunStats, String> {
+fn simulate_seeds(seeds: std::ops::Range<u64>) -> Result<RunStats, String> {
     let next = AtomicU64::new(seeds.start);
     let all = Mutex::new(Ok(RunStats::default()));
     let work = || loop {
@@ -53,7 +53,7 @@ fn run_seeds(seeds: std::ops::Range<u64>) -> Result<RunStats, String> {
         if seed >= seeds.end || all.lock().unwrap().is_err() {
             return;
         }
-        let stats = run_seed(seed);
+        let stats = simulate_seed(seed);
         let mut all = all.lock().unwrap();
         match (&mut *all, stats) {
             (Ok(all), Ok(stats)) => all.add(&stats),
@@ -67,14 +67,14 @@ fn run_seeds(seeds: std::ops::Range<u64>) -> Result<RunStats, String> {
 }
 
 #[test]
-fn bound_holds_and_nodes_agree_after_faults() {
-    let first = env_number("FROM").unwrap_or(0);
-    let seeds = match env_number("SEED") {
+fn overshoot_bound_holds_and_nodes_agree_after_faults() {
+    let first = read_env_number("FROM").unwrap_or(0);
+    let seeds = match read_env_number("SEED") {
         Some(seed) => seed..seed + 1,
-        None => first..first + env_number("SEEDS").unwrap_or(CI_SEEDS),
+        None => first..first + read_env_number("SEEDS").unwrap_or(CI_SEED_COUNT),
     };
-    let is_representative = seeds.end - seeds.start >= CI_SEEDS;
-    let stats = run_seeds(seeds).unwrap_or_else(|error| panic!("{error}"));
+    let is_representative = seeds.end - seeds.start >= CI_SEED_COUNT;
+    let stats = simulate_seeds(seeds).unwrap_or_else(|error| panic!("{error}"));
     println!("{stats:#?}");
     if is_representative {
         stats.assert_coverage();
@@ -82,8 +82,8 @@ fn bound_holds_and_nodes_agree_after_faults() {
 }
 
 #[test]
-fn same_seed_produces_same_run() {
+fn same_seed_produces_same_simulation_result() {
     for seed in 0..3 {
-        assert_eq!(run_seed(seed), run_seed(seed));
+        assert_eq!(simulate_seed(seed), simulate_seed(seed));
     }
 }

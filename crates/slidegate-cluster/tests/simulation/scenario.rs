@@ -50,7 +50,7 @@ impl Scenario {
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let is_hot = rng.bool();
-        let limit = draw_limit(&mut rng, is_hot);
+        let limit = draw_random_limit(&mut rng, is_hot);
         let max = limit.quota().max();
         let has_costs = !is_hot && rng.u32(..3) == 0;
         Self {
@@ -62,7 +62,7 @@ impl Scenario {
             cluster_options: if is_hot {
                 strict_cluster_options()
             } else {
-                draw_cluster_options(&mut rng, max)
+                draw_random_cluster_options(&mut rng, max)
             },
             rate: if is_hot { 60 } else { [5, 20, 60][rng.usize(..3)] },
             revert_one_in: (rng.u32(..3) == 0).then(|| rng.u64(2..10)),
@@ -88,7 +88,7 @@ impl Scenario {
 }
 
 /// Draws a random limit. If `is_hot` is `true`, all requests use one key, and the limit has a long window.
-fn draw_limit(rng: &mut Rng, is_hot: bool) -> Limit {
+fn draw_random_limit(rng: &mut Rng, is_hot: bool) -> Limit {
     let (max, window) = match is_hot {
         true => ([20, 100][rng.usize(..2)], ["5s", "20s"][rng.usize(..2)]),
         false => {
@@ -111,7 +111,7 @@ fn strict_cluster_options() -> ClusterOptions {
 }
 
 /// Draws cluster options for a limit of `max` units.
-fn draw_cluster_options(rng: &mut Rng, max: u64) -> ClusterOptions {
+fn draw_random_cluster_options(rng: &mut Rng, max: u64) -> ClusterOptions {
     let cluster_options = ClusterOptions::new();
     let on_partition =
         if rng.u32(..10) == 0 { OnPartition::Available } else { OnPartition::Bounded };

@@ -114,10 +114,10 @@ impl Simulator {
         self.has_stopped_requests = true;
         let interval_us = self.scenario.interval.as_micros() as u64;
         self.run_until(self.now_us + SYNC_WAIT_US + 3 * interval_us);
-        self.check_agreement()?;
-        self.check_charges_after_removal()?;
+        self.check_nodes_have_same_counters()?;
+        self.check_charges_after_reset_or_refund()?;
         self.run_until(self.now_us + 3 * interval_us);
-        self.check_idle()?;
+        self.check_cluster_is_idle()?;
         match self.scenario.cluster_options.on_partition() {
             OnPartition::Bounded => self.check_bounds()?,
             // Each partition limits separately, so the bound of the cluster does not apply.
@@ -140,7 +140,7 @@ impl Simulator {
         match event {
             Event::Frame { from, to, frame } => {
                 let now_us = self.now_us;
-                if let Some(host) = self.host_of(to)
+                if let Some(host) = self.find_host_of_incarnation(to)
                     && let Some(node) = &mut self.hosts[host]
                 {
                     let frames = node.on_frame_received(from, &frame, now_us);
@@ -167,7 +167,7 @@ impl Simulator {
                     self.charges[key][nth].is_reverted = true;
                 }
             }
-            Event::RemoveUnits => self.remove_random_units(),
+            Event::RemoveUnits => self.reset_or_refund_random_key(),
             Event::ChangeNetwork if !self.is_healed => self.change_network(),
             Event::StopNode if !self.is_healed => self.stop_random_node(),
             Event::StartNode(host) if self.hosts[host].is_none() => self.start_node(host),
@@ -176,7 +176,7 @@ impl Simulator {
     }
 
     /// Returns the index of the host on which an incarnation is running; `None` if the incarnation has stopped.
-    fn host_of(&self, incarnation: Incarnation) -> Option<usize> {
+    fn find_host_of_incarnation(&self, incarnation: Incarnation) -> Option<usize> {
         let is_match = |node: &Option<SimNode>| {
             node.as_ref().is_some_and(|node| node.incarnation == incarnation)
         };
@@ -185,7 +185,7 @@ impl Simulator {
 
     /// Returns `true` if an incarnation is running on a host.
     fn is_running_on(&self, host: usize, incarnation: Incarnation) -> bool {
-        self.host_of(incarnation) == Some(host)
+        self.find_host_of_incarnation(incarnation) == Some(host)
     }
 
     /// Starts a node with a random clock offset on a host.
@@ -263,7 +263,7 @@ impl Simulator {
         let Some(sender) = self.hosts[from].as_ref().map(|node| node.incarnation) else { return };
         for (to, frame) in frames {
             self.stats.frames += 1;
-            let Some(host) = self.host_of(to) else { continue };
+            let Some(host) = self.find_host_of_incarnation(to) else { continue };
             for delay in self.network.draw_delays(frame.len(), &mut self.rng) {
                 if self.network.can_carry_frames(from, host) {
                     let frame = frame.clone();
@@ -329,7 +329,7 @@ impl Simulator {
     }
 
     /// Resets or refunds a random key on several nodes at the same time. Each node knows different charges.
-    fn remove_random_units(&mut self) {
+    fn reset_or_refund_random_key(&mut self) {
         if self.has_stopped_requests {
             return;
         }
@@ -444,7 +444,7 @@ impl Simulator {
     }
 
     /// Checks that all nodes have the same unexpired counters.
-    fn check_agreement(&mut self) -> Result<(), String> {
+    fn check_nodes_have_same_counters(&mut self) -> Result<(), String> {
         let latest = Timestamp::from_micros(self.now_us).after(MAX_CLOCK_SKEW);
         let mut all_counters: Vec<_> =
             self.hosts.iter().flatten().map(|node| node.unexpired_counters(latest)).collect();
@@ -485,7 +485,7 @@ impl Simulator {
     }
 
     /// Checks that all charges after the last reset or refund are counted.
-    fn check_charges_after_removal(&mut self) -> Result<(), String> {
+    fn check_charges_after_reset_or_refund(&mut self) -> Result<(), String> {
         let latest = Timestamp::from_micros(self.now_us).after(MAX_CLOCK_SKEW);
         let Some(node) = self.hosts.iter().flatten().next() else { return Ok(()) };
         let counters = node.unexpired_counters(latest);
@@ -501,7 +501,8 @@ impl Simulator {
             let (charged, removed) = updates.iter().fold((0, 0), |(charged, removed), update| {
                 (charged + update.units.charged, removed + update.units.removed)
             });
-            let is_running = |incarnation: Incarnation| self.host_of(incarnation).is_some();
+            let is_running =
+                |incarnation: Incarnation| self.find_host_of_incarnation(incarnation).is_some();
             let later = self.charges[key].iter().filter(|charge| {
                 charge.true_time_us > self.removed_at_us[key]
                     && !charge.is_reverted
@@ -522,7 +523,7 @@ impl Simulator {
     }
 
     /// Checks that all nodes are settled, no flush is unacknowledged, and no frame or update was rejected.
-    fn check_idle(&self) -> Result<(), String> {
+    fn check_cluster_is_idle(&self) -> Result<(), String> {
         for node in self.hosts.iter().flatten() {
             let status = node.engine.status(node.now(self.now_us));
             let has_lag = status.members.iter().any(|member| member.lag > Duration::ZERO);

@@ -163,10 +163,10 @@ pub async fn oversized_frame_alone_is_dropped(fixture: &mut impl TransportFixtur
 }
 
 pub async fn slow_peer_drops_frames_without_blocking_sender(fixture: &mut impl TransportFixture) {
-    const SENT_FRAMES: u64 = 20_000;
+    const SENT_FRAME_COUNT: u64 = 20_000;
     let (mut node1, mut node2, peer) = join_linked_nodes(fixture).await;
     let frame_bytes = Bytes::from(vec![7; MAX_FRAME]);
-    for nth in 0..SENT_FRAMES {
+    for nth in 0..SENT_FRAME_COUNT {
         node1.send(peer.incarnation, frame_bytes.clone());
         if nth % 16 == 0 {
             tokio::task::yield_now().await;
@@ -182,10 +182,10 @@ pub async fn slow_peer_drops_frames_without_blocking_sender(fixture: &mut impl T
     }
     let sent = traffic_with_node(&node1, 2);
     assert!(
-        received > 0 && received < SENT_FRAMES / 4,
-        "{received} of {SENT_FRAMES} frames were buffered"
+        received > 0 && received < SENT_FRAME_COUNT / 4,
+        "{received} of {SENT_FRAME_COUNT} frames were buffered"
     );
-    assert!(sent.dropped_frames > 0 || sent.sent_frames == SENT_FRAMES, "{sent:?}");
+    assert!(sent.dropped_frames > 0 || sent.sent_frames == SENT_FRAME_COUNT, "{sent:?}");
     node1.send(peer.incarnation, Bytes::from_static(b"now"));
     assert_eq!(
         node2.next().await,

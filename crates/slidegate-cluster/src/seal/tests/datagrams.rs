@@ -19,17 +19,17 @@ fn new_opener() -> DatagramOpener {
     DatagramOpener::new(&test_key(), BOB, MAX_SKEW)
 }
 
-fn seal_at(sealer: &mut DatagramSealer, now: Timestamp, payload: &[u8]) -> Vec<u8> {
+fn seal_datagram_at(sealer: &mut DatagramSealer, now: Timestamp, payload: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::new();
     sealer.seal(now, payload, &mut sealed).unwrap();
     sealed
 }
 
-fn seal_at_start(payload: &[u8]) -> Vec<u8> {
-    seal_at(&mut DatagramSealer::new(&test_key(), ALICE), start_time(), payload)
+fn seal_datagram_at_start(payload: &[u8]) -> Vec<u8> {
+    seal_datagram_at(&mut DatagramSealer::new(&test_key(), ALICE), start_time(), payload)
 }
 
-fn rejection_on_open(
+fn reject_reason_on_open(
     opener: &mut DatagramOpener,
     now: Timestamp,
     datagram: &[u8],
@@ -39,14 +39,14 @@ fn rejection_on_open(
 
 #[test]
 fn opened_datagram_has_sender_and_payload() {
-    let datagram = seal_at_start(b"hello");
+    let datagram = seal_datagram_at_start(b"hello");
     let opened = OpenedDatagram { from: ALICE, payload: b"hello" };
     assert_eq!(new_opener().open(start_time(), &datagram), Ok(opened));
     assert_eq!(datagram.len(), 5 + DATAGRAM_OVERHEAD);
 }
 
 #[test]
-fn seal_replaces_previous_content() {
+fn sealing_replaces_previous_buffer_content() {
     let (mut sealer, mut sealed) = (DatagramSealer::new(&test_key(), ALICE), b"rest".to_vec());
     sealer.seal(start_time(), b"hello", &mut sealed).unwrap();
     assert_eq!(new_opener().open(start_time(), &sealed).unwrap().payload, b"hello");
@@ -62,17 +62,18 @@ fn payload_above_datagram_size_is_rejected() {
     let longer = [&longest[..], &[7]].concat();
     assert_eq!(sealer.seal(start_time(), &longer, &mut sealed), Err(RejectReason::TooLong));
     assert_eq!(
-        rejection_on_open(&mut new_opener(), start_time(), &vec![VERSION; MAX_DATAGRAM + 1]),
+        reject_reason_on_open(&mut new_opener(), start_time(), &vec![VERSION; MAX_DATAGRAM + 1]),
         Some(RejectReason::TooLong)
     );
 }
 
 #[test]
 fn datagram_with_other_key_is_rejected() {
-    let datagram = seal_at(&mut DatagramSealer::new(&other_key(), ALICE), start_time(), b"hello");
+    let datagram =
+        seal_datagram_at(&mut DatagramSealer::new(&other_key(), ALICE), start_time(), b"hello");
     let mut opener = new_opener();
     assert_eq!(
-        rejection_on_open(&mut opener, start_time(), &datagram),
+        reject_reason_on_open(&mut opener, start_time(), &datagram),
         Some(RejectReason::WrongMac)
     );
     assert_eq!(opener.senders(), 0, "unauthenticated senders are not remembered");
@@ -80,33 +81,34 @@ fn datagram_with_other_key_is_rejected() {
 
 #[test]
 fn datagram_of_other_version_is_rejected() {
-    let mut datagram = seal_at_start(b"hello");
+    let mut datagram = seal_datagram_at_start(b"hello");
     datagram[0] += 1;
     assert_eq!(
-        rejection_on_open(&mut new_opener(), start_time(), &datagram),
+        reject_reason_on_open(&mut new_opener(), start_time(), &datagram),
         Some(RejectReason::WrongVersion)
     );
 }
 
 #[test]
 fn reflected_datagram_is_rejected() {
-    let datagram = seal_at(&mut DatagramSealer::new(&test_key(), BOB), start_time(), b"hello");
+    let datagram =
+        seal_datagram_at(&mut DatagramSealer::new(&test_key(), BOB), start_time(), b"hello");
     assert_eq!(
-        rejection_on_open(&mut new_opener(), start_time(), &datagram),
+        reject_reason_on_open(&mut new_opener(), start_time(), &datagram),
         Some(RejectReason::Reflected)
     );
 }
 
 #[test]
 fn datagram_is_opened_once() {
-    let (datagram, mut opener) = (seal_at_start(b"hello"), new_opener());
-    assert_eq!(rejection_on_open(&mut opener, start_time(), &datagram), None);
+    let (datagram, mut opener) = (seal_datagram_at_start(b"hello"), new_opener());
+    assert_eq!(reject_reason_on_open(&mut opener, start_time(), &datagram), None);
     assert_eq!(
-        rejection_on_open(&mut opener, start_time(), &datagram),
+        reject_reason_on_open(&mut opener, start_time(), &datagram),
         Some(RejectReason::Replayed)
     );
     assert_eq!(
-        rejection_on_open(&mut opener, secs_after_start(61), &datagram),
+        reject_reason_on_open(&mut opener, secs_after_start(61), &datagram),
         Some(RejectReason::Replayed)
     );
 }
@@ -114,21 +116,22 @@ fn datagram_is_opened_once() {
 #[test]
 fn late_datagrams_within_replay_window_are_opened() {
     let mut sealer = DatagramSealer::new(&test_key(), ALICE);
-    let all: Vec<_> = (0..100).map(|_| seal_at(&mut sealer, start_time(), b"hello")).collect();
+    let all: Vec<_> =
+        (0..100).map(|_| seal_datagram_at(&mut sealer, start_time(), b"hello")).collect();
     let mut opener = new_opener();
     for (late, datagram) in all[30..].iter().rev().enumerate() {
-        assert_eq!(rejection_on_open(&mut opener, start_time(), datagram).is_some(), late > 64);
+        assert_eq!(reject_reason_on_open(&mut opener, start_time(), datagram).is_some(), late > 64);
     }
-    assert!(all.iter().all(|datagram| rejection_on_open(&mut opener, start_time(), datagram)
+    assert!(all.iter().all(|datagram| reject_reason_on_open(&mut opener, start_time(), datagram)
         == Some(RejectReason::Replayed)));
 }
 
 #[test]
 fn new_opener_rejects_stale_datagram() {
-    let datagram = seal_at_start(b"hello");
-    assert_eq!(rejection_on_open(&mut new_opener(), secs_after_start(62), &datagram), None);
+    let datagram = seal_datagram_at_start(b"hello");
+    assert_eq!(reject_reason_on_open(&mut new_opener(), secs_after_start(62), &datagram), None);
     assert_eq!(
-        rejection_on_open(
+        reject_reason_on_open(
             &mut new_opener(),
             Timestamp::from_micros(secs_after_start(62).as_micros() + 1),
             &datagram
@@ -136,9 +139,9 @@ fn new_opener_rejects_stale_datagram() {
         Some(RejectReason::Stale)
     );
     let early = Timestamp::from_micros(start_time().as_micros() - 62_000_000);
-    assert_eq!(rejection_on_open(&mut new_opener(), early, &datagram), None);
+    assert_eq!(reject_reason_on_open(&mut new_opener(), early, &datagram), None);
     assert_eq!(
-        rejection_on_open(
+        reject_reason_on_open(
             &mut new_opener(),
             Timestamp::from_micros(early.as_micros() - 1),
             &datagram
@@ -148,52 +151,56 @@ fn new_opener_rejects_stale_datagram() {
 }
 
 #[test]
-fn removed_sender_cannot_be_replayed() {
+fn datagram_of_removed_sender_cannot_be_replayed() {
     let mut opener = new_opener();
-    let old = seal_at(&mut DatagramSealer::new(&test_key(), Incarnation(1)), start_time(), b"old");
+    let old = seal_datagram_at(
+        &mut DatagramSealer::new(&test_key(), Incarnation(1)),
+        start_time(),
+        b"old",
+    );
     opener.open(start_time(), &old).unwrap();
     let seal = |sender, now| {
-        seal_at(&mut DatagramSealer::new(&test_key(), Incarnation(sender)), now, b"new")
+        seal_datagram_at(&mut DatagramSealer::new(&test_key(), Incarnation(sender)), now, b"new")
     };
     let then = secs_after_start(30);
     for sender in 2..=MAX_SENDERS as u64 {
         opener.open(then, &seal(sender, then)).unwrap();
     }
     assert_eq!(
-        rejection_on_open(&mut opener, then, &seal(5_000, then)),
+        reject_reason_on_open(&mut opener, then, &seal(5_000, then)),
         Some(RejectReason::Crowded),
         "no sender is stale yet"
     );
     let later = Timestamp::from_micros(secs_after_start(62).as_micros() + 1);
-    assert_eq!(rejection_on_open(&mut opener, later, &seal(5_000, later)), None);
+    assert_eq!(reject_reason_on_open(&mut opener, later, &seal(5_000, later)), None);
     assert_eq!(opener.senders(), MAX_SENDERS, "the stale sender is removed");
-    assert_eq!(rejection_on_open(&mut opener, later, &old), Some(RejectReason::Stale));
+    assert_eq!(reject_reason_on_open(&mut opener, later, &old), Some(RejectReason::Stale));
 }
 
 #[test]
-fn clock_set_back_keeps_counters_unique() {
+fn clock_set_back_keeps_datagram_counters_unique() {
     let (mut sealer, mut opener) = (DatagramSealer::new(&test_key(), ALICE), new_opener());
-    let first = seal_at(&mut sealer, secs_after_start(10), b"hello");
-    let second = seal_at(&mut sealer, start_time(), b"hello");
-    assert_eq!(rejection_on_open(&mut opener, secs_after_start(10), &first), None);
-    assert_eq!(rejection_on_open(&mut opener, secs_after_start(10), &second), None);
+    let first = seal_datagram_at(&mut sealer, secs_after_start(10), b"hello");
+    let second = seal_datagram_at(&mut sealer, start_time(), b"hello");
+    assert_eq!(reject_reason_on_open(&mut opener, secs_after_start(10), &first), None);
+    assert_eq!(reject_reason_on_open(&mut opener, secs_after_start(10), &second), None);
     assert_eq!(
-        rejection_on_open(&mut opener, secs_after_start(10), &second),
+        reject_reason_on_open(&mut opener, secs_after_start(10), &second),
         Some(RejectReason::Replayed)
     );
 }
 
 #[test]
-fn corrected_clocks_can_communicate_again() {
+fn nodes_communicate_again_after_clock_correction() {
     let (mut sealer, mut opener) = (DatagramSealer::new(&test_key(), ALICE), new_opener());
     for _ in 0..100 {
-        let datagram = seal_at(&mut sealer, secs_after_start(3_600), b"ahead");
-        assert_eq!(rejection_on_open(&mut opener, secs_after_start(3_600), &datagram), None);
+        let datagram = seal_datagram_at(&mut sealer, secs_after_start(3_600), b"ahead");
+        assert_eq!(reject_reason_on_open(&mut opener, secs_after_start(3_600), &datagram), None);
     }
-    let datagram = seal_at(&mut sealer, start_time(), b"right");
-    assert_eq!(rejection_on_open(&mut opener, start_time(), &datagram), None);
+    let datagram = seal_datagram_at(&mut sealer, start_time(), b"right");
+    assert_eq!(reject_reason_on_open(&mut opener, start_time(), &datagram), None);
     assert_eq!(
-        rejection_on_open(&mut opener, start_time(), &datagram),
+        reject_reason_on_open(&mut opener, start_time(), &datagram),
         Some(RejectReason::Replayed)
     );
 }
@@ -201,7 +208,7 @@ fn corrected_clocks_can_communicate_again() {
 proptest! {
     #[test]
     fn datagram_with_flipped_bit_is_rejected(payload: Vec<u8>, bit: prop::sample::Index) {
-        let mut datagram = seal_at_start(&payload);
+        let mut datagram = seal_datagram_at_start(&payload);
         let bit = bit.index(datagram.len() * 8);
         datagram[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(new_opener().open(start_time(), &datagram).is_err());
@@ -209,7 +216,7 @@ proptest! {
 
     #[test]
     fn datagram_of_changed_length_is_rejected(payload: Vec<u8>, cut: prop::sample::Index, more in prop::collection::vec(any::<u8>(), 1..50)) {
-        let datagram = seal_at_start(&payload);
+        let datagram = seal_datagram_at_start(&payload);
         prop_assert!(new_opener().open(start_time(), &datagram[..cut.index(datagram.len())]).is_err());
         prop_assert!(new_opener().open(start_time(), &datagram[1..]).is_err());
         prop_assert!(new_opener().open(start_time(), &[&datagram[..], &more].concat()).is_err());
@@ -231,7 +238,7 @@ proptest! {
         let (mut sealer, mut now) = (DatagramSealer::new(&test_key(), ALICE), start_time());
         let all: Vec<_> = steps.into_iter().map(|step| {
             now = now.after(Duration::from_micros(step));
-            seal_at(&mut sealer, now, b"hello")
+            seal_datagram_at(&mut sealer, now, b"hello")
         }).collect();
         let (mut opener, mut opened) = (new_opener(), vec![0; all.len()]);
         for nth in comes {

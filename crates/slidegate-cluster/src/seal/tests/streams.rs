@@ -42,13 +42,13 @@ fn open_frame(opener: &mut FrameOpener, arrived: &[u8]) -> Result<Option<Bytes>,
 }
 
 /// Sends a hello to Bob, and returns his reason for rejecting it; `None` if he accepts it.
-fn hello_rejection(hello: &[u8]) -> Option<RejectReason> {
+fn reject_reason_of_hello(hello: &[u8]) -> Option<RejectReason> {
     super::accept_handshake(&test_key(), &test_identity(BOB), &test_nonces(9)[1], hello).err()
 }
 
 /// Sends a response to Alice after her hello with the first nonce of this seed. Returns her reason for rejecting it;
 /// `None` if she accepts it.
-fn response_rejection(seed: u8, response: &[u8]) -> Option<RejectReason> {
+fn reject_reason_of_response(seed: u8, response: &[u8]) -> Option<RejectReason> {
     start_handshake(&test_key(), &test_identity(ALICE), &test_nonces(seed)[0])
         .on_response(response)
         .err()
@@ -56,7 +56,7 @@ fn response_rejection(seed: u8, response: &[u8]) -> Option<RejectReason> {
 
 /// Sends a confirmation to Bob after his response to `hello` with the second nonce of this seed. Returns his reason for
 /// rejecting the confirmation; `None` if he accepts it.
-fn confirmation_rejection(
+fn reject_reason_of_confirmation(
     seed: u8,
     hello: &[u8],
     confirmation: &[u8; CONFIRMATION_BYTES],
@@ -103,10 +103,10 @@ fn long_name_is_truncated_at_character_boundary() {
 fn handshake_with_other_key_is_rejected() {
     let (own, other, [one, two]) = (test_key(), other_key(), test_nonces(1));
     let client = start_handshake(&other, &test_identity(ALICE), &one);
-    assert_eq!(hello_rejection(client.hello()), Some(RejectReason::WrongMac));
+    assert_eq!(reject_reason_of_hello(client.hello()), Some(RejectReason::WrongMac));
     let server =
         super::accept_handshake(&other, &test_identity(BOB), &two, client.hello()).unwrap();
-    assert_eq!(response_rejection(1, server.response()), Some(RejectReason::WrongMac));
+    assert_eq!(reject_reason_of_response(1, server.response()), Some(RejectReason::WrongMac));
     let client = start_handshake(&own, &test_identity(ALICE), &one);
     let server = super::accept_handshake(&own, &test_identity(BOB), &two, client.hello()).unwrap();
     assert_eq!(
@@ -118,23 +118,23 @@ fn handshake_with_other_key_is_rejected() {
 #[test]
 fn replayed_handshake_fails_at_confirmation() {
     let recorded = complete_handshake(1);
-    assert_eq!(hello_rejection(&recorded.hello), None, "Bob cannot detect the replay yet");
+    assert_eq!(reject_reason_of_hello(&recorded.hello), None, "Bob cannot detect the replay yet");
     assert_eq!(
-        confirmation_rejection(2, &recorded.hello, &recorded.confirmation),
+        reject_reason_of_confirmation(2, &recorded.hello, &recorded.confirmation),
         Some(RejectReason::WrongMac)
     );
     assert_eq!(
-        confirmation_rejection(1, &recorded.hello, &recorded.confirmation),
+        reject_reason_of_confirmation(1, &recorded.hello, &recorded.confirmation),
         None,
         "the same nonce"
     );
 }
 
 #[test]
-fn response_is_bound_to_hello() {
-    assert_eq!(response_rejection(1, &complete_handshake(1).response), None);
+fn response_to_other_hello_is_rejected() {
+    assert_eq!(reject_reason_of_response(1, &complete_handshake(1).response), None);
     assert_eq!(
-        response_rejection(2, &complete_handshake(1).response),
+        reject_reason_of_response(2, &complete_handshake(1).response),
         Some(RejectReason::WrongMac)
     );
 }
@@ -142,13 +142,13 @@ fn response_is_bound_to_hello() {
 #[test]
 fn messages_of_different_handshakes_cannot_be_mixed() {
     let (one, other) = (complete_handshake(1), complete_handshake(2));
-    assert_eq!(response_rejection(1, &other.response), Some(RejectReason::WrongMac));
+    assert_eq!(reject_reason_of_response(1, &other.response), Some(RejectReason::WrongMac));
     assert_eq!(
-        confirmation_rejection(1, &one.hello, &other.confirmation),
+        reject_reason_of_confirmation(1, &one.hello, &other.confirmation),
         Some(RejectReason::WrongMac)
     );
     assert_eq!(
-        confirmation_rejection(1, &other.hello, &one.confirmation),
+        reject_reason_of_confirmation(1, &other.hello, &one.confirmation),
         Some(RejectReason::WrongMac)
     );
 }
@@ -160,7 +160,7 @@ fn reflected_handshake_is_rejected() {
     let reflected = super::accept_handshake(&key, &test_identity(ALICE), &two, &hello);
     assert_eq!(reflected.err(), Some(RejectReason::Reflected));
     assert_eq!(
-        response_rejection(1, &hello),
+        reject_reason_of_response(1, &hello),
         Some(RejectReason::WrongMac),
         "a hello is not a response"
     );
@@ -170,7 +170,7 @@ fn reflected_handshake_is_rejected() {
     let client = start_handshake(&key, &test_identity(BOB), &one);
     assert!(client.on_response(&response).is_err());
     assert_eq!(
-        hello_rejection(&response),
+        reject_reason_of_hello(&response),
         Some(RejectReason::WrongMac),
         "a response is not a hello"
     );
@@ -183,7 +183,7 @@ fn non_utf8_name_is_rejected() {
     hello[HELLO_HEADER_BYTES] = 0xFF;
     let mac = key::compute_mac(key.handshake_key(), &[b"who dials greets", &hello]);
     hello.extend_from_slice(mac.as_ref());
-    assert_eq!(hello_rejection(&hello), Some(RejectReason::Malformed));
+    assert_eq!(reject_reason_of_hello(&hello), Some(RejectReason::Malformed));
 }
 
 #[test]
@@ -254,19 +254,19 @@ proptest! {
     #[test]
     fn handshake_with_flipped_bit_is_rejected(bit: prop::sample::Index) {
         let CompletedHandshake { hello, response, confirmation, .. } = complete_handshake(1);
-        prop_assert!(hello_rejection(&flip_bit(&hello, bit)).is_some());
-        prop_assert!(response_rejection(1, &flip_bit(&response, bit)).is_some());
+        prop_assert!(reject_reason_of_hello(&flip_bit(&hello, bit)).is_some());
+        prop_assert!(reject_reason_of_response(1, &flip_bit(&response, bit)).is_some());
         let flipped = flip_bit(&confirmation, bit).try_into().unwrap();
-        prop_assert_eq!(confirmation_rejection(1, &hello, &flipped), Some(RejectReason::WrongMac));
+        prop_assert_eq!(reject_reason_of_confirmation(1, &hello, &flipped), Some(RejectReason::WrongMac));
     }
 
     #[test]
     fn handshake_of_changed_length_is_rejected(cut: prop::sample::Index, more: u8) {
         let CompletedHandshake { hello, response, .. } = complete_handshake(1);
-        prop_assert!(hello_rejection(&hello[..cut.index(hello.len())]).is_some());
-        prop_assert!(response_rejection(1, &response[..cut.index(response.len())]).is_some());
-        prop_assert_eq!(hello_rejection(&[&hello[..], &[more]].concat()), Some(RejectReason::TooLong));
-        prop_assert_eq!(response_rejection(1, &[&response[..], &[more]].concat()), Some(RejectReason::TooLong));
+        prop_assert!(reject_reason_of_hello(&hello[..cut.index(hello.len())]).is_some());
+        prop_assert!(reject_reason_of_response(1, &response[..cut.index(response.len())]).is_some());
+        prop_assert_eq!(reject_reason_of_hello(&[&hello[..], &[more]].concat()), Some(RejectReason::TooLong));
+        prop_assert_eq!(reject_reason_of_response(1, &[&response[..], &[more]].concat()), Some(RejectReason::TooLong));
     }
 
     #[test]
@@ -293,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn flipped_bit_ends_stream(
+    fn frame_with_flipped_bit_is_rejected(
         payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..10),
         bit: prop::sample::Index,
     ) {
@@ -314,7 +314,7 @@ proptest! {
         let mut bob = complete_handshake(1).bob;
         let mut arrived = BytesMut::from(&bytes[..]);
         prop_assert!(!matches!(bob.opener.open(&mut arrived), Ok(Some(_))));
-        prop_assert!(hello_rejection(&bytes).is_some());
-        prop_assert!(response_rejection(1, &bytes).is_some());
+        prop_assert!(reject_reason_of_hello(&bytes).is_some());
+        prop_assert!(reject_reason_of_response(1, &bytes).is_some());
     }
 }

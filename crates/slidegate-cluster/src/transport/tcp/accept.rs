@@ -10,8 +10,8 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, warn};
 
-use super::stream::{self, FrameReader, StreamError};
-use super::{MAX_PENDING_HANDSHAKES, MAX_STREAMS, TaskEvent, TransportContext};
+use super::stream::{self, FrameReader, PeerStreamError};
+use super::{MAX_PENDING_HANDSHAKES, MAX_STREAMS, TcpTransportContext, TransportTaskEvent};
 use crate::pn_counter::Incarnation;
 use crate::seal::{RejectReason, Session};
 
@@ -21,15 +21,15 @@ const ACCEPT_ERROR_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts connections until the task is aborted. The abort also closes all accepted connections.
 pub(super) async fn accept_connections(
     listener: TcpListener,
-    context: Arc<TransportContext>,
-    event_sender: mpsc::Sender<TaskEvent>,
+    context: Arc<TcpTransportContext>,
+    event_sender: mpsc::Sender<TransportTaskEvent>,
 ) {
     let mut acceptor = ConnectionAcceptor {
         context,
         event_sender,
         handshakes: JoinSet::new(),
         pending: VecDeque::new(),
-        streams: PeerStreams::default(),
+        streams: IncomingPeerStreams::default(),
     };
     loop {
         tokio::select! {
@@ -51,12 +51,12 @@ pub(super) async fn accept_connections(
 }
 
 struct ConnectionAcceptor {
-    context: Arc<TransportContext>,
-    event_sender: mpsc::Sender<TaskEvent>,
+    context: Arc<TcpTransportContext>,
+    event_sender: mpsc::Sender<TransportTaskEvent>,
     handshakes: JoinSet<Option<(TcpStream, Session)>>,
     /// Pending handshakes, oldest first.
     pending: VecDeque<AbortHandle>,
-    streams: PeerStreams,
+    streams: IncomingPeerStreams,
 }
 
 impl ConnectionAcceptor {
@@ -102,12 +102,12 @@ impl ConnectionAcceptor {
 
 /// The streams that peers have opened, at most one per incarnation.
 #[derive(Default)]
-struct PeerStreams {
+struct IncomingPeerStreams {
     tasks: JoinSet<()>,
     by_peer: HashMap<Incarnation, AbortHandle>,
 }
 
-impl PeerStreams {
+impl IncomingPeerStreams {
     fn close(&mut self, peer: Incarnation) {
         if let Some(task) = self.by_peer.remove(&peer) {
             task.abort();
@@ -127,9 +127,9 @@ impl PeerStreams {
 async fn receive_frames(
     stream: TcpStream,
     session: Session,
-    context: &TransportContext,
-    event_sender: &mpsc::Sender<TaskEvent>,
-) -> Result<(), StreamError> {
+    context: &TcpTransportContext,
+    event_sender: &mpsc::Sender<TransportTaskEvent>,
+) -> Result<(), PeerStreamError> {
     stream.set_nodelay(true)?;
     let (read, mut write) = stream.into_split();
     let Session { peer, mut sealer, opener } = session;
@@ -142,7 +142,7 @@ async fn receive_frames(
     loop {
         while let Some(frame) = frames.next_frame(&counters)? {
             // Fails only if the transport is dropped, and then this task is aborted.
-            let _ = event_sender.send(TaskEvent::Frame { from, frame }).await;
+            let _ = event_sender.send(TransportTaskEvent::Frame { from, frame }).await;
             last_received_at = Instant::now();
         }
         tokio::select! {
@@ -156,13 +156,15 @@ async fn receive_frames(
                 read?;
                 last_received_at = Instant::now();
             }
-            () = sleep_until(last_received_at + context.timing.idle_timeout) => return Err(StreamError::IdleTimeout),
+            () = sleep_until(last_received_at + context.timing.idle_timeout) => {
+                return Err(PeerStreamError::IdleTimeout);
+            }
         }
     }
 }
 
-fn log_stream_error(context: &TransportContext, error: &StreamError) {
-    if let StreamError::Rejected(reason) = error {
+fn log_stream_error(context: &TcpTransportContext, error: &PeerStreamError) {
+    if let PeerStreamError::Rejected(reason) = error {
         context.reject_counters.count(*reason);
     }
     debug!(%error, "cluster connection closed");

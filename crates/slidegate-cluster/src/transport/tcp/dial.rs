@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tracing::debug;
 
-use super::queue::{self, FrameReceiver};
-use super::stream::{self, FrameReader, StreamError};
-use super::{PeerAddress, TaskEvent, TransportContext};
+use super::queue::{self, OutgoingFrameReceiver};
+use super::stream::{self, FrameReader, PeerStreamError};
+use super::{PeerAddress, TcpTransportContext, TransportTaskEvent};
 use crate::seal::{FrameSealer, RejectReason, Session};
 use crate::transport::link_counters::LinkCounters;
 
@@ -19,15 +19,15 @@ use crate::transport::link_counters::LinkCounters;
 const MAX_WRITE_BYTES: usize = 64 * 1024;
 
 /// A task that keeps a connection to one peer, and sends frames on it.
-pub(super) struct Dialer {
-    pub(super) context: Arc<TransportContext>,
+pub(super) struct PeerDialer {
+    pub(super) context: Arc<TcpTransportContext>,
     pub(super) peer: PeerAddress,
     pub(super) link: u64,
     pub(super) counters: Arc<LinkCounters>,
-    pub(super) event_sender: mpsc::Sender<TaskEvent>,
+    pub(super) event_sender: mpsc::Sender<TransportTaskEvent>,
 }
 
-impl Dialer {
+impl PeerDialer {
     /// Keeps the connection: connects, sends frames, and reconnects after each failure until the task is aborted.
     pub(super) async fn keep_connected(self) {
         let mut backoff = self.context.timing.initial_backoff;
@@ -53,15 +53,15 @@ impl Dialer {
         let (queue, frames) = queue::new_frame_queue();
         let (to, link) = (self.peer.incarnation, self.link);
         // Fails only if the transport is dropped, and then this task is aborted.
-        let _ = self.event_sender.send(TaskEvent::LinkUp { to, link, queue }).await;
+        let _ = self.event_sender.send(TransportTaskEvent::LinkUp { to, link, queue }).await;
         if let Err(error) = self.send_frames(stream, session, frames).await {
             self.log_stream_error(&error);
         }
-        let _ = self.event_sender.send(TaskEvent::LinkDown { to, link }).await;
+        let _ = self.event_sender.send(TransportTaskEvent::LinkDown { to, link }).await;
         true
     }
 
-    async fn connect_and_handshake(&self) -> Result<(TcpStream, Session), StreamError> {
+    async fn connect_and_handshake(&self) -> Result<(TcpStream, Session), PeerStreamError> {
         let connected = timeout(self.context.timing.connect_timeout, self.connect()).await;
         let mut stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         stream.set_nodelay(true)?;
@@ -86,8 +86,8 @@ impl Dialer {
         &self,
         stream: TcpStream,
         session: Session,
-        mut frames: FrameReceiver,
-    ) -> Result<(), StreamError> {
+        mut frames: OutgoingFrameReceiver,
+    ) -> Result<(), PeerStreamError> {
         let (read, mut write) = stream.into_split();
         let Session { mut sealer, opener, .. } = session;
         let mut reader = FrameReader::new(read, opener);
@@ -110,7 +110,7 @@ impl Dialer {
                     }
                     continue;
                 }
-                () = sleep_until(last_received_at + timing.idle_timeout) => return Err(StreamError::IdleTimeout),
+                () = sleep_until(last_received_at + timing.idle_timeout) => return Err(PeerStreamError::IdleTimeout),
                 Some(frame) = frames.next() => self.seal_batch(&mut sealer, frame, &mut frames, &mut sealed)?,
                 _ = keepalive_interval.tick() => sealer.seal(&[], &mut sealed)?,
             }
@@ -123,7 +123,7 @@ impl Dialer {
         &self,
         sealer: &mut FrameSealer,
         first: Bytes,
-        frames: &mut FrameReceiver,
+        frames: &mut OutgoingFrameReceiver,
         sealed: &mut Vec<u8>,
     ) -> Result<(), RejectReason> {
         let mut next = Some(first);
@@ -135,8 +135,8 @@ impl Dialer {
         Ok(())
     }
 
-    fn log_stream_error(&self, error: &StreamError) {
-        if let StreamError::Rejected(reason) = error {
+    fn log_stream_error(&self, error: &PeerStreamError) {
+        if let PeerStreamError::Rejected(reason) = error {
             self.context.reject_counters.count(*reason);
         }
         debug!(peer = self.peer.incarnation.0, address = %self.peer.address, %error, "link to cluster node down");

@@ -9,23 +9,23 @@ use tokio::sync::mpsc;
 use super::{MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES};
 
 /// Creates an empty queue.
-pub(super) fn new_frame_queue() -> (FrameSender, FrameReceiver) {
+pub(super) fn new_frame_queue() -> (OutgoingFrameSender, OutgoingFrameReceiver) {
     let bytes = Arc::new(AtomicUsize::new(0));
     let (sender, receiver) = mpsc::channel(MAX_QUEUED_FRAMES);
     (
-        FrameSender { frames: sender, bytes: Arc::clone(&bytes) },
-        FrameReceiver { frames: receiver, bytes },
+        OutgoingFrameSender { frames: sender, bytes: Arc::clone(&bytes) },
+        OutgoingFrameReceiver { frames: receiver, bytes },
     )
 }
 
 /// The sending side of a frame queue. Each queue has only one sender.
 #[derive(Debug)]
-pub(super) struct FrameSender {
+pub(super) struct OutgoingFrameSender {
     frames: mpsc::Sender<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-impl FrameSender {
+impl OutgoingFrameSender {
     /// Queues a frame. Returns `false` if the queue is full or closed.
     pub(super) fn push(&self, frame: Bytes) -> bool {
         let length = frame.len();
@@ -43,25 +43,25 @@ impl FrameSender {
 
 /// The receiving side of a frame queue.
 #[derive(Debug)]
-pub(super) struct FrameReceiver {
+pub(super) struct OutgoingFrameReceiver {
     frames: mpsc::Receiver<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-impl FrameReceiver {
+impl OutgoingFrameReceiver {
     /// Waits for the next frame; `None` if the queue is closed. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let frame = self.frames.recv().await;
-        self.release_bytes(frame)
+        self.release_queued_bytes(frame)
     }
 
     /// Returns the next queued frame without waiting; `None` if the queue is empty.
     pub(super) fn try_next(&mut self) -> Option<Bytes> {
         let frame = self.frames.try_recv().ok();
-        self.release_bytes(frame)
+        self.release_queued_bytes(frame)
     }
 
-    fn release_bytes(&self, frame: Option<Bytes>) -> Option<Bytes> {
+    fn release_queued_bytes(&self, frame: Option<Bytes>) -> Option<Bytes> {
         frame.inspect(|frame| _ = self.bytes.fetch_sub(frame.len(), Ordering::Relaxed))
     }
 }
@@ -70,7 +70,7 @@ impl FrameReceiver {
 mod tests {
     use super::*;
 
-    fn push_until_full(sender: &FrameSender, frame: &Bytes) -> usize {
+    fn push_until_full(sender: &OutgoingFrameSender, frame: &Bytes) -> usize {
         (0..).take_while(|_| sender.push(frame.clone())).count()
     }
 

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::TransportContext;
+use super::TcpTransportContext;
 use crate::seal::{
     self, CONFIRMATION_BYTES, FrameOpener, HELLO_HEADER_BYTES, Nonce, RejectReason, Session,
     hello_length,
@@ -18,7 +18,7 @@ const READ_BUFFER_BYTES: usize = 16 * 1024;
 
 /// A reason for which a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StreamError {
+pub(super) enum PeerStreamError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("rejected: {0}")]
@@ -30,8 +30,8 @@ pub(super) enum StreamError {
 /// Performs the handshake on a connection that this node has opened.
 pub(super) async fn client_handshake<S>(
     stream: &mut S,
-    context: &TransportContext,
-) -> Result<Session, StreamError>
+    context: &TcpTransportContext,
+) -> Result<Session, PeerStreamError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -52,8 +52,8 @@ where
 /// Performs the handshake on a connection that this node has accepted.
 pub(super) async fn server_handshake<S>(
     stream: &mut S,
-    context: &TransportContext,
-) -> Result<Session, StreamError>
+    context: &TcpTransportContext,
+) -> Result<Session, PeerStreamError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -72,7 +72,7 @@ where
 }
 
 /// Reads one hello of a handshake, and no byte after it.
-async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, StreamError> {
+async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, PeerStreamError> {
     let mut header = [0; HELLO_HEADER_BYTES];
     // A client of another protocol may send fewer bytes than a hello and wait. The first byte identifies it.
     read_exact(stream, &mut header[..1]).await?;
@@ -89,7 +89,7 @@ async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, St
 async fn read_exact(
     stream: &mut (impl AsyncRead + Unpin),
     bytes: &mut [u8],
-) -> Result<(), StreamError> {
+) -> Result<(), PeerStreamError> {
     match stream.read_exact(bytes).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -132,7 +132,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Waits for more data. Cancel safe: no data is lost if the future is dropped.
-    pub(super) async fn fill_buffer(&mut self, counters: &LinkCounters) -> Result<(), StreamError> {
+    pub(super) async fn fill_buffer(
+        &mut self,
+        counters: &LinkCounters,
+    ) -> Result<(), PeerStreamError> {
         self.buffer.reserve(READ_BUFFER_BYTES);
         let read = self.read.read_buf(&mut self.buffer).await?;
         counters.received_bytes.add(read);
@@ -148,12 +151,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 pub(super) async fn write_with_timeout(
     write: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
-    context: &TransportContext,
+    context: &TcpTransportContext,
     counters: &LinkCounters,
-) -> Result<(), StreamError> {
+) -> Result<(), PeerStreamError> {
     timeout(context.timing.idle_timeout, write.write_all(bytes))
         .await
-        .map_err(|_| StreamError::IdleTimeout)??;
+        .map_err(|_| PeerStreamError::IdleTimeout)??;
     counters.sent_bytes.add(bytes.len());
     Ok(())
 }
