@@ -87,7 +87,7 @@ fn explain_changes_no_counters_or_metrics() {
 
 /// Repeats a denied request exactly at the retry time that `/v1/explain` returned. The repeated request is allowed.
 #[test]
-fn explained_retry_after_is_exact() {
+fn request_after_explained_retry_after_is_allowed() {
     let server = Server::start_with_admin(POLICY, &[]);
     let pro = check_body(json!({ "tenant": "acme", "plan": "pro" }), 3);
     let client = Client::new(&server);
@@ -144,7 +144,7 @@ watched: applies
 
 /// Each rule matches only one order of attributes, so the command must not sort the attributes of a descriptor.
 #[test]
-fn explain_command_numbers_descriptors_in_argument_order() {
+fn explain_command_keeps_descriptor_and_attribute_order() {
     let policy = "
 rules:
   - { name: of-plan, descriptor: [user, plan], per: [user, plan], limits: [3/h] }
@@ -198,7 +198,7 @@ allowed: of-plan is closest to its limit
 }
 
 #[test]
-fn failed_explain_requests_report_reason() {
+fn failed_explain_command_prints_reason() {
     let server = Server::start_with_admin(POLICY, &[]);
     let error = |url: &str, arguments: &[&str]| {
         let output = slidegate_command()

@@ -79,7 +79,7 @@ fn wait_until_ready(server: &Server) {
 
 /// Starts servers with the address of a Redis that is not running. When Redis starts, the servers become ready.
 #[test]
-fn unreachable_store_is_logged_and_reported_by_readyz() {
+fn unreachable_redis_is_logged_and_shown_by_readyz() {
     let mut redis = Redis::start();
     let address = redis.address();
     redis.kill();
@@ -103,7 +103,7 @@ fn unreachable_store_is_logged_and_reported_by_readyz() {
 }
 
 #[test]
-fn store_outage_fails_readyz_only_with_ready_needs_store() {
+fn ready_needs_store_flag_fails_readyz_during_outage() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];

@@ -25,20 +25,20 @@ rules:
 const DOMAIN_WITH_SPECIAL_CHARACTERS: &str = r#"a "b" \c"#;
 
 /// Sends `times` check requests in this domain, and returns the statuses of the responses.
-fn send_checks(client: &Client, domain: &str, times: usize) -> Vec<u16> {
+fn send_check_requests(client: &Client, domain: &str, times: usize) -> Vec<u16> {
     let request = json!({ "domain": domain, "attributes": { "tenant": "acme" } });
     (0..times).map(|_| client.check(&request).status).collect()
 }
 
 #[test]
-fn decisions_are_counted_per_limit() {
+fn metrics_count_decisions_per_limit() {
     let server = Server::start_with_admin(POLICY, &[]);
     let client = Client::new(&server);
     assert_eq!(
-        send_checks(&client, DOMAIN_WITH_SPECIAL_CHARACTERS, 13),
+        send_check_requests(&client, DOMAIN_WITH_SPECIAL_CHARACTERS, 13),
         [&[200; 10][..], &[429; 3]].concat()
     );
-    assert_eq!(send_checks(&client, "default", 6), [200, 200, 429, 429, 429, 429]);
+    assert_eq!(send_check_requests(&client, "default", 6), [200, 200, 429, 429, 429, 429]);
     let samples = MetricSamples::scrape(&server);
     let outcomes = |domain: &str, rule: &str, limit: &str| {
         ["allowed", "denied", "observed"].map(|outcome| {
@@ -65,7 +65,7 @@ fn decisions_are_counted_per_limit() {
 }
 
 #[tokio::test]
-async fn unmatched_requests_are_counted_by_domain() {
+async fn metrics_count_unmatched_requests_by_domain() {
     let policy = "
 rules:
   - { name: login, domain: shop, when: { path: /login }, limits: [1000/h] }
@@ -108,10 +108,10 @@ rules:
 }
 
 #[test]
-fn requests_are_counted_by_result() {
+fn metrics_count_requests_by_result() {
     let server = Server::start_with_admin(POLICY, &[]);
     let client = Client::new(&server);
-    send_checks(&client, "default", 3);
+    send_check_requests(&client, "default", 3);
     client.post("/v1/peek", r#"{"attributes":{}}"#);
     client.post("/v1/check", "{");
     client.post("/v1/check", "x".repeat((1 << 20) + 1));
@@ -134,7 +134,7 @@ fn requests_are_counted_by_result() {
 fn metrics_format_follows_accept_header() {
     let server = Server::start_with_admin(POLICY, &[]);
     let admin = Client::with_address(server.admin_address());
-    send_checks(&Client::new(&server), "default", 3);
+    send_check_requests(&Client::new(&server), "default", 3);
     let scrape = |accept: &str| {
         admin.send(Request::get("/metrics").header("accept", accept).body(Vec::new()).unwrap())
     };
@@ -158,7 +158,7 @@ fn metrics_format_follows_accept_header() {
 #[test]
 fn metrics_pass_promtool_lint() {
     let server = Server::start_with_admin(POLICY, &[]);
-    send_checks(&Client::new(&server), "default", 3);
+    send_check_requests(&Client::new(&server), "default", 3);
     let text = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
     let mut promtool = prometheus_program("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -176,7 +176,7 @@ fn store_outage_is_visible_in_metrics() {
     let flags = ["--store", &address, "--redis-timeout", "200ms"];
     let server = Server::start_with_admin(POLICY, &flags);
     let client = Client::new(&server);
-    let denied = send_checks(&client, "default", 6);
+    let denied = send_check_requests(&client, "default", 6);
     assert_eq!(denied, [200, 200, 429, 429, 429, 429]);
     let samples = MetricSamples::scrape(&server);
     let store_calls = samples.get(r#"slidegate_store_seconds_count{store="redis"}"#);
@@ -206,7 +206,7 @@ fn store_outage_is_visible_in_metrics() {
 }
 
 #[test]
-fn evicted_keys_are_counted() {
+fn metrics_count_evicted_keys() {
     let policy = "rules: [{ name: a, per: [id], limits: [100/h] }]";
     let server = Server::start_with_admin(policy, &["--max-keys", "10"]);
     let client = Client::new(&server);

@@ -24,25 +24,25 @@ rules:
 ";
 
 /// Number of threads that send requests concurrently, small enough to not overload the machine.
-const CALLER_COUNT: usize = 4;
+const LOAD_THREAD_COUNT: usize = 4;
 
-/// Counts by label. A label is the result of a request (such as `request denied`), or the outcome of a limit with the
-/// names of its rule and of the limit (such as `allowed per-tenant 1s`).
-type CountsByLabel = BTreeMap<String, u64>;
+/// Counts by outcome. An outcome is the result of a request (such as `request denied`), or the outcome of a limit with
+/// the names of its rule and of the limit (such as `allowed per-tenant 1s`).
+type CountsByOutcome = BTreeMap<String, u64>;
 
-/// Returns the path and the body of the `nth` request that the load thread `caller` sends.
-fn nth_request(nth: usize, caller: usize) -> (&'static str, Value) {
+/// Returns the path and the body of the `nth` request that the load thread `thread_number` sends.
+fn nth_request_of_thread(nth: usize, thread_number: usize) -> (&'static str, Value) {
     let tenant = format!("t{}", nth % 3);
     let plan = if nth.is_multiple_of(3) { "pro" } else { "free" };
     let attributes =
         json!({ "tenant": tenant, "ip": format!("192.0.2.{}", nth % 7), "plan": plan });
-    let cost = if nth.is_multiple_of(10) { 1 + caller } else { 1 };
+    let cost = if nth.is_multiple_of(10) { 1 + thread_number } else { 1 };
     let path = if nth % 50 == 7 { "/v1/peek" } else { "/v1/check" };
     (path, json!({ "domain": "api", "attributes": attributes, "cost": cost }))
 }
 
 /// Adds the result of a response, and the outcome of each limit in the response, to `counts`.
-fn count_response(counts: &mut CountsByLabel, path: &str, response: &HttpResponse) {
+fn count_response_outcomes(counts: &mut CountsByOutcome, path: &str, response: &HttpResponse) {
     let mut count = |label: String| *counts.entry(label).or_default() += 1;
     let result = match response.status {
         200 => "allowed",
@@ -81,21 +81,21 @@ fn count_response(counts: &mut CountsByLabel, path: &str, response: &HttpRespons
 /// Sends requests to `address` until `stop` is set, and returns the counted results of all responses.
 fn send_requests_until_stopped(
     address: SocketAddr,
-    caller: usize,
+    thread_number: usize,
     stop: &AtomicBool,
-) -> CountsByLabel {
-    let (client, mut counts) = (Client::with_address(address), CountsByLabel::new());
+) -> CountsByOutcome {
+    let (client, mut counts) = (Client::with_address(address), CountsByOutcome::new());
     for nth in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
-        let (path, check) = nth_request(nth, caller);
+        let (path, check) = nth_request_of_thread(nth, thread_number);
         let body = if nth % 100 == 3 { "{".to_owned() } else { check.to_string() };
-        count_response(&mut counts, path, &client.post(path, body));
+        count_response_outcomes(&mut counts, path, &client.post(path, body));
     }
     counts
 }
 
 /// Queries Prometheus for the request results and limit outcomes that the server has exported.
-fn counts_in_prometheus(prometheus: &Prometheus) -> CountsByLabel {
-    let mut counts = CountsByLabel::new();
+fn read_counts_from_prometheus(prometheus: &Prometheus) -> CountsByOutcome {
+    let mut counts = CountsByOutcome::new();
     let mut read = |metric: &str, name: fn(&Sample) -> String| {
         for sample in prometheus.query(&format!("{metric} > 0")).unwrap() {
             counts.insert(name(&sample), sample.value as u64);
@@ -118,8 +118,9 @@ fn prometheus_totals_match_responses_under_load() {
     let stop = AtomicBool::new(false);
     let address = server.address();
     let (prometheus, counts) = thread::scope(|scope| {
-        let run = |caller| send_requests_until_stopped(address, caller, &stop);
-        let callers: Vec<_> = (0..CALLER_COUNT).map(|nth| scope.spawn(move || run(nth))).collect();
+        let run = |thread_number| send_requests_until_stopped(address, thread_number, &stop);
+        let load_threads: Vec<_> =
+            (0..LOAD_THREAD_COUNT).map(|nth| scope.spawn(move || run(nth))).collect();
         let prometheus = Prometheus::start(&[server.admin_address()]);
         // The counters continue after a change of the policy.
         for reload in 0..5 {
@@ -128,16 +129,16 @@ fn prometheus_totals_match_responses_under_load() {
             server.wait_for_log("the policy has changed");
         }
         stop.store(true, Ordering::Relaxed);
-        let mut total = CountsByLabel::new();
-        for caller in callers {
-            for (label, count) in caller.join().unwrap() {
+        let mut total = CountsByOutcome::new();
+        for load_thread in load_threads {
+            for (label, count) in load_thread.join().unwrap() {
                 *total.entry(label).or_default() += count;
             }
         }
         (prometheus, total)
     });
     prometheus.wait_for_scrapes(2);
-    assert_eq!(counts_in_prometheus(&prometheus), counts);
+    assert_eq!(read_counts_from_prometheus(&prometheus), counts);
     assert_eq!(prometheus.single_value(r#"slidegate_policy_reloads_total{result="changed"}"#), 5.0);
     for metric in documented_metrics() {
         for series in metric.series_names() {

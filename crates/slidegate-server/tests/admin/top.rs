@@ -15,7 +15,7 @@ rules:
 ";
 
 /// Sends `times` check requests with this tenant.
-fn send_checks(server: &Server, tenant: &str, times: usize) {
+fn send_check_requests(server: &Server, tenant: &str, times: usize) {
     let client = Client::new(server);
     let attributes = json!({ "tenant": tenant, "ip": "2001:db8::7" });
     for _ in 0..times {
@@ -32,17 +32,17 @@ fn get_top_keys(server: &Server, query: &str) -> Value {
 }
 
 /// Returns the entry that `/v1/top` must list for a tenant with `count` requests.
-fn expected_entry(tenant: &str, count: u64) -> Value {
+fn expected_top_entry(tenant: &str, count: u64) -> Value {
     json!({ "key": { "tenant": tenant, "ip": "2001:db8::/64" }, "count": count, "max_overcount": 0 })
 }
 
 #[test]
-fn top_lists_denied_near_limit_and_observed_keys() {
+fn top_lists_denied_nearly_denied_and_observed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
-    send_checks(&server, "acme", 10);
-    send_checks(&server, "bob", 5);
-    send_checks(&server, "carol", 3);
-    send_checks(&server, "dave", 1);
+    send_check_requests(&server, "acme", 10);
+    send_check_requests(&server, "bob", 5);
+    send_check_requests(&server, "carol", 3);
+    send_check_requests(&server, "dave", 1);
     let mut body = get_top_keys(&server, "");
     assert!(body["since_seconds"].take().is_u64());
     let watched = |tenant: &str, count: u64| json!({ "key": { "tenant": tenant }, "count": count, "max_overcount": 0 });
@@ -50,8 +50,8 @@ fn top_lists_denied_near_limit_and_observed_keys() {
         {
             "domain": "api",
             "rule": "per-tenant",
-            "denied": [expected_entry("acme", 7), expected_entry("bob", 2)],
-            "near": [expected_entry("acme", 1), expected_entry("bob", 1), expected_entry("carol", 1)],
+            "denied": [expected_top_entry("acme", 7), expected_top_entry("bob", 2)],
+            "near": [expected_top_entry("acme", 1), expected_top_entry("bob", 1), expected_top_entry("carol", 1)],
         },
         {
             "domain": "api",
@@ -74,7 +74,7 @@ fn top_lists_denied_near_limit_and_observed_keys() {
 #[test]
 fn observed_keys_are_never_listed_as_denied() {
     let server = Server::start_with_admin(POLICY, &["--observe"]);
-    send_checks(&server, "acme", 10);
+    send_check_requests(&server, "acme", 10);
     let rule = get_top_keys(&server, "")["rules"][0].clone();
     assert_eq!((&rule["rule"], &rule["denied"]), (&json!("watched"), &json!([])));
     assert_eq!(rule["observed"][0]["count"], 8);
@@ -83,7 +83,7 @@ fn observed_keys_are_never_listed_as_denied() {
 #[test]
 fn keys_query_parameter_bounds_listed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
-    (0..70).for_each(|nth| send_checks(&server, &format!("t{nth}"), 4));
+    (0..70).for_each(|nth| send_check_requests(&server, &format!("t{nth}"), 4));
     let denied =
         |query: &str| get_top_keys(&server, query)["rules"][0]["denied"].as_array().unwrap().len();
     assert_eq!((denied(""), denied("?keys=1"), denied("?keys=64")), (10, 1, 64));

@@ -9,7 +9,7 @@ use crate::node::{
 };
 
 #[test]
-fn frames_with_wrong_key_are_rejected_and_counted() {
+fn frames_with_wrong_cluster_key_are_rejected() {
     let configs = node_configs::<3>(&policy_with_max(50, 5));
     let nodes = start_nodes(&configs);
     let rejected =
@@ -26,7 +26,7 @@ fn frames_with_wrong_key_are_rejected_and_counted() {
 }
 
 #[test]
-fn invalid_frames_are_counted_and_change_nothing() {
+fn random_bytes_are_counted_as_rejected_frames() {
     let configs = node_configs::<2>(&policy_with_max(50, 5));
     let nodes = start_nodes(&configs);
     let target = configs[0].listen;

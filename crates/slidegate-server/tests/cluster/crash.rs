@@ -18,7 +18,7 @@ rules:
 const TESTED_DOMAINS: [&str; 2] = ["bounded", "available"];
 
 /// Waits until each of `nodes` reports that `silent_node`, and no other node, is silent.
-fn wait_until_reported_silent(nodes: &[&Node], silent_node: &str) {
+fn wait_until_nodes_report_silent_node(nodes: &[&Node], silent_node: &str) {
     for node in nodes {
         let members = || node.members_in_state("silent");
         wait_until("the node is silent", members, |silent| *silent == [silent_node]);
@@ -35,7 +35,7 @@ fn replicated_charges_survive_node_crash() {
     }
     let before = b.cluster_status()["incarnation"].clone();
     drop(b);
-    wait_until_reported_silent(&[&a, &c], "b");
+    wait_until_nodes_report_silent_node(&[&a, &c], "b");
     assert_eq!(a.metric_sum("slidegate_cluster_members", r#"state="silent""#), 1.0);
     // The killed node may have allowed more than it replicated: the others stop at max_unsynced units each.
     let bounded = a.count_allowed("bounded", 20) + c.count_allowed("bounded", 20);
@@ -62,7 +62,7 @@ fn replicated_charges_survive_node_crash() {
 }
 
 #[test]
-fn paused_node_receives_missed_charges() {
+fn resumed_node_receives_charges_made_during_pause() {
     let configs = node_configs::<3>(POLICY);
     let [a, b, c] = start_nodes(&configs);
     assert_eq!(b.count_allowed("bounded", 30), 30);
@@ -70,7 +70,7 @@ fn paused_node_receives_missed_charges() {
     b.send_signal("STOP");
     // The others wait for acknowledgements of `b`, both before and after it counts as silent.
     assert_eq!(a.count_allowed("bounded", 20), 5);
-    wait_until_reported_silent(&[&a, &c], "b");
+    wait_until_nodes_report_silent_node(&[&a, &c], "b");
     assert_eq!(c.count_allowed("bounded", 20), 5);
     b.send_signal("CONT");
     // The resumed node does not know yet that it was paused.

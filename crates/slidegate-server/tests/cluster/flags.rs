@@ -5,7 +5,7 @@ use std::process::Output;
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::node::{policy_with_max, unused_address};
 
-fn run_serve(flags: &[&str]) -> Output {
+fn run_serve_command(flags: &[&str]) -> Output {
     let policy = TempFile::new(".yaml", policy_with_max(9, 1));
     let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
@@ -17,7 +17,8 @@ fn stderr_text(output: &Output) -> &str {
 }
 
 /// Flags of a server that forms a cluster alone and listens for peers on any free port.
-const SINGLE_NODE_FLAGS: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
+const SINGLE_NODE_CLUSTER_FLAGS: [&str; 4] =
+    ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 
 #[test]
 fn inconsistent_flags_fail_with_one_line_error() {
@@ -72,9 +73,10 @@ fn inconsistent_flags_fail_with_one_line_error() {
     ] {
         // A default flag is left out if `flags` sets it.
         let is_default = |flag: &&str| !flags.contains(flag);
-        let defaults = SINGLE_NODE_FLAGS.chunks(2).filter(|pair| is_default(&pair[0])).flatten();
+        let defaults =
+            SINGLE_NODE_CLUSTER_FLAGS.chunks(2).filter(|pair| is_default(&pair[0])).flatten();
         let all: Vec<&str> = defaults.chain(flags).copied().collect();
-        let output = run_serve(&all);
+        let output = run_serve_command(&all);
         assert_eq!(output.status.code(), Some(1), "{all:?}: {}", stderr_text(&output));
         let line = stderr_text(&output);
         assert!(line.starts_with(flag) && line.contains(expected), "{all:?}: {line}");
@@ -94,7 +96,7 @@ fn invalid_flag_value_error_names_valid_values() {
         ("--cluster-sync-wait", "2s", "from 0ms to 1s"),
         ("--cluster-max-clock-skew", "2m", "from 0s to 60s"),
     ] {
-        let output = run_serve(&[flag, value]);
+        let output = run_serve_command(&[flag, value]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");
         assert!(
             stderr_text(&output).contains(expected),
@@ -105,7 +107,7 @@ fn invalid_flag_value_error_names_valid_values() {
 }
 
 #[test]
-fn other_stores_ignore_cluster_flags() {
+fn non_cluster_stores_ignore_cluster_flags() {
     let flags =
         ["--cluster-listen", "0.0.0.0:0", "--cluster-key", "short", "--cluster-seeds", "a:1"];
     drop(Server::start_with(&policy_with_max(9, 1), &flags));
@@ -122,7 +124,7 @@ fn cluster_key_is_never_printed() {
     for key_flag in [["--cluster-key", secret], ["--cluster-key-file", key]] {
         let server = Server::start_with(
             &policy_with_max(9, 1),
-            &[&SINGLE_NODE_FLAGS[..], &key_flag, &["--log-level", "trace"]].concat(),
+            &[&SINGLE_NODE_CLUSTER_FLAGS[..], &key_flag, &["--log-level", "trace"]].concat(),
         );
         let log = server.startup_log().concat();
         assert!(!log.contains(secret), "{log}");

@@ -40,7 +40,7 @@ fn three_servers_join_and_share_one_limit() {
 }
 
 #[test]
-fn small_limit_causes_no_denials_for_unsynced_units() {
+fn one_node_can_use_entire_small_limit() {
     let policy =
         "rules: [{ name: shared, per: [client], algorithm: sliding_buckets, limits: [6/h] }]";
     let nodes = start_nodes(&node_configs::<3>(policy));

@@ -24,8 +24,8 @@ const MAX_POLLS: usize = 2_000;
 
 /// Returns a loopback address that no other test uses, neither in this process nor in another test process.
 pub fn unused_address() -> SocketAddr {
-    static NEXT_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(1);
-    let nth = NEXT_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed);
+    static NEXT_LOOPBACK_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(1);
+    let nth = NEXT_LOOPBACK_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed);
     assert!(nth > 0, "no unused address is left");
     let process = std::process::id();
     let [second, third] = [process >> 8, process].map(|part| u8::try_from(part % 254 + 1).unwrap());

@@ -5,9 +5,10 @@ use std::fs;
 use crate::client::Client;
 use crate::common::{Server, TempFile, slidegate_command};
 
-const SINGLE_NODE_FLAGS: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
+const SINGLE_NODE_CLUSTER_FLAGS: [&str; 4] =
+    ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 
-const UNREPLICABLE_POLICY: &str = "\
+const POLICY_WITH_UNREPLICABLE_LIMITS: &str = "\
 rules:
   - { name: a, limits: [3/h] }
   - { name: b, limits: [3/h], algorithm: sliding_log }
@@ -16,11 +17,11 @@ rules:
 ";
 
 #[test]
-fn start_rejects_unreplicable_limits() {
-    let policy = TempFile::new(".yaml", UNREPLICABLE_POLICY);
+fn server_start_rejects_unreplicable_limits() {
+    let policy = TempFile::new(".yaml", POLICY_WITH_UNREPLICABLE_LIMITS);
     let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
-    let output = command.args(SINGLE_NODE_FLAGS).output().unwrap();
+    let output = command.args(SINGLE_NODE_CLUSTER_FLAGS).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     let path = policy.path().display();
@@ -37,14 +38,14 @@ fn start_rejects_unreplicable_limits() {
         "{stderr}"
     );
     // The memory store accepts the same policy.
-    drop(Server::start_with(UNREPLICABLE_POLICY, &["--store", "memory"]));
+    drop(Server::start_with(POLICY_WITH_UNREPLICABLE_LIMITS, &["--store", "memory"]));
 }
 
 #[test]
-fn reload_rejects_unreplicable_limits() {
+fn policy_reload_rejects_unreplicable_limits() {
     let policy = "rules: [{ name: a, limits: [3/h] }]";
-    let server = Server::start_with_admin(policy, &SINGLE_NODE_FLAGS);
-    fs::write(server.policy_path(), UNREPLICABLE_POLICY).unwrap();
+    let server = Server::start_with_admin(policy, &SINGLE_NODE_CLUSTER_FLAGS);
+    fs::write(server.policy_path(), POLICY_WITH_UNREPLICABLE_LIMITS).unwrap();
     let line = server.wait_for_log("cannot count by `sliding_log`");
     assert!(line.contains(":3:25: "), "{line}");
     server.wait_for_log("policy reload failed");

@@ -12,14 +12,14 @@ use std::thread;
 use crate::node::{NodeConfig, unused_address};
 
 /// Size of a read buffer in bytes, enough for the largest UDP datagram.
-const BUFFER_BYTES: usize = 65_536;
+const READ_BUFFER_BYTES: usize = 65_536;
 
 /// A network of relays through which all traffic between nodes passes.
 #[derive(Clone, Default)]
-pub struct RelayNetwork(Arc<NetworkState>);
+pub struct RelayNetwork(Arc<CutLinks>);
 
 #[derive(Default)]
-struct NetworkState {
+struct CutLinks {
     /// The cut links, each as the addresses of the two nodes that it connects.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
@@ -28,7 +28,7 @@ struct NetworkState {
 /// The network link between two nodes, for traffic in both directions.
 #[derive(Clone)]
 struct RelayLink {
-    state: Arc<NetworkState>,
+    state: Arc<CutLinks>,
     ends: [IpAddr; 2],
 }
 
@@ -84,7 +84,7 @@ impl RelayNetwork {
     fn relay_datagrams(&self, relay: SocketAddr, to: SocketAddr) {
         let (socket, network) = (Arc::new(UdpSocket::bind(relay).unwrap()), self.clone());
         thread::spawn(move || {
-            let (mut forwarders, mut datagram) = (HashMap::new(), vec![0; BUFFER_BYTES]);
+            let (mut forwarders, mut datagram) = (HashMap::new(), vec![0; READ_BUFFER_BYTES]);
             while let Ok((bytes, from)) = socket.recv_from(&mut datagram) {
                 let link = network.link_between(from, to);
                 let forwarder = forwarders.entry(from).or_insert_with(|| {
@@ -127,7 +127,7 @@ impl RelayLink {
 
     /// Copies bytes from one connection to the other until either side closes. Pauses while the link is cut.
     fn copy_bytes(&self, mut from: TcpStream, mut to: TcpStream) {
-        let mut bytes = vec![0; BUFFER_BYTES];
+        let mut bytes = vec![0; READ_BUFFER_BYTES];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             self.wait_while_cut();
             if to.write_all(&bytes[..count]).is_err() {
@@ -142,7 +142,7 @@ impl RelayLink {
     /// Forwards each datagram from `receiver` to the address `to` through `socket`. Drops datagrams while the link is
     /// cut.
     fn relay_reply_datagrams(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
-        let mut datagram = vec![0; BUFFER_BYTES];
+        let mut datagram = vec![0; READ_BUFFER_BYTES];
         loop {
             // The system reports an error here while the node is not listening.
             let Ok((bytes, _)) = receiver.recv_from(&mut datagram) else { continue };

@@ -11,7 +11,7 @@ use crate::node::{
 };
 
 #[test]
-fn nodes_do_not_wait_for_departed_node() {
+fn remaining_nodes_do_not_wait_for_departed_node() {
     let [a, b, c] = start_nodes(&node_configs::<3>(&policy_with_max(90, 5)));
     assert_eq!(b.count_allowed("default", 30), 30);
     b.stop_gracefully();
@@ -23,7 +23,7 @@ fn nodes_do_not_wait_for_departed_node() {
 }
 
 #[test]
-fn stopping_node_replicates_last_charges() {
+fn node_replicates_last_charges_before_exit() {
     // With this long interval, only the shutdown itself can have replicated the charges in time.
     let configs = node_configs::<2>(&policy_with_max(90, 80))
         .map(|config| NodeConfig { sync_interval: "5s", ..config });
@@ -34,7 +34,7 @@ fn stopping_node_replicates_last_charges() {
 }
 
 /// A loop that sends requests to three nodes in turn, while one of the nodes may be restarting.
-struct RequestLoop {
+struct RollingRestartLoad {
     /// The nodes. An entry is `None` while the node restarts.
     nodes: Vec<Mutex<Option<Node>>>,
     allowed: AtomicU64,
@@ -42,7 +42,7 @@ struct RequestLoop {
     is_stopped: AtomicBool,
 }
 
-impl RequestLoop {
+impl RollingRestartLoad {
     /// Sends requests to the running nodes in turn, until `is_stopped` is set.
     fn send_requests_until_stopped(&self) {
         for node in self.nodes.iter().cycle() {
@@ -67,7 +67,7 @@ fn rolling_restart_loses_no_charges() {
     let max = 100_000;
     let configs = node_configs::<3>(&policy_with_max(max, 50));
     let nodes = start_nodes(&configs).map(|node| Mutex::new(Some(node)));
-    let requests = RequestLoop {
+    let requests = RollingRestartLoad {
         nodes: nodes.into(),
         allowed: AtomicU64::new(0),
         denied: AtomicU64::new(0),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 /// Maximum wait for a log line of a server. Much longer than any test needs.
-const LOG_TIMEOUT: Duration = Duration::from_secs(30);
+const LOG_LINE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns a command that runs the `slidegate` binary, with the admin and gRPC listeners off by default. Environment
 /// variables of the test process that begin with `SLIDEGATE_` are removed.
@@ -48,8 +48,8 @@ pub struct TempFile(PathBuf);
 impl TempFile {
     /// Creates a file with this content, whose name ends with `suffix`.
     pub fn new(suffix: &str, content: impl AsRef<[u8]>) -> Self {
-        static NEXT_FILE_NUMBER: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT_FILE_NUMBER.fetch_add(1, Ordering::Relaxed);
+        static NEXT_TEMP_FILE_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_TEMP_FILE_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{nth}{suffix}", std::process::id());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::write(&path, content).unwrap();
@@ -130,7 +130,7 @@ impl Server {
             policy: None,
         };
         loop {
-            let line = server.next_log_line(LOG_TIMEOUT).unwrap();
+            let line = server.next_log_line(LOG_LINE_TIMEOUT).unwrap();
             if let Some((_, address)) = line.split_once("gRPC listening on ") {
                 server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
             }
@@ -193,7 +193,7 @@ impl Server {
     /// Skips log lines until a line contains `part`, and returns that line.
     pub fn wait_for_log(&self, part: &str) -> String {
         loop {
-            match self.log.recv_timeout(LOG_TIMEOUT) {
+            match self.log.recv_timeout(LOG_LINE_TIMEOUT) {
                 Ok(line) if line.contains(part) => return line,
                 Ok(_) => {}
                 Err(error) => panic!("no line with `{part}` in the log: {error}"),

@@ -40,8 +40,8 @@ impl Prometheus {
     /// Starts Prometheus with the rules in `deploy/prometheus`, and waits until each target has been scraped three
     /// times.
     pub fn start(targets: &[SocketAddr]) -> Self {
-        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
+        static NEXT_PROMETHEUS_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_PROMETHEUS_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("prometheus-{}-{nth}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();

@@ -29,7 +29,7 @@ fn parse_utf8(bytes: &[u8]) -> &str {
 
 /// Runs `slidegate` and returns its standard output. Panics if the program fails or writes to standard error.
 #[track_caller]
-fn run_successfully(arguments: &[&str]) -> String {
+fn run_slidegate_successfully(arguments: &[&str]) -> String {
     let output = run_slidegate(arguments);
     assert!(output.status.success(), "{}", parse_utf8(&output.stderr));
     assert_eq!(parse_utf8(&output.stderr), "");
@@ -38,7 +38,7 @@ fn run_successfully(arguments: &[&str]) -> String {
 
 /// Runs `slidegate` and returns its standard error. Panics unless the program exits with `code` and prints no output.
 #[track_caller]
-fn run_expecting_failure(arguments: &[&str], code: i32) -> String {
+fn run_slidegate_expecting_failure(arguments: &[&str], code: i32) -> String {
     let output = run_slidegate(arguments);
     assert_eq!(output.status.code(), Some(code), "{}", parse_utf8(&output.stderr));
     assert_eq!(parse_utf8(&output.stdout), "");
@@ -49,7 +49,7 @@ fn run_expecting_failure(arguments: &[&str], code: i32) -> String {
 fn converted_files_match_expected_policies() {
     let files = ["addresses", "mail", "order", "quotas", "replaces"];
     for name in files {
-        let policy = run_successfully(&["convert", &format!("{name}.yaml")]);
+        let policy = run_slidegate_successfully(&["convert", &format!("{name}.yaml")]);
         let expected =
             fs::read_to_string(test_files_folder().join(name).with_extension("policy")).unwrap();
         assert_eq!(policy, expected, "{name}.yaml");
@@ -59,8 +59,8 @@ fn converted_files_match_expected_policies() {
 
 #[test]
 fn folder_files_are_converted_in_name_order() {
-    let folder_policy = run_successfully(&["convert", "."]);
-    let listed = run_successfully(&[
+    let folder_policy = run_slidegate_successfully(&["convert", "."]);
+    let listed = run_slidegate_successfully(&[
         "convert",
         "./addresses.yaml",
         "./mail.yaml",
@@ -70,7 +70,7 @@ fn folder_files_are_converted_in_name_order() {
     ]);
     assert_eq!(folder_policy, listed);
     let policy = TempFile::new(".yaml", &folder_policy);
-    let summary = run_successfully(&["validate", policy.path().to_str().unwrap()]);
+    let summary = run_slidegate_successfully(&["validate", policy.path().to_str().unwrap()]);
     let domains: Vec<&str> = summary.lines().filter(|line| line.starts_with("domain")).collect();
     assert_eq!(
         domains,
@@ -87,7 +87,7 @@ fn folder_files_are_converted_in_name_order() {
 #[test]
 fn algorithm_flag_applies_to_converted_limits() {
     let convert = |algorithm: &str| {
-        run_successfully(&["convert", "--ratelimit-algorithm", algorithm, "mail.yaml"])
+        run_slidegate_successfully(&["convert", "--ratelimit-algorithm", algorithm, "mail.yaml"])
     };
     let log = convert("sliding_log");
     assert!(log.contains("algorithm: sliding_log,") && log.contains("limits: [3/1w]\n"), "{log}");
@@ -100,8 +100,10 @@ fn algorithm_flag_applies_to_converted_limits() {
         let limits: Vec<_> = policy.limits().map(|(_, limit)| *limit.limit()).collect();
         assert!(limits[..2].iter().all(|limit| limit.algorithm().name() == algorithm));
     }
-    let wrong =
-        run_expecting_failure(&["convert", "--ratelimit-algorithm", "leaky", "mail.yaml"], 2);
+    let wrong = run_slidegate_expecting_failure(
+        &["convert", "--ratelimit-algorithm", "leaky", "mail.yaml"],
+        2,
+    );
     assert!(wrong.contains("write one of sliding_log, "), "{wrong}");
 }
 
@@ -112,41 +114,42 @@ fn conversion_errors_have_locations_and_suppress_output() {
         "domain: d\ndescriptors:\n- { kay: a }\n- { key: b, rate_limit: {} }\n",
     );
     let path = bad.path().to_str().unwrap();
-    let wrong = run_expecting_failure(&["convert", "mail.yaml", path], 1);
+    let wrong = run_slidegate_expecting_failure(&["convert", "mail.yaml", path], 1);
     let lines: Vec<&str> = wrong.lines().collect();
     assert_eq!(lines.len(), 3, "{wrong}");
     assert!(lines[0].starts_with(&format!("{path}:3:3: a descriptor needs a `key`")), "{wrong}");
     assert!(lines[1].starts_with(&format!("{path}:3:5: unknown field `kay`")), "{wrong}");
     assert!(lines[2].starts_with(&format!("{path}:4:25: `` is not a unit of time")), "{wrong}");
-    let twice = run_expecting_failure(&["convert", "mail.yaml", "./mail.yaml"], 1);
+    let twice = run_slidegate_expecting_failure(&["convert", "mail.yaml", "./mail.yaml"], 1);
     assert!(
         twice.starts_with("./mail.yaml:2:9: domain `mail` is already defined in mail.yaml"),
         "{twice}"
     );
     assert!(
-        run_expecting_failure(&["convert", "nowhere"], 1)
+        run_slidegate_expecting_failure(&["convert", "nowhere"], 1)
             .starts_with("nowhere: cannot be read: No such file")
     );
     assert!(
-        run_expecting_failure(&["convert", ".."], 1)
+        run_slidegate_expecting_failure(&["convert", ".."], 1)
             .contains("there is no *.yaml or *.yml in this folder")
     );
-    run_expecting_failure(&["convert"], 2);
+    run_slidegate_expecting_failure(&["convert"], 2);
 }
 
 #[test]
 fn validate_suggests_convert_for_ratelimit_files() {
     let hint =
         "mail.yaml: this looks like a file of the reference server: `slidegate convert mail.yaml`";
-    assert!(run_expecting_failure(&["validate", "mail.yaml"], 1).contains(hint));
-    assert!(!run_expecting_failure(&["validate", "nowhere"], 1).contains("convert"));
+    assert!(run_slidegate_expecting_failure(&["validate", "mail.yaml"], 1).contains(hint));
+    assert!(!run_slidegate_expecting_failure(&["validate", "nowhere"], 1).contains("convert"));
 }
 
 #[test]
 fn serve_accepts_exactly_one_policy_source() {
-    let none = run_expecting_failure(&["serve"], 2);
+    let none = run_slidegate_expecting_failure(&["serve"], 2);
     assert!(none.contains("--policy <FILE>"), "{none}");
-    let both = run_expecting_failure(&["serve", "--policy", "a", "--ratelimit-config", "b"], 2);
+    let both =
+        run_slidegate_expecting_failure(&["serve", "--policy", "a", "--ratelimit-config", "b"], 2);
     assert!(both.contains("cannot be used with"), "{both}");
     let serve_in_image = |arguments: &[&str], variable: &str| {
         let mut command = slidegate_command();
@@ -161,6 +164,6 @@ fn serve_accepts_exactly_one_policy_source() {
     }
     let wrong = serve_in_image(&["serve", "--policy", "typed"], "SLIDEGATE_RATELIMIT_CONFIG");
     assert!(wrong.starts_with("typed: cannot be read"), "{wrong}");
-    let wrong = run_expecting_failure(&["serve", "--ratelimit-config", "nowhere"], 1);
+    let wrong = run_slidegate_expecting_failure(&["serve", "--ratelimit-config", "nowhere"], 1);
     assert!(wrong.starts_with("nowhere: cannot be read"), "{wrong}");
 }

@@ -15,7 +15,7 @@ const PROMETHEUS_RULES_FILE: &str = "deploy/prometheus/slidegate.rules.yml";
 const PROMTOOL_TESTS_FILE: &str = "deploy/prometheus/slidegate.tests.yml";
 
 /// Returns all alerts and recording rules of [`PROMETHEUS_RULES_FILE`].
-fn read_rules() -> Vec<Value> {
+fn read_prometheus_rules() -> Vec<Value> {
     let file = read_project_yaml(PROMETHEUS_RULES_FILE);
     array_elements(&file["groups"])
         .iter()
@@ -25,12 +25,18 @@ fn read_rules() -> Vec<Value> {
 
 /// Returns the names of the series that the recording rules create.
 pub fn recorded_series_names() -> BTreeSet<String> {
-    read_rules().iter().filter_map(|rule| Some(rule["record"].as_str()?.to_owned())).collect()
+    read_prometheus_rules()
+        .iter()
+        .filter_map(|rule| Some(rule["record"].as_str()?.to_owned()))
+        .collect()
 }
 
 /// Returns the names of all alerts in [`PROMETHEUS_RULES_FILE`].
 pub fn alert_names() -> BTreeSet<String> {
-    read_rules().iter().filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect()
+    read_prometheus_rules()
+        .iter()
+        .filter_map(|rule| Some(rule["alert"].as_str()?.to_owned()))
+        .collect()
 }
 
 #[test]
@@ -73,7 +79,7 @@ fn every_alert_has_firing_and_silent_tests() {
 
 #[test]
 fn every_alert_has_summary_description_and_severity() {
-    for rule in read_rules() {
+    for rule in read_prometheus_rules() {
         let Some(alert) = rule["alert"].as_str() else { continue };
         let annotation = |name: &str| rule["annotations"][name].as_str().unwrap_or_default().trim();
         assert!(annotation("summary").len() > 20 && annotation("summary").len() < 100, "{alert}");
@@ -95,7 +101,7 @@ fn documentation_lists_every_alert() {
             expect_string(&rule["labels"]["severity"]).to_owned(),
         ))
     };
-    assert_eq!(documented, read_rules().iter().filter_map(name_and_severity).collect());
+    assert_eq!(documented, read_prometheus_rules().iter().filter_map(name_and_severity).collect());
 }
 
 #[test]
@@ -106,7 +112,8 @@ fn alerts_use_only_documented_metrics() {
         .iter()
         .flat_map(|test| array_elements(&test["input_series"]));
     let series = series.map(|series| expect_string(&series["series"]).to_owned());
-    let expressions = read_rules().into_iter().map(|rule| expect_string(&rule["expr"]).to_owned());
+    let expressions =
+        read_prometheus_rules().into_iter().map(|rule| expect_string(&rule["expr"]).to_owned());
     let mut checked = 0;
     for expression in expressions.chain(series) {
         let errors = expression::find_undocumented(&expression, &metrics, &recorded);
@@ -120,7 +127,7 @@ fn alerts_use_only_documented_metrics() {
 fn prometheus_evaluates_every_rule() {
     let prometheus = Prometheus::start(&[exporter::start_fake_exporter()]);
     let evaluated = prometheus.evaluated_rules();
-    assert_eq!(evaluated.len(), read_rules().len());
+    assert_eq!(evaluated.len(), read_prometheus_rules().len());
     for rule in &evaluated {
         assert_eq!(rule["health"], "ok", "{rule}");
     }

@@ -24,7 +24,7 @@ fn read_dashboard() -> Value {
 }
 
 /// Returns all dashboard panels that show data. Row headings are omitted.
-fn read_panels() -> Vec<Value> {
+fn read_dashboard_panels() -> Vec<Value> {
     let dashboard = read_dashboard();
     let panels = array_elements(&dashboard["panels"]).iter().filter(|panel| panel["type"] != "row");
     panels.cloned().collect()
@@ -65,7 +65,7 @@ fn substitute_variables(expression: &str) -> String {
 #[test]
 fn prometheus_returns_data_for_every_panel() {
     let prometheus = Prometheus::start(&[exporter::start_fake_exporter()]);
-    for panel in read_panels() {
+    for panel in read_dashboard_panels() {
         for (expression, legend) in panel_queries(&panel) {
             let expression = substitute_variables(expression);
             let samples = prometheus.wait_for(&expression);
@@ -94,7 +94,7 @@ fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn dashboard_queries_exactly_documented_metrics() {
     let metrics = documented_metrics();
-    let panels = read_panels();
+    let panels = read_dashboard_panels();
     let expressions =
         panels.iter().flat_map(panel_queries).map(|(expression, _)| expression.to_owned());
     let expressions: Vec<String> =
@@ -114,7 +114,7 @@ fn dashboard_queries_exactly_documented_metrics() {
 
 #[test]
 fn every_panel_filters_by_dashboard_variables() {
-    for panel in read_panels() {
+    for panel in read_dashboard_panels() {
         for (expression, _) in panel_queries(&panel) {
             for selector in parse_selectors(expression) {
                 let has = |label: &str, value: &str| {
@@ -138,7 +138,7 @@ fn every_panel_filters_by_dashboard_variables() {
 #[test]
 fn every_panel_has_title_description_and_unit() {
     let mut titles = BTreeSet::new();
-    for panel in read_panels() {
+    for panel in read_dashboard_panels() {
         let title = expect_string(&panel["title"]).to_owned();
         let description = expect_string(&panel["description"]);
         assert!(
@@ -183,7 +183,7 @@ fn panels_do_not_overlap() {
 
 #[test]
 fn alerts_in_panel_descriptions_exist() {
-    let panels = read_panels();
+    let panels = read_dashboard_panels();
     let words =
         panels.iter().flat_map(|panel| expect_string(&panel["description"]).split([' ', '.', ',']));
     let named_alerts: BTreeSet<&str> = words.filter(|word| word.starts_with("Slidegate")).collect();

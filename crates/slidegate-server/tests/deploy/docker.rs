@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{project_path, read_project_file, run_command, venv_program};
+use crate::{project_path, read_project_file, run_command, venv_command};
 
 const DOCKERFILE: &str = "deploy/Dockerfile";
 
 /// Returns the instructions of the Dockerfile, each joined to one line, without comments.
-fn read_instructions() -> Vec<String> {
+fn read_dockerfile_instructions() -> Vec<String> {
     let text = read_project_file(DOCKERFILE);
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let joined = lines.collect::<Vec<_>>().join("\n").replace("\\\n", " ");
@@ -26,7 +26,7 @@ fn instruction_arguments<'i>(instructions: &'i [String], name: &str) -> Vec<&'i 
 #[test]
 fn dockerfile_passes_linter() {
     run_command(
-        venv_program("hadolint")
+        venv_command("hadolint")
             .args(["--failure-threshold", "style"])
             .arg(project_path(DOCKERFILE)),
     );
@@ -34,7 +34,7 @@ fn dockerfile_passes_linter() {
 
 #[test]
 fn image_contains_only_binary_and_unprivileged_user() {
-    let instructions = read_instructions();
+    let instructions = read_dockerfile_instructions();
     let last = instructions.iter().position(|line| line == "FROM scratch").expect("a last stage");
     let image = &instructions[last + 1..];
     assert_eq!(instruction_arguments(image, "COPY"), ["--from=build /slidegate /slidegate"]);
@@ -56,7 +56,7 @@ fn dockerfile_uses_minimum_rust_version() {
     let (_, rest) = manifest.split_once("\nrust-version = \"").unwrap();
     let version = rest.split('"').next().unwrap();
     assert_eq!(
-        instruction_arguments(&read_instructions(), "FROM")[0],
+        instruction_arguments(&read_dockerfile_instructions(), "FROM")[0],
         format!("rust:{version}-bookworm AS build")
     );
 }
@@ -65,7 +65,7 @@ fn dockerfile_uses_minimum_rust_version() {
 fn docker_context_contains_complete_workspace() {
     let ignored = read_project_file(".dockerignore");
     let context: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
-    let instructions = read_instructions();
+    let instructions = read_dockerfile_instructions();
     let copies = instruction_arguments(&instructions, "COPY");
     let mut copied: Vec<&str> = copies
         .iter()

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use crate::documented_metrics::DocumentedMetric;
 
 /// Labels that are allowed on every metric: `job` and `instance`, which Prometheus adds, and the histogram label `le`.
-const IMPLICIT_LABELS: [&str; 3] = ["job", "instance", "le"];
+const IMPLICIT_METRIC_LABELS: [&str; 3] = ["job", "instance", "le"];
 
 /// A slidegate metric in a PromQL expression, with its label matchers.
 #[derive(Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub fn parse_selectors(expression: &str) -> Vec<MetricSelector> {
         rest = after;
         if name.contains("slidegate") {
             let labels = after.strip_prefix('{').map(|inner| inner.split_once('}').unwrap().0);
-            let labels = labels.map(parse_matchers).unwrap_or_default();
+            let labels = labels.map(parse_label_matchers).unwrap_or_default();
             found.push(MetricSelector { name: name.to_owned(), labels });
         }
     }
@@ -43,7 +43,7 @@ pub fn parse_selectors(expression: &str) -> Vec<MetricSelector> {
 
 /// Parses label matchers such as `a="x", b=~"y|z"`, and returns each label name with its values. Assumes that no value
 /// contains a comma.
-fn parse_matchers(inner: &str) -> Vec<(String, Vec<String>)> {
+fn parse_label_matchers(inner: &str) -> Vec<(String, Vec<String>)> {
     let parse = |matcher: &str| {
         let (name, value) = matcher.split_once(['=', '!']).unwrap();
         let value = value.split('"').nth(1).unwrap();
@@ -74,7 +74,7 @@ fn undocumented_selector_error(
         return Some(format!("no metric `{name}`"));
     };
     selector.labels.iter().find_map(|(label, values)| {
-        if IMPLICIT_LABELS.contains(&label.as_str()) {
+        if IMPLICIT_METRIC_LABELS.contains(&label.as_str()) {
             return None;
         }
         let Some(label) = metric.labels.iter().find(|known| known.name == *label) else {
@@ -88,7 +88,7 @@ fn undocumented_selector_error(
 }
 
 #[test]
-fn selectors_are_parsed_with_labels() {
+fn metric_selectors_are_parsed_with_labels() {
     let expression = "sum by (slide) (rate(slidegate_a_total{job=~\"x\",kind!=\"p|q\"}[5m])) / x:slidegate_b:y > on() f(\"slidegate_c{\")";
     let selector = |name: &str, labels: &[(&str, &[&str])]| {
         let owned = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();

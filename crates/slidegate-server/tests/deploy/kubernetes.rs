@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::{
-    array_elements, expect_string, project_path, read_project_yaml, run_command, venv_program,
+    array_elements, expect_string, project_path, read_project_yaml, run_command, venv_command,
 };
 
 const MANIFEST_FOLDER: &str = "deploy/kubernetes";
@@ -41,14 +41,14 @@ fn read_container() -> Value {
 }
 
 /// Returns the list element whose JSON field `name` equals the argument `name`. Panics if no element matches.
-fn element_named<'v>(list: &'v Value, name: &str) -> &'v Value {
+fn find_element_by_name<'v>(list: &'v Value, name: &str) -> &'v Value {
     let found = array_elements(list).iter().find(|element| element["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {list}"))
 }
 
 /// Returns the port number of the container port with this name.
 fn container_port(name: &Value) -> u64 {
-    element_named(&read_container()["ports"], expect_string(name))["containerPort"]
+    find_element_by_name(&read_container()["ports"], expect_string(name))["containerPort"]
         .as_u64()
         .unwrap()
 }
@@ -59,7 +59,7 @@ fn kubernetes_schemas_accept_manifests() {
         let files =
             manifest_names().into_iter().map(|name| project_path(MANIFEST_FOLDER).join(name));
         run_command(
-            venv_program("kubernetes-validate").args(["--strict", "-k", version]).args(files),
+            venv_command("kubernetes-validate").args(["--strict", "-k", version]).args(files),
         );
     }
 }
@@ -72,7 +72,8 @@ fn kustomization_lists_manifests_and_current_image() {
         .map(|name| expect_string(name).to_owned())
         .collect();
     assert_eq!(listed, manifest_names());
-    let image = element_named(&kustomization["images"], expect_string(&read_container()["image"]));
+    let image =
+        find_element_by_name(&kustomization["images"], expect_string(&read_container()["image"]));
     assert_eq!(image["newTag"], env!("CARGO_PKG_VERSION"));
 }
 
@@ -122,8 +123,9 @@ fn only_monitoring_namespace_reaches_admin_port() {
 #[test]
 fn ports_replicas_and_paths_are_consistent() {
     let (container, pod) = (read_container(), read_pod_template());
-    let variable =
-        |name: &str| expect_string(&element_named(&container["env"], name)["value"]).to_owned();
+    let variable = |name: &str| {
+        expect_string(&find_element_by_name(&container["env"], name)["value"]).to_owned()
+    };
     let has_port = |address: &str, name: &str| {
         address.ends_with(&format!(":{}", container_port(&name.into())))
     };
@@ -135,11 +137,11 @@ fn ports_replicas_and_paths_are_consistent() {
     let replicas = read_manifest("deployment")["spec"]["replicas"].to_string();
     assert_eq!(variable("SLIDEGATE_EXPECTED_INSTANCES"), replicas);
 
-    let mount = element_named(&container["volumeMounts"], "policy");
+    let mount = find_element_by_name(&container["volumeMounts"], "policy");
     assert!(mount.get("subPath").is_none(), "Kubernetes never updates a file mounted with subPath");
     let map = read_manifest("policy");
     assert_eq!(
-        element_named(&pod["spec"]["volumes"], "policy")["configMap"]["name"],
+        find_element_by_name(&pod["spec"]["volumes"], "policy")["configMap"]["name"],
         map["metadata"]["name"]
     );
     let files: Vec<&String> = map["data"].as_object().unwrap().keys().collect();

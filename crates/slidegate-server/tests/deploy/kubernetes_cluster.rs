@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::{
     array_elements, expect_string, project_path, read_project_file, read_project_yaml, run_command,
-    venv_program,
+    venv_command,
 };
 
 const OVERLAY_FOLDER: &str = "deploy/kubernetes-cluster";
@@ -19,26 +19,26 @@ fn read_overlay_manifest(name: &str) -> Value {
 
 /// Applies a strategic merge patch to a manifest as Kubernetes does. Maps are merged by field, and null removes a
 /// field. Lists whose elements have names are merged by name, and other lists are replaced.
-fn apply_patch(manifest: &Value, patch: &Value) -> Value {
+fn apply_kustomize_patch(manifest: &Value, patch: &Value) -> Value {
     match (manifest, patch) {
         (Value::Object(fields), Value::Object(changes)) => {
             let mut fields = fields.clone();
             for (name, change) in changes {
                 let before = fields.get(name).unwrap_or(&Value::Null);
-                let after = apply_patch(before, change);
+                let after = apply_kustomize_patch(before, change);
                 fields.insert(name.clone(), after);
             }
             fields.retain(|_, value| !value.is_null());
             Value::Object(fields)
         }
-        (_, Value::Object(_)) => apply_patch(&Value::Object(Map::new()), patch),
+        (_, Value::Object(_)) => apply_kustomize_patch(&Value::Object(Map::new()), patch),
         (_, Value::Array(changes)) if changes.iter().all(|change| change["name"].is_string()) => {
             let mut merged = array_elements(manifest).to_vec();
             for change in changes {
                 let existing = merged.iter_mut().find(|element| element["name"] == change["name"]);
                 match existing {
-                    Some(element) => *element = apply_patch(element, change),
-                    None => merged.push(apply_patch(&Value::Null, change)),
+                    Some(element) => *element = apply_kustomize_patch(element, change),
+                    None => merged.push(apply_kustomize_patch(&Value::Null, change)),
                 }
             }
             Value::Array(merged)
@@ -48,7 +48,7 @@ fn apply_patch(manifest: &Value, patch: &Value) -> Value {
 }
 
 fn read_patched_deployment() -> Value {
-    apply_patch(
+    apply_kustomize_patch(
         &read_project_yaml("deploy/kubernetes/deployment.yaml"),
         &read_overlay_manifest("deployment"),
     )
@@ -68,7 +68,7 @@ fn kubernetes_schemas_accept_cluster_manifests() {
     for version in ["1.30", "1.37"] {
         let files = ["nodes", "network"]
             .map(|name| project_path(OVERLAY_FOLDER).join(format!("{name}.yaml")));
-        let mut validate = venv_program("kubernetes-validate");
+        let mut validate = venv_command("kubernetes-validate");
         run_command(validate.args(["--strict", "-k", version]).args(files).arg(deployment.path()));
     }
 }
@@ -138,7 +138,7 @@ fn only_slidegate_pods_reach_cluster_port() {
 
 /// Returns the environment variables that a pod would have when it runs. The values in `known`, which Kubernetes or the
 /// test sets, replace the values in the manifest.
-fn running_pod_environment(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
+fn pod_environment_at_runtime(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
     let settings = container_environment().into_iter().map(|variable| {
         let name = expect_string(&variable["name"]).to_owned();
         let value = variable["value"].as_str().unwrap_or_default();
@@ -166,7 +166,7 @@ fn server_with_pod_settings_runs_as_node() {
         ("SLIDEGATE_CLUSTER_SEEDS", "localhost:7946".to_owned()),
     ]);
     let server =
-        Server::spawn(slidegate_command().envs(running_pod_environment(&known)).arg("serve"));
+        Server::spawn(slidegate_command().envs(pod_environment_at_runtime(&known)).arg("serve"));
     let url = format!("http://{}/v1/cluster", server.admin_address());
     let status = ureq::get(&url).call().unwrap().body_mut().read_to_string().unwrap();
     assert!(status.contains("slidegate-7d9c-x2b4p"), "{status}");
@@ -177,5 +177,5 @@ fn merge_patch_changes_only_named_elements() {
     let manifest = json!({ "a": 1, "b": [{ "name": "x", "value": 1 }, { "name": "y" }], "c": [1] });
     let patch = json!({ "a": null, "b": [{ "name": "x", "value": null, "from": { "f": 2 } }, { "name": "z" }], "c": [2] });
     let expected = json!({ "b": [{ "name": "x", "from": { "f": 2 } }, { "name": "y" }, { "name": "z" }], "c": [2] });
-    assert_eq!(apply_patch(&manifest, &patch), expected);
+    assert_eq!(apply_kustomize_patch(&manifest, &patch), expected);
 }

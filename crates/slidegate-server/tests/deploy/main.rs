@@ -42,7 +42,7 @@ fn read_project_yaml(path: &str) -> Value {
 }
 
 /// Returns a command for a program that `make test` installs in a Python virtual environment.
-fn venv_program(program: &str) -> Command {
+fn venv_command(program: &str) -> Command {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../deploy/venv/bin").join(program);
     assert!(
         path.exists(),

@@ -8,15 +8,15 @@ use crate::common::slidegate_command;
 use crate::{kubernetes, project_path, run_command, systemd};
 
 /// Returns the help text of `slidegate serve`.
-fn serve_help() -> String {
+fn read_serve_help() -> String {
     run_command(slidegate_command().args(["serve", "--help"]))
 }
 
 /// Returns the paths of all files below a folder, at any depth.
-fn files_below(folder: &Path) -> Vec<PathBuf> {
+fn list_files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let below =
-        entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] });
+        entries.flat_map(|path| if path.is_dir() { list_files_below(&path) } else { vec![path] });
     below.collect()
 }
 
@@ -29,12 +29,12 @@ fn words_with_prefix(text: &str, prefix: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn deployed_flags_and_variables_exist_in_program() {
-    let help = serve_help();
+fn deploy_files_use_only_existing_flags_and_variables() {
+    let help = read_serve_help();
     let (flags, variables) =
         (words_with_prefix(&help, "--"), words_with_prefix(&help, "SLIDEGATE_"));
     let mut seen = 0;
-    for file in files_below(&project_path("deploy")) {
+    for file in list_files_below(&project_path("deploy")) {
         let text = fs::read_to_string(&file).unwrap();
         // Comments mention variables of other programs, and the Dockerfile has flags of other programs.
         let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
@@ -53,8 +53,8 @@ fn deployed_flags_and_variables_exist_in_program() {
 }
 
 #[test]
-fn supervisors_wait_longer_than_shutdown_grace() {
-    let help = serve_help();
+fn systemd_and_kubernetes_wait_longer_than_shutdown_grace() {
+    let help = read_serve_help();
     let (_, rest) = help.split_once("--shutdown-grace ").expect("the flag");
     let (_, rest) = rest.split_once("[default: ").unwrap();
     let grace: u64 = rest.split_once("s]").unwrap().0.parse().unwrap();

@@ -10,7 +10,7 @@ const UNIT_FILE: &str = "deploy/systemd/slidegate.service";
 
 /// Maximum exposure level of the systemd unit that `systemd-analyze security` may report, from 0 (safest) to 100.
 /// Without any hardening, the level is 96.
-const MAX_EXPOSURE_LEVEL: &str = "15";
+const MAX_SYSTEMD_EXPOSURE_LEVEL: &str = "15";
 
 /// Copies the systemd unit into `folder`, with the path of the program replaced by the program under test. Runs
 /// `systemd-analyze` on the copy, and returns its output.
@@ -36,7 +36,7 @@ fn systemd_verify_accepts_unit() {
 fn systemd_unit_stays_below_exposure_threshold() {
     run_systemd_analyze(
         "systemd-security",
-        &["security", "--offline=true", "--threshold", MAX_EXPOSURE_LEVEL],
+        &["security", "--offline=true", "--threshold", MAX_SYSTEMD_EXPOSURE_LEVEL],
     );
 }
 

@@ -17,7 +17,7 @@ use common::Server;
 use server::Redis;
 
 /// Returns the number in an environment variable, or `None` if the variable is not set.
-fn env_number(variable: &str) -> Option<u64> {
+fn parse_env_number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")))
 }
@@ -29,8 +29,9 @@ fn server_matches_python_reference() {
     let address = redis.address();
     let memory = Server::start(policy);
     let with_redis = Server::start_with(policy, &["--store", &address, "--redis-timeout", "5s"]);
-    let seconds = env_number("DIFFERENTIAL_SECONDS").unwrap_or(60);
-    let seed = env_number("DIFFERENTIAL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let seconds = parse_env_number("DIFFERENTIAL_SECONDS").unwrap_or(60);
+    let seed =
+        parse_env_number("DIFFERENTIAL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let output = Command::new("python3")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential/differential.py"))
         .args([seconds.to_string(), seed.to_string()])

@@ -57,7 +57,7 @@ fn policies_in_rust_code_count_by_trusted_attributes() {
 /// Returns the expected output that an example program documents in a comment at the end of its source.
 ///
 /// Returns `None` for programs without such a comment, which run servers or send requests.
-fn documented_output(source: &str) -> Option<&str> {
+fn documented_example_output(source: &str) -> Option<&str> {
     source.split_once("\n// It prints:\n//\n").map(|(_, output)| output)
 }
 
@@ -66,7 +66,7 @@ fn example_programs_print_documented_output() {
     let mut checked = 0;
     for path in example_files("rs") {
         let source = fs::read_to_string(&path).unwrap();
-        let Some(comment) = documented_output(&source) else { continue };
+        let Some(comment) = documented_example_output(&source) else { continue };
         assert!(source.lines().count() < 60, "{}: too long for an example", path.display());
         let expected: String = comment
             .lines()
@@ -85,7 +85,7 @@ fn example_programs_print_documented_output() {
 fn examples_without_output_show_start_command() {
     for path in example_files("rs") {
         let source = fs::read_to_string(&path).unwrap();
-        if documented_output(&source).is_none() {
+        if documented_example_output(&source).is_none() {
             assert!(source.lines().count() < 80, "{}: too long for an example", path.display());
             let name = path.file_stem().unwrap().to_str().unwrap();
             let mut lines = source.lines();

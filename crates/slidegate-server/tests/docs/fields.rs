@@ -13,7 +13,7 @@ use crate::read_document;
 
 /// The tables of fields in `docs/POLICY.md`: the heading above each table, and the name of the JSON Schema definition
 /// whose fields the table lists. An empty name refers to the top level of the schema, the whole policy.
-const FIELD_TABLES: [(&str, &str); 10] = [
+const DOCUMENTED_FIELD_TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsSpec"),
     ("Of a rule", "RuleSpec"),
@@ -28,7 +28,7 @@ const FIELD_TABLES: [(&str, &str); 10] = [
 
 /// Returns the rows of the table below a heading in `docs/POLICY.md`. A row has three cells: field, default, and
 /// accepted values.
-fn table_rows(heading: &str) -> Vec<[String; 3]> {
+fn documented_table_rows(heading: &str) -> Vec<[String; 3]> {
     let document = read_document("docs/POLICY.md");
     let (_, section) = document
         .split_once(&format!("\n### {heading}\n"))
@@ -55,16 +55,17 @@ fn strip_backticks(cell: &str) -> Option<&str> {
 fn documented_tables_list_exactly_schema_fields() {
     let schema = serde_json::to_value(schema()).unwrap();
     let definitions = schema["$defs"].as_object().unwrap();
-    let documented: BTreeSet<&str> = FIELD_TABLES.iter().map(|(_, name)| *name).collect();
+    let documented: BTreeSet<&str> =
+        DOCUMENTED_FIELD_TABLES.iter().map(|(_, name)| *name).collect();
     for (name, definition) in definitions {
         let has_fields = definition.get("properties").is_some();
         assert!(!has_fields || documented.contains(name.as_str()), "no table for {name}");
     }
-    for (heading, name) in FIELD_TABLES {
+    for (heading, name) in DOCUMENTED_FIELD_TABLES {
         let definition = if name.is_empty() { &schema } else { &definitions[name] };
         let fields: BTreeSet<&str> =
             definition["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-        let rows = table_rows(heading);
+        let rows = documented_table_rows(heading);
         let documented: BTreeSet<&str> =
             rows.iter().map(|[name, ..]| strip_backticks(name).unwrap()).collect();
         assert_eq!(documented, fields, "in the table `{heading}`");
@@ -111,7 +112,7 @@ fn documented_defaults_match_parser() {
         ("Of a limit", "rules: [{ name: a, per: [ip], limits: [{ max: 9, window: 1m, ", " }] }]"),
         ("Of `cluster`", "rules: [{ name: a, limits: [9/s], cluster: { max_unsynced: 9, ", " } }]"),
     ] {
-        for [field, default, _] in table_rows(heading) {
+        for [field, default, _] in documented_table_rows(heading) {
             let (Some(field), Some(value)) = (strip_backticks(&field), strip_backticks(&default))
             else {
                 continue;

@@ -8,7 +8,7 @@ use crate::shell::Shell;
 use crate::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
-const OTHER_PROGRAM_FLAGS: [&str; 6] =
+const FLAGS_OF_OTHER_PROGRAMS: [&str; 6] =
     ["--release", "--example", "--path", "--quick", "--port", "--from-literal"];
 
 /// Returns the help texts of the program and of each of its commands, concatenated.
@@ -58,7 +58,7 @@ fn documents_name_exactly_existing_flags() {
     let documents: String =
         document_paths().iter().map(|document| read_document(document)).collect();
     let (mut named, all_help_texts) = (find_flags(&documents), all_help_texts());
-    named.retain(|flag| !OTHER_PROGRAM_FLAGS.contains(&flag.as_str()));
+    named.retain(|flag| !FLAGS_OF_OTHER_PROGRAMS.contains(&flag.as_str()));
     assert_eq!(named, find_flags(&all_help_texts));
     let variables = find_environment_variables(&documents);
     let unknown: Vec<_> =

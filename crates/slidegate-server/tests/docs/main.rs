@@ -67,7 +67,7 @@ fn every_documented_code_block_passes() {
     }
     let mut errors = Vec::new();
     for document in documents {
-        errors.extend(find_block_errors(
+        errors.extend(find_code_block_errors(
             &document,
             &markdown::parse_blocks(&read_document(&document)),
         ));
@@ -76,15 +76,15 @@ fn every_documented_code_block_passes() {
 }
 
 /// Checks every code block of a document, and returns an error message for each block that fails.
-fn find_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
+fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
     let mut shell = Shell::new(document);
     let mut policy: Option<&FencedBlock> = None;
     let mut errors = Vec::new();
     for block in blocks {
         let result = match (block.language(), block.modifier()) {
-            (_, file) if file.starts_with("deploy/") => check_excerpt(file, block),
+            (_, file) if file.starts_with("deploy/") => check_excerpt_matches_file(file, block),
             ("rust" | "rust,ignore", file) if file.starts_with("examples/") => {
-                check_excerpt(file, block)
+                check_excerpt_matches_file(file, block)
             }
             ("yaml", "ratelimit") => shell.save_file(block),
             ("yaml", modifier) => {
@@ -105,7 +105,7 @@ fn find_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
             ("json", "") if shell.has_output() => shell.check_output(block),
             ("json", "") => policies::check_json(block),
             ("rust", "") => {
-                check_is_doctested(document).and(policies::check_rust_source(&block.text))
+                check_document_is_doctested(document).and(policies::check_rust_source(&block.text))
             }
             ("", "") => Ok(()),
             (language, modifier) => Err(format!("unknown block `{language} {modifier}`")),
@@ -119,7 +119,7 @@ fn find_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String> {
 
 /// Checks that the documentation of a library crate includes a document, so that `cargo test --doc` runs the code
 /// blocks of the document.
-fn check_is_doctested(document: &str) -> Result<(), String> {
+fn check_document_is_doctested(document: &str) -> Result<(), String> {
     let include = format!("#[doc = include_str!(\"../../../{document}\")]");
     let mut crates = fs::read_dir(project_root().join("crates")).unwrap();
     let is_included = crates.any(|folder| {
@@ -130,7 +130,7 @@ fn check_is_doctested(document: &str) -> Result<(), String> {
 }
 
 /// Checks that the file `file` of the project contains the text of a code block.
-fn check_excerpt(file: &str, block: &FencedBlock) -> Result<(), String> {
+fn check_excerpt_matches_file(file: &str, block: &FencedBlock) -> Result<(), String> {
     let content = fs::read_to_string(project_root().join(file))
         .map_err(|error| format!("{file}: {error}"))?;
     content

@@ -63,7 +63,7 @@ pub fn parse_blocks(document: &str) -> Vec<FencedBlock> {
 }
 
 #[test]
-fn parsed_blocks_have_line_and_headings() {
+fn parsed_code_blocks_have_line_and_headings() {
     let document = "# A\n\n```sh x\none\n\ntwo\n```\n\n## `B` c\n\n- item\n\n  ```yaml\n  a: b\n  ```\n\n## D\n\n```\n=\n```\n";
     let found = parse_blocks(document);
     let block = |nth: usize| {

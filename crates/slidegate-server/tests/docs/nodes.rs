@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::common::Server;
 
 /// The default value of the flag `--cluster-listen`.
-const DEFAULT_CLUSTER_ADDRESS: &str = "127.0.0.1:7946";
+const DOCUMENTED_CLUSTER_ADDRESS: &str = "127.0.0.1:7946";
 
 /// Pause between two polls of the cluster status.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -28,9 +28,9 @@ pub struct NodeGroup {
 
 impl Default for NodeGroup {
     fn default() -> Self {
-        static NEXT_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(128);
+        static NEXT_LOOPBACK_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(128);
         let (process, nth) =
-            (std::process::id(), NEXT_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed));
+            (std::process::id(), NEXT_LOOPBACK_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed));
         let address = format!("127.{}.{}.{nth}", (process >> 8) % 254 + 1, process % 254 + 1);
         Self { address, admin_addresses: Vec::new(), is_node_starting: false }
     }
@@ -45,7 +45,7 @@ impl NodeGroup {
             return;
         }
         if !flags.iter().any(|flag| flag == "--cluster-listen") {
-            flags.extend(["--cluster-listen".to_owned(), DEFAULT_CLUSTER_ADDRESS.to_owned()]);
+            flags.extend(["--cluster-listen".to_owned(), DOCUMENTED_CLUSTER_ADDRESS.to_owned()]);
         }
         for index in 1..flags.len() {
             if ["--cluster-listen", "--cluster-seeds"].contains(&flags[index - 1].as_str()) {

@@ -6,12 +6,14 @@
 //! - The headers `content-length` and `date` are ignored.
 
 /// Texts that precede a time-dependent number in the output.
-const TIME_NUMBER_PREFIXES: [&str; 4] =
+const TIME_DEPENDENT_NUMBER_PREFIXES: [&str; 4] =
     ["_after_ms\":", ";t=", "retry-after: ", "ratelimit-reset: "];
 
 pub fn compare_output(documented: &str, actual: &str) -> Result<(), String> {
-    let (pattern, output) =
-        (mask_time_numbers(documented), mask_time_numbers(&remove_ignored_headers(actual)));
+    let (pattern, output) = (
+        mask_time_dependent_numbers(documented),
+        mask_time_dependent_numbers(&remove_ignored_headers(actual)),
+    );
     match matches_pattern(pattern.trim_end(), output.trim_end()) {
         true => Ok(()),
         false => Err(format!("documented:\n{documented}actual:\n{actual}")),
@@ -25,8 +27,8 @@ fn remove_ignored_headers(text: &str) -> String {
     text.lines().filter(is_compared).map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Replaces each time-dependent number, which follows a text in [`TIME_NUMBER_PREFIXES`], with `N`.
-fn mask_time_numbers(text: &str) -> String {
+/// Replaces each time-dependent number, which follows a text in [`TIME_DEPENDENT_NUMBER_PREFIXES`], with `N`.
+fn mask_time_dependent_numbers(text: &str) -> String {
     let replace = |text: String, prefix: &str| {
         let mut parts = text.split(prefix);
         let mut replaced = parts.next().unwrap_or_default().to_owned();
@@ -37,7 +39,7 @@ fn mask_time_numbers(text: &str) -> String {
         }
         replaced
     };
-    TIME_NUMBER_PREFIXES.into_iter().fold(text.to_owned(), replace)
+    TIME_DEPENDENT_NUMBER_PREFIXES.into_iter().fold(text.to_owned(), replace)
 }
 
 /// Returns `true` if a text matches a pattern, in which each `[…]` matches any text.

@@ -36,14 +36,14 @@ const START_TIME: Timestamp = Timestamp::from_secs(1_767_571_200);
 
 /// A parsed line of a `requests` block: a step in time, or a request with its outcome.
 #[derive(Debug, PartialEq)]
-enum ScriptLine<'a> {
+enum RequestsBlockLine<'a> {
     Advance(Duration),
-    Request(ExpectedRequest<'a>),
+    Request(DocumentedRequest<'a>),
 }
 
 /// A request with its documented outcome.
 #[derive(Debug, PartialEq)]
-struct ExpectedRequest<'a> {
+struct DocumentedRequest<'a> {
     repeat_count: u32,
     is_report: bool,
     domain: &'a str,
@@ -66,11 +66,11 @@ pub fn check_requests(policy: &FencedBlock, requests: &FencedBlock) -> Result<()
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        match parse_script_line(text)? {
-            ScriptLine::Advance(duration) => clock.advance(duration),
-            ScriptLine::Request(expected) => {
+        match parse_requests_block_line(text)? {
+            RequestsBlockLine::Advance(duration) => clock.advance(duration),
+            RequestsBlockLine::Request(expected) => {
                 request_count += 1;
-                check_outcome(&gate, &expected)
+                check_documented_outcome(&gate, &expected)
                     .map_err(|found| format!("{text}\nfound: {found}"))?;
             }
         }
@@ -80,9 +80,9 @@ pub fn check_requests(policy: &FencedBlock, requests: &FencedBlock) -> Result<()
 
 /// Sends a request as often as documented, and compares each actual outcome with the documented one. The error states
 /// the first outcome that differs.
-fn check_outcome(
+fn check_documented_outcome(
     gate: &Gate<MemoryStore<ManualClock>>,
-    expected: &ExpectedRequest<'_>,
+    expected: &DocumentedRequest<'_>,
 ) -> Result<(), String> {
     for nth in 1..=expected.repeat_count {
         let mut descriptor = Descriptor::new(expected.attributes.iter().copied());
@@ -94,7 +94,7 @@ fn check_outcome(
         }
         let request = Request::new(expected.domain, descriptor);
         let found = match expected.is_report {
-            true => describe_report(&gate.report_now(&request)),
+            true => describe_usage_report(&gate.report_now(&request)),
             false => describe_decision(&gate.check_now(&request)),
         };
         // The remaining units are optional. The denying rule and the wait are required.
@@ -128,7 +128,7 @@ fn describe_decision(ruling: &Ruling) -> String {
 }
 
 /// Returns the outcome of a report in the notation of `requests` blocks, such as `reported: per-user 200 left`.
-fn describe_report(ruling: &Ruling) -> String {
+fn describe_usage_report(ruling: &Ruling) -> String {
     let limits = ruling.limits();
     let limits: Vec<String> = limits
         .map(|limit| format!("{} {} left", limit.policy_name(), limit.outcome.remaining()))
@@ -139,14 +139,14 @@ fn describe_report(ruling: &Ruling) -> String {
     )
 }
 
-fn parse_script_line(text: &str) -> Result<ScriptLine<'_>, String> {
+fn parse_requests_block_line(text: &str) -> Result<RequestsBlockLine<'_>, String> {
     let error = |problem: &str| format!("`{text}`: {problem}");
     if let Some(span) = text.strip_prefix('+') {
         let quota: Quota = format!("1/{span}").parse().map_err(|_| error("not a time"))?;
-        return Ok(ScriptLine::Advance(quota.window()));
+        return Ok(RequestsBlockLine::Advance(quota.window()));
     }
     let (request, outcome) = text.split_once("->").ok_or_else(|| error("no `->`"))?;
-    let mut expected = ExpectedRequest {
+    let mut expected = DocumentedRequest {
         repeat_count: 1,
         is_report: false,
         domain: "default",
@@ -176,14 +176,18 @@ fn parse_script_line(text: &str) -> Result<ScriptLine<'_>, String> {
             attribute => expected.attributes.push(attribute),
         }
     }
-    Ok(ScriptLine::Request(expected))
+    Ok(RequestsBlockLine::Request(expected))
 }
 
 #[test]
 fn request_lines_are_parsed() {
-    assert_eq!(parse_script_line("+90s").unwrap(), ScriptLine::Advance(Duration::from_secs(90)));
-    let ScriptLine::Request(expected) =
-        parse_script_line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good").unwrap()
+    assert_eq!(
+        parse_requests_block_line("+90s").unwrap(),
+        RequestsBlockLine::Advance(Duration::from_secs(90))
+    );
+    let RequestsBlockLine::Request(expected) =
+        parse_requests_block_line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good")
+            .unwrap()
     else {
         panic!("a request");
     };
@@ -198,7 +202,7 @@ fn request_lines_are_parsed() {
         "a -> allowed",
         "cost=a -> allowed",
     ] {
-        assert!(parse_script_line(invalid).is_err(), "{invalid}");
+        assert!(parse_requests_block_line(invalid).is_err(), "{invalid}");
     }
 }
 

@@ -28,14 +28,14 @@ use crate::redis_server::Redis;
 use crate::{output, project_root};
 
 /// The default HTTP address of a server, as written in documents.
-const DEFAULT_HTTP: &str = "localhost:8080";
+const DOCUMENTED_HTTP_ADDRESS: &str = "localhost:8080";
 /// The default address of the admin listener, as written in documents.
-const DEFAULT_ADMIN: &str = "localhost:6070";
+const DOCUMENTED_ADMIN_ADDRESS: &str = "localhost:6070";
 /// The default address of the gRPC listener, as written in documents.
-const DEFAULT_GRPC: &str = "localhost:8081";
+const DOCUMENTED_GRPC_ADDRESS: &str = "localhost:8081";
 
 /// The address of Redis in documents.
-const REDIS_ADDRESS: &str = "localhost:6379";
+const DOCUMENTED_REDIS_ADDRESS: &str = "localhost:6379";
 
 /// A runner for the commands of one document. Servers that the commands start run until the value is dropped.
 pub struct Shell {
@@ -60,8 +60,11 @@ impl Shell {
         symlink(env!("CARGO_BIN_EXE_slidegate"), programs.join("slidegate")).unwrap();
         let curl = find_program("curl").expect("`make` installs curl, which the documents use");
         // curl shows its progress if its output is not a terminal.
-        write_script(&programs.join("curl"), &format!("exec '{curl}' --no-progress-meter \"$@\""));
-        write_script(&programs.join("cargo"), &cargo_script());
+        write_executable_script(
+            &programs.join("curl"),
+            &format!("exec '{curl}' --no-progress-meter \"$@\""),
+        );
+        write_executable_script(&programs.join("cargo"), &cargo_replacement_script());
         let nodes = NodeGroup::default();
         Self { folder, servers: BTreeMap::new(), redis: None, nodes, output: None }
     }
@@ -92,7 +95,7 @@ impl Shell {
             let words: Vec<&str> =
                 line.split_whitespace().take_while(|word| *word != "#").collect();
             match &words[..] {
-                ["make", target, ..] => check_make_target(target)?,
+                ["make", target, ..] => check_make_target_exists(target)?,
                 ["make", ..] | [] => {}
                 ["git" | "cd", ..] => {}
                 ["redis-server", "--port", "6379"] => self.start_redis(),
@@ -114,7 +117,7 @@ impl Shell {
             return Err(format!("serve {}: shell syntax is not supported", flags.join(" ")));
         }
         let mut flags: Vec<String> =
-            flags.iter().map(|flag| self.with_real_addresses(flag)).collect();
+            flags.iter().map(|flag| self.replace_documented_addresses(flag)).collect();
         self.nodes.use_own_address(&mut flags);
         let mut take_address = |name: &str, default: &str| {
             let Some(index) = flags.iter().position(|flag| flag == name) else {
@@ -123,9 +126,9 @@ impl Shell {
             flags.remove(index);
             flags.remove(index).replace("127.0.0.1", "localhost")
         };
-        let http = take_address("--http", DEFAULT_HTTP);
-        let admin = take_address("--admin", DEFAULT_ADMIN);
-        let grpc = take_address("--grpc", DEFAULT_GRPC);
+        let http = take_address("--http", DOCUMENTED_HTTP_ADDRESS);
+        let admin = take_address("--admin", DOCUMENTED_ADMIN_ADDRESS);
+        let grpc = take_address("--grpc", DOCUMENTED_GRPC_ADDRESS);
         let mut command = slidegate_command();
         command.current_dir(&self.folder).arg("serve").args(flags);
         command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
@@ -145,14 +148,16 @@ impl Shell {
         let cli =
             find_program("redis-cli").expect("`make` installs redis, which the documents use");
         let cli = format!("exec '{cli}' -p {} \"$@\"", redis.port());
-        write_script(&self.folder.join("bin/redis-cli"), &cli);
+        write_executable_script(&self.folder.join("bin/redis-cli"), &cli);
         self.redis = Some(redis);
     }
 
     /// Replaces the addresses that the document uses with the actual addresses of the running servers and of Redis.
-    fn with_real_addresses(&self, text: &str) -> String {
-        let redis =
-            self.redis.iter().map(|redis| (REDIS_ADDRESS, format!("localhost:{}", redis.port())));
+    fn replace_documented_addresses(&self, text: &str) -> String {
+        let redis = self
+            .redis
+            .iter()
+            .map(|redis| (DOCUMENTED_REDIS_ADDRESS, format!("localhost:{}", redis.port())));
         let servers = self.servers.iter().flat_map(|(http, (server, [admin, _]))| {
             [(&**http, server.address()), (&**admin, server.admin_address())]
         });
@@ -163,10 +168,10 @@ impl Shell {
     }
 
     fn run_script(&self, script: &str, must_fail: bool) -> Result<String, String> {
-        if self.servers.is_empty() && script.contains(DEFAULT_HTTP) {
+        if self.servers.is_empty() && script.contains(DOCUMENTED_HTTP_ADDRESS) {
             return Err("no server was started".to_owned());
         }
-        let script = self.with_real_addresses(script);
+        let script = self.replace_documented_addresses(script);
         let completed = Command::new("/bin/sh")
             .args(["-e", "-c", &format!("exec 2>&1\n{script}")])
             .current_dir(&self.folder)
@@ -206,7 +211,7 @@ impl Drop for Shell {
 
 /// Returns a shell script that replaces `cargo` in documents and supports only `cargo run`. Examples are built with the
 /// test profile, because the dependencies of that profile are already built.
-fn cargo_script() -> String {
+fn cargo_replacement_script() -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     let path = std::env::var("PATH").unwrap();
     format!(
@@ -248,7 +253,7 @@ fn gzip_compress(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn write_script(path: &Path, script: &str) {
+fn write_executable_script(path: &Path, script: &str) {
     fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -259,7 +264,7 @@ fn find_program(name: &str) -> Option<String> {
     found.find(|path| path.is_file())?.to_str().map(str::to_owned)
 }
 
-fn check_make_target(target: &str) -> Result<(), String> {
+fn check_make_target_exists(target: &str) -> Result<(), String> {
     let makefile = fs::read_to_string(project_root().join("Makefile")).unwrap();
     let rule = format!("{target}:");
     let has_target = makefile.lines().any(|line| line.starts_with(&rule));

@@ -24,7 +24,7 @@ fn one_entry_descriptor(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> R
 }
 
 /// Returns a request with one descriptor, whose entry `user` has this value.
-fn user_request(value: impl Into<Vec<u8>>) -> RateLimitRequest {
+fn request_with_user(value: impl Into<Vec<u8>>) -> RateLimitRequest {
     new_request([one_entry_descriptor("user", value)])
 }
 
@@ -32,7 +32,7 @@ fn user_request(value: impl Into<Vec<u8>>) -> RateLimitRequest {
 async fn long_or_non_utf8_values_have_separate_counters() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
-    let check = async |value: &[u8]| client.check(&user_request(value)).await.overall_code();
+    let check = async |value: &[u8]| client.check(&request_with_user(value)).await.overall_code();
     let long = |end: u8| [&[b'x'; 1024][..], &[end]].concat();
     let values = [
         long(b'a'),
@@ -57,10 +57,10 @@ async fn long_or_non_utf8_values_have_separate_counters() {
 }
 
 #[tokio::test]
-async fn hostile_value_does_not_hide_other_descriptors() {
+async fn hostile_value_cannot_prevent_denial_by_other_descriptor() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
-    assert_eq!(client.check(&user_request("ann")).await.overall_code(), Code::Ok);
+    assert_eq!(client.check(&request_with_user("ann")).await.overall_code(), Code::Ok);
     for value in [vec![b'x'; 1025], b"\xff".to_vec(), vec![b'z'; 500_000]] {
         let both = new_request([
             one_entry_descriptor("other", value),
@@ -91,11 +91,11 @@ async fn padded_value_does_not_evade_ban() {
 }
 
 #[tokio::test]
-async fn unusual_keys_domains_and_sizes_never_fail() {
+async fn requests_with_unusual_keys_or_sizes_never_fail() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
     let in_domain =
-        |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..user_request("ann") };
+        |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..request_with_user("ann") };
     let requests = [
         new_request([one_entry_descriptor(vec![b'k'; 1025], "v")]),
         new_request([one_entry_descriptor(vec![b'k'; 900_000], "v")]),
@@ -115,7 +115,7 @@ async fn unusual_keys_domains_and_sizes_never_fail() {
 }
 
 #[tokio::test]
-async fn limit_in_descriptor_counts_hostile_names_and_values() {
+async fn descriptor_limit_counts_hostile_names_and_values_separately() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = Client::connect(&server).await;
     for (key, value) in [

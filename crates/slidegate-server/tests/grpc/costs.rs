@@ -10,15 +10,15 @@ use crate::client::{
 use crate::common::Server;
 
 /// Returns a descriptor of user `ann` with this `hits_addend`, the cost of the descriptor.
-fn ann_descriptor(hits_addend: Option<u64>) -> RateLimitDescriptor {
+fn descriptor_of_user_ann(hits_addend: Option<u64>) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend, ..new_descriptor(&[("user", "ann")]) }
 }
 
 /// Sends one request of user `ann` per cost in `hits`, and returns the response codes.
-async fn send_costs(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
+async fn send_requests_with_costs(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
     let mut codes = Vec::new();
     for hits in hits {
-        codes.push(client.check(new_request([ann_descriptor(*hits)])).await.overall_code());
+        codes.push(client.check(new_request([descriptor_of_user_ann(*hits)])).await.overall_code());
     }
     codes
 }
@@ -31,8 +31,11 @@ async fn consumed_cost_above_max_denies_later_checks() {
         );
         let server = Server::start_with_grpc(&policy, &[]);
         let client = Client::connect(&server).await;
-        let codes =
-            send_costs(&client, &[Some(0), Some(10_000), Some(0), Some(0), None, None]).await;
+        let codes = send_requests_with_costs(
+            &client,
+            &[Some(0), Some(10_000), Some(0), Some(0), None, None],
+        )
+        .await;
         let over = Code::OverLimit;
         assert_eq!(codes, [Code::Ok, over, over, over, over, over], "{algorithm}");
     }
@@ -50,18 +53,18 @@ async fn descriptor_hits_are_charged_as_named_cost() {
     );
     let client = Client::connect(&server).await;
     let rate_limit_header = async |hits: Option<u64>| {
-        let response = client.check(new_request([ann_descriptor(hits)])).await;
+        let response = client.check(new_request([descriptor_of_user_ann(hits)])).await;
         response_header(&response, "ratelimit").map(str::to_owned).unwrap_or_default()
     };
     // The call without hits counts the request and checks the tokens. The call with hits charges tokens only.
     assert!(rate_limit_header(None).await.contains("\"requests\";r=2;"));
     assert!(rate_limit_header(Some(400)).await.contains("\"tokens\";r=600;"));
     assert!(rate_limit_header(None).await.contains("\"requests\";r=1;"));
-    assert_eq!(send_costs(&client, &[Some(700), None]).await, [Code::OverLimit; 2]);
+    assert_eq!(send_requests_with_costs(&client, &[Some(700), None]).await, [Code::OverLimit; 2]);
 }
 
 #[tokio::test]
-async fn override_with_unit_multiplier_sets_window() {
+async fn unit_multiplier_of_override_sets_window_length() {
     let policy = "rules: [{ name: per-user, domain: api, per: [user], limits: [1/h] }]";
     let server = Server::start_with_grpc(policy, &[]);
     let client = Client::connect(&server).await;
@@ -74,13 +77,13 @@ async fn override_with_unit_multiplier_sets_window() {
     assert_eq!(units, (10, "SECOND", Some(30)));
     assert!(response_header(&response, "ratelimit-policy").unwrap().contains("q=10;w=30"));
     let invalid = RateLimitOverride { unit_multiplier: Some(0), ..limit };
-    let invalid = RateLimitDescriptor { limit: Some(invalid), ..ann_descriptor(None) };
+    let invalid = RateLimitDescriptor { limit: Some(invalid), ..descriptor_of_user_ann(None) };
     let error = client.check_error(new_request([invalid])).await;
     assert!(error.message().starts_with("descriptors[0].limit has unit_multiplier 0"));
 }
 
 #[tokio::test]
-async fn joint_quotas_deny_when_all_are_exhausted() {
+async fn joint_limits_deny_only_if_all_are_exhausted() {
     let server = Server::start_with_grpc(
         "
         rules:

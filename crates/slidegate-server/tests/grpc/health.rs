@@ -20,7 +20,7 @@ const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits
 const RATE_LIMIT_SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// Maximum wait for a response. Much longer than any test needs, so that a broken test fails instead of hanging.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns a request to the gRPC health service for the status of `service`.
 fn health_request(service: &str) -> Request<HealthCheckRequest> {
@@ -49,9 +49,9 @@ async fn health_watch_reports_shutdown_without_delaying_it() {
     let mut watched = watching.watch(health_request("")).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.send_signal("TERM");
-    let last = timeout(MAX_WAIT, watched.message()).await.unwrap().unwrap().unwrap();
+    let last = timeout(RESPONSE_TIMEOUT, watched.message()).await.unwrap().unwrap().unwrap();
     assert_eq!(last.status(), ServingStatus::NotServing);
-    assert!(timeout(MAX_WAIT, watched.message()).await.unwrap().unwrap().is_none());
+    assert!(timeout(RESPONSE_TIMEOUT, watched.message()).await.unwrap().unwrap().is_none());
     server.wait_for_log("stopped");
     assert_eq!(server.wait_for_exit_code(), Some(0));
 }
@@ -67,7 +67,7 @@ async fn call_in_flight_completes_during_shutdown() {
     server.wait_for_log("stopping");
     let message = prost::Message::encode_to_vec(&new_request([new_descriptor(&[("user", "ann")])]));
     call.body.send_data(frame_message(&message).into(), true).unwrap();
-    let outcome = timeout(MAX_WAIT, call.finish()).await.unwrap().unwrap();
+    let outcome = timeout(RESPONSE_TIMEOUT, call.finish()).await.unwrap().unwrap();
     assert_eq!(outcome.code, "0", "{outcome:?}");
     server.wait_for_log("stopped");
     assert_eq!(server.wait_for_exit_code(), Some(0));

@@ -15,7 +15,7 @@ use crate::raw::{RawGrpcConnection, frame_message};
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [1000000/h] }]";
 
 /// Maximum wait for the server. Much longer than any test needs, so that a broken test fails instead of hanging.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const INVALID_ARGUMENT_CODE: &str = "3";
 const DEADLINE_EXCEEDED_CODE: &str = "4";
@@ -169,7 +169,7 @@ async fn invalid_http_2_closes_only_its_connection() {
         client.write_all(bytes).await.unwrap();
         let mut received = Vec::new();
         // A reset closes the connection as well.
-        let closed = timeout(MAX_WAIT, client.read_to_end(&mut received)).await;
+        let closed = timeout(RESPONSE_TIMEOUT, client.read_to_end(&mut received)).await;
         let _ = closed.expect("the server closes the connection");
     }
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
@@ -184,7 +184,7 @@ async fn incomplete_call_times_out_without_closing_connection() {
     let mut slow = client.start_call(SHOULD_RATE_LIMIT_PATH).await.unwrap();
     slow.body.send_data(vec![0, 0].into(), false).unwrap();
     for call in [silent, slow] {
-        let outcome = timeout(MAX_WAIT, call.finish()).await.unwrap().unwrap();
+        let outcome = timeout(RESPONSE_TIMEOUT, call.finish()).await.unwrap().unwrap();
         assert_eq!(outcome.code, DEADLINE_EXCEEDED_CODE, "{outcome:?}");
     }
     client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;

@@ -13,7 +13,7 @@ fn descriptor_status_codes(statuses: &[DescriptorStatus]) -> Vec<Code> {
 }
 
 /// Returns the max, the time unit, the limit name and the remaining units in the status of a descriptor.
-fn limit_status(status: &DescriptorStatus) -> (u32, &str, &str, u32) {
+fn limit_fields_of_status(status: &DescriptorStatus) -> (u32, &str, &str, u32) {
     let limit = status.current_limit.as_ref().unwrap();
     (limit.requests_per_unit, limit.unit().as_str_name(), &limit.name, status.limit_remaining)
 }
@@ -29,7 +29,7 @@ async fn response_has_binding_limit_and_denial_details() {
     let allowed = client.check(check_request()).await;
     assert_eq!(allowed.overall_code(), Code::Ok);
     assert_eq!(descriptor_status_codes(&allowed.statuses), [Code::Ok]);
-    assert_eq!(limit_status(&allowed.statuses[0]), (2, "MINUTE", "per-user.1m", 1));
+    assert_eq!(limit_fields_of_status(&allowed.statuses[0]), (2, "MINUTE", "per-user.1m", 1));
     let until = allowed.statuses[0].duration_until_reset.unwrap();
     assert!((60..=120).contains(&until.seconds) && until.nanos == 0, "{until:?}");
     assert!(response_header(&allowed, "ratelimit").unwrap().starts_with("\"per-user.1m\";r=1;t="));
@@ -67,7 +67,7 @@ async fn response_has_one_decision_and_ordered_descriptor_statuses() {
     let allowed = client.check(check_request("ann")).await;
     assert_eq!(descriptor_status_codes(&allowed.statuses), [Code::Ok; 3]);
     assert_eq!(allowed.statuses[0], DescriptorStatus { code: 1, ..Default::default() });
-    assert_eq!(limit_status(&allowed.statuses[1]), (5, "HOUR", "per-user", 4));
+    assert_eq!(limit_fields_of_status(&allowed.statuses[1]), (5, "HOUR", "per-user", 4));
     let denied = client.check(check_request("ann")).await;
     assert_eq!(denied.overall_code(), Code::OverLimit);
     assert_eq!(descriptor_status_codes(&denied.statuses), [Code::Ok, Code::Ok, Code::OverLimit]);
@@ -76,7 +76,7 @@ async fn response_has_one_decision_and_ordered_descriptor_statuses() {
 }
 
 #[tokio::test]
-async fn rule_requires_exact_descriptor_and_domain() {
+async fn rule_applies_only_to_exact_descriptor_and_domain() {
     let policy = "rules: [{ name: per-user, domain: api, per: [user], limits: [1/h] }]";
     let server = Server::start_with_grpc(policy, &[]);
     let client = Client::connect(&server).await;
@@ -124,7 +124,7 @@ async fn descriptor_cost_overrides_request_cost() {
 }
 
 #[tokio::test]
-async fn observed_limit_reports_over_limit_and_allows() {
+async fn observed_limit_has_over_limit_status_but_allows() {
     let server = Server::start_with_grpc(
         "rules: [{ name: shadow, domain: api, per: [user], limits: [1/h], mode: observe }]",
         &[],
@@ -135,11 +135,11 @@ async fn observed_limit_reports_over_limit_and_allows() {
     let response = client.check(check_request()).await;
     assert_eq!(response.overall_code(), Code::Ok);
     assert_eq!(descriptor_status_codes(&response.statuses), [Code::OverLimit]);
-    assert_eq!(limit_status(&response.statuses[0]), (1, "HOUR", "shadow", 0));
+    assert_eq!(limit_fields_of_status(&response.statuses[0]), (1, "HOUR", "shadow", 0));
 }
 
 #[tokio::test]
-async fn windows_are_reported_in_protocol_units() {
+async fn limit_windows_are_sent_in_envoy_time_units() {
     let server = Server::start_with_grpc(
         "
         rules:
@@ -152,7 +152,8 @@ async fn windows_are_reported_in_protocol_units() {
     let names = ["week", "month", "ten"];
     let check_request = new_request(names.map(|name| new_descriptor(&[(name, "x")])));
     let response = Client::connect(&server).await.check(check_request).await;
-    let units: Vec<&str> = response.statuses.iter().map(|status| limit_status(status).1).collect();
+    let units: Vec<&str> =
+        response.statuses.iter().map(|status| limit_fields_of_status(status).1).collect();
     assert_eq!(units, ["WEEK", "MONTH", "SECOND"]);
 }
 
@@ -166,7 +167,7 @@ async fn descriptor_override_replaces_limit() {
     let with_override =
         |unit| RateLimitDescriptor { limit: limit(unit), ..new_descriptor(&[("user", "ann")]) };
     let response = client.check(new_request([with_override(4)])).await;
-    let (max, unit, _, remaining) = limit_status(&response.statuses[0]);
+    let (max, unit, _, remaining) = limit_fields_of_status(&response.statuses[0]);
     assert_eq!((max, unit, remaining), (7, "DAY", 6));
     let error = client.check_error(new_request([with_override(4), with_override(0)])).await;
     assert_eq!(error.code(), tonic::Code::InvalidArgument);
@@ -174,7 +175,7 @@ async fn descriptor_override_replaces_limit() {
 }
 
 #[tokio::test]
-async fn repeated_descriptor_entry_names_are_distinguished() {
+async fn rule_can_count_by_repeated_entry_names() {
     let server = Server::start_with_grpc(
         "rules: [{ name: two, domain: api, per: ['ip', 'ip#2'], limits: [1/h] }]",
         &[],
@@ -187,7 +188,7 @@ async fn repeated_descriptor_entry_names_are_distinguished() {
 }
 
 #[tokio::test]
-async fn store_failure_denial_names_its_cause() {
+async fn denial_during_store_outage_has_problem_type() {
     let server = Server::start_with_grpc(
         "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h], on_store_error: deny }]",
         &["--store", "redis://127.0.0.1:1"],

@@ -38,7 +38,7 @@ impl CertAuthority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    fn pem(&self) -> String {
+    fn certificate_pem(&self) -> String {
         self.0.pem()
     }
 
@@ -64,7 +64,7 @@ async fn connect_with_tls(
     protocol: &[u8],
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
-    roots.add(parse_certificate(&authority.pem())).unwrap();
+    roots.add(parse_certificate(&authority.certificate_pem())).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -152,10 +152,10 @@ async fn grpc_and_http_require_tls() {
 }
 
 #[tokio::test]
-async fn client_ca_rejects_other_client_certificates() {
+async fn client_certificate_of_other_ca_is_rejected() {
     let (authority, client_authority) = (CertAuthority::new(), CertAuthority::new());
     let files = CertFiles::new(&authority.issue_certificate());
-    let ca = TempFile::new(".pem", client_authority.pem());
+    let ca = TempFile::new(".pem", client_authority.certificate_pem());
     let flags = [&files.tls_flags()[..], &["--tls-client-ca", path_str(ca.path())]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
     assert_eq!(check_over_tls(&server, &authority, None).await, None);

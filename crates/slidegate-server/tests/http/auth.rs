@@ -28,7 +28,7 @@ fn send_auth_request(
 }
 
 /// Sends a request with this `X-Forwarded-For` header to `/v1/auth`, and returns the response status.
-fn status_for_client(client: &Client, forwarded_for: &str) -> u16 {
+fn auth_status_for_forwarded_address(client: &Client, forwarded_for: &str) -> u16 {
     send_auth_request(client, "GET", "", &[("x-forwarded-for", forwarded_for)]).status
 }
 
@@ -43,7 +43,7 @@ fn auth_responses_have_headers_and_denials_have_body() {
     assert!(allowed.header("ratelimit").unwrap().starts_with(r#""per-ip";r=1;t="#));
     assert_eq!(allowed.header("retry-after"), None);
 
-    assert_eq!(status_for_client(&client, "192.0.2.7"), 200);
+    assert_eq!(auth_status_for_forwarded_address(&client, "192.0.2.7"), 200);
     let denied = send_auth_request(&client, "GET", "", &from);
     assert_eq!(
         (denied.status, denied.header("content-type")),
@@ -152,7 +152,7 @@ rules:
 }
 
 #[test]
-fn query_sets_domain_and_denial_status() {
+fn query_parameters_set_domain_and_denial_status() {
     let server = Server::start(PER_IP_POLICY);
     let client = Client::new(&server);
     let shop = |query: &str, key| send_auth_request(&client, "GET", query, &[("X-Api-Key", key)]);
@@ -188,7 +188,7 @@ fn invalid_query_is_400() {
     }
 }
 
-const PER_KEY_POLICY: &str = "
+const PER_API_KEY_POLICY: &str = "
 defaults: { algorithm: sliding_log }
 rules:
   - { name: per-key, per: [header.x-api-key], limits: [1/h], when_missing: deny }
@@ -196,41 +196,45 @@ rules:
 ";
 
 /// Sends a request with this `X-Api-Key` header to `/v1/auth`, and returns the response status.
-fn status_for_key(client: &Client, key: &[u8]) -> u16 {
+fn auth_status_for_api_key(client: &Client, key: &[u8]) -> u16 {
     let request = Request::get("/v1/auth").header("x-api-key", key);
     client.send(request.body(Vec::new()).unwrap()).status
 }
 
 #[test]
 fn long_or_non_utf8_headers_have_separate_counters() {
-    let server = Server::start(PER_KEY_POLICY);
+    let server = Server::start(PER_API_KEY_POLICY);
     let client = Client::new(&server);
     let long = |end: &str| [&[b'*'; 15_000], end.as_bytes()].concat();
     for status in [200, 429] {
         for key in [long("a"), long("b"), b"k\xff".to_vec(), b"k\xfe".to_vec()] {
-            assert_eq!(status_for_key(&client, &key), status);
+            assert_eq!(auth_status_for_api_key(&client, &key), status);
         }
     }
 }
 
 #[test]
 fn empty_header_counts_as_missing() {
-    let server = Server::start(PER_KEY_POLICY);
+    let server = Server::start(PER_API_KEY_POLICY);
     let client = Client::new(&server);
     assert_eq!(
-        [(); 2].map(|()| status_for_key(&client, b"")),
+        [(); 2].map(|()| auth_status_for_api_key(&client, b"")),
         [429; 2],
         "`when_missing: deny` denies it"
     );
     let skipping_server =
         Server::start("rules: [{ name: a, per: [header.x-api-key], limits: [1/h] }]");
     let client = Client::new(&skipping_server);
-    assert_eq!([(); 3].map(|()| status_for_key(&client, b"")), [200; 3], "they share no counter");
+    assert_eq!(
+        [(); 3].map(|()| auth_status_for_api_key(&client, b"")),
+        [200; 3],
+        "they share no counter"
+    );
 }
 
 #[test]
-fn unrelated_headers_within_bounds_change_nothing() {
-    let server = Server::start(PER_KEY_POLICY);
+fn many_or_long_unrelated_headers_are_ignored() {
+    let server = Server::start(PER_API_KEY_POLICY);
     let client = Client::new(&server);
     let status_with_headers = |count: usize, bytes: usize| {
         let request = Request::get("/v1/auth").header("x-api-key", format!("{count}-{bytes}"));
@@ -251,7 +255,7 @@ fn unrelated_headers_within_bounds_change_nothing() {
 
 #[test]
 fn padded_header_does_not_evade_ban() {
-    let server = Server::start(PER_KEY_POLICY);
+    let server = Server::start(PER_API_KEY_POLICY);
     let client = Client::new(&server);
     let evil = [&b"evil"[..], &[b'x'; 5_000], b"\xff"].concat();
     let request = Request::get("/v1/auth").header("x-api-key", "k").header("user-agent", evil);
@@ -261,7 +265,7 @@ fn padded_header_does_not_evade_ban() {
 #[test]
 fn repeated_header_handling_follows_flag() {
     let keys = [("x-api-key", "a"), ("x-api-key", "b")];
-    let first_value_server = Server::start(PER_KEY_POLICY);
+    let first_value_server = Server::start(PER_API_KEY_POLICY);
     let client = Client::new(&first_value_server);
     assert_eq!([(); 2].map(|()| send_auth_request(&client, "GET", "", &keys).status), [200, 429]);
     assert_eq!(
@@ -269,7 +273,7 @@ fn repeated_header_handling_follows_flag() {
         200,
         "the first value counted"
     );
-    let absent_server = Server::start_with(PER_KEY_POLICY, &["--repeated-headers", "absent"]);
+    let absent_server = Server::start_with(PER_API_KEY_POLICY, &["--repeated-headers", "absent"]);
     let client = Client::new(&absent_server);
     assert_eq!(send_auth_request(&client, "GET", "", &keys).status, 429);
     assert_eq!(
@@ -286,7 +290,7 @@ fn client_cannot_forge_its_address() {
     // The proxy appends the last entry: the address of its client.
     let statuses =
         ["198.51.100.1, 192.0.2.7", "198.51.100.2, 192.0.2.7", "127.0.0.1, 192.0.2.7:5678"]
-            .map(|forwarded_for| status_for_client(&client, forwarded_for));
+            .map(|forwarded_for| auth_status_for_forwarded_address(&client, forwarded_for));
     assert_eq!(statuses, [200, 200, 429]);
 }
 
@@ -295,7 +299,7 @@ fn trusted_proxies_in_chain_are_skipped() {
     let server = Server::start_with(PER_IP_POLICY, &["--trusted-proxies", "127.0.0.1, 10.0.0.0/8"]);
     let client = Client::new(&server);
     let statuses = ["192.0.2.7, 10.0.0.1", "192.0.2.7, 10.0.0.2", "192.0.2.7"]
-        .map(|forwarded_for| status_for_client(&client, forwarded_for));
+        .map(|forwarded_for| auth_status_for_forwarded_address(&client, forwarded_for));
     assert_eq!(statuses, [200, 200, 429]);
 }
 
@@ -304,12 +308,12 @@ fn forwarded_ipv6_addresses_share_slash_64_counter() {
     let server = Server::start(PER_IP_POLICY);
     let client = Client::new(&server);
     let statuses = ["2001:db8::1", "[2001:db8:0:0:ffff::2]:443", "2001:db8::3", "2001:db8:0:1::1"]
-        .map(|forwarded_for| status_for_client(&client, forwarded_for));
+        .map(|forwarded_for| auth_status_for_forwarded_address(&client, forwarded_for));
     assert_eq!(statuses, [200, 200, 429, 200]);
 }
 
 #[test]
-fn untrusted_proxy_is_400_and_logged_once() {
+fn untrusted_proxy_request_is_400_and_logged_once() {
     let server = Server::start_with(PER_IP_POLICY, &["--trusted-proxies", "10.0.0.0/8"]);
     let client = Client::new(&server);
     for _ in 0..3 {
@@ -342,7 +346,7 @@ fn invalid_trusted_network_prevents_start() {
 }
 
 #[test]
-fn denial_metric_ignores_deny_status() {
+fn requests_with_any_deny_status_count_as_denied() {
     let server = Server::start_with_admin(PER_IP_POLICY, &[]);
     let client = Client::new(&server);
     let from = [("x-forwarded-for", "192.0.2.7")];

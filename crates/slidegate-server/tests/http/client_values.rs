@@ -55,7 +55,7 @@ fn hostile_values_have_separate_counters() {
 }
 
 #[test]
-fn json_and_check_endpoints_count_hostile_values_together() {
+fn json_and_check_endpoints_share_hostile_value_counters() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for text in hostile_json_strings() {

@@ -13,7 +13,7 @@ const CONNECTION_COUNT: usize = 50;
 const REQUEST_COUNT: usize = 2_000;
 
 /// Sends 2,000 requests with the same key over 50 concurrent connections, and returns the number of allowed requests.
-fn count_allowed(address: SocketAddr, key: &str) -> usize {
+fn send_requests_and_count_allowed(address: SocketAddr, key: &str) -> usize {
     let start = &Barrier::new(CONNECTION_COUNT);
     let send_requests = move || {
         let client = Client::with_address(address);
@@ -33,7 +33,7 @@ fn assert_exactly_100_allowed(algorithm: &str) {
     let policy = format!("rules: [{{ name: storm, {limits}, algorithm: {algorithm} }}]");
     let server = Server::start(&policy);
     for round in 0..10 {
-        let allowed = count_allowed(server.address(), &format!("round-{round}"));
+        let allowed = send_requests_and_count_allowed(server.address(), &format!("round-{round}"));
         assert_eq!(allowed, 100, "in round {round}");
     }
 }

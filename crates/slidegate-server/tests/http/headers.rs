@@ -114,7 +114,7 @@ fn x_ratelimit_reset_is_epoch_seconds() {
 }
 
 #[test]
-fn none_style_sends_only_retry_after() {
+fn headers_flag_none_sends_only_retry_after() {
     let [allowed, denied] = allowed_and_denied_response(&["--headers", "none"]);
     assert_eq!(
         (rate_limit_header_names(&allowed), rate_limit_header_names(&denied)),
@@ -140,12 +140,16 @@ fn environment_sets_header_style_and_jitter() {
         rate_limit_header_names(&client.check(&json!({"attributes": {}}))),
         RATE_LIMIT_HEADERS[2..5]
     );
-    assert!(retry_delays(&client, "ratelimit-reset").into_iter().any(|wait| wait > 3_600));
+    assert!(
+        collect_retry_after_seconds(&client, "ratelimit-reset")
+            .into_iter()
+            .any(|wait| wait > 3_600)
+    );
 }
 
 /// Sends 40 denied requests, and returns the values of `Retry-After` in seconds. Asserts that in each response the
 /// header `reset_header` has the same value as `Retry-After`.
-fn retry_delays(client: &Client, reset_header: &str) -> Vec<u64> {
+fn collect_retry_after_seconds(client: &Client, reset_header: &str) -> Vec<u64> {
     let denial = || {
         let denied = client.check(&json!({"attributes": {}, "cost": 2}));
         assert_eq!(denied.status, 429);
@@ -167,7 +171,7 @@ fn retry_delays(client: &Client, reset_header: &str) -> Vec<u64> {
 }
 
 #[test]
-fn jitter_delays_only_denials() {
+fn retry_jitter_applies_only_to_denials() {
     let args = ["--headers", "draft03", "--retry-jitter", "100%"];
     let server = Server::start_with(POLICY, &args);
     let client = Client::new(&server);
@@ -177,14 +181,20 @@ fn jitter_delays_only_denials() {
         ceil_millis_to_seconds(&allowed.json()["reset_after_ms"]),
         "an allowed response has no jitter"
     );
-    let retry_delays = retry_delays(&client, "ratelimit-reset");
+    let collect_retry_after_seconds = collect_retry_after_seconds(&client, "ratelimit-reset");
     // The probability that all 40 samples fall into one half of the range is 2^-39.
-    assert!(retry_delays.iter().any(|wait| *wait < 5_400), "{retry_delays:?}");
-    assert!(retry_delays.iter().any(|wait| *wait >= 5_400), "{retry_delays:?}");
+    assert!(
+        collect_retry_after_seconds.iter().any(|wait| *wait < 5_400),
+        "{collect_retry_after_seconds:?}"
+    );
+    assert!(
+        collect_retry_after_seconds.iter().any(|wait| *wait >= 5_400),
+        "{collect_retry_after_seconds:?}"
+    );
 }
 
 /// Runs `slidegate serve` with invalid flags until the process exits, and returns the output.
-fn run_serve(args: &[&str]) -> Output {
+fn run_serve_command(args: &[&str]) -> Output {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path());
@@ -207,7 +217,7 @@ fn invalid_style_or_jitter_error_names_valid_values() {
             "invalid value '110%' for '--retry-jitter <PERCENT>': a jitter of 110% is too large: at most 100%",
         ),
     ] {
-        let output = run_serve(&args);
+        let output = run_serve_command(&args);
         let stderr = str::from_utf8(&output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr.contains(message), "{stderr}");

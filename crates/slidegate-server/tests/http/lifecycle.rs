@@ -13,7 +13,7 @@ const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 
 /// Opens a connection and starts a check request. Sends the head, waits for the response 100 Continue, and then sends
 /// only a part of the body.
-fn start_incomplete_check(server: &Server) -> RawConnection {
+fn send_incomplete_check_request(server: &Server) -> RawConnection {
     let mut connection = RawConnection::connect(server.address());
     connection.write(
         "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 17\r\n\r\n",
@@ -24,7 +24,7 @@ fn start_incomplete_check(server: &Server) -> RawConnection {
 }
 
 /// Runs `slidegate serve` with a policy file and an HTTP address until the process exits, and returns the output.
-fn run_serve(policy: &Path, http: &str) -> Output {
+fn run_serve_command(policy: &Path, http: &str) -> Output {
     slidegate_command()
         .arg("serve")
         .arg("--policy")
@@ -41,7 +41,7 @@ fn stderr_text(output: &Output) -> &str {
 #[test]
 fn sigterm_finishes_requests_and_rejects_new_connections() {
     let server = Server::start(POLICY);
-    let mut in_flight = start_incomplete_check(&server);
+    let mut in_flight = send_incomplete_check_request(&server);
     server.send_signal("TERM");
     server.wait_for_log("SIGTERM: stopping");
     while TcpStream::connect(server.address()).is_ok() {
@@ -69,7 +69,7 @@ fn sigint_closes_idle_connections_promptly() {
 #[test]
 fn stuck_request_delays_shutdown_by_grace_period() {
     let server = Server::start_with(POLICY, &["--shutdown-grace", "300ms"]);
-    let _stuck = start_incomplete_check(&server);
+    let _stuck = send_incomplete_check_request(&server);
     server.send_signal("TERM");
     server.wait_for_log("stopping");
     assert!(server.next_log_line(Duration::from_secs(9)).unwrap().contains("cutting connections"));
@@ -105,7 +105,7 @@ fn occupied_port_error_names_address_and_exits_1() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let policy = TempFile::new(".yaml", POLICY);
-    let output = run_serve(policy.path(), &address);
+    let output = run_serve_command(policy.path(), &address);
     let expected =
         format!("cannot listen on {address}, the address of --http: Address already in use");
     assert!(stderr_text(&output).starts_with(&expected), "{}", stderr_text(&output));
@@ -118,7 +118,7 @@ fn invalid_policy_reports_every_error_and_exits_1() {
         ".yaml",
         "rules:\n  - { name: a, limits: [10/fortnight] }\n  - { name: A, limits: [] }\n",
     );
-    let output = run_serve(policy.path(), "127.0.0.1:0");
+    let output = run_serve_command(policy.path(), "127.0.0.1:0");
     let lines: Vec<&str> = stderr_text(&output).lines().collect();
     let file = policy.path().display();
     assert_eq!(lines.len(), 9, "{lines:?}");
@@ -133,7 +133,7 @@ fn invalid_policy_reports_every_error_and_exits_1() {
 #[test]
 fn invalid_yaml_reports_location_and_exits_1() {
     let policy = TempFile::new(".yaml", "rules:\n  - { name: a, limits: [10/s }\n");
-    let output = run_serve(policy.path(), "127.0.0.1:0");
+    let output = run_serve_command(policy.path(), "127.0.0.1:0");
     let location = format!("{}:2:", policy.path().display());
     assert!(stderr_text(&output).starts_with(&location), "{}", stderr_text(&output));
     assert_eq!(output.status.code(), Some(1));
@@ -141,7 +141,7 @@ fn invalid_yaml_reports_location_and_exits_1() {
 
 #[test]
 fn missing_policy_error_names_file_and_exits_1() {
-    let output = run_serve(Path::new("/nowhere/policy.yaml"), "127.0.0.1:0");
+    let output = run_serve_command(Path::new("/nowhere/policy.yaml"), "127.0.0.1:0");
     let expected = "/nowhere/policy.yaml: cannot be read: No such file or directory";
     assert!(stderr_text(&output).starts_with(expected), "{}", stderr_text(&output));
     assert_eq!(output.status.code(), Some(1));

@@ -24,7 +24,7 @@ fn assert_rejected(mut connection: RawConnection, status: u16, title: &str, deta
 }
 
 /// Opens a connection to the HTTP listener of a server, and writes these bytes.
-fn send_bytes(server: &Server, bytes: impl AsRef<[u8]>) -> RawConnection {
+fn connect_and_send_bytes(server: &Server, bytes: impl AsRef<[u8]>) -> RawConnection {
     let mut connection = RawConnection::connect(server.address());
     connection.write(bytes);
     connection
@@ -47,15 +47,22 @@ fn malformed_head_is_400() {
         format!("{POST_HEAD_START}transfer-encoding: gzip\r\n\r\n"),
     ];
     for head in heads {
-        assert_rejected(send_bytes(&server, &head), 400, "Bad Request", NOT_HTTP_DETAIL);
+        assert_rejected(
+            connect_and_send_bytes(&server, &head),
+            400,
+            "Bad Request",
+            NOT_HTTP_DETAIL,
+        );
     }
 }
 
 #[test]
 fn malformed_request_keeps_earlier_pipelined_responses() {
     let server = Server::start(POLICY);
-    let mut connection =
-        send_bytes(&server, raw_check_request(r#"{"attributes":{}}"#).repeat(3) + "?\r\n\r\n");
+    let mut connection = connect_and_send_bytes(
+        &server,
+        raw_check_request(r#"{"attributes":{}}"#).repeat(3) + "?\r\n\r\n",
+    );
     assert_eq!([(); 3].map(|()| connection.read_status_and_body().0), [200; 3]);
     assert_rejected(connection, 400, "Bad Request", NOT_HTTP_DETAIL);
 }
@@ -67,9 +74,9 @@ fn head_over_64_kib_is_431() {
         let [front, rest] = ["GET /healthz HTTP/1.1\r\nname: ", "\r\n\r\n"];
         format!("{front}{}{rest}", "v".repeat(bytes - front.len() - rest.len()))
     };
-    assert_eq!(send_bytes(&server, head(65_536)).read_status_and_body().0, 200);
+    assert_eq!(connect_and_send_bytes(&server, head(65_536)).read_status_and_body().0, 200);
     for bytes in [65_537, 1 << 20] {
-        let rejected = send_bytes(&server, head(bytes));
+        let rejected = connect_and_send_bytes(&server, head(bytes));
         assert_rejected(rejected, 431, "Request Header Fields Too Large", "over 65536 bytes");
     }
 }
@@ -77,7 +84,7 @@ fn head_over_64_kib_is_431() {
 #[test]
 fn rejected_client_can_finish_sending_and_read_error() {
     let server = Server::start(POLICY);
-    let mut connection = send_bytes(&server, "GET /healthz HTTP/1.1\r\nname: ");
+    let mut connection = connect_and_send_bytes(&server, "GET /healthz HTTP/1.1\r\nname: ");
     connection.write("v".repeat(70_000));
     assert!(connection.is_readable_within(Duration::from_secs(30)));
     // If the server closed the connection immediately, the first write would reset it, and the next would fail.
@@ -92,8 +99,8 @@ fn rejected_client_can_finish_sending_and_read_error() {
 fn over_500_headers_are_431() {
     let server = Server::start(POLICY);
     let head = |count| format!("GET /healthz HTTP/1.1\r\n{}\r\n", "name: v\r\n".repeat(count));
-    assert_eq!(send_bytes(&server, head(500)).read_status_and_body().0, 200);
-    let rejected = send_bytes(&server, head(501));
+    assert_eq!(connect_and_send_bytes(&server, head(500)).read_status_and_body().0, 200);
+    let rejected = connect_and_send_bytes(&server, head(501));
     assert_rejected(rejected, 431, "Request Header Fields Too Large", "over 500 headers");
 }
 
@@ -103,7 +110,7 @@ fn malformed_chunks_are_400() {
     for chunks in ["zz\r\n{}\r\n", "\r\n", "1\r\n{}\r\n", "ffffffffffffffffff\r\n{}\r\n"] {
         let request = format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n{chunks}");
         assert_rejected(
-            send_bytes(&server, request),
+            connect_and_send_bytes(&server, request),
             400,
             "Bad Request",
             "the body cannot be read",
@@ -114,7 +121,7 @@ fn malformed_chunks_are_400() {
 #[test]
 fn truncated_body_is_400() {
     let server = Server::start(POLICY);
-    let connection = send_bytes(
+    let connection = connect_and_send_bytes(
         &server,
         format!("{POST_HEAD_START}content-length: 18\r\n\r\n{{\"attributes\":{{}}}}"),
     );
@@ -125,8 +132,10 @@ fn truncated_body_is_400() {
 #[test]
 fn endless_body_closes_connection() {
     let server = Server::start(POLICY);
-    let mut connection =
-        send_bytes(&server, format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n"));
+    let mut connection = connect_and_send_bytes(
+        &server,
+        format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n"),
+    );
     let chunk = format!("10000\r\n{}\r\n", " ".repeat(65_536));
     let error = (0..10_000).find_map(|_| connection.try_write(&chunk).err()).unwrap();
     assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");

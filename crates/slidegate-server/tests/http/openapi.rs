@@ -9,9 +9,9 @@ const POLICY: &str = "rules: [{ name: all, per: [client], limits: [1/h, 5/d] }]"
 const HTTP_METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 /// The OpenAPI description of a server, as parsed JSON.
-struct OpenApi(Value);
+struct OpenApiDescription(Value);
 
-impl OpenApi {
+impl OpenApiDescription {
     /// Fetches the OpenAPI description from `/v1/openapi.json`.
     fn fetch(client: &Client) -> Self {
         let response = client.call("GET", "/v1/openapi.json");
@@ -35,7 +35,7 @@ impl OpenApi {
 
     /// Returns `true` if a JSON value matches a JSON Schema. The schema may refer to components of the OpenAPI
     /// description.
-    fn is_valid(&self, schema: &Value, value: &Value) -> bool {
+    fn is_valid_against_schema(&self, schema: &Value, value: &Value) -> bool {
         let mut schema = schema.clone();
         schema["components"] = self.0["components"].clone();
         jsonschema::draft202012::new(&schema).unwrap().is_valid(value)
@@ -44,7 +44,13 @@ impl OpenApi {
     /// Asserts that a response has this status, a media type that the OpenAPI description lists, and a body that
     /// matches the schema.
     #[track_caller]
-    fn assert_matches(&self, method: &str, path: &str, status: u16, response: &HttpResponse) {
+    fn assert_response_matches_description(
+        &self,
+        method: &str,
+        path: &str,
+        status: u16,
+        response: &HttpResponse,
+    ) {
         assert_eq!(response.status, status);
         let described_response = self.described_response(method, path, status);
         let content_type = response.header("content-type").unwrap().split(';').next().unwrap();
@@ -52,7 +58,7 @@ impl OpenApi {
         let body =
             if content_type == "text/plain" { json!(response.body) } else { response.json() };
         assert!(
-            schema.is_object() && self.is_valid(schema, &body),
+            schema.is_object() && self.is_valid_against_schema(schema, &body),
             "{body} does not match {schema}"
         );
     }
@@ -62,7 +68,7 @@ impl OpenApi {
 fn responses_match_openapi_description() {
     let server = Server::start_with(POLICY, &["--client-timeout", "1"]);
     let client = Client::new(&server);
-    let openapi = OpenApi::fetch(&client);
+    let openapi = OpenApiDescription::fetch(&client);
     let alice = r#"{"attributes":{"client":"alice"}}"#;
     let rls =
         r#"{"domain":"default","descriptors":[{"entries":[{"key":"client","value":"rls"}]}]}"#;
@@ -81,10 +87,10 @@ fn responses_match_openapi_description() {
         ("POST", "/v1/peek", " ".repeat((1 << 20) + 1), 413),
     ];
     for (method, path, body, status) in cases {
-        openapi.assert_matches(method, path, status, &client.post(path, body));
+        openapi.assert_response_matches_description(method, path, status, &client.post(path, body));
     }
     for path in ["/healthz", "/v1/openapi.json"] {
-        openapi.assert_matches("GET", path, 200, &client.call("GET", path));
+        openapi.assert_response_matches_description("GET", path, 200, &client.call("GET", path));
     }
 }
 
@@ -92,7 +98,7 @@ fn responses_match_openapi_description() {
 fn decision_headers_match_openapi_description() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
-    let openapi = OpenApi::fetch(&client);
+    let openapi = OpenApiDescription::fetch(&client);
     for status in [200, 429] {
         let response = client.post("/v1/check", r#"{"attributes":{"client":"alice"}}"#);
         let described = &openapi.described_response("POST", "/v1/check", status)["headers"];
@@ -116,23 +122,23 @@ fn decision_headers_match_openapi_description() {
 }
 
 #[test]
-fn undescribed_problems_match_problem_schema() {
+fn errors_outside_openapi_operations_match_problem_schema() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
-    let openapi = OpenApi::fetch(&client);
+    let openapi = OpenApiDescription::fetch(&client);
     let schema = json!({"$ref": "#/components/schemas/Problem"});
     for (method, path, status) in [("GET", "/nowhere", 404), ("GET", "/v1/check", 405)] {
         let response = client.call(method, path);
         assert_eq!(response.status, status);
-        assert!(openapi.is_valid(&schema, &response.json()));
+        assert!(openapi.is_valid_against_schema(&schema, &response.json()));
     }
 }
 
 #[test]
-fn paths_accept_exactly_described_methods() {
+fn paths_accept_exactly_methods_in_openapi() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
-    for (path, operations) in OpenApi::fetch(&client).0["paths"].as_object().unwrap() {
+    for (path, operations) in OpenApiDescription::fetch(&client).0["paths"].as_object().unwrap() {
         let described =
             HTTP_METHODS.map(|method| operations.get(method.to_ascii_lowercase()).is_some());
         let accepted = HTTP_METHODS.map(|method| client.call(method, path).status != 405);
@@ -141,10 +147,10 @@ fn paths_accept_exactly_described_methods() {
 }
 
 #[test]
-fn server_enforces_described_bounds() {
+fn server_enforces_bounds_of_openapi_schema() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
-    let openapi = OpenApi::fetch(&client);
+    let openapi = OpenApiDescription::fetch(&client);
     let schema = json!({"$ref": "#/components/schemas/Ask"});
     let with_attributes = |count: usize| {
         let attributes = (0..count).map(|nth| (format!("name-{nth}"), "value".into()));
@@ -169,7 +175,7 @@ fn server_enforces_described_bounds() {
         (json!({"attributes": {"a": null}}), false),
     ];
     for (request, is_valid) in cases {
-        assert_eq!(openapi.is_valid(&schema, &request), is_valid, "{request}");
+        assert_eq!(openapi.is_valid_against_schema(&schema, &request), is_valid, "{request}");
         assert_eq!(client.check(&request).status != 400, is_valid, "{request}");
     }
 }
@@ -177,7 +183,7 @@ fn server_enforces_described_bounds() {
 #[test]
 fn openapi_examples_match_their_schemas() {
     let server = Server::start(POLICY);
-    let openapi = OpenApi::fetch(&Client::new(&server));
+    let openapi = OpenApiDescription::fetch(&Client::new(&server));
     let mut examples = 0;
     let mut media = vec![&openapi.0["paths"]];
     while let Some(value) = media.pop() {
@@ -187,7 +193,10 @@ fn openapi_examples_match_their_schemas() {
             .into_iter()
             .flat_map(|named_examples| named_examples.values());
         for example in named_examples.map(|example| &example["value"]).chain(value.get("example")) {
-            assert!(openapi.is_valid(schema, example), "{example} does not match {schema}");
+            assert!(
+                openapi.is_valid_against_schema(schema, example),
+                "{example} does not match {schema}"
+            );
             examples += 1;
         }
         media.extend(value.as_object().into_iter().flat_map(|members| members.values()));

@@ -21,7 +21,7 @@ fn remaining_by_rule(response: &Value) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn check_charges_each_rule_its_cost() {
+fn check_charges_each_rule_its_named_cost() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let attributes = json!({"client": "ann"});
@@ -35,7 +35,7 @@ fn check_charges_each_rule_its_cost() {
 }
 
 #[test]
-fn report_charges_above_max_and_never_denies() {
+fn usage_report_charges_above_max_without_denial() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let report = |body: Value| client.post("/v1/report", body.to_string());

@@ -44,7 +44,7 @@ fn ceil_millis_to_seconds(millis: &Value) -> i64 {
 }
 
 /// Asserts that a time in milliseconds is at most ten seconds below `max`, and at most one millisecond above `max`.
-fn assert_within_10_seconds_before(millis: &Value, max: u64) {
+fn assert_at_most_10_seconds_below(millis: &Value, max: u64) {
     let millis = millis.as_u64().unwrap();
     assert!((max - 10_000..=max + 1).contains(&millis), "{millis} is not just below {max}");
 }
@@ -69,8 +69,8 @@ fn allowed_response_has_status_of_every_limit() {
 
     let found = response.json();
     let [minute, hour] = [0, 1].map(|nth| found["limits"][nth]["reset_after_ms"].clone());
-    assert_within_10_seconds_before(&minute, 60_000);
-    assert_within_10_seconds_before(&hour, 3_600_000);
+    assert_at_most_10_seconds_below(&minute, 60_000);
+    assert_at_most_10_seconds_below(&hour, 3_600_000);
     assert_eq!(
         found,
         json!({
@@ -129,7 +129,7 @@ fn denied_response_has_binding_limit_and_retry_after() {
     let found = response.json();
     let [minute, hour] = [0, 1].map(|nth| found["limits"][nth]["reset_after_ms"].clone());
     let wait = found["retry_after_ms"].clone();
-    assert_within_10_seconds_before(&wait, 60_000);
+    assert_at_most_10_seconds_below(&wait, 60_000);
     assert_eq!(
         found,
         json!({
@@ -263,7 +263,7 @@ fn unmatched_request_is_allowed_without_rate_limit_headers() {
 }
 
 #[test]
-fn json_escapes_do_not_change_key() {
+fn json_escapes_do_not_change_counter_key() {
     let server = Server::start("rules: [{ name: one, per: [ip], limits: [1/h] }]");
     let client = Client::new(&server);
     assert_eq!(client.post("/v1/check", r#"{"attributes":{"ip":"::1"}}"#).status, 200);
@@ -272,7 +272,7 @@ fn json_escapes_do_not_change_key() {
 }
 
 #[test]
-fn quickstart_denies_sixth_request() {
+fn quickstart_policy_denies_sixth_request() {
     let server = Server::start(include_str!("../../../../examples/quickstart.yaml"));
     let client = Client::new(&server);
     let alice = json!({"attributes": {"client": "alice"}});

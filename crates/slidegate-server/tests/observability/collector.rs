@@ -15,7 +15,7 @@ use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Maximum wait for an export. Longer than any export takes, so that a broken test fails instead of hanging.
-const EXPORT_TIMEOUT: Duration = Duration::from_secs(30);
+const TRACE_EXPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The behaviour of a fake collector when the server exports traces.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl FakeCollector {
             for stream in listener.incoming() {
                 connection_count.fetch_add(1, Ordering::SeqCst);
                 let (mode, sender) = (mode.clone(), sender.clone());
-                thread::spawn(move || serve_connection(stream.unwrap(), &mode, &sender));
+                thread::spawn(move || serve_collector_connection(stream.unwrap(), &mode, &sender));
             }
         });
         Self { address, connections, exports }
@@ -72,9 +72,9 @@ impl FakeCollector {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits for the next export, and returns it. Panics after [`EXPORT_TIMEOUT`].
+    /// Waits for the next export, and returns it. Panics after [`TRACE_EXPORT_TIMEOUT`].
     pub fn next_export(&self) -> TraceExport {
-        self.exports.recv_timeout(EXPORT_TIMEOUT).expect("an export")
+        self.exports.recv_timeout(TRACE_EXPORT_TIMEOUT).expect("an export")
     }
 
     /// Waits until exports with `count` spans have arrived, and returns the spans. Panics if the exports contain more
@@ -105,14 +105,20 @@ impl TraceExport {
     }
 }
 
-fn serve_connection(stream: TcpStream, mode: &CollectorMode, sender: &Sender<TraceExport>) {
+fn serve_collector_connection(
+    stream: TcpStream,
+    mode: &CollectorMode,
+    sender: &Sender<TraceExport>,
+) {
     match mode {
         CollectorMode::AcceptTls(config) => {
             let tls = ServerConnection::new(config.clone()).unwrap();
-            accept_exports(StreamOwned::new(tls, stream), "200 OK", sender);
+            respond_to_trace_exports(StreamOwned::new(tls, stream), "200 OK", sender);
         }
-        CollectorMode::Accept => accept_exports(stream, "200 OK", sender),
-        CollectorMode::Fail => accept_exports(stream, "500 Internal Server Error", sender),
+        CollectorMode::Accept => respond_to_trace_exports(stream, "200 OK", sender),
+        CollectorMode::Fail => {
+            respond_to_trace_exports(stream, "500 Internal Server Error", sender)
+        }
         CollectorMode::Hang => {
             // Reads until the client closes the connection.
             let _ = (&stream).read_to_end(&mut Vec::new());
@@ -120,9 +126,9 @@ fn serve_connection(stream: TcpStream, mode: &CollectorMode, sender: &Sender<Tra
     }
 }
 
-fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<TraceExport>) {
+fn respond_to_trace_exports(stream: impl Read + Write, status: &str, sender: &Sender<TraceExport>) {
     let mut stream = BufReader::new(stream);
-    while let Some(export) = read_export(&mut stream) {
+    while let Some(export) = read_trace_export(&mut stream) {
         let response = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
         stream.get_mut().write_all(response.as_bytes()).unwrap();
         // The channel is closed if the test has ended.
@@ -130,7 +136,7 @@ fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<Trace
     }
 }
 
-fn read_export(stream: &mut BufReader<impl Read>) -> Option<TraceExport> {
+fn read_trace_export(stream: &mut BufReader<impl Read>) -> Option<TraceExport> {
     let mut line = String::new();
     match stream.read_line(&mut line) {
         // A client that does not trust the certificate aborts the handshake.

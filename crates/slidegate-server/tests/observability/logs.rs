@@ -16,7 +16,7 @@ const POLICY: &str = "rules: [{ name: nobody, per: [tenant], limits: [0/min] }]"
 const JSON_LOG_FLAGS: [&str; 2] = ["--log-format", "json"];
 
 /// Attribute values that would break a log line or a JSON object if the log did not escape them.
-const HOSTILE_VALUES: [&str; 7] = [
+const HOSTILE_ATTRIBUTE_VALUES: [&str; 7] = [
     "a\nb\r\n{\"level\":\"ERROR\"}",
     "\"}\\\",\\",
     "\u{0}\u{1}\u{7f}\u{85}\u{1b}[2K",
@@ -31,14 +31,15 @@ fn send_denied_check(client: &Client, tenant: &str) {
     assert_eq!(response.status, 429);
 }
 
-fn parse_json_line(line: &str) -> Value {
+fn parse_json_log_line(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
 /// Skips log lines up to the next denial, and returns the denial as JSON. Panics if a skipped line is not JSON.
-fn next_denial_line(server: &Server) -> Value {
+fn next_denial_log_line(server: &Server) -> Value {
     loop {
-        let line = parse_json_line(&server.next_log_line(Duration::from_secs(30)).expect("a line"));
+        let line =
+            parse_json_log_line(&server.next_log_line(Duration::from_secs(30)).expect("a line"));
         if line["unlogged"].is_number() {
             return line;
         }
@@ -50,26 +51,26 @@ fn start_server_logging_every_denial(flags: &[&str]) -> Server {
 }
 
 /// Stops the server, and returns all log lines that are still unread, without the last line, which logs the stop.
-fn stop_and_read_log(server: &Server) -> Vec<String> {
+fn stop_server_and_read_log_lines(server: &Server) -> Vec<String> {
     server.send_signal("TERM");
     let lines = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)));
     lines.take_while(|line| !line.contains("stopped")).collect()
 }
 
 #[test]
-fn hostile_values_keep_json_lines_valid() {
+fn hostile_values_keep_json_log_lines_valid() {
     let server = start_server_logging_every_denial(&JSON_LOG_FLAGS);
     let client = Client::new(&server);
-    let listening = parse_json_line(server.listening_log());
+    let listening = parse_json_log_line(server.listening_log());
     assert_eq!((&listening["level"], &listening["rules"]), (&json!("INFO"), &json!(1)));
     assert!(listening["timestamp"].as_str().unwrap().parse::<Timestamp>().is_ok());
-    for value in HOSTILE_VALUES {
+    for value in HOSTILE_ATTRIBUTE_VALUES {
         send_denied_check(&client, value);
         let shown = value.replace(',', "%2C");
-        assert_eq!(next_denial_line(&server)["key"], format!("tenant={shown}"));
+        assert_eq!(next_denial_log_line(&server)["key"], format!("tenant={shown}"));
     }
     send_denied_check(&client, &"\n".repeat(1_024));
-    let line = next_denial_line(&server);
+    let line = next_denial_log_line(&server);
     assert_eq!(line["key"], format!("tenant={}…", "\n".repeat(128)));
     let names: BTreeSet<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
     let expected = [
@@ -91,40 +92,44 @@ fn hostile_values_keep_json_lines_valid() {
         (&line["message"], &line["rule"], &line["limit"], &line["observed"]),
         (&json!("denied"), &json!("nobody"), &json!("1m"), &json!(false))
     );
-    assert!(stop_and_read_log(&server).iter().all(|line| parse_json_line(line).is_object()));
+    assert!(
+        stop_server_and_read_log_lines(&server)
+            .iter()
+            .all(|line| parse_json_log_line(line).is_object())
+    );
 }
 
 #[test]
-fn hostile_values_do_not_split_text_lines() {
+fn hostile_values_do_not_split_text_log_lines() {
     let server = start_server_logging_every_denial(&[]);
     let client = Client::new(&server);
-    for value in HOSTILE_VALUES {
+    for value in HOSTILE_ATTRIBUTE_VALUES {
         send_denied_check(&client, value);
         let line = server.next_log_line(Duration::from_secs(30)).unwrap();
         let is_complete =
             line.contains(" denied domain=\"default\" ") && line.ends_with(" unlogged=0");
         assert!(is_complete && !line.contains(|char: char| char.is_control()), "{line:?}");
     }
-    let lines = stop_and_read_log(&server);
+    let lines = stop_server_and_read_log_lines(&server);
     assert_eq!(lines.len(), 1, "only the line about the shutdown: {lines:#?}");
 }
 
 #[test]
-fn denial_flood_is_logged_in_few_lines() {
+fn many_denials_are_logged_in_few_lines() {
     let server =
         Server::start_with(POLICY, &["--log-denials", "5", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let client = Client::new(&server);
     let second = |line: &Value| {
         line["timestamp"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second()
     };
-    let start = second(&parse_json_line(server.listening_log()));
+    let start = second(&parse_json_log_line(server.listening_log()));
     let (mut lines, mut accounted_denials, mut denials) = (0, 0, 0_u64);
     let mut seconds = BTreeSet::new();
     while seconds.len() < 3 {
         denials += 1;
         send_denied_check(&client, &denials.to_string());
         while let Some(line) = server.next_log_line(Duration::ZERO) {
-            let line = parse_json_line(&line);
+            let line = parse_json_log_line(&line);
             lines += 1;
             accounted_denials += 1 + line["unlogged"].as_u64().unwrap();
             assert_eq!(
@@ -141,13 +146,13 @@ fn denial_flood_is_logged_in_few_lines() {
 }
 
 #[test]
-fn redacted_keys_are_stable_hashes() {
+fn redacted_keys_are_logged_as_stable_hashes() {
     let server =
         start_server_logging_every_denial(&["--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let client = Client::new(&server);
     let key = |tenant: &str| {
         send_denied_check(&client, tenant);
-        let line = next_denial_line(&server);
+        let line = next_denial_log_line(&server);
         assert!(!line.to_string().contains(tenant), "{line}");
         line["key"].as_str().unwrap().strip_prefix("tenant=").unwrap().to_owned()
     };
@@ -165,7 +170,7 @@ fn denial_of_observing_rule_is_logged_as_observed() {
     for _ in 0..2 {
         assert_eq!(client.check(&json!({"attributes": {}})).status, 200);
     }
-    let line = next_denial_line(&server);
+    let line = next_denial_log_line(&server);
     assert_eq!(
         (&line["message"], &line["rule"], &line["observed"], &line["key"]),
         (&json!("would have been denied"), &json!("watched"), &json!(true), &Value::Null)
@@ -183,7 +188,7 @@ fn denial_during_store_outage_logs_reason() {
         Server::start_with(policy, &["--store", &store, JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);
     let request = json!({"domain": "api", "attributes": {}});
     assert_eq!(Client::new(&server).check(&request).status, 503);
-    let line = next_denial_line(&server);
+    let line = next_denial_log_line(&server);
     assert_eq!(
         (&line["message"], &line["because"], &line["domain"], &line["degraded"]),
         (&json!("denied"), &json!("the store is unavailable"), &json!("api"), &json!(true))
@@ -194,13 +199,14 @@ fn denial_during_store_outage_logs_reason() {
 fn log_denials_zero_disables_denial_lines() {
     let server = Server::start_with(POLICY, &["--log-denials", "0"]);
     send_denied_check(&Client::new(&server), "a");
-    let lines = stop_and_read_log(&server);
+    let lines = stop_server_and_read_log_lines(&server);
     assert!(!lines.iter().any(|line| line.contains("denied")), "{lines:#?}");
 }
 
 /// Stops the server, and returns the remaining log lines that report a request with an unknown domain.
-fn stop_and_read_unknown_domain_lines(server: &Server) -> Vec<Value> {
-    let lines = stop_and_read_log(server).into_iter().map(|line| parse_json_line(&line));
+fn stop_server_and_read_unknown_domain_lines(server: &Server) -> Vec<Value> {
+    let lines =
+        stop_server_and_read_log_lines(server).into_iter().map(|line| parse_json_log_line(&line));
     lines
         .filter(|line| line["message"].as_str().unwrap().contains("no rule of this domain"))
         .collect()
@@ -216,7 +222,7 @@ fn unknown_domains_are_logged_once_per_minute() {
         let request = json!({ "domain": domain, "attributes": {} });
         assert_eq!(client.check(&request).status, 200);
     }
-    let lines = stop_and_read_unknown_domain_lines(&server);
+    let lines = stop_server_and_read_unknown_domain_lines(&server);
     // There are two lines if a minute ended during the test.
     assert!((1..=2).contains(&lines.len()), "{lines:#?}");
     assert_eq!((&lines[0]["level"], &lines[0]["domain"]), (&json!("WARN"), &json!(domain)));
@@ -229,7 +235,7 @@ fn known_domains_without_match_are_not_logged() {
     let server = Server::start_with(policy, &JSON_LOG_FLAGS);
     let client = Client::new(&server);
     assert_eq!(client.check(&json!({ "attributes": {} })).status, 200);
-    assert_eq!(stop_and_read_unknown_domain_lines(&server), Vec::<serde_json::Value>::new());
+    assert_eq!(stop_server_and_read_unknown_domain_lines(&server), Vec::<serde_json::Value>::new());
 }
 
 #[test]
@@ -247,6 +253,6 @@ fn policy_warnings_are_logged_at_start_and_reload() {
     );
     std::fs::write(server.policy_path(), policy(2)).unwrap();
     server.wait_for_log("the policy has changed");
-    let lines = stop_and_read_log(&server);
+    let lines = stop_server_and_read_log_lines(&server);
     assert_eq!(lines.iter().filter(is_warning).count(), 1, "{lines:#?}");
 }

@@ -42,7 +42,7 @@ fn send_post(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) 
     Client::new(server).send(request.body(body.as_bytes().to_vec()).unwrap())
 }
 
-fn new_traceparent(flags: &str) -> String {
+fn caller_traceparent(flags: &str) -> String {
     format!("00-{CALLER_TRACE_ID}-{CALLER_SPAN_ID}-{flags}")
 }
 
@@ -51,7 +51,7 @@ fn to_hex(bytes: &[u8]) -> String {
 }
 
 /// Returns the two spans of a decided request: the span of the decision, and the span of the store call.
-fn decision_and_store_spans(spans: &[Span]) -> (&Span, &Span) {
+fn find_decision_and_store_spans(spans: &[Span]) -> (&Span, &Span) {
     let [first, second] = spans else { panic!("{spans:?}") };
     if first.name == "slidegate.store" { (second, first) } else { (first, second) }
 }
@@ -81,10 +81,10 @@ fn decision_span_links_caller_and_store() {
         ("/v1/check", "slidegate.check", "allowed", "0", "200"),
         ("/v1/check", "slidegate.check", "denied", "0", "429"),
     ] {
-        let headers = [("traceparent", &*new_traceparent("01")), ("tracestate", "vendor=1")];
+        let headers = [("traceparent", &*caller_traceparent("01")), ("tracestate", "vendor=1")];
         assert_eq!(send_post(&server, path, CHECK_BODY, &headers).status.to_string(), status);
         let spans = collector.next_spans(2);
-        let (decision, store) = decision_and_store_spans(&spans);
+        let (decision, store) = find_decision_and_store_spans(&spans);
         assert_eq!((&*decision.name, decision.kind()), (name, SpanKind::Server));
         assert_eq!(to_hex(&decision.trace_id), CALLER_TRACE_ID);
         assert_eq!(to_hex(&decision.parent_span_id), CALLER_SPAN_ID);
@@ -116,7 +116,7 @@ fn decision_span_links_caller_and_store() {
 }
 
 #[test]
-fn export_names_service_and_hides_user_values() {
+fn trace_export_has_service_name_without_user_values() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let environment = [("OTEL_EXPORTER_OTLP_HEADERS", "x-token=abc")];
     let server = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &environment);
@@ -134,13 +134,18 @@ fn export_names_service_and_hides_user_values() {
 }
 
 #[test]
-fn traceparent_overrides_sampling() {
+fn traceparent_sampled_flag_overrides_sampling_rate() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let sampling_all = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &[]);
-    send_post(&sampling_all, "/v1/check", CHECK_BODY, &[("traceparent", &*new_traceparent("00"))]);
+    send_post(
+        &sampling_all,
+        "/v1/check",
+        CHECK_BODY,
+        &[("traceparent", &*caller_traceparent("00"))],
+    );
     send_post(&sampling_all, "/v1/check", CHECK_BODY, &[]);
     let spans = collector.next_spans(2);
-    let (decision, _) = decision_and_store_spans(&spans);
+    let (decision, _) = find_decision_and_store_spans(&spans);
     assert_eq!(
         decision.parent_span_id, b"",
         "only the second request, which has no traceparent, is traced"
@@ -151,9 +156,9 @@ fn traceparent_overrides_sampling() {
         &sampling_all,
         "/v1/check",
         CHECK_BODY,
-        &[("traceparent", &format!("{}-", new_traceparent("00")))],
+        &[("traceparent", &format!("{}-", caller_traceparent("00")))],
     );
-    assert_eq!(decision_and_store_spans(&collector.next_spans(2)).0.parent_span_id, b"");
+    assert_eq!(find_decision_and_store_spans(&collector.next_spans(2)).0.parent_span_id, b"");
     let sampling_none = start_traced_server(&collector.url(), &["--trace-sample", "0%"], &[]);
     send_post(&sampling_none, "/v1/check", CHECK_BODY, &[]);
     sampling_none.send_signal("TERM");
@@ -186,7 +191,7 @@ fn client_chosen_traceparents(flags: &str) -> [String; 2] {
 #[test]
 fn forwarded_traceparent_cannot_force_spans() {
     let mut sampled = client_chosen_traceparents("01").to_vec();
-    sampled.push(new_traceparent("01"));
+    sampled.push(caller_traceparent("01"));
     assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0%"], &sampled), []);
     // The share is so small that only a deliberately chosen trace id could be sampled.
     assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0.0000001%"], &sampled), []);
@@ -221,17 +226,17 @@ fn forwarded_traceparent_cannot_suppress_spans() {
 #[test]
 fn trusted_forwarded_traceparent_decides_sampling() {
     let flags = ["--trust-traceparent", "--trace-sample", "0%"];
-    let spans = spans_of_forwarded_requests(&flags, &[new_traceparent("01")]);
+    let spans = spans_of_forwarded_requests(&flags, &[caller_traceparent("01")]);
     let [span] = &*spans else { panic!("{spans:?}") };
     assert_eq!((&*span.name, &*to_hex(&span.trace_id)), ("slidegate.auth", CALLER_TRACE_ID));
     assert_eq!((&*to_hex(&span.parent_span_id), &*span.trace_state), (CALLER_SPAN_ID, "vendor=1"));
     assert_eq!(span.links, []);
     let flags = ["--trust-traceparent", "--trace-sample", "100%"];
-    assert_eq!(spans_of_forwarded_requests(&flags, &[new_traceparent("00")]), []);
+    assert_eq!(spans_of_forwarded_requests(&flags, &[caller_traceparent("00")]), []);
 }
 
 #[test]
-fn failed_requests_have_outcome_attribute() {
+fn spans_of_failed_requests_have_outcome_attribute() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let store = format!("redis://{unused_address}");
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
@@ -245,7 +250,7 @@ fn failed_requests_have_outcome_attribute() {
     );
     send_post(&server, "/v1/check", CHECK_BODY, &[]);
     let spans = collector.next_spans(2);
-    let (decision, store) = decision_and_store_spans(&spans);
+    let (decision, store) = find_decision_and_store_spans(&spans);
     assert_span_attributes(
         decision,
         &[
@@ -278,7 +283,7 @@ fn no_spans_are_exported_without_otlp_endpoint() {
     // The standard variable of OpenTelemetry does not enable traces.
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url())];
     let server = start_traced_server("", &["--trace-sample", "100%"], &environment);
-    send_post(&server, "/v1/check", CHECK_BODY, &[("traceparent", &*new_traceparent("01"))]);
+    send_post(&server, "/v1/check", CHECK_BODY, &[("traceparent", &*caller_traceparent("01"))]);
     server.send_signal("TERM");
     assert_eq!(server.wait_for_exit_code(), Some(0));
     assert_eq!(collector.connection_count(), 0);

@@ -28,14 +28,14 @@ rules:
 ";
 
 /// Envoy in front of a service, with a slidegate server as the rate limit service.
-struct EnvoySetup {
+struct EnvoyWithSlidegate {
     envoy: Proxy,
     upstream: Upstream,
     /// The slidegate server, or `None` after a test has stopped it.
     slidegate: Option<Server>,
 }
 
-impl EnvoySetup {
+impl EnvoyWithSlidegate {
     /// Starts slidegate with this policy, a service, and Envoy with the configuration file `config`. Replaces the
     /// first text of each pair in `replacements` with the second in that file.
     fn start(policy: &str, config: &Path, replacements: &[(&str, &str)]) -> Self {
@@ -47,7 +47,7 @@ impl EnvoySetup {
 
     /// Starts slidegate with [`POLICY`], a service, and Envoy with the configuration file `cases.yaml`. Replaces
     /// the first text of each pair in `replacements` with the second in that file.
-    fn start_with_cases_config(replacements: &[(&str, &str)]) -> Self {
+    fn start_with_test_config(replacements: &[(&str, &str)]) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
         Self::start(POLICY, &path, replacements)
     }
@@ -100,7 +100,7 @@ pub fn start_envoy(
 #[test]
 fn deployed_envoy_config_counts_requests_and_tokens() {
     let policy = fs::read_to_string(project_path("deploy/envoy/policy.yaml")).unwrap();
-    let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/envoy.yaml"), &[]);
+    let setup = EnvoyWithSlidegate::start(&policy, &project_path("deploy/envoy/envoy.yaml"), &[]);
     let allowed = setup.send_request("/", &["-H", "x-api-key: k"]);
     assert_eq!(allowed.status, 200, "{allowed:?}");
     let policy_header = allowed.header("ratelimit-policy").unwrap();
@@ -160,8 +160,8 @@ fn envoy_accepts_istio_filter() {
 }
 
 #[test]
-fn envoy_denial_has_both_header_styles_and_problem() {
-    let setup = EnvoySetup::start_with_cases_config(&[]);
+fn envoy_denial_has_both_header_styles_and_body() {
+    let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     for remaining in ["1", "0"] {
         let allowed = setup.send_request_as("/one", "a");
         assert_eq!(allowed.status, 200, "{allowed:?}");
@@ -188,8 +188,8 @@ fn envoy_denial_has_both_header_styles_and_problem() {
 }
 
 #[test]
-fn http_2_and_grpc_denials_use_protocol_status() {
-    let setup = EnvoySetup::start_with_cases_config(&[]);
+fn http_2_and_grpc_denials_have_matching_status() {
+    let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     let get = |arguments: &[&str]| {
         let http2 = ["--http2-prior-knowledge", "-H", "x-user: h2"];
         setup.send_request("/one", &[&http2, arguments].concat())
@@ -202,7 +202,7 @@ fn http_2_and_grpc_denials_use_protocol_status() {
 
 #[test]
 fn observing_rule_allows_excess_requests() {
-    let setup = EnvoySetup::start_with_cases_config(&[]);
+    let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     for _ in 0..3 {
         assert_eq!(setup.send_request_as("/watched", "a").status, 200);
     }
@@ -212,7 +212,7 @@ fn observing_rule_allows_excess_requests() {
 
 #[test]
 fn denied_descriptor_leaves_other_descriptors_uncharged() {
-    let setup = EnvoySetup::start_with_cases_config(&[]);
+    let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     let several = |first: &str, second: &str| {
         let [first, second] = [format!("x-first: {first}"), format!("x-second: {second}")];
         setup.send_request("/several", &["-H", &first, "-H", &second]).status
@@ -227,7 +227,7 @@ fn denied_descriptor_leaves_other_descriptors_uncharged() {
 
 #[test]
 fn descriptor_hits_are_charged_and_refunded() {
-    let setup = EnvoySetup::start_with_cases_config(&[]);
+    let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     let status_and_remaining = |path: &str| {
         let response = setup.send_request_as(path, "a");
         (response.status, response.header("x-ratelimit-remaining").unwrap().to_owned())
@@ -243,7 +243,7 @@ fn descriptor_hits_are_charged_and_refunded() {
 
 #[test]
 fn limit_override_from_envoy_replaces_policy_limit() {
-    let setup = EnvoySetup::start_with_cases_config(&[]);
+    let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     for remaining in ["2", "1", "0"] {
         let response = setup.send_request_as("/override", "a");
         assert_eq!(
@@ -257,7 +257,7 @@ fn limit_override_from_envoy_replaces_policy_limit() {
 /// Sends one request per entry of `tokens`, and returns the response statuses. An entry is the number of tokens that
 /// the response to the request consumes from `budget`. Envoy charges the tokens after the response, so each charge is
 /// awaited before the next request.
-fn send_token_requests(setup: &EnvoySetup, budget: u64, tokens: &[u64]) -> Vec<u16> {
+fn send_token_requests(setup: &EnvoyWithSlidegate, budget: u64, tokens: &[u64]) -> Vec<u16> {
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let remaining = || {
         let peek = r#"{"domain":"edge","attributes":{"tokens":"a"}}"#;
@@ -282,16 +282,17 @@ fn tokens_above_budget_deny_later_requests() {
             "rules: [{{ name: tokens, domain: edge, per: [tokens], limits: [10/h], algorithm: {algorithm}, cost: tokens }}]"
         );
         let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
-        let setup = EnvoySetup::start(&policy, &cases, &[]);
+        let setup = EnvoyWithSlidegate::start(&policy, &cases, &[]);
         let statuses = send_token_requests(&setup, 10, &[10_000, 1, 1, 1, 1]);
         assert_eq!(statuses, [200, 429, 429, 429, 429], "{algorithm}");
     }
 }
 
 #[test]
-fn token_recipe_limits_envoy_and_http_clients() {
+fn llm_token_policy_limits_envoy_and_http_clients() {
     let policy = fs::read_to_string(project_path("examples/llm-tokens.yaml")).unwrap();
-    let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/llm-tokens.yaml"), &[]);
+    let setup =
+        EnvoyWithSlidegate::start(&policy, &project_path("deploy/envoy/llm-tokens.yaml"), &[]);
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let post = |path: &str, body: &str| -> Value {
         let response = send_with_curl(slidegate, 2, path, &["-d", body]);
@@ -343,10 +344,10 @@ descriptors:
     assert!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr));
     let policy = String::from_utf8(converted.stdout).unwrap();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
-    let setup = EnvoySetup::start(&policy, &cases, &[]);
+    let setup = EnvoyWithSlidegate::start(&policy, &cases, &[]);
     assert_eq!(send_token_requests(&setup, 1_000, &[700, 700, 700, 700]), [200, 200, 429, 429]);
     // Exactly at max, not above it.
-    let setup = EnvoySetup::start(&policy, &cases, &[]);
+    let setup = EnvoyWithSlidegate::start(&policy, &cases, &[]);
     assert_eq!(send_token_requests(&setup, 1_000, &[1000, 1, 1]), [200, 200, 429]);
 }
 
@@ -358,7 +359,7 @@ rules:
   - { name: shared, domain: edge, per: [shared], limits: [2/h], mode: jointly }
 ";
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
-    let setup = EnvoySetup::start(policy, &cases, &[]);
+    let setup = EnvoyWithSlidegate::start(policy, &cases, &[]);
     let get = |own: &str, shared: &str| {
         let [own, shared] = [format!("x-first: {own}"), format!("x-second: {shared}")];
         setup.send_request("/quota", &["-H", &own, "-H", &shared]).status
@@ -371,7 +372,7 @@ rules:
 fn envoy_failure_mode_deny_applies_without_slidegate() {
     for (deny, status) in [("false", 200), ("true", 503)] {
         let place = [("failure_mode_deny: false", &*format!("failure_mode_deny: {deny}"))];
-        let mut setup = EnvoySetup::start_with_cases_config(&place);
+        let mut setup = EnvoyWithSlidegate::start_with_test_config(&place);
         assert_eq!(setup.send_request_as("/one", "a").status, 200);
         setup.slidegate = None;
         assert_eq!(setup.send_request_as("/one", "a").status, status);
@@ -380,7 +381,7 @@ fn envoy_failure_mode_deny_applies_without_slidegate() {
 
 #[test]
 fn policy_reload_under_load_fails_no_request() {
-    let setup = EnvoySetup::start_with_cases_config(&[(
+    let setup = EnvoyWithSlidegate::start_with_test_config(&[(
         "failure_mode_deny: false",
         "failure_mode_deny: true",
     )]);

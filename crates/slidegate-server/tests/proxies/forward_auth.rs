@@ -57,8 +57,8 @@ fn check_proxy_integration(start: fn(&Backends) -> Proxy, features: &ProxyFeatur
 
     check_limit_and_denial(&proxy, &upstream, features);
     check_forwarded_attributes(&proxy);
-    check_denial_statuses(&proxy, &upstream);
-    check_without_slidegate(&proxy, server, features);
+    check_custom_denial_statuses(&proxy, &upstream);
+    check_responses_without_slidegate(&proxy, server, features);
 }
 
 /// Sends a request, and returns `true` if the proxy already calls slidegate. Traefik reads its configuration only after
@@ -131,7 +131,7 @@ fn check_forwarded_attributes(proxy: &Proxy) {
 
 /// Checks that requests are denied if the rule has a `deny_status` other than 429. The client receives a 4xx status,
 /// but not `deny_status` from every proxy.
-fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
+fn check_custom_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
         let forwarded_before = upstream.request_count();
         let denied = send_forged_request(proxy, 14, "/", &["-H", key]);
@@ -145,7 +145,7 @@ fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
 }
 
 /// Stops slidegate. Checks the response status of requests, and that forged rate-limit headers do not reach the client.
-fn check_without_slidegate(proxy: &Proxy, server: Server, features: &ProxyFeatures) {
+fn check_responses_without_slidegate(proxy: &Proxy, server: Server, features: &ProxyFeatures) {
     drop(server);
     let response = send_forged_request(proxy, 2, "/without", &["-d", "abc"]);
     assert_eq!(response.status, features.status_without_slidegate, "{response:?}");

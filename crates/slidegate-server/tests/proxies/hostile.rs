@@ -18,7 +18,7 @@ use crate::upstream::Upstream;
 
 /// A policy that counts requests by client address, and also by API key if the request has one. The first two rules are
 /// for `/v1/auth`, the others for Envoy.
-const ADDRESS_POLICY: &str = "
+const PER_ADDRESS_POLICY: &str = "
 rules:
   - { name: address, per: [ip], limits: [3/h] }
   - { name: key, per: [header.x-api-key], limits: [100000/h] }
@@ -27,17 +27,17 @@ rules:
 ";
 
 /// A policy that counts requests by API key only.
-const KEY_POLICY: &str = "
+const PER_API_KEY_POLICY: &str = "
 rules:
   - { name: key, per: [header.x-api-key], limits: [1/h] }
   - { name: envoy-key, domain: edge, per: [api_key], limits: [1/h] }
 ";
 
 /// The last byte of the address of the client that has exhausted its limit.
-const EXHAUSTED_CLIENT: u8 = 2;
+const EXHAUSTED_CLIENT_LAST_BYTE: u8 = 2;
 
 /// The last byte of the address of a client that is within its limit.
-const OTHER_CLIENT: u8 = 99;
+const OTHER_CLIENT_LAST_BYTE: u8 = 99;
 
 /// A request that tries to evade a limit.
 struct HostileRequest {
@@ -49,11 +49,11 @@ struct HostileRequest {
 
 /// A list of hostile requests with names.
 #[derive(Default)]
-struct RequestTable(Vec<HostileRequest>);
+struct HostileRequestList(Vec<HostileRequest>);
 
-impl RequestTable {
+impl HostileRequestList {
     /// Adds a valid request, which every proxy forwards if the client is within its limit.
-    fn add_valid(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
+    fn add_valid_request(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
         self.0.push(HostileRequest {
             name: name.into(),
             bytes: bytes.as_ref().to_vec(),
@@ -62,7 +62,7 @@ impl RequestTable {
     }
 
     /// Adds an unusual or invalid request, which some proxies reject even if the client is within its limit.
-    fn add_unusual(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
+    fn add_unusual_request(&mut self, name: impl Into<String>, bytes: impl AsRef<[u8]>) {
         self.0.push(HostileRequest {
             name: name.into(),
             bytes: bytes.as_ref().to_vec(),
@@ -72,7 +72,7 @@ impl RequestTable {
 }
 
 /// Returns the bytes of a GET request for `/` with these header lines.
-fn get_request(headers: impl AsRef<[u8]>) -> Vec<u8> {
+fn build_get_request(headers: impl AsRef<[u8]>) -> Vec<u8> {
     build_request("GET / HTTP/1.1", [b"host: shop.example\r\n", headers.as_ref()].concat())
 }
 
@@ -82,186 +82,239 @@ fn build_request(line: impl AsRef<[u8]>, headers: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 /// Returns the bytes of a GET request for this path.
-fn request_for_path(path: impl AsRef<[u8]>) -> Vec<u8> {
+fn build_request_for_path(path: impl AsRef<[u8]>) -> Vec<u8> {
     build_request([b"GET ", path.as_ref(), b" HTTP/1.1"].concat(), "host: shop.example\r\n")
 }
 
 /// Returns the bytes of a request for `/` with this method.
-fn request_with_method(method: &str) -> Vec<u8> {
+fn build_request_with_method(method: &str) -> Vec<u8> {
     build_request(format!("{method} / HTTP/1.1"), "host: shop.example\r\n")
 }
 
 /// Returns `count` header lines with different names, each with a value of `length` bytes.
-fn header_lines(count: usize, length: usize) -> String {
+fn render_header_lines(count: usize, length: usize) -> String {
     let value = "v".repeat(length);
     (0..count).map(|nth| format!("x-many-{nth}: {value}\r\n")).collect()
 }
 
 /// Returns a text of `length` bytes.
-fn long_value(length: usize) -> String {
+fn value_with_length(length: usize) -> String {
     "a".repeat(length)
 }
 
 /// Returns all requests that the tests send to evade a limit.
 fn hostile_requests() -> Vec<HostileRequest> {
-    let mut table = RequestTable::default();
-    add_long_values_and_many_headers(&mut table);
-    add_unusual_headers(&mut table);
-    add_forged_identity_headers(&mut table);
-    add_unusual_paths_and_hosts(&mut table);
-    add_unusual_methods_and_bodies(&mut table);
-    table.0
+    let mut list = HostileRequestList::default();
+    add_long_values_and_many_headers(&mut list);
+    add_unusual_headers(&mut list);
+    add_forged_identity_headers(&mut list);
+    add_unusual_paths_and_hosts(&mut list);
+    add_unusual_methods_and_bodies(&mut list);
+    list.0
 }
 
-fn add_long_values_and_many_headers(table: &mut RequestTable) {
-    table.add_valid(
+fn add_long_values_and_many_headers(list: &mut HostileRequestList) {
+    list.add_valid_request(
         "counted header of 1,025 bytes",
-        get_request(format!("x-api-key: {}\r\n", long_value(1_025))),
+        build_get_request(format!("x-api-key: {}\r\n", value_with_length(1_025))),
     );
-    table.add_valid(
+    list.add_valid_request(
         "counted header of 7,000 bytes",
-        get_request(format!("x-api-key: {}\r\n", long_value(7_000))),
+        build_get_request(format!("x-api-key: {}\r\n", value_with_length(7_000))),
     );
-    table.add_unusual(
+    list.add_unusual_request(
         "counted header of 9,000 bytes",
-        get_request(format!("x-api-key: {}\r\n", long_value(9_000))),
+        build_get_request(format!("x-api-key: {}\r\n", value_with_length(9_000))),
     );
-    table.add_unusual(
+    list.add_unusual_request(
         "counted header of 14,900 bytes",
-        get_request(format!("x-api-key: {}\r\n", long_value(14_900))),
+        build_get_request(format!("x-api-key: {}\r\n", value_with_length(14_900))),
     );
-    table.add_unusual(
+    list.add_unusual_request(
         "counted header of 50 KB",
-        get_request(format!("x-api-key: {}\r\n", long_value(50_000))),
+        build_get_request(format!("x-api-key: {}\r\n", value_with_length(50_000))),
     );
-    table.add_valid(
+    list.add_valid_request(
         "plan of 1,025 bytes",
-        get_request(format!("x-plan: {}\r\nx-api-key: k\r\n", long_value(1_025))),
+        build_get_request(format!("x-plan: {}\r\nx-api-key: k\r\n", value_with_length(1_025))),
     );
-    let key = long_value(50_000);
-    table.add_unusual(
+    let key = value_with_length(50_000);
+    list.add_unusual_request(
         "key of 50 KB and a plan",
-        get_request(format!("x-plan: p\r\nx-api-key: {key}\r\n")),
+        build_get_request(format!("x-plan: p\r\nx-api-key: {key}\r\n")),
     );
     let chat = format!("host: a\r\nx-plan: p\r\nx-api-key: {key}\r\n");
-    table.add_unusual("key of 50 KB in a chat", build_request("GET /v1/chat HTTP/1.1", chat));
+    list.add_unusual_request(
+        "key of 50 KB in a chat",
+        build_request("GET /v1/chat HTTP/1.1", chat),
+    );
     for count in [94, 110, 200, 600] {
-        let bytes = get_request(header_lines(count, 1));
+        let bytes = build_get_request(render_header_lines(count, 1));
         if count < 100 {
-            table.add_valid(format!("{count} headers"), bytes);
+            list.add_valid_request(format!("{count} headers"), bytes);
         } else {
-            table.add_unusual(format!("{count} headers"), bytes);
+            list.add_unusual_request(format!("{count} headers"), bytes);
         }
     }
-    table.add_unusual("21 KB of headers", get_request(header_lines(21, 1_000)));
+    list.add_unusual_request("21 KB of headers", build_get_request(render_header_lines(21, 1_000)));
     // Sizes near the buffer of HAProxy: a request fits, but the longer subrequest to slidegate may not.
     for length in (14_000..=16_600).step_by(200) {
-        let bytes = get_request([header_lines(1, 7_000), header_lines(1, length - 7_000)].concat());
-        table.add_unusual(format!("headers of {length} bytes"), bytes);
+        let bytes = build_get_request(
+            [render_header_lines(1, 7_000), render_header_lines(1, length - 7_000)].concat(),
+        );
+        list.add_unusual_request(format!("headers of {length} bytes"), bytes);
     }
-    table.add_valid("cookie of 7 KB", get_request(format!("cookie: a={}\r\n", long_value(7_000))));
-    table.add_unusual(
+    list.add_valid_request(
+        "cookie of 7 KB",
+        build_get_request(format!("cookie: a={}\r\n", value_with_length(7_000))),
+    );
+    list.add_unusual_request(
         "cookie of 60 KB",
-        get_request(format!("cookie: a={}\r\n", long_value(60_000))),
+        build_get_request(format!("cookie: a={}\r\n", value_with_length(60_000))),
     );
-    table.add_unusual(
+    list.add_unusual_request(
         "cookie of 900 KB",
-        get_request(format!("cookie: a={}\r\n", long_value(900_000))),
+        build_get_request(format!("cookie: a={}\r\n", value_with_length(900_000))),
     );
-    table.add_unusual(
+    list.add_unusual_request(
         "header name of 9,000 bytes",
-        get_request(format!("{}: v\r\n", long_value(9_000))),
+        build_get_request(format!("{}: v\r\n", value_with_length(9_000))),
     );
-    table.add_unusual("method of 3,000 bytes", request_with_method(&"M".repeat(3_000)));
-    table.add_unusual(
+    list.add_unusual_request(
+        "method of 3,000 bytes",
+        build_request_with_method(&"M".repeat(3_000)),
+    );
+    list.add_unusual_request(
         "host of 7,000 bytes",
-        build_request("GET / HTTP/1.1", format!("host: {}\r\n", long_value(7_000))),
+        build_request("GET / HTTP/1.1", format!("host: {}\r\n", value_with_length(7_000))),
     );
 }
 
-fn add_unusual_headers(table: &mut RequestTable) {
+fn add_unusual_headers(list: &mut HostileRequestList) {
     for name in ["x-api-key", "x-unrelated", "x-forwarded-for", "cookie", "user-agent", "x-plan"] {
         for (byte, value) in [("0xff", b"k\xff"), ("0x01", b"k\x01"), ("0x7f", b"k\x7f")] {
-            let bytes = get_request([name.as_bytes(), b": ", value, b"\r\n"].concat());
-            table.add_unusual(format!("{byte} in {name}"), bytes);
+            let bytes = build_get_request([name.as_bytes(), b": ", value, b"\r\n"].concat());
+            list.add_unusual_request(format!("{byte} in {name}"), bytes);
         }
     }
-    table.add_unusual("0x00 in x-api-key", get_request(b"x-api-key: k\0\r\n"));
-    table.add_unusual(
+    list.add_unusual_request("0x00 in x-api-key", build_get_request(b"x-api-key: k\0\r\n"));
+    list.add_unusual_request(
         "0xff in host",
         build_request("GET / HTTP/1.1", b"host: shop\xff.example\r\n"),
     );
-    table.add_unusual(
+    list.add_unusual_request(
         "0x01 in host",
         build_request("GET / HTTP/1.1", b"host: shop\x01.example\r\n"),
     );
-    table.add_unusual(
+    list.add_unusual_request(
         "invalid traceparent",
-        get_request("traceparent: 00-zz\r\ntracestate: \x01\r\n"),
+        build_get_request("traceparent: 00-zz\r\ntracestate: \x01\r\n"),
     );
-    table.add_valid("empty counted header", get_request("x-api-key:\r\n"));
-    table.add_valid("blank counted header", get_request("x-api-key: \t \r\n"));
-    table.add_unusual("folded counted header", get_request("x-api-key: k\r\n other\r\n"));
-    table.add_unusual("folded header", get_request("x-unrelated: a\r\n\tb\r\n"));
-    table.add_unusual("header without colon", get_request("x-api-key\r\n"));
-    table.add_unusual("header without name", get_request(": k\r\n"));
-    table.add_unusual("blank before colon", get_request("x-api-key : k\r\n"));
-    table.add_unusual("control byte in name", get_request("x-\x01key: k\r\n"));
-    table.add_unusual("bare line feeds", b"GET / HTTP/1.1\nhost: shop.example\nx-api-key: k\n\n");
-    table.add_unusual(
+    list.add_valid_request("empty counted header", build_get_request("x-api-key:\r\n"));
+    list.add_valid_request("blank counted header", build_get_request("x-api-key: \t \r\n"));
+    list.add_unusual_request(
+        "folded counted header",
+        build_get_request("x-api-key: k\r\n other\r\n"),
+    );
+    list.add_unusual_request("folded header", build_get_request("x-unrelated: a\r\n\tb\r\n"));
+    list.add_unusual_request("header without colon", build_get_request("x-api-key\r\n"));
+    list.add_unusual_request("header without name", build_get_request(": k\r\n"));
+    list.add_unusual_request("blank before colon", build_get_request("x-api-key : k\r\n"));
+    list.add_unusual_request("control byte in name", build_get_request("x-\x01key: k\r\n"));
+    list.add_unusual_request(
+        "bare line feeds",
+        b"GET / HTTP/1.1\nhost: shop.example\nx-api-key: k\n\n",
+    );
+    list.add_unusual_request(
         "bare carriage return",
-        get_request("x-api-key: a\rx-forwarded-for: 198.51.100.1\r\n"),
+        build_get_request("x-api-key: a\rx-forwarded-for: 198.51.100.1\r\n"),
     );
     let kept = "if-none-match: *\r\nrange: bytes=0-0\r\nif-modified-since: 0\r\n";
-    table.add_valid("conditional request", get_request(kept));
+    list.add_valid_request("conditional request", build_get_request(kept));
 }
 
-fn add_forged_identity_headers(table: &mut RequestTable) {
-    table.add_unusual("counted header twice", get_request("x-api-key: a\r\nx-api-key: b\r\n"));
-    table.add_unusual("counted header 80 times", get_request("x-api-key: a\r\n".repeat(80)));
-    table.add_unusual("counted header with comma", get_request("x-api-key: a, b\r\n"));
-    table.add_unusual(
+fn add_forged_identity_headers(list: &mut HostileRequestList) {
+    list.add_unusual_request(
+        "counted header twice",
+        build_get_request("x-api-key: a\r\nx-api-key: b\r\n"),
+    );
+    list.add_unusual_request(
+        "counted header 80 times",
+        build_get_request("x-api-key: a\r\n".repeat(80)),
+    );
+    list.add_unusual_request("counted header with comma", build_get_request("x-api-key: a, b\r\n"));
+    list.add_unusual_request(
         "underscores in names",
-        get_request("x_api_key: a\r\nX_FORWARDED_FOR: 198.51.100.1\r\n"),
+        build_get_request("x_api_key: a\r\nX_FORWARDED_FOR: 198.51.100.1\r\n"),
     );
     let forged = "X-FORWARDED-FOR: 198.51.100.1\r\nX-Forwarded-Method: OPTIONS\r\n\
         X-Forwarded-Uri: /forged\r\nX-Forwarded-Host: forged.example\r\nX-Real-IP: 198.51.100.2\r\n\
         Forwarded: for=198.51.100.3\r\nTrue-Client-IP: 198.51.100.4\r\nX-Original-Uri: /forged\r\n\
         X-Envoy-External-Address: 198.51.100.5\r\nX-Envoy-Internal: true\r\n";
-    table.add_valid("forged identity", get_request(forged));
-    table.add_valid("forged identity twice", get_request(forged.repeat(2)));
-    table.add_valid("loopback as X-Forwarded-For", get_request("x-forwarded-for: 127.0.0.1\r\n"));
-    table.add_valid("garbage as X-Forwarded-For", get_request("x-forwarded-for: ,, [::1 ;\"\r\n"));
-    table.add_valid("empty X-Forwarded-For", get_request("x-forwarded-for:\r\n"));
+    list.add_valid_request("forged identity", build_get_request(forged));
+    list.add_valid_request("forged identity twice", build_get_request(forged.repeat(2)));
+    list.add_valid_request(
+        "loopback as X-Forwarded-For",
+        build_get_request("x-forwarded-for: 127.0.0.1\r\n"),
+    );
+    list.add_valid_request(
+        "garbage as X-Forwarded-For",
+        build_get_request("x-forwarded-for: ,, [::1 ;\"\r\n"),
+    );
+    list.add_valid_request("empty X-Forwarded-For", build_get_request("x-forwarded-for:\r\n"));
     let entries = "198.51.100.1, ".repeat(500);
-    table.add_valid(
+    list.add_valid_request(
         "X-Forwarded-For of 500 entries",
-        get_request(format!("x-forwarded-for: {entries}\r\n")),
+        build_get_request(format!("x-forwarded-for: {entries}\r\n")),
     );
     let line = "x-forwarded-for: 198.51.100.1\r\n";
-    table.add_unusual("X-Forwarded-For 90 times", get_request(line.repeat(90)));
+    list.add_unusual_request("X-Forwarded-For 90 times", build_get_request(line.repeat(90)));
     for named in ["x-api-key", "x-forwarded-for, x-forwarded-host, x-real-ip", "host, close"] {
-        let bytes = get_request(format!("connection: {named}\r\nx-api-key: k\r\n"));
-        table.add_unusual(format!("connection names {named}"), bytes);
+        let bytes = build_get_request(format!("connection: {named}\r\nx-api-key: k\r\n"));
+        list.add_unusual_request(format!("connection names {named}"), bytes);
     }
     let every = "connection: x-forwarded-for, x-forwarded-method, x-forwarded-uri, x-api-key\r\n";
-    table.add_unusual("connection names what is forwarded", get_request([every, forged].concat()));
+    list.add_unusual_request(
+        "connection names what is forwarded",
+        build_get_request([every, forged].concat()),
+    );
 }
 
-fn add_unusual_paths_and_hosts(table: &mut RequestTable) {
-    table.add_valid("path of 7 KB", request_for_path(format!("/{}", long_value(7_000))));
-    table.add_unusual("path of 60 KB", request_for_path(format!("/{}", long_value(60_000))));
-    table.add_unusual("path of 900 KB", request_for_path(format!("/{}", long_value(900_000))));
+fn add_unusual_paths_and_hosts(list: &mut HostileRequestList) {
+    list.add_valid_request(
+        "path of 7 KB",
+        build_request_for_path(format!("/{}", value_with_length(7_000))),
+    );
+    list.add_unusual_request(
+        "path of 60 KB",
+        build_request_for_path(format!("/{}", value_with_length(60_000))),
+    );
+    list.add_unusual_request(
+        "path of 900 KB",
+        build_request_for_path(format!("/{}", value_with_length(900_000))),
+    );
     for length in (14_000..=16_600).step_by(200) {
-        table.add_unusual(
+        list.add_unusual_request(
             format!("path of {length} bytes"),
-            request_for_path(format!("/{}", long_value(length))),
+            build_request_for_path(format!("/{}", value_with_length(length))),
         );
     }
-    table.add_valid("query of 7 KB", request_for_path(format!("/?{}", long_value(7_000))));
-    table.add_unusual("query of 60 KB", request_for_path(format!("/?{}", long_value(60_000))));
-    table.add_unusual("query of 900 KB", request_for_path(format!("/?{}", long_value(900_000))));
-    table.add_valid("query for slidegate", request_for_path("/?domain=other&deny_status=200"));
+    list.add_valid_request(
+        "query of 7 KB",
+        build_request_for_path(format!("/?{}", value_with_length(7_000))),
+    );
+    list.add_unusual_request(
+        "query of 60 KB",
+        build_request_for_path(format!("/?{}", value_with_length(60_000))),
+    );
+    list.add_unusual_request(
+        "query of 900 KB",
+        build_request_for_path(format!("/?{}", value_with_length(900_000))),
+    );
+    list.add_valid_request(
+        "query for slidegate",
+        build_request_for_path("/?domain=other&deny_status=200"),
+    );
     let odd: [&[u8]; 16] = [
         b"/%ff%00",
         b"/%0d%0aX-Forwarded-For:%20198.51.100.1%0d%0a",
@@ -282,120 +335,158 @@ fn add_unusual_paths_and_hosts(table: &mut RequestTable) {
     ];
     for odd in odd {
         let name = format!("path {}", odd.escape_ascii());
-        table.add_unusual(name, request_for_path(odd));
+        list.add_unusual_request(name, build_request_for_path(odd));
     }
-    table.add_unusual("location of nginx", request_for_path("/slidegate"));
+    list.add_unusual_request("location of nginx", build_request_for_path("/slidegate"));
     for uri in
         ["http://other.example/", "https://other.example:99/a?b", "http://", "ftp://a/", "//"]
     {
-        table.add_unusual(format!("absolute URI {uri}"), request_for_path(uri));
+        list.add_unusual_request(format!("absolute URI {uri}"), build_request_for_path(uri));
     }
     for host in
         ["", " ", "a b", "a, b", "SHOP.example.:80", "[::1", "shop.example:x", "a/b?c#d", "%00"]
     {
         let bytes = build_request("GET / HTTP/1.1", format!("host: {host}\r\n"));
-        table.add_unusual(format!("host `{host}`"), bytes);
+        list.add_unusual_request(format!("host `{host}`"), bytes);
     }
-    table.add_unusual("two hosts", get_request("host: other.example\r\n"));
-    table.add_unusual("no host", build_request("GET / HTTP/1.1", ""));
-    table.add_unusual("HTTP/1.0 without host", build_request("GET / HTTP/1.0", ""));
-    table.add_unusual("HTTP/0.9", "GET /\r\n");
-    table.add_unusual("HTTP/1.2", build_request("GET / HTTP/1.2", "host: shop.example\r\n"));
-    table.add_unusual("HTTP/2.0", build_request("GET / HTTP/2.0", "host: shop.example\r\n"));
+    list.add_unusual_request("two hosts", build_get_request("host: other.example\r\n"));
+    list.add_unusual_request("no host", build_request("GET / HTTP/1.1", ""));
+    list.add_unusual_request("HTTP/1.0 without host", build_request("GET / HTTP/1.0", ""));
+    list.add_unusual_request("HTTP/0.9", "GET /\r\n");
+    list.add_unusual_request("HTTP/1.2", build_request("GET / HTTP/1.2", "host: shop.example\r\n"));
+    list.add_unusual_request("HTTP/2.0", build_request("GET / HTTP/2.0", "host: shop.example\r\n"));
 }
 
-fn add_unusual_methods_and_bodies(table: &mut RequestTable) {
+fn add_unusual_methods_and_bodies(list: &mut HostileRequestList) {
     for name in ["HEAD", "OPTIONS", "DELETE"] {
-        table.add_valid(name, request_with_method(name));
+        list.add_valid_request(name, build_request_with_method(name));
     }
     for name in ["TRACE", "CONNECT", "get", "BREW", "M-SEARCH", "G\u{e9}T", "PRI", "A'`|~"] {
-        table.add_unusual(format!("method {name}"), request_with_method(name));
+        list.add_unusual_request(format!("method {name}"), build_request_with_method(name));
     }
-    table.add_valid("content-length 0", get_request("content-length: 0\r\n"));
+    list.add_valid_request("content-length 0", build_get_request("content-length: 0\r\n"));
     let post = |headers: &str, body: &str| {
         let head = build_request("POST / HTTP/1.1", format!("host: shop.example\r\n{headers}"));
         [&head, body.as_bytes()].concat()
     };
     let chunks = "3\r\nabc\r\n0\r\n\r\n";
-    table.add_valid("chunked body", post("transfer-encoding: chunked\r\n", chunks));
+    list.add_valid_request("chunked body", post("transfer-encoding: chunked\r\n", chunks));
     let trailer = "3\r\nabc\r\n0\r\nx-api-key: t\r\nx-forwarded-for: 198.51.100.1\r\n\r\n";
     let trailers = "transfer-encoding: chunked\r\ntrailer: x-api-key\r\nte: trailers\r\n";
-    table.add_unusual("chunked body with trailers", post(trailers, trailer));
-    table.add_unusual(
+    list.add_unusual_request("chunked body with trailers", post(trailers, trailer));
+    list.add_unusual_request(
         "invalid chunks",
         post("transfer-encoding: chunked\r\n", "zz\r\nabc\r\n0\r\n\r\n"),
     );
-    table.add_unusual("other coding", post("transfer-encoding: gzip, chunked\r\n", chunks));
-    table.add_unusual("hidden coding", post("transfer-encoding: \x0bchunked\r\n", chunks));
+    list.add_unusual_request("other coding", post("transfer-encoding: gzip, chunked\r\n", chunks));
+    list.add_unusual_request("hidden coding", post("transfer-encoding: \x0bchunked\r\n", chunks));
     let both = "content-length: 3\r\ntransfer-encoding: chunked\r\n";
-    table.add_unusual("content-length and chunks", post(both, chunks));
-    table.add_unusual("two lengths", post("content-length: 3\r\ncontent-length: 4\r\n", "abcd"));
-    table.add_unusual("negative length", post("content-length: -3\r\n", "abc"));
-    table.add_unusual("huge length", post("content-length: 99999999999999999999\r\n", "abc"));
-    table.add_unusual("body of 30 KB", post("content-length: 30000\r\n", &long_value(30_000)));
-    table.add_unusual("body of 2 MB", post("content-length: 2000000\r\n", &long_value(2_000_000)));
+    list.add_unusual_request("content-length and chunks", post(both, chunks));
+    list.add_unusual_request(
+        "two lengths",
+        post("content-length: 3\r\ncontent-length: 4\r\n", "abcd"),
+    );
+    list.add_unusual_request("negative length", post("content-length: -3\r\n", "abc"));
+    list.add_unusual_request(
+        "huge length",
+        post("content-length: 99999999999999999999\r\n", "abc"),
+    );
+    list.add_unusual_request(
+        "body of 30 KB",
+        post("content-length: 30000\r\n", &value_with_length(30_000)),
+    );
+    list.add_unusual_request(
+        "body of 2 MB",
+        post("content-length: 2000000\r\n", &value_with_length(2_000_000)),
+    );
     let get_body = build_request(
         "GET /v1/auth? HTTP/1.1",
         "host: shop.example\r\ntransfer-encoding: chunked\r\n",
     );
-    table.add_unusual("GET with chunks for /v1/auth", [&get_body, chunks.as_bytes()].concat());
+    list.add_unusual_request(
+        "GET with chunks for /v1/auth",
+        [&get_body, chunks.as_bytes()].concat(),
+    );
     let expect = "expect: 100-continue\r\ncontent-length: 3\r\n";
-    table.add_unusual("expect continue", post(expect, "abc"));
-    table.add_unusual(
+    list.add_unusual_request("expect continue", post(expect, "abc"));
+    list.add_unusual_request(
         "expect something else",
         post("expect: 200-ok\r\ncontent-length: 3\r\n", "abc"),
     );
     let upgrade = "connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: \
         dGhlIHNhbXBsZSBub25jZQ==\r\n";
-    table.add_unusual("websocket", get_request(format!("{upgrade}upgrade: websocket\r\n")));
+    list.add_unusual_request(
+        "websocket",
+        build_get_request(format!("{upgrade}upgrade: websocket\r\n")),
+    );
     let h2c = "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
-    table.add_unusual("upgrade to HTTP/2", get_request(h2c));
-    table.add_unusual("grpc", post("content-type: application/grpc\r\nte: trailers\r\n", ""));
-    table.add_unusual("pipelined", get_request("").repeat(5));
+    list.add_unusual_request("upgrade to HTTP/2", build_get_request(h2c));
+    list.add_unusual_request(
+        "grpc",
+        post("content-type: application/grpc\r\nte: trailers\r\n", ""),
+    );
+    list.add_unusual_request("pipelined", build_get_request("").repeat(5));
 }
 
 /// Returns requests that contain the exhausted API key `k` in different spellings. No spelling may be counted as
 /// another key.
 fn exhausted_key_spellings() -> Vec<HostileRequest> {
-    let mut table = RequestTable::default();
-    table.add_valid("plain", get_request("x-api-key: k\r\n"));
-    table.add_valid("upper case", get_request("X-API-KEY: k\r\n"));
-    table.add_valid("padded", get_request("x-api-key: \t  k \t \r\n"));
-    table.add_valid("close", get_request("x-api-key: k\r\nconnection: close, x-other\r\n"));
-    table.add_unusual("hop-by-hop", get_request("x-api-key: k\r\nconnection: x-api-key\r\n"));
-    table.add_unusual(
+    let mut list = HostileRequestList::default();
+    list.add_valid_request("plain", build_get_request("x-api-key: k\r\n"));
+    list.add_valid_request("upper case", build_get_request("X-API-KEY: k\r\n"));
+    list.add_valid_request("padded", build_get_request("x-api-key: \t  k \t \r\n"));
+    list.add_valid_request(
+        "close",
+        build_get_request("x-api-key: k\r\nconnection: close, x-other\r\n"),
+    );
+    list.add_unusual_request(
+        "hop-by-hop",
+        build_get_request("x-api-key: k\r\nconnection: x-api-key\r\n"),
+    );
+    list.add_unusual_request(
         "hop-by-hop twice",
-        get_request("connection: close\r\nx-api-key: k\r\nConnection: X-Api-Key\r\n"),
+        build_get_request("connection: close\r\nx-api-key: k\r\nConnection: X-Api-Key\r\n"),
     );
-    table.add_unusual("another behind", get_request("x-api-key: k\r\nx-api-key: other\r\n"));
-    table.add_unusual(
+    list.add_unusual_request(
+        "another behind",
+        build_get_request("x-api-key: k\r\nx-api-key: other\r\n"),
+    );
+    list.add_unusual_request(
         "another with underscores",
-        get_request("x_api_key: other\r\nx-api-key: k\r\n"),
+        build_get_request("x_api_key: other\r\nx-api-key: k\r\n"),
     );
-    table.add_unusual("folded", get_request("x-api-key:\r\n k\r\n"));
-    table.add_unusual("HTTP/1.0", build_request("GET / HTTP/1.0", "x-api-key: k\r\n"));
-    table.add_unusual(
+    list.add_unusual_request("folded", build_get_request("x-api-key:\r\n k\r\n"));
+    list.add_unusual_request("HTTP/1.0", build_request("GET / HTTP/1.0", "x-api-key: k\r\n"));
+    list.add_unusual_request(
         "absolute URI",
         build_request("GET http://a/ HTTP/1.1", "host: a\r\nx-api-key: k\r\n"),
     );
-    table
-        .add_valid("many headers", get_request(format!("{}x-api-key: k\r\n", header_lines(90, 1))));
-    table.add_valid(
+    list.add_valid_request(
+        "many headers",
+        build_get_request(format!("{}x-api-key: k\r\n", render_header_lines(90, 1))),
+    );
+    list.add_valid_request(
         "long headers",
-        get_request(format!("{}x-api-key: k\r\n", header_lines(7, 900))),
+        build_get_request(format!("{}x-api-key: k\r\n", render_header_lines(7, 900))),
     );
-    table.add_unusual(
+    list.add_unusual_request(
         "control byte elsewhere",
-        get_request("x-unrelated: \x01\r\nx-api-key: k\r\n"),
+        build_get_request("x-unrelated: \x01\r\nx-api-key: k\r\n"),
     );
-    table.add_unusual("0xff elsewhere", get_request(b"x-unrelated: \xff\r\nx-api-key: k\r\n"));
+    list.add_unusual_request(
+        "0xff elsewhere",
+        build_get_request(b"x-unrelated: \xff\r\nx-api-key: k\r\n"),
+    );
     let trailer = "transfer-encoding: chunked\r\n\r\n0\r\nx-api-key: other\r\n";
-    table.add_unusual("another as trailer", get_request(format!("x-api-key: k\r\n{trailer}")));
-    table.0
+    list.add_unusual_request(
+        "another as trailer",
+        build_get_request(format!("x-api-key: k\r\n{trailer}")),
+    );
+    list.0
 }
 
 /// A function that starts a proxy in front of a service, with slidegate as the rate limiter.
-type StartProxy = fn(&Server, &Upstream) -> Proxy;
+type StartProxyFn = fn(&Server, &Upstream) -> Proxy;
 
 /// A running proxy with slidegate and the service behind the proxy.
 struct ProxySetup {
@@ -405,39 +496,39 @@ struct ProxySetup {
 }
 
 impl ProxySetup {
-    fn start(start: StartProxy, policy: &str) -> Self {
+    fn start(start: StartProxyFn, policy: &str) -> Self {
         let slidegate = Server::start_with_grpc(policy, &[]);
         let upstream = Upstream::start();
         let proxy = start(&slidegate, &upstream);
         Self { proxy, upstream, _slidegate: slidegate }
     }
 
-    fn send_from(&self, from: u8, bytes: &[u8]) -> Option<u16> {
+    fn send_from_client(&self, from: u8, bytes: &[u8]) -> Option<u16> {
         send_bytes(self.proxy.address, from, bytes)
     }
 
     /// Sends the same request from 127.0.0.`from` until the response is a denial (429).
     fn exhaust_limit(&self, from: u8, bytes: &[u8]) {
-        wait_until("the limit is exhausted", || self.send_from(from, bytes) == Some(429));
+        wait_until("the limit is exhausted", || self.send_from_client(from, bytes) == Some(429));
     }
 }
 
 /// Asserts that no hostile request reaches the service from an address that has exhausted its limit, and that valid
 /// requests from other addresses do.
-fn assert_exhausted_address_is_blocked(start: StartProxy) {
-    let setup = ProxySetup::start(start, ADDRESS_POLICY);
-    setup.exhaust_limit(EXHAUSTED_CLIENT, &get_request(""));
+fn assert_exhausted_address_is_blocked(start: StartProxyFn) {
+    let setup = ProxySetup::start(start, PER_ADDRESS_POLICY);
+    setup.exhaust_limit(EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request(""));
     let forwarded_before = setup.upstream.request_count();
     let mut passed = Vec::new();
     for hostile in hostile_requests() {
         let before = setup.upstream.request_count();
-        let status = setup.send_from(EXHAUSTED_CLIENT, &hostile.bytes);
+        let status = setup.send_from_client(EXHAUSTED_CLIENT_LAST_BYTE, &hostile.bytes);
         if setup.upstream.request_count() > before {
             passed.push(format!("{}: {status:?}", hostile.name));
         }
     }
     assert_eq!(
-        setup.send_from(EXHAUSTED_CLIENT, &get_request("")),
+        setup.send_from_client(EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request("")),
         Some(429),
         "the limit is no longer exhausted"
     );
@@ -445,12 +536,12 @@ fn assert_exhausted_address_is_blocked(start: StartProxy) {
     assert_eq!(setup.upstream.request_count(), forwarded_before, "a request passed later");
 
     // Valid requests of other clients pass, which excludes a proxy that rejects everything.
-    assert_eq!(setup.send_from(OTHER_CLIENT, &get_request("")), Some(200));
+    assert_eq!(setup.send_from_client(OTHER_CLIENT_LAST_BYTE, &build_get_request("")), Some(200));
     let valid = hostile_requests().into_iter().filter(|hostile| hostile.is_valid);
     let mut failed = Vec::new();
     for (hostile, from) in valid.zip(100..) {
         let before = setup.upstream.request_count();
-        let status = setup.send_from(from, &hostile.bytes);
+        let status = setup.send_from_client(from, &hostile.bytes);
         if setup.upstream.request_count() != before + 1 {
             failed.push(format!("{}: {status:?}", hostile.name));
         }
@@ -459,13 +550,13 @@ fn assert_exhausted_address_is_blocked(start: StartProxy) {
 }
 
 /// Asserts that no request with the exhausted API key reaches the service, in any spelling of the key.
-fn assert_exhausted_key_is_blocked(start: StartProxy) {
-    let setup = ProxySetup::start(start, KEY_POLICY);
-    setup.exhaust_limit(EXHAUSTED_CLIENT, &get_request("x-api-key: k\r\n"));
+fn assert_exhausted_key_is_blocked(start: StartProxyFn) {
+    let setup = ProxySetup::start(start, PER_API_KEY_POLICY);
+    setup.exhaust_limit(EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request("x-api-key: k\r\n"));
     let mut passed = Vec::new();
     for hostile in exhausted_key_spellings() {
         let before = setup.upstream.request_count();
-        let status = setup.send_from(EXHAUSTED_CLIENT, &hostile.bytes);
+        let status = setup.send_from_client(EXHAUSTED_CLIENT_LAST_BYTE, &hostile.bytes);
         let heads = setup.upstream.heads_after(before);
         let has_key = |line: &String| line.to_ascii_lowercase().starts_with("x-api-key:");
         if hostile.is_valid && status != Some(429) || heads.iter().flatten().any(has_key) {
@@ -473,7 +564,13 @@ fn assert_exhausted_key_is_blocked(start: StartProxy) {
         }
     }
     assert!(passed.is_empty(), "{} requests passed: {passed:#?}", passed.len());
-    assert_eq!(setup.send_from(EXHAUSTED_CLIENT, &get_request("x-api-key: other\r\n")), Some(200));
+    assert_eq!(
+        setup.send_from_client(
+            EXHAUSTED_CLIENT_LAST_BYTE,
+            &build_get_request("x-api-key: other\r\n")
+        ),
+        Some(200)
+    );
 }
 
 /// A server that replaces slidegate and gives every request the same response. Its health check succeeds.
@@ -527,7 +624,7 @@ fn respond_to_proxy(
 }
 
 /// Response statuses of slidegate with which every proxy must deny a request, even if the proxy fails open.
-const REJECTION_STATUSES: [&str; 8] = [
+const SLIDEGATE_REJECTION_STATUSES: [&str; 8] = [
     "302 Found",
     "400 Bad Request",
     "401 Unauthorized",
@@ -539,12 +636,12 @@ const REJECTION_STATUSES: [&str; 8] = [
 ];
 
 /// Responses of a failing slidegate: an error status, a closed connection (empty text), and no response (`None`).
-const FAILURE_RESPONSES: [Option<&str>; 6] =
+const SLIDEGATE_FAILURE_RESPONSES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 
 /// Starts a proxy with these edits of its configuration file. Asserts that the proxy denies requests for which
-/// slidegate responds with a status in [`REJECTION_STATUSES`]. For [`FAILURE_RESPONSES`], the proxy must forward
-/// requests if `fails_open` is `true`, and deny them otherwise.
+/// slidegate responds with a status in [`SLIDEGATE_REJECTION_STATUSES`]. For [`SLIDEGATE_FAILURE_RESPONSES`], the proxy
+/// must forward requests if `fails_open` is `true`, and deny them otherwise.
 fn assert_fails_open_as_configured(
     start: fn(&Backends) -> Proxy,
     edits: &'static [(&'static str, &'static str)],
@@ -557,23 +654,23 @@ fn assert_fails_open_as_configured(
         let proxy = start(&backends);
         // Traefik reads its files after it listens, and HAProxy checks the health of its servers first.
         wait_until("the proxy calls slidegate", || {
-            send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request(""));
+            send_bytes(proxy.address, EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request(""));
             slidegate.request_count.load(Ordering::SeqCst) > 0
         });
         let before = upstream.request_count();
         (
-            send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")),
+            send_bytes(proxy.address, EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request("")),
             upstream.request_count() > before,
         )
     };
-    for rejection in REJECTION_STATUSES {
+    for rejection in SLIDEGATE_REJECTION_STATUSES {
         let (status, has_passed) = send_with_response(Some(rejection));
         assert!(!has_passed && status != Some(200), "{rejection}: {status:?}");
         if rejection.starts_with('4') {
             assert!(status.is_some_and(|status| (400..500).contains(&status)), "{status:?}");
         }
     }
-    for failure in FAILURE_RESPONSES {
+    for failure in SLIDEGATE_FAILURE_RESPONSES {
         let (status, has_passed) = send_with_response(failure);
         assert_eq!(
             (has_passed, status == Some(200)),
@@ -592,10 +689,13 @@ fn assert_store_outage_denial_is_enforced(start: fn(&Backends) -> Proxy) {
     let proxy =
         start(&Backends { slidegate: slidegate.address, service: upstream.address(), edits: &[] });
     wait_until("the request is denied", || {
-        send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")) == Some(503)
+        send_bytes(proxy.address, EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request("")) == Some(503)
     });
     let before = upstream.request_count();
-    assert_eq!(send_bytes(proxy.address, EXHAUSTED_CLIENT, &get_request("")), Some(503));
+    assert_eq!(
+        send_bytes(proxy.address, EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request("")),
+        Some(503)
+    );
     assert_eq!(upstream.request_count(), before);
 }
 
@@ -701,9 +801,9 @@ fn haproxy_enforces_denial_during_store_outage() {
 #[test]
 fn caddy_fails_open_only_if_configured() {
     assert_fails_open_as_configured(start_caddy, &[], true);
-    const CADDY_FAIL_CLOSED_EDIT: (&str, &str) =
+    const CADDY_FAIL_CLOSED_CONFIG_EDIT: (&str, &str) =
         ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
-    assert_fails_open_as_configured(start_caddy, &[CADDY_FAIL_CLOSED_EDIT], false);
+    assert_fails_open_as_configured(start_caddy, &[CADDY_FAIL_CLOSED_CONFIG_EDIT], false);
 }
 
 #[test]
@@ -724,17 +824,17 @@ fn haproxy_fails_open_only_if_configured() {
 /// The Envoy configuration in `deploy/` meters tokens on the path `/v1/chat` only. Other spellings of the path must not
 /// evade the token limit.
 #[test]
-fn envoy_blocks_exhausted_tokens_for_every_path_spelling() {
-    const TOKEN_POLICY: &str = "
+fn envoy_enforces_token_limit_for_every_path_spelling() {
+    const TOKEN_LIMIT_POLICY: &str = "
 rules:
   - { name: t, domain: edge, when: { meter: tokens }, per: [api_key], limits: [9/h], charge: always }
 ";
-    let setup = ProxySetup::start(start_envoy_with_long_timeout, TOKEN_POLICY);
+    let setup = ProxySetup::start(start_envoy_with_long_timeout, TOKEN_LIMIT_POLICY);
     let chat = |path: &str| {
         let headers = "host: shop.example\r\nx-api-key: k\r\nx-tokens-used: 10\r\n";
         build_request(format!("GET {path} HTTP/1.1"), headers)
     };
-    setup.exhaust_limit(EXHAUSTED_CLIENT, &chat("/v1/chat"));
+    setup.exhaust_limit(EXHAUSTED_CLIENT_LAST_BYTE, &chat("/v1/chat"));
     let forwarded_before = setup.upstream.request_count();
     for path in [
         "/v1/%63hat",
@@ -748,8 +848,8 @@ rules:
         "/v1\\chat",
         "/v1%5cchat",
     ] {
-        let status = setup.send_from(EXHAUSTED_CLIENT, &chat(path));
+        let status = setup.send_from_client(EXHAUSTED_CLIENT_LAST_BYTE, &chat(path));
         assert_eq!(setup.upstream.request_count(), forwarded_before, "{path}: {status:?}");
     }
-    assert_eq!(setup.send_from(EXHAUSTED_CLIENT, &chat("/v1")), Some(200));
+    assert_eq!(setup.send_from_client(EXHAUSTED_CLIENT_LAST_BYTE, &chat("/v1")), Some(200));
 }

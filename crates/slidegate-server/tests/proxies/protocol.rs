@@ -10,7 +10,8 @@ use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 use crate::installed_program;
 
 /// Serialized protobuf descriptors of the files in `proto/`.
-const OWN_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+const SLIDEGATE_PROTO_DESCRIPTORS: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The `.proto` files whose messages are compared.
 const COMPARED_PROTO_FILES: [&str; 2] = [
@@ -19,7 +20,7 @@ const COMPARED_PROTO_FILES: [&str; 2] = [
 ];
 
 /// Messages and fields of Envoy that `proto/` omits on purpose.
-const UNSUPPORTED_FIELDS: [&str; 4] = [
+const UNSUPPORTED_ENVOY_FIELDS: [&str; 4] = [
     // Quotas for a cache in Envoy. Its rate limit filter does not read them.
     "RateLimitResponse.DescriptorStatus.quota",
     "RateLimitResponse.Quota",
@@ -29,18 +30,18 @@ const UNSUPPORTED_FIELDS: [&str; 4] = [
 ];
 
 /// Finds and decodes the serialized descriptor of a `.proto` file in the bytes of a C++ binary.
-fn find_descriptor(program: &[u8], file: &str) -> FileDescriptorProto {
+fn find_file_descriptor(program: &[u8], file: &str) -> FileDescriptorProto {
     let mut prefix = vec![0x0a, u8::try_from(file.len()).unwrap()];
     prefix.extend(file.as_bytes());
     let start =
         memchr::memmem::find(program, &prefix).unwrap_or_else(|| panic!("no {file} in Envoy"));
     let bytes = &program[start..];
-    FileDescriptorProto::decode(&bytes[..serialized_length(bytes)]).unwrap()
+    FileDescriptorProto::decode(&bytes[..file_descriptor_byte_length(bytes)]).unwrap()
 }
 
 /// Returns the length in bytes of the serialized file descriptor at the start of `bytes`. The fields of a file
 /// descriptor have numbers from 1 to 14. The descriptor ends where the next bytes are not such a field.
-fn serialized_length(bytes: &[u8]) -> usize {
+fn file_descriptor_byte_length(bytes: &[u8]) -> usize {
     let mut end = 0;
     loop {
         let mut rest = &bytes[end..];
@@ -69,7 +70,7 @@ fn serialized_length(bytes: &[u8]) -> usize {
 }
 
 /// Describes every field of these messages and of nested messages: name, number, label and type.
-fn message_fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
+fn list_message_fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
     let mut all = Vec::new();
     for message in messages {
         let name = format!("{prefix}{}", message.name());
@@ -81,7 +82,7 @@ fn message_fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
             let repeated = field.label().as_str_name();
             all.push(format!("{name}.{} = {}: {repeated} {kind}", field.name(), field.number()));
         }
-        all.extend(message_fields(&format!("{name}."), &message.nested_type));
+        all.extend(list_message_fields(&format!("{name}."), &message.nested_type));
     }
     all
 }
@@ -93,9 +94,9 @@ fn envoy_binary() -> PathBuf {
     programs.into_iter().find(|program| program.exists()).unwrap()
 }
 
-/// Returns `false` if [`UNSUPPORTED_FIELDS`] contains a field or the message to which the field belongs.
-fn is_supported(field: &str) -> bool {
-    !UNSUPPORTED_FIELDS.iter().any(|name| {
+/// Returns `false` if [`UNSUPPORTED_ENVOY_FIELDS`] contains a field or the message to which the field belongs.
+fn is_supported_field(field: &str) -> bool {
+    !UNSUPPORTED_ENVOY_FIELDS.iter().any(|name| {
         field.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('.'))
     })
 }
@@ -103,17 +104,18 @@ fn is_supported(field: &str) -> bool {
 #[test]
 fn proto_files_match_installed_envoy() {
     let program = fs::read(envoy_binary()).unwrap();
-    let ours = FileDescriptorSet::decode(OWN_DESCRIPTORS).unwrap();
+    let ours = FileDescriptorSet::decode(SLIDEGATE_PROTO_DESCRIPTORS).unwrap();
     for file in COMPARED_PROTO_FILES {
-        let envoy_fields = message_fields("", &find_descriptor(&program, file).message_type);
+        let envoy_fields =
+            list_message_fields("", &find_file_descriptor(&program, file).message_type);
         assert!(
             envoy_fields.iter().any(|field| field.contains("unit_multiplier = ")),
             "{envoy_fields:#?}"
         );
         let descriptor = ours.file.iter().find(|descriptor| descriptor.name() == file).unwrap();
-        let own_fields = message_fields("", &descriptor.message_type);
+        let own_fields = list_message_fields("", &descriptor.message_type);
         let missing: Vec<&String> = (envoy_fields.iter())
-            .filter(|field| is_supported(field) && !own_fields.contains(field))
+            .filter(|field| is_supported_field(field) && !own_fields.contains(field))
             .collect();
         assert!(
             missing.is_empty(),

@@ -54,7 +54,7 @@ impl PythonClient {
     /// Sends a request in domain `edge` with one descriptor per name, and returns the decoded response. Each descriptor
     /// has one entry with that name.
     fn check_descriptors_with_names(&mut self, names: &[&str]) -> Value {
-        let descriptors: Vec<Value> = names.iter().map(|name| new_descriptor(name)).collect();
+        let descriptors: Vec<Value> = names.iter().map(|name| new_json_descriptor(name)).collect();
         self.check(&json!({ "domain": "edge", "descriptors": descriptors }))
     }
 }
@@ -67,19 +67,19 @@ impl Drop for PythonClient {
 }
 
 /// Returns a descriptor as JSON with a single entry, whose key is `name`.
-fn new_descriptor(name: &str) -> Value {
+fn new_json_descriptor(name: &str) -> Value {
     json!({ "entries": [{ "key": name, "value": "v" }] })
 }
 
 /// Returns a descriptor as JSON with a single entry, whose key is `name`, and with one additional field.
-fn new_descriptor_with_field(name: &str, field: &str, value: Value) -> Value {
-    let mut descriptor = new_descriptor(name);
+fn json_descriptor_with_field(name: &str, field: &str, value: Value) -> Value {
+    let mut descriptor = new_json_descriptor(name);
     descriptor[field] = value;
     descriptor
 }
 
 /// Returns the status of each descriptor in a response: code, limit name, max, time unit, and remaining units.
-fn response_statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
+fn parse_response_statuses(response: &Value) -> Vec<(&str, &str, u64, &str, u64)> {
     let statuses = response["statuses"].as_array().unwrap().iter();
     let statuses = statuses.map(|status| {
         let limit = &status["currentLimit"];
@@ -104,7 +104,7 @@ fn published_protocol_client_decodes_every_response() {
     let allowed = client.check_descriptors_with_names(&["one", "unknown", "free", "watched"]);
     assert_eq!(allowed["overallCode"], "OK");
     assert_eq!(
-        response_statuses(&allowed),
+        parse_response_statuses(&allowed),
         [
             ("OK", "one.1h", 2, "HOUR", 1),
             ("OK", "", 0, "", 0),
@@ -117,11 +117,11 @@ fn published_protocol_client_decodes_every_response() {
     assert!(["3600s", "3601s"].contains(&reset), "{reset}");
     let watched = client.check_descriptors_with_names(&["watched"]);
     assert_eq!(watched["overallCode"], "OK");
-    assert_eq!(response_statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
+    assert_eq!(parse_response_statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
 
     // The cost exceeds the max of both limits, so the denial has no reset time.
     let costly = client.check(
-        &json!({ "domain": "edge", "hits_addend": 101, "descriptors": [new_descriptor("one")] }),
+        &json!({ "domain": "edge", "hits_addend": 101, "descriptors": [new_json_descriptor("one")] }),
     );
     assert_eq!(costly["overallCode"], "OVER_LIMIT");
     assert!(costly["statuses"][0].get("durationUntilReset").is_none(), "cost above max: {costly}");
@@ -131,7 +131,7 @@ fn published_protocol_client_decodes_every_response() {
     let denied = client.check_descriptors_with_names(&["one", "other"]);
     assert_eq!(denied["overallCode"], "OVER_LIMIT");
     let codes = [("OK", "one.1h", 2, "HOUR", 1), ("OVER_LIMIT", "other", 1, "MINUTE", 0)];
-    assert_eq!(response_statuses(&denied), codes);
+    assert_eq!(parse_response_statuses(&denied), codes);
     let headers: Vec<&str> = denied["responseHeadersToAdd"]
         .as_array()
         .unwrap()
@@ -147,39 +147,39 @@ fn published_protocol_client_decodes_every_response() {
     );
 
     let peeked = client
-        .check(&json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("one", "hits_addend", json!(0))] }));
+        .check(&json!({ "domain": "edge", "descriptors": [json_descriptor_with_field("one", "hits_addend", json!(0))] }));
     assert_eq!(
-        response_statuses(&peeked),
+        parse_response_statuses(&peeked),
         [("OK", "one.1h", 2, "HOUR", 1)],
         "zero hits charge nothing"
     );
 
     let overspent = client.check(
-        &json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("spent", "hits_addend", json!(25))] }),
+        &json!({ "domain": "edge", "descriptors": [json_descriptor_with_field("spent", "hits_addend", json!(25))] }),
     );
     assert_eq!(overspent["overallCode"], "OVER_LIMIT", "the units are charged: {overspent}");
     assert_eq!(
         client.check(
-            &json!({ "domain": "edge", "descriptors": [new_descriptor_with_field("spent", "hits_addend", json!(0))] })
+            &json!({ "domain": "edge", "descriptors": [json_descriptor_with_field("spent", "hits_addend", json!(0))] })
         )["overallCode"],
         "OVER_LIMIT"
     );
 
-    let own = new_descriptor_with_field(
+    let own = json_descriptor_with_field(
         "unknown",
         "limit",
         json!({ "requests_per_unit": 1, "unit": "SECOND" }),
     );
     let own = json!({ "domain": "edge", "descriptors": [own] });
-    assert_eq!(response_statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
+    assert_eq!(parse_response_statuses(&client.check(&own)), [("OK", "own", 1, "SECOND", 0)]);
 
     let banned = client.check_descriptors_with_names(&["banned"]);
     assert_eq!(banned["overallCode"], "OVER_LIMIT");
     assert!(banned["statuses"][0].get("durationUntilReset").is_none());
 
     // A client may send an empty domain: no rule matches.
-    let without_domain = client.check(&json!({ "descriptors": [new_descriptor("a")] }));
-    assert_eq!(response_statuses(&without_domain), [("OK", "", 0, "", 0)]);
+    let without_domain = client.check(&json!({ "descriptors": [new_json_descriptor("a")] }));
+    assert_eq!(parse_response_statuses(&without_domain), [("OK", "", 0, "", 0)]);
 
     for request in [json!({}), json!({ "domain": "edge" })] {
         let rejected = client.check(&request);

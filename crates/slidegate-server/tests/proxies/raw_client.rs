@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 
 /// Maximum wait for a response before the client shuts down its side of the connection. A proxy that still waits for
 /// more bytes of the request then stops waiting.
-const SHUTDOWN_DELAY: Duration = Duration::from_secs(3);
+const WRITE_SHUTDOWN_DELAY: Duration = Duration::from_secs(3);
 
 /// Maximum wait for a response after the client has shut down its side of the connection.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -18,7 +18,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// the proxy closes the connection without a response, or does not respond in time.
 pub fn send_bytes(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
     let mut stream = connect_from(address, from).unwrap();
-    stream.set_read_timeout(Some(SHUTDOWN_DELAY)).unwrap();
+    stream.set_read_timeout(Some(WRITE_SHUTDOWN_DELAY)).unwrap();
     // A proxy may respond, and close the connection, before it has read everything.
     let _ = stream.write_all(bytes);
     let mut is_shut_down = false;
@@ -36,11 +36,11 @@ pub fn send_bytes(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
             }
             Err(_) => break,
         }
-        if let Some(status) = final_status(&received) {
+        if let Some(status) = parse_final_status(&received) {
             return Some(status);
         }
     }
-    final_status(&received)
+    parse_final_status(&received)
 }
 
 /// Connects from the local address 127.0.0.`from`. The standard library cannot choose the local address.
@@ -57,7 +57,7 @@ fn connect_from(address: SocketAddr, from: u8) -> io::Result<TcpStream> {
 
 /// Returns the status of the first complete response head whose status is not 1xx, or `None` if no such head has
 /// arrived.
-fn final_status(received: &[u8]) -> Option<u16> {
+fn parse_final_status(received: &[u8]) -> Option<u16> {
     let text = String::from_utf8_lossy(received);
     let mut rest = &*text;
     while let Some((head, after_head)) = rest.split_once("\r\n\r\n") {

@@ -7,16 +7,16 @@ use std::{io, thread};
 
 /// Name of the header with the number of tokens that a response consumes. The service copies the header from the
 /// request to the response.
-const TOKENS_HEADER: &str = "x-tokens-used";
+const TOKENS_USED_HEADER: &str = "x-tokens-used";
 
 /// The request line and header lines of each received request.
-type RequestHeads = Arc<Mutex<Vec<Vec<String>>>>;
+type RecordedRequestHeads = Arc<Mutex<Vec<Vec<String>>>>;
 
 /// A running service. The response body consists of the method, path and body of the request, such as `POST /path abc`,
 /// and then a line for each rate-limit header of the request.
 pub struct Upstream {
     address: SocketAddr,
-    heads: RequestHeads,
+    heads: RecordedRequestHeads,
 }
 
 impl Upstream {
@@ -24,13 +24,13 @@ impl Upstream {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let heads = RequestHeads::default();
+        let heads = RecordedRequestHeads::default();
         let recorded = Arc::clone(&heads);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let recorded = Arc::clone(&recorded);
                 // A proxy may connect without sending a request.
-                thread::spawn(move || record_and_respond(&stream, &recorded));
+                thread::spawn(move || record_request_and_respond(&stream, &recorded));
             }
         });
         Self { address, heads }
@@ -52,12 +52,12 @@ impl Upstream {
 }
 
 /// Reads a request, adds the lines of its head to `recorded`, and writes the response.
-fn record_and_respond(
+fn record_request_and_respond(
     mut stream: &TcpStream,
     recorded: &Mutex<Vec<Vec<String>>>,
 ) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
-    let lines: Vec<String> = read_head(&mut reader)?;
+    let lines: Vec<String> = read_request_head(&mut reader)?;
     let Some(first) = lines.first() else { return Ok(()) };
     recorded.lock().unwrap().push(lines.clone());
     let headers = || lines[1..].iter().filter_map(|line| line.split_once(": "));
@@ -72,8 +72,8 @@ fn record_and_respond(
         echo += &format!("{}: {value}\n", name.to_lowercase());
     }
     let mut token_headers = String::new();
-    for (_, tokens) in headers().filter(|(name, _)| name.eq_ignore_ascii_case(TOKENS_HEADER)) {
-        token_headers += &format!("{TOKENS_HEADER}: {tokens}\r\n");
+    for (_, tokens) in headers().filter(|(name, _)| name.eq_ignore_ascii_case(TOKENS_USED_HEADER)) {
+        token_headers += &format!("{TOKENS_USED_HEADER}: {tokens}\r\n");
     }
     let (length, echo) = (echo.len(), if first.starts_with("HEAD") { "" } else { &echo });
     write!(
@@ -83,7 +83,7 @@ fn record_and_respond(
 }
 
 /// Reads the request line and the header lines, up to the empty line at the end of the head.
-fn read_head(reader: &mut impl BufRead) -> io::Result<Vec<String>> {
+fn read_request_head(reader: &mut impl BufRead) -> io::Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {
         let mut line = Vec::new();

@@ -7,7 +7,7 @@ use crate::server::Redis;
 
 const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 
-fn run_serve(flags: &[&str]) -> Output {
+fn run_serve_command(flags: &[&str]) -> Output {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
@@ -47,7 +47,7 @@ fn invalid_store_address_error_names_valid_forms() {
         ),
         ("redis+sentinels://a/service", "unknown scheme"),
     ] {
-        let output = run_serve(&["--store", address]);
+        let output = run_serve_command(&["--store", address]);
         assert_eq!(output.status.code(), Some(1), "{address}: {}", stderr_text(&output));
         let line = stderr_text(&output);
         assert!(line.starts_with("--store (SLIDEGATE_STORE)") && line.contains(expected), "{line}");
@@ -65,7 +65,7 @@ fn invalid_flag_value_error_names_valid_values() {
         ("--redis-prefix", "", "for example `slidegate:eu:`"),
         ("--expected-instances", "0", "number would be zero"),
     ] {
-        let output = run_serve(&[flag, value]);
+        let output = run_serve_command(&[flag, value]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");
         assert!(stderr_text(&output).contains(expected), "{}", stderr_text(&output));
     }
@@ -74,14 +74,14 @@ fn invalid_flag_value_error_names_valid_values() {
 #[test]
 fn missing_certificate_file_error_names_file() {
     let flags = ["--store", "rediss://localhost", "--redis-ca-file", "/nowhere/ca.pem"];
-    let output = run_serve(&flags);
+    let output = run_serve_command(&flags);
     assert_eq!(output.status.code(), Some(1));
     let expected = "cannot trust the certificates in `/nowhere/ca.pem`: No such file";
     assert!(stderr_text(&output).contains(expected), "{}", stderr_text(&output));
 }
 
 #[test]
-fn startup_log_names_store() {
+fn startup_log_names_redis_store() {
     let redis = Redis::start();
     for (store, expected) in
         [("memory", "store=memory".to_owned()), (&redis.address(), format!("{}0", redis.address()))]

@@ -10,7 +10,7 @@ use crate::server::Redis;
 
 /// Maximum length of a Redis key in bytes. A key contains the prefix, the domain, the rule, the limit, and at most
 /// 2 * 4,096 bytes of attribute names and values.
-const MAX_KEY_BYTES: usize = 9_000;
+const MAX_REDIS_KEY_BYTES: usize = 9_000;
 
 const POLICY: &str = "
 rules:
@@ -38,5 +38,5 @@ fn long_header_values_keep_redis_keys_short() {
     let keys = redis.keys();
     assert_eq!(keys.len(), 12, "three for each value");
     let longest = keys.iter().map(String::len).max().unwrap();
-    assert!(longest < MAX_KEY_BYTES, "{longest}");
+    assert!(longest < MAX_REDIS_KEY_BYTES, "{longest}");
 }

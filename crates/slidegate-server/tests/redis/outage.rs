@@ -98,7 +98,7 @@ fn assert_counted_in_redis(client: &Client, id: &str) {
 }
 
 #[test]
-fn redis_crash_degrades_and_recovers() {
+fn server_survives_and_recovers_from_redis_crash() {
     let mut redis = Redis::start();
     let (server, client) = start_server(&redis);
     assert_counted_in_redis(&client, "ann");
@@ -119,7 +119,7 @@ fn redis_crash_degrades_and_recovers() {
 }
 
 #[test]
-fn redis_hang_degrades_and_recovers() {
+fn server_survives_and_recovers_from_redis_hang() {
     let redis = Redis::start();
     let (server, client) = start_server(&redis);
     assert_counted_in_redis(&client, "ann");
@@ -135,7 +135,7 @@ fn redis_hang_degrades_and_recovers() {
 }
 
 #[test]
-fn server_started_before_redis_recovers() {
+fn server_started_before_redis_connects_later() {
     let mut redis = Redis::start();
     redis.kill();
     let (_server, client) = start_server(&redis);

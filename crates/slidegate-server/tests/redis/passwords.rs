@@ -14,7 +14,7 @@ const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 /// The password of the Redis user `ann` and of the default Redis user.
 const PASSWORD: &str = "sesame-unlocks";
 /// Arguments of the Redis server that set [`PASSWORD`] for both users.
-const PASSWORD_ARGS: [&str; 8] =
+const REDIS_SERVER_PASSWORD_ARGS: [&str; 8] =
     ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-unlocks", "~*", "+@all"];
 
 /// Runs a server with this store and log level `trace`, and sends six requests. Returns a flag that is `true` if Redis
@@ -39,7 +39,7 @@ pub fn run_and_collect_output(store: &str) -> (bool, String) {
 
 #[test]
 fn valid_and_invalid_passwords_are_never_logged() {
-    let redis = Redis::with_args(&PASSWORD_ARGS);
+    let redis = Redis::with_args(&REDIS_SERVER_PASSWORD_ARGS);
     let host = format!("127.0.0.1:{}", redis.port());
     for (store, is_valid) in [
         (format!("redis://:{PASSWORD}@{host}"), true),
@@ -88,7 +88,7 @@ fn address_errors_never_contain_passwords() {
 }
 
 #[test]
-fn help_hides_environment_values() {
+fn help_hides_values_of_environment_variables() {
     for help in ["-h", "--help"] {
         let mut command = slidegate_command();
         let store = "redis://ann:sesame@h";

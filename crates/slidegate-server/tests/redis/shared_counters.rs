@@ -10,16 +10,19 @@ use crate::common::{Server, TempFile};
 use crate::server::Redis;
 
 /// Flags for a Redis timeout so long that no call times out, even on a busy machine.
-const LONG_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
+const LONG_REDIS_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
 
 const CONNECTION_COUNT: usize = 40;
 
 fn start_server(policy: &str, address: &str, flags: &[&str]) -> Server {
-    Server::start_with(policy, &[&["--store", address], &LONG_TIMEOUT_FLAGS[..], flags].concat())
+    Server::start_with(
+        policy,
+        &[&["--store", address], &LONG_REDIS_TIMEOUT_FLAGS[..], flags].concat(),
+    )
 }
 
 /// Sends `requests` requests with the same key to all servers concurrently, and returns the number of allowed requests.
-fn count_allowed(servers: &[Server], requests: usize) -> usize {
+fn send_requests_and_count_allowed(servers: &[Server], requests: usize) -> usize {
     let addresses = &servers.iter().map(Server::address).collect::<Vec<_>>();
     let start = &Barrier::new(CONNECTION_COUNT);
     let send_requests = move |nth: usize| {
@@ -41,12 +44,12 @@ fn count_allowed(servers: &[Server], requests: usize) -> usize {
 }
 
 #[test]
-fn two_servers_allow_exactly_1000_of_20000() {
+fn two_servers_allow_exactly_1000_of_20000_requests() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [1000/min], algorithm: sliding_log }]";
     let servers = [(); 2].map(|()| start_server(policy, &redis.address(), &[]));
     assert_eq!(
-        count_allowed(&servers, 20_000),
+        send_requests_and_count_allowed(&servers, 20_000),
         1_000,
         "allowed; more only if it took longer than a minute"
     );
@@ -54,12 +57,12 @@ fn two_servers_allow_exactly_1000_of_20000() {
 }
 
 #[test]
-fn servers_with_redis_clock_client_allow_exactly_max() {
+fn servers_with_own_clocks_allow_exactly_max() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [200/h], algorithm: sliding_log }]";
     let servers =
         [(); 2].map(|()| start_server(policy, &redis.address(), &["--redis-clock", "client"]));
-    assert_eq!(count_allowed(&servers, 2_000), 200);
+    assert_eq!(send_requests_and_count_allowed(&servers, 2_000), 200);
     assert_eq!(redis.calls_of("time"), 0);
     redis.assert_all_expire();
 }

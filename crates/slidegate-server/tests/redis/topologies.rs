@@ -17,13 +17,13 @@ rules:
   - { name: routes, per: [tenant, route], limits: [2/h] }
 ";
 
-const LONG_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
+const LONG_REDIS_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
 
 /// Starts two servers with the Redis at `address`. Asserts that the servers share the counters of several tenants, and
 /// that the log names the store as `logged_address`.
-fn assert_shared_counters(address: &str, logged_address: &str) {
+fn assert_servers_share_counters(address: &str, logged_address: &str) {
     let servers = [(); 2].map(|()| {
-        Server::start_with(POLICY, &[&["--store", address], &LONG_TIMEOUT_FLAGS[..]].concat())
+        Server::start_with(POLICY, &[&["--store", address], &LONG_REDIS_TIMEOUT_FLAGS[..]].concat())
     });
     let clients = servers.each_ref().map(Client::new);
     for server in &servers {
@@ -54,13 +54,13 @@ fn assert_shared_counters(address: &str, logged_address: &str) {
 #[test]
 fn servers_share_counters_over_redis_cluster() {
     let cluster = Cluster::start();
-    assert_shared_counters(&cluster.address(), &cluster.address());
+    assert_servers_share_counters(&cluster.address(), &cluster.address());
 }
 
 #[test]
 fn servers_share_counters_over_sentinel() {
     let service = Service::start();
-    assert_shared_counters(&service.address(), &service.address());
+    assert_servers_share_counters(&service.address(), &service.address());
 }
 
 /// Configures these Redis nodes to require a password from new connections.

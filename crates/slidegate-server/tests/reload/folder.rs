@@ -16,8 +16,8 @@ pub struct PolicyFolder(PathBuf);
 
 impl PolicyFolder {
     pub fn new() -> Self {
-        static NEXT_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
+        static NEXT_POLICY_FOLDER_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_POLICY_FOLDER_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("reload-{}-{nth}", std::process::id());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&path).unwrap();

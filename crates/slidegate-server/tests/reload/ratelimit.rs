@@ -9,7 +9,7 @@ use crate::folder::{PolicyFolder, ReloadingServer};
 
 /// Returns a configuration file of the reference server that allows `max` requests per hour for each tenant of a
 /// domain.
-fn ratelimit_file(domain: &str, max: u32) -> String {
+fn ratelimit_file_content(domain: &str, max: u32) -> String {
     format!(
         "domain: {domain}\ndescriptors: [{{ key: tenant, rate_limit: {{ unit: hour, requests_per_unit: {max} }} }}]\n"
     )
@@ -26,10 +26,10 @@ fn start_server(path: &Path) -> ReloadingServer {
 
 /// Creates a folder whose domain `default` allows five requests per hour, starts a server with the folder, and sends
 /// one request, which is allowed.
-fn start_with_one_charge() -> (PolicyFolder, ReloadingServer) {
+fn start_and_charge_one_unit() -> (PolicyFolder, ReloadingServer) {
     let folder = PolicyFolder::new();
-    fs::write(folder.path("a.yaml"), ratelimit_file("default", 5)).unwrap();
-    fs::write(folder.path("b.yml"), ratelimit_file("other", 1)).unwrap();
+    fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 5)).unwrap();
+    fs::write(folder.path("b.yml"), ratelimit_file_content("other", 1)).unwrap();
     fs::write(folder.path("notes.txt"), "not read").unwrap();
     let server = start_server(&folder.path("."));
     assert_eq!(server.check_remaining(), Some(4));
@@ -38,17 +38,17 @@ fn start_with_one_charge() -> (PolicyFolder, ReloadingServer) {
 
 #[test]
 fn added_changed_or_removed_files_reload_policy() {
-    let (folder, server) = start_with_one_charge();
-    fs::write(folder.path("a.yaml"), ratelimit_file("default", 7)).unwrap();
+    let (folder, server) = start_and_charge_one_unit();
+    fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 7)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
-    fs::write(folder.path("new"), ratelimit_file("another", 1)).unwrap();
+    fs::write(folder.path("new"), ratelimit_file_content("another", 1)).unwrap();
     fs::rename(folder.path("new"), folder.path("c.yaml")).unwrap();
     server.wait_for_reload();
     fs::remove_file(folder.path("a.yaml")).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), None);
-    fs::write(folder.path("d.yaml"), ratelimit_file("default", 9)).unwrap();
+    fs::write(folder.path("d.yaml"), ratelimit_file_content("default", 9)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
     assert_eq!((server.reload_count("failed"), server.reload_count("changed")), (0, 4));
@@ -56,13 +56,13 @@ fn added_changed_or_removed_files_reload_policy() {
 
 #[test]
 fn invalid_ratelimit_file_keeps_current_policy() {
-    let (folder, server) = start_with_one_charge();
+    let (folder, server) = start_and_charge_one_unit();
     fs::write(folder.path("b.yml"), "domain: other\ndescriptors: [{ kee: a }]").unwrap();
     let problem = server.wait_for_rejection();
     assert!(problem.contains("b.yml:2:15: a descriptor needs a `key`"), "{problem}");
     assert!(problem.ends_with("(and 1 more)"), "{problem}");
     assert_eq!(server.check_remaining(), Some(3));
-    fs::write(folder.path("b.yml"), ratelimit_file("default", 7)).unwrap();
+    fs::write(folder.path("b.yml"), ratelimit_file_content("default", 7)).unwrap();
     assert!(
         server.wait_for_rejection().contains("b.yml:1:9: domain `default` is already defined in ")
     );
@@ -72,7 +72,7 @@ fn invalid_ratelimit_file_keeps_current_policy() {
     fs::remove_file(folder.path("a.yaml")).unwrap();
     assert!(server.wait_for_rejection().contains("there is no *.yaml or *.yml in this folder"));
     assert_eq!(server.check_remaining(), Some(1));
-    fs::write(folder.path("a.yaml"), ratelimit_file("default", 6)).unwrap();
+    fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 6)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(1));
 }
@@ -89,13 +89,16 @@ fn config_map_update_of_ratelimit_files_reloads_policy() {
         symlink(&name, folder.path("..data_tmp")).unwrap();
         fs::rename(folder.path("..data_tmp"), folder.path("..data")).unwrap();
     };
-    publish("1", &[("a.yaml", ratelimit_file("default", 5))]);
+    publish("1", &[("a.yaml", ratelimit_file_content("default", 5))]);
     symlink("..data/a.yaml", folder.path("a.yaml")).unwrap();
     let server = start_server(&folder.path(""));
     assert_eq!(server.check_remaining(), Some(4));
     publish(
         "2",
-        &[("a.yaml", ratelimit_file("default", 7)), ("b.yaml", ratelimit_file("other", 1))],
+        &[
+            ("a.yaml", ratelimit_file_content("default", 7)),
+            ("b.yaml", ratelimit_file_content("other", 1)),
+        ],
     );
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
@@ -103,7 +106,10 @@ fn config_map_update_of_ratelimit_files_reloads_policy() {
     server.wait_for_reload();
     publish(
         "3",
-        &[("a.yaml", ratelimit_file("default", 9)), ("b.yaml", ratelimit_file("other", 2))],
+        &[
+            ("a.yaml", ratelimit_file_content("default", 9)),
+            ("b.yaml", ratelimit_file_content("other", 2)),
+        ],
     );
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(6));
@@ -111,12 +117,12 @@ fn config_map_update_of_ratelimit_files_reloads_policy() {
 }
 
 #[test]
-fn sighup_rereads_folder_and_changes_log_notes() {
-    let (folder, server) = start_with_one_charge();
+fn sighup_rereads_folder_and_logs_conversion_notes() {
+    let (folder, server) = start_and_charge_one_unit();
     server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
-    let with_note =
-        ratelimit_file("default", 7).replace("key: tenant", "key: tenant, detailed_metric: true");
+    let with_note = ratelimit_file_content("default", 7)
+        .replace("key: tenant", "key: tenant, detailed_metric: true");
     fs::write(folder.path("a.yaml"), with_note).unwrap();
     let note = server.process.wait_for_log("`detailed_metric` is accepted and has no effect");
     assert!(note.contains("a.yaml:2:"), "{note}");

@@ -44,7 +44,7 @@ fn max_in_policy_variant(variant: char) -> u64 {
 }
 
 /// Returns a policy without its last rule. The result is still a valid policy.
-fn without_last_rule(policy: &str) -> &str {
+fn remove_last_rule(policy: &str) -> &str {
     &policy[..policy.find("  - { name: end").unwrap()]
 }
 
@@ -129,12 +129,12 @@ fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool
 
 /// Makes the `nth` change to the policy file. Returns `true` if the new file is a valid policy. Some files are invalid,
 /// and some are written in two steps.
-fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
+fn change_policy_file(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
     let valid = policy_variant(if nth.is_multiple_of(2) { 'a' } else { 'b' });
     match nth % 10 {
         3 => {
             // The first part is a valid policy without the last rule, but must not be loaded.
-            let first_part = without_last_rule(&valid);
+            let first_part = remove_last_rule(&valid);
             let mut file = folder.begin_write(first_part);
             server.process.send_signal("HUP");
             thread::sleep(RELOAD_INTERVAL / 2);
@@ -160,7 +160,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
     for valid in ['a', 'b'].map(policy_variant) {
         assert!(
             is_policy(&valid)
-                && is_policy(without_last_rule(&valid))
+                && is_policy(remove_last_rule(&valid))
                 && !is_policy(&valid[..valid.len() / 2])
         );
     }
@@ -179,7 +179,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
         while clock.now() < end && !clients.iter().any(|client| client.is_finished()) {
             thread::sleep(RELOAD_INTERVAL);
             changes += 1;
-            valid_changes += u64::from(change_policy(&folder, &server, changes));
+            valid_changes += u64::from(change_policy_file(&folder, &server, changes));
         }
         is_stopped.store(true, Ordering::Relaxed);
         clients.into_iter().for_each(|client| stats.merge(client.join().unwrap()));

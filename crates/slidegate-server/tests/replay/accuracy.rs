@@ -30,29 +30,33 @@ pub fn render_comparison_table(report: &Value) -> String {
 
 /// Replays requests under a policy with one limit per IP address, and returns the part of the JSON report for the rule.
 /// `test` names the temporary directory.
-fn replay_single_rule(test: &str, limit: &str, requests: &[LogRequest]) -> Value {
+fn replay_single_rule(test: &str, limit: &str, requests: &[AccessLogRequest]) -> Value {
     let files = ReplayFiles::new(test);
     files.write_file(
         "policy.yaml",
         format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]"),
     );
-    files.write_file("access.log", render_log(requests));
-    files.json_report(&["access.log"])["rules"][0].clone()
+    files.write_file("access.log", render_access_log(requests));
+    files.replay_to_json_report(&["access.log"])["rules"][0].clone()
 }
 
-/// Returns `number` requests of the same client, all of them `seconds` seconds after [`START_TIME`].
-fn new_burst(seconds: i64, number: usize) -> Vec<LogRequest> {
-    new_burst_from("::1", seconds, number)
+/// Returns `number` requests of the same client, all of them `seconds` seconds after [`START_UNIX_SECONDS`].
+fn new_request_burst(seconds: i64, number: usize) -> Vec<AccessLogRequest> {
+    new_request_burst_from("::1", seconds, number)
 }
 
-fn new_burst_from(ip: &str, seconds: i64, number: usize) -> Vec<LogRequest> {
-    let request =
-        LogRequest { at: START_TIME + seconds, ip: ip.into(), method: "GET", path: "/".into() };
+fn new_request_burst_from(ip: &str, seconds: i64, number: usize) -> Vec<AccessLogRequest> {
+    let request = AccessLogRequest {
+        at: START_UNIX_SECONDS + seconds,
+        ip: ip.into(),
+        method: "GET",
+        path: "/".into(),
+    };
     vec![request; number]
 }
 
 /// Returns the comparison with the exact log that the report must contain for a limit with a max of 10.
-fn expected_comparison(
+fn expected_exact_comparison(
     false_allows: u64,
     false_denies: u64,
     units: u64,
@@ -67,10 +71,10 @@ fn expected_comparison(
 }
 
 #[test]
-fn sliding_log_never_differs_from_exact_log() {
+fn sliding_log_has_no_false_allows_or_denials() {
     let files = ReplayFiles::new("exact-log");
-    files.write_file("access.log", render_log(&generate_requests()));
-    let report = files.json_report(&["access.log"]);
+    files.write_file("access.log", render_access_log(&generate_requests()));
+    let report = files.replay_to_json_report(&["access.log"]);
     for rule in report["rules"].as_array().unwrap() {
         assert_eq!(rule["exact"], json!({ "false_allows": 0, "false_denies": 0 }));
         assert!(rule["denied"].as_u64().unwrap() > 20);
@@ -87,7 +91,8 @@ fn sliding_log_never_differs_from_exact_log() {
 fn fixed_window_boundary_bursts_count_as_false_allows() {
     // For most keys a window boundary lies between the bursts, since each key shifts its windows by its own phase.
     let clients = 0..20;
-    let bursts_at = |second| move |client| new_burst_from(&format!("10.0.0.{client}"), second, 10);
+    let bursts_at =
+        |second| move |client| new_request_burst_from(&format!("10.0.0.{client}"), second, 10);
     let requests: Vec<_> =
         clients.clone().flat_map(bursts_at(0)).chain(clients.flat_map(bursts_at(59))).collect();
     let limit = "{ max: 10, window: 1m, algorithm: fixed_window }";
@@ -97,44 +102,48 @@ fn fixed_window_boundary_bursts_count_as_false_allows() {
     assert_eq!((allowed + denied, report["asked"].as_u64()), (400, Some(400)));
     assert!(allowed > 200, "{report}");
     // Every allowed request of the second bursts is a false allow.
-    assert_eq!(report["limits"][0]["exact"], expected_comparison(allowed - 200, 0, 20, 200, 10));
+    assert_eq!(
+        report["limits"][0]["exact"],
+        expected_exact_comparison(allowed - 200, 0, 20, 200, 10)
+    );
 }
 
 #[test]
 fn sliding_window_false_allows_are_counted() {
     // Ten requests in the last second of a window count as five half a window later.
-    let requests = [new_burst(59, 10), new_burst(90, 10)].concat();
+    let requests = [new_request_burst(59, 10), new_request_burst(90, 10)].concat();
     let report = replay_single_rule("late-burst", "10/min", &requests);
-    assert_eq!(report["limits"][0]["exact"], expected_comparison(5, 0, 15, 150, 5));
+    assert_eq!(report["limits"][0]["exact"], expected_exact_comparison(5, 0, 15, 150, 5));
     assert_eq!(report["exact"], json!({ "false_allows": 5, "false_denies": 0 }));
 }
 
 #[test]
 fn sliding_window_false_denials_are_counted() {
     // Ten requests still count as ten one window later, and as five after another half window.
-    let requests = [new_burst(0, 10), new_burst(60, 10), new_burst(90, 10)].concat();
+    let requests =
+        [new_request_burst(0, 10), new_request_burst(60, 10), new_request_burst(90, 10)].concat();
     let report = replay_single_rule("early-burst", "10/min", &requests);
-    assert_eq!(report["limits"][0]["exact"], expected_comparison(0, 15, 10, 100, 0));
+    assert_eq!(report["limits"][0]["exact"], expected_exact_comparison(0, 15, 10, 100, 0));
 }
 
 #[test]
 fn token_bucket_burst_counts_as_excess_over_max() {
     let limit = "{ max: 10, window: 1m, burst: 15, algorithm: token_bucket }";
-    let report = replay_single_rule("burst", limit, &new_burst(0, 20));
-    assert_eq!(report["limits"][0]["exact"], expected_comparison(5, 0, 15, 150, 5));
+    let report = replay_single_rule("burst", limit, &new_request_burst(0, 20));
+    assert_eq!(report["limits"][0]["exact"], expected_exact_comparison(5, 0, 15, 150, 5));
 
     let files = ReplayFiles::new("burst-text");
     files.write_file("policy.yaml", format!("rules: [ {{ name: all, limits: [{limit}] }} ]"));
-    files.write_file("access.log", render_log(&new_burst(0, 20)));
+    files.write_file("access.log", render_access_log(&new_request_burst(0, 20)));
     assert!(
         files
-            .text_report(&["access.log"])
+            .replay_to_text_report(&["access.log"])
             .contains("burst of a token_bucket is allowed in addition to max")
     );
 }
 
 #[test]
-fn exact_log_excludes_denials_by_other_limits() {
+fn exact_comparison_excludes_denials_by_other_limits() {
     let files = ReplayFiles::new("vetoed");
     files.write_file(
         "policy.yaml",
@@ -142,30 +151,32 @@ fn exact_log_excludes_denials_by_other_limits() {
     );
     files.write_file(
         "access.log",
-        render_log(&[new_burst(0, 9), new_burst(1, 9), new_burst(2, 9)].concat()),
+        render_access_log(
+            &[new_request_burst(0, 9), new_request_burst(1, 9), new_request_burst(2, 9)].concat(),
+        ),
     );
-    let limits = &files.json_report(&["access.log"])["rules"][0]["limits"];
-    assert_eq!(limits[1]["exact"], expected_comparison(0, 0, 9, 90, 0));
+    let limits = &files.replay_to_json_report(&["access.log"])["rules"][0]["limits"];
+    assert_eq!(limits[1]["exact"], expected_exact_comparison(0, 0, 9, 90, 0));
 }
 
 #[test]
 fn keys_excluded_from_comparison_are_reported() {
     let files = ReplayFiles::new("cut");
-    files.write_file("access.log", render_log(&generate_requests()));
-    let report = files.json_report(&["--max-keys", "64", "access.log"]);
+    files.write_file("access.log", render_access_log(&generate_requests()));
+    let report = files.replay_to_json_report(&["--max-keys", "64", "access.log"]);
     assert_ne!(report["forgotten_counts"], 0);
-    let text = files.text_report(&["--max-keys", "64", "access.log"]);
+    let text = files.replay_to_text_report(&["--max-keys", "64", "access.log"]);
     assert!(text.contains("of keys beyond --max-keys are not compared"), "{text}");
     assert!(
         text.contains("counters were evicted because there were more than --max-keys"),
         "{text}"
     );
-    assert_eq!(files.json_report(&["access.log"])["forgotten_counts"], 0);
+    assert_eq!(files.replay_to_json_report(&["access.log"])["forgotten_counts"], 0);
 }
 
 #[test]
 fn zero_limit_has_no_worst_window_percentage() {
-    let report = replay_single_rule("nothing", "0/min", &new_burst(0, 3));
+    let report = replay_single_rule("nothing", "0/min", &new_request_burst(0, 3));
     let worst = json!({ "units": 0, "max": 0, "percent": null, "over": 0 });
     assert_eq!(report["limits"][0]["exact"]["worst_window"], worst);
 }

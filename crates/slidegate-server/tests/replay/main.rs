@@ -28,7 +28,7 @@ rules:
 ";
 
 /// Time of the first generated requests: 2026-01-02T03:04:00Z, in Unix seconds.
-const START_TIME: i64 = 1_767_323_040;
+const START_UNIX_SECONDS: i64 = 1_767_323_040;
 
 /// The temporary directory of a test, with a file `policy.yaml`. The directory is removed when the value is dropped.
 struct ReplayFiles(PathBuf);
@@ -70,13 +70,14 @@ impl ReplayFiles {
     }
 
     /// Runs `slidegate replay` with `policy.yaml`, and returns the text report. Panics if the command fails.
-    fn text_report(&self, arguments: &[&str]) -> String {
+    fn replay_to_text_report(&self, arguments: &[&str]) -> String {
         successful_stdout(self.run_replay_with_policy(arguments, b""))
     }
 
     /// Runs `slidegate replay` with `policy.yaml`, and returns the JSON report. Panics if the command fails.
-    fn json_report(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.text_report(&[&["--json"], arguments].concat())).unwrap()
+    fn replay_to_json_report(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.replay_to_text_report(&[&["--json"], arguments].concat()))
+            .unwrap()
     }
 }
 
@@ -110,7 +111,7 @@ fn gzip_compress(content: &str) -> Vec<u8> {
 
 /// A request in a generated access log.
 #[derive(Clone, Debug, PartialEq)]
-struct LogRequest {
+struct AccessLogRequest {
     /// Time of the request in Unix seconds.
     at: i64,
     ip: String,
@@ -118,17 +119,17 @@ struct LogRequest {
     path: String,
 }
 
-impl LogRequest {
+impl AccessLogRequest {
     /// Returns the access log line of this request in the combined log format.
-    fn log_line(&self) -> String {
+    fn to_access_log_line(&self) -> String {
         let time = Timestamp::from_second(self.at).unwrap().strftime("%d/%b/%Y:%H:%M:%S +0000");
         let Self { ip, method, path, .. } = self;
         format!("{ip} - - [{time}] \"{method} {path}?n=1 HTTP/1.1\" 200 512 \"-\" \"curl/8.1\"\n")
     }
 }
 
-fn render_log(requests: &[LogRequest]) -> String {
-    requests.iter().map(LogRequest::log_line).collect()
+fn render_access_log(requests: &[AccessLogRequest]) -> String {
+    requests.iter().map(AccessLogRequest::to_access_log_line).collect()
 }
 
 /// A pseudo-random number generator (xorshift64) that returns the same sequence in every run.
@@ -145,7 +146,7 @@ impl XorShift {
 }
 
 /// Generates requests of 300 clients over 30 minutes, sorted by time, with bursts at and around window boundaries.
-fn generate_requests() -> Vec<LogRequest> {
+fn generate_requests() -> Vec<AccessLogRequest> {
     let mut rng = XorShift(7);
     let mut requests = Vec::new();
     for client in 0..300 {
@@ -156,7 +157,8 @@ fn generate_requests() -> Vec<LogRequest> {
         };
         for _ in 0..rng.next_below(8) {
             // Within a second of a full minute, so that bursts are about a whole number of windows apart.
-            let at = START_TIME + 60 * rng.next_below(30) as i64 + rng.next_below(3) as i64 - 1;
+            let at =
+                START_UNIX_SECONDS + 60 * rng.next_below(30) as i64 + rng.next_below(3) as i64 - 1;
             for _ in 0..rng.next_below(25) {
                 let method = if rng.next_below(3) == 0 { "POST" } else { "GET" };
                 let path = format!(
@@ -164,7 +166,7 @@ fn generate_requests() -> Vec<LogRequest> {
                     ["api", "static"][rng.next_below(2) as usize],
                     rng.next_below(2)
                 );
-                requests.push(LogRequest { at, ip: ip.clone(), method, path });
+                requests.push(AccessLogRequest { at, ip: ip.clone(), method, path });
             }
         }
     }
@@ -173,7 +175,7 @@ fn generate_requests() -> Vec<LogRequest> {
 }
 
 /// Returns the client key of an address: the /64 network of an IPv6 address, or the IPv4 address itself.
-fn client_network(ip: &str) -> String {
+fn client_key_of_ip(ip: &str) -> String {
     ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
 
@@ -201,22 +203,22 @@ impl RequestCounts {
 }
 
 /// The name of a rule, and the name of a limit of that rule. The second name is empty for the rule as a whole.
-type LimitName = (&'static str, &'static str);
+type RuleAndLimitName = (&'static str, &'static str);
 /// The name of a rule, and the values of its `per` attributes.
-type RuleKey = (&'static str, Vec<(&'static str, String)>);
+type RuleAndKey = (&'static str, Vec<(&'static str, String)>);
 
 /// A brute-force implementation of [`POLICY`], which keeps all allowed requests of each key and scans them at each
 /// check.
 #[derive(Default)]
 struct ReplayOracle {
-    admitted: BTreeMap<(LimitName, RuleKey), Vec<i64>>,
+    admitted: BTreeMap<(RuleAndLimitName, RuleAndKey), Vec<i64>>,
     total: RequestCounts,
-    counts: BTreeMap<LimitName, RequestCounts>,
-    keys: BTreeMap<RuleKey, RequestCounts>,
+    counts: BTreeMap<RuleAndLimitName, RequestCounts>,
+    keys: BTreeMap<RuleAndKey, RequestCounts>,
 }
 
 impl ReplayOracle {
-    fn from_requests(requests: &[LogRequest]) -> Self {
+    fn from_requests(requests: &[AccessLogRequest]) -> Self {
         let mut oracle = Self::default();
         requests.iter().for_each(|request| oracle.check(request));
         oracle
@@ -224,8 +226,10 @@ impl ReplayOracle {
 
     /// Returns the limits of [`POLICY`] that apply to a request. Each has a name, a max, a window in seconds, and a
     /// key.
-    fn matching_limits(request: &LogRequest) -> Vec<(LimitName, usize, i64, RuleKey)> {
-        let ip = ("ip", client_network(&request.ip));
+    fn matching_limits(
+        request: &AccessLogRequest,
+    ) -> Vec<(RuleAndLimitName, usize, i64, RuleAndKey)> {
+        let ip = ("ip", client_key_of_ip(&request.ip));
         let ip_key = ("per-ip", vec![ip.clone()]);
         let mut matching_limits =
             vec![(("per-ip", "1m"), 20, 60, ip_key.clone()), (("per-ip", "5m"), 45, 300, ip_key)];
@@ -236,7 +240,7 @@ impl ReplayOracle {
         matching_limits
     }
 
-    fn check(&mut self, request: &LogRequest) {
+    fn check(&mut self, request: &AccessLogRequest) {
         let matching_limits = Self::matching_limits(request);
         let fits = matching_limits.iter().map(|(name, max, window, key)| {
             let admitted = self.admitted.get(&(*name, key.clone()));
@@ -247,7 +251,7 @@ impl ReplayOracle {
         let fits: Vec<bool> = fits.collect();
         let allowed = fits.iter().all(|fits| *fits);
         self.total.count_request(allowed, allowed);
-        let mut rules: BTreeMap<RuleKey, bool> = BTreeMap::new();
+        let mut rules: BTreeMap<RuleAndKey, bool> = BTreeMap::new();
         for ((name, _, _, key), fits) in matching_limits.into_iter().zip(fits) {
             self.counts.entry(name).or_default().count_request(allowed, fits);
             *rules.entry(key.clone()).or_insert(true) &= fits;
@@ -276,11 +280,11 @@ impl ReplayOracle {
 }
 
 #[test]
-fn report_matches_brute_force_oracle() {
+fn replay_report_matches_brute_force_oracle() {
     let files = ReplayFiles::new("oracle");
     let requests = generate_requests();
-    files.write_file("access.log", render_log(&requests));
-    let report = files.json_report(&["--top", "100000", "access.log"]);
+    files.write_file("access.log", render_access_log(&requests));
+    let report = files.replay_to_json_report(&["--top", "100000", "access.log"]);
     let oracle = ReplayOracle::from_requests(&requests);
 
     assert!(oracle.counts.values().all(|counts| counts.denied > 20), "{:?}", oracle.counts);
@@ -307,7 +311,7 @@ fn report_matches_brute_force_oracle() {
 #[test]
 fn compression_and_stdin_give_equal_reports() {
     let files = ReplayFiles::new("alike");
-    let log = render_log(&generate_requests());
+    let log = render_access_log(&generate_requests());
     files.write_file("access.log", &log);
     // The file name has no `.gz`, and the file consists of two gzip members, as rotated logs may.
     let half = log.len() / 2;
@@ -315,8 +319,8 @@ fn compression_and_stdin_give_equal_reports() {
         "compressed",
         [gzip_compress(&log[..half]), gzip_compress(&log[half..])].concat(),
     );
-    let plain = files.text_report(&["access.log"]);
-    assert_eq!(files.text_report(&["compressed"]), plain);
+    let plain = files.replay_to_text_report(&["access.log"]);
+    assert_eq!(files.replay_to_text_report(&["compressed"]), plain);
     assert_eq!(successful_stdout(files.run_replay_with_policy(&["-"], log.as_bytes())), plain);
     assert_eq!(
         successful_stdout(files.run_replay_with_policy(&["-"], &gzip_compress(&log))),
@@ -329,19 +333,22 @@ fn logs_are_read_in_given_order() {
     let files = ReplayFiles::new("several");
     let requests = generate_requests();
     let (early, late) = requests.split_at(requests.len() / 2);
-    files.write_file("all", render_log(&requests));
-    files.write_file("early", render_log(early));
-    files.write_file("late", render_log(late));
-    assert_eq!(files.text_report(&["early", "late"]), files.text_report(&["all"]));
-    assert_ne!(files.json_report(&["late", "early"])["out_of_order"], 0);
+    files.write_file("all", render_access_log(&requests));
+    files.write_file("early", render_access_log(early));
+    files.write_file("late", render_access_log(late));
+    assert_eq!(
+        files.replay_to_text_report(&["early", "late"]),
+        files.replay_to_text_report(&["all"])
+    );
+    assert_ne!(files.replay_to_json_report(&["late", "early"])["out_of_order"], 0);
 }
 
 #[test]
 fn text_and_json_reports_agree() {
     let files = ReplayFiles::new("text");
-    files.write_file("access.log", render_log(&generate_requests()));
-    let text = files.text_report(&["--top", "3", "access.log"]);
-    let json = files.json_report(&["--top", "3", "access.log"]);
+    files.write_file("access.log", render_access_log(&generate_requests()));
+    let text = files.replay_to_text_report(&["--top", "3", "access.log"]);
+    let json = files.replay_to_json_report(&["--top", "3", "access.log"]);
 
     let rows = |text: &str| -> Vec<Vec<String>> {
         text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
@@ -390,17 +397,17 @@ fn text_and_json_reports_agree() {
 }
 
 #[test]
-fn report_columns_are_aligned() {
+fn replay_report_columns_are_aligned() {
     let files = ReplayFiles::new("columns");
-    let request = LogRequest {
-        at: START_TIME,
+    let request = AccessLogRequest {
+        at: START_UNIX_SECONDS,
         ip: "192.0.2.7".into(),
         method: "POST",
         path: "/api/a".into(),
     };
-    files.write_file("access.log", render_log(&[&request; 25].map(LogRequest::clone)));
+    files.write_file("access.log", render_access_log(&[&request; 25].map(AccessLogRequest::clone)));
     assert_eq!(
-        files.text_report(&["access.log"]),
+        files.replay_to_text_report(&["access.log"]),
         "\
 requests      25
 first         2026-01-02T03:04:00Z
@@ -435,10 +442,15 @@ writes ip=192.0.2.7 path=/api/a      21     25
 }
 
 #[test]
-fn unparsable_lines_are_counted_and_first_shown() {
+fn unparsable_lines_are_counted_and_first_is_shown() {
     let files = ReplayFiles::new("unparsable");
-    let line =
-        LogRequest { at: START_TIME, ip: "::1".into(), method: "GET", path: "/".into() }.log_line();
+    let line = AccessLogRequest {
+        at: START_UNIX_SECONDS,
+        ip: "::1".into(),
+        method: "GET",
+        path: "/".into(),
+    }
+    .to_access_log_line();
     let mut log = line.clone().into_bytes();
     log.extend(line.replace("curl", "c\\xe9\u{e9}").bytes());
     // Not UTF-8, but still a valid request.
@@ -465,16 +477,18 @@ fn unparsable_lines_are_counted_and_first_shown() {
 fn slightly_late_lines_are_reordered() {
     let files = ReplayFiles::new("late");
     let requests = generate_requests();
-    files.write_file("sorted.log", render_log(&requests));
+    files.write_file("sorted.log", render_access_log(&requests));
     // Reverses the order within each half minute, but not of requests at the same time.
     let mut shuffled = requests.clone();
     for half_minute in shuffled.chunk_by_mut(|first, second| first.at / 30 == second.at / 30) {
         half_minute.sort_by_key(|request| std::cmp::Reverse(request.at));
     }
     assert!(shuffled != requests);
-    files.write_file("shuffled.log", render_log(&shuffled));
-    let (sorted, shuffled) =
-        (files.json_report(&["sorted.log"]), files.json_report(&["shuffled.log"]));
+    files.write_file("shuffled.log", render_access_log(&shuffled));
+    let (sorted, shuffled) = (
+        files.replay_to_json_report(&["sorted.log"]),
+        files.replay_to_json_report(&["shuffled.log"]),
+    );
     assert_eq!(shuffled["allowed"], sorted["allowed"]);
     assert_eq!(shuffled["out_of_order"], 0);
     assert_eq!((&shuffled["first"], &shuffled["last"]), (&sorted["first"], &sorted["last"]));
@@ -483,17 +497,24 @@ fn slightly_late_lines_are_reordered() {
 #[test]
 fn out_of_order_lines_are_counted() {
     let files = ReplayFiles::new("order");
-    let at =
-        |at| LogRequest { at: START_TIME + at, ip: "::1".into(), method: "GET", path: "/".into() };
-    files.write_file("access.log", render_log(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
-    let report = files.json_report(&["--reorder", "0", "access.log"]);
+    let at = |at| AccessLogRequest {
+        at: START_UNIX_SECONDS + at,
+        ip: "::1".into(),
+        method: "GET",
+        path: "/".into(),
+    };
+    files.write_file(
+        "access.log",
+        render_access_log(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]),
+    );
+    let report = files.replay_to_json_report(&["--reorder", "0", "access.log"]);
     assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
     assert_eq!(report["first"], "2026-01-02T03:04:00Z");
     assert_eq!(report["last"], "2026-01-02T03:04:10Z");
 }
 
 #[test]
-fn rule_counts_by_any_log_line_attribute() {
+fn rules_can_count_by_every_access_log_attribute() {
     let files = ReplayFiles::new("attributes");
     let names = ["method", "path", "host", "ip", "header.referer", "header.user-agent", "user"];
     let policy =
@@ -501,7 +522,7 @@ fn rule_counts_by_any_log_line_attribute() {
     files.write_file("policy.yaml", policy);
     let line = r#"::1 - alice [02/Jan/2026:04:04:00 +0100] "GET http://e.org:80/a?b HTTP/1.1" 200 1 "http://from/" "curl""#;
     files.write_file("access.log", line);
-    let report = files.json_report(&["access.log"]);
+    let report = files.replay_to_json_report(&["access.log"]);
     let values = names.map(|name| report["top_denied"][0]["key"][name].as_str().unwrap());
     assert_eq!(values, ["GET", "/a", "e.org", "::/64", "http://from/", "curl", "alice"]);
 }
@@ -509,8 +530,8 @@ fn rule_counts_by_any_log_line_attribute() {
 #[test]
 fn only_rules_of_given_domain_are_replayed() {
     let files = ReplayFiles::new("domain");
-    files.write_file("access.log", render_log(&generate_requests()));
-    let report = files.json_report(&["--domain", "other", "access.log"]);
+    files.write_file("access.log", render_access_log(&generate_requests()));
+    let report = files.replay_to_json_report(&["--domain", "other", "access.log"]);
     let rules: Vec<_> =
         report["rules"].as_array().unwrap().iter().map(|rule| &rule["rule"]).collect();
     assert_eq!(rules, ["elsewhere"]);
@@ -524,19 +545,27 @@ fn only_rules_of_given_domain_are_replayed() {
 #[test]
 fn keys_beyond_max_keys_are_reported() {
     let files = ReplayFiles::new("bound");
-    files.write_file("access.log", render_log(&generate_requests()));
-    let report = files.json_report(&["--max-keys", "64", "access.log"]);
+    files.write_file("access.log", render_access_log(&generate_requests()));
+    let report = files.replay_to_json_report(&["--max-keys", "64", "access.log"]);
     assert!(report["uncounted_by_key"].as_u64().unwrap() > 1000);
-    assert!(files.text_report(&["--max-keys", "64", "access.log"]).contains("beyond --max-keys"));
+    assert!(
+        files
+            .replay_to_text_report(&["--max-keys", "64", "access.log"])
+            .contains("beyond --max-keys")
+    );
 }
 
 #[test]
 fn empty_log_is_accepted() {
     let files = ReplayFiles::new("empty");
     files.write_file("access.log", "");
-    let report = files.json_report(&["access.log"]);
+    let report = files.replay_to_json_report(&["access.log"]);
     assert_eq!((&report["requests"], &report["first"]), (&json!(0), &Value::Null));
-    assert!(files.text_report(&["access.log"]).starts_with("requests      0\nfirst         -\n"));
+    assert!(
+        files
+            .replay_to_text_report(&["access.log"])
+            .starts_with("requests      0\nfirst         -\n")
+    );
 }
 
 #[test]
@@ -553,7 +582,7 @@ fn unknown_log_format_fails_with_hint() {
 #[test]
 fn unreadable_log_error_names_file() {
     let files = ReplayFiles::new("unreadable");
-    let compressed = gzip_compress(&render_log(&generate_requests()));
+    let compressed = gzip_compress(&render_access_log(&generate_requests()));
     files.write_file("cut.gz", &compressed[..compressed.len() / 2]);
     let mut broken = compressed;
     let half = broken.len() / 2;

@@ -9,9 +9,9 @@ const SUGGESTED_WINDOWS: [(&str, i64); 5] =
 
 /// Returns one number per client: the maximum number of requests of that client in any period of `window` seconds.
 /// `client` returns the key that identifies the client of a request.
-fn peak_per_client(
-    requests: &[LogRequest],
-    client: impl Fn(&LogRequest) -> String,
+fn max_requests_per_client(
+    requests: &[AccessLogRequest],
+    client: impl Fn(&AccessLogRequest) -> String,
     window: i64,
 ) -> Vec<usize> {
     let mut clients: BTreeMap<String, Vec<i64>> = BTreeMap::new();
@@ -32,7 +32,7 @@ fn as_usize(value: &Value) -> usize {
 fn suggested_max_is_minimal() {
     let files = ReplayFiles::new("smallest");
     let requests = generate_requests();
-    files.write_file("access.log", render_log(&requests));
+    files.write_file("access.log", render_access_log(&requests));
     let report: Value = serde_json::from_str(&successful_stdout(
         files.run_replay(&["--suggest", "--json", "--headroom", "50%", "access.log"], b""),
     ))
@@ -45,7 +45,7 @@ fn suggested_max_is_minimal() {
     assert_eq!(windows.len(), 3);
     for (suggestion, (name, window)) in windows.iter().zip(SUGGESTED_WINDOWS) {
         assert_eq!(suggestion["window"], name);
-        let peaks = peak_per_client(&requests, |request| request.ip.clone(), window);
+        let peaks = max_requests_per_client(&requests, |request| request.ip.clone(), window);
         assert_eq!(as_usize(&rule["clients"]), peaks.len());
         let denied = |max: usize| peaks.iter().filter(|&&peak| peak > max).count();
         let choices = suggestion["choices"].as_array().unwrap();
@@ -66,20 +66,20 @@ fn suggested_max_is_minimal() {
 fn suggestions_use_only_matching_requests() {
     let files = ReplayFiles::new("applies");
     let requests = generate_requests();
-    files.write_file("access.log", render_log(&requests));
-    let report = files.json_report(&["--suggest", "access.log"]);
+    files.write_file("access.log", render_access_log(&requests));
+    let report = files.replay_to_json_report(&["--suggest", "access.log"]);
     let rules = report["suggestions"]["rules"].as_array().unwrap();
     let named: Vec<_> = rules.iter().map(|rule| (&rule["rule"], &rule["per"])).collect();
     assert_eq!(
         named,
         [(&json!("per-ip"), &json!(["ip"])), (&json!("writes"), &json!(["ip", "path"]))]
     );
-    let writes: Vec<LogRequest> = requests
+    let writes: Vec<AccessLogRequest> = requests
         .into_iter()
         .filter(|request| request.method == "POST" && request.path.starts_with("/api/"))
         .collect();
-    let client = |request: &LogRequest| format!("{} {}", request.ip, request.path);
-    let max = peak_per_client(&writes, client, 10).into_iter().max().unwrap();
+    let client = |request: &AccessLogRequest| format!("{} {}", request.ip, request.path);
+    let max = max_requests_per_client(&writes, client, 10).into_iter().max().unwrap();
     assert_eq!(rules[1]["windows"][1]["choices"][0]["max"], max);
     // Denied requests are included in the suggestions.
     assert_ne!(report["denied"], 0);
@@ -88,7 +88,7 @@ fn suggestions_use_only_matching_requests() {
 #[test]
 fn suggested_policy_is_valid_and_accurate() {
     let files = ReplayFiles::new("paste");
-    files.write_file("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_access_log(&generate_requests()));
     let text =
         successful_stdout(files.run_replay(&["--suggest", "--headroom", "0", "access.log"], b""));
     let yaml = &text[text.find("# Suggested by").unwrap()..];
@@ -96,14 +96,14 @@ fn suggested_policy_is_valid_and_accurate() {
     assert_eq!((policy.rules().len(), policy.rules()[0].name()), (1, "per-ip"));
     // 0.1 % of 300 clients is less than one client, so no client is denied.
     files.write_file("policy.yaml", yaml);
-    let report = files.json_report(&["access.log"]);
+    let report = files.replay_to_json_report(&["access.log"]);
     assert_eq!(report["denied"], 0);
     // The alternative of 5 %, which is in a comment, denies some clients, but at most 5 % per limit.
     let limits = yaml.lines().find_map(|line| line.trim().strip_prefix("# 5 % instead of 0.1 %: "));
     let rule = "name: per-ip, per: [ip], algorithm: sliding_log";
     files
         .write_file("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", limits.unwrap()));
-    let report = files.json_report(&["--top", "1000", "access.log"]);
+    let report = files.replay_to_json_report(&["--top", "1000", "access.log"]);
     let clients = report["top_denied"].as_array().unwrap().len();
     assert!((1..=3 * 15).contains(&clients), "{clients}");
 }
@@ -111,14 +111,14 @@ fn suggested_policy_is_valid_and_accurate() {
 #[test]
 fn equal_suggestions_for_few_clients_are_merged() {
     let files = ReplayFiles::new("few");
-    let request = |ip: i64| LogRequest {
-        at: START_TIME,
+    let request = |ip: i64| AccessLogRequest {
+        at: START_UNIX_SECONDS,
         ip: format!("10.0.0.{ip}"),
         method: "GET",
         path: "/".into(),
     };
     let requests: Vec<_> = (1..=10).flat_map(|ip| vec![request(ip); ip as usize]).collect();
-    files.write_file("access.log", render_log(&requests));
+    files.write_file("access.log", render_access_log(&requests));
     assert_eq!(
         successful_stdout(files.run_replay(&["--suggest", "access.log"], b"")),
         "\
@@ -154,7 +154,7 @@ rules:
 #[test]
 fn clients_are_identified_by_any_attributes() {
     let files = ReplayFiles::new("per");
-    files.write_file("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_access_log(&generate_requests()));
     let arguments = ["--suggest", "--json", "--per", "ip,header.user-agent", "access.log"];
     let report: Value =
         serde_json::from_str(&successful_stdout(files.run_replay(&arguments, b""))).unwrap();
@@ -187,7 +187,7 @@ fn log_without_clients_suggests_nothing() {
 #[test]
 fn clients_beyond_max_keys_are_reported() {
     let files = ReplayFiles::new("suggest-bound");
-    files.write_file("access.log", render_log(&generate_requests()));
+    files.write_file("access.log", render_access_log(&generate_requests()));
     let text =
         successful_stdout(files.run_replay(&["--suggest", "--max-keys", "64", "access.log"], b""));
     assert!(text.contains("limits for per-ip, of 64 clients"), "{text}");
@@ -195,7 +195,7 @@ fn clients_beyond_max_keys_are_reported() {
 }
 
 #[test]
-fn contradictory_arguments_are_rejected() {
+fn contradictory_replay_arguments_are_rejected() {
     let files = ReplayFiles::new("sense");
     files.write_file("access.log", "");
     for arguments in [

@@ -50,14 +50,14 @@ fn parse_utf8(bytes: &[u8]) -> &str {
 }
 
 /// Runs `slidegate` and returns its standard output. Panics if the program fails.
-fn run_successfully(arguments: &[&str]) -> String {
+fn run_slidegate_successfully(arguments: &[&str]) -> String {
     let output = run_slidegate(arguments);
     assert!(output.status.success(), "{}", parse_utf8(&output.stderr));
     parse_utf8(&output.stdout).to_owned()
 }
 
 /// Runs `slidegate` and returns its standard error. Panics unless the program exits with `code`.
-fn run_expecting_failure(arguments: &[&str], code: i32) -> String {
+fn run_slidegate_expecting_failure(arguments: &[&str], code: i32) -> String {
     let output = run_slidegate(arguments);
     assert_eq!(output.status.code(), Some(code), "{}", parse_utf8(&output.stdout));
     parse_utf8(&output.stderr).to_owned()
@@ -121,7 +121,7 @@ fn warnings_are_printed_when_other_files_fail() {
 }
 
 #[test]
-fn valid_policy_is_described() {
+fn validate_command_describes_valid_policy() {
     let file = TempFile::new(".yaml", POLICY);
     let path = file.path().to_str().unwrap();
     let expected = "\
@@ -151,12 +151,12 @@ domain `llm`
     in Redis: each counter is split into 4, by model and route
     at most 414 B for each key in memory
 ";
-    assert_eq!(run_successfully(&["validate", path]), format!("{path}{expected}"));
+    assert_eq!(run_slidegate_successfully(&["validate", path]), format!("{path}{expected}"));
     assert_eq!(parse_utf8(&run_slidegate(&["validate", path]).stderr), "", "no warning");
 }
 
 #[test]
-fn every_given_policy_is_reported() {
+fn validate_command_prints_result_of_every_policy() {
     let (valid, invalid) = (TempFile::new(".yaml", POLICY), TempFile::new(".yaml", "rules: 5\n"));
     let (valid, invalid) = (valid.path().to_str().unwrap(), invalid.path().to_str().unwrap());
     let output = run_slidegate(&["validate", invalid, valid, "/nowhere.yaml"]);
@@ -172,7 +172,7 @@ fn explain_reports_every_rule() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str]| {
         let policy = ["explain", "--policy", file.path().to_str().unwrap()];
-        run_successfully(&[&policy, arguments].concat())
+        run_slidegate_successfully(&[&policy, arguments].concat())
     };
     assert_eq!(
         explain(&["path=/v1/search?q=a=b", "method=POST", "ip=2001:db8::1"]),
@@ -222,7 +222,7 @@ denied by search, permanently
 fn explain_errors_name_cause() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str], code: i32| {
-        run_expecting_failure(
+        run_slidegate_expecting_failure(
             &[&["explain", "--policy", file.path().to_str().unwrap()], arguments].concat(),
             code,
         )
@@ -244,7 +244,7 @@ fn parse_yaml(yaml: &str) -> Value {
 
 #[test]
 fn schema_accepts_valid_and_rejects_invalid_policies() {
-    let schema: Value = serde_json::from_str(&run_successfully(&["schema"])).unwrap();
+    let schema: Value = serde_json::from_str(&run_slidegate_successfully(&["schema"])).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     let schema = jsonschema::draft202012::new(&schema).unwrap();
     let assert_valid = |yaml: &str| {
