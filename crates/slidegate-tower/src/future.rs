@@ -24,13 +24,13 @@ pin_project! {
     {
         config: Arc<LayerConfig<B, R>>,
         #[pin]
-        state: ResponseState<I, ReqBody, ResBody, B>,
+        state: ResponseFutureState<I, ReqBody, ResBody, B>,
     }
 }
 
 pin_project! {
-    #[project = ResponseStateProjection]
-    enum ResponseState<I, ReqBody, ResBody, B>
+    #[project = ResponseFutureStateProjection]
+    enum ResponseFutureState<I, ReqBody, ResBody, B>
     where
         I: Service<Request<ReqBody>>,
         B: Backend,
@@ -75,7 +75,10 @@ where
         config: Arc<LayerConfig<B, R>>,
     ) -> Self {
         let future = DecisionFuture::new(future, &config.backend, &config.options, config.on_drop);
-        Self { config, state: ResponseState::Deciding { future, pending_call: Some(pending_call) } }
+        Self {
+            config,
+            state: ResponseFutureState::Deciding { future, pending_call: Some(pending_call) },
+        }
     }
 
     pub(crate) fn awaiting_service(
@@ -83,14 +86,14 @@ where
         admission: Admission<B>,
         config: Arc<LayerConfig<B, R>>,
     ) -> Self {
-        Self { config, state: ResponseState::Calling { call, admission } }
+        Self { config, state: ResponseFutureState::Calling { call, admission } }
     }
 
     pub(crate) fn with_ready_response(
         response: Response<ResBody>,
         config: Arc<LayerConfig<B, R>>,
     ) -> Self {
-        Self { config, state: ResponseState::Ready { response: Some(response) } }
+        Self { config, state: ResponseFutureState::Ready { response: Some(response) } }
     }
 }
 
@@ -106,7 +109,7 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                ResponseStateProjection::Deciding { future, pending_call } => {
+                ResponseFutureStateProjection::Deciding { future, pending_call } => {
                     let (parts, mut decision) = ready!(future.poll(context));
                     let Some(PendingCall { body, mut inner }) = pending_call.take() else {
                         return Poll::Pending;
@@ -114,12 +117,12 @@ where
                     match this.config.admit(&mut decision, RequestHead::from(&parts)) {
                         Ok(admission) => {
                             let call = inner.call(Request::from_parts(parts, body));
-                            ResponseState::Calling { call, admission }
+                            ResponseFutureState::Calling { call, admission }
                         }
-                        Err(response) => ResponseState::Ready { response: Some(response) },
+                        Err(response) => ResponseFutureState::Ready { response: Some(response) },
                     }
                 }
-                ResponseStateProjection::Calling { call, admission } => {
+                ResponseFutureStateProjection::Calling { call, admission } => {
                     let mut response = match ready!(call.poll(context)) {
                         Ok(response) => response,
                         Err(error) => {
@@ -131,16 +134,16 @@ where
                     };
                     match this.config.finish_response(admission, &mut response) {
                         Some(future) => {
-                            ResponseState::Settling { future, response: Some(response) }
+                            ResponseFutureState::Settling { future, response: Some(response) }
                         }
                         None => return Poll::Ready(Ok(response)),
                     }
                 }
-                ResponseStateProjection::Settling { future, response } => {
+                ResponseFutureStateProjection::Settling { future, response } => {
                     ready!(future.poll(context));
-                    ResponseState::Ready { response: response.take() }
+                    ResponseFutureState::Ready { response: response.take() }
                 }
-                ResponseStateProjection::Ready { response } => match response.take() {
+                ResponseFutureStateProjection::Ready { response } => match response.take() {
                     Some(response) => return Poll::Ready(Ok(response)),
                     None => return Poll::Pending,
                 },

@@ -65,7 +65,7 @@ impl HeaderWriter {
     pub fn write(&self, values: &mut HeaderValues, headers: &mut HeaderMap) {
         for (index, value) in values.0.iter_mut().enumerate() {
             if let Some(value) = value.take() {
-                self.write_value(index, value, headers);
+                self.write_header_value(index, value, headers);
             }
         }
     }
@@ -73,7 +73,7 @@ impl HeaderWriter {
     /// Writes the rate-limit headers of a denial, including `Retry-After`.
     pub fn write_denial(&self, ruling: &Ruling, jitter: JitterSample, headers: &mut HeaderMap) {
         self.for_each_header_value(ruling, jitter, |index, value| {
-            self.write_value(index, value, headers);
+            self.write_header_value(index, value, headers);
         });
     }
 
@@ -84,7 +84,7 @@ impl HeaderWriter {
         jitter: JitterSample,
         mut on_value: impl FnMut(usize, HeaderValue),
     ) {
-        if let Some(policy_header) = self.policy_header(ruling) {
+        if let Some(policy_header) = self.cached_or_new_policy_header(ruling) {
             on_value(0, policy_header);
         }
         headers::for_each_status(self.style, ruling, &WallClock, jitter, |index, text| {
@@ -99,7 +99,7 @@ impl HeaderWriter {
     /// Headers of the IETF style are lists, so the value is appended. A header of another style, and `Retry-After`,
     /// keeps its existing value.
     #[inline]
-    fn write_value(&self, index: usize, value: HeaderValue, headers: &mut HeaderMap) {
+    fn write_header_value(&self, index: usize, value: HeaderValue, headers: &mut HeaderMap) {
         let name = &self.names[index];
         let is_retry_after = index + 1 == self.names.len();
         if self.style == Style::Ietf && !is_retry_after {
@@ -109,7 +109,7 @@ impl HeaderWriter {
         }
     }
 
-    fn policy_header(&self, ruling: &Ruling) -> Option<HeaderValue> {
+    fn cached_or_new_policy_header(&self, ruling: &Ruling) -> Option<HeaderValue> {
         match self.cache.get() {
             Some(cache) if ruling.has_same_limits(&cache.ruling) => {
                 Some(cache.policy_header.clone())

@@ -50,16 +50,16 @@ pub(crate) struct LayerConfig<B, R> {
     pub(crate) options: Arc<RequestOptions>,
     pub(crate) header_writer: HeaderWriter,
     pub(crate) respond: Arc<R>,
-    pub(crate) settle: Option<SettleFn>,
+    pub(crate) settle: Option<SettleCallback>,
     pub(crate) on_drop: OnDrop,
-    pub(crate) inspect: Option<InspectFn>,
+    pub(crate) inspect: Option<InspectCallback>,
 }
 
 /// The callback that determines the final cost of a request from the head of its response.
-type SettleFn = Arc<dyn Fn(&ResponseHead<'_>) -> Settlement + Send + Sync>;
+type SettleCallback = Arc<dyn Fn(&ResponseHead<'_>) -> Settlement + Send + Sync>;
 
 /// The callback that receives each ruling before the request is allowed or denied.
-type InspectFn = Arc<dyn Fn(RequestHead<'_>, &Ruling) + Send + Sync>;
+type InspectCallback = Arc<dyn Fn(RequestHead<'_>, &Ruling) + Send + Sync>;
 
 impl RateLimitLayer<()> {
     /// Creates a layer that decides with a gate. `attributes` defines the attributes of each request, by which the

@@ -75,7 +75,7 @@ impl RequestOptions {
                 None => Ok(1),
                 Some(value) => {
                     let text = String::from_utf8_lossy(value.as_bytes());
-                    parse_units(text.trim()).ok_or_else(|| invalid_cost_detail(name, &text))
+                    parse_cost_units(text.trim()).ok_or_else(|| describe_invalid_cost(name, &text))
                 }
             },
         }
@@ -111,12 +111,12 @@ impl RequestOptions {
 
 /// Parses a number of units that consists of digits only; returns `None` for any other text. The method `str::parse`
 /// would also accept a plus sign. A number above `u64::MAX` becomes `u64::MAX`, a cost that exceeds every limit.
-fn parse_units(text: &str) -> Option<u64> {
+fn parse_cost_units(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-fn invalid_cost_detail(name: &HeaderName, text: &str) -> MalformedDetail {
+fn describe_invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
     let truncated: String = text.chars().take(32).collect();
     format!("header {name}: `{truncated}` is not a cost; send a whole number of units").into()
 }

@@ -41,11 +41,11 @@ where
 #[derive(Clone, Copy, Debug)]
 pub struct Denial<'d> {
     head: RequestHead<'d>,
-    cause: DenialCause<'d>,
+    cause: DenialReason<'d>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum DenialCause<'d> {
+enum DenialReason<'d> {
     Ruling { ruling: &'d Ruling, retry_after: Option<Duration> },
     Malformed(&'d str),
 }
@@ -56,11 +56,11 @@ impl<'d> Denial<'d> {
         ruling: &'d Ruling,
         retry_after: Option<Duration>,
     ) -> Self {
-        Self { head, cause: DenialCause::Ruling { ruling, retry_after } }
+        Self { head, cause: DenialReason::Ruling { ruling, retry_after } }
     }
 
-    pub(crate) fn from_malformed(head: RequestHead<'d>, detail: &'d str) -> Self {
-        Self { head, cause: DenialCause::Malformed(detail) }
+    pub(crate) fn from_malformed_request(head: RequestHead<'d>, detail: &'d str) -> Self {
+        Self { head, cause: DenialReason::Malformed(detail) }
     }
 
     /// Returns the head of the request.
@@ -72,8 +72,8 @@ impl<'d> Denial<'d> {
     /// the limits are checked.
     pub fn ruling(&self) -> Option<&'d Ruling> {
         match self.cause {
-            DenialCause::Ruling { ruling, .. } => Some(ruling),
-            DenialCause::Malformed(_) => None,
+            DenialReason::Ruling { ruling, .. } => Some(ruling),
+            DenialReason::Malformed(_) => None,
         }
     }
 
@@ -81,16 +81,16 @@ impl<'d> Denial<'d> {
     /// request can never be allowed or the wait is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.cause {
-            DenialCause::Ruling { retry_after, .. } => retry_after,
-            DenialCause::Malformed(_) => None,
+            DenialReason::Ruling { retry_after, .. } => retry_after,
+            DenialReason::Malformed(_) => None,
         }
     }
 
     /// Returns the description of the error in a malformed request; `None` if the limits denied the request.
     pub fn malformed_detail(&self) -> Option<&'d str> {
         match self.cause {
-            DenialCause::Ruling { .. } => None,
-            DenialCause::Malformed(detail) => Some(detail),
+            DenialReason::Ruling { .. } => None,
+            DenialReason::Malformed(detail) => Some(detail),
         }
     }
 

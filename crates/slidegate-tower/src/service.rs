@@ -55,7 +55,7 @@ impl<B: Backend, R> LayerConfig<B, R> {
         let header_values = match &*decision {
             BackendDecision::Uncounted => HeaderValues::default(),
             BackendDecision::Malformed(detail) => {
-                return Err(self.respond.respond(&Denial::from_malformed(head, detail)));
+                return Err(self.respond.respond(&Denial::from_malformed_request(head, detail)));
             }
             BackendDecision::Ruling(ruling, _) => {
                 if let Some(inspect) = &self.inspect {

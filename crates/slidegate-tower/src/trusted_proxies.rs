@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_network_trusts_ipv4_addresses() {
+    fn ipv4_mapped_network_trusts_ipv4_addresses() {
         for list in ["::ffff:10.0.0.0/104", "::FFFF:a00:0/104"] {
             assert!(is_trusted(list, "10.1.2.3") && is_trusted(list, "::ffff:10.1.2.3"), "{list}");
             assert!(!is_trusted(list, "11.0.0.1") && !is_trusted(list, "::a01:203"), "{list}");
@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn list_none_trusts_no_address() {
+    fn list_with_word_none_trusts_no_address() {
         assert!(!is_trusted("none", "127.0.0.1"));
         assert_eq!("none".parse(), Ok(TrustedProxies::none()));
         assert_eq!("none".parse::<TrustedProxies>().unwrap().to_string(), "none");
     }
 
     #[test]
-    fn invalid_list_error_describes_problem() {
+    fn error_for_invalid_proxy_list_describes_problem() {
         let error = |text: &str| text.parse::<TrustedProxies>().unwrap_err().to_string();
         assert!(error("").contains("or `none`"));
         assert!(error("10.0.0.0/8,").starts_with("`` is not an address or a network"));

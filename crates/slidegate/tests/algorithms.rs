@@ -12,17 +12,17 @@ use slidegate::{
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The time at which each test begins: the start of a minute.
-const START: Timestamp = Timestamp::from_secs(1_750_000_020);
+const START_TIME: Timestamp = Timestamp::from_secs(1_750_000_020);
 
 /// A limiter with one limit and a manual clock.
-struct Fixture {
+struct LimiterFixture {
     clock: ManualClock,
     limiter: Limiter<MemoryStore<ManualClock>>,
 }
 
-impl Fixture {
+impl LimiterFixture {
     fn new(max: u64, window: Duration, algorithm: Algorithm) -> Self {
-        let clock = ManualClock::at(START);
+        let clock = ManualClock::at(START_TIME);
         let limit = Limit::new(Quota::new(max, window).unwrap(), algorithm).unwrap();
         let store = MemoryStore::with_clock(clock.clone(), 100);
         Self { limiter: Limiter::with_store([limit], store).unwrap(), clock }
@@ -41,20 +41,20 @@ impl Fixture {
         self.limiter.peek("key", 1).decision().remaining()
     }
 
-    /// Sets the clock to [`START`] plus `elapsed`.
-    fn set_elapsed(&self, elapsed: Duration) {
-        self.clock.set(START.after(elapsed));
+    /// Sets the clock to [`START_TIME`] plus `elapsed`.
+    fn set_time_since_start(&self, elapsed: Duration) {
+        self.clock.set(START_TIME.after(elapsed));
     }
 }
 
 #[test]
 fn full_sliding_log_denies_until_charges_expire() {
-    let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingLog);
-    fixture.set_elapsed(MINUTE - Duration::from_micros(1));
+    let fixture = LimiterFixture::new(100, MINUTE, Algorithm::SlidingLog);
+    fixture.set_time_since_start(MINUTE - Duration::from_micros(1));
     assert_eq!(fixture.count_allowed(300), 100);
-    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(2));
+    fixture.set_time_since_start(2 * MINUTE - Duration::from_micros(2));
     assert_eq!(fixture.count_allowed(300), 0, "all charges are still in the window");
-    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(1));
+    fixture.set_time_since_start(2 * MINUTE - Duration::from_micros(1));
     assert_eq!(fixture.count_allowed(300), 100, "all charges have expired after a full window");
 }
 
@@ -62,60 +62,63 @@ fn full_sliding_log_denies_until_charges_expire() {
 fn sliding_buckets_deny_at_most_one_bucket_longer() {
     let precision = Duration::from_secs(6);
     for offset_us in [0, 1, 2_999_999, 5_999_999] {
-        let fixture =
-            Fixture::new(100, MINUTE, Algorithm::SlidingBuckets { precision: Some(precision) });
-        fixture.set_elapsed(Duration::from_micros(offset_us));
+        let fixture = LimiterFixture::new(
+            100,
+            MINUTE,
+            Algorithm::SlidingBuckets { precision: Some(precision) },
+        );
+        fixture.set_time_since_start(Duration::from_micros(offset_us));
         assert_eq!(fixture.count_allowed(300), 100);
-        fixture.set_elapsed(Duration::from_micros(offset_us) + MINUTE);
+        fixture.set_time_since_start(Duration::from_micros(offset_us) + MINUTE);
         let is_still_denied = fixture.count_allowed(300) == 0;
         assert!(is_still_denied, "the oldest bucket counts in full");
-        fixture.set_elapsed(MINUTE + precision);
+        fixture.set_time_since_start(MINUTE + precision);
         assert_eq!(fixture.count_allowed(300), 100, "at most one precision after the window");
     }
 }
 
 #[test]
 fn sliding_window_admits_up_to_twice_max_minus_one() {
-    let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingWindow);
-    fixture.set_elapsed(MINUTE - Duration::from_micros(10));
+    let fixture = LimiterFixture::new(100, MINUTE, Algorithm::SlidingWindow);
+    fixture.set_time_since_start(MINUTE - Duration::from_micros(10));
     assert_eq!(fixture.count_allowed(300), 100);
     // Just before this burst leaves the window.
-    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(20));
+    fixture.set_time_since_start(2 * MINUTE - Duration::from_micros(20));
     assert_eq!(
         fixture.count_allowed(300),
         99,
         "the previous count has a weight of one unit until its window has passed"
     );
-    fixture.set_elapsed(2 * MINUTE);
+    fixture.set_time_since_start(2 * MINUTE);
     assert_eq!(fixture.count_allowed(300), 1, "99 in the last minute, and one more");
 }
 
 #[test]
 fn sliding_window_frees_units_gradually() {
-    let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingWindow);
+    let fixture = LimiterFixture::new(100, MINUTE, Algorithm::SlidingWindow);
     assert_eq!(fixture.count_allowed(100), 100);
-    fixture.set_elapsed(MINUTE);
+    fixture.set_time_since_start(MINUTE);
     assert_eq!(fixture.remaining(), 0);
-    fixture.set_elapsed(MINUTE + MINUTE / 4);
+    fixture.set_time_since_start(MINUTE + MINUTE / 4);
     assert_eq!(fixture.remaining(), 25);
-    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(10));
+    fixture.set_time_since_start(2 * MINUTE - Duration::from_micros(10));
     assert_eq!(fixture.remaining(), 99);
 }
 
 #[test]
 fn fixed_windows_admit_twice_max_at_boundary() {
-    let fixture = Fixture::new(100, MINUTE, Algorithm::FixedWindow { align: Align::Clock });
-    fixture.set_elapsed(MINUTE - Duration::from_micros(1));
+    let fixture = LimiterFixture::new(100, MINUTE, Algorithm::FixedWindow { align: Align::Clock });
+    fixture.set_time_since_start(MINUTE - Duration::from_micros(1));
     assert_eq!(fixture.count_allowed(300), 100);
-    fixture.set_elapsed(MINUTE);
+    fixture.set_time_since_start(MINUTE);
     assert_eq!(fixture.count_allowed(300), 100);
-    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(1));
+    fixture.set_time_since_start(2 * MINUTE - Duration::from_micros(1));
     assert_eq!(fixture.count_allowed(300), 0);
 }
 
 #[test]
-fn fixed_windows_of_keys_end_at_different_times() {
-    let fixture = Fixture::new(1, MINUTE, Algorithm::FixedWindow { align: Align::Key });
+fn fixed_windows_of_different_keys_end_separately() {
+    let fixture = LimiterFixture::new(1, MINUTE, Algorithm::FixedWindow { align: Align::Key });
     let mut ends: Vec<Duration> = (0..50)
         .map(|key| fixture.limiter.check(&format!("key {key}")).decision().reset_after())
         .collect();
@@ -128,21 +131,21 @@ fn fixed_windows_of_keys_end_at_different_times() {
 #[test]
 fn token_bucket_admits_burst_plus_rate() {
     let fixture =
-        Fixture::new(60, MINUTE, Algorithm::TokenBucket { burst: Some(10), max_debt: None });
+        LimiterFixture::new(60, MINUTE, Algorithm::TokenBucket { burst: Some(10), max_debt: None });
     assert_eq!(fixture.count_allowed(300), 10);
     let mut allowed = 10;
     for second in 1..60 {
-        fixture.set_elapsed(Duration::from_secs(second));
+        fixture.set_time_since_start(Duration::from_secs(second));
         allowed += fixture.count_allowed(5);
     }
     assert_eq!(allowed, 10 + 59, "within one minute; the sixtieth unit is free at its end");
-    fixture.set_elapsed(Duration::from_secs(3_600));
+    fixture.set_time_since_start(Duration::from_secs(3_600));
     assert_eq!(fixture.count_allowed(300), 10, "at most the burst at once");
 }
 
 #[test]
 fn token_bucket_refill_loses_no_fraction() {
-    let fixture = Fixture::new(
+    let fixture = LimiterFixture::new(
         7,
         Duration::from_secs(1),
         Algorithm::TokenBucket { burst: Some(2), max_debt: None },
@@ -150,7 +153,7 @@ fn token_bucket_refill_loses_no_fraction() {
     assert!(fixture.check_cost(1), "the bucket never becomes full");
     for nth in 0_u64..1_000 {
         let due = Duration::from_micros((nth * 1_000_000).div_ceil(7));
-        assert_eq!(fixture.clock.now(), START.after(due), "unit {nth}");
+        assert_eq!(fixture.clock.now(), START_TIME.after(due), "unit {nth}");
         assert!(fixture.check_cost(1), "unit {nth}");
         let wait = fixture.limiter.check("key").decision().retry_after().unwrap();
         fixture.clock.advance(wait);
@@ -160,9 +163,9 @@ fn token_bucket_refill_loses_no_fraction() {
 #[test]
 fn sliding_log_stays_exact_after_tick_wraparound() {
     // The tick in a log word wraps after 2^31 microseconds, about 36 minutes.
-    let fixture = Fixture::new(2, Duration::from_secs(600), Algorithm::SlidingLog);
+    let fixture = LimiterFixture::new(2, Duration::from_secs(600), Algorithm::SlidingLog);
     for minutes in (0..10_000).step_by(7) {
-        fixture.set_elapsed(Duration::from_secs(minutes * 60));
+        fixture.set_time_since_start(Duration::from_secs(minutes * 60));
         assert_eq!(fixture.remaining(), if minutes == 0 { 2 } else { 1 }, "minute {minutes}");
         assert!(
             fixture.check_cost(1),
@@ -170,30 +173,30 @@ fn sliding_log_stays_exact_after_tick_wraparound() {
         );
     }
     let wraps = Duration::from_micros(1 << 31);
-    fixture.set_elapsed(Duration::from_secs(700_000) + 1_000 * wraps);
+    fixture.set_time_since_start(Duration::from_secs(700_000) + 1_000 * wraps);
     assert_eq!(fixture.count_allowed(3), 2);
-    fixture.set_elapsed(Duration::from_secs(700_000) + 1_001 * wraps);
+    fixture.set_time_since_start(Duration::from_secs(700_000) + 1_001 * wraps);
     assert_eq!(fixture.remaining(), 2, "charges that are one wrap old do not count");
 }
 
 #[test]
 fn sliding_log_counts_large_cost_exactly() {
-    let fixture = Fixture::new(10_000, MINUTE, Algorithm::SlidingLog);
+    let fixture = LimiterFixture::new(10_000, MINUTE, Algorithm::SlidingLog);
     assert!(fixture.check_cost(10_000));
     assert!(!fixture.check_cost(1));
-    fixture.set_elapsed(MINUTE - Duration::from_micros(1));
+    fixture.set_time_since_start(MINUTE - Duration::from_micros(1));
     assert!(!fixture.check_cost(1));
-    fixture.set_elapsed(MINUTE);
+    fixture.set_time_since_start(MINUTE);
     assert!(fixture.check_cost(9_999));
     assert!(fixture.check_cost(1));
     assert!(!fixture.check_cost(1));
 }
 
 #[test]
-fn counts_survive_change_of_max() {
+fn counts_survive_change_of_limit_max() {
     use slidegate::{Hit, Key, Scope, SyncStore};
     for algorithm in Algorithm::ALL {
-        let clock = ManualClock::at(START);
+        let clock = ManualClock::at(START_TIME);
         let store = MemoryStore::with_clock(clock.clone(), 100);
         let scope = Scope::new("domain", "rule", "limit", &["name"]);
         let allowed = |max: u64, units: u64| {
@@ -214,7 +217,7 @@ fn counts_survive_change_of_max() {
 fn counter_in_debt_denies_until_retry_after() {
     use slidegate::{Hit, Key, Scope, SyncStore};
     for algorithm in Algorithm::ALL {
-        let clock = ManualClock::at(START);
+        let clock = ManualClock::at(START_TIME);
         let store = MemoryStore::with_clock(clock.clone(), 100);
         let scope = Scope::new("domain", "rule", "limit", &["name"]);
         let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), algorithm).unwrap();
@@ -235,7 +238,7 @@ fn counter_in_debt_denies_until_retry_after() {
 #[test]
 fn many_small_debts_expire_within_one_window() {
     use slidegate::{Hit, Key, Scope, SyncStore};
-    let clock = ManualClock::at(START);
+    let clock = ManualClock::at(START_TIME);
     let store = MemoryStore::with_clock(clock.clone(), 100);
     let scope = Scope::new("domain", "rule", "limit", &["name"]);
     let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), Algorithm::SlidingLog).unwrap();
@@ -254,18 +257,18 @@ fn many_small_debts_expire_within_one_window() {
 }
 
 #[test]
-fn backward_clock_opens_no_new_window() {
+fn clock_moving_backward_opens_no_new_window() {
     for algorithm in Algorithm::ALL {
-        let fixture = Fixture::new(10, MINUTE, algorithm);
-        fixture.set_elapsed(10 * MINUTE);
+        let fixture = LimiterFixture::new(10, MINUTE, algorithm);
+        fixture.set_time_since_start(10 * MINUTE);
         assert_eq!(fixture.count_allowed(5), 5);
-        fixture.set_elapsed(9 * MINUTE);
+        fixture.set_time_since_start(9 * MINUTE);
         assert_eq!(
             fixture.count_allowed(10),
             5,
             "{algorithm}: an earlier time opens no new window"
         );
-        fixture.set_elapsed(10 * MINUTE);
+        fixture.set_time_since_start(10 * MINUTE);
         assert_eq!(fixture.count_allowed(10), 0, "{algorithm}");
     }
 }
@@ -273,9 +276,9 @@ fn backward_clock_opens_no_new_window() {
 #[test]
 fn millisecond_window_and_zero_max_are_enforced() {
     for algorithm in Algorithm::ALL {
-        let fixture = Fixture::new(3, Duration::from_millis(1), algorithm);
+        let fixture = LimiterFixture::new(3, Duration::from_millis(1), algorithm);
         assert_eq!(fixture.count_allowed(10), 3, "{algorithm}");
-        let fixture = Fixture::new(0, MINUTE, algorithm);
+        let fixture = LimiterFixture::new(0, MINUTE, algorithm);
         assert_eq!(fixture.count_allowed(10), 0, "{algorithm}");
         let denied = fixture.limiter.check("key");
         assert_eq!(denied.decision().retry_after(), None, "{algorithm}: it never fits");

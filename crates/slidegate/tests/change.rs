@@ -30,11 +30,11 @@ fn acme_request() -> Request<'static> {
     Request::new("default", Descriptor::new([("tenant", "acme"), ("plan", "free")]))
 }
 
-fn check_acme<S: Store>(gate: &Gate<S>) -> Ruling {
+fn check_acme_request<S: Store>(gate: &Gate<S>) -> Ruling {
     block_on(gate.check(&acme_request()))
 }
 
-fn peek_remaining<S: Store>(gate: &Gate<S>) -> u64 {
+fn peek_remaining_units<S: Store>(gate: &Gate<S>) -> u64 {
     block_on(gate.peek(&acme_request())).decision().remaining()
 }
 
@@ -42,15 +42,18 @@ fn peek_remaining<S: Store>(gate: &Gate<S>) -> u64 {
 fn counts_survive_policy_change() {
     let before =
         new_gate("rules: [{ name: a, per: [tenant], limits: [10/h], algorithm: sliding_log }]");
-    (0..4).for_each(|_| assert!(check_acme(&before).decision().is_allowed()));
+    (0..4).for_each(|_| assert!(check_acme_request(&before).decision().is_allowed()));
     let after = before.with_policy(parse_policy(
         "rules: [{ name: new, limits: [1000/s] }, { name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]",
     ));
-    assert_eq!(peek_remaining(&after), 1);
-    assert!(check_acme(&before).decision().is_allowed(), "the old policy continues to count");
-    assert_eq!(peek_remaining(&after), 0);
+    assert_eq!(peek_remaining_units(&after), 1);
+    assert!(
+        check_acme_request(&before).decision().is_allowed(),
+        "the old policy continues to count"
+    );
+    assert_eq!(peek_remaining_units(&after), 0);
     assert_eq!(
-        peek_remaining(
+        peek_remaining_units(
             &after.with_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [10/m] }]"))
         ),
         10
@@ -58,14 +61,14 @@ fn counts_survive_policy_change() {
 }
 
 #[test]
-fn charge_of_old_policy_reverts_under_new_policy() {
+fn charge_can_be_reverted_after_policy_change() {
     let before = new_gate("rules: [{ name: a, per: [tenant], limits: [3/h] }]");
-    let ruling = check_acme(&before);
+    let ruling = check_acme_request(&before);
     let after =
         before.with_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [2/h] }]"));
-    assert_eq!(peek_remaining(&after), 1);
+    assert_eq!(peek_remaining_units(&after), 1);
     block_on(after.revert(ruling.decision())).unwrap();
-    assert_eq!(peek_remaining(&after), 2);
+    assert_eq!(peek_remaining_units(&after), 2);
 }
 
 #[test]
@@ -75,9 +78,9 @@ fn local_counts_and_instance_count_survive_policy_change() {
     let before = Gate::new(parse_policy("rules: [{ name: a, limits: [8/h] }]"), store)
         .with_local_clock(clock)
         .with_instances(NonZeroU32::new(2).unwrap());
-    assert_eq!((check_acme(&before).decision().remaining(), before.local_keys()), (3, 1));
+    assert_eq!((check_acme_request(&before).decision().remaining(), before.local_keys()), (3, 1));
     let after = before.with_policy(parse_policy("rules: [{ name: a, limits: [6/h] }]"));
-    assert_eq!((check_acme(&after).decision().remaining(), after.local_keys()), (1, 1));
+    assert_eq!((check_acme_request(&after).decision().remaining(), after.local_keys()), (1, 1));
 }
 
 /// Covers all causes of a denial: a limit, a ban, a missing attribute, a limit that is enforced only for a share of the
@@ -96,18 +99,18 @@ rules:
     let clock = new_clock();
     let store = FaultyStore::new(&clock, 1, NO_FAULTS, 1);
     let enforcing = Gate::new(parse_policy(rules), store.clone());
-    assert!(!check_acme(&enforcing).decision().is_allowed());
+    assert!(!check_acme_request(&enforcing).decision().is_allowed());
     let observing = enforcing.with_policy(enforcing.policy().observing());
-    assert!(check_acme(&observing).decision().is_allowed());
-    let ruling = check_acme(&observing);
+    assert!(check_acme_request(&observing).decision().is_allowed());
+    let ruling = check_acme_request(&observing);
     assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
     assert!(ruling.limits().all(|status| status.is_observed()));
     let exceeded = ruling.limits().filter(|status| !status.outcome.fits());
     let exceeded: Vec<&str> = exceeded.map(|status| status.rule.name()).collect();
     assert_eq!(exceeded, ["limited", "share", "banned", "missing"]);
     store.set_faults(ALWAYS_UNAVAILABLE);
-    assert!(!check_acme(&enforcing).decision().is_allowed());
-    assert!(check_acme(&observing).decision().is_allowed());
+    assert!(!check_acme_request(&enforcing).decision().is_allowed());
+    assert!(check_acme_request(&observing).decision().is_allowed());
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn rule_and_tenant_per_limit(
 }
 
 #[test]
-fn limit_status_finds_match_among_several_descriptors() {
+fn limit_status_finds_its_rule_match_among_descriptors() {
     let rules = "
 rules:
   - { name: lenient, per: [tenant], limits: [1/h], on_store_error: allow }

@@ -14,7 +14,7 @@ use slidegate::{
 };
 
 /// Runs random traces with each algorithm alone, and with all algorithms together. Returns the total statistics.
-fn run_traces<S: Store>(
+fn compare_store_with_model<S: Store>(
     traces: u64,
     steps: usize,
     store: impl Fn(&ManualClock, u64) -> S,
@@ -27,7 +27,7 @@ fn run_traces<S: Store>(
             let clock = ManualClock::default();
             let store = store(&clock, seed);
             match block_on(run_trace(&store, &clock, algorithms, seed, steps)) {
-                Ok(more) => add_stats(&mut stats, more),
+                Ok(more) => add_trace_stats(&mut stats, more),
                 Err(mismatch) => panic!("{algorithms:?}: {mismatch}"),
             }
         }
@@ -36,12 +36,12 @@ fn run_traces<S: Store>(
         assert!(stats.allowed * 10 > stats.decisions && stats.allowed * 10 < stats.decisions * 9);
         assert!(stats.refunds * 50 > stats.decisions, "{stats:?}");
         assert!(stats.waits * 20 > stats.decisions, "{stats:?}");
-        add_stats(&mut sum, stats);
+        add_trace_stats(&mut sum, stats);
     }
     sum
 }
 
-fn add_stats(sum: &mut TraceStats, more: TraceStats) {
+fn add_trace_stats(sum: &mut TraceStats, more: TraceStats) {
     sum.decisions += more.decisions;
     sum.allowed += more.allowed;
     sum.waits += more.waits;
@@ -51,14 +51,16 @@ fn add_stats(sum: &mut TraceStats, more: TraceStats) {
 
 #[test]
 fn memory_store_matches_model() {
-    let stats = run_traces(250, 1_000, |clock, _| MemoryStore::with_clock(clock.clone(), 1_000));
+    let stats = compare_store_with_model(250, 1_000, |clock, _| {
+        MemoryStore::with_clock(clock.clone(), 1_000)
+    });
     assert!(stats.decisions >= 600_000, "at least 100,000 for each algorithm: {stats:?}");
 }
 
 /// A memory store that removes expired counters before each call that charges or reads counters.
-struct SweepingStore(MemoryStore<ManualClock>);
+struct StoreWithSweepBeforeCalls(MemoryStore<ManualClock>);
 
-impl SyncStore for SweepingStore {
+impl SyncStore for StoreWithSweepBeforeCalls {
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         self.0.sweep();
         self.0.take_now(hits)
@@ -89,20 +91,23 @@ impl SyncStore for SweepingStore {
 }
 
 #[test]
-fn sweeping_memory_store_matches_model() {
-    run_traces(40, 600, |clock, _| SweepingStore(MemoryStore::with_clock(clock.clone(), 1_000)));
+fn memory_store_with_frequent_sweeps_matches_model() {
+    compare_store_with_model(40, 600, |clock, _| {
+        StoreWithSweepBeforeCalls(MemoryStore::with_clock(clock.clone(), 1_000))
+    });
 }
 
 #[test]
 fn multi_slot_store_matches_model() {
     let no_faults = Faults::default();
-    run_traces(40, 600, |clock, seed| FaultyStore::new(clock, 3, no_faults, seed));
+    compare_store_with_model(40, 600, |clock, seed| FaultyStore::new(clock, 3, no_faults, seed));
 }
 
 #[test]
 fn faulty_store_matches_model() {
     let faults = Faults { unavailable: 10, lost_before: 10, lost_after: 10 };
-    let stats = run_traces(40, 600, |clock, seed| FaultyStore::new(clock, 3, faults, seed));
+    let stats =
+        compare_store_with_model(40, 600, |clock, seed| FaultyStore::new(clock, 3, faults, seed));
     assert!(stats.failures * 10 > stats.decisions, "{stats:?}");
 }
 
@@ -120,37 +125,37 @@ fn store_with_other_clock_fails_conformance() {
 }
 
 /// A store whose calls all fail, because the store supports no limit.
-struct UnsupportingStore;
+struct StoreWithoutLimitSupport;
 
-fn unsupported_error<T>() -> Result<T, StoreError> {
+fn unsupported_limit_error<T>() -> Result<T, StoreError> {
     Err(StoreError::Unsupported("it has no way to".to_owned()))
 }
 
-impl Store for UnsupportingStore {
+impl Store for StoreWithoutLimitSupport {
     type Kind = Asynchronous;
 
     async fn take(&self, _: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        unsupported_error()
+        unsupported_limit_error()
     }
 
     async fn take_many(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        unsupported_error()
+        unsupported_limit_error()
     }
 
     async fn peek(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        unsupported_error()
+        unsupported_limit_error()
     }
 
     async fn revert(&self, _: &Receipt) -> Result<(), StoreError> {
-        unsupported_error()
+        unsupported_limit_error()
     }
 
     async fn refund(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        unsupported_error()
+        unsupported_limit_error()
     }
 
     async fn reset(&self, _: &[Hit<'_>]) -> Result<(), StoreError> {
-        unsupported_error()
+        unsupported_limit_error()
     }
 }
 
@@ -160,7 +165,8 @@ impl Store for UnsupportingStore {
 fn store_without_limit_support_fails_conformance() {
     for seed in 0..20 {
         let clock = ManualClock::default();
-        let result = block_on(run_trace(&UnsupportingStore, &clock, &Algorithm::ALL, seed, 600));
+        let result =
+            block_on(run_trace(&StoreWithoutLimitSupport, &clock, &Algorithm::ALL, seed, 600));
         let mismatch = result.unwrap_err().to_string();
         assert!(mismatch.ends_with("does not support this limit: it has no way to"), "{mismatch}");
     }

@@ -106,7 +106,7 @@ fn exhausted_rule_denies_request_without_named_cost() {
 }
 
 #[test]
-fn report_charges_only_costs_in_request() {
+fn usage_report_charges_only_costs_in_request() {
     let gate = new_gate(COSTS_POLICY);
     let ann = || Descriptor::new([("user", "ann")]);
     let report = |descriptor| gate.report_now(&Request::new("default", descriptor));
@@ -123,7 +123,7 @@ fn report_charges_only_costs_in_request() {
 }
 
 #[test]
-fn report_is_not_denied_by_other_rules() {
+fn usage_report_is_not_denied_by_other_rules() {
     let gate = new_gate(
         "
 rules:
@@ -138,7 +138,7 @@ rules:
 }
 
 #[test]
-fn required_units_must_be_free() {
+fn rule_denies_unless_required_units_are_free() {
     let gate = gate_with_rule("per: [user], limits: [100/h], cost: tokens, required: 30");
     let ann = || Descriptor::new([("user", "ann")]);
     let check =
@@ -151,7 +151,7 @@ fn required_units_must_be_free() {
 }
 
 #[test]
-fn required_0_denies_only_above_max() {
+fn rule_requiring_zero_units_denies_above_max() {
     let gate = gate_with_rule("per: [user], limits: [100/h], required: 0");
     let check = |cost: u64| gate.check_now(&new_request(&[("user", "u")], cost)).decision().clone();
     assert!(check(100).is_allowed() && check(0).is_allowed(), "at max");
@@ -191,7 +191,7 @@ rules:
 }
 
 #[test]
-fn settle_corrects_only_unnamed_cost() {
+fn settlement_corrects_only_unnamed_cost() {
     let gate = new_gate(COSTS_POLICY);
     let ann = || Descriptor::new([("user", "ann")]);
     for (settled, expected) in [(4, [9, 80, 700, 4996]), (30, [8, 60, 400, 4966])] {

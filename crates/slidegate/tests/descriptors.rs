@@ -29,7 +29,7 @@ fn matching_rule_names(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<Strin
 }
 
 /// Returns a row for each limit of a ruling: index of the descriptor, name of the limit, max, and remaining units.
-fn limit_rows(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
+fn limit_rows_of_ruling(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
     let limits = ruling.limits().map(|status| {
         let max = status.limit.limit().quota().max();
         (status.descriptor(), status.policy_name(), max, status.outcome.remaining())
@@ -80,7 +80,7 @@ fn exact_descriptor_matches_rules_naming_all_attributes() {
 }
 
 #[test]
-fn inexact_descriptor_matches_despite_unnamed_attributes() {
+fn inexact_descriptor_matches_rules_despite_additional_attributes() {
     let policy = Policy::from_yaml(NAMED_ATTRIBUTES_POLICY).unwrap();
     let rules = matching_rule_names(&policy, Descriptor::new([("user", "u"), ("other", "o")]));
     assert_eq!(rules, ["all", "user", "not-a", "strict", "open"]);
@@ -108,7 +108,7 @@ fn descriptor_rule_requires_exact_names_in_order() {
 }
 
 #[test]
-fn descriptor_conditions_and_literals_accept_unusual_values() {
+fn descriptor_rule_conditions_are_not_normalized() {
     let policy = Policy::from_yaml(
         "
 rules:
@@ -148,7 +148,10 @@ rules:
         let descriptors: Vec<_> =
             names.iter().map(|name| new_exact_descriptor(&[(name, "1")])).collect();
         let ruling = gate.check_now(&new_request(descriptors));
-        limit_rows(&ruling).iter().map(|row| (row.0, row.1.to_owned(), row.3)).collect::<Vec<_>>()
+        limit_rows_of_ruling(&ruling)
+            .iter()
+            .map(|row| (row.0, row.1.to_owned(), row.3))
+            .collect::<Vec<_>>()
     };
     let left = |index: usize, name: &str, left: u64| (index, name.to_owned(), left);
     assert_eq!(check(&["read", "write"]), [left(0, "read", 4), left(1, "write", 4)]);
@@ -176,7 +179,7 @@ fn denied_request_charges_none_of_its_descriptors() {
     for _ in 0..3 {
         let ruling = gate.check_now(&both());
         assert!(!ruling.decision().is_allowed());
-        assert_eq!(limit_rows(&ruling), [(0, "a", 2, 1), (1, "b", 1, 0)]);
+        assert_eq!(limit_rows_of_ruling(&ruling), [(0, "a", 2, 1), (1, "b", 1, 0)]);
     }
 }
 
@@ -194,7 +197,10 @@ fn requested_limit_replaces_max_and_keeps_counter() {
         let ruling = gate.check_now(&new_request([descriptor]));
         let algorithm = ruling.limits().next().unwrap().limit.limit().algorithm().name();
         assert_eq!(algorithm, "sliding_log");
-        let rows = limit_rows(&ruling).iter().map(|row| (row.1.to_owned(), row.2, row.3)).collect();
+        let rows = limit_rows_of_ruling(&ruling)
+            .iter()
+            .map(|row| (row.1.to_owned(), row.2, row.3))
+            .collect();
         (ruling.decision().is_allowed(), rows)
     };
     let a = |max, left| vec![("a".to_owned(), max, left)];
@@ -206,7 +212,7 @@ fn requested_limit_replaces_max_and_keeps_counter() {
 }
 
 #[test]
-fn requested_limits_rule_applies_if_no_other_matches() {
+fn requested_limit_applies_if_no_other_rule_matches() {
     let gate = new_test_gate(
         "
 rules:
@@ -223,7 +229,7 @@ rules:
         };
         let ruling = gate.check_now(&new_request([descriptor]));
         let rows: Vec<_> =
-            limit_rows(&ruling).iter().map(|row| (row.1.to_owned(), row.3)).collect();
+            limit_rows_of_ruling(&ruling).iter().map(|row| (row.1.to_owned(), row.3)).collect();
         (ruling.decision().is_allowed(), rows)
     };
     let left = |name: &str, left| vec![(name.to_owned(), left)];

@@ -16,20 +16,25 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A memory store with a manual clock. Tests identify each key by a number.
-struct Fixture {
+struct MemoryStoreFixture {
     clock: ManualClock,
     store: MemoryStore<ManualClock>,
     scope: Scope,
 }
 
-impl Fixture {
+impl MemoryStoreFixture {
     fn new(max_keys: usize) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), max_keys);
         Self { clock, store, scope: Scope::new("test", "memory", "limit", &["number"]) }
     }
 
-    fn with_hit<T>(&self, limit: &Limit, number: u64, call: impl FnOnce(&Hit<'_>) -> T) -> T {
+    fn call_with_one_unit_hit<T>(
+        &self,
+        limit: &Limit,
+        number: u64,
+        call: impl FnOnce(&Hit<'_>) -> T,
+    ) -> T {
         let text = number.to_string();
         let values = [text.as_str().into()];
         let key = Key::new(&self.scope, &values);
@@ -38,24 +43,30 @@ impl Fixture {
 
     /// Tries to charge one unit to the key with this number. Returns `true` if the unit was charged.
     fn take(&self, limit: &Limit, number: u64) -> bool {
-        self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
+        self.call_with_one_unit_hit(limit, number, |hit| {
+            self.store.take_one_now(hit).charge.is_some()
+        })
     }
 
     /// Tries to charge one unit to each key with a number in `numbers`. Returns the number of charged units.
-    fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+    fn take_from_each_key(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| self.take(limit, number)).count()
     }
 
     fn peek(&self, limit: &Limit, number: u64) -> Outcome {
-        self.with_hit(limit, number, |hit| self.store.peek_now(std::slice::from_ref(hit))[0])
+        self.call_with_one_unit_hit(limit, number, |hit| {
+            self.store.peek_now(std::slice::from_ref(hit))[0]
+        })
     }
 
     fn reset(&self, limit: &Limit, number: u64) {
-        self.with_hit(limit, number, |hit| self.store.reset_now(std::slice::from_ref(hit)));
+        self.call_with_one_unit_hit(limit, number, |hit| {
+            self.store.reset_now(std::slice::from_ref(hit))
+        });
     }
 
     /// Returns the number of keys with a number in `numbers` that currently have no free unit.
-    fn count_denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+    fn count_denied_keys(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| !self.peek(limit, number).fits()).count()
     }
 }
@@ -71,12 +82,12 @@ fn parse_limit(quota: &str) -> Limit {
 #[test]
 fn expired_keys_are_removed_by_insertions() {
     for algorithm in Algorithm::ALL {
-        let fixture = Fixture::new(1_000_000);
+        let fixture = MemoryStoreFixture::new(1_000_000);
         let limit = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
-        assert_eq!(fixture.take_each(&limit, 0..100_000), 100_000);
+        assert_eq!(fixture.take_from_each_key(&limit, 0..100_000), 100_000);
         assert_eq!(fixture.store.keys(), 100_000);
         fixture.clock.advance(HOUR);
-        assert_eq!(fixture.take_each(&limit, 100_000..300_000), 200_000);
+        assert_eq!(fixture.take_from_each_key(&limit, 100_000..300_000), 200_000);
         let idle = fixture.store.keys() - 200_000;
         assert!(idle <= 100, "{algorithm}: {idle} expired keys remain");
     }
@@ -85,12 +96,12 @@ fn expired_keys_are_removed_by_insertions() {
 /// Checks that insertions remove expired keys while the tables grow continuously, because other keys do not expire.
 #[test]
 fn expired_keys_are_removed_while_store_grows() {
-    let fixture = Fixture::new(1_000_000);
+    let fixture = MemoryStoreFixture::new(1_000_000);
     let (short, long) = (parse_limit("5/s"), parse_limit("5/d"));
-    fixture.take_each(&long, 0..70_000);
-    fixture.take_each(&short, 70_000..100_000);
+    fixture.take_from_each_key(&long, 0..70_000);
+    fixture.take_from_each_key(&short, 70_000..100_000);
     fixture.clock.advance(HOUR);
-    fixture.take_each(&long, 100_000..300_000);
+    fixture.take_from_each_key(&long, 100_000..300_000);
     let idle = fixture.store.keys() - 270_000;
     assert!(idle <= 30, "{idle} expired keys remain");
 }
@@ -101,11 +112,12 @@ fn expired_keys_are_removed_while_store_grows() {
 #[test]
 fn short_lived_keys_do_not_accumulate() {
     for algorithm in Algorithm::ALL {
-        let fixture = Fixture::new(1_000_000);
+        let fixture = MemoryStoreFixture::new(1_000_000);
         let limit = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
         let per_second = 20_000;
         for step in 0..200 {
-            fixture.take_each(&limit, step * per_second / 10..(step + 1) * per_second / 10);
+            fixture
+                .take_from_each_key(&limit, step * per_second / 10..(step + 1) * per_second / 10);
             fixture.clock.advance(SECOND / 10);
             let max_keys = 4 * per_second as usize;
             assert!(fixture.store.keys() <= max_keys, "{algorithm}: {}", fixture.store.keys());
@@ -117,12 +129,12 @@ fn short_lived_keys_do_not_accumulate() {
 /// one block.
 #[test]
 fn expired_keys_are_removed_without_new_keys() {
-    let fixture = Fixture::new(20_000);
+    let fixture = MemoryStoreFixture::new(20_000);
     let limit = parse_limit("5/s");
-    fixture.take_each(&limit, 0..10_000);
+    fixture.take_from_each_key(&limit, 0..10_000);
     fixture.clock.advance(HOUR);
     for _ in 0..1_000 {
-        fixture.take_each(&limit, 0..1_000);
+        fixture.take_from_each_key(&limit, 0..1_000);
     }
     assert_eq!(fixture.store.keys(), 1_000, "each of the 64 shards has some of the 1,000 keys");
 }
@@ -130,12 +142,12 @@ fn expired_keys_are_removed_without_new_keys() {
 #[test]
 fn sweep_removes_exactly_expired_keys() {
     for algorithm in Algorithm::ALL {
-        let fixture = Fixture::new(1_000_000);
+        let fixture = MemoryStoreFixture::new(1_000_000);
         let short = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
         let long = Limit::new("2/h".parse().unwrap(), algorithm).unwrap();
-        fixture.take_each(&short, 0..100_000);
-        fixture.take_each(&long, 0..1_000);
-        fixture.take_each(&long, 0..1_000);
+        fixture.take_from_each_key(&short, 0..100_000);
+        fixture.take_from_each_key(&long, 0..1_000);
+        fixture.take_from_each_key(&long, 0..1_000);
         fixture.store.sweep();
         assert_eq!(fixture.store.keys(), 101_000, "{algorithm}: nothing has expired");
         fixture.clock.advance(10 * SECOND);
@@ -146,7 +158,7 @@ fn sweep_removes_exactly_expired_keys() {
             "{algorithm}: all keys with the short window have expired"
         );
         assert_eq!(
-            fixture.count_denied(&long, 0..1_000),
+            fixture.count_denied_keys(&long, 0..1_000),
             1_000,
             "{algorithm}: the others still count"
         );
@@ -161,7 +173,7 @@ fn sweep_removes_exactly_expired_keys() {
 fn key_count_never_exceeds_max_keys() {
     for max_keys in [1, 10, 64, 1_000, 5_000] {
         for quota in ["1/h", "2/h"] {
-            let fixture = Fixture::new(max_keys);
+            let fixture = MemoryStoreFixture::new(max_keys);
             let limit = parse_limit(quota);
             for number in 0..10_000 {
                 fixture.take(&limit, number);
@@ -175,7 +187,7 @@ fn key_count_never_exceeds_max_keys() {
 
 #[test]
 fn requests_with_several_hits_respect_max_keys() {
-    let fixture = Fixture::new(100);
+    let fixture = MemoryStoreFixture::new(100);
     let limits = [parse_limit("1/s"), parse_limit("1/min"), parse_limit("2/h")];
     for number in 0..10_000 {
         let text = (number * 7919 % 3_000).to_string();
@@ -189,13 +201,13 @@ fn requests_with_several_hits_respect_max_keys() {
 
 #[test]
 fn evicted_key_count_excludes_expired_keys() {
-    let fixture = Fixture::new(2_000);
+    let fixture = MemoryStoreFixture::new(2_000);
     let limit = parse_limit("5/s");
-    fixture.take_each(&limit, 0..2_000);
+    fixture.take_from_each_key(&limit, 0..2_000);
     fixture.clock.advance(HOUR);
-    fixture.take_each(&limit, 2_000..3_000);
+    fixture.take_from_each_key(&limit, 2_000..3_000);
     assert_eq!(fixture.store.evicted_keys(), 0, "there were enough expired keys");
-    fixture.take_each(&limit, 3_000..5_000);
+    fixture.take_from_each_key(&limit, 3_000..5_000);
     assert_eq!(fixture.store.keys(), 2_000);
     assert_eq!(fixture.store.evicted_keys(), 1_000);
 }
@@ -203,10 +215,10 @@ fn evicted_key_count_excludes_expired_keys() {
 #[test]
 fn denied_keys_stay_while_others_are_evictable() {
     for algorithm in Algorithm::ALL {
-        let fixture = Fixture::new(2_000);
+        let fixture = MemoryStoreFixture::new(2_000);
         let limit = Limit::new("3/h".parse().unwrap(), algorithm).unwrap();
         for _ in 0..3 {
-            assert_eq!(fixture.take_each(&limit, 0..500), 500);
+            assert_eq!(fixture.take_from_each_key(&limit, 0..500), 500);
         }
         let mut waits: Vec<(Duration, u64)> = (0..500)
             .map(|number| (fixture.peek(&limit, number).retry_after().unwrap(), number))
@@ -214,18 +226,18 @@ fn denied_keys_stay_while_others_are_evictable() {
         waits.sort_unstable();
         let mut new = 500;
         let mut flood = || {
-            assert_eq!(fixture.take_each(&limit, new..new + 20_000), 20_000);
+            assert_eq!(fixture.take_from_each_key(&limit, new..new + 20_000), 20_000);
             assert_eq!(fixture.store.keys(), 2_000);
             new += 20_000;
         };
         flood();
-        assert_eq!(fixture.count_denied(&limit, 0..500), 500, "{algorithm}");
+        assert_eq!(fixture.count_denied_keys(&limit, 0..500), 500, "{algorithm}");
         assert_eq!(fixture.store.evicted_keys(), 18_500, "{algorithm}");
         let (soonest, first) = waits[0];
         fixture.clock.advance(soonest - MICROSECOND);
         flood();
         assert_eq!(
-            fixture.count_denied(&limit, 0..500),
+            fixture.count_denied_keys(&limit, 0..500),
             500,
             "{algorithm}: just before the first denial ends"
         );
@@ -236,65 +248,76 @@ fn denied_keys_stay_while_others_are_evictable() {
 
 #[test]
 fn reverted_keys_are_evicted_before_denied_ones() {
-    let fixture = Fixture::new(1_000);
+    let fixture = MemoryStoreFixture::new(1_000);
     let (once, new) = (parse_limit("1/h"), parse_limit("1/d"));
-    assert_eq!(fixture.take_each(&once, 0..990), 990);
+    assert_eq!(fixture.take_from_each_key(&once, 0..990), 990);
     let receipts: Vec<_> = (990..1_000)
         .map(|number| {
             let take = |hit: &Hit<'_>| fixture.store.take_now(std::slice::from_ref(hit)).receipt;
-            fixture.with_hit(&once, number, take)
+            fixture.call_with_one_unit_hit(&once, number, take)
         })
         .collect();
     // All keys are being denied, so one of them is evicted, and the store records in every shard that all are denied.
     assert!(fixture.take(&new, 0));
-    let denied = fixture.count_denied(&once, 0..990);
+    let denied = fixture.count_denied_keys(&once, 0..990);
     receipts.iter().for_each(|receipt| fixture.store.revert_now(receipt));
-    assert_eq!(fixture.take_each(&new, 1..9), 8);
-    assert_eq!(fixture.count_denied(&once, 0..990), denied);
+    assert_eq!(fixture.take_from_each_key(&new, 1..9), 8);
+    assert_eq!(fixture.count_denied_keys(&once, 0..990), denied);
 }
 
 #[test]
 fn refunded_keys_are_evicted_before_denied_ones() {
-    let fixture = Fixture::new(1_000);
+    let fixture = MemoryStoreFixture::new(1_000);
     let (once, new) = (parse_limit("1/h"), parse_limit("1/d"));
-    assert_eq!(fixture.take_each(&once, 0..1_000), 1_000);
+    assert_eq!(fixture.take_from_each_key(&once, 0..1_000), 1_000);
     assert!(fixture.take(&new, 0));
-    let denied = fixture.count_denied(&once, 0..990);
+    let denied = fixture.count_denied_keys(&once, 0..990);
     for number in 990..1_000 {
-        fixture.with_hit(&once, number, |hit| fixture.store.refund_now(std::slice::from_ref(hit)));
+        fixture.call_with_one_unit_hit(&once, number, |hit| {
+            fixture.store.refund_now(std::slice::from_ref(hit))
+        });
     }
-    assert_eq!(fixture.take_each(&new, 1..9), 8);
-    assert_eq!(fixture.count_denied(&once, 0..990), denied);
-    fixture.with_hit(&once, 5_000, |hit| fixture.store.refund_now(std::slice::from_ref(hit)));
+    assert_eq!(fixture.take_from_each_key(&new, 1..9), 8);
+    assert_eq!(fixture.count_denied_keys(&once, 0..990), denied);
+    fixture.call_with_one_unit_hit(&once, 5_000, |hit| {
+        fixture.store.refund_now(std::slice::from_ref(hit))
+    });
     assert_eq!(fixture.store.keys(), 1_000, "a refund creates no key");
 }
 
 #[test]
-fn eviction_prefers_denial_that_ends_first() {
-    let fixture = Fixture::new(1_000);
+fn key_whose_denial_ends_first_is_evicted_first() {
+    let fixture = MemoryStoreFixture::new(1_000);
     let (short, long, new) = (parse_limit("1/min"), parse_limit("1/h"), parse_limit("1/d"));
-    assert_eq!(fixture.take_each(&short, 0..500), 500);
-    assert_eq!(fixture.take_each(&long, 500..1_000), 500);
-    assert_eq!(fixture.take_each(&new, 1_000..1_500), 500);
+    assert_eq!(fixture.take_from_each_key(&short, 0..500), 500);
+    assert_eq!(fixture.take_from_each_key(&long, 500..1_000), 500);
+    assert_eq!(fixture.take_from_each_key(&new, 1_000..1_500), 500);
     assert_eq!(fixture.store.keys(), 1_000);
-    assert_eq!(fixture.count_denied(&short, 0..500), 0);
-    assert_eq!(fixture.count_denied(&long, 500..1_000), 500);
-    assert_eq!(fixture.count_denied(&new, 1_000..1_500), 500);
+    assert_eq!(fixture.count_denied_keys(&short, 0..500), 0);
+    assert_eq!(fixture.count_denied_keys(&long, 500..1_000), 500);
+    assert_eq!(fixture.count_denied_keys(&new, 1_000..1_500), 500);
 }
 
 #[test]
 fn flood_of_new_keys_evicts_no_exhausted_key() {
     const EXHAUSTED_KEY_COUNT: u64 = 500;
-    let fixture = Fixture::new(40_000);
+    let fixture = MemoryStoreFixture::new(40_000);
     let limit = parse_limit("100/min");
     for _ in 0..100 {
-        assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED_KEY_COUNT), EXHAUSTED_KEY_COUNT as usize);
+        assert_eq!(
+            fixture.take_from_each_key(&limit, 0..EXHAUSTED_KEY_COUNT),
+            EXHAUSTED_KEY_COUNT as usize
+        );
     }
     for flood in 1..=20 {
         let new = flood * 100_000..(flood + 1) * 100_000;
-        assert_eq!(fixture.take_each(&limit, new), 100_000);
+        assert_eq!(fixture.take_from_each_key(&limit, new), 100_000);
         assert_eq!(fixture.store.keys(), 40_000);
-        assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED_KEY_COUNT), 0, "all are still denied");
+        assert_eq!(
+            fixture.take_from_each_key(&limit, 0..EXHAUSTED_KEY_COUNT),
+            0,
+            "all are still denied"
+        );
     }
 }
 
@@ -316,16 +339,16 @@ fn long_keys_with_same_prefix_have_separate_counters() {
 
 #[test]
 fn reset_removes_keys() {
-    let fixture = Fixture::new(1_000);
+    let fixture = MemoryStoreFixture::new(1_000);
     let limit = parse_limit("1/h");
-    fixture.take_each(&limit, 0..1_000);
+    fixture.take_from_each_key(&limit, 0..1_000);
     (0..600).for_each(|number| fixture.reset(&limit, number));
     (0..600).for_each(|number| fixture.reset(&limit, number));
     assert_eq!(fixture.store.keys(), 400);
-    assert_eq!(fixture.take_each(&limit, 1_000..1_600), 600);
+    assert_eq!(fixture.take_from_each_key(&limit, 1_000..1_600), 600);
     assert_eq!(fixture.store.keys(), 1_000);
     assert_eq!(fixture.store.evicted_keys(), 0);
-    assert_eq!(fixture.count_denied(&limit, 600..1_000), 400);
+    assert_eq!(fixture.count_denied_keys(&limit, 600..1_000), 400);
 }
 
 #[test]

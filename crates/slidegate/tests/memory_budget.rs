@@ -13,20 +13,25 @@ use slidegate::{
 const MIB: usize = 1 << 20;
 
 /// A memory store with a manual clock. Tests identify each key by a number.
-struct Fixture {
+struct MemoryStoreFixture {
     clock: ManualClock,
     store: MemoryStore<ManualClock>,
     scope: Scope,
 }
 
-impl Fixture {
+impl MemoryStoreFixture {
     fn new(max_memory: usize) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 10_000_000).with_max_memory(max_memory);
         Self { clock, store, scope: Scope::new("test", "memory", "limit", &["number"]) }
     }
 
-    fn with_hit<T>(&self, limit: &Limit, number: u64, call: impl FnOnce(&Hit<'_>) -> T) -> T {
+    fn call_with_one_unit_hit<T>(
+        &self,
+        limit: &Limit,
+        number: u64,
+        call: impl FnOnce(&Hit<'_>) -> T,
+    ) -> T {
         let text = number.to_string();
         let values = [text.as_str().into()];
         let key = Key::new(&self.scope, &values);
@@ -35,35 +40,39 @@ impl Fixture {
 
     /// Tries to charge one unit to the key with this number. Returns `true` if the unit was charged.
     fn take(&self, limit: &Limit, number: u64) -> bool {
-        self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
+        self.call_with_one_unit_hit(limit, number, |hit| {
+            self.store.take_one_now(hit).charge.is_some()
+        })
     }
 
     /// Tries to charge one unit to each key with a number in `numbers`. Returns the number of charged units.
-    fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+    fn take_from_each_key(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         numbers.filter(|&number| self.take(limit, number)).count()
     }
 
     /// Charges `cost` units to the key with this number, even if they exceed the limit.
-    fn report(&self, limit: &Limit, number: u64, cost: u64) {
-        self.with_hit(limit, number, |hit| {
+    fn report_usage(&self, limit: &Limit, number: u64, cost: u64) {
+        self.call_with_one_unit_hit(limit, number, |hit| {
             self.store.take_one_now(&Hit { cost, ..*hit }.reported());
         });
     }
 
     fn reset(&self, limit: &Limit, number: u64) {
-        self.with_hit(limit, number, |hit| self.store.reset_now(std::slice::from_ref(hit)));
+        self.call_with_one_unit_hit(limit, number, |hit| {
+            self.store.reset_now(std::slice::from_ref(hit))
+        });
     }
 
     fn remaining(&self, limit: &Limit, number: u64) -> u64 {
-        self.with_hit(limit, number, |hit| {
+        self.call_with_one_unit_hit(limit, number, |hit| {
             self.store.peek_now(std::slice::from_ref(hit))[0].remaining()
         })
     }
 
     /// Returns the number of keys with a number in `numbers` that currently have no free unit.
-    fn count_denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+    fn count_denied_keys(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         let is_denied = |&number: &u64| {
-            self.with_hit(limit, number, |hit| {
+            self.call_with_one_unit_hit(limit, number, |hit| {
                 !self.store.peek_now(std::slice::from_ref(hit))[0].fits()
             })
         };
@@ -87,8 +96,8 @@ fn new_limits_of_all_algorithms(quota: &str) -> [Limit; 5] {
 
 #[test]
 fn single_charge_key_uses_at_most_120_bytes() {
-    let fixture = Fixture::new(1 << 30);
-    fixture.take_each(&new_day_limit_with_minute_buckets(10), 0..100_000);
+    let fixture = MemoryStoreFixture::new(1 << 30);
+    fixture.take_from_each_key(&new_day_limit_with_minute_buckets(10), 0..100_000);
     let bytes = fixture.store.memory_bytes() / 100_000;
     assert!((64..=120).contains(&bytes), "{bytes}");
 }
@@ -102,11 +111,11 @@ fn max_state_bytes_matches_largest_key_state() {
         .into_iter()
         .chain([new_day_limit_with_minute_buckets(500)])
     {
-        let fixture = Fixture::new(1 << 30);
+        let fixture = MemoryStoreFixture::new(1 << 30);
         // Gives every bucket units, and fills a log beyond its max with charges of two units.
         for _ in 0..3_000 {
             fixture.clock.advance(Duration::from_secs(30));
-            (0..KEY_COUNT).for_each(|key| fixture.report(&limit, key, 2));
+            (0..KEY_COUNT).for_each(|key| fixture.report_usage(&limit, key, 2));
         }
         let worst = fixture.store.memory_bytes();
         (0..KEY_COUNT).for_each(|key| fixture.reset(&limit, key));
@@ -130,10 +139,10 @@ fn max_state_bytes_matches_largest_key_state() {
 #[test]
 fn average_key_uses_at_most_max_state_bytes() {
     for limit in new_limits_of_all_algorithms("1/d") {
-        let fixture = Fixture::new(1 << 30);
-        fixture.take_each(&limit, 0..250_000);
+        let fixture = MemoryStoreFixture::new(1 << 30);
+        fixture.take_from_each_key(&limit, 0..250_000);
         for keys in (300_000..=400_000).step_by(50_000) {
-            fixture.take_each(&limit, keys - 50_000..keys);
+            fixture.take_from_each_key(&limit, keys - 50_000..keys);
             let bytes = fixture.store.memory_bytes() as u64 / keys;
             assert!(bytes <= limit.max_state_bytes() as u64, "{limit}: {bytes}");
         }
@@ -146,17 +155,20 @@ fn key_flood_within_budget_evicts_no_denied_key() {
     limits.push(new_day_limit_with_minute_buckets(3));
     for limit in limits {
         const DENIED_KEY_COUNT: u64 = 500;
-        let fixture = Fixture::new(8 * MIB);
+        let fixture = MemoryStoreFixture::new(8 * MIB);
         for _ in 0..3 {
-            assert_eq!(fixture.take_each(&limit, 0..DENIED_KEY_COUNT), DENIED_KEY_COUNT as usize);
+            assert_eq!(
+                fixture.take_from_each_key(&limit, 0..DENIED_KEY_COUNT),
+                DENIED_KEY_COUNT as usize
+            );
         }
         let mut peak_bytes = 0;
         for flood in 1..=14 {
             let new = flood * 25_000..(flood + 1) * 25_000;
-            assert_eq!(fixture.take_each(&limit, new), 25_000);
+            assert_eq!(fixture.take_from_each_key(&limit, new), 25_000);
             peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
             assert_eq!(
-                fixture.count_denied(&limit, 0..DENIED_KEY_COUNT),
+                fixture.count_denied_keys(&limit, 0..DENIED_KEY_COUNT),
                 DENIED_KEY_COUNT as usize,
                 "{limit}"
             );
@@ -173,18 +185,18 @@ fn key_flood_within_budget_evicts_no_denied_key() {
 /// Fills the store with keys of one algorithm, and then inserts keys of another algorithm, which expire later. The full
 /// tables of the first algorithm must free memory for the tables of the second.
 #[test]
-fn key_flood_of_other_algorithm_gets_memory() {
+fn key_flood_of_other_algorithm_obtains_memory() {
     for (first, second) in [(1, 0), (0, 2), (2, 4), (4, 1), (3, 2)] {
         let (first, second) = (
             new_limits_of_all_algorithms("3/d")[first],
             new_limits_of_all_algorithms("3/w")[second],
         );
-        let fixture = Fixture::new(8 * MIB);
-        fixture.take_each(&first, 0..300_000);
+        let fixture = MemoryStoreFixture::new(8 * MIB);
+        fixture.take_from_each_key(&first, 0..300_000);
         let keys = fixture.store.keys();
         let mut peak_bytes = 0;
         for flood in 0..15 {
-            fixture.take_each(&second, flood * 20_000..(flood + 1) * 20_000);
+            fixture.take_from_each_key(&second, flood * 20_000..(flood + 1) * 20_000);
             peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
         }
         assert!(peak_bytes <= 9 * MIB, "{first} then {second}: {peak_bytes}");
@@ -194,11 +206,11 @@ fn key_flood_of_other_algorithm_gets_memory() {
 }
 
 #[test]
-fn growing_log_evicts_only_other_keys() {
+fn growing_sliding_log_evicts_only_other_keys() {
     let (log, once) =
         (new_limit("200000/d", Algorithm::SlidingLog), new_limit("10/d", Algorithm::SlidingLog));
-    let fixture = Fixture::new(4 * MIB);
-    fixture.take_each(&once, 1..100_000);
+    let fixture = MemoryStoreFixture::new(4 * MIB);
+    fixture.take_from_each_key(&once, 1..100_000);
     let keys = fixture.store.keys();
     for _ in 0..150_000 {
         fixture.clock.advance(Duration::from_micros(100));
@@ -210,15 +222,16 @@ fn growing_log_evicts_only_other_keys() {
         );
     }
     assert!(fixture.store.keys() < keys, "other keys were evicted");
-    let remaining = fixture
-        .with_hit(&log, 0, |hit| fixture.store.peek_now(std::slice::from_ref(hit))[0].remaining());
+    let remaining = fixture.call_with_one_unit_hit(&log, 0, |hit| {
+        fixture.store.peek_now(std::slice::from_ref(hit))[0].remaining()
+    });
     assert_eq!(remaining, 50_000, "no unit is lost");
 }
 
 #[test]
-fn log_larger_than_budget_still_counts() {
+fn sliding_log_larger_than_budget_still_counts() {
     let log = new_limit("400000/d", Algorithm::SlidingLog);
-    let fixture = Fixture::new(MIB);
+    let fixture = MemoryStoreFixture::new(MIB);
     for taken in 0..400_000 {
         fixture.clock.advance(Duration::from_micros(100));
         assert!(fixture.take(&log, 0), "{taken}");
@@ -230,8 +243,8 @@ fn log_larger_than_budget_still_counts() {
 #[test]
 fn memory_is_bounded_when_all_keys_are_denied() {
     for limit in new_limits_of_all_algorithms("1/d") {
-        let fixture = Fixture::new(MIB);
-        fixture.take_each(&limit, 0..40_000);
+        let fixture = MemoryStoreFixture::new(MIB);
+        fixture.take_from_each_key(&limit, 0..40_000);
         assert!(
             fixture.store.memory_bytes() <= MIB + MIB / 8,
             "{limit}: {}",
@@ -247,10 +260,10 @@ fn removed_keys_free_all_memory() {
         .into_iter()
         .chain([new_day_limit_with_minute_buckets(5)])
     {
-        let fixture = Fixture::new(1 << 30);
+        let fixture = MemoryStoreFixture::new(1 << 30);
         for _ in 0..5 {
             fixture.clock.advance(Duration::from_secs(1));
-            fixture.take_each(&limit, 0..5_000);
+            fixture.take_from_each_key(&limit, 0..5_000);
         }
         let full = fixture.store.memory_bytes();
         (0..2_500).for_each(|number| fixture.reset(&limit, number));
@@ -263,18 +276,18 @@ fn removed_keys_free_all_memory() {
 
 /// Checks that the store counts each change of memory that a revert or a refund causes.
 #[test]
-fn reverts_and_refunds_keep_memory_count_exact() {
+fn reverts_and_refunds_keep_reported_memory_exact() {
     for limit in new_limits_of_all_algorithms("50/h") {
-        let fixture = Fixture::new(1 << 30);
+        let fixture = MemoryStoreFixture::new(1 << 30);
         for number in 0..300 {
             for step in 0..20 {
                 fixture.clock.advance(Duration::from_secs(1));
-                let receipt = fixture.with_hit(&limit, number, |hit| {
+                let receipt = fixture.call_with_one_unit_hit(&limit, number, |hit| {
                     fixture.store.take_now(std::slice::from_ref(hit)).receipt
                 });
                 match step % 3 {
                     0 => fixture.store.revert_now(&receipt),
-                    1 => drop(fixture.with_hit(&limit, number, |hit| {
+                    1 => drop(fixture.call_with_one_unit_hit(&limit, number, |hit| {
                         fixture.store.refund_now(std::slice::from_ref(hit))
                     })),
                     _ => {}

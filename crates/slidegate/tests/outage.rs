@@ -19,13 +19,13 @@ const ALWAYS_UNAVAILABLE: Faults = Faults { unavailable: 100, ..NO_FAULTS };
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Instances of a service that share one store and one clock.
-struct Fleet {
+struct InstancesWithSharedStore {
     clock: ManualClock,
     store: FaultyStore,
     instances: Vec<Gate<FaultyStore>>,
 }
 
-impl Fleet {
+impl InstancesWithSharedStore {
     fn new(instances: u32, policy: &str) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = FaultyStore::new(&clock, 1, NO_FAULTS, 1);
@@ -54,7 +54,7 @@ impl Fleet {
 
     /// Makes the store available again and advances the clock by two days, so that all local counts expire. An instance
     /// keeps local counts in memory during an outage.
-    fn restore_store_for_two_days(&self) {
+    fn restore_store_and_advance_two_days(&self) {
         self.store.set_faults(NO_FAULTS);
         self.clock.advance(2 * DAY);
     }
@@ -64,7 +64,7 @@ impl Fleet {
     }
 
     /// Returns, for each instance, the number of requests that the instance allows before it denies one.
-    fn allowed_per_instance(&self) -> Vec<u64> {
+    fn count_allowed_per_instance(&self) -> Vec<u64> {
         let count =
             |instance| (0..).take_while(|_| self.check(instance).decision().is_allowed()).count();
         (0..self.instances.len()).map(|instance| count(instance) as u64).collect()
@@ -81,7 +81,7 @@ fn limit_header(ruling: &Ruling) -> String {
 
 #[test]
 fn instance_enforces_its_share_during_outage() {
-    let fleet = Fleet::with_limit(4, "10/h", "sliding_log");
+    let fleet = InstancesWithSharedStore::with_limit(4, "10/h", "sliding_log");
     let normal = fleet.check(0);
     assert!(!normal.decision().is_degraded());
     assert_eq!(limit_header(&normal), "10", "the store enforces the whole limit");
@@ -91,7 +91,7 @@ fn instance_enforces_its_share_during_outage() {
     assert_eq!(degraded.decision().remaining(), 1);
     assert_eq!(limit_header(&degraded), "2", "headers show the enforced limit");
     assert_eq!(degraded.binding().unwrap().limit.limit().to_string(), "2/1h sliding_log");
-    assert_eq!(fleet.allowed_per_instance(), [1, 2, 2, 2]);
+    assert_eq!(fleet.count_allowed_per_instance(), [1, 2, 2, 2]);
     let denied = fleet.check(0);
     assert_eq!((denied.decision().remaining(), limit_header(&denied)), (0, "2".to_owned()));
     assert_eq!(
@@ -101,23 +101,23 @@ fn instance_enforces_its_share_during_outage() {
 }
 
 #[test]
-fn outage_share_is_at_least_one_unit() {
-    let small = Fleet::with_limit(4, "3/h", "sliding_log");
+fn instance_share_is_at_least_one_unit() {
+    let small = InstancesWithSharedStore::with_limit(4, "3/h", "sliding_log");
     small.fail_store();
-    assert_eq!(small.allowed_per_instance(), [1, 1, 1, 1]);
-    let none = Fleet::with_limit(4, "0/h", "sliding_log");
+    assert_eq!(small.count_allowed_per_instance(), [1, 1, 1, 1]);
+    let none = InstancesWithSharedStore::with_limit(4, "0/h", "sliding_log");
     none.fail_store();
-    assert_eq!(none.allowed_per_instance(), [0, 0, 0, 0]);
+    assert_eq!(none.count_allowed_per_instance(), [0, 0, 0, 0]);
 }
 
 #[test]
 fn outage_divides_burst_and_rate_among_instances() {
     let limit = "{ max: 3600, window: 1h, burst: 20 }";
-    let fleet = Fleet::with_limit(2, limit, "token_bucket");
+    let fleet = InstancesWithSharedStore::with_limit(2, limit, "token_bucket");
     fleet.fail_store();
-    assert_eq!(fleet.allowed_per_instance(), [10, 10]);
+    assert_eq!(fleet.count_allowed_per_instance(), [10, 10]);
     fleet.clock.advance(Duration::from_secs(4));
-    assert_eq!(fleet.allowed_per_instance(), [2, 2], "half of four units");
+    assert_eq!(fleet.count_allowed_per_instance(), [2, 2], "half of four units");
 }
 
 #[test]
@@ -132,7 +132,7 @@ rules:
       - { when: { plan: pro }, limits: [100/h] }
       - { when: { tenant: evil }, limits: denied }
 ";
-    let fleet = Fleet::new(2, policy);
+    let fleet = InstancesWithSharedStore::new(2, policy);
     fleet.fail_store();
     let allowed = |attributes: &[(&str, &str)]| {
         let attributes = attributes.iter().copied();
@@ -153,28 +153,36 @@ rules:
 
 #[test]
 fn local_counts_are_kept_for_whole_window() {
-    let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
+    let fleet = InstancesWithSharedStore::with_limit(1, "2/d", "sliding_log");
     fleet.fail_store();
-    assert_eq!(fleet.allowed_per_instance(), [2]);
-    assert_eq!(fleet.allowed_per_instance(), [0], "local counts are kept during the outage");
+    assert_eq!(fleet.count_allowed_per_instance(), [2]);
+    assert_eq!(fleet.count_allowed_per_instance(), [0], "local counts are kept during the outage");
     fleet.restore_store();
-    assert_eq!(fleet.allowed_per_instance(), [2], "the store was not charged during the outage");
+    assert_eq!(
+        fleet.count_allowed_per_instance(),
+        [2],
+        "the store was not charged during the outage"
+    );
     fleet.clock.advance(DAY / 2);
     fleet.check(0);
     fleet.fail_store();
-    assert_eq!(fleet.allowed_per_instance(), [0], "the next outage continues with the same counts");
+    assert_eq!(
+        fleet.count_allowed_per_instance(),
+        [0],
+        "the next outage continues with the same counts"
+    );
     fleet.restore_store();
     fleet.clock.advance(DAY / 2);
     fleet.check(0);
     assert_eq!(fleet.instances[0].local_keys(), 0);
     fleet.fail_store();
-    assert_eq!(fleet.allowed_per_instance(), [2]);
+    assert_eq!(fleet.count_allowed_per_instance(), [2]);
 }
 
 #[test]
 fn local_counts_stay_within_local_max_memory() {
     const MIB: usize = 1 << 20;
-    let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
+    let fleet = InstancesWithSharedStore::with_limit(1, "2/d", "sliding_log");
     fleet.fail_store();
     let [gate] = <[Gate<FaultyStore>; 1]>::try_from(fleet.instances).ok().unwrap();
     let gate = gate.with_local_max_memory(MIB);
@@ -191,21 +199,21 @@ fn local_counts_stay_within_local_max_memory() {
 
 #[test]
 fn brief_store_success_keeps_local_counts() {
-    let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
+    let fleet = InstancesWithSharedStore::with_limit(1, "2/d", "sliding_log");
     fleet.fail_store();
-    assert_eq!(fleet.allowed_per_instance(), [2]);
+    assert_eq!(fleet.count_allowed_per_instance(), [2]);
     for _ in 0..10 {
         fleet.store.set_faults(NO_FAULTS);
         fleet.clock.advance(Duration::from_millis(900));
         fleet.check(0);
         fleet.fail_store();
-        assert_eq!(fleet.allowed_per_instance(), [0], "the local counts are not empty");
+        assert_eq!(fleet.count_allowed_per_instance(), [0], "the local counts are not empty");
     }
 }
 
 #[test]
 fn store_success_drops_expired_local_counts() {
-    let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
+    let fleet = InstancesWithSharedStore::with_limit(1, "2/d", "sliding_log");
     let gate = &fleet.instances[0];
     let charged = fleet.check(0);
     let calls: [&dyn Fn(); 3] =
@@ -214,8 +222,8 @@ fn store_success_drops_expired_local_counts() {
         }];
     for call in calls {
         fleet.fail_store();
-        assert_eq!(fleet.allowed_per_instance(), [2]);
-        fleet.restore_store_for_two_days();
+        assert_eq!(fleet.count_allowed_per_instance(), [2]);
+        fleet.restore_store_and_advance_two_days();
         assert_eq!(gate.local_keys(), 1);
         call();
         assert_eq!(gate.local_keys(), 0);
@@ -224,39 +232,39 @@ fn store_success_drops_expired_local_counts() {
 
 #[test]
 fn store_denial_drops_expired_local_counts() {
-    let fleet = Fleet::with_limit(1, "1/d", "sliding_log");
+    let fleet = InstancesWithSharedStore::with_limit(1, "1/d", "sliding_log");
     fleet.fail_store();
-    assert_eq!(fleet.allowed_per_instance(), [1]);
+    assert_eq!(fleet.count_allowed_per_instance(), [1]);
     fleet.restore_store();
     fleet.clock.advance(DAY / 2);
-    assert_eq!(fleet.allowed_per_instance(), [1]);
+    assert_eq!(fleet.count_allowed_per_instance(), [1]);
     fleet.clock.advance(DAY / 2);
     assert_eq!(fleet.instances[0].local_keys(), 1);
-    assert_eq!(fleet.allowed_per_instance(), [0]);
+    assert_eq!(fleet.count_allowed_per_instance(), [0]);
     assert_eq!(fleet.instances[0].local_keys(), 0);
 }
 
 #[test]
 fn local_charge_is_reverted_only_locally() {
     for faults in [ALWAYS_UNAVAILABLE, Faults { lost_before: 100, ..NO_FAULTS }] {
-        let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
+        let fleet = InstancesWithSharedStore::with_limit(1, "2/d", "sliding_log");
         fleet.store.set_faults(faults);
         let revert = |ruling: &Ruling| {
             block_on(fleet.instances[0].revert(ruling.decision())).unwrap();
         };
         let first = fleet.check(0);
-        assert_eq!(fleet.allowed_per_instance(), [1]);
+        assert_eq!(fleet.count_allowed_per_instance(), [1]);
         revert(&first);
-        assert_eq!(fleet.allowed_per_instance(), [1], "reverted in the local counts");
-        fleet.restore_store_for_two_days();
-        assert_eq!(fleet.allowed_per_instance(), [2]);
+        assert_eq!(fleet.count_allowed_per_instance(), [1], "reverted in the local counts");
+        fleet.restore_store_and_advance_two_days();
+        assert_eq!(fleet.count_allowed_per_instance(), [2]);
         revert(&first);
-        assert_eq!(fleet.allowed_per_instance(), [0], "the store did not charge it");
+        assert_eq!(fleet.count_allowed_per_instance(), [0], "the store did not charge it");
         fleet.store.set_faults(faults);
-        assert_eq!(fleet.allowed_per_instance(), [2]);
+        assert_eq!(fleet.count_allowed_per_instance(), [2]);
         revert(&first);
         assert_eq!(
-            fleet.allowed_per_instance(),
+            fleet.count_allowed_per_instance(),
             [0],
             "the counts of this outage did not charge it"
         );
@@ -265,7 +273,7 @@ fn local_charge_is_reverted_only_locally() {
 
 #[test]
 fn timed_out_store_call_is_not_retried() {
-    let fleet = Fleet::with_limit(1, "5/d", "sliding_log");
+    let fleet = InstancesWithSharedStore::with_limit(1, "5/d", "sliding_log");
     fleet.store.set_faults(Faults { lost_after: 100, ..NO_FAULTS });
     for _ in 0..3 {
         assert!(fleet.check(0).decision().is_degraded());
@@ -278,7 +286,7 @@ fn timed_out_store_call_is_not_retried() {
     let (request, store) = (acme_request(), gate.store());
     let matched = policy.apply(&request);
     block_on(store.reset(&matched.hits())).unwrap();
-    assert_eq!(fleet.allowed_per_instance(), [5]);
+    assert_eq!(fleet.count_allowed_per_instance(), [5]);
 }
 
 /// Generates a number of instances, a max, and steps. A step consists of a pause in microseconds, a number of requests
@@ -305,7 +313,7 @@ proptest! {
         buckets in any::<bool>(),
     ) {
         let algorithm = if buckets { "sliding_buckets" } else { "sliding_log" };
-        let fleet = Fleet::with_limit(instances, &format!("{max}/10s"), algorithm);
+        let fleet = InstancesWithSharedStore::with_limit(instances, &format!("{max}/10s"), algorithm);
         let mut allowed = Vec::new();
         for (index, &(pause, burst, is_down)) in steps.iter().enumerate() {
             fleet.store.set_faults(if is_down { ALWAYS_UNAVAILABLE } else { NO_FAULTS });
@@ -329,25 +337,25 @@ proptest! {
 /// with empty local counts, admitted 202 requests in 40 seconds for a limit of 20 per minute.
 #[test]
 fn flapping_store_admits_exactly_twice_max() {
-    let fleet = Fleet::with_limit(1, "20/min", "sliding_log");
+    let fleet = InstancesWithSharedStore::with_limit(1, "20/min", "sliding_log");
     let mut allowed = 0;
     for _ in 0..12 {
         fleet.fail_store();
-        allowed += fleet.allowed_per_instance()[0];
+        allowed += fleet.count_allowed_per_instance()[0];
         fleet.clock.advance(Duration::from_millis(500));
         fleet.restore_store();
-        allowed += fleet.allowed_per_instance()[0];
+        allowed += fleet.count_allowed_per_instance()[0];
         fleet.clock.advance(Duration::from_secs(2));
     }
     assert_eq!(allowed, 40);
 }
 
 #[test]
-fn outage_bound_of_twice_max_is_reached() {
-    let fleet = Fleet::with_limit(3, "9/h", "sliding_log");
-    assert_eq!(fleet.allowed_per_instance(), [9, 0, 0]);
+fn single_outage_admits_exactly_twice_max() {
+    let fleet = InstancesWithSharedStore::with_limit(3, "9/h", "sliding_log");
+    assert_eq!(fleet.count_allowed_per_instance(), [9, 0, 0]);
     fleet.fail_store();
-    assert_eq!(fleet.allowed_per_instance(), [3, 3, 3], "the bound is tight");
+    assert_eq!(fleet.count_allowed_per_instance(), [3, 3, 3], "the bound is tight");
     fleet.restore_store();
-    assert_eq!(fleet.allowed_per_instance(), [0, 0, 0]);
+    assert_eq!(fleet.count_allowed_per_instance(), [0, 0, 0]);
 }

@@ -86,7 +86,7 @@ fn not_condition_matches_absent_attribute() {
 }
 
 #[test]
-fn per_alternatives_have_separate_counters() {
+fn alternatives_in_per_have_separate_counters() {
     let gate = new_gate_with_rule("per: [api_key|user|ip, tenant], limits: [1/min]");
     let of = |name: &'static str| formatted_keys(&gate, &[(name, "x"), ("tenant", "t")]).concat();
     assert_eq!(of("api_key"), "default:a:1m:{api_key=x,tenant=t}");
@@ -235,7 +235,7 @@ fn hosts_without_name_share_empty_key() {
 fn host_spellings_select_same_sub_key() {
     let gate =
         new_gate_with_rule("per: [x], limits: [80/min], redis: { split: { by: [host], into: 8 } }");
-    let part = |host: &str| redis_identities_with_share_max(&gate, &[("x", "1"), ("host", host)]);
+    let part = |host: &str| redis_identities_with_sub_key_max(&gate, &[("x", "1"), ("host", host)]);
     assert!(HOST_SPELLINGS.iter().all(|host| part(host) == part(HOST_SPELLINGS[0])));
 }
 
@@ -528,7 +528,7 @@ rules:
 
 /// Returns, for each key of a request, its identity as in the Redis key. Braces enclose the part that determines the
 /// hash slot. If counters are split, each identity comes with the max that its sub-key enforces.
-fn redis_identities_with_share_max(
+fn redis_identities_with_sub_key_max(
     gate: &TestGate,
     attributes: &[(&str, &str)],
 ) -> Vec<(String, Option<u64>)> {
@@ -544,25 +544,26 @@ fn slot_by_selects_hash_tag_of_key() {
     let gate = new_gate_with_rule(
         "per: ['a | b', route], limits: [10/s, 9/m], redis: { slot_by: [a|b], sample: 50% }",
     );
-    let redis_identities_with_share_max = |attributes: &[(&str, &str)]| {
-        let redis_identities_with_share_max = redis_identities_with_share_max(&gate, attributes)
-            .into_iter()
-            .map(|(identity, _)| identity);
-        redis_identities_with_share_max.collect::<Vec<_>>()
+    let redis_identities_with_sub_key_max = |attributes: &[(&str, &str)]| {
+        let redis_identities_with_sub_key_max =
+            redis_identities_with_sub_key_max(&gate, attributes)
+                .into_iter()
+                .map(|(identity, _)| identity);
+        redis_identities_with_sub_key_max.collect::<Vec<_>>()
     };
     assert_eq!(
-        redis_identities_with_share_max(&[("a", "x"), ("b", "y"), ("route", "/r")]),
+        redis_identities_with_sub_key_max(&[("a", "x"), ("b", "y"), ("route", "/r")]),
         ["{a=x},route=/r"; 2]
     );
     assert_eq!(
-        redis_identities_with_share_max(&[("b", "y"), ("route", "/r")]),
+        redis_identities_with_sub_key_max(&[("b", "y"), ("route", "/r")]),
         ["{b=y},route=/r"; 2]
     );
     let redis = gate.policy().rules()[0].redis().unwrap();
     assert_eq!((redis.slot_by(), redis.sample().get(), redis.split_into()), (&[0][..], 2, None));
 }
 
-const SPLIT_POLICY: &str = "
+const SPLIT_COUNTERS_POLICY: &str = "
 routes: ['/users/{id}']
 rules:
   - name: a
@@ -578,38 +579,38 @@ rules:
 
 #[test]
 fn split_attributes_select_sub_key() {
-    let gate = new_test_gate(SPLIT_POLICY);
-    let redis_identities_with_share_max = |attributes: &[(&str, &str)]| {
-        redis_identities_with_share_max(&gate, &[&[("tenant", "t")], attributes].concat())
+    let gate = new_test_gate(SPLIT_COUNTERS_POLICY);
+    let redis_identities_with_sub_key_max = |attributes: &[(&str, &str)]| {
+        redis_identities_with_sub_key_max(&gate, &[&[("tenant", "t")], attributes].concat())
     };
     let of = |part: u16, shares: &[u64]| {
         let identity = format!("{{tenant=t#{part}}}");
         shares.iter().map(|share| (identity.clone(), Some(*share))).collect::<Vec<_>>()
     };
     // Sub-keys computed by another program: FNV-1a of the values, folded.
-    assert_eq!(redis_identities_with_share_max(&[("route", "/users/{id}")]), of(3, &[4, 13]));
-    assert_eq!(redis_identities_with_share_max(&[("path", "/users/7?a")]), of(3, &[4, 13]));
-    assert_eq!(redis_identities_with_share_max(&[]), of(5, &[4, 12]));
-    assert_eq!(redis_identities_with_share_max(&[("route", "")]), of(2, &[4, 13]));
+    assert_eq!(redis_identities_with_sub_key_max(&[("route", "/users/{id}")]), of(3, &[4, 13]));
+    assert_eq!(redis_identities_with_sub_key_max(&[("path", "/users/7?a")]), of(3, &[4, 13]));
+    assert_eq!(redis_identities_with_sub_key_max(&[]), of(5, &[4, 12]));
+    assert_eq!(redis_identities_with_sub_key_max(&[("route", "")]), of(2, &[4, 13]));
     // Overrides use the same sub-key, with shares of their own limits.
-    assert_eq!(redis_identities_with_share_max(&[("plan", "pro")]), of(5, &[11]));
-    assert_eq!(redis_identities_with_share_max(&[("plan", "pro"), ("route", "")]), of(2, &[11]));
-    assert_eq!(redis_identities_with_share_max(&[("plan", "evil")]), of(5, &[0]));
-    assert_eq!(redis_identities_with_share_max(&[("plan", "live")]), []);
+    assert_eq!(redis_identities_with_sub_key_max(&[("plan", "pro")]), of(5, &[11]));
+    assert_eq!(redis_identities_with_sub_key_max(&[("plan", "pro"), ("route", "")]), of(2, &[11]));
+    assert_eq!(redis_identities_with_sub_key_max(&[("plan", "evil")]), of(5, &[0]));
+    assert_eq!(redis_identities_with_sub_key_max(&[("plan", "live")]), []);
     let several =
         new_gate_with_rule("limits: [1024/s], redis: { split: { by: [route, user], into: 1024 } }");
     let attributes = [("user", "ann"), ("route", "/users/{id}")];
     assert_eq!(
-        self::redis_identities_with_share_max(&several, &attributes),
+        self::redis_identities_with_sub_key_max(&several, &attributes),
         [("{#502}".to_owned(), Some(1))]
     );
 }
 
 #[test]
 fn missing_attribute_denial_ignores_redis_options() {
-    let gate = new_test_gate(SPLIT_POLICY);
+    let gate = new_test_gate(SPLIT_COUNTERS_POLICY);
     assert_eq!(
-        redis_identities_with_share_max(&gate, &[("route", "/x")]),
+        redis_identities_with_sub_key_max(&gate, &[("route", "/x")]),
         [("{}".to_owned(), None)]
     );
     assert!(!is_allowed(&gate, &[("route", "/x")]));
@@ -617,7 +618,7 @@ fn missing_attribute_denial_ignores_redis_options() {
 
 #[test]
 fn memory_store_ignores_redis_options() {
-    let gate = new_test_gate(SPLIT_POLICY);
+    let gate = new_test_gate(SPLIT_COUNTERS_POLICY);
     let whole: Vec<_> = (0..30).map(|_| is_allowed(&gate, &[("tenant", "t")])).collect();
     assert!(whole.iter().all(|allowed| *allowed));
     assert!(!is_allowed(&gate, &[("tenant", "t"), ("route", "/another")]));

@@ -326,7 +326,7 @@ fn exponential_yaml_alias_expansion_is_rejected() {
 }
 
 /// Formats a YAML list with `count` entries, one per line. `entry` returns the text of the entry with an index.
-fn format_list_entries(count: usize, entry: impl Fn(usize) -> String) -> String {
+fn format_yaml_list(count: usize, entry: impl Fn(usize) -> String) -> String {
     (0..count).fold(String::new(), |mut text, index| {
         writeln!(text, "  - {}", entry(index)).unwrap();
         text
@@ -334,9 +334,9 @@ fn format_list_entries(count: usize, entry: impl Fn(usize) -> String) -> String 
 }
 
 #[test]
-fn at_most_thousand_errors_are_reported() {
+fn at_most_1000_policy_errors_are_reported() {
     let filler = "x".repeat(400);
-    let rules = format_list_entries(MAX_RULES, |index| {
+    let rules = format_yaml_list(MAX_RULES, |index| {
         format!("{{ name: r{index}, {filler}{index}: 1, mode: {filler} }}")
     });
     let text = format!("rules:\n{rules}");
@@ -351,7 +351,7 @@ fn at_most_thousand_errors_are_reported() {
 
 #[test]
 fn inherited_limit_error_is_reported_once() {
-    let rules = format_list_entries(200, |index| match index {
+    let rules = format_yaml_list(200, |index| match index {
         0 => "{ name: r0, limits: &usual [1/s, 2/fortnight] }".to_owned(),
         _ => format!("{{ name: r{index}, limits: *usual }}"),
     });
@@ -372,18 +372,18 @@ fn oversized_policy_is_rejected() {
     let long = no_rules("#".repeat(MAX_POLICY_BYTES));
     assert_eq!(long, ["1:1: a policy has at most 8388608 bytes"]);
     let route = |index| format!("/{index}");
-    let routes = no_rules(format!("routes:\n{}", format_list_entries(MAX_ROUTES + 1, route)));
+    let routes = no_rules(format!("routes:\n{}", format_yaml_list(MAX_ROUTES + 1, route)));
     assert_eq!(routes, ["2:3: 10001 routes are too many: at most 10000"]);
     let rule = |index| format!("{{ name: r{index}, limits: [1/s] }}");
-    let rules = formatted_errors(&format!("rules:\n{}", format_list_entries(MAX_RULES + 1, rule)));
+    let rules = formatted_errors(&format!("rules:\n{}", format_yaml_list(MAX_RULES + 1, rule)));
     assert_eq!(rules, ["2:3: 10001 rules are too many: at most 10000"]);
     // Each rule has 64 combinations and 2 limits.
     let per = "per: [a|b, c|d, e|f, g|h, i|j, k|l]";
     let rule = |index| format!("{{ name: r{index}, {per}, limits: [1/s, 1/m] }}");
     let max_rules = MAX_SCOPES / 128;
-    let at_most = format!("rules:\n{}", format_list_entries(max_rules, rule));
+    let at_most = format!("rules:\n{}", format_yaml_list(max_rules, rule));
     assert!(Policy::from_yaml(&at_most).is_ok());
-    let scopes = formatted_errors(&format!("rules:\n{}", format_list_entries(max_rules + 9, rule)));
+    let scopes = formatted_errors(&format!("rules:\n{}", format_yaml_list(max_rules + 9, rule)));
     assert_eq!(scopes.len(), 1, "{scopes:?}");
     assert!(
         scopes[0].starts_with(&format!("{}:5: too much to count", max_rules + 2)),
@@ -406,9 +406,9 @@ fn domain_with_too_many_limits_is_rejected() {
     let rule = |index| format!("{{ name: r{index}, limits: [{limits}] }}");
     let rules = MAX_DOMAIN_LIMITS / 15;
     assert_eq!(15 * rules, MAX_DOMAIN_LIMITS);
-    assert!(Policy::from_yaml(&format!("rules:\n{}", format_list_entries(rules, rule))).is_ok());
+    assert!(Policy::from_yaml(&format!("rules:\n{}", format_yaml_list(rules, rule))).is_ok());
     let last = |domain| format!("  - {{ name: more, domain: {domain}, limits: [1/s] }}\n");
-    let text = |domain| format!("rules:\n{}{}", format_list_entries(rules, rule), last(domain));
+    let text = |domain| format!("rules:\n{}{}", format_yaml_list(rules, rule), last(domain));
     assert!(Policy::from_yaml(&text("other")).is_ok());
     let found = formatted_errors(&text("default"));
     assert_eq!(found.len(), 1, "{found:?}");
@@ -421,10 +421,10 @@ fn domain_with_too_many_limits_is_rejected() {
 #[test]
 fn route_comparison_steps_are_bounded() {
     let long = "abcdefgh/".repeat(12);
-    let routes = format_list_entries(MAX_ROUTES, |index| format!("/{long}{index}"));
+    let routes = format_yaml_list(MAX_ROUTES, |index| format!("/{long}{index}"));
     let rule =
         |index| format!("{{ name: r{index}, limits: [1/s], when: {{ route: '*a*b*{index}c' }} }}");
-    let rules = format_list_entries(MAX_RULES, rule);
+    let rules = format_yaml_list(MAX_RULES, rule);
     let found = formatted_errors(&format!("routes:\n{routes}\nrules:\n{rules}"));
     assert!((1..1_000).contains(&found.len()), "{}", found.len());
     assert!(found.iter().all(|expected| expected.contains("is none of `routes`")));
@@ -451,7 +451,7 @@ fn assert_error_is_within_text(error: &PolicyError, lines: &[&str]) {
 
 /// A typing error that is applied to the text of a policy.
 #[derive(Clone, Debug)]
-enum Typo {
+enum PolicyTypo {
     Delete(Index, usize),
     Insert(Index, &'static str),
     Repeat(Index),
@@ -459,24 +459,24 @@ enum Typo {
     Indent(Index),
 }
 
-fn typo_strategy() -> impl Strategy<Value = Typo> {
-    const INSERTED_TEXTS: &[&str] = &[
+fn arbitrary_policy_typo() -> impl Strategy<Value = PolicyTypo> {
+    const TEXTS_INSERTED_BY_TYPO: &[&str] = &[
         " ", "\n", "\r\n", "\t", "'", "\"", "[", "]", "{", "}", ":", ": ", "- ", ",", "|", "*",
         "&a ", "*a", "#", " #", "é", "\u{2028}", "\u{feff}", "\0", "%", "~", "!!str ", "? ",
         "---\n", "0", "-1", "<<: ",
     ];
     let position = any::<Index>;
     prop_oneof![
-        (position(), 1usize..8).prop_map(|(at, bytes)| Typo::Delete(at, bytes)),
-        (position(), proptest::sample::select(INSERTED_TEXTS))
-            .prop_map(|(at, text)| Typo::Insert(at, text)),
-        position().prop_map(Typo::Repeat),
-        (position(), position()).prop_map(|(one, other)| Typo::Swap(one, other)),
-        position().prop_map(Typo::Indent),
+        (position(), 1usize..8).prop_map(|(at, bytes)| PolicyTypo::Delete(at, bytes)),
+        (position(), proptest::sample::select(TEXTS_INSERTED_BY_TYPO))
+            .prop_map(|(at, text)| PolicyTypo::Insert(at, text)),
+        position().prop_map(PolicyTypo::Repeat),
+        (position(), position()).prop_map(|(one, other)| PolicyTypo::Swap(one, other)),
+        position().prop_map(PolicyTypo::Indent),
     ]
 }
 
-impl Typo {
+impl PolicyTypo {
     fn apply_to_text(&self, text: &str) -> String {
         let mut lines: Vec<&str> = text.split('\n').collect();
         let cut = |at: &Index| text.split_at(text.floor_char_boundary(at.index(text.len() + 1)));
@@ -515,7 +515,7 @@ proptest! {
     /// in the text.
     #[test]
     fn policy_with_typos_has_positioned_errors(
-        typos in proptest::collection::vec(typo_strategy(), 1..6),
+        typos in proptest::collection::vec(arbitrary_policy_typo(), 1..6),
     ) {
         let text = typos.iter().fold(POLICY_WITH_EVERY_FIELD.to_owned(), |text, typo| typo.apply_to_text(&text));
         let read = Policy::from_yaml(&text);

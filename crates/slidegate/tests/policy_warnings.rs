@@ -19,7 +19,7 @@ fn formatted_warnings(yaml: &str) -> Vec<String> {
 
 /// Returns the attribute that each evasion warning about a policy names. Each line of `rules` has the fields of one
 /// rule.
-fn warned_attributes(rules: &str) -> Vec<String> {
+fn attributes_named_in_warnings(rules: &str) -> Vec<String> {
     let rules: String = (rules.trim().lines().enumerate())
         .map(|(index, rule)| format!("  - {{ name: r{index}, limits: [9/s], {} }}\n", rule.trim()))
         .collect();
@@ -48,11 +48,11 @@ fn client_chosen_key_gives_warning() {
         ("ip, path", "path"),
         ("route, api_key|ip", "api_key"),
     ] {
-        assert_eq!(warned_attributes(&format!("per: [{per}]")), [name], "{per}");
+        assert_eq!(attributes_named_in_warnings(&format!("per: [{per}]")), [name], "{per}");
     }
     let deny = "per: [api_key], when_missing: deny";
     assert_eq!(
-        warned_attributes(deny),
+        attributes_named_in_warnings(deny),
         ["api_key"],
         "a client can invent a key as well as omit it"
     );
@@ -78,15 +78,17 @@ fn key_not_chosen_by_client_gives_no_warning() {
     for per in
         ["ip", "user|ip", "tenant", "remote_address", "ip|header.x-api-key", "ip, route", "host"]
     {
-        assert_eq!(warned_attributes(&format!("per: [{per}]")), [""; 0], "{per}");
+        assert_eq!(attributes_named_in_warnings(&format!("per: [{per}]")), [""; 0], "{per}");
     }
-    assert_eq!(warned_attributes("when: { method: GET }"), [""; 0], "without `per`");
+    assert_eq!(attributes_named_in_warnings("when: { method: GET }"), [""; 0], "without `per`");
 }
 
 #[test]
 fn address_rule_prevents_warning_for_its_requests() {
     let key = "per: [header.x-api-key|ip]";
-    let with = |one: &str, other: &str| warned_attributes(&format!("{key}, {one}\n{other}")).len();
+    let with = |one: &str, other: &str| {
+        attributes_named_in_warnings(&format!("{key}, {one}\n{other}")).len()
+    };
     let everywhere = "mode: enforce";
     let login = "when: { method: POST, route: /login }";
     for other in [
@@ -147,21 +149,25 @@ fn address_rule_with_narrower_conditions_keeps_warning() {
         ("when: { user: { not: '*' } }", "when: { user: { not: ann } }", false),
     ] {
         let rules = format!("per: [api_key|ip], {one}\nper: [ip], {other}");
-        assert_eq!(!warned_attributes(&rules).is_empty(), evades, "{rules}");
+        assert_eq!(!attributes_named_in_warnings(&rules).is_empty(), evades, "{rules}");
     }
     // Each rule alone protects only some requests; together they protect all.
     for others in [
         "per: [ip], when: { user: { not: '*' } }\nper: [user], when: { user: '*' }",
         "per: [ip], when: { method: GET }\nper: [ip], when: { method: { not: GET } }",
     ] {
-        assert_eq!(warned_attributes(&format!("per: [api_key|ip]\n{others}")), [""; 0], "{others}");
+        assert_eq!(
+            attributes_named_in_warnings(&format!("per: [api_key|ip]\n{others}")),
+            [""; 0],
+            "{others}"
+        );
     }
 }
 
 #[test]
 fn two_client_chosen_keys_both_give_warnings() {
     assert_eq!(
-        warned_attributes("per: [header.x-api-key|ip]\nper: [query.key|ip]"),
+        attributes_named_in_warnings("per: [header.x-api-key|ip]\nper: [query.key|ip]"),
         ["header.x-api-key", "query.key"]
     );
 }
@@ -177,7 +183,7 @@ fn restricted_or_unenforced_key_gives_no_warning() {
         "per: [api_key], overrides: [{ when: { api_key: '*' }, limits: denied }]",
         "per: [api_key], when: { api_key: { literal: [a, b] } }",
     ] {
-        assert_eq!(warned_attributes(rule), [""; 0], "{rule}");
+        assert_eq!(attributes_named_in_warnings(rule), [""; 0], "{rule}");
     }
     for rule in [
         "per: [api_key], when: { api_key: sk_* }",
@@ -186,21 +192,23 @@ fn restricted_or_unenforced_key_gives_no_warning() {
         "per: [api_key], mode: observe, overrides: [{ when: { plan: free }, mode: enforce }]",
         "per: [api_key], overrides: [{ when: { api_key: [leaked] }, limits: denied }]",
     ] {
-        assert_eq!(warned_attributes(rule), ["api_key"], "{rule}");
+        assert_eq!(attributes_named_in_warnings(rule), ["api_key"], "{rule}");
     }
 }
 
 #[test]
 fn address_descriptor_prevents_warning_for_descriptor_rule() {
     let rule = "descriptor: [plan, api_key], per: [api_key]";
-    assert_eq!(warned_attributes(rule), ["api_key"]);
+    assert_eq!(attributes_named_in_warnings(rule), ["api_key"]);
     assert_eq!(
-        warned_attributes(&format!("{rule}\nper: [remote_address], descriptor: [remote_address]")),
+        attributes_named_in_warnings(&format!(
+            "{rule}\nper: [remote_address], descriptor: [remote_address]"
+        )),
         [""; 0]
     );
-    assert_eq!(warned_attributes(&format!("{rule}\nper: [remote_address]")), [""; 0]);
+    assert_eq!(attributes_named_in_warnings(&format!("{rule}\nper: [remote_address]")), [""; 0]);
     assert_eq!(
-        warned_attributes("descriptor: [path, user], per: [path, user]"),
+        attributes_named_in_warnings("descriptor: [path, user], per: [path, user]"),
         [""; 0],
         "any names"
     );

@@ -90,7 +90,7 @@ impl TrackedCounters {
     }
 
     /// Draws `count` of the counters in random order.
-    fn draw_counters(&self, rng: &mut Rng, count: usize) -> Vec<&TrackedCounter> {
+    fn draw_random_counters(&self, rng: &mut Rng, count: usize) -> Vec<&TrackedCounter> {
         let mut drawn = rng.choose_multiple(&self.all, count);
         rng.shuffle(&mut drawn);
         drawn
@@ -108,7 +108,12 @@ impl TrackedCounters {
 
     /// Records the charges of an allowed request, and asserts that a denied request charged nothing. The recorded units
     /// never exceed the units that the store has counted.
-    fn record_charges(&self, counters: &[&TrackedCounter], costs: &[u64], result: &ChargeResult) {
+    fn record_charged_units(
+        &self,
+        counters: &[&TrackedCounter],
+        costs: &[u64],
+        result: &ChargeResult,
+    ) {
         if !result.allowed {
             assert!(result.receipt.is_empty(), "a denied request charges nothing");
             assert!(result.outcomes.iter().any(|outcome| !outcome.fits()));
@@ -123,7 +128,7 @@ impl TrackedCounters {
     }
 
     /// Asserts that the store has counted, for each counter, exactly the units of the allowed requests.
-    fn assert_counts_match(&self, peek: impl Fn(&[Hit<'_>]) -> Outcomes) {
+    fn assert_store_counts_match(&self, peek: impl Fn(&[Hit<'_>]) -> Outcomes) {
         for counter in &self.all {
             let outcomes = peek(&self.new_hits(&[counter], &[1]));
             let left = counter.limit.quota().max() - counter.charged.load(Ordering::Relaxed);
@@ -165,13 +170,13 @@ fn overlapping_requests_are_atomic() {
             let mut rng = Rng::with_seed(round << 8 | thread);
             for _ in 0..1_000 {
                 let count = rng.usize(2..=4);
-                let drawn = counters.draw_counters(&mut rng, count);
+                let drawn = counters.draw_random_counters(&mut rng, count);
                 let costs: Vec<u64> = drawn.iter().map(|_| rng.u64(1..=3)).collect();
                 let result = store.take_now(&counters.new_hits(&drawn, &costs));
-                counters.record_charges(&drawn, &costs, &result);
+                counters.record_charged_units(&drawn, &costs, &result);
             }
         });
-        shared.1.assert_counts_match(|hits| shared.0.peek_now(hits));
+        shared.1.assert_store_counts_match(|hits| shared.0.peek_now(hits));
     }
 }
 
@@ -184,7 +189,7 @@ fn overlapping_batches_charge_each_request_atomically() {
             let (store, counters) = &*threads;
             let mut rng = Rng::with_seed(round << 8 | thread);
             for _ in 0..200 {
-                let drawn = counters.draw_counters(&mut rng, 12);
+                let drawn = counters.draw_random_counters(&mut rng, 12);
                 let costs = [1; 12];
                 let mut results = Vec::new();
                 let is_single = rng.bool();
@@ -205,17 +210,17 @@ fn overlapping_batches_charge_each_request_atomically() {
                 let requests = drawn.chunks(hits_per_request).zip(costs.chunks(hits_per_request));
                 assert_eq!(results.len(), requests.len());
                 requests.zip(&results).for_each(|((drawn, costs), result)| {
-                    counters.record_charges(drawn, costs, result);
+                    counters.record_charged_units(drawn, costs, result);
                 });
             }
         });
-        shared.1.assert_counts_match(|hits| shared.0.peek_now(hits));
+        shared.1.assert_store_counts_match(|hits| shared.0.peek_now(hits));
     }
 }
 
 /// The number of operations of each kind on one key of a limiter.
 #[derive(Default)]
-struct KeyOperations {
+struct KeyOperationCounts {
     allowed: AtomicU64,
     reverted: AtomicU64,
     resets: AtomicU64,
@@ -225,7 +230,7 @@ struct KeyOperations {
 /// that the key stays within its bound.
 fn run_random_operations(
     limiter: &Limiter<MemoryStore<ManualClock>>,
-    operations: &[KeyOperations],
+    operations: &[KeyOperationCounts],
     max: u64,
     mut rng: Rng,
 ) {
@@ -271,8 +276,8 @@ fn mixed_operations_never_exceed_max() {
         for algorithm in Algorithm::ALL {
             let limits = limits.iter().map(|quota| new_limit(quota, algorithm));
             let limiter = Limiter::with_store(limits, new_store(10_000)).unwrap();
-            let operations: Vec<KeyOperations> =
-                (0..40).map(|_| KeyOperations::default()).collect();
+            let operations: Vec<KeyOperationCounts> =
+                (0..40).map(|_| KeyOperationCounts::default()).collect();
             let shared = Arc::new((limiter, operations));
             let threads = shared.clone();
             run_threads(THREAD_COUNT, move |thread| {
@@ -290,7 +295,7 @@ fn mixed_operations_never_exceed_max() {
 }
 
 #[test]
-fn reverting_all_charges_restores_count() {
+fn reverting_concurrent_charges_restores_earlier_count() {
     for algorithm in Algorithm::ALL {
         let limiter = Limiter::with_store([new_limit("20/h", algorithm)], new_store(100)).unwrap();
         for _ in 0..7 {
@@ -378,14 +383,14 @@ fn interleaved_multi_slot_requests_are_atomic() {
                 let mut rng = Rng::with_seed(seed << 8 | task);
                 for _ in 0..500 {
                     let count = rng.usize(1..=4);
-                    let drawn = counters.draw_counters(&mut rng, count);
+                    let drawn = counters.draw_random_counters(&mut rng, count);
                     let costs: Vec<u64> = drawn.iter().map(|_| rng.u64(1..=3)).collect();
                     let result = store.take(&counters.new_hits(&drawn, &costs)).await.unwrap();
-                    counters.record_charges(&drawn, &costs, &result);
+                    counters.record_charged_units(&drawn, &costs, &result);
                 }
             });
         }
         runtime.block_on(tasks);
-        shared.1.assert_counts_match(|hits| block_on(shared.0.peek(hits)).unwrap());
+        shared.1.assert_store_counts_match(|hits| block_on(shared.0.peek(hits)).unwrap());
     }
 }

@@ -16,7 +16,7 @@ const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0
 const ALWAYS_UNAVAILABLE: Faults = Faults { unavailable: 100, ..NO_FAULTS };
 
 /// Two gates with the same policy: one over a memory store, and one over a faulty store with three slots.
-struct GatePair {
+struct MemoryAndFaultyGates {
     memory: Gate<MemoryStore<ManualClock>>,
     faulty: Gate<FaultyStore>,
     faulty_store: FaultyStore,
@@ -34,11 +34,11 @@ fn refund_descriptor(tenant: &'static str, cost: u64) -> Descriptor<'static> {
 }
 
 /// Returns, for each limit of a ruling, `true` if the limit was refunded, and the remaining units of the limit.
-fn refund_flags_and_remaining(ruling: &Ruling) -> Vec<(bool, u64)> {
+fn refund_flags_and_remaining_units(ruling: &Ruling) -> Vec<(bool, u64)> {
     ruling.limits().map(|status| (status.is_refund(), status.outcome.remaining())).collect()
 }
 
-impl GatePair {
+impl MemoryAndFaultyGates {
     fn new(policy: &str) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let policy = || Policy::from_yaml(policy).unwrap();
@@ -58,8 +58,8 @@ impl GatePair {
         let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.check(&request));
         assert_eq!(
-            refund_flags_and_remaining(&ruling),
-            refund_flags_and_remaining(&self.memory.check_now(&request))
+            refund_flags_and_remaining_units(&ruling),
+            refund_flags_and_remaining_units(&self.memory.check_now(&request))
         );
         ruling
     }
@@ -71,8 +71,8 @@ impl GatePair {
         let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.peek(&request));
         assert_eq!(
-            refund_flags_and_remaining(&ruling),
-            refund_flags_and_remaining(&self.memory.peek_now(&request))
+            refund_flags_and_remaining_units(&ruling),
+            refund_flags_and_remaining_units(&self.memory.peek_now(&request))
         );
         ruling
     }
@@ -87,44 +87,52 @@ const PER_TENANT_POLICY: &str =
 
 #[test]
 fn refund_frees_at_most_charged_units() {
-    let gates = GatePair::new(PER_TENANT_POLICY);
+    let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_with_both_gates([charge_descriptor("acme", 10)])),
+        refund_flags_and_remaining_units(
+            &gates.check_with_both_gates([charge_descriptor("acme", 10)])
+        ),
         [(false, 0), (false, 90)]
     );
     let refunded = gates.check_with_both_gates([refund_descriptor("acme", 4)]);
     assert!(refunded.decision().is_allowed() && refunded.decision().receipt().is_empty());
-    assert_eq!(refund_flags_and_remaining(&refunded), [(true, 4), (true, 94)]);
+    assert_eq!(refund_flags_and_remaining_units(&refunded), [(true, 4), (true, 94)]);
     assert!(
         refunded
             .limits()
             .all(|status| status.outcome.fits() && !status.is_observed() && !status.is_denying())
     );
     assert_eq!(
-        refund_flags_and_remaining(
+        refund_flags_and_remaining_units(
             &gates.check_with_both_gates([refund_descriptor("acme", u64::MAX)])
         ),
         [(true, 10), (true, 100)]
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_with_both_gates([refund_descriptor("acme", 0)])),
+        refund_flags_and_remaining_units(
+            &gates.check_with_both_gates([refund_descriptor("acme", 0)])
+        ),
         [(true, 10), (true, 100)]
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_with_both_gates([charge_descriptor("acme", 10)])),
+        refund_flags_and_remaining_units(
+            &gates.check_with_both_gates([charge_descriptor("acme", 10)])
+        ),
         [(false, 0), (false, 90)]
     );
 }
 
 #[test]
 fn expired_units_are_not_refunded() {
-    let gates = GatePair::new(PER_TENANT_POLICY);
+    let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
     gates.check_with_both_gates([charge_descriptor("acme", 6)]);
     gates.clock.advance(Duration::from_secs(1_800));
     gates.check_with_both_gates([charge_descriptor("acme", 4)]);
     gates.clock.advance(Duration::from_secs(1_800));
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_with_both_gates([refund_descriptor("acme", 3)])),
+        refund_flags_and_remaining_units(
+            &gates.check_with_both_gates([refund_descriptor("acme", 3)])
+        ),
         [(true, 9), (true, 93)],
         "per hour and per day"
     );
@@ -132,7 +140,7 @@ fn expired_units_are_not_refunded() {
 
 #[test]
 fn refund_precedes_charges_even_of_denied_request() {
-    let gates = GatePair::new(PER_TENANT_POLICY);
+    let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
     gates.check_with_both_gates([charge_descriptor("acme", 10), charge_descriptor("other", 10)]);
     let denied = gates.check_with_both_gates([
         refund_descriptor("acme", 4),
@@ -142,7 +150,7 @@ fn refund_precedes_charges_even_of_denied_request() {
     assert!(!denied.decision().is_allowed());
     assert_eq!(denied.binding().unwrap().descriptor(), 1);
     let expected = [(true, 4), (true, 94), (false, 0), (false, 90), (false, 10), (false, 100)];
-    assert_eq!(refund_flags_and_remaining(&denied), expected);
+    assert_eq!(refund_flags_and_remaining_units(&denied), expected);
     let allowed = gates.check_with_both_gates([
         charge_descriptor("third", 1),
         refund_descriptor("other", 3),
@@ -151,8 +159,8 @@ fn refund_precedes_charges_even_of_denied_request() {
     ]);
     assert!(allowed.decision().is_allowed(), "the refund precedes the charge");
     let expected = [(false, 9), (false, 99), (true, 3), (true, 93), (false, 2), (false, 92)];
-    assert_eq!(refund_flags_and_remaining(&allowed)[..6], expected);
-    assert_eq!(refund_flags_and_remaining(&allowed)[6..], [(false, 1), (false, 91)]);
+    assert_eq!(refund_flags_and_remaining_units(&allowed)[..6], expected);
+    assert_eq!(refund_flags_and_remaining_units(&allowed)[6..], [(false, 1), (false, 91)]);
     assert_eq!(
         allowed.decision().receipt().charges.len(),
         6,
@@ -162,7 +170,7 @@ fn refund_precedes_charges_even_of_denied_request() {
 
 #[test]
 fn refunded_limit_is_never_binding() {
-    let gates = GatePair::new(PER_TENANT_POLICY);
+    let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
     gates.check_with_both_gates([charge_descriptor("acme", 10)]);
     let refunded = gates.check_with_both_gates([refund_descriptor("acme", 1)]);
     assert!(refunded.binding().is_none());
@@ -178,13 +186,13 @@ fn refunded_limit_is_never_binding() {
 
 #[test]
 fn peek_refunds_nothing() {
-    let gates = GatePair::new(PER_TENANT_POLICY);
+    let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
     gates.check_with_both_gates([charge_descriptor("acme", 10)]);
     for _ in 0..2 {
         let peeked = gates
             .peek_with_both_gates([refund_descriptor("acme", 5), charge_descriptor("other", 1)]);
         assert_eq!(
-            refund_flags_and_remaining(&peeked),
+            refund_flags_and_remaining_units(&peeked),
             [(true, 0), (true, 90), (false, 10), (false, 100)]
         );
         assert!(peeked.decision().is_allowed());
@@ -196,11 +204,11 @@ fn peek_refunds_nothing() {
 #[test]
 fn refund_creates_no_counter() {
     for algorithm in slidegate::Algorithm::ALL {
-        let gates = GatePair::new(&format!(
+        let gates = MemoryAndFaultyGates::new(&format!(
             "rules: [{{ name: a, per: [tenant], limits: [10/h], algorithm: {algorithm} }}]"
         ));
         assert_eq!(
-            refund_flags_and_remaining(
+            refund_flags_and_remaining_units(
                 &gates.check_with_both_gates([refund_descriptor("acme", 5)])
             ),
             [(true, 10)]
@@ -211,7 +219,7 @@ fn refund_creates_no_counter() {
 
 #[test]
 fn refund_applies_to_observed_rules_and_debts() {
-    let gates = GatePair::new(
+    let gates = MemoryAndFaultyGates::new(
         "
 rules:
   - { name: watched, per: [tenant], limits: [10/h], mode: observe }
@@ -221,31 +229,38 @@ rules:
 ",
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_with_both_gates([charge_descriptor("acme", 8)])),
+        refund_flags_and_remaining_units(
+            &gates.check_with_both_gates([charge_descriptor("acme", 8)])
+        ),
         [(false, 2), (false, 2)]
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_with_both_gates([charge_descriptor("acme", 8)])),
+        refund_flags_and_remaining_units(
+            &gates.check_with_both_gates([charge_descriptor("acme", 8)])
+        ),
         [(false, 2), (false, 0)],
         "a debt of six"
     );
     assert_eq!(
-        refund_flags_and_remaining(&gates.check_with_both_gates([refund_descriptor("acme", 7)])),
+        refund_flags_and_remaining_units(
+            &gates.check_with_both_gates([refund_descriptor("acme", 7)])
+        ),
         [(true, 9), (true, 1)]
     );
 }
 
 #[test]
 fn refund_without_required_attribute_is_allowed() {
-    let gates =
-        GatePair::new("rules: [{ name: a, per: [key], when_missing: deny, limits: [10/h] }]");
+    let gates = MemoryAndFaultyGates::new(
+        "rules: [{ name: a, per: [key], when_missing: deny, limits: [10/h] }]",
+    );
     assert!(!gates.check_with_both_gates([charge_descriptor("acme", 1)]).decision().is_allowed());
     assert!(gates.check_with_both_gates([refund_descriptor("acme", 1)]).decision().is_allowed());
 }
 
 #[test]
 fn refund_during_outage_applies_to_local_counts() {
-    let gates = GatePair::new(
+    let gates = MemoryAndFaultyGates::new(
         "
 rules:
   - { name: here, per: [tenant], limits: [10/h] }
@@ -258,7 +273,7 @@ rules:
         let request = Request::with_descriptors("default", descriptors.iter().cloned());
         let ruling = block_on(gates.faulty.check(&request));
         assert!(ruling.decision().is_degraded());
-        (ruling.decision().is_allowed(), refund_flags_and_remaining(&ruling))
+        (ruling.decision().is_allowed(), refund_flags_and_remaining_units(&ruling))
     };
     assert_eq!(
         check_degraded(&[refund_descriptor("acme", 5)]),
@@ -273,7 +288,7 @@ rules:
     let acme = Request::new("default", charge_descriptor("acme", 1));
     let peeked = block_on(gates.faulty.peek(&acme));
     assert_eq!(
-        refund_flags_and_remaining(&peeked),
+        refund_flags_and_remaining_units(&peeked),
         [(false, 5), (false, 0)],
         "the store is unchanged"
     );
@@ -281,7 +296,7 @@ rules:
 
 #[test]
 fn refund_with_unavailable_store_is_allowed() {
-    let gates = GatePair::new(
+    let gates = MemoryAndFaultyGates::new(
         "
 rules:
   - { name: strict, when: { tenant: strict }, per: [tenant], limits: [10/h], on_store_error: deny }
@@ -298,7 +313,7 @@ rules:
     let denied = check(&[charge_descriptor("strict", 1), refund_descriptor("here", 4)]);
     assert!(denied.decision().is_store_unavailable());
     assert_eq!(
-        refund_flags_and_remaining(&check(&[charge_descriptor("here", 1)])),
+        refund_flags_and_remaining_units(&check(&[charge_descriptor("here", 1)])),
         [(false, 3)],
         "the refund is applied although the request is denied"
     );

@@ -11,15 +11,15 @@ use slidegate::{
 };
 
 /// The environment variable that holds the name of the key mix to measure. It is set only in child processes.
-const MIX_VARIABLE: &str = "SLIDEGATE_TEST_MIX";
+const KEY_MIX_ENV_VAR: &str = "SLIDEGATE_TEST_MIX";
 
 /// The page size, the unit of `/proc/self/statm`, in bytes.
-const PAGE_SIZE: usize = 4096;
+const PAGE_SIZE_BYTES: usize = 4096;
 
 /// Returns the number of bytes of this process that are resident in memory.
-fn resident_bytes() -> usize {
+fn read_resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE_SIZE
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE_SIZE_BYTES
 }
 
 /// A workload for the store: a number of keys of one limit, the number of charges per key, and the time between two
@@ -64,7 +64,7 @@ impl KeyMix {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 10_000_000);
         let scope = Scope::new("test", "resident", "limit", &["number"]);
-        let before = resident_bytes();
+        let before = read_resident_bytes();
         for _ in 0..self.charges {
             clock.advance(self.step);
             for number in 0..self.keys {
@@ -75,16 +75,16 @@ impl KeyMix {
                 assert!(store.take_one_now(&hit).charge.is_some());
             }
         }
-        println!("\nmeasured {} {}", store.memory_bytes(), resident_bytes() - before);
+        println!("\nmeasured {} {}", store.memory_bytes(), read_resident_bytes() - before);
     }
 }
 
 /// Measures a key mix in a child process. Returns the bytes that the store reports, and the bytes by which the process
 /// has grown.
-fn measure_in_child(mix: &KeyMix) -> (f64, f64) {
+fn measure_memory_in_child_process(mix: &KeyMix) -> (f64, f64) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     let child = child.args(["--exact", "reported_memory_matches_resident_growth", "--nocapture"]);
-    let output = child.env(MIX_VARIABLE, mix.name).output().unwrap();
+    let output = child.env(KEY_MIX_ENV_VAR, mix.name).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("measured ")).unwrap();
     let (accounted, resident) = line.split_once(' ').unwrap();
@@ -93,7 +93,7 @@ fn measure_in_child(mix: &KeyMix) -> (f64, f64) {
 
 #[test]
 fn reported_memory_matches_resident_growth() {
-    if let Ok(name) = std::env::var(MIX_VARIABLE) {
+    if let Ok(name) = std::env::var(KEY_MIX_ENV_VAR) {
         return key_mixes()
             .iter()
             .filter(|mix| mix.name == name)
@@ -101,7 +101,7 @@ fn reported_memory_matches_resident_growth() {
     }
     let mut shares = Vec::new();
     for mix in key_mixes() {
-        let (accounted, resident) = measure_in_child(&mix);
+        let (accounted, resident) = measure_memory_in_child_process(&mix);
         let share = accounted / resident;
         let megabytes = resident / 1e6;
         println!(

@@ -21,7 +21,7 @@ fn new_request(user: &str, cost: u64) -> Request<'_> {
 
 /// Charges `estimate` units to a user, settles the charge to `actual` units, and returns the remaining units of each
 /// limit.
-async fn remaining_after_settle<S: Store>(
+async fn remaining_units_after_settlement<S: Store>(
     gate: &Gate<S>,
     user: &str,
     estimate: u64,
@@ -47,34 +47,37 @@ fn new_runtime() -> tokio::runtime::Runtime {
 }
 
 #[tokio::test]
-async fn settle_reverts_excess_and_charges_shortfall() {
+async fn settlement_reverts_excess_and_charges_shortfall() {
     let clock = ManualClock::default();
     let store = FaultyStore::new(&clock, 1, Faults::default(), 1);
     let gate = Gate::new(new_policy(), store);
-    assert_eq!(remaining_after_settle(&gate, "equal", 8, 8).await, [92, 992, 2, 42]);
-    assert_eq!(remaining_after_settle(&gate, "less", 8, 3).await, [97, 997, 7, 47]);
-    assert_eq!(remaining_after_settle(&gate, "nothing", 8, 0).await, [100, 1000, 10, 50]);
-    assert_eq!(remaining_after_settle(&gate, "more", 8, 9).await, [91, 991, 1, 41]);
-    assert_eq!(remaining_after_settle(&gate, "a debt", 8, 300).await, [0, 700, 0, 0]);
+    assert_eq!(remaining_units_after_settlement(&gate, "equal", 8, 8).await, [92, 992, 2, 42]);
+    assert_eq!(remaining_units_after_settlement(&gate, "less", 8, 3).await, [97, 997, 7, 47]);
+    assert_eq!(remaining_units_after_settlement(&gate, "nothing", 8, 0).await, [100, 1000, 10, 50]);
+    assert_eq!(remaining_units_after_settlement(&gate, "more", 8, 9).await, [91, 991, 1, 41]);
+    assert_eq!(remaining_units_after_settlement(&gate, "a debt", 8, 300).await, [0, 700, 0, 0]);
     assert!(!gate.check(&new_request("a debt", 1)).await.decision().is_allowed());
     // A rule in observe mode counts the requests that it would have admitted.
-    assert_eq!(remaining_after_settle(&gate, "watched", 20, 21).await, [79, 979, 10, 29]);
-    assert_eq!(remaining_after_settle(&gate, "estimate of 0", 0, 7).await, [93, 993, 3, 43]);
+    assert_eq!(remaining_units_after_settlement(&gate, "watched", 20, 21).await, [79, 979, 10, 29]);
+    assert_eq!(
+        remaining_units_after_settlement(&gate, "estimate of 0", 0, 7).await,
+        [93, 993, 3, 43]
+    );
 }
 
 #[tokio::test]
-async fn settle_of_denied_request_charges_nothing() {
+async fn settlement_of_denied_request_charges_nothing() {
     let gate = Gate::new(new_policy(), MemoryStore::new());
     // Only the rule with `charge: always` is charged.
-    assert_eq!(remaining_after_settle(&gate, "ann", 101, 500).await, [100, 1000, 10, 0]);
+    assert_eq!(remaining_units_after_settlement(&gate, "ann", 101, 500).await, [100, 1000, 10, 0]);
 }
 
 #[tokio::test]
 async fn outage_charge_is_settled_in_local_counts() {
     let down = Faults { unavailable: 100, ..Faults::default() };
     let gate = Gate::new(new_policy(), FaultyStore::new(&ManualClock::default(), 1, down, 1));
-    assert_eq!(remaining_after_settle(&gate, "ann", 8, 3).await, [97, 997, 7, 47]);
-    assert_eq!(remaining_after_settle(&gate, "bob", 8, 300).await, [0, 700, 0, 0]);
+    assert_eq!(remaining_units_after_settlement(&gate, "ann", 8, 3).await, [97, 997, 7, 47]);
+    assert_eq!(remaining_units_after_settlement(&gate, "bob", 8, 300).await, [0, 700, 0, 0]);
 }
 
 proptest! {

@@ -26,7 +26,7 @@ fn new_store(max_keys: usize) -> TestStore {
 
 /// Runs a test under random thread schedules, and under schedules of the PCT algorithm (probabilistic concurrency
 /// testing), which finds bugs that need few but specific thread switches.
-fn explore_schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
+fn explore_thread_schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_random(test, SCHEDULES_PER_TEST);
     shuttle::check_pct(test, SCHEDULES_PER_TEST, 3);
 }
@@ -60,7 +60,7 @@ fn take_units(store: &TestStore, limit: &Limit, keys: &[&str]) -> bool {
 
 #[test]
 fn concurrent_checks_never_exceed_max() {
-    explore_schedules(|| {
+    explore_thread_schedules(|| {
         let limiter = Limiter::with_store(["3/h"], new_store(100)).unwrap();
         let shared = Arc::new((limiter, AtomicU64::new(0)));
         let threads = shared.clone();
@@ -77,7 +77,7 @@ fn concurrent_checks_never_exceed_max() {
 #[test]
 fn overlapping_requests_are_atomic() {
     const KEYS_PER_REQUEST: [[&str; 3]; 3] = [["a", "b", "c"], ["c", "a", "d"], ["d", "c", "b"]];
-    explore_schedules(|| {
+    explore_thread_schedules(|| {
         let limit: Limit = "3/h".parse().unwrap();
         let allowed: [AtomicU64; 3] = Default::default();
         let shared = Arc::new((new_store(100), allowed));
@@ -101,7 +101,7 @@ fn overlapping_requests_are_atomic() {
 
 #[test]
 fn overlapping_batches_do_not_deadlock() {
-    explore_schedules(|| {
+    explore_thread_schedules(|| {
         let limits = ["2/min", "3/h"];
         let single = Limiter::with_store(limits[..1].iter().copied(), new_store(100)).unwrap();
         let double = Limiter::with_store(limits.iter().copied(), new_store(100)).unwrap();
@@ -125,7 +125,7 @@ fn overlapping_batches_do_not_deadlock() {
 
 #[test]
 fn concurrent_reverts_restore_full_count() {
-    explore_schedules(|| {
+    explore_thread_schedules(|| {
         let limiter = Arc::new(Limiter::with_store(["2/min", "5/h"], new_store(100)).unwrap());
         let threads = limiter.clone();
         run_threads(3, move |_| {
@@ -143,7 +143,7 @@ fn concurrent_reverts_restore_full_count() {
 #[test]
 fn eviction_from_other_shards_does_not_deadlock() {
     const KEYS_PER_REQUEST: [[&str; 3]; 3] = [["a", "b", "c"], ["d", "e", "f"], ["f", "g", "a"]];
-    explore_schedules(|| {
+    explore_thread_schedules(|| {
         let limit: Limit = "1/h".parse().unwrap();
         let clock = new_clock();
         let store = Arc::new(MemoryStore::with_clock(clock.clone(), 4));
@@ -159,8 +159,8 @@ fn eviction_from_other_shards_does_not_deadlock() {
 }
 
 #[test]
-fn key_count_stays_exact_under_concurrency() {
-    explore_schedules(|| {
+fn key_count_stays_exact_during_concurrent_insertions() {
+    explore_thread_schedules(|| {
         let clock = new_clock();
         let store = MemoryStore::with_clock(clock.clone(), 4);
         let limiter = Arc::new(Limiter::with_store(["2/s"], store).unwrap());

@@ -12,7 +12,7 @@ use crate::settlement::Settlement;
 
 /// An [`AsyncBackend`], with two functions that return its futures. The types of these futures can be named: they are
 /// the return types of `D` and `S`.
-struct BackendAdapter<T, D, S> {
+struct AsyncBackendAdapter<T, D, S> {
     backend: Arc<T>,
     decide: D,
     settle: S,
@@ -20,7 +20,7 @@ struct BackendAdapter<T, D, S> {
 
 /// Converts an [`AsyncBackend`] to a [`Backend`], which a layer can use.
 pub fn adapt<T: AsyncBackend>(backend: T) -> impl Backend {
-    BackendAdapter {
+    AsyncBackendAdapter {
         backend: Arc::new(backend),
         decide: decide_request::<T>,
         settle: settle_charge::<T>,
@@ -45,7 +45,7 @@ async fn settle_charge<T: AsyncBackend>(
     backend.settle(&options, &charge, settlement).await;
 }
 
-impl<T, D, S, F, G> SealedBackend for BackendAdapter<T, D, S>
+impl<T, D, S, F, G> SealedBackend for AsyncBackendAdapter<T, D, S>
 where
     T: AsyncBackend,
     D: Fn(Arc<T>, Arc<RequestOptions>, Parts) -> F + Copy + Send + Sync + 'static,
@@ -89,7 +89,7 @@ where
     }
 }
 
-impl<T, D: Copy, S: Copy> Clone for BackendAdapter<T, D, S> {
+impl<T, D: Copy, S: Copy> Clone for AsyncBackendAdapter<T, D, S> {
     fn clone(&self) -> Self {
         Self { backend: self.backend.clone(), decide: self.decide, settle: self.settle }
     }

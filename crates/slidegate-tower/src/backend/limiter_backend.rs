@@ -27,7 +27,7 @@ impl<S, K> LimiterBackend<S, K> {
         Self { limiter, local_share, key, when_missing }
     }
 
-    fn decide_without_key(&self) -> BackendDecision {
+    fn decide_request_without_key(&self) -> BackendDecision {
         match self.when_missing {
             WhenMissing::Skip => BackendDecision::Uncounted,
             WhenMissing::Deny => BackendDecision::Ruling(self.limiter.ruling_without_key(), None),
@@ -35,7 +35,7 @@ impl<S, K> LimiterBackend<S, K> {
     }
 
     /// Decides a request while the store is unavailable. Returns `None` if the request is allowed without a charge.
-    fn decide_without_store(
+    fn decide_during_outage(
         &self,
         options: &RequestOptions,
         key: &str,
@@ -69,7 +69,7 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
             Err(malformed) => return Some(BackendDecision::Malformed(malformed)),
         };
         let Some(key) = self.key.extract(head) else {
-            return Some(self.decide_without_key());
+            return Some(self.decide_request_without_key());
         };
         let key = key.limiter_key();
         let costs = RequestCosts { unnamed: cost, named: Vec::new() };
@@ -85,12 +85,12 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
         let Some(key) = self.key.extract(head) else {
-            return self.decide_without_key();
+            return self.decide_request_without_key();
         };
         let key = key.limiter_key();
         let ruling = match self.limiter.try_check(&key, cost).await {
             Ok(verdict) => Some(self.limiter.ruling(verdict.into())),
-            Err(_) => self.decide_without_store(options, &key, cost),
+            Err(_) => self.decide_during_outage(options, &key, cost),
         };
         let costs = RequestCosts { unnamed: cost, named: Vec::new() };
         let context = options.settle_context(&costs, [("key", &*key, None)]);
@@ -99,13 +99,13 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
 
     async fn settle(&self, _: &RequestOptions, charge: &PendingCharge, settlement: Settlement) {
         match charge.ruling.decision().is_degraded() {
-            true => settle_in_limiter(&self.local_share, charge, settlement).await,
-            false => settle_in_limiter(&self.limiter, charge, settlement).await,
+            true => settle_charge_in_limiter(&self.local_share, charge, settlement).await,
+            false => settle_charge_in_limiter(&self.limiter, charge, settlement).await,
         }
     }
 }
 
-async fn settle_in_limiter<S: Store>(
+async fn settle_charge_in_limiter<S: Store>(
     limiter: &Limiter<S>,
     charge: &PendingCharge,
     settlement: Settlement,

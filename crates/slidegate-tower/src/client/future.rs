@@ -20,15 +20,15 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        step: RetryStep<S::Future>,
+        step: RetryState<S::Future>,
         // `None` for a request that must not be repeated.
         retries: Option<RetryContext<S, B>>,
     }
 }
 
 pin_project! {
-    #[project = RetryStepProjection]
-    enum RetryStep<F> {
+    #[project = RetryStateProjection]
+    enum RetryState<F> {
         Calling { #[pin] response: F },
         Sleeping { #[pin] sleep: Sleep },
         PollingReady,
@@ -50,7 +50,7 @@ where
 {
     /// Creates the future of a request that must not be repeated.
     pub(super) fn without_retries(response: S::Future) -> Self {
-        Self { step: RetryStep::Calling { response }, retries: None }
+        Self { step: RetryState::Calling { response }, retries: None }
     }
 }
 
@@ -64,7 +64,10 @@ where
     pub(super) fn with_retries(service: S, request: Request<B>, config: Arc<RetryConfig>) -> Self {
         let started = Instant::now();
         let mut retries = RetryContext { service, request, config, started, attempts: 0 };
-        Self { step: RetryStep::Calling { response: retries.send() }, retries: Some(retries) }
+        Self {
+            step: RetryState::Calling { response: retries.send_attempt() },
+            retries: Some(retries),
+        }
     }
 }
 
@@ -73,13 +76,13 @@ where
     S: Service<Request<B>>,
     B: Clone,
 {
-    fn send(&mut self) -> S::Future {
+    fn send_attempt(&mut self) -> S::Future {
         self.attempts += 1;
         self.service.call(self.request.clone())
     }
 
-    fn retry_wait_after<R>(&self, response: &Response<R>) -> Option<Duration> {
-        self.config.schedule.retry_wait_after(response, self.attempts, self.started.elapsed())
+    fn wait_before_retry<R>(&self, response: &Response<R>) -> Option<Duration> {
+        self.config.schedule.wait_before_retry(response, self.attempts, self.started.elapsed())
     }
 }
 
@@ -94,24 +97,24 @@ where
         let mut this = self.project();
         loop {
             let next = match this.step.as_mut().project() {
-                RetryStepProjection::Calling { response } => {
+                RetryStateProjection::Calling { response } => {
                     let response = ready!(response.poll(cx))?;
                     let retries = this.retries.as_ref();
-                    match retries.and_then(|retries| retries.retry_wait_after(&response)) {
+                    match retries.and_then(|retries| retries.wait_before_retry(&response)) {
                         None => return Poll::Ready(Ok(response)),
-                        Some(wait) => RetryStep::Sleeping { sleep: tokio::time::sleep(wait) },
+                        Some(wait) => RetryState::Sleeping { sleep: tokio::time::sleep(wait) },
                     }
                 }
-                RetryStepProjection::Sleeping { sleep } => {
+                RetryStateProjection::Sleeping { sleep } => {
                     ready!(sleep.poll(cx));
-                    RetryStep::PollingReady
+                    RetryState::PollingReady
                 }
-                RetryStepProjection::PollingReady => {
+                RetryStateProjection::PollingReady => {
                     let Some(retries) = this.retries else {
                         unreachable!("only requests with retries sleep")
                     };
                     ready!(retries.service.poll_ready(cx))?;
-                    RetryStep::Calling { response: retries.send() }
+                    RetryState::Calling { response: retries.send_attempt() }
                 }
             };
             this.step.set(next);

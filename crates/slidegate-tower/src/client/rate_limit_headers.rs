@@ -35,7 +35,7 @@ const RATE_LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
 /// assert_eq!(parse_retry_delay(&headers, WallClock.now()), Some(Duration::from_secs(90)));
 /// ```
 pub fn parse_retry_delay(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    parse_retry_after(headers, now).or_else(|| parse_rate_limit_wait(headers))
+    parse_retry_after(headers, now).or_else(|| parse_longest_rate_limit_wait(headers))
 }
 
 /// Returns the longest wait of all `Retry-After` headers. Proxies may have added headers of their own, and the longest
@@ -43,13 +43,15 @@ pub fn parse_retry_delay(headers: &HeaderMap, now: Timestamp) -> Option<Duration
 fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let values = headers.get_all(RETRY_AFTER).iter();
     values
-        .filter_map(|value| parse_seconds(value).or_else(|| parse_wait_until(value, headers, now)))
+        .filter_map(|value| {
+            parse_wait_seconds(value).or_else(|| parse_wait_until_date(value, headers, now))
+        })
         .max()
 }
 
 /// Parses a number of seconds, as in `Retry-After: 120`. A number above `u64::MAX` becomes `u64::MAX`. Returns `None`
 /// if the value is not a number.
-fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
+fn parse_wait_seconds(value: &HeaderValue) -> Option<Duration> {
     let text = trimmed_header_text(value)?;
     // `parse` would also accept a plus sign.
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -58,10 +60,16 @@ fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
 
 /// Parses a date, as in `Retry-After: Fri, 31 Dec 1999 23:59:59 GMT`, and returns the wait until that date. The wait
 /// begins at the `Date` of the response, or at `now` if the response has no valid `Date`.
-fn parse_wait_until(value: &HeaderValue, headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+fn parse_wait_until_date(
+    value: &HeaderValue,
+    headers: &HeaderMap,
+    now: Timestamp,
+) -> Option<Duration> {
     let until = parse_http_date_header(value)?;
-    let sent =
-        headers.get(DATE).and_then(parse_http_date_header).or_else(|| to_system_time(now))?;
+    let sent = headers
+        .get(DATE)
+        .and_then(parse_http_date_header)
+        .or_else(|| timestamp_to_system_time(now))?;
     Some(until.duration_since(sent).unwrap_or_default())
 }
 
@@ -69,7 +77,7 @@ fn parse_http_date_header(value: &HeaderValue) -> Option<SystemTime> {
     httpdate::parse_http_date(trimmed_header_text(value)?).ok()
 }
 
-fn to_system_time(now: Timestamp) -> Option<SystemTime> {
+fn timestamp_to_system_time(now: Timestamp) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(now.as_micros()))
 }
 
@@ -79,25 +87,26 @@ fn trimmed_header_text(value: &HeaderValue) -> Option<&str> {
 
 /// Returns the longest wait in the `RateLimit` headers: the maximum of the parameter `t` over all limits with nothing
 /// remaining. Several `RateLimit` header lines form one list.
-fn parse_rate_limit_wait(headers: &HeaderMap) -> Option<Duration> {
+fn parse_longest_rate_limit_wait(headers: &HeaderMap) -> Option<Duration> {
     let lines: Vec<&[u8]> =
         headers.get_all(RATE_LIMIT_HEADER).iter().map(HeaderValue::as_bytes).collect();
     let list: List = Parser::new(&lines.join(&b", "[..])).parse().ok()?;
     // One malformed item invalidates the whole field: the rest cannot be trusted either.
-    let items: Option<Vec<RateLimitItem>> = list.iter().map(RateLimitItem::from_entry).collect();
+    let items: Option<Vec<RateLimitHeaderItem>> =
+        list.iter().map(RateLimitHeaderItem::from_list_entry).collect();
     items?.into_iter().filter(|item| item.remaining == 0).filter_map(|item| item.reset).max()
 }
 
 /// One item of the `RateLimit` field, which describes one limit.
-struct RateLimitItem {
+struct RateLimitHeaderItem {
     remaining: u64,
     reset: Option<Duration>,
 }
 
-impl RateLimitItem {
+impl RateLimitHeaderItem {
     /// Reads one item of the field. Returns `None` if the item is not a String with the parameter `r`, or if a
     /// parameter is malformed.
-    fn from_entry(entry: &ListEntry) -> Option<Self> {
+    fn from_list_entry(entry: &ListEntry) -> Option<Self> {
         let ListEntry::Item(Item { bare_item: BareItem::String(_), params }) = entry else {
             return None;
         };

@@ -41,36 +41,36 @@ impl RetrySchedule {
     /// Returns the wait before the next attempt; `None` if the response is final. `attempt` is the number of the
     /// attempt that received the response, starting at 1, and `elapsed` is the time since the start of the first
     /// attempt.
-    pub fn retry_wait_after<R>(
+    pub fn wait_before_retry<R>(
         &self,
         response: &Response<R>,
         attempt: u32,
         elapsed: Duration,
     ) -> Option<Duration> {
-        if !is_denied(response.status()) || attempt >= self.max_attempts {
+        if !is_denial_status(response.status()) || attempt >= self.max_attempts {
             return None;
         }
         let wait = match parse_retry_delay(response.headers(), WallClock.now()) {
             // Retries without a pause are never intended, even if the response states a wait of zero.
-            None | Some(Duration::ZERO) => self.backoff(attempt),
+            None | Some(Duration::ZERO) => self.draw_random_backoff(attempt),
             Some(stated) => self.jitter.draw().extend(stated),
         };
         (elapsed.saturating_add(wait) <= self.total_time).then_some(wait)
     }
 
     /// Draws a backoff with full jitter: a random time between zero and a bound that doubles with each attempt.
-    fn backoff(&self, attempt: u32) -> Duration {
-        Jitter::up_to(self.backoff_bound(attempt)).draw().extend(Duration::ZERO)
+    fn draw_random_backoff(&self, attempt: u32) -> Duration {
+        Jitter::up_to(self.backoff_upper_bound(attempt)).draw().extend(Duration::ZERO)
     }
 
     /// Returns the upper bound of the backoff after the given attempt. Attempts are counted from 1.
-    fn backoff_bound(&self, attempt: u32) -> Duration {
+    fn backoff_upper_bound(&self, attempt: u32) -> Duration {
         let factor = 2_u32.saturating_pow(attempt.saturating_sub(1));
         self.initial_backoff.saturating_mul(factor).min(self.max_backoff)
     }
 }
 
-fn is_denied(status: StatusCode) -> bool {
+fn is_denial_status(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE
 }
 
@@ -78,18 +78,21 @@ fn is_denied(status: StatusCode) -> bool {
 mod tests {
     use super::*;
 
-    fn first_four_backoff_bounds(initial: Duration, max: Duration) -> [Duration; 4] {
+    fn first_four_backoff_upper_bounds(initial: Duration, max: Duration) -> [Duration; 4] {
         let mut schedule = RetrySchedule::default();
         schedule.set_backoff(initial, max);
-        [1, 2, 3, u32::MAX].map(|attempt| schedule.backoff_bound(attempt))
+        [1, 2, 3, u32::MAX].map(|attempt| schedule.backoff_upper_bound(attempt))
     }
 
     #[test]
-    fn backoff_bound_doubles_up_to_max() {
+    fn backoff_upper_bound_doubles_up_to_max() {
         let ms = Duration::from_millis;
-        assert_eq!(first_four_backoff_bounds(ms(100), ms(350)), [100, 200, 350, 350].map(ms));
-        assert_eq!(first_four_backoff_bounds(ms(100), ms(50)), [ms(50); 4]);
-        assert_eq!(first_four_backoff_bounds(Duration::ZERO, Duration::ZERO), [ms(1); 4]);
-        assert_eq!(first_four_backoff_bounds(Duration::MAX, Duration::MAX), [Duration::MAX; 4]);
+        assert_eq!(first_four_backoff_upper_bounds(ms(100), ms(350)), [100, 200, 350, 350].map(ms));
+        assert_eq!(first_four_backoff_upper_bounds(ms(100), ms(50)), [ms(50); 4]);
+        assert_eq!(first_four_backoff_upper_bounds(Duration::ZERO, Duration::ZERO), [ms(1); 4]);
+        assert_eq!(
+            first_four_backoff_upper_bounds(Duration::MAX, Duration::MAX),
+            [Duration::MAX; 4]
+        );
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn first_extractor_with_value_applies_per_name() {
+    fn first_extracted_value_of_each_attribute_is_used() {
         let attributes =
             Attributes::new().with("user", header("a")).with("user", value("anonymous"));
         let user = |request: &Request<()>| {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_attribute_is_full_ipv6_address() {
+    fn ip_attribute_contains_full_ipv6_address() {
         let attributes = Attributes::new().with("ip", client_ip(TrustedProxies::none()));
         let peer = Peer("[2001:db8::1]:4711".parse().unwrap());
         let request = Request::get("/").extension(peer).body(()).unwrap();

@@ -70,7 +70,7 @@ mod tests {
     const TRUSTED_PROXIES: &str = "127.0.0.1,10.0.0.0/8,fd00::/8";
 
     /// Returns the client's address for a request from 127.0.0.1 with these header lines.
-    fn client_for_header_lines(lines: &[&[u8]]) -> String {
+    fn client_address_from_header_lines(lines: &[&[u8]]) -> String {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(&X_FORWARDED_FOR, HeaderValue::from_bytes(line).unwrap());
@@ -79,51 +79,54 @@ mod tests {
         client_address(&headers, peer, &TRUSTED_PROXIES.parse().unwrap()).to_string()
     }
 
-    fn client_for_header_line(line: &str) -> String {
-        client_for_header_lines(&[line.as_bytes()])
+    fn client_address_from_header_line(line: &str) -> String {
+        client_address_from_header_lines(&[line.as_bytes()])
     }
 
     #[test]
-    fn rightmost_untrusted_address_is_client() {
-        assert_eq!(client_for_header_line("192.0.2.7"), "192.0.2.7");
-        assert_eq!(client_for_header_line("192.0.2.7, 10.0.0.1, 10.0.0.2"), "192.0.2.7");
+    fn rightmost_untrusted_address_is_client_address() {
+        assert_eq!(client_address_from_header_line("192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_address_from_header_line("192.0.2.7, 10.0.0.1, 10.0.0.2"), "192.0.2.7");
     }
 
     #[test]
-    fn entries_written_by_client_are_ignored() {
-        assert_eq!(client_for_header_line("198.51.100.1, 192.0.2.7"), "192.0.2.7");
-        assert_eq!(client_for_header_line("10.9.9.9, 192.0.2.7, 10.0.0.1"), "192.0.2.7");
-        assert_eq!(client_for_header_line("rubbish, 192.0.2.7"), "192.0.2.7");
-        assert_eq!(client_for_header_lines(&[b"198.51.100.1", b"192.0.2.7"]), "192.0.2.7");
-        assert_eq!(client_for_header_lines(&[b"\xff", b"192.0.2.7, 10.0.0.1"]), "192.0.2.7");
-        assert_eq!(client_for_header_lines(&[b"\xff, 192.0.2.7, 10.0.0.1"]), "192.0.2.7");
+    fn forwarded_entries_written_by_client_are_ignored() {
+        assert_eq!(client_address_from_header_line("198.51.100.1, 192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_address_from_header_line("10.9.9.9, 192.0.2.7, 10.0.0.1"), "192.0.2.7");
+        assert_eq!(client_address_from_header_line("rubbish, 192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_address_from_header_lines(&[b"198.51.100.1", b"192.0.2.7"]), "192.0.2.7");
+        assert_eq!(
+            client_address_from_header_lines(&[b"\xff", b"192.0.2.7, 10.0.0.1"]),
+            "192.0.2.7"
+        );
+        assert_eq!(client_address_from_header_lines(&[b"\xff, 192.0.2.7, 10.0.0.1"]), "192.0.2.7");
     }
 
     #[test]
-    fn list_of_trusted_proxies_yields_leftmost_or_peer() {
-        assert_eq!(client_for_header_line("10.0.0.1, 10.0.0.2"), "10.0.0.1");
-        assert_eq!(client_for_header_lines(&[b"fd00::1", b"10.0.0.2"]), "fd00::1");
+    fn only_trusted_entries_yield_leftmost_or_peer_address() {
+        assert_eq!(client_address_from_header_line("10.0.0.1, 10.0.0.2"), "10.0.0.1");
+        assert_eq!(client_address_from_header_lines(&[b"fd00::1", b"10.0.0.2"]), "fd00::1");
         for empty in [&[][..], &[&b""[..]], &[&b" , ,"[..]]] {
-            assert_eq!(client_for_header_lines(empty), "127.0.0.1");
+            assert_eq!(client_address_from_header_lines(empty), "127.0.0.1");
         }
     }
 
     #[test]
-    fn invalid_entry_yields_address_of_appending_proxy() {
+    fn invalid_forwarded_entry_yields_address_of_appending_proxy() {
         for invalid in ["unknown", "_hidden", "192.0.2", "192.0.2.7:x", "[::1", "::1]", "a.example"]
         {
             assert_eq!(
-                client_for_header_line(&format!("192.0.2.7, {invalid}, 10.0.0.1")),
+                client_address_from_header_line(&format!("192.0.2.7, {invalid}, 10.0.0.1")),
                 "10.0.0.1",
                 "{invalid}"
             );
-            assert_eq!(client_for_header_line(invalid), "127.0.0.1", "{invalid}");
+            assert_eq!(client_address_from_header_line(invalid), "127.0.0.1", "{invalid}");
         }
-        assert_eq!(client_for_header_lines(&[b"192.0.2.7", b"\xff"]), "127.0.0.1");
+        assert_eq!(client_address_from_header_lines(&[b"192.0.2.7", b"\xff"]), "127.0.0.1");
     }
 
     #[test]
-    fn ports_brackets_and_mapped_addresses_are_parsed() {
+    fn ports_brackets_and_ipv4_mapped_addresses_are_parsed() {
         for (entry, expected) in [
             ("192.0.2.7:5678", "192.0.2.7"),
             ("[2001:db8::1]:80", "2001:db8::1"),
@@ -134,12 +137,12 @@ mod tests {
             ("192.0.2.7,", "192.0.2.7"),
             ("192.0.2.7,, 10.0.0.1:99 ,[::ffff:10.0.0.1]:1", "192.0.2.7"),
         ] {
-            assert_eq!(client_for_header_line(entry), expected, "{entry}");
+            assert_eq!(client_address_from_header_line(entry), expected, "{entry}");
         }
     }
 
     #[test]
-    fn header_of_untrusted_peer_is_ignored() {
+    fn forwarded_header_of_untrusted_peer_is_ignored() {
         let mut headers = HeaderMap::new();
         headers.insert(&X_FORWARDED_FOR, HeaderValue::from_static("198.51.100.1"));
         let client = |peer: &str, trusted: &str| {
@@ -169,7 +172,7 @@ mod tests {
     }
 
     /// Returns every address in the header lines. An entry that can be read in several ways yields several addresses.
-    fn listed_addresses(lines: &[Vec<u8>]) -> Vec<IpAddr> {
+    fn parse_listed_addresses(lines: &[Vec<u8>]) -> Vec<IpAddr> {
         let entries = lines.iter().flat_map(|line| line.split(|byte| *byte == b','));
         let texts = entries.filter_map(|entry| std::str::from_utf8(entry).ok()).map(str::trim);
         let plain = texts.clone().filter_map(|text| text.trim_matches(['[', ']']).parse().ok());
@@ -180,18 +183,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn client_is_peer_or_listed_address(lines in arbitrary_header_lines()) {
+        fn client_address_is_peer_or_listed_in_header(lines in arbitrary_header_lines()) {
             let trusted = TRUSTED_PROXIES.parse().unwrap();
             let headers = forwarded_headers(&lines);
             let proxy = IpAddr::from([127, 0, 0, 1]);
             let client = client_address(&headers, proxy, &trusted);
-            prop_assert!(client == proxy || listed_addresses(&lines).contains(&client), "{client}");
+            prop_assert!(client == proxy || parse_listed_addresses(&lines).contains(&client), "{client}");
             let untrusted = IpAddr::from([192, 0, 2, 7]);
             prop_assert_eq!(client_address(&headers, untrusted, &trusted), untrusted);
         }
 
         #[test]
-        fn entries_left_of_untrusted_address_are_ignored(
+        fn header_entries_left_of_untrusted_address_are_ignored(
             mut lines in arbitrary_header_lines(), proxy: [u8; 2], is_same_line: bool,
         ) {
             let [a, b] = proxy;

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn address_appended_by_single_proxy_is_client() {
+    fn address_appended_by_single_proxy_is_client_address() {
         for spoofed in ["198.51.100.1", "127.0.0.1", "10.0.0.1, 10.0.0.2", "rubbish", ",,"] {
             let lines = format!("{spoofed}, 192.0.2.7");
             assert_eq!(
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn address_appended_by_outer_proxy_is_client() {
+    fn address_appended_by_outermost_proxy_is_client_address() {
         for spoofed in ["198.51.100.1", "127.0.0.1", "10.0.0.1, 10.0.0.2", "rubbish", ",,"] {
             let lines = format!("{spoofed}, 192.0.2.7, 10.0.0.2");
             assert_eq!(
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_header_yields_proxy_address() {
+    fn malformed_forwarded_header_yields_proxy_address() {
         for malformed in [
             "",
             ", ,",
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_addresses_in_same_64_network_share_key() {
+    fn ipv6_addresses_in_same_slash_64_share_key() {
         for same in ["2001:db8:1:2::", "2001:db8:1:2:ffff:ffff:ffff:ffff", "2001:DB8:1:2:0:0:0:7"] {
             assert_eq!(limiter_key_of_peer(same), "2001:db8:1:2::/64");
             assert_eq!(limiter_key(TRUSTED_PROXIES, "fd00::1", &[same]), "2001:db8:1:2::/64");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_ipv4_address_becomes_plain_ipv4() {
+    fn ipv4_mapped_ipv6_address_becomes_plain_ipv4() {
         assert_eq!(limiter_key_of_peer("192.0.2.7"), "192.0.2.7");
         assert_eq!(limiter_key_of_peer("::ffff:192.0.2.7"), "192.0.2.7");
         assert_eq!(limiter_key_of_peer("::ffff:192.0.2.8"), "192.0.2.8");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_prefix_is_clamped() {
+    fn ipv6_prefix_length_is_clamped_to_valid_range() {
         let request = request_from_peer("2001:db8:ffff:ffff::1", &[]);
         for (bits, expected) in [
             (0, "::/1"),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_attribute_is_full_address() {
+    fn ipv6_attribute_contains_full_address() {
         let ip = client_ip(TrustedProxies::none());
         let attribute =
             |peer| ip.attribute((&request_from_peer(peer, &[])).into()).unwrap().into_owned();
@@ -305,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ipv4_format_equals_standard_library(bits: u32) {
+        fn ipv4_address_is_formatted_like_standard_library(bits: u32) {
             let address = Ipv4Addr::from_bits(bits);
             prop_assert_eq!(&*format_ipv4(address), &*address.to_string());
         }

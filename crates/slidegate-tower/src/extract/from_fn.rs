@@ -43,17 +43,17 @@ impl<F> fmt::Debug for FromFn<F> {
 
 /// An extractor like [`FromFn`] that also preserves bytes that are not UTF-8.
 #[derive(Clone, Copy)]
-pub(super) struct TextFromFn<F>(F);
+pub(super) struct TextExtractorFromFn<F>(F);
 
 /// Creates an extractor from a function that returns [`ExtractedText`].
-pub(super) fn text_from_fn<F>(read: F) -> TextFromFn<F>
+pub(super) fn text_extractor_from_fn<F>(read: F) -> TextExtractorFromFn<F>
 where
     F: for<'r> Fn(RequestHead<'r>) -> Option<ExtractedText<'r>> + Send + Sync + 'static,
 {
-    TextFromFn(read)
+    TextExtractorFromFn(read)
 }
 
-impl<F> Extract for TextFromFn<F>
+impl<F> Extract for TextExtractorFromFn<F>
 where
     F: for<'r> Fn(RequestHead<'r>) -> Option<ExtractedText<'r>> + Send + Sync + 'static,
 {
@@ -62,7 +62,7 @@ where
     }
 }
 
-impl<F> fmt::Debug for TextFromFn<F> {
+impl<F> fmt::Debug for TextExtractorFromFn<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ReadBy").finish_non_exhaustive()
     }
@@ -156,14 +156,15 @@ mod tests {
 
     use super::*;
 
-    fn get_request(uri: &str) -> Request<()> {
+    fn new_get_request(uri: &str) -> Request<()> {
         Request::get(uri).body(()).unwrap()
     }
 
     #[test]
     fn method_is_extracted_unchanged() {
         let purge = Request::builder().method("PURGE").uri("/").body(()).unwrap();
-        for (request, expected) in [(get_request("/"), Method::GET.as_str()), (purge, "PURGE")] {
+        for (request, expected) in [(new_get_request("/"), Method::GET.as_str()), (purge, "PURGE")]
+        {
             assert_eq!(method().extract((&request).into()).unwrap(), expected);
         }
     }
@@ -179,10 +180,10 @@ mod tests {
             ("*", "*"),
             ("/http://shop.example/a", "/http://shop.example/a"),
         ] {
-            assert_eq!(path().extract((&get_request(uri)).into()).unwrap(), expected, "{uri}");
+            assert_eq!(path().extract((&new_get_request(uri)).into()).unwrap(), expected, "{uri}");
         }
         assert!(matches!(
-            normalize_path(get_request("/users/7?full").uri().path()),
+            normalize_path(new_get_request("/users/7?full").uri().path()),
             Cow::Borrowed("/users/7")
         ));
     }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_is_read_if_present() {
+    fn request_extension_is_extracted_if_present() {
         #[derive(Clone)]
         struct User(Option<&'static str>);
 
@@ -210,6 +211,6 @@ mod tests {
 
     #[test]
     fn value_extractor_returns_constant() {
-        assert_eq!(value("all").extract((&get_request("/")).into()).unwrap(), "all");
+        assert_eq!(value("all").extract((&new_get_request("/")).into()).unwrap(), "all");
     }
 }

@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
 use slidegate::normal_host;
 
-use super::from_fn::text_from_fn;
+use super::from_fn::text_extractor_from_fn;
 use super::{Extract, ExtractedText, from_fn};
 
 static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -34,7 +34,7 @@ where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
     let name = parse_header_name(name);
-    text_from_fn(move |head| first_header_value(head.headers, &name))
+    text_extractor_from_fn(move |head| first_header_value(head.headers, &name))
 }
 
 /// Creates an extractor of the header with this name. If the request repeats the header with different values, the
@@ -60,7 +60,7 @@ where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
     let name = parse_header_name(name);
-    text_from_fn(move |head| {
+    text_extractor_from_fn(move |head| {
         let value = head.headers.get(&name)?;
         let is_unique = head.headers.get_all(&name).iter().all(|other| other == value);
         if is_unique { non_empty_text(value.as_bytes()) } else { None }
@@ -116,7 +116,7 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
 /// assert_eq!(api_key().extract((&request).into()).as_deref(), Some("k1"));
 /// ```
 pub fn api_key() -> impl Extract + Copy + fmt::Debug {
-    text_from_fn(|head| {
+    text_extractor_from_fn(|head| {
         bearer_token(head.headers).or_else(|| first_header_value(head.headers, &X_API_KEY))
     })
 }

@@ -14,16 +14,16 @@ use std::borrow::Cow;
 /// assert_eq!(normalize_path("/a/../%6Cogin?next=/"), "/login");
 /// ```
 pub fn normalize_path(uri: &str) -> Cow<'_, str> {
-    let path = strip_origin(uri);
+    let path = strip_scheme_and_authority(uri);
     let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
     if path.contains('%') {
-        Cow::Owned(remove_dot_segments(&decode_unreserved(path)).into_owned())
+        Cow::Owned(remove_dot_segments(&decode_unreserved_characters(path)).into_owned())
     } else {
         remove_dot_segments(path)
     }
 }
 
-fn strip_origin(uri: &str) -> &str {
+fn strip_scheme_and_authority(uri: &str) -> &str {
     let strip_scheme = |scheme: &str| {
         let start = uri.get(..scheme.len())?;
         start.eq_ignore_ascii_case(scheme).then(|| &uri[scheme.len()..])
@@ -39,7 +39,7 @@ fn strip_origin(uri: &str) -> &str {
 
 /// Decodes percent-encoded unreserved characters. The other encoded bytes remain encoded, with upper-case hexadecimal
 /// digits.
-fn decode_unreserved(path: &str) -> String {
+fn decode_unreserved_characters(path: &str) -> String {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
     while let Some((before, after)) = rest.split_once('%') {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn query_and_origin_are_removed() {
+    fn query_scheme_and_authority_are_removed() {
         for (uri, expected) in [
             ("/login?next=/a#b", "/login"),
             ("/login#b?c", "/login"),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn equivalent_paths_become_equal() {
+    fn equivalent_paths_become_equal_after_normalization() {
         for same in
             ["/%6cogin", "/%6C%6f%67in", "/./login", "/a/../login", "/%2e/login", "/../login"]
         {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn distinct_paths_stay_distinct() {
+    fn distinct_paths_stay_distinct_after_normalization() {
         for uri in ["//login", "/login/", "/Login", "/a;b=1", "/100%", "/%zz", "/%e", "/ä"] {
             assert_eq!(normalize_path(uri), uri);
         }

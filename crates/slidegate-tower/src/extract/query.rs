@@ -5,7 +5,7 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::from_fn::text_from_fn;
+use super::from_fn::text_extractor_from_fn;
 use super::{Extract, ExtractedText};
 
 /// Creates an extractor of the first query parameter with this name. The parameter is decoded like form data: `+`
@@ -20,7 +20,7 @@ use super::{Extract, ExtractedText};
 /// ```
 pub fn query(name: impl Into<Box<str>>) -> impl Extract + Clone + fmt::Debug {
     let name = name.into();
-    text_from_fn(move |head| {
+    text_extractor_from_fn(move |head| {
         let pairs =
             head.uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         let value = pairs

@@ -23,10 +23,10 @@ pub(super) type InlineText = ArrayString<MAX_INLINE_BYTES>;
 /// assert_eq!(made.len(), 4);
 /// ```
 #[derive(Clone)]
-pub struct ExtractedText<'r>(TextRepr<'r>);
+pub struct ExtractedText<'r>(ExtractedTextRepr<'r>);
 
 #[derive(Clone)]
-enum TextRepr<'r> {
+enum ExtractedTextRepr<'r> {
     Borrowed(&'r str),
     Inline(InlineText),
     Owned(String),
@@ -46,7 +46,7 @@ impl<'r> ExtractedText<'r> {
     pub fn from_bytes(bytes: impl Into<Cow<'r, [u8]>>) -> Self {
         let from_invalid = |bytes: Cow<'r, [u8]>| {
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            Self(TextRepr::Bytes(Box::new((bytes, text))))
+            Self(ExtractedTextRepr::Bytes(Box::new((bytes, text))))
         };
         match bytes.into() {
             Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
@@ -63,7 +63,7 @@ impl<'r> ExtractedText<'r> {
     /// Converts the value to an owned text.
     pub fn into_owned(self) -> String {
         match self.0 {
-            TextRepr::Owned(text) => text,
+            ExtractedTextRepr::Owned(text) => text,
             _ => (*self).to_owned(),
         }
     }
@@ -71,7 +71,7 @@ impl<'r> ExtractedText<'r> {
     /// Returns the original bytes of a value that is not UTF-8; `None` if the value is UTF-8.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match &self.0 {
-            TextRepr::Bytes(value) => Some(&value.0),
+            ExtractedTextRepr::Bytes(value) => Some(&value.0),
             _ => None,
         }
     }
@@ -94,23 +94,23 @@ impl Deref for ExtractedText<'_> {
     #[inline]
     fn deref(&self) -> &str {
         match &self.0 {
-            TextRepr::Borrowed(text) => text,
-            TextRepr::Inline(text) => text,
-            TextRepr::Owned(text) => text,
-            TextRepr::Bytes(value) => &value.1,
+            ExtractedTextRepr::Borrowed(text) => text,
+            ExtractedTextRepr::Inline(text) => text,
+            ExtractedTextRepr::Owned(text) => text,
+            ExtractedTextRepr::Bytes(value) => &value.1,
         }
     }
 }
 
 impl<'r> From<&'r str> for ExtractedText<'r> {
     fn from(text: &'r str) -> Self {
-        Self(TextRepr::Borrowed(text))
+        Self(ExtractedTextRepr::Borrowed(text))
     }
 }
 
 impl From<String> for ExtractedText<'_> {
     fn from(text: String) -> Self {
-        Self(TextRepr::Owned(text))
+        Self(ExtractedTextRepr::Owned(text))
     }
 }
 
@@ -126,7 +126,7 @@ impl<'r> From<Cow<'r, str>> for ExtractedText<'r> {
 impl From<InlineText> for ExtractedText<'_> {
     #[inline]
     fn from(text: InlineText) -> Self {
-        Self(TextRepr::Inline(text))
+        Self(ExtractedTextRepr::Inline(text))
     }
 }
 

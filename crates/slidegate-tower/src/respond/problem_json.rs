@@ -19,7 +19,7 @@ impl<B: From<Bytes> + Default> Respond<B> for ProblemJson {
         if denial.is_grpc() {
             return grpc::grpc_response(denial);
         }
-        let mut response = Response::new(B::from(problem_body(denial)));
+        let mut response = Response::new(B::from(problem_json_body(denial)));
         *response.status_mut() = denial.status();
         let media_type = HeaderValue::from_static(Problem::CONTENT_TYPE);
         response.headers_mut().insert(CONTENT_TYPE, media_type);
@@ -27,7 +27,7 @@ impl<B: From<Bytes> + Default> Respond<B> for ProblemJson {
     }
 }
 
-fn problem_body(denial: &Denial<'_>) -> Bytes {
+fn problem_json_body(denial: &Denial<'_>) -> Bytes {
     let json = match denial.problem() {
         Some(problem) => serde_json::to_vec(&problem),
         None => serde_json::to_vec(&json!({

@@ -23,7 +23,7 @@ fn numbered_denials(n: usize, wait: u64) -> Vec<ScriptedResponse> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_bounded_and_last_response_returned() {
+async fn last_response_is_returned_after_max_attempts() {
     for (layer, attempts) in [
         (layer_without_jitter(), 4),
         (layer_without_jitter().attempts(0), 1),
@@ -43,7 +43,7 @@ async fn attempts_are_bounded_and_last_response_returned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_beyond_total_time_is_not_started() {
+async fn wait_exceeding_total_retry_time_is_not_started() {
     let layer = layer_without_jitter().attempts(20);
     // The first wait, a wait in the middle, the maximum wait.
     for (wait, attempts) in [(31, 1), (20, 2), (10, 4), (30, 2), (u64::MAX, 1)] {
@@ -65,7 +65,7 @@ async fn wait_beyond_total_time_is_not_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn total_time_includes_jitter() {
+async fn total_retry_time_includes_jitter() {
     fastrand::seed(4);
     let layer = RetryLayer::new().jitter(Jitter::up_to(seconds(100)));
     let mut outcomes = [0, 0];
@@ -78,7 +78,7 @@ async fn total_time_includes_jitter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn total_time_includes_duration_of_attempts() {
+async fn total_retry_time_includes_duration_of_attempts() {
     // Each attempt takes 7 s.
     let slow = tower::service_fn(|_: Request<Bytes>| async {
         tokio::time::sleep(seconds(7)).await;
@@ -107,7 +107,7 @@ async fn statuses_except_429_and_503_are_not_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_is_not_retried() {
+async fn service_error_is_not_retried() {
     let result = run_get(&layer_without_jitter(), [ScriptedResponse::error("reset")]).await;
     assert_eq!((result.response.unwrap_err(), result.call_times.len()), ("reset", 1));
     let result =
@@ -117,7 +117,7 @@ async fn error_is_not_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denied_response_is_dropped_before_wait() {
+async fn denial_response_is_dropped_before_retry_wait() {
     let service = ScriptedService::new(numbered_denials(2, 5));
     let response =
         layer_without_jitter().layer(service.clone()).oneshot(Request::default()).await.unwrap();
@@ -127,7 +127,7 @@ async fn denied_response_is_dropped_before_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_clones_wait_independently() {
+async fn clones_of_retry_client_wait_independently() {
     let service = ScriptedService::new(numbered_denials(2, 5));
     let client = layer_without_jitter().layer(service.clone());
     let [first, second] = [client.clone(), client].map(|client| client.oneshot(Request::default()));
@@ -168,7 +168,7 @@ impl Service<Request<Bytes>> for SlowlyReadyService {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_attempt_waits_for_readiness() {
+async fn every_attempt_waits_until_service_is_ready() {
     let inner = ScriptedService::new(numbered_denials(2, 5));
     let client = layer_without_jitter()
         .layer(SlowlyReadyService { inner: inner.clone(), ready_timer: None });
@@ -178,7 +178,7 @@ async fn every_attempt_waits_for_readiness() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readiness_error_ends_retries() {
+async fn service_readiness_error_ends_retries() {
     #[derive(Clone)]
     struct ReadyOnceService(bool);
     impl Service<Request<Bytes>> for ReadyOnceService {
@@ -200,7 +200,7 @@ async fn readiness_error_ends_retries() {
 }
 
 #[test]
-fn client_is_send_and_sync() {
+fn retry_client_is_send_and_sync() {
     fn assert_clone_send_sync<T: Clone + Send + Sync + 'static>(_: &T) {}
     fn assert_send<F: Future + Send>(_: &F) {}
     let layer = RetryLayer::new().also_repeat(|head| head.uri.path() == "/");

@@ -11,7 +11,7 @@ use crate::test_util::{ScriptedResponse, denial_with_wait, run_get, seconds};
 
 /// Returns a layer that waits exactly as long as the response states. If the response states no wait, the layer waits
 /// at most a millisecond.
-fn layer_with_exact_waits() -> RetryLayer {
+fn retry_layer_without_jitter_and_backoff() -> RetryLayer {
     RetryLayer::new()
         .jitter(Jitter::NONE)
         .backoff(Duration::ZERO, Duration::ZERO)
@@ -21,7 +21,7 @@ fn layer_with_exact_waits() -> RetryLayer {
 const RESPONSE_DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 #[tokio::test(start_paused = true)]
-async fn client_waits_exactly_as_stated() {
+async fn client_waits_exactly_as_long_as_response_states() {
     let cases: [(u64, &[(&'static str, &str)]); 16] = [
         (7, &[("retry-after", "7")]),
         (7, &[("retry-after", " 7 ")]),
@@ -60,7 +60,7 @@ async fn client_waits_exactly_as_stated() {
                 .fold(ScriptedResponse::with_status(status), |response, (name, value)| {
                     response.with_header(name, value)
                 });
-            let result = run_get(&layer_with_exact_waits(), [response]).await;
+            let result = run_get(&retry_layer_without_jitter_and_backoff(), [response]).await;
             assert_eq!(
                 (result.status(), result.waits()),
                 (200, vec![seconds(expected)]),
@@ -71,7 +71,7 @@ async fn client_waits_exactly_as_stated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn malformed_headers_state_no_wait() {
+async fn malformed_retry_headers_are_ignored() {
     let malformed: [(&'static str, &[u8]); 24] = [
         ("retry-after", b""),
         ("retry-after", b"soon"),
@@ -103,7 +103,7 @@ async fn malformed_headers_state_no_wait() {
         [("ratelimit", b"\"a\";r=0"), ("ratelimit", b"\"a\";r=1;t=5"), ("x-ratelimit-reset", b"5")];
     for (name, value) in malformed.into_iter().chain(without_wait) {
         let result = run_get(
-            &layer_with_exact_waits(),
+            &retry_layer_without_jitter_and_backoff(),
             [ScriptedResponse::with_status(429).with_header(name, value)],
         )
         .await;
@@ -118,7 +118,7 @@ async fn malformed_headers_state_no_wait() {
 }
 
 #[test]
-fn date_without_response_date_uses_wall_clock() {
+fn retry_date_without_response_date_uses_wall_clock() {
     let mut headers = HeaderMap::new();
     headers.insert("retry-after", HeaderValue::from_static("Thu, 01 Jan 1970 00:01:00 GMT"));
     let stated =
@@ -139,14 +139,14 @@ async fn retry_date_is_relative_to_wall_clock() {
     let until = UNIX_EPOCH + Duration::from_micros(WallClock.now().as_micros()) + seconds(500);
     let response = ScriptedResponse::with_status(429)
         .with_header("retry-after", httpdate::fmt_http_date(until));
-    let result = run_get(&layer_with_exact_waits(), [response]).await;
+    let result = run_get(&retry_layer_without_jitter_and_backoff(), [response]).await;
     // The date is truncated to whole seconds, and real time advances a little.
     assert!((seconds(470)..=seconds(500)).contains(&result.elapsed), "{:?}", result.elapsed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn stated_wait_of_zero_causes_backoff() {
-    let layer = layer_with_exact_waits().backoff(seconds(8), seconds(8));
+async fn stated_wait_of_zero_seconds_causes_backoff() {
+    let layer = retry_layer_without_jitter_and_backoff().backoff(seconds(8), seconds(8));
     let past = ScriptedResponse::with_status(429)
         .with_header("date", RESPONSE_DATE)
         .with_header("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT");
@@ -176,7 +176,7 @@ async fn default_jitter_adds_up_to_ten_percent() {
     // tokio's timer rounds up to a whole millisecond.
     let range = seconds(100)..=seconds(110) + Duration::from_millis(1);
     assert!(waits.iter().all(|wait| range.contains(wait)), "{waits:?}");
-    assert_evenly_spread(&waits, seconds(100), seconds(10));
+    assert_waits_are_evenly_spread(&waits, seconds(100), seconds(10));
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,13 +194,13 @@ async fn response_without_stated_wait_causes_jittered_backoff() {
     for (waits, max_ms) in waits.iter().zip([500, 1_000, 2_000, 4_000, 8_000, 10_000]) {
         let max = Duration::from_millis(max_ms);
         assert!(waits.iter().all(|wait| *wait <= max + Duration::from_millis(1)), "{waits:?}");
-        assert_evenly_spread(waits, Duration::ZERO, max);
+        assert_waits_are_evenly_spread(waits, Duration::ZERO, max);
     }
 }
 
 /// Asserts that the waits are evenly spread between `from` and `from + span`: if this period is divided into ten equal
 /// parts, each part contains between half and double the average number of waits.
-fn assert_evenly_spread(waits: &[Duration], from: Duration, span: Duration) {
+fn assert_waits_are_evenly_spread(waits: &[Duration], from: Duration, span: Duration) {
     let mut tenths = [0; 10];
     for wait in waits {
         let share = (*wait - from).as_secs_f64() / span.as_secs_f64();

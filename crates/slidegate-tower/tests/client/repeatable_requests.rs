@@ -48,7 +48,7 @@ async fn post_with_idempotency_key_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_selected_by_function_are_repeated() {
+async fn requests_selected_by_predicate_are_repeated() {
     let layer = layer_without_jitter()
         .also_repeat(|head| head.uri.path() == "/search" && head.method == Method::POST);
     let requests = [
@@ -63,7 +63,7 @@ async fn requests_selected_by_function_are_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_attempt_has_complete_body() {
+async fn every_attempt_sends_complete_body() {
     let service =
         ScriptedService::new([denial_with_wait(1), denial_with_wait(1), denial_with_wait(1)]);
     let body = Bytes::from(vec![7; 100_000]);

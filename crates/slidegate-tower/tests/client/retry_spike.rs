@@ -25,7 +25,7 @@ use chart::Curve;
 
 const CLIENT_COUNT: usize = 1_000;
 /// The wait that the server states in each denial, in seconds.
-const WAIT_SECONDS: u64 = 60;
+const RETRY_AFTER_SECONDS: u64 = 60;
 
 /// A simulated server with one limit for all clients. Its time is the paused clock of tokio.
 pub struct SimulatedServer {
@@ -73,8 +73,10 @@ impl SimulatedServer {
 /// advance, so that all first attempts are denied, and is large enough to allow all second attempts.
 async fn measure_retry_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
     fastrand::seed(8);
-    let server =
-        Arc::new(SimulatedServer::new(&format!("{CLIENT_COUNT}/{WAIT_SECONDS}s"), retry_jitter));
+    let server = Arc::new(SimulatedServer::new(
+        &format!("{CLIENT_COUNT}/{RETRY_AFTER_SECONDS}s"),
+        retry_jitter,
+    ));
     (0..CLIENT_COUNT).for_each(|_| assert_eq!(server.respond().status(), 200));
     let layer = RetryLayer::new().jitter(client_jitter).total_time(Duration::from_secs(300));
     let mut clients = JoinSet::new();
@@ -97,34 +99,34 @@ async fn measure_retry_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec
 }
 
 /// The retry times of all clients for one combination of jitter: one row of the table in `docs/CLIENT.md`.
-struct JitterCase {
+struct JitterMeasurement {
     server: u8,
     client: u8,
     retry_times: Vec<Duration>,
 }
 
-impl JitterCase {
-    async fn measure((server, client): (u8, u8)) -> Self {
+impl JitterMeasurement {
+    async fn measure_with_jitter_percentages((server, client): (u8, u8)) -> Self {
         let [retry_jitter, client_jitter] = [server, client].map(Jitter::up_to_percent);
         Self { server, client, retry_times: measure_retry_times(retry_jitter, client_jitter).await }
     }
 
     /// Returns the largest number of retries in a time slot of length `span`. The slots are consecutive, and the first
     /// begins at the denial.
-    fn max_retries_per_slot(&self, span: Duration) -> usize {
+    fn max_retries_per_time_slot(&self, span: Duration) -> usize {
         let bucket = |at: &Duration| at.as_nanos() / span.as_nanos();
         self.retry_times.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
     }
 
     fn max_retries_per_second(&self) -> usize {
-        self.max_retries_per_slot(Duration::from_secs(1))
+        self.max_retries_per_time_slot(Duration::from_secs(1))
     }
 
     /// Returns an upper bound for the number of retries in one second: the mean number if the retries are spread evenly
     /// over the larger of the two jitters, plus five standard deviations. The standard deviation is the square root of
     /// the mean.
     fn max_expected_retries_per_second(&self) -> usize {
-        let spread = WAIT_SECONDS as f64 * f64::from(self.server.max(self.client)) / 100.0;
+        let spread = RETRY_AFTER_SECONDS as f64 * f64::from(self.server.max(self.client)) / 100.0;
         let mean = CLIENT_COUNT as f64 / spread;
         (mean + 5.0 * mean.sqrt()) as usize
     }
@@ -133,7 +135,7 @@ impl JitterCase {
         let [first, last] = [self.retry_times.first(), self.retry_times.last()]
             .map(|at| format!("{:.1} s", at.unwrap().as_secs_f64()));
         let max_retries_per_second = self.max_retries_per_second();
-        let max_retries_per_10_ms = self.max_retries_per_slot(Duration::from_millis(10));
+        let max_retries_per_10_ms = self.max_retries_per_time_slot(Duration::from_millis(10));
         let [server, client] = [self.server, self.client]
             .map(|n| if n == 0 { "none".into() } else { format!("{n} %") });
         format!(
@@ -149,27 +151,29 @@ impl JitterCase {
 }
 
 /// The measured combinations of jitter: jitter of the server and jitter of the client, in percent.
-const JITTER_CASES: [(u8, u8); 5] = [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
+const MEASURED_JITTER_PERCENTAGES: [(u8, u8); 5] = [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
 
-async fn measure_jitter_cases() -> Vec<JitterCase> {
+async fn measure_all_jitter_percentages() -> Vec<JitterMeasurement> {
     let mut cases = Vec::new();
-    for case in JITTER_CASES {
-        cases.push(JitterCase::measure(case).await);
+    for case in MEASURED_JITTER_PERCENTAGES {
+        cases.push(JitterMeasurement::measure_with_jitter_percentages(case).await);
     }
     cases
 }
 
 #[tokio::test(start_paused = true)]
-async fn jitter_spreads_simultaneous_retries() {
-    for case in measure_jitter_cases().await {
+async fn jitter_spreads_retries_of_simultaneously_denied_clients() {
+    for case in measure_all_jitter_percentages().await {
         // No client returns too early.
         assert!(
-            case.retry_times[0] >= Duration::from_secs(WAIT_SECONDS),
+            case.retry_times[0] >= Duration::from_secs(RETRY_AFTER_SECONDS),
             "{}",
             case.markdown_table_row()
         );
         match (case.server, case.client) {
-            (0, 0) => assert_eq!(case.max_retries_per_slot(Duration::from_millis(1)), CLIENT_COUNT),
+            (0, 0) => {
+                assert_eq!(case.max_retries_per_time_slot(Duration::from_millis(1)), CLIENT_COUNT)
+            }
             _ => {
                 assert!(
                     case.max_retries_per_second() <= case.max_expected_retries_per_second(),
@@ -184,15 +188,18 @@ async fn jitter_spreads_simultaneous_retries() {
 
 /// Checks that only the jitter of the client spreads retries within a second, because `Retry-After` has whole seconds.
 #[tokio::test(start_paused = true)]
-async fn client_jitter_spreads_retries_within_second() {
-    let [server_only, both] =
-        [JitterCase::measure((10, 0)).await, JitterCase::measure((10, 10)).await];
+async fn client_jitter_spreads_retries_within_each_second() {
+    let [server_only, both] = [
+        JitterMeasurement::measure_with_jitter_percentages((10, 0)).await,
+        JitterMeasurement::measure_with_jitter_percentages((10, 10)).await,
+    ];
     assert_eq!(
-        server_only.max_retries_per_slot(Duration::from_millis(1)),
+        server_only.max_retries_per_time_slot(Duration::from_millis(1)),
         server_only.max_retries_per_second()
     );
     assert!(
-        both.max_retries_per_slot(Duration::from_millis(10)) * 10 < both.max_retries_per_second(),
+        both.max_retries_per_time_slot(Duration::from_millis(10)) * 10
+            < both.max_retries_per_second(),
         "{}",
         both.markdown_table_row()
     );
@@ -200,8 +207,8 @@ async fn client_jitter_spreads_retries_within_second() {
 
 #[tokio::test(start_paused = true)]
 async fn docs_match_measured_retries() {
-    let cases = measure_jitter_cases().await;
-    let rows: Vec<String> = cases.iter().map(JitterCase::markdown_table_row).collect();
+    let cases = measure_all_jitter_percentages().await;
+    let rows: Vec<String> = cases.iter().map(JitterMeasurement::markdown_table_row).collect();
     let svg = chart::draw_chart(&[
         cases[0].to_chart_curve("no jitter"),
         cases[3].to_chart_curve("server 10 %, client 10 %"),

@@ -41,7 +41,7 @@ fn reqwest_client(layer: RetryLayer) -> ReqwestClient {
     BoxCloneSyncService::new(layer.layer(http))
 }
 
-async fn body_text(response: Response<reqwest::Body>) -> String {
+async fn read_body_text(response: Response<reqwest::Body>) -> String {
     reqwest::Response::from(response).text().await.unwrap()
 }
 
@@ -72,19 +72,19 @@ async fn retry_over_socket_resends_complete_body() {
     let response =
         client.clone().oneshot(Request::put(&url).body(body.clone()).unwrap()).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    assert_eq!(body_text(response).await, "1000000 of Some(42)");
+    assert_eq!(read_body_text(response).await, "1000000 of Some(42)");
     assert_eq!((started.elapsed(), calls.load(Ordering::Relaxed)), (seconds(7), 3));
 
     // A POST is not repeated: the denial is returned with its body.
     calls.store(0, Ordering::Relaxed);
     let response = client.oneshot(Request::post(&url).body(body).unwrap()).await.unwrap();
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(body_text(response).await.len(), 300_000);
+    assert_eq!(read_body_text(response).await.len(), 300_000);
     assert_eq!((started.elapsed(), calls.load(Ordering::Relaxed)), (seconds(7), 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_over_socket_complete_stated_wait() {
+async fn retries_over_socket_wait_as_response_states() {
     let server = Arc::new(SimulatedServer::new("3/10s", Jitter::NONE));
     let state = Arc::clone(&server);
     let app = Router::new().fallback(async move || state.respond().map(|()| Body::empty()));
@@ -102,7 +102,7 @@ async fn retries_over_socket_complete_stated_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreachable_server_fails_immediately() {
+async fn request_to_unreachable_server_fails_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     drop(listener);

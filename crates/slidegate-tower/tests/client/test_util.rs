@@ -53,7 +53,8 @@ pub fn denial_with_wait(seconds: u64) -> ScriptedResponse {
     ScriptedResponse::with_status(429).with_header("retry-after", seconds.to_string())
 }
 
-struct ScriptState {
+/// The state that all clones of a [`ScriptedService`] share.
+struct ScriptedServiceState {
     started: Instant,
     responses: Mutex<VecDeque<ScriptedResponse>>,
     calls: Mutex<Vec<RecordedCall>>,
@@ -62,7 +63,7 @@ struct ScriptState {
 
 /// A service that returns scripted responses. Each call needs its own `poll_ready` on the same clone.
 pub struct ScriptedService {
-    script: Arc<ScriptState>,
+    script: Arc<ScriptedServiceState>,
     is_ready: bool,
 }
 
@@ -70,7 +71,7 @@ impl ScriptedService {
     /// Creates a service that returns these responses in order, and then a response with status 200 for each further
     /// call.
     pub fn new(responses: impl IntoIterator<Item = ScriptedResponse>) -> Self {
-        let script = ScriptState {
+        let script = ScriptedServiceState {
             started: Instant::now(),
             responses: Mutex::new(responses.into_iter().collect()),
             calls: Mutex::default(),

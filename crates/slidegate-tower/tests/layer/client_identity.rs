@@ -10,7 +10,10 @@ const TRUSTED_PROXIES: &str = "127.0.0.1,10.0.0.0/8";
 
 /// Returns two routers, one over a limiter and one over a gate. Each router allows one request per minute for each API
 /// key.
-fn routers_per_key(fixture: &StoreFixture<impl Store>, when_missing: WhenMissing) -> [Router; 2] {
+fn routers_limited_per_api_key(
+    fixture: &StoreFixture<impl Store>,
+    when_missing: WhenMissing,
+) -> [Router; 2] {
     let limiter = fixture.limiter(1, MINUTE).named("per-key");
     let limiter = RateLimitLayer::keyed_by(limiter, extract::api_key(), when_missing);
     let gate = fixture.gate(&format!(
@@ -26,7 +29,10 @@ fn routers_per_key(fixture: &StoreFixture<impl Store>, when_missing: WhenMissing
 
 /// Returns two routers, one over a limiter and one over a gate. Each router allows one request per minute for each
 /// client address.
-fn routers_per_address(fixture: &StoreFixture<impl Store>, trusted: &str) -> [Router; 2] {
+fn routers_limited_per_client_address(
+    fixture: &StoreFixture<impl Store>,
+    trusted: &str,
+) -> [Router; 2] {
     let ip = || extract::client_ip(trusted.parse::<TrustedProxies>().unwrap());
     let limiter = fixture.limiter(1, MINUTE).named("per-ip");
     let limiter = RateLimitLayer::keyed_by(limiter, ip(), WhenMissing::Deny);
@@ -44,7 +50,7 @@ async fn status_with_forwarded_for(http: &TestClient, forwarded_for: &str) -> u1
 #[tokio::test]
 async fn api_keys_are_counted_separately() {
     with_both_stores!(|fixture| {
-        for app in routers_per_key(&fixture, WhenMissing::Deny) {
+        for app in routers_limited_per_api_key(&fixture, WhenMissing::Deny) {
             let http = serve(app).await;
             for (key, status) in [("k1", 200), ("k1", 429), ("k2", 200), ("K1", 200), ("k2", 429)] {
                 assert_eq!(
@@ -62,7 +68,7 @@ async fn api_keys_are_counted_separately() {
 #[tokio::test]
 async fn missing_api_key_with_skip_is_allowed() {
     with_both_stores!(|fixture| {
-        for app in routers_per_key(&fixture, WhenMissing::Skip) {
+        for app in routers_limited_per_api_key(&fixture, WhenMissing::Skip) {
             let http = serve(app).await;
             for value in ["", "", ""] {
                 let response = http.get_with_header("x-api-key", value).await;
@@ -77,7 +83,7 @@ async fn missing_api_key_with_skip_is_allowed() {
 #[tokio::test]
 async fn missing_api_key_with_deny_is_denied() {
     with_both_stores!(|fixture| {
-        for app in routers_per_key(&fixture, WhenMissing::Deny) {
+        for app in routers_limited_per_api_key(&fixture, WhenMissing::Deny) {
             let http = serve(app).await;
             let response = http.get("/").await;
             assert_eq!((response.status, response.retry_after()), (429, None), "{fixture:?}");
@@ -88,9 +94,9 @@ async fn missing_api_key_with_deny_is_denied() {
 }
 
 #[tokio::test]
-async fn unknown_peer_address_counts_as_missing_key() {
+async fn request_with_unknown_peer_address_lacks_key() {
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
+        for app in routers_limited_per_client_address(&fixture, TRUSTED_PROXIES) {
             let http = serve_without_peers(app).await;
             assert_eq!(http.get("/").await.status, 429, "{fixture:?}");
             assert_eq!(status_with_forwarded_for(&http, "192.0.2.7").await, 429, "{fixture:?}");
@@ -108,7 +114,7 @@ async fn unknown_peer_address_counts_as_missing_key() {
 #[tokio::test]
 async fn forwarding_headers_of_untrusted_peer_are_ignored() {
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, "none") {
+        for app in routers_limited_per_client_address(&fixture, "none") {
             let http = serve(app).await;
             assert_eq!(status_with_forwarded_for(&http, "192.0.2.1").await, 200, "{fixture:?}");
             for spoofed in ["192.0.2.2", "127.0.0.1", "10.0.0.1, 192.0.2.3", "::1", "rubbish"] {
@@ -132,7 +138,7 @@ async fn forwarding_headers_of_untrusted_peer_are_ignored() {
 #[tokio::test]
 async fn forwarded_address_of_trusted_proxy_is_used() {
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
+        for app in routers_limited_per_client_address(&fixture, TRUSTED_PROXIES) {
             let http = serve(app).await;
             for (forwarded_for, status) in [
                 ("192.0.2.7", 200),
@@ -169,7 +175,7 @@ async fn malformed_forwarding_header_counts_for_proxy_address() {
         "192.0.2.7, for=192.0.2.8",
     ];
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
+        for app in routers_limited_per_client_address(&fixture, TRUSTED_PROXIES) {
             let http = serve(app).await;
             assert_eq!(http.get("/").await.status, 200);
             for value in malformed {
@@ -188,7 +194,7 @@ async fn malformed_forwarding_header_counts_for_proxy_address() {
 #[tokio::test]
 async fn addresses_in_ipv6_network_share_counter() {
     with_both_stores!(|fixture| {
-        for app in routers_per_address(&fixture, TRUSTED_PROXIES) {
+        for app in routers_limited_per_client_address(&fixture, TRUSTED_PROXIES) {
             let http = serve(app).await;
             for (forwarded_for, status) in [
                 ("2001:db8:0:1::1", 200),

@@ -9,7 +9,7 @@ use crate::fixture::{MINUTE, StoreFixture, TestClient, TestResponse, hello_route
 
 /// Starts two servers, one over a limiter and one over a gate, and returns a client of each. Each server allows ten
 /// units per minute in total. The header `x-cost` contains the cost of a request.
-async fn clients_with_cost_header(fixture: &StoreFixture<impl Store>) -> [TestClient; 2] {
+async fn start_servers_with_cost_header(fixture: &StoreFixture<impl Store>) -> [TestClient; 2] {
     let limiter = fixture.limiter(10, MINUTE).named("all");
     let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
     let gate = fixture.gate("rules: [{ name: all, limits: [10/min], algorithm: sliding_log }]");
@@ -26,9 +26,9 @@ fn remaining_units(response: &TestResponse) -> &str {
 }
 
 #[tokio::test]
-async fn cost_header_sets_cost_with_default_one() {
+async fn cost_header_sets_cost_and_defaults_to_one() {
     with_both_stores!(|fixture| {
-        for http in clients_with_cost_header(&fixture).await {
+        for http in start_servers_with_cost_header(&fixture).await {
             assert_eq!(
                 remaining_units(&http.get_with_header("x-cost", "3").await),
                 "7",
@@ -46,7 +46,7 @@ async fn cost_header_sets_cost_with_default_one() {
 #[tokio::test]
 async fn malformed_cost_is_rejected_without_charge() {
     with_both_stores!(|fixture| {
-        for http in clients_with_cost_header(&fixture).await {
+        for http in start_servers_with_cost_header(&fixture).await {
             for malformed in ["", "many", "1.5", "-1", "+1", "1 2", "0x10", "1e3", "٣"] {
                 let response = http.get_with_header("x-cost", malformed).await;
                 assert_eq!(response.status, 400, "`{malformed}` {fixture:?}");
@@ -73,7 +73,7 @@ async fn malformed_cost_is_rejected_without_charge() {
 #[tokio::test]
 async fn cost_above_max_has_no_retry_after() {
     with_both_stores!(|fixture| {
-        for http in clients_with_cost_header(&fixture).await {
+        for http in start_servers_with_cost_header(&fixture).await {
             for cost in
                 ["11", "18446744073709551615", "18446744073709551616", "99999999999999999999"]
             {

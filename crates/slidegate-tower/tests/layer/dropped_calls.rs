@@ -44,7 +44,7 @@ impl<S: Store> ThreePerMinuteLimiter<S> {
     }
 
     /// Waits until other tasks have changed the remaining quota to the expected value. Panics if they do not.
-    async fn wait_for_remaining(&self, expected: u64) {
+    async fn wait_for_remaining_units(&self, expected: u64) {
         for _ in 0..1000 {
             if self.remaining().await == expected {
                 return;
@@ -117,7 +117,7 @@ async fn charge_of_dropped_call_is_reverted_if_configured() {
         let http = serve(app.layer(limited.layer().on_drop(OnDrop::Revert))).await;
         for _ in 0..5 {
             disconnect_during_call(&http, &mut calls).await;
-            limited.wait_for_remaining(3).await;
+            limited.wait_for_remaining_units(3).await;
         }
     });
 }
@@ -168,7 +168,7 @@ async fn panicking_handler_keeps_charge() {
             let app = Router::new().route("/", get(panicking_handler));
             let http = serve(app.layer(layer)).await;
             assert!(http.try_send(http.request("/")).await.is_none());
-            limited.wait_for_remaining(remaining).await;
+            limited.wait_for_remaining_units(remaining).await;
         }
     });
 }
@@ -233,7 +233,7 @@ impl Store for StoreWithDelayedResults {
 }
 
 #[tokio::test]
-async fn charge_is_reverted_if_call_drops_during_decision() {
+async fn charge_of_call_dropped_during_decision_is_reverted() {
     let (charged, mut charges) = mpsc::unbounded_channel();
     let store = StoreWithDelayedResults { store: MemoryStore::new(), charged };
     let limiter = Arc::new(Limiter::with_store(["3/min"], store).unwrap());

@@ -23,7 +23,7 @@ use crate::store_outage::UNREACHABLE;
 type HealthServiceClient = HealthClient<tonic::transport::Channel>;
 
 /// Starts a tonic server with a health service behind the layer.
-async fn serve_tonic(layer: RateLimitLayer<impl Backend, Grpc>) -> SocketAddr {
+async fn serve_tonic_health_service(layer: RateLimitLayer<impl Backend, Grpc>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_, health) = health_reporter();
@@ -54,7 +54,9 @@ async fn call_health(
     client.check(request).await.map(|response| response.metadata().clone())
 }
 
-fn per_ip_layer(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backend, Grpc> {
+fn layer_with_limit_per_ip(
+    fixture: &StoreFixture<impl Store>,
+) -> RateLimitLayer<impl Backend, Grpc> {
     let ip = extract::client_ip(TrustedProxies::none());
     let limiter = fixture.limiter(2, MINUTE).named("per-ip");
     RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny).respond_with(Grpc)
@@ -63,7 +65,9 @@ fn per_ip_layer(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backe
 #[tokio::test]
 async fn grpc_metadata_reports_limits() {
     with_both_stores!(|fixture| {
-        let mut client = connect_client(serve_tonic(per_ip_layer(&fixture)).await).await;
+        let mut client =
+            connect_client(serve_tonic_health_service(layer_with_limit_per_ip(&fixture)).await)
+                .await;
         for remaining in [1, 0] {
             let metadata = call_health(&mut client, "").await.unwrap();
             assert_eq!(metadata.get("ratelimit-policy").unwrap(), "\"per-ip\";q=2;w=60");
@@ -83,7 +87,7 @@ async fn grpc_metadata_reports_limits() {
 #[tokio::test]
 async fn tonic_peer_addresses_are_counted_separately() {
     with_both_stores!(|fixture| {
-        let server = serve_tonic(per_ip_layer(&fixture)).await;
+        let server = serve_tonic_health_service(layer_with_limit_per_ip(&fixture)).await;
         for local_address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
             let mut client = connect_client_from(local_address, server).await;
             for is_allowed in [true, true, false] {
@@ -97,8 +101,8 @@ async fn tonic_peer_addresses_are_counted_separately() {
 #[tokio::test]
 async fn malformed_grpc_cost_has_status_invalid_argument() {
     with_both_stores!(|fixture| {
-        let layer = per_ip_layer(&fixture).cost_header("x-cost").unwrap();
-        let mut client = connect_client(serve_tonic(layer).await).await;
+        let layer = layer_with_limit_per_ip(&fixture).cost_header("x-cost").unwrap();
+        let mut client = connect_client(serve_tonic_health_service(layer).await).await;
         let mut request = Request::new(HealthCheckRequest::default());
         request.metadata_mut().insert("x-cost", "many".parse().unwrap());
         let status = client.check(request).await.unwrap_err();
@@ -111,21 +115,22 @@ async fn malformed_grpc_cost_has_status_invalid_argument() {
 async fn denial_during_store_outage_has_status_unavailable() {
     let fixture = StoreFixture::with_async_store();
     fixture.set_faults(UNREACHABLE);
-    let layer = per_ip_layer(&fixture).on_store_error(OnStoreError::Deny);
-    let mut client = connect_client(serve_tonic(layer).await).await;
+    let layer = layer_with_limit_per_ip(&fixture).on_store_error(OnStoreError::Deny);
+    let mut client = connect_client(serve_tonic_health_service(layer).await).await;
     let status = call_health(&mut client, "").await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.message(), "temporary reduced capacity");
 }
 
 #[tokio::test]
-async fn settle_function_receives_grpc_status() {
+async fn settle_callback_receives_grpc_status() {
     with_both_stores!(|fixture| {
-        let layer = per_ip_layer(&fixture).settle(|response| match response.grpc_status() {
-            Some(_) => Settlement::Keep,
-            None => Settlement::Revert,
-        });
-        let mut client = connect_client(serve_tonic(layer).await).await;
+        let layer =
+            layer_with_limit_per_ip(&fixture).settle(|response| match response.grpc_status() {
+                Some(_) => Settlement::Keep,
+                None => Settlement::Revert,
+            });
+        let mut client = connect_client(serve_tonic_health_service(layer).await).await;
         for _ in 0..5 {
             assert!(call_health(&mut client, "").await.is_ok(), "{fixture:?}");
         }

@@ -46,7 +46,7 @@ async fn structured_headers_list_both_layers() {
 }
 
 #[tokio::test]
-async fn unstructured_headers_report_only_one_layer() {
+async fn unstructured_headers_report_only_most_restrictive_layer() {
     for (style, limit, remaining) in [
         (Style::Draft03, "ratelimit-limit", "ratelimit-remaining"),
         (Style::X, "x-ratelimit-limit", "x-ratelimit-remaining"),
@@ -73,7 +73,7 @@ async fn unstructured_headers_report_only_one_layer() {
 }
 
 #[tokio::test]
-async fn outer_layer_reverts_charge_of_inner_denial() {
+async fn outer_layer_reverts_charge_if_inner_layer_denies() {
     with_both_stores!(|fixture| {
         let all_clients = || extract::value("all-clients");
         let all = fixture.limiter(3, MINUTE).named("all");

@@ -10,7 +10,7 @@ use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 use crate::fixture::{MINUTE, hello_router, serve};
 
 /// Returns a function for `inspect` that counts the requests that an observing limit would have denied.
-fn count_observed_denials(
+fn new_observed_denial_counter(
     count: &Arc<AtomicUsize>,
 ) -> impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static {
     let count = count.clone();
@@ -22,7 +22,7 @@ fn count_observed_denials(
 }
 
 #[tokio::test]
-async fn observed_rule_reports_but_never_denies() {
+async fn rule_in_observe_mode_never_denies() {
     with_both_stores!(|fixture| {
         let gate = fixture.gate(
             "rules:
@@ -30,8 +30,8 @@ async fn observed_rule_reports_but_never_denies() {
               - { name: all, limits: [100/min] }",
         );
         let count = Arc::new(AtomicUsize::new(0));
-        let layer =
-            RateLimitLayer::new(gate, Attributes::new()).inspect(count_observed_denials(&count));
+        let layer = RateLimitLayer::new(gate, Attributes::new())
+            .inspect(new_observed_denial_counter(&count));
         let http = serve(hello_router().layer(layer)).await;
         for nth in 1..=5 {
             let response = http.get("/").await;
@@ -44,12 +44,12 @@ async fn observed_rule_reports_but_never_denies() {
 }
 
 #[tokio::test]
-async fn observing_limiter_reports_but_never_denies() {
+async fn limiter_in_observe_mode_never_denies() {
     with_both_stores!(|fixture| {
         let limiter = fixture.limiter(2, MINUTE).named("trial").observing();
         let count = Arc::new(AtomicUsize::new(0));
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
-            .inspect(count_observed_denials(&count));
+            .inspect(new_observed_denial_counter(&count));
         let http = serve(hello_router().layer(layer)).await;
         for nth in 1..=5 {
             let response = http.get("/").await;
@@ -60,7 +60,7 @@ async fn observing_limiter_reports_but_never_denies() {
 }
 
 #[tokio::test]
-async fn observe_mode_allows_missing_key() {
+async fn observe_mode_allows_request_without_key() {
     with_both_stores!(|fixture| {
         let gate = fixture.gate(
             "rules:
@@ -68,10 +68,11 @@ async fn observe_mode_allows_missing_key() {
         );
         let attributes = Attributes::new().with("key", extract::api_key());
         let count = Arc::new(AtomicUsize::new(0));
-        let gate = RateLimitLayer::new(gate, attributes).inspect(count_observed_denials(&count));
+        let gate =
+            RateLimitLayer::new(gate, attributes).inspect(new_observed_denial_counter(&count));
         let limiter = fixture.limiter(2, MINUTE).observing();
         let limiter = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)
-            .inspect(count_observed_denials(&count));
+            .inspect(new_observed_denial_counter(&count));
         for app in [hello_router().layer(gate), hello_router().layer(limiter)] {
             let http = serve(app).await;
             let response = http.get("/").await;
@@ -82,7 +83,7 @@ async fn observe_mode_allows_missing_key() {
 }
 
 #[tokio::test]
-async fn inspect_function_receives_request_and_ruling() {
+async fn inspect_callback_receives_request_and_ruling() {
     with_both_stores!(|fixture| {
         let (sender, receiver) = mpsc::channel();
         let layer = RateLimitLayer::keyed_by(

@@ -17,18 +17,18 @@ use crate::fixture::{MINUTE, StoreFixture};
 /// A service that reserves capacity for one call when it is polled ready, like a service with bounded concurrency. It
 /// panics if it is called without a reservation. A clone has no reservation.
 #[derive(Debug, Default)]
-struct ReservingService {
+struct CapacityReservingService {
     is_busy: Arc<AtomicBool>,
     has_reservation: bool,
 }
 
-impl Clone for ReservingService {
+impl Clone for CapacityReservingService {
     fn clone(&self) -> Self {
         Self { is_busy: self.is_busy.clone(), has_reservation: false }
     }
 }
 
-impl Service<Request<Body>> for ReservingService {
+impl Service<Request<Body>> for CapacityReservingService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;
@@ -47,7 +47,9 @@ impl Service<Request<Body>> for ReservingService {
     }
 }
 
-fn two_per_minute_layer(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backend> {
+fn layer_with_two_requests_per_minute(
+    fixture: &StoreFixture<impl Store>,
+) -> RateLimitLayer<impl Backend> {
     RateLimitLayer::keyed_by(fixture.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
 }
 
@@ -58,9 +60,9 @@ fn empty_request() -> Request<Body> {
 #[tokio::test]
 async fn layer_waits_until_inner_service_is_ready() {
     with_both_stores!(|fixture| {
-        let inner = ReservingService::default();
+        let inner = CapacityReservingService::default();
         let is_busy = inner.is_busy.clone();
-        let mut service = two_per_minute_layer(&fixture).layer(inner);
+        let mut service = layer_with_two_requests_per_minute(&fixture).layer(inner);
         let mut context = Context::from_waker(Waker::noop());
         is_busy.store(true, Ordering::Relaxed);
         assert!(service.poll_ready(&mut context).is_pending(), "{fixture:?}");
@@ -73,9 +75,10 @@ async fn layer_waits_until_inner_service_is_ready() {
 }
 
 #[tokio::test]
-async fn layer_calls_service_that_was_polled_ready() {
+async fn layer_calls_same_service_that_was_polled_ready() {
     with_both_stores!(|fixture| {
-        let mut service = two_per_minute_layer(&fixture).layer(ReservingService::default());
+        let mut service =
+            layer_with_two_requests_per_minute(&fixture).layer(CapacityReservingService::default());
         for status in [200, 200, 429, 429] {
             let response = service.ready().await.unwrap().call(empty_request()).await.unwrap();
             assert_eq!(response.status(), status, "{fixture:?}");
@@ -86,9 +89,10 @@ async fn layer_calls_service_that_was_polled_ready() {
 }
 
 #[tokio::test]
-async fn concurrent_calls_reserve_separate_slots() {
+async fn concurrent_calls_reserve_separate_service_capacity() {
     with_both_stores!(|fixture| {
-        let mut service = two_per_minute_layer(&fixture).layer(ReservingService::default());
+        let mut service =
+            layer_with_two_requests_per_minute(&fixture).layer(CapacityReservingService::default());
         let mut clone = service.clone();
         poll_fn(|context| service.poll_ready(context)).await.unwrap();
         poll_fn(|context| clone.poll_ready(context)).await.unwrap();

@@ -13,7 +13,10 @@ use slidegate_tower::{Attributes, Denial, RateLimitLayer, WhenMissing, extract};
 use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, hello_router, serve};
 
 /// Starts a server that allows two requests per minute for each `x-api-key`.
-async fn serve_two_per_minute(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient {
+async fn serve_with_two_requests_per_minute(
+    fixture: &StoreFixture<impl Store>,
+    style: Style,
+) -> TestClient {
     let limiter = fixture.limiter(2, MINUTE).named("per-key");
     let layer =
         RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny).headers(style);
@@ -23,7 +26,7 @@ async fn serve_two_per_minute(fixture: &StoreFixture<impl Store>, style: Style) 
 #[tokio::test]
 async fn ietf_headers_report_limits() {
     with_both_stores!(|fixture| {
-        let http = serve_two_per_minute(&fixture, Style::Ietf).await;
+        let http = serve_with_two_requests_per_minute(&fixture, Style::Ietf).await;
         for (status, expected) in [
             (200, "\"per-key\";r=1;t=60"),
             (200, "\"per-key\";r=0;t=60"),
@@ -41,7 +44,7 @@ async fn ietf_headers_report_limits() {
 #[tokio::test]
 async fn draft_03_headers_report_limits() {
     with_both_stores!(|fixture| {
-        let http = serve_two_per_minute(&fixture, Style::Draft03).await;
+        let http = serve_with_two_requests_per_minute(&fixture, Style::Draft03).await;
         for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
             let response = http.get_with_header("x-api-key", "k1").await;
             assert_eq!(response.status, status);
@@ -54,31 +57,31 @@ async fn draft_03_headers_report_limits() {
 }
 
 #[tokio::test]
-async fn x_headers_report_reset_time() {
+async fn x_ratelimit_headers_report_reset_time() {
     with_both_stores!(|fixture| {
-        let http = serve_two_per_minute(&fixture, Style::X).await;
+        let http = serve_with_two_requests_per_minute(&fixture, Style::X).await;
         for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
-            let before = reset_unix_seconds(MINUTE);
+            let before = unix_seconds_after_wait(MINUTE);
             let response = http.get_with_header("x-api-key", "k1").await;
             assert_eq!(response.status, status);
             assert_eq!(response.header("x-ratelimit-limit"), Some("2"));
             assert_eq!(response.header("x-ratelimit-remaining"), Some(remaining));
             let reset: u64 = response.header("x-ratelimit-reset").unwrap().parse().unwrap();
-            assert!((before..=reset_unix_seconds(MINUTE)).contains(&reset), "{reset}");
+            assert!((before..=unix_seconds_after_wait(MINUTE)).contains(&reset), "{reset}");
             assert_eq!(response.retry_after(), (status == 429).then_some(60));
         }
     });
 }
 
 /// Returns the time at which a wait that begins now ends, in seconds since the Unix epoch, rounded up.
-fn reset_unix_seconds(wait: Duration) -> u64 {
+fn unix_seconds_after_wait(wait: Duration) -> u64 {
     WallClock.now().after(wait).as_micros().div_ceil(1_000_000)
 }
 
 #[tokio::test]
 async fn header_style_none_writes_only_retry_after() {
     with_both_stores!(|fixture| {
-        let http = serve_two_per_minute(&fixture, Style::None).await;
+        let http = serve_with_two_requests_per_minute(&fixture, Style::None).await;
         let count_headers = |headers: &HeaderMap| {
             headers.keys().filter(|name| name.as_str().contains("ratelimit")).count()
         };
@@ -92,7 +95,7 @@ async fn header_style_none_writes_only_retry_after() {
 
 /// A policy with overrides for plans, a rule for one path, and a rule that enforces its limit for half of the keys and
 /// observes the others.
-const MIXED_POLICY: &str = "
+const PLANS_AND_OBSERVED_KEYS_POLICY: &str = "
 rules:
   - name: key
     per: [api_key]
@@ -109,7 +112,7 @@ rules:
 async fn response_headers_match_ruling_of_request() {
     with_both_stores!(|fixture| {
         for style in Style::ALL {
-            let gate = fixture.gate(MIXED_POLICY);
+            let gate = fixture.gate(PLANS_AND_OBSERVED_KEYS_POLICY);
             let attributes = Attributes::new()
                 .with("api_key", extract::api_key())
                 .with("plan", extract::header("x-plan"))
@@ -170,9 +173,9 @@ async fn denial_body_names_violated_limits() {
 }
 
 #[tokio::test]
-async fn retry_after_is_exact() {
+async fn retry_after_header_states_exact_wait() {
     with_both_stores!(|fixture| {
-        let http = serve_two_per_minute(&fixture, Style::Ietf).await;
+        let http = serve_with_two_requests_per_minute(&fixture, Style::Ietf).await;
         http.get_with_header("x-api-key", "k1").await;
         fixture.clock.advance(Duration::from_secs(20));
         http.get_with_header("x-api-key", "k1").await;

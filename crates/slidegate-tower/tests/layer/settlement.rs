@@ -19,14 +19,14 @@ use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, serve};
 #[derive(Clone, Copy)]
 struct ActualUnits(u64);
 
-fn settlement_from_extensions(extensions: &Extensions) -> Settlement {
+fn settlement_for_actual_units(extensions: &Extensions) -> Settlement {
     extensions.get().map_or(Settlement::Keep, |&ActualUnits(units)| Settlement::Cost(units))
 }
 
 /// Starts two servers, one over a limiter and one over a gate, and returns a client of each. Each user in `x-user` has
 /// ten units per minute. A request is charged `expected` units in advance. Then the handler reports the number in the
 /// path `/{units}` as the actual cost.
-async fn clients_with_expected_cost(
+async fn start_servers_with_expected_cost(
     fixture: &StoreFixture<impl Store>,
     expected: u64,
 ) -> [TestClient; 2] {
@@ -48,7 +48,7 @@ async fn serve_with_expected_cost(
 ) -> TestClient {
     let layer = layer
         .cost(move |_| expected)
-        .settle(|response| settlement_from_extensions(response.extensions));
+        .settle(|response| settlement_for_actual_units(response.extensions));
     let handler = async |request: Request| {
         let units = request.uri().path().trim_start_matches('/').parse().unwrap();
         (Extension(ActualUnits(units)), "done")
@@ -67,7 +67,7 @@ async fn send_request_with_actual_cost(http: &TestClient, units: u64) -> (u16, S
 #[tokio::test]
 async fn charge_above_actual_cost_is_refunded() {
     with_both_stores!(|fixture| {
-        for http in clients_with_expected_cost(&fixture, 5).await {
+        for http in start_servers_with_expected_cost(&fixture, 5).await {
             assert_eq!(
                 send_request_with_actual_cost(&http, 2).await,
                 (200, "5".to_owned()),
@@ -95,7 +95,7 @@ async fn charge_above_actual_cost_is_refunded() {
 #[tokio::test]
 async fn actual_cost_above_max_is_charged() {
     with_both_stores!(|fixture| {
-        for http in clients_with_expected_cost(&fixture, 1).await {
+        for http in start_servers_with_expected_cost(&fixture, 1).await {
             assert_eq!(
                 send_request_with_actual_cost(&http, 25).await,
                 (200, "9".to_owned()),
@@ -123,9 +123,9 @@ async fn actual_cost_above_max_is_charged() {
 }
 
 #[tokio::test]
-async fn settlement_charges_key_of_request() {
+async fn settlement_charges_only_key_of_request() {
     with_both_stores!(|fixture| {
-        for http in clients_with_expected_cost(&fixture, 1).await {
+        for http in start_servers_with_expected_cost(&fixture, 1).await {
             send_request_with_actual_cost(&http, 25).await;
             let other = http.send(http.request("/1").header("x-user", "bob")).await;
             assert_eq!(other.header("ratelimit"), Some("\"tokens\";r=9;t=60"), "{fixture:?}");
@@ -224,7 +224,7 @@ async fn request_without_charge_is_not_settled() {
 
 /// Starts a server with a limit on requests and a limit on tokens for each user. The handler reports the number of used
 /// tokens in the response.
-async fn serve_with_token_reports(fixture: &StoreFixture<impl Store>) -> TestClient {
+async fn serve_handler_that_reports_used_tokens(fixture: &StoreFixture<impl Store>) -> TestClient {
     let gate = fixture.gate(
         "
 rules:
@@ -250,9 +250,9 @@ rules:
 }
 
 #[tokio::test]
-async fn reported_tokens_deny_without_counting_requests() {
+async fn token_limit_denies_after_handler_reports_used_tokens() {
     with_both_stores!(|fixture| {
-        let http = serve_with_token_reports(&fixture).await;
+        let http = serve_handler_that_reports_used_tokens(&fixture).await;
         let send = async |units: u64, tokens: Option<&str>| {
             let request = http.request(&format!("/{units}")).header("x-user", "ann");
             let request =

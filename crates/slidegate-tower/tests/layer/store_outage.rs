@@ -30,7 +30,7 @@ fn fixtures_with_outage() -> [StoreFixture<FaultyStore>; 3] {
 }
 
 /// Starts a server that allows two requests per day for all clients together.
-async fn serve_two_per_day(
+async fn serve_with_two_requests_per_day(
     fixture: &StoreFixture<FaultyStore>,
     on_store_error: OnStoreError,
 ) -> TestClient {
@@ -60,7 +60,7 @@ fn assert_store_unavailable_response(response: &TestResponse) {
 #[tokio::test]
 async fn limiter_allows_during_outage_if_configured() {
     for fixture in fixtures_with_outage() {
-        let http = serve_two_per_day(&fixture, OnStoreError::Allow).await;
+        let http = serve_with_two_requests_per_day(&fixture, OnStoreError::Allow).await;
         for _ in 0..4 {
             let response = http.get("/").await;
             assert_eq!((response.status, response.header("ratelimit")), (200, None));
@@ -71,11 +71,11 @@ async fn limiter_allows_during_outage_if_configured() {
 #[tokio::test]
 async fn limiter_denies_during_outage_if_configured() {
     for fixture in fixtures_with_outage() {
-        let http = serve_two_per_day(&fixture, OnStoreError::Deny).await;
+        let http = serve_with_two_requests_per_day(&fixture, OnStoreError::Deny).await;
         assert_store_unavailable_response(&http.get("/").await);
     }
     let fixture = StoreFixture::with_async_store();
-    let http = serve_two_per_day(&fixture, OnStoreError::Deny).await;
+    let http = serve_with_two_requests_per_day(&fixture, OnStoreError::Deny).await;
     assert_eq!(http.get("/").await.status, 200);
     fixture.set_faults(UNREACHABLE);
     assert_store_unavailable_response(&http.get("/").await);
@@ -119,7 +119,7 @@ async fn limiter_enforces_instance_share_during_outage() {
 }
 
 #[tokio::test]
-async fn rule_option_selects_decision_during_outage() {
+async fn on_store_error_option_selects_decision_during_outage() {
     for fixture in fixtures_with_outage() {
         let gate = fixture.gate(
             "rules:

@@ -9,18 +9,18 @@ pub struct Curve {
 }
 
 /// The width and height of the picture, in pixels.
-const PICTURE_SIZE: (usize, usize) = (800, 420);
+const CHART_SIZE_PIXELS: (usize, usize) = (800, 420);
 /// The area of the plot in the picture: left, top, width and height, in pixels.
-const PLOT_AREA: (usize, usize, usize, usize) = (62, 56, 720, 300);
+const PLOT_AREA_PIXELS: (usize, usize, usize, usize) = (62, 56, 720, 300);
 /// The times at the left and right edge of the plot, in seconds.
-const PLOTTED_SECONDS: (usize, usize) = (50, 140);
+const PLOTTED_TIME_RANGE_SECONDS: (usize, usize) = (50, 140);
 /// The number of arrivals per second at the top edge of the plot.
 const MAX_PLOTTED_ARRIVALS_PER_SECOND: usize = 1_000;
 
 /// The style sheet of the chart. The picture has its own background, so that it is readable on any page. The colours
 /// are from the Okabe-Ito palette, which people with colour blindness can distinguish, darker on white and lighter on
 /// black.
-const STYLE_SHEET: &str = "  <style>
+const CHART_STYLE_SHEET: &str = "  <style>
     svg { font: 13px system-ui, sans-serif }
     .page { fill: #ffffff } text { fill: #24292f } .title { font-size: 16px; font-weight: 600 }
     .grid { stroke: #d0d7de } .axis { stroke: #57606a }
@@ -39,17 +39,17 @@ const CHART_TITLE: &str = "1000 clients, denied at the same time with Retry-Afte
 
 pub fn draw_chart(curves: &[Curve]) -> String {
     let mut svg = String::new();
-    let (width, height) = PICTURE_SIZE;
+    let (width, height) = CHART_SIZE_PIXELS;
     let _ = writeln!(
         svg,
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{CHART_TITLE}">"#
     );
-    svg.push_str(STYLE_SHEET);
+    svg.push_str(CHART_STYLE_SHEET);
     let _ = writeln!(svg, r#"  <rect class="page" width="{width}" height="{height}" rx="6"/>"#);
-    draw_text(&mut svg, (PLOT_AREA.0, 32), "start", r#" class="title""#, CHART_TITLE);
+    draw_text(&mut svg, (PLOT_AREA_PIXELS.0, 32), "start", r#" class="title""#, CHART_TITLE);
     draw_axes(&mut svg);
     for (nth, curve) in curves.iter().enumerate() {
-        let points = step_curve_points(curve);
+        let points = format_step_curve_points(curve);
         let _ = writeln!(svg, r#"  <polyline class="curve c{nth}" points="{points}"/>"#);
     }
     for (nth, curve) in curves.iter().enumerate() {
@@ -60,20 +60,26 @@ pub fn draw_chart(curves: &[Curve]) -> String {
 }
 
 fn draw_axes(svg: &mut String) {
-    let (left, top, width, height) = PLOT_AREA;
+    let (left, top, width, height) = PLOT_AREA_PIXELS;
     for arrivals in (0..=MAX_PLOTTED_ARRIVALS_PER_SECOND).step_by(200) {
-        let y = y_position(arrivals);
+        let y = y_pixel_of_arrivals(arrivals);
         draw_line(svg, "grid", (left, y), (left + width, y));
         draw_text(svg, (left - 8, y + 4), "end", "", &arrivals.to_string());
     }
-    for second in (PLOTTED_SECONDS.0..=PLOTTED_SECONDS.1).step_by(10) {
+    for second in (PLOTTED_TIME_RANGE_SECONDS.0..=PLOTTED_TIME_RANGE_SECONDS.1).step_by(10) {
         draw_line(
             svg,
             "axis",
-            (x_position(second), top + height),
-            (x_position(second), top + height + 5),
+            (x_pixel_of_second(second), top + height),
+            (x_pixel_of_second(second), top + height + 5),
         );
-        draw_text(svg, (x_position(second), top + height + 20), "middle", "", &second.to_string());
+        draw_text(
+            svg,
+            (x_pixel_of_second(second), top + height + 20),
+            "middle",
+            "",
+            &second.to_string(),
+        );
     }
     draw_line(svg, "axis", (left, top + height), (left + width, top + height));
     let bottom = top + height + 44;
@@ -84,21 +90,28 @@ fn draw_axes(svg: &mut String) {
 }
 
 /// Returns the points of a step curve over the seconds with arrivals. The curve starts and ends at 0.
-fn step_curve_points(curve: &Curve) -> String {
+fn format_step_curve_points(curve: &Curve) -> String {
     let has_arrivals = |second: &usize| curve.per_second[*second] > 0;
-    let first = (PLOTTED_SECONDS.0..PLOTTED_SECONDS.1).find(has_arrivals).unwrap();
-    let last = (PLOTTED_SECONDS.0..PLOTTED_SECONDS.1).rfind(has_arrivals).unwrap();
-    let mut points = format!("{},{}", x_position(first), y_position(0));
+    let first =
+        (PLOTTED_TIME_RANGE_SECONDS.0..PLOTTED_TIME_RANGE_SECONDS.1).find(has_arrivals).unwrap();
+    let last =
+        (PLOTTED_TIME_RANGE_SECONDS.0..PLOTTED_TIME_RANGE_SECONDS.1).rfind(has_arrivals).unwrap();
+    let mut points = format!("{},{}", x_pixel_of_second(first), y_pixel_of_arrivals(0));
     for second in first..=last {
-        let y = y_position(curve.per_second[second]);
-        let _ = write!(points, " {},{y} {},{y}", x_position(second), x_position(second + 1));
+        let y = y_pixel_of_arrivals(curve.per_second[second]);
+        let _ = write!(
+            points,
+            " {},{y} {},{y}",
+            x_pixel_of_second(second),
+            x_pixel_of_second(second + 1)
+        );
     }
-    let _ = write!(points, " {},{}", x_position(last + 1), y_position(0));
+    let _ = write!(points, " {},{}", x_pixel_of_second(last + 1), y_pixel_of_arrivals(0));
     points
 }
 
 fn draw_legend_entry(svg: &mut String, nth: usize, curve: &Curve) {
-    let (left, top) = (PLOT_AREA.0 + 300, PLOT_AREA.1 + 18 + nth * 18);
+    let (left, top) = (PLOT_AREA_PIXELS.0 + 300, PLOT_AREA_PIXELS.1 + 18 + nth * 18);
     let _ = writeln!(
         svg,
         r#"  <rect class="curve c{nth}" x="{left}" y="{}" width="18" height="12"/>"#,
@@ -127,11 +140,13 @@ fn draw_text(
     );
 }
 
-fn x_position(second: usize) -> usize {
-    PLOT_AREA.0
-        + (second - PLOTTED_SECONDS.0) * PLOT_AREA.2 / (PLOTTED_SECONDS.1 - PLOTTED_SECONDS.0)
+fn x_pixel_of_second(second: usize) -> usize {
+    PLOT_AREA_PIXELS.0
+        + (second - PLOTTED_TIME_RANGE_SECONDS.0) * PLOT_AREA_PIXELS.2
+            / (PLOTTED_TIME_RANGE_SECONDS.1 - PLOTTED_TIME_RANGE_SECONDS.0)
 }
 
-fn y_position(arrivals: usize) -> usize {
-    PLOT_AREA.1 + PLOT_AREA.3 - arrivals * PLOT_AREA.3 / MAX_PLOTTED_ARRIVALS_PER_SECOND
+fn y_pixel_of_arrivals(arrivals: usize) -> usize {
+    PLOT_AREA_PIXELS.1 + PLOT_AREA_PIXELS.3
+        - arrivals * PLOT_AREA_PIXELS.3 / MAX_PLOTTED_ARRIVALS_PER_SECOND
 }
