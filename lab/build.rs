@@ -5,12 +5,12 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     #[cfg(feature = "server")]
-    generate_messages()?;
+    generate_rate_limit_protobuf_code()?;
     Ok(())
 }
 
 #[cfg(feature = "server")]
-fn generate_messages() -> Result<(), Box<dyn Error>> {
+fn generate_rate_limit_protobuf_code() -> Result<(), Box<dyn Error>> {
     const PROTO_FOLDER: &str = "../crates/slidegate-server/proto";
 
     println!("cargo:rerun-if-changed={PROTO_FOLDER}");

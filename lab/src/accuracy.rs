@@ -174,44 +174,50 @@ mod tests {
     use super::*;
     use crate::arrivals::{PATTERNS, RELATIVE_LOADS};
 
-    const LIMIT_MAX: u64 = 20;
+    const MAX_UNITS_PER_WINDOW: u64 = 20;
 
-    fn one_limit_per_algorithm() -> impl Iterator<Item = Limit> {
-        let quota = Quota::new(LIMIT_MAX, Duration::from_millis(100)).unwrap();
+    fn new_limit_for_each_algorithm() -> impl Iterator<Item = Limit> {
+        let quota = Quota::new(MAX_UNITS_PER_WINDOW, Duration::from_millis(100)).unwrap();
         Algorithm::ALL.into_iter().map(move |algorithm| Limit::new(quota, algorithm).unwrap())
     }
 
     /// Returns the sorted request times of 100 pairs of bursts, one pair for each combination of ten offsets of the
     /// first burst and ten gaps before the second burst. Each burst has as many requests as the limit allows.
-    fn burst_pair_times() -> Vec<u64> {
+    fn generate_burst_pair_times() -> Vec<u64> {
         let offsets = (0..100).map(|nth| (nth % 10, nth / 10));
         let pair = |nth: usize, (first, gap): (u64, u64)| {
             let first = MIDNIGHT_US + 300_000 * nth as u64 + 10_000 * first + 9_999;
             [first, first + 10_000 * gap + 9_999]
         };
         let times_us = offsets.enumerate().flat_map(|(nth, offset)| pair(nth, offset));
-        times_us.flat_map(|at_us| std::iter::repeat_n(at_us, LIMIT_MAX as usize)).collect()
+        times_us
+            .flat_map(|at_us| std::iter::repeat_n(at_us, MAX_UNITS_PER_WINDOW as usize))
+            .collect()
     }
 
     #[test]
     fn allowed_units_stay_within_proven_bound() {
-        let mut traffic: Vec<Vec<u64>> = vec![burst_pair_times()];
+        let mut traffic: Vec<Vec<u64>> = vec![generate_burst_pair_times()];
         for (pattern, load) in PATTERNS.iter().flat_map(|p| RELATIVE_LOADS.map(|load| (p, load))) {
-            traffic.push(pattern.arrivals(100_000, load * LIMIT_MAX as f64, 40, 7));
+            traffic.push(pattern.arrivals(100_000, load * MAX_UNITS_PER_WINDOW as f64, 40, 7));
         }
-        for limit in one_limit_per_algorithm() {
+        for limit in new_limit_for_each_algorithm() {
             let mut total = AccuracyStats::default();
             for arrivals in &traffic {
                 total += measure_accuracy(&limit, 7, arrivals).unwrap();
             }
             assert!(total.max_in_window <= proven_bound(&limit), "{limit}: {total:?}");
             assert!(
-                total.max_in_window >= LIMIT_MAX && total.allowed < total.decisions,
+                total.max_in_window >= MAX_UNITS_PER_WINDOW && total.allowed < total.decisions,
                 "{limit}: {total:?}"
             );
             match is_strict(limit.algorithm()) {
                 true => {
-                    assert_eq!((total.false_allows, total.max_in_window), (0, LIMIT_MAX), "{limit}")
+                    assert_eq!(
+                        (total.false_allows, total.max_in_window),
+                        (0, MAX_UNITS_PER_WINDOW),
+                        "{limit}"
+                    )
                 }
                 false => assert!(total.false_allows > 0, "{limit}: {total:?}"),
             }
@@ -222,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn near_limit_spans_twenty_percent_around_max() {
-        let limit = one_limit_per_algorithm().next().unwrap();
+    fn near_limit_counts_decisions_within_20_percent() {
+        let limit = new_limit_for_each_algorithm().next().unwrap();
         let times_us = vec![MIDNIGHT_US; 30];
         let stats = measure_accuracy(&limit, 1, &times_us).unwrap();
         // Near the limit are the 16th to the 20th, which are allowed, and ten more, each of which would be the 21st.
@@ -234,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn error_units_count_excess_and_unused_units() {
-        let quota = Quota::new(LIMIT_MAX, Duration::from_millis(100)).unwrap();
+    fn error_units_sum_wrongly_allowed_and_denied_units() {
+        let quota = Quota::new(MAX_UNITS_PER_WINDOW, Duration::from_millis(100)).unwrap();
         let aligned = Algorithm::FixedWindow { align: slidegate::Align::Clock };
-        let twenty = |at_us| vec![MIDNIGHT_US + at_us; LIMIT_MAX as usize];
+        let twenty = |at_us| vec![MIDNIGHT_US + at_us; MAX_UNITS_PER_WINDOW as usize];
         let fixed = Limit::new(quota, aligned).unwrap();
         let stats =
             measure_accuracy(&fixed, 1, &[twenty(99_999), twenty(100_000)].concat()).unwrap();
-        let expected = (20, 0, (1..=LIMIT_MAX).sum::<u64>());
+        let expected = (20, 0, (1..=MAX_UNITS_PER_WINDOW).sum::<u64>());
         assert_eq!((stats.false_allows, stats.false_denies, stats.error_units), expected);
         let window = Limit::new(quota, Algorithm::SlidingWindow).unwrap();
         // At the second burst the first one has left the window but still has half of its weight: ten requests of the

@@ -41,20 +41,20 @@ impl ArrivalPattern {
         let start_us = MIDNIGHT_US + rng.u64(0..window_us);
         let (window, length) = (window_us as f64, (window_us * windows) as f64);
         let mut times_us = match self {
-            Self::Even => evenly_spaced_times(window / rate, length),
-            Self::Poisson => poisson_times(window / rate, length, &mut rng),
-            Self::Bursts => burst_times(window, rate, length, &mut rng),
+            Self::Even => generate_evenly_spaced_times(window / rate, length),
+            Self::Poisson => generate_poisson_times(window / rate, length, &mut rng),
+            Self::Bursts => generate_burst_times(window, rate, length, &mut rng),
         };
         times_us.iter_mut().for_each(|time_us| *time_us += start_us);
         times_us
     }
 }
 
-fn evenly_spaced_times(step: f64, length: f64) -> Vec<u64> {
+fn generate_evenly_spaced_times(step: f64, length: f64) -> Vec<u64> {
     (0..(length / step) as u64).map(|nth| (nth as f64 * step) as u64).collect()
 }
 
-fn poisson_times(mean: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
+fn generate_poisson_times(mean: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
     let (mut now, mut times_us) = (sample_exponential(mean, rng), Vec::new());
     while now < length {
         times_us.push(now as u64);
@@ -63,11 +63,11 @@ fn poisson_times(mean: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
     times_us
 }
 
-fn burst_times(window: f64, rate: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
+fn generate_burst_times(window: f64, rate: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
     let (mut now, mut times_us) = (0.0, Vec::new());
     while now < length {
         let burst_length = sample_exponential(window / 4.0, rng);
-        let burst = poisson_times(window / (4.0 * rate), burst_length, rng);
+        let burst = generate_poisson_times(window / (4.0 * rate), burst_length, rng);
         times_us.extend(burst.iter().map(|after| now as u64 + after));
         now += burst_length + sample_exponential(0.75 * window, rng);
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrivals_are_sorted_reproducible_and_match_rate() {
+    fn generated_arrivals_are_sorted_reproducible_and_match_rate() {
         for pattern in PATTERNS {
             let times_us = pattern.arrivals(1_000_000, 50.0, 2_000, 3);
             assert!(times_us.is_sorted(), "{pattern:?}");

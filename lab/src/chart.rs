@@ -40,7 +40,7 @@ pub struct Bar {
     pub is_highlighted: bool,
 }
 
-type SvgResult = Result<String, Box<dyn Error>>;
+type ChartSvgResult = Result<String, Box<dyn Error>>;
 
 /// The colors of lines and bars: the palette of Okabe and Ito. These colors can be distinguished in print and by people
 /// with color blindness.
@@ -75,7 +75,7 @@ impl LineChart<'_> {
     ///
     /// # Errors
     /// If no line has a point.
-    pub fn draw(&self) -> SvgResult {
+    pub fn draw(&self) -> ChartSvgResult {
         self.draw_lines(None)
     }
 
@@ -84,11 +84,11 @@ impl LineChart<'_> {
     ///
     /// # Errors
     /// If no line has a point.
-    pub fn draw_with_reference_line(&self, height: f64, name: &str) -> SvgResult {
+    pub fn draw_with_reference_line(&self, height: f64, name: &str) -> ChartSvgResult {
         self.draw_lines(Some((height, name)))
     }
 
-    fn draw_lines(&self, reference_line: ReferenceLine) -> SvgResult {
+    fn draw_lines(&self, reference_line: ReferenceLine) -> ChartSvgResult {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let reduce_x = |pick: fn(f64, f64) -> f64| points().map(|point| point.0).reduce(pick);
         let min_x = reduce_x(f64::min).ok_or("a chart without values")?;
@@ -107,7 +107,7 @@ impl LineChart<'_> {
         x: X,
         y: std::ops::Range<f64>,
         reference_line: ReferenceLine,
-    ) -> SvgResult
+    ) -> ChartSvgResult
     where
         X: AsRangedCoord<Value = f64>,
         X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -230,7 +230,7 @@ fn draw_title_and_legend(
 ///
 /// # Errors
 /// If the chart has no bars.
-pub fn bar_chart(title: &str, bars: &[Bar]) -> SvgResult {
+pub fn bar_chart(title: &str, bars: &[Bar]) -> ChartSvgResult {
     draw_bars(title, bars, &[], "")
 }
 
@@ -244,11 +244,11 @@ pub fn bar_chart_with_marks(
     bars: &[Bar],
     marks: &[f64],
     marks_label: &str,
-) -> SvgResult {
+) -> ChartSvgResult {
     draw_bars(title, bars, marks, marks_label)
 }
 
-fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> SvgResult {
+fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> ChartSvgResult {
     let values = bars.iter().map(|bar| bar.value).chain(marks.iter().copied());
     let max_value = values.reduce(f64::max).ok_or("a chart without values")?;
     let left = label_width_px(bars.iter().map(|bar| bar.name.as_str()));
@@ -299,7 +299,7 @@ pub struct BarGroup {
 ///
 /// # Errors
 /// If the chart has no bars.
-pub fn grouped_bar_chart(title: &str, legend: &[&str], groups: &[BarGroup]) -> SvgResult {
+pub fn grouped_bar_chart(title: &str, legend: &[&str], groups: &[BarGroup]) -> ChartSvgResult {
     const BAR_HEIGHT_PX: i32 = 15;
     let bars = || groups.iter().flat_map(|group| &group.bars);
     let max_value = bars().map(|bar| bar.0).reduce(f64::max).ok_or("a chart without values")?;
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_chart_svg_contains_escaped_names() -> Result<(), Box<dyn Error>> {
+    fn line_chart_escapes_names_in_svg() -> Result<(), Box<dyn Error>> {
         let line = |name: &str| Series { name: name.into(), points: vec![(1e3, 2.0), (1e6, 5.0)] };
         let lines = [line("ours"), line("Mutex<VecDeque>")];
         let all = LineChart {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn legend_includes_marks_and_reference_line() -> Result<(), Box<dyn Error>> {
+    fn chart_legend_names_marks_and_reference_line() -> Result<(), Box<dyn Error>> {
         let lines = [Series { name: "alone".into(), points: vec![(0.0, 2.0), (1.0, 5.0)] }];
         let all =
             LineChart { title: "t", x_label: "x", y_label: "y", is_log_x: false, lines: &lines };

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn window_counts_match_oracle() {
+    fn exact_log_counts_match_reference_implementation() {
         const WINDOW_US: u64 = 20;
         let window = Duration::from_micros(WINDOW_US);
         let mut rng = fastrand::Rng::with_seed(1);

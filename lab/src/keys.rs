@@ -9,7 +9,7 @@ use crate::key_distribution::KeyDistribution;
 pub const KEY_LEN: usize = 20;
 
 /// The number of decimal digits at the end of each key.
-const KEY_DIGITS: usize = 13;
+const DECIMAL_DIGITS_PER_KEY: usize = 13;
 
 /// A writer that formats one key after the other in the same buffer.
 pub struct KeyWriter {
@@ -20,7 +20,7 @@ pub struct KeyWriter {
 impl KeyWriter {
     /// Creates a writer of keys with a length of `len` bytes. The minimum length is 13.
     pub fn new(len: usize) -> Self {
-        let prefix_len = len.saturating_sub(KEY_DIGITS);
+        let prefix_len = len.saturating_sub(DECIMAL_DIGITS_PER_KEY);
         Self { text: format!("{:t<prefix_len$}", "tenant:"), prefix_len }
     }
 
@@ -28,7 +28,7 @@ impl KeyWriter {
     pub fn write(&mut self, nth: usize) -> &str {
         self.text.truncate(self.prefix_len);
         // Writing into a string cannot fail.
-        let _ = write!(self.text, "{nth:0KEY_DIGITS$}");
+        let _ = write!(self.text, "{nth:0DECIMAL_DIGITS_PER_KEY$}");
         &self.text
     }
 }

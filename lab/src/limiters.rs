@@ -29,10 +29,10 @@ pub trait BenchLimiter: Sync {
 
     /// Charges `units` to a key. Returns `true` if the charge is allowed. The key is given as its number `nth` and as a
     /// string.
-    fn charge(&self, nth: usize, key: &str, units: u32) -> bool;
+    fn charge_units(&self, nth: usize, key: &str, units: u32) -> bool;
 
     /// Charges one unit to each key. Returns the number of denied charges.
-    fn count_denied(&self, keys: KeyIter<'_>) -> usize;
+    fn charge_keys_and_count_denied(&self, keys: KeyIter<'_>) -> usize;
 }
 
 /// The type of the keys that a limiter counts by.
@@ -80,7 +80,7 @@ impl BenchLimiter for SlidegateLimiter {
         "slidegate"
     }
 
-    fn charge(&self, nth: usize, key: &str, units: u32) -> bool {
+    fn charge_units(&self, nth: usize, key: &str, units: u32) -> bool {
         let cost = u64::from(units);
         let verdict = match self.kind {
             KeyKind::Text => self.limiter.check_cost(key, cost),
@@ -89,7 +89,7 @@ impl BenchLimiter for SlidegateLimiter {
         verdict.is_allowed()
     }
 
-    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
+    fn charge_keys_and_count_denied(&self, keys: KeyIter<'_>) -> usize {
         let limiter = &self.limiter;
         match self.kind {
             KeyKind::Text => keys.filter(|(_, key)| !limiter.check(*key).is_allowed()).count(),
@@ -132,11 +132,11 @@ impl<S: BuildHasher + Clone + Send + Sync> BenchLimiter for GovernorLimiter<Stri
         self.name
     }
 
-    fn charge(&self, _: usize, key: &str, units: u32) -> bool {
+    fn charge_units(&self, _: usize, key: &str, units: u32) -> bool {
         self.try_charge(&key.to_owned(), units)
     }
 
-    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
+    fn charge_keys_and_count_denied(&self, keys: KeyIter<'_>) -> usize {
         let mut owned = String::new();
         let denied = keys.filter(|(_, key)| {
             owned.clear();
@@ -152,11 +152,11 @@ impl<S: BuildHasher + Clone + Send + Sync> BenchLimiter for GovernorLimiter<u64,
         self.name
     }
 
-    fn charge(&self, nth: usize, _: &str, units: u32) -> bool {
+    fn charge_units(&self, nth: usize, _: &str, units: u32) -> bool {
         self.try_charge(&(nth as u64), units)
     }
 
-    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
+    fn charge_keys_and_count_denied(&self, keys: KeyIter<'_>) -> usize {
         keys.filter(|(nth, _)| self.limiter.check_key(&(*nth as u64)).is_err()).count()
     }
 }
@@ -172,12 +172,12 @@ const SHARD_COUNT: usize = 64;
 pub struct BareMap<K> {
     name: &'static str,
     hasher: foldhash::fast::RandomState,
-    shards: [AlignedShard<K>; SHARD_COUNT],
+    shards: [CacheLineAlignedShard<K>; SHARD_COUNT],
 }
 
 /// A locked shard. The alignment ensures that the locks of two shards are never in the same cache line.
 #[repr(align(128))]
-struct AlignedShard<K>(Mutex<HashTable<(K, u64)>>);
+struct CacheLineAlignedShard<K>(Mutex<HashTable<(K, u64)>>);
 
 impl<K: Hash> BareMap<K> {
     /// Creates an empty map. `name` is the name of the map in tables.
@@ -185,7 +185,7 @@ impl<K: Hash> BareMap<K> {
         Self {
             name,
             hasher: foldhash::fast::RandomState::default(),
-            shards: std::array::from_fn(|_| AlignedShard(Mutex::new(HashTable::new()))),
+            shards: std::array::from_fn(|_| CacheLineAlignedShard(Mutex::new(HashTable::new()))),
         }
     }
 
@@ -218,12 +218,12 @@ impl BenchLimiter for BareMap<u64> {
         self.name
     }
 
-    fn charge(&self, nth: usize, _: &str, units: u32) -> bool {
+    fn charge_units(&self, nth: usize, _: &str, units: u32) -> bool {
         self.insert_count(nth as u64, u64::from(units));
         true
     }
 
-    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
+    fn charge_keys_and_count_denied(&self, keys: KeyIter<'_>) -> usize {
         keys.for_each(|(nth, _)| self.increment_count(&(nth as u64)));
         0
     }
@@ -234,12 +234,12 @@ impl BenchLimiter for BareMap<Box<str>> {
         self.name
     }
 
-    fn charge(&self, _: usize, key: &str, units: u32) -> bool {
+    fn charge_units(&self, _: usize, key: &str, units: u32) -> bool {
         self.insert_count(key.into(), u64::from(units));
         true
     }
 
-    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
+    fn charge_keys_and_count_denied(&self, keys: KeyIter<'_>) -> usize {
         keys.for_each(|(_, key)| self.increment_count(key));
         0
     }

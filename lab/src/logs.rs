@@ -17,7 +17,7 @@ pub const MAX: usize = 100;
 pub const STEP_US: u64 = 1;
 
 /// Returns the window length in microseconds for this number of keys.
-const fn window_us(keys: usize) -> u64 {
+const fn window_us_for_key_count(keys: usize) -> u64 {
     2 * STEP_US * (keys * MAX) as u64
 }
 
@@ -34,7 +34,7 @@ pub trait LogContender {
 /// Charges every key up to its limit. The charges are spread evenly over one window. Returns the time of the last
 /// charge in microseconds.
 pub fn fill_all_keys(log: &dyn LogContender, keys: usize) -> u64 {
-    let mut now_us = window_us(keys);
+    let mut now_us = window_us_for_key_count(keys);
     for _ in 0..MAX {
         for key in 0..keys as u64 {
             now_us += 2 * STEP_US;
@@ -57,7 +57,7 @@ impl SlidegateLog {
     /// Never fails: the limit is valid.
     pub fn new(keys: usize) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
-        let quota = Quota::new(MAX as u64, Duration::from_micros(window_us(keys)))?;
+        let quota = Quota::new(MAX as u64, Duration::from_micros(window_us_for_key_count(keys)))?;
         let limit = Limit::new(quota, Algorithm::SlidingLog)?;
         let store = MemoryStore::with_clock(clock.clone(), keys);
         Ok(Self { clock, limiter: Limiter::with_store([limit], store)? })
@@ -85,7 +85,7 @@ pub struct QueueLog {
 impl QueueLog {
     /// Creates an empty log for this number of keys.
     pub fn new(keys: usize) -> Self {
-        Self { queues: DashMap::default(), window_us: window_us(keys) }
+        Self { queues: DashMap::default(), window_us: window_us_for_key_count(keys) }
     }
 }
 

@@ -35,13 +35,13 @@ pub fn run_interleaved(plan: MeasurePlan, contenders: &[&TurnFn<'_>]) -> Vec<Tim
     let mut rounds = vec![Vec::new(); contenders.len()];
     for round in 0..plan.rounds {
         for (timings, contender) in rounds.iter_mut().zip(contenders) {
-            timings.push(measure_turn(plan, round as u64, contender));
+            timings.push(measure_round_of_contender(plan, round as u64, contender));
         }
     }
     rounds.into_iter().map(summarize_rounds).collect()
 }
 
-fn measure_turn(plan: MeasurePlan, round: u64, turn: &TurnFn<'_>) -> Timing {
+fn measure_round_of_contender(plan: MeasurePlan, round: u64, turn: &TurnFn<'_>) -> Timing {
     let denied = AtomicUsize::new(0);
     let started = quanta::Instant::now();
     thread::scope(|scope| {

@@ -119,7 +119,7 @@ pub fn main(sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn Error>> {
             Some((_, section)) => selected.push(*section),
             None if arg == "--quick" => effort = Effort::Quick,
             None if arg == REPORT_FLAG => is_for_report = true,
-            None => return Err(usage_message(sections).into()),
+            None => return Err(format_usage_message(sections).into()),
         }
     }
     if selected.is_empty() {
@@ -142,7 +142,7 @@ pub fn main(sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn usage_message(sections: &[(&str, SectionFn)]) -> String {
+fn format_usage_message(sections: &[(&str, SectionFn)]) -> String {
     let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
     format!("unknown argument; valid are --quick and {}", names.join(", "))
 }

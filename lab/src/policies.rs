@@ -27,7 +27,7 @@ pub const SHAPES: [PolicyShape; 8] = [
         name: "route templates",
         rule_fields: |nth| format!("when: {{ route: '/v1/r{nth}/{{id}}' }}, per: [client]"),
         route_template: Some(|nth| format!("/v1/r{nth}/{{id}}")),
-        request_attributes: |nth| single_attribute("path", format!("/v1/r{nth}/77")),
+        request_attributes: |nth| new_single_attribute("path", format!("/v1/r{nth}/77")),
     },
     PolicyShape {
         name: "tenant and method",
@@ -45,7 +45,7 @@ pub const SHAPES: [PolicyShape; 8] = [
         name: "path globs",
         rule_fields: |nth| format!("when: {{ path: '/v1/r{nth}/*' }}, per: [client]"),
         route_template: None,
-        request_attributes: |nth| single_attribute("path", format!("/v1/r{nth}/77")),
+        request_attributes: |nth| new_single_attribute("path", format!("/v1/r{nth}/77")),
     },
     PolicyShape {
         name: "path globs of 40 lengths",
@@ -54,28 +54,36 @@ pub const SHAPES: [PolicyShape; 8] = [
         },
         route_template: None,
         request_attributes: |nth| {
-            single_attribute("path", format!("/{}/r{nth}/77", "a".repeat(nth % 40)))
+            new_single_attribute("path", format!("/{}/r{nth}/77", "a".repeat(nth % 40)))
         },
     },
     PolicyShape {
         name: "networks of one length",
-        rule_fields: |nth| format!("when: {{ ip: {}/24 }}, per: [client]", network_address(nth, 8)),
+        rule_fields: |nth| {
+            format!("when: {{ ip: {}/24 }}, per: [client]", nth_network_address(nth, 8))
+        },
         route_template: None,
-        request_attributes: |nth| single_attribute("ip", network_address(nth, 8)),
+        request_attributes: |nth| new_single_attribute("ip", nth_network_address(nth, 8)),
     },
     PolicyShape {
         name: "networks of 10 lengths",
         rule_fields: |nth| {
-            format!("when: {{ ip: {}/{} }}, per: [client]", network_address(nth, 10), 22 + nth % 10)
+            format!(
+                "when: {{ ip: {}/{} }}, per: [client]",
+                nth_network_address(nth, 10),
+                22 + nth % 10
+            )
         },
         route_template: None,
-        request_attributes: |nth| single_attribute("ip", network_address(nth, 10)),
+        request_attributes: |nth| new_single_attribute("ip", nth_network_address(nth, 10)),
     },
     PolicyShape {
         name: "own attribute in `per` for each rule",
         rule_fields: |nth| format!("per: [key{nth}]"),
         route_template: None,
-        request_attributes: |nth| single_attribute(&format!("key{nth}"), format!("value-{nth}")),
+        request_attributes: |nth| {
+            new_single_attribute(&format!("key{nth}"), format!("value-{nth}"))
+        },
     },
     PolicyShape {
         name: "lists of 20 tenants",
@@ -84,7 +92,7 @@ pub const SHAPES: [PolicyShape; 8] = [
             format!("when: {{ tenant: [{}] }}, per: [client]", tenants.join(", "))
         },
         route_template: None,
-        request_attributes: |nth| single_attribute("tenant", format!("t{nth}-{}", nth % 20)),
+        request_attributes: |nth| new_single_attribute("tenant", format!("t{nth}-{}", nth % 20)),
     },
 ];
 
@@ -94,17 +102,17 @@ pub const LEADING_STAR_GLOBS: PolicyShape = PolicyShape {
     name: "globs with a leading star",
     rule_fields: |nth| format!("when: {{ path: '*/r{nth}' }}, per: [client]"),
     route_template: None,
-    request_attributes: |nth| single_attribute("path", format!("/v1/users/r{nth}")),
+    request_attributes: |nth| new_single_attribute("path", format!("/v1/users/r{nth}")),
 };
 
 const HTTP_METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
 
-fn single_attribute(name: &str, value: String) -> Vec<(String, String)> {
+fn new_single_attribute(name: &str, value: String) -> Vec<(String, String)> {
     vec![(name.to_owned(), value)]
 }
 
 /// Returns the first IPv4 address of the network with the number `nth`. All networks have `bits` host bits.
-fn network_address(nth: usize, bits: u32) -> String {
+fn nth_network_address(nth: usize, bits: u32) -> String {
     std::net::Ipv4Addr::from_bits((10 << 24) + ((nth as u32) << bits)).to_string()
 }
 

@@ -12,10 +12,10 @@ use fastrand::Rng;
 const US_PER_SECOND: u64 = 1_000_000;
 
 /// The maximum length of a recording in seconds: ten million, about four months.
-const MAX_SECONDS: u64 = 10_000_000;
+const MAX_RECORDING_SECONDS: u64 = 10_000_000;
 
 /// The maximum number of requests in a recording.
-const MAX_REQUESTS: u64 = 10_000_000;
+const MAX_RECORDED_REQUESTS: u64 = 10_000_000;
 
 /// The maximum size of a recording file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -25,17 +25,17 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 const DEFAULT_RECORDING: &str = include_str!("../data/arrivals.txt");
 
 /// The environment variable with the path of the recording to use instead of the default recording.
-const RECORDING_PATH_VARIABLE: &str = "ARRIVALS";
+const RECORDING_PATH_ENV_VAR: &str = "ARRIVALS";
 
 /// A recording of traffic: the number of requests in each second.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Recording {
     /// Successive periods, in each of which every second has the same number of requests.
-    periods: Vec<ConstantRatePeriod>,
+    periods: Vec<RecordedRatePeriod>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ConstantRatePeriod {
+struct RecordedRatePeriod {
     requests_per_second: u64,
     seconds: u64,
 }
@@ -47,13 +47,13 @@ impl Recording {
     /// # Errors
     /// If the file cannot be read, is larger than 64 MiB, or contains an invalid line.
     pub fn from_env() -> io::Result<(Self, String)> {
-        let (text, name) =
-            match env::var_os(RECORDING_PATH_VARIABLE).filter(|name| !name.is_empty()) {
-                Some(path) => {
-                    (read_recording_file(path.as_ref())?, Path::new(&path).display().to_string())
-                }
-                None => (DEFAULT_RECORDING.to_owned(), "lab/data/arrivals.txt".to_owned()),
-            };
+        let (text, name) = match env::var_os(RECORDING_PATH_ENV_VAR).filter(|name| !name.is_empty())
+        {
+            Some(path) => {
+                (read_recording_file(path.as_ref())?, Path::new(&path).display().to_string())
+            }
+            None => (DEFAULT_RECORDING.to_owned(), "lab/data/arrivals.txt".to_owned()),
+        };
         match Self::parse(&text) {
             Ok(recording) => Ok((recording, name)),
             Err(problem) => Err(io::Error::other(format!("{name}: {problem}"))),
@@ -71,11 +71,14 @@ impl Recording {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let run = ConstantRatePeriod::parse(line)
+            let run = RecordedRatePeriod::parse(line)
                 .map_err(|problem| format!("line {}: {problem}", nth + 1))?;
             recording.periods.push(run);
-            if recording.seconds() > MAX_SECONDS || recording.requests() > MAX_REQUESTS {
-                let max = format!("{MAX_SECONDS} seconds and {MAX_REQUESTS} requests");
+            if recording.seconds() > MAX_RECORDING_SECONDS
+                || recording.requests() > MAX_RECORDED_REQUESTS
+            {
+                let max =
+                    format!("{MAX_RECORDING_SECONDS} seconds and {MAX_RECORDED_REQUESTS} requests");
                 return Err(format!("line {}: a recording has at most {max}", nth + 1));
             }
         }
@@ -98,8 +101,8 @@ impl Recording {
     /// Returns the recording with shorter idle periods: each period without requests loses its whole minutes and keeps
     /// the remaining seconds.
     pub fn without_idle_minutes(&self) -> Self {
-        let shorter = |run: &ConstantRatePeriod| match run.requests_per_second {
-            0 => ConstantRatePeriod { seconds: run.seconds % 60, ..*run },
+        let shorter = |run: &RecordedRatePeriod| match run.requests_per_second {
+            0 => RecordedRatePeriod { seconds: run.seconds % 60, ..*run },
             _ => *run,
         };
         Self { periods: self.periods.iter().map(shorter).collect() }
@@ -133,12 +136,12 @@ impl Recording {
     }
 }
 
-impl ConstantRatePeriod {
+impl RecordedRatePeriod {
     fn parse(line: &str) -> Result<Self, String> {
         let (requests_per_second, seconds) = line.split_once('*').unwrap_or((line, "1"));
         let run = Self {
-            requests_per_second: parse_number_up_to(requests_per_second, MAX_REQUESTS)?,
-            seconds: parse_number_up_to(seconds, MAX_SECONDS)?,
+            requests_per_second: parse_number_up_to(requests_per_second, MAX_RECORDED_REQUESTS)?,
+            seconds: parse_number_up_to(seconds, MAX_RECORDING_SECONDS)?,
         };
         match run.seconds {
             0 => Err(format!("`{line}` has zero seconds")),
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn default_recording_has_documented_size() {
+    fn default_recording_has_documented_requests_and_duration() {
         let recording = Recording::parse(DEFAULT_RECORDING).unwrap();
         assert_eq!(recording.requests(), 10_000);
         // One minute of each of 84 hours.

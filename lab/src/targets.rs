@@ -27,10 +27,10 @@ pub enum TargetBound {
 
 /// The results of all measured targets, in the order in which the targets were first measured.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TargetResults(Vec<TargetResult>);
+pub struct TargetResults(Vec<BenchTargetResult>);
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct TargetResult {
+struct BenchTargetResult {
     text: String,
     bound: TargetBound,
     worst: f64,
@@ -41,8 +41,10 @@ impl TargetResults {
     /// Records a measurement for a target. If a target has several measurements, the worst one counts.
     pub fn record(&mut self, target: &BenchTarget, measured: f64) {
         match self.0.iter_mut().find(|result| result.text == target.text) {
-            Some(result) => result.worst = result.bound.worse_of(result.worst, measured),
-            None => self.0.push(TargetResult {
+            Some(result) => {
+                result.worst = result.bound.worse_measurement_of(result.worst, measured)
+            }
+            None => self.0.push(BenchTargetResult {
                 text: target.text.to_owned(),
                 bound: target.bound,
                 worst: measured,
@@ -58,7 +60,7 @@ impl TargetResults {
 
     /// Returns the number of targets that are met, and the number of all measured targets.
     pub fn count_met(&self) -> (usize, usize) {
-        (self.0.iter().filter(|result| result.is_met()).count(), self.0.len())
+        (self.0.iter().filter(|result| result.is_target_met()).count(), self.0.len())
     }
 
     /// Returns a table with a row for each target: the bound, the worst measurement, and whether the worst measurement
@@ -70,8 +72,8 @@ impl TargetResults {
                 TargetBound::AtLeast(target) => format!("at least {target}"),
                 TargetBound::AtMost(target) => format!("at most {target}"),
             };
-            let met = if result.is_met() { "yes" } else { "**no**" };
-            table.add_row([&result.text, &target, &result.format_worst(), met]);
+            let met = if result.is_target_met() { "yes" } else { "**no**" };
+            table.add_row([&result.text, &target, &result.format_worst_measurement(), met]);
         }
         table
     }
@@ -79,14 +81,14 @@ impl TargetResults {
     /// Returns a Markdown list of the missed targets that have a known reason, with these reasons. Returns an empty
     /// text if no reason is known or no target is missed.
     pub fn explain_misses(&self) -> String {
-        let missed = self.0.iter().filter(|result| !result.is_met());
+        let missed = self.0.iter().filter(|result| !result.is_target_met());
         let explained = missed.filter(|result| !result.limited_by.is_empty());
         explained.map(|result| format!("- **{}**: {}\n", result.text, result.limited_by)).collect()
     }
 }
 
-impl TargetResult {
-    fn is_met(&self) -> bool {
+impl BenchTargetResult {
+    fn is_target_met(&self) -> bool {
         match self.bound {
             TargetBound::AtLeast(target) => self.worst >= target,
             TargetBound::AtMost(target) => self.worst <= target,
@@ -95,7 +97,7 @@ impl TargetResult {
 
     /// Formats the worst measurement with two digits after the decimal point, or with four if two would not show the
     /// difference to the bound.
-    fn format_worst(&self) -> String {
+    fn format_worst_measurement(&self) -> String {
         let (TargetBound::AtLeast(target) | TargetBound::AtMost(target)) = self.bound;
         let rounded = format!("{:.2}", self.worst);
         let is_distinguishable = rounded.parse() != Ok(target) || self.worst == target;
@@ -108,7 +110,7 @@ impl TargetResult {
 }
 
 impl TargetBound {
-    fn worse_of(self, first: f64, second: f64) -> f64 {
+    fn worse_measurement_of(self, first: f64, second: f64) -> f64 {
         match self {
             Self::AtLeast(_) => first.min(second),
             Self::AtMost(_) => first.max(second),
@@ -120,27 +122,27 @@ impl TargetBound {
 mod tests {
     use super::*;
 
-    const FAST_TARGET: BenchTarget =
+    const MIN_SPEED_TARGET: BenchTarget =
         BenchTarget { text: "fast", bound: TargetBound::AtLeast(2.0), limited_by: "the clock" };
 
-    const SMALL_TARGET: BenchTarget =
+    const MAX_SIZE_TARGET: BenchTarget =
         BenchTarget { text: "small", bound: TargetBound::AtMost(0.65), limited_by: "" };
 
     #[test]
     fn worst_measurement_decides_whether_target_is_met() {
         let mut targets = TargetResults::default();
         for measured in [2.5, 1.5, 3.0] {
-            targets.record(&FAST_TARGET, measured);
+            targets.record(&MIN_SPEED_TARGET, measured);
         }
-        targets.record(&SMALL_TARGET, 0.6);
+        targets.record(&MAX_SIZE_TARGET, 0.6);
         assert_eq!(targets.count_met(), (1, 2));
         assert_eq!(targets.explain_misses(), "- **fast**: the clock\n");
     }
 
     #[test]
-    fn narrowly_missed_target_shows_four_decimals() {
+    fn narrowly_missed_target_is_formatted_with_four_decimals() {
         let mut targets = TargetResults::default();
-        targets.record(&SMALL_TARGET, 0.6501);
+        targets.record(&MAX_SIZE_TARGET, 0.6501);
         assert!(targets.table().to_string().contains("| 0.6501 | **no** |"));
     }
 }

@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         match BENCH_PROGRAMS.iter().find(|program| program.name == arg) {
             Some(program) => selected.push(program),
             None if arg == "--quick" => effort = Effort::Quick,
-            None => return Err(usage_message().into()),
+            None => return Err(format_usage_message().into()),
         }
     }
     let is_all = selected.is_empty();
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut measured = Vec::with_capacity(selected.len());
     for (nth, program) in selected.iter().enumerate() {
         eprintln!("[{}/{}] {}", nth + 1, selected.len(), program.name);
-        measured.push(run_program(program, effort)?);
+        measured.push(run_bench_program(program, effort)?);
     }
     let path =
         Path::new(if is_all && effort == Effort::Full { REPORT_PATH } else { PARTIAL_REPORT_PATH });
@@ -77,13 +77,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn usage_message() -> String {
+fn format_usage_message() -> String {
     let names: Vec<&str> = BENCH_PROGRAMS.iter().map(|program| program.name).collect();
     format!("usage: bench [--quick] [PART...]; parts are {}", names.join(", "))
 }
 
 /// Runs a benchmark program and returns its results. The program shows its progress on standard error.
-fn run_program(
+fn run_bench_program(
     program: &'static BenchProgram,
     effort: Effort,
 ) -> Result<MeasuredPart, Box<dyn Error>> {

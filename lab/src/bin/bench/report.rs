@@ -27,7 +27,8 @@ pub struct MeasuredPart {
 impl BenchReport {
     /// Returns the whole report in Markdown.
     pub fn to_markdown(&self) -> Result<String, Box<dyn Error>> {
-        let mut text = format!("# Benchmarks\n\n{}\n\n{}\n", self.introduction(), machine::table());
+        let mut text =
+            format!("# Benchmarks\n\n{}\n\n{}\n", self.format_introduction(), machine::table());
         writeln!(text, "## Targets\n\n{}", self.targets())?;
         for MeasuredPart { program, part, elapsed } in &self.measured {
             let BenchProgram { name, title } = program;
@@ -37,7 +38,7 @@ impl BenchReport {
         Ok(format!("{}\n", text.trim_end()))
     }
 
-    fn introduction(&self) -> String {
+    fn format_introduction(&self) -> String {
         let parts = if self.is_all { "all parts" } else { "some parts" };
         let command = match self.effort {
             Effort::Full => "make bench",

@@ -10,17 +10,17 @@ use lab::part::ReportPart;
 use lab::table::MarkdownTable;
 use slidegate::Limit;
 
-use crate::one_limit_per_algorithm;
+use crate::new_limit_for_each_algorithm;
 use crate::results::{self, ArrivalsResult};
 
-const LIMIT_MAX: u64 = 100;
+const MAX_UNITS_PER_WINDOW: u64 = 100;
 
 const LIMIT_WINDOW_US: u64 = 10_000_000;
 
 /// The number of measured positions of the first burst in a window, and of the second burst after the first.
-const OFFSETS_PER_WINDOW: u64 = 100;
+const BURST_POSITIONS_PER_WINDOW: u64 = 100;
 
-const SECTION_TEXT: &str = "\
+const SECTION_INTRODUCTION: &str = "\
 #### Attack on the window edge
 
 A client sends max requests at once, and max requests again within a window. The client does not know the position \
@@ -28,7 +28,7 @@ of the window edges (`fixed_window` has a different phase for each key), so all 
 at each hundredth of a window, the second at each hundredth after it, and just before the first burst leaves the \
 window. The figures cover all these pairs.";
 
-const WORST_PAIRS_TEXT: &str = "\
+const WORST_BURST_PAIRS_INTRODUCTION: &str = "\
 The allowed requests of the worst pair, as a share of max: with the second burst right after the first (a hundredth \
 of a window later), and with the worst gap between the bursts.";
 
@@ -39,18 +39,18 @@ pub fn run(part: &mut ReportPart) -> Result<ArrivalsResult, Box<dyn Error>> {
     let mut results = results::empty_results();
     let mut table =
         MarkdownTable::new(["algorithm", "right after", "worst gap", "worst gap, in windows"]);
-    for (result, limit) in results
-        .iter_mut()
-        .zip(one_limit_per_algorithm(LIMIT_MAX, Duration::from_micros(LIMIT_WINDOW_US))?)
-    {
+    for (result, limit) in results.iter_mut().zip(new_limit_for_each_algorithm(
+        MAX_UNITS_PER_WINDOW,
+        Duration::from_micros(LIMIT_WINDOW_US),
+    )?) {
         let mut meter = AccuracyMeter::new(&limit, 1)?;
-        let worst = find_worst_pairs(&mut meter);
+        let worst = find_worst_burst_pairs(&mut meter);
         result.add(&limit, &meter.stats())?;
-        table.add_row(worst_pairs_row(&limit, worst));
+        table.add_row(format_worst_burst_pairs_row(&limit, worst));
     }
-    part.add_text(SECTION_TEXT);
+    part.add_text(SECTION_INTRODUCTION);
     results::add_results_table(part, &results);
-    part.add_text(WORST_PAIRS_TEXT);
+    part.add_text(WORST_BURST_PAIRS_INTRODUCTION);
     part.add_table(&table);
     Ok(ArrivalsResult { name: "window edge", results })
 }
@@ -64,21 +64,22 @@ struct BurstPairResult {
 
 /// Measures all pairs of bursts. Returns the pair with the most allowed requests among the pairs with the shortest gap,
 /// and among all pairs.
-fn find_worst_pairs(meter: &mut AccuracyMeter) -> [BurstPairResult; 2] {
-    let step = LIMIT_WINDOW_US / OFFSETS_PER_WINDOW;
-    let gaps = || (1..OFFSETS_PER_WINDOW).map(|nth| nth * step).chain([LIMIT_WINDOW_US - 1]);
+fn find_worst_burst_pairs(meter: &mut AccuracyMeter) -> [BurstPairResult; 2] {
+    let step = LIMIT_WINDOW_US / BURST_POSITIONS_PER_WINDOW;
+    let gaps =
+        || (1..BURST_POSITIONS_PER_WINDOW).map(|nth| nth * step).chain([LIMIT_WINDOW_US - 1]);
     let (mut shortest_gap, mut worst, mut window_start) =
         (BurstPairResult::default(), BurstPairResult::default(), MIDNIGHT_US);
-    for offset in 1..=OFFSETS_PER_WINDOW {
+    for offset in 1..=BURST_POSITIONS_PER_WINDOW {
         for gap_us in gaps() {
             let first = window_start + offset * step - 1;
             let allowed = count_allowed_in_burst(meter, first)
                 + count_allowed_in_burst(meter, first + gap_us);
             let pair = BurstPairResult { allowed, gap_us };
             if gap_us == step {
-                shortest_gap = worse_pair(shortest_gap, pair);
+                shortest_gap = choose_worse_burst_pair(shortest_gap, pair);
             }
-            worst = worse_pair(worst, pair);
+            worst = choose_worse_burst_pair(worst, pair);
             // No charge of this pair is left in the window of the next pair.
             window_start += 5 * LIMIT_WINDOW_US;
         }
@@ -87,22 +88,25 @@ fn find_worst_pairs(meter: &mut AccuracyMeter) -> [BurstPairResult; 2] {
 }
 
 fn count_allowed_in_burst(meter: &mut AccuracyMeter, at_us: u64) -> u64 {
-    (0..LIMIT_MAX).filter(|_| meter.check(at_us)).count() as u64
+    (0..MAX_UNITS_PER_WINDOW).filter(|_| meter.check(at_us)).count() as u64
 }
 
 /// Returns the pair with more allowed requests. If the numbers are equal, returns the pair with the shorter gap.
-fn worse_pair(first: BurstPairResult, second: BurstPairResult) -> BurstPairResult {
+fn choose_worse_burst_pair(first: BurstPairResult, second: BurstPairResult) -> BurstPairResult {
     let rank = |pair: &BurstPairResult| (pair.allowed, Reverse(pair.gap_us));
     if rank(&second) > rank(&first) { second } else { first }
 }
 
-fn worst_pairs_row(limit: &Limit, [shortest_gap, worst]: [BurstPairResult; 2]) -> [String; 4] {
+fn format_worst_burst_pairs_row(
+    limit: &Limit,
+    [shortest_gap, worst]: [BurstPairResult; 2],
+) -> [String; 4] {
     let gap = worst.gap_us as f64 / LIMIT_WINDOW_US as f64;
     [
         format!("`{}`", limit.algorithm()),
-        format!("{:.0} %", percent(shortest_gap.allowed, LIMIT_MAX)),
-        format!("{:.0} %", percent(worst.allowed, LIMIT_MAX)),
-        match worst.allowed > LIMIT_MAX {
+        format!("{:.0} %", percent(shortest_gap.allowed, MAX_UNITS_PER_WINDOW)),
+        format!("{:.0} %", percent(worst.allowed, MAX_UNITS_PER_WINDOW)),
+        match worst.allowed > MAX_UNITS_PER_WINDOW {
             true if worst.gap_us == LIMIT_WINDOW_US - 1 => "just under 1".to_owned(),
             true => format!("{gap:.2}"),
             false => "any".to_owned(),

@@ -8,21 +8,21 @@ use lab::chart::{LineChart, Series};
 use lab::part::{Effort, ReportPart};
 use slidegate::{Algorithm, Align, Limit, Quota};
 
-const LIMIT_MAX: u64 = 100;
+const MAX_UNITS_PER_WINDOW: u64 = 100;
 
 const LIMIT_WINDOW_US: u64 = 10_000_000;
 
 /// The number of points per window in a chart.
-const SAMPLES_PER_WINDOW: u64 = 200;
+const CHART_POINTS_PER_WINDOW: u64 = 200;
 
-const BURST_TEXT: &str = "\
+const BURST_CHART_INTRODUCTION: &str = "\
 ### Behavior at a window edge
 
 A client sends max requests within a twentieth of a window before an edge, max requests within a twentieth after it, \
 and then none. The lines show the requests allowed within the last window; above the dashed line they exceed max. \
 (`fixed_window` uses calendar windows here, so that all algorithms have an edge at 1.)";
 
-const OVERLOAD_TEXT: &str = "\
+const OVERLOAD_CHART_INTRODUCTION: &str = "\
 A client that continues to send requests at ten times the rate of the limit shows the effect of the bounds. \
 `sliding_window` treats the first burst as spread over the whole window before the edge, and allows requests while \
 the estimate decreases; `token_bucket` refills at a constant rate. Both come close to twice max until the burst has \
@@ -33,17 +33,17 @@ when a whole bucket has left the window, a tenth of a window after its requests.
 pub fn run(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(1);
     part.progress.begin_step("edge-burst");
-    part.add_text(BURST_TEXT);
-    let svg = draw_chart(
+    part.add_text(BURST_CHART_INTRODUCTION);
+    let svg = draw_allowed_requests_chart(
         "A burst on each side of a window edge",
-        evenly_spaced_times(0.95..1.05, 20),
+        generate_evenly_spaced_times(0.95..1.05, 20),
         2.2,
     )?;
     part.add_chart("edge-burst", "What each algorithm allows around a window edge", svg);
-    part.add_text(OVERLOAD_TEXT);
-    let svg = draw_chart(
+    part.add_text(OVERLOAD_CHART_INTRODUCTION);
+    let svg = draw_allowed_requests_chart(
         "Continuous overload from just before an edge",
-        evenly_spaced_times(0.9..3.5, 10),
+        generate_evenly_spaced_times(0.9..3.5, 10),
         3.5,
     )?;
     part.add_chart("edge-greedy", "What each algorithm allows under a continuous overload", svg);
@@ -52,17 +52,24 @@ pub fn run(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
 
 /// Returns evenly spaced request times in microseconds, from the start to the end of the range `windows`, whose bounds
 /// are in windows. The number of requests per window is `times` times the maximum of the limit.
-fn evenly_spaced_times(windows: std::ops::Range<f64>, times: u64) -> Vec<u64> {
-    let step = LIMIT_WINDOW_US / (times * LIMIT_MAX);
+fn generate_evenly_spaced_times(windows: std::ops::Range<f64>, times: u64) -> Vec<u64> {
+    let step = LIMIT_WINDOW_US / (times * MAX_UNITS_PER_WINDOW);
     let us = |windows: f64| (windows * LIMIT_WINDOW_US as f64) as u64;
     (us(windows.start)..us(windows.end)).step_by(step as usize).collect()
 }
 
-fn draw_chart(title: &str, request_times: Vec<u64>, end: f64) -> Result<String, Box<dyn Error>> {
+fn draw_allowed_requests_chart(
+    title: &str,
+    request_times: Vec<u64>,
+    end: f64,
+) -> Result<String, Box<dyn Error>> {
     let mut lines: Vec<Series> = Vec::new();
     for algorithm in Algorithm::ALL {
-        let points =
-            allowed_over_time(algorithm, &request_times, (end * SAMPLES_PER_WINDOW as f64) as u64)?;
+        let points = measure_allowed_over_time(
+            algorithm,
+            &request_times,
+            (end * CHART_POINTS_PER_WINDOW as f64) as u64,
+        )?;
         // Equal lines share one entry of the legend.
         match lines.iter_mut().find(|line| line.points == points) {
             Some(line) => line.name += &format!(", {algorithm}"),
@@ -72,12 +79,12 @@ fn draw_chart(title: &str, request_times: Vec<u64>, end: f64) -> Result<String, 
     let (x_label, y_label) =
         ("time, in windows: the edge is at 1", "allowed within the last window");
     LineChart { title, x_label, y_label, is_log_x: false, lines: &lines }
-        .draw_with_reference_line(LIMIT_MAX as f64, "max")
+        .draw_with_reference_line(MAX_UNITS_PER_WINDOW as f64, "max")
 }
 
 /// Returns the points of a chart line: the time in windows, and the number of requests that were allowed within the
 /// last window. The first point is at four fifths of the first window.
-fn allowed_over_time(
+fn measure_allowed_over_time(
     algorithm: Algorithm,
     request_times: &[u64],
     samples: u64,
@@ -86,17 +93,19 @@ fn allowed_over_time(
         Algorithm::FixedWindow { .. } => Algorithm::FixedWindow { align: Align::Clock },
         other => other,
     };
-    let limit =
-        Limit::new(Quota::new(LIMIT_MAX, Duration::from_micros(LIMIT_WINDOW_US))?, algorithm)?;
+    let limit = Limit::new(
+        Quota::new(MAX_UNITS_PER_WINDOW, Duration::from_micros(LIMIT_WINDOW_US))?,
+        algorithm,
+    )?;
     let mut meter = AccuracyMeter::new(&limit, 1)?;
     let (mut request_times, mut points) = (request_times.iter().peekable(), Vec::new());
-    for sample in SAMPLES_PER_WINDOW * 4 / 5..=samples {
-        let now_us = sample * LIMIT_WINDOW_US / SAMPLES_PER_WINDOW;
+    for sample in CHART_POINTS_PER_WINDOW * 4 / 5..=samples {
+        let now_us = sample * LIMIT_WINDOW_US / CHART_POINTS_PER_WINDOW;
         while let Some(&at_us) = request_times.next_if(|&&at_us| at_us <= now_us) {
             meter.check(MIDNIGHT_US + at_us);
         }
         let units_in_window = meter.units_in_window(MIDNIGHT_US + now_us);
-        points.push((sample as f64 / SAMPLES_PER_WINDOW as f64, units_in_window as f64));
+        points.push((sample as f64 / CHART_POINTS_PER_WINDOW as f64, units_in_window as f64));
     }
     Ok(points)
 }

@@ -20,7 +20,7 @@ use slidegate::{Algorithm, Limit, Quota};
 
 fn main() -> Result<(), Box<dyn Error>> {
     lab::part::main(&[
-        ("arrivals", measure_all_arrivals),
+        ("arrivals", measure_accuracy_with_all_arrivals),
         ("size", size::run),
         ("edge-burst", edge_charts::run),
     ])
@@ -28,7 +28,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Measures the accuracy with synthetic arrivals, with the attack on a window edge and with recorded arrivals, and
 /// draws charts of all results.
-fn measure_all_arrivals(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+fn measure_accuracy_with_all_arrivals(
+    effort: Effort,
+    part: &mut ReportPart,
+) -> Result<(), Box<dyn Error>> {
     let mut arrivals = patterns::run(effort, part)?;
     arrivals.push(edge_attack::run(part)?);
     arrivals.push(recorded::run(effort, part)?);
@@ -36,7 +39,7 @@ fn measure_all_arrivals(effort: Effort, part: &mut ReportPart) -> Result<(), Box
 }
 
 /// Returns one limit for each algorithm, with this maximum and this window.
-fn one_limit_per_algorithm(max: u64, window: Duration) -> Result<Vec<Limit>, Box<dyn Error>> {
+fn new_limit_for_each_algorithm(max: u64, window: Duration) -> Result<Vec<Limit>, Box<dyn Error>> {
     let quota = Quota::new(max, window)?;
     let limits = Algorithm::ALL.into_iter().map(|algorithm| Ok(Limit::new(quota, algorithm)?));
     limits.collect()

@@ -10,15 +10,15 @@ use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
 use slidegate::{Algorithm, Limit};
 
-use crate::one_limit_per_algorithm;
+use crate::new_limit_for_each_algorithm;
 use crate::results::{self, ArrivalsResult, format_percent};
 
-const LIMIT_MAX: u64 = 100;
+const MAX_UNITS_PER_WINDOW: u64 = 100;
 
 const LIMIT_WINDOW: Duration = Duration::from_secs(10);
 
 /// The number of windows in which each key sends requests.
-const WINDOWS_PER_KEY: u64 = 200;
+const SIMULATED_WINDOWS_PER_KEY: u64 = 200;
 
 const SECTION_INTRODUCTION: &str = "\
 ### Comparison with an exact log
@@ -48,15 +48,15 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>,
     part.progress.add_steps(PATTERNS.len());
     part.add_text(SECTION_INTRODUCTION);
     part.add_text(format!(
-        "In the next three tables the limit is {LIMIT_MAX} per {} s. {keys} keys send requests for {WINDOWS_PER_KEY} windows at \
-         each of four rates: {} times the rate of the limit. Each key starts at a different position in its window.",
+        "In the next three tables the limit is {MAX_UNITS_PER_WINDOW} per {} s. {keys} keys send requests for \
+         {SIMULATED_WINDOWS_PER_KEY} windows at each of four rates: {} times the rate of the limit. Each key starts at a different position in its window.",
         LIMIT_WINDOW.as_secs(),
         RELATIVE_LOADS.map(|load| load.to_string()).join(", "),
     ));
     let (mut arrivals, mut by_load) = (Vec::new(), new_load_table());
     for pattern in PATTERNS {
         part.progress.begin_step(pattern.name());
-        let all = measure_pattern(pattern, keys)?;
+        let all = measure_accuracy_with_pattern(pattern, keys)?;
         let mut results = results::empty_results();
         for (result, (limit, stats_by_load)) in results.iter_mut().zip(&all) {
             stats_by_load.iter().try_for_each(|stats| result.add(limit, stats))?;
@@ -90,16 +90,23 @@ fn pattern_heading(pattern: ArrivalPattern) -> &'static str {
 }
 
 /// Each limit with its results, one for each of the [`RELATIVE_LOADS`].
-type StatsByLoad = Vec<(Limit, [AccuracyStats; RELATIVE_LOADS.len()])>;
+type LimitsWithStatsByLoad = Vec<(Limit, [AccuracyStats; RELATIVE_LOADS.len()])>;
 
-fn measure_pattern(pattern: ArrivalPattern, keys: u64) -> Result<StatsByLoad, Box<dyn Error>> {
+fn measure_accuracy_with_pattern(
+    pattern: ArrivalPattern,
+    keys: u64,
+) -> Result<LimitsWithStatsByLoad, Box<dyn Error>> {
     let window_us = LIMIT_WINDOW.as_micros() as u64;
-    let limits = one_limit_per_algorithm(LIMIT_MAX, LIMIT_WINDOW)?.into_iter();
-    let mut all: StatsByLoad = limits.map(|limit| (limit, Default::default())).collect();
+    let limits = new_limit_for_each_algorithm(MAX_UNITS_PER_WINDOW, LIMIT_WINDOW)?.into_iter();
+    let mut all: LimitsWithStatsByLoad = limits.map(|limit| (limit, Default::default())).collect();
     for (nth, load) in RELATIVE_LOADS.into_iter().enumerate() {
         for key in 0..keys {
-            let arrivals =
-                pattern.arrivals(window_us, load * LIMIT_MAX as f64, WINDOWS_PER_KEY, key);
+            let arrivals = pattern.arrivals(
+                window_us,
+                load * MAX_UNITS_PER_WINDOW as f64,
+                SIMULATED_WINDOWS_PER_KEY,
+                key,
+            );
             for (limit, stats_by_load) in &mut all {
                 stats_by_load[nth] += measure_accuracy(limit, key, &arrivals)?;
             }

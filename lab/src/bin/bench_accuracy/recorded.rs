@@ -12,7 +12,7 @@ use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, Limit};
 
-use crate::one_limit_per_algorithm;
+use crate::new_limit_for_each_algorithm;
 use crate::results::{self, AlgorithmResult, ArrivalsResult, format_percent, format_share};
 
 const WRONG_DECISIONS_TARGET: BenchTarget = BenchTarget {
@@ -37,10 +37,10 @@ const WRONG_NEAR_LIMIT_TARGET: BenchTarget = BenchTarget {
 };
 
 /// The maximum number of times that the recording is repeated to form a longer recording.
-const MAX_REPETITIONS: u64 = 10;
+const MAX_RECORDING_REPETITIONS: u64 = 10;
 
 /// The maximum number of requests of the longer recording, which repeats the recording.
-const MAX_REPEATED_REQUESTS: u64 = 1_000_000;
+const MAX_REQUESTS_IN_REPEATED_RECORDING: u64 = 1_000_000;
 
 const TABLE_COLUMNS: [&str; 10] = [
     "window",
@@ -55,15 +55,16 @@ const TABLE_COLUMNS: [&str; 10] = [
     "worst window",
 ];
 
-const MEASURED_WINDOWS: [(&str, u64); 3] = [("10 s", 10), ("1 min", 60), ("1 h", 3_600)];
+const MEASURED_WINDOW_NAMES_AND_SECONDS: [(&str, u64); 3] =
+    [("10 s", 10), ("1 min", 60), ("1 h", 3_600)];
 
 /// The rules by which the maximum of a limit is chosen, with their names. `Some(share)`: in at least `share`
 /// thousandths of the windows that end with a request, the number of requests is at most the maximum. `None`: the
 /// maximum is a fifth above the highest number of requests in any window.
-const LIMIT_SELECTION_RULES: [(&str, Option<usize>); 4] =
+const RULES_FOR_CHOOSING_LIMIT_MAX: [(&str, Option<usize>); 4] =
     [("90 %", Some(900)), ("99 %", Some(990)), ("99.9 %", Some(999)), ("all plus 20 %", None)];
 
-const SECTION_TEXT: &str = "\
+const SECTION_INTRODUCTION: &str = "\
 #### Recorded arrivals
 
 Requests of a real web site as one key, from the number of requests in each second; a seed determines the position \
@@ -79,10 +80,11 @@ different positions within the seconds and with a different start in the window,
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<dyn Error>> {
     let (recording, name) = Recording::from_env()?;
     let requests = effort.pick(1_000_000, 100_000);
-    let repetitions = (MAX_REPEATED_REQUESTS / recording.requests()).clamp(1, MAX_REPETITIONS);
+    let repetitions = (MAX_REQUESTS_IN_REPEATED_RECORDING / recording.requests())
+        .clamp(1, MAX_RECORDING_REPETITIONS);
     let longer = recording.without_idle_minutes().repeated(repetitions as usize);
-    part.progress.add_steps(2 * MEASURED_WINDOWS.len());
-    part.add_text(SECTION_TEXT);
+    part.progress.add_steps(2 * MEASURED_WINDOW_NAMES_AND_SECONDS.len());
+    part.add_text(SECTION_INTRODUCTION);
     let mut all_results = results::empty_results();
     let mut measure = |variant: &str, recording: &Recording, part: &mut ReportPart| {
         let times = (requests / recording.requests()).clamp(3, 200);
@@ -91,14 +93,14 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
             recording.requests(),
             recording.seconds(),
         ));
-        measure_recording(recording, times, part, &mut all_results)
+        measure_accuracy_with_recording(recording, times, part, &mut all_results)
     };
     let rows = measure(&format!("`{name}` as it is"), &recording, part)?;
-    for SlidingWindowRow { sum, .. } in &rows {
+    for SlidingWindowResult { sum, .. } in &rows {
         part.record_target(&WRONG_DECISIONS_TARGET, sum.wrong_percent());
         part.record_target(&WRONG_NEAR_LIMIT_TARGET, sum.near_limit_wrong_percent());
     }
-    part.add_text(targets_summary(&rows));
+    part.add_text(summarize_limits_within_targets(&rows));
     let variant = format!("without idle minutes, {repetitions} repetitions");
     measure(&variant, &longer, part)?;
     part.add_text("All algorithms, for all limits of both tables:");
@@ -107,7 +109,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
 }
 
 /// The results of `sliding_window` with one limit, for a row of the table.
-struct SlidingWindowRow {
+struct SlidingWindowResult {
     max: u64,
     sum: AccuracyStats,
     /// The result of each time that the recording was played.
@@ -116,27 +118,31 @@ struct SlidingWindowRow {
 
 /// Measures a recording with limits for all windows and all rules, and adds a table to the report. Plays the recording
 /// `times` times for each limit. Returns the rows of the table, in order.
-fn measure_recording(
+fn measure_accuracy_with_recording(
     recording: &Recording,
     times: u64,
     part: &mut ReportPart,
     all_results: &mut [AlgorithmResult],
-) -> Result<Vec<SlidingWindowRow>, Box<dyn Error>> {
+) -> Result<Vec<SlidingWindowResult>, Box<dyn Error>> {
     let (mut rows, mut table) = (Vec::new(), MarkdownTable::new(TABLE_COLUMNS));
-    for (name, seconds) in MEASURED_WINDOWS {
+    for (name, seconds) in MEASURED_WINDOW_NAMES_AND_SECONDS {
         part.progress.begin_step(&format!("recorded, {name}"));
         let window = Duration::from_secs(seconds);
         let window_counts = sorted_window_counts(recording, window);
-        for (choice, thousandths) in LIMIT_SELECTION_RULES {
-            let max = choose_max(&window_counts, thousandths);
-            let plays = play_recording(recording, times, &one_limit_per_algorithm(max, window)?)?;
+        for (choice, thousandths) in RULES_FOR_CHOOSING_LIMIT_MAX {
+            let max = choose_limit_max(&window_counts, thousandths);
+            let plays = replay_recording_with_limits(
+                recording,
+                times,
+                &new_limit_for_each_algorithm(max, window)?,
+            )?;
             for ((limit, plays), result) in plays.into_iter().zip(all_results.iter_mut()) {
                 let mut sum = AccuracyStats::default();
                 plays.iter().for_each(|stats| sum += *stats);
                 result.add(&limit, &sum)?;
                 if limit.algorithm() == Algorithm::default() {
-                    let row = SlidingWindowRow { max, sum, plays };
-                    table.add_row(row.table_cells([name, choice]));
+                    let row = SlidingWindowResult { max, sum, plays };
+                    table.add_row(row.format_table_cells([name, choice]));
                     rows.push(row);
                 }
             }
@@ -146,7 +152,7 @@ fn measure_recording(
     Ok(rows)
 }
 
-fn targets_summary(rows: &[SlidingWindowRow]) -> String {
+fn summarize_limits_within_targets(rows: &[SlidingWindowResult]) -> String {
     let count = |is_within: fn(&AccuracyStats) -> bool| {
         rows.iter().filter(|row| is_within(&row.sum)).count()
     };
@@ -172,7 +178,7 @@ fn sorted_window_counts(recording: &Recording, window: Duration) -> Vec<u64> {
     window_counts
 }
 
-fn choose_max(window_counts: &[u64], thousandths: Option<usize>) -> u64 {
+fn choose_limit_max(window_counts: &[u64], thousandths: Option<usize>) -> u64 {
     let max_count = window_counts.last().copied().unwrap_or(1);
     match thousandths {
         Some(share) => window_counts
@@ -184,17 +190,17 @@ fn choose_max(window_counts: &[u64], thousandths: Option<usize>) -> u64 {
 }
 
 /// Each limit with its results, one for each time that the recording was played.
-type StatsPerPlay = Vec<(Limit, Vec<AccuracyStats>)>;
+type LimitsWithStatsPerPlay = Vec<(Limit, Vec<AccuracyStats>)>;
 
 /// Plays a recording `times` times with each limit. Each play starts at a different position in the window of the
 /// limit; the positions are evenly spread over the window. Each play also has different positions of the requests
 /// within their seconds.
-fn play_recording(
+fn replay_recording_with_limits(
     recording: &Recording,
     times: u64,
     limits: &[Limit],
-) -> Result<StatsPerPlay, Box<dyn Error>> {
-    let mut all: StatsPerPlay = limits.iter().map(|limit| (*limit, Vec::new())).collect();
+) -> Result<LimitsWithStatsPerPlay, Box<dyn Error>> {
+    let mut all: LimitsWithStatsPerPlay = limits.iter().map(|limit| (*limit, Vec::new())).collect();
     let window_us = limits.first().map_or(0, |limit| limit.quota().window().as_micros() as u64);
     for nth in 0..times {
         let mut arrivals = recording.arrivals(nth);
@@ -207,8 +213,8 @@ fn play_recording(
     Ok(all)
 }
 
-impl SlidingWindowRow {
-    fn table_cells(&self, [window, choice]: [&str; 2]) -> [String; TABLE_COLUMNS.len()] {
+impl SlidingWindowResult {
+    fn format_table_cells(&self, [window, choice]: [&str; 2]) -> [String; TABLE_COLUMNS.len()] {
         let (sum, by_phase) = (&self.sum, || self.plays.iter().map(AccuracyStats::wrong_percent));
         [
             window.to_owned(),
@@ -234,17 +240,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chosen_max_covers_share_or_exceeds_maximum() {
+    fn chosen_limit_max_follows_each_selection_rule() {
         let window_counts: Vec<u64> = (1..=1_000).collect();
         assert_eq!(
-            LIMIT_SELECTION_RULES.map(|(_, share)| choose_max(&window_counts, share)),
+            RULES_FOR_CHOOSING_LIMIT_MAX.map(|(_, share)| choose_limit_max(&window_counts, share)),
             [900, 990, 999, 1_200]
         );
-        assert_eq!(LIMIT_SELECTION_RULES.map(|(_, share)| choose_max(&[7], share)), [7, 7, 7, 9]);
+        assert_eq!(
+            RULES_FOR_CHOOSING_LIMIT_MAX.map(|(_, share)| choose_limit_max(&[7], share)),
+            [7, 7, 7, 9]
+        );
     }
 
     #[test]
-    fn window_counts_cover_window_before_each_request() {
+    fn window_counts_include_window_before_each_request() {
         let recording = Recording::parse("2\n0*9\n1\n0*30\n1").unwrap();
         assert_eq!(sorted_window_counts(&recording, Duration::from_secs(20)), [1, 1, 2, 3]);
     }

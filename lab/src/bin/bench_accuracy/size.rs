@@ -12,7 +12,7 @@ use slidegate::{Algorithm, Limit, Quota};
 
 use crate::results::format_percent;
 
-const LIMIT_SIZES: [u64; 7] = [10, 30, 100, 300, 1_000, 3_000, 10_000];
+const MEASURED_LIMIT_MAXES: [u64; 7] = [10, 30, 100, 300, 1_000, 3_000, 10_000];
 
 const LIMIT_WINDOW: Duration = Duration::from_secs(10);
 
@@ -21,7 +21,7 @@ const KEY_COUNT: u64 = 10;
 /// Average request rates of the measurement, relative to the rate that the limit allows.
 const RELATIVE_LOADS: [f64; 4] = [0.8, 0.9, 1.0, 1.1];
 
-const SECTION_TEXT: &str = "\
+const SECTION_INTRODUCTION: &str = "\
 ### Accuracy by the size of the limit
 
 `sliding_window` treats the requests of the previous window as evenly spread. For random arrivals (Poisson) the \
@@ -34,20 +34,20 @@ rate relative to the limit, and the mean error of the wrong decisions as a share
 /// Measures each size of the limit with each relative load, and adds the table and the chart to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let requests = effort.pick(2_000_000, 200_000);
-    part.progress.add_steps(LIMIT_SIZES.len());
-    part.add_text(SECTION_TEXT);
+    part.progress.add_steps(MEASURED_LIMIT_MAXES.len());
+    part.add_text(SECTION_INTRODUCTION);
     let columns =
         RELATIVE_LOADS.iter().flat_map(|load| [format!("{load}x: wrong"), "mean error".to_owned()]);
     let mut table = MarkdownTable::new(["max".to_owned()].into_iter().chain(columns));
     let mut lines =
         RELATIVE_LOADS.map(|load| Series { name: format!("{load}x"), points: Vec::new() });
-    for max in LIMIT_SIZES {
+    for max in MEASURED_LIMIT_MAXES {
         part.progress.begin_step(&format!("a limit of {max}"));
         let limit = Limit::new(Quota::new(max, LIMIT_WINDOW)?, Algorithm::SlidingWindow)?;
         let windows = (requests / KEY_COUNT / max).max(20);
         let mut row = vec![max.to_string()];
         for (line, load) in lines.iter_mut().zip(RELATIVE_LOADS) {
-            let stats = measure_poisson_arrivals(&limit, load, windows)?;
+            let stats = measure_accuracy_with_poisson_arrivals(&limit, load, windows)?;
             let mean_error = percent(stats.error_units, max) / stats.wrong().max(1) as f64;
             line.points.push((max as f64, stats.near_limit_wrong_percent()));
             row.extend([
@@ -71,7 +71,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn measure_poisson_arrivals(
+fn measure_accuracy_with_poisson_arrivals(
     limit: &Limit,
     load: f64,
     windows: u64,

@@ -32,7 +32,7 @@ const DECISIONS_PER_ROUND: usize = 1_000_000;
 const REPLICATION_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The limit of each key. Every other key is charged up to this limit before the measurement.
-const LIMIT_TEXT: &str = "100000/d";
+const LIMIT_PER_KEY: &str = "100000/d";
 
 /// A node of a cluster, without network connections. This process simulates the other nodes.
 struct SimulatedNode {
@@ -62,7 +62,7 @@ impl SimulatedNode {
 
     /// Simulates two other nodes of the cluster, which have acknowledged all updates up to the flush with the number
     /// `flush`. A flush is one replication of the changed counters.
-    fn acknowledge_up_to(&self, flush: u64) {
+    fn acknowledge_flushes_up_to(&self, flush: u64) {
         let member = |id| MemberProgress {
             incarnation: Incarnation(id),
             acknowledged_flush: flush,
@@ -78,7 +78,7 @@ impl SimulatedNode {
     }
 }
 
-const CLUSTER_OF_ONE_TARGET: BenchTarget = BenchTarget {
+const ONE_NODE_CLUSTER_TARGET: BenchTarget = BenchTarget {
     text: "decision of a cluster of one, time relative to the memory store",
     bound: TargetBound::AtMost(1.2),
     limited_by: "by callgrind it takes 899 instructions and the memory store 474, including the loop and the \
@@ -88,7 +88,7 @@ const CLUSTER_OF_ONE_TARGET: BenchTarget = BenchTarget {
         buckets. Tried: boxed states (5.7x), state and counters in one entry (2x to 6x).",
 };
 
-const ONE_OF_THREE_TARGET: BenchTarget = BenchTarget {
+const THREE_NODE_CLUSTER_TARGET: BenchTarget = BenchTarget {
     text: "decision of one node of three, time relative to the memory store",
     bound: TargetBound::AtMost(1.2),
     limited_by: "four times a second all keys are drained from their tables, replicated, merged and collected again \
@@ -112,8 +112,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         for (row, timing) in rows.iter_mut().zip(&timings) {
             row.push(format!("{:.0} ({:.2}x)", timing.ns, timing.ns / timings[0].ns));
         }
-        part.record_target(&CLUSTER_OF_ONE_TARGET, timings[1].ns / timings[0].ns);
-        part.record_target(&ONE_OF_THREE_TARGET, timings[2].ns / timings[0].ns);
+        part.record_target(&ONE_NODE_CLUSTER_TARGET, timings[1].ns / timings[0].ns);
+        part.record_target(&THREE_NODE_CLUSTER_TARGET, timings[2].ns / timings[0].ns);
     }
     let columns = key_counts.iter().map(|keys| format!("{keys} keys"));
     let mut table = MarkdownTable::new(
@@ -126,21 +126,21 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 
 /// Charges this number of keys in each store, and then measures the decision time of each store.
 fn measure_decision_times(effort: Effort, key_count: usize) -> Result<Vec<Timing>, Box<dyn Error>> {
-    let limit: Limit = LIMIT_TEXT.parse()?;
+    let limit: Limit = LIMIT_PER_KEY.parse()?;
     let keys = Keys::new(key_count);
     let memory = MemoryStore::new();
     let (single_node, one_of_three) =
         (SimulatedNode::new(1, 10_000_000), SimulatedNode::new(1, 10_000_000));
-    one_of_three.acknowledge_up_to(0);
+    one_of_three.acknowledge_flushes_up_to(0);
     charge_all_keys(&memory, &keys, &limit);
     charge_all_keys(&single_node.store, &keys, &limit);
     charge_all_keys(&one_of_three.store, &keys, &limit);
     let turns: [&TurnFn<'_>; 3] = [
-        &|seed| count_denied(&memory, &keys, &limit, seed),
-        &|seed| count_denied(&single_node.store, &keys, &limit, seed),
+        &|seed| charge_random_keys_and_count_denied(&memory, &keys, &limit, seed),
+        &|seed| charge_random_keys_and_count_denied(&single_node.store, &keys, &limit, seed),
         &|seed| {
-            run_with_replication(&one_of_three, || {
-                count_denied(&one_of_three.store, &keys, &limit, seed)
+            decide_during_replication(&one_of_three, || {
+                charge_random_keys_and_count_denied(&one_of_three.store, &keys, &limit, seed)
             })
         },
     ];
@@ -156,31 +156,36 @@ fn charge_all_keys(store: &impl Store, keys: &Keys, limit: &Limit) {
         let cost = if nth % 2 == 0 { limit.quota().max() } else { 1 };
         let value = [key.into()];
         let hit = Hit::new(Key::new(&scope, &value), limit, cost);
-        black_box(take_is_allowed(store, &[hit]));
+        black_box(take_and_check_allowed(store, &[hit]));
     }
 }
 
-fn take_is_allowed(store: &impl Store, hits: &[Hit<'_>]) -> bool {
+fn take_and_check_allowed(store: &impl Store, hits: &[Hit<'_>]) -> bool {
     match pin!(store.take(hits)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(taken)) => taken.allowed,
         _ => false,
     }
 }
 
-fn count_denied(store: &impl Store, keys: &Keys, limit: &Limit, seed: u64) -> usize {
+fn charge_random_keys_and_count_denied(
+    store: &impl Store,
+    keys: &Keys,
+    limit: &Limit,
+    seed: u64,
+) -> usize {
     let scope = KeyScope::new("api", "per-tenant", "1d", &["tenant"]);
     let mut denied = 0;
     for (_, key) in keys.sample_uniform(seed, DECISIONS_PER_ROUND) {
         let value = [key.into()];
         let hit = Hit::new(Key::new(&scope, &value), limit, 1);
-        denied += usize::from(!take_is_allowed(store, &[hit]));
+        denied += usize::from(!take_and_check_allowed(store, &[hit]));
     }
     denied
 }
 
 /// Runs `decide` while a second thread replicates. In each interval, the second thread drains the changed counters of
 /// the node, acknowledges them, and merges as many updates from another simulated node.
-fn run_with_replication(node: &SimulatedNode, decide: impl FnOnce() -> usize) -> usize {
+fn decide_during_replication(node: &SimulatedNode, decide: impl FnOnce() -> usize) -> usize {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -194,7 +199,7 @@ fn run_with_replication(node: &SimulatedNode, decide: impl FnOnce() -> usize) ->
                     .iter_mut()
                     .for_each(|update: &mut CounterUpdate| update.incarnation = Incarnation(101));
                 node.counters().merge(&updates, DriftCorrectedClock::new().now());
-                node.acknowledge_up_to(flush);
+                node.acknowledge_flushes_up_to(flush);
             }
         });
         let denied = decide();

@@ -16,11 +16,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 /// The number of active keys.
 const KEY_COUNT: usize = 100_000;
 
-/// The time between two steps of the load. Each step charges [`KEYS_PER_INTERVAL`] keys.
+/// The time between two steps of the load. Each step charges [`KEYS_PER_CHARGE_INTERVAL`] keys.
 const CHARGE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The number of keys that are charged in each step. All keys are charged within a second.
-const KEYS_PER_INTERVAL: usize = KEY_COUNT / 100;
+const KEYS_PER_CHARGE_INTERVAL: usize = KEY_COUNT / 100;
 
 type ClusterNode = ClusterStore<Arc<DriftCorrectedClock>>;
 
@@ -36,10 +36,10 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 }
 
 async fn measure_replication_cost(duration: Duration) -> Result<MarkdownTable, Box<dyn Error>> {
-    let mut nodes = vec![start_node(&[]).await?];
-    let seed = wait_for_address(&nodes[0]).await;
+    let mut nodes = vec![start_cluster_node(&[]).await?];
+    let seed = wait_for_node_address(&nodes[0]).await;
     for _ in 0..2 {
-        nodes.push(start_node(std::slice::from_ref(&seed)).await?);
+        nodes.push(start_cluster_node(std::slice::from_ref(&seed)).await?);
     }
     while !nodes.iter().all(|node| node.status().is_some_and(|status| status.members.len() == 2)) {
         sleep(CHARGE_INTERVAL).await;
@@ -48,12 +48,12 @@ async fn measure_replication_cost(duration: Duration) -> Result<MarkdownTable, B
     let limit: Limit = "1000000/h".parse()?;
     // All nodes know all keys afterwards, so the measurement covers changes of existing counters.
     charge_keys_continuously(&nodes, &keys, &limit, Duration::from_secs(3)).await;
-    let (cpu, sent) = (process_cpu_seconds()?, total_sent_bytes(&nodes));
+    let (cpu, sent) = (read_process_cpu_seconds()?, sum_sent_bytes(&nodes));
     let start = Instant::now();
     let charged = charge_keys_continuously(&nodes, &keys, &limit, duration).await;
     sleep(Duration::from_secs(1)).await;
     let seconds = start.elapsed().as_secs_f64();
-    let (cpu, sent) = (process_cpu_seconds()? - cpu, (total_sent_bytes(&nodes) - sent) as f64);
+    let (cpu, sent) = (read_process_cpu_seconds()? - cpu, (sum_sent_bytes(&nodes) - sent) as f64);
     let mut table = MarkdownTable::new(["", ""]);
     table.add_row(["changed keys per second", &format!("{:.0}", charged as f64 / seconds)]);
     table.add_row([
@@ -71,7 +71,7 @@ async fn measure_replication_cost(duration: Duration) -> Result<MarkdownTable, B
     Ok(table)
 }
 
-async fn start_node(seeds: &[String]) -> Result<ClusterNode, Box<dyn Error>> {
+async fn start_cluster_node(seeds: &[String]) -> Result<ClusterNode, Box<dyn Error>> {
     let settings = Settings {
         listen: ([127, 0, 0, 1], 0).into(),
         advertise: None,
@@ -87,7 +87,7 @@ async fn start_node(seeds: &[String]) -> Result<ClusterNode, Box<dyn Error>> {
     Ok(ClusterStore::start(settings).await?)
 }
 
-async fn wait_for_address(node: &ClusterNode) -> String {
+async fn wait_for_node_address(node: &ClusterNode) -> String {
     loop {
         if let Some(address) = node.status().and_then(|status| status.address.clone()) {
             return address;
@@ -109,7 +109,7 @@ async fn charge_keys_continuously(
     let (start, mut charged) = (Instant::now(), 0);
     while start.elapsed() < duration {
         steps.tick().await;
-        for _ in 0..KEYS_PER_INTERVAL {
+        for _ in 0..KEYS_PER_CHARGE_INTERVAL {
             let value = [keys.get(charged % KEY_COUNT).into()];
             let key = Key::new(&scope, &value);
             let hit = Hit::new(key, limit, 1);
@@ -121,12 +121,12 @@ async fn charge_keys_continuously(
     charged
 }
 
-fn total_sent_bytes(nodes: &[ClusterNode]) -> u64 {
+fn sum_sent_bytes(nodes: &[ClusterNode]) -> u64 {
     nodes.iter().filter_map(|node| Some(node.status()?.sent_bytes)).sum()
 }
 
 /// Returns the CPU time that this process has used so far, in seconds.
-fn process_cpu_seconds() -> Result<f64, Box<dyn Error>> {
+fn read_process_cpu_seconds() -> Result<f64, Box<dyn Error>> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let (_, fields) = stat.rsplit_once(')').ok_or("unexpected format of /proc")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);

@@ -27,7 +27,7 @@ const NODE_COUNT: usize = 3;
 const CONNECTIONS_PER_SERVER: u32 = 8;
 
 /// The measured combinations of an algorithm and a replication interval.
-const RUN_CONFIGS: [(Algorithm, &str); 4] = [
+const MEASURED_ALGORITHMS_AND_INTERVALS: [(Algorithm, &str); 4] = [
     (Algorithm::SlidingBuckets { precision: None }, "50ms"),
     (Algorithm::SlidingBuckets { precision: None }, "250ms"),
     (Algorithm::SlidingBuckets { precision: None }, "1s"),
@@ -35,7 +35,7 @@ const RUN_CONFIGS: [(Algorithm, &str); 4] = [
 ];
 
 /// The result of a run with one algorithm and one replication interval.
-struct OvershootResult {
+struct OvershootMeasurement {
     interval: &'static str,
     algorithm: Algorithm,
     /// The maximum number of requests that all servers together allowed in any window.
@@ -45,35 +45,42 @@ struct OvershootResult {
 }
 
 /// The length of a run, in windows.
-const WINDOWS_PER_RUN: u32 = 2;
+const WINDOWS_PER_MEASUREMENT: u32 = 2;
 
 /// Measures all combinations of algorithm and replication interval, and adds a table and a chart to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.progress.add_steps(RUN_CONFIGS.len());
+    part.progress.add_steps(MEASURED_ALGORITHMS_AND_INTERVALS.len());
     let window = effort.pick(Duration::from_secs(10), Duration::from_secs(1));
     let quota = Quota::new(u64::from(REQUESTS_PER_SECOND) / 5 * window.as_secs(), window)?;
     let mut runs = Vec::new();
-    for (algorithm, interval) in RUN_CONFIGS.into_iter().take(effort.pick(RUN_CONFIGS.len(), 2)) {
+    for (algorithm, interval) in MEASURED_ALGORITHMS_AND_INTERVALS
+        .into_iter()
+        .take(effort.pick(MEASURED_ALGORITHMS_AND_INTERVALS.len(), 2))
+    {
         let limit = Limit::new(quota, algorithm)?;
         part.progress.begin_step(&format!("three servers, {limit}, replicated every {interval}"));
-        runs.push(run_servers(&limit, interval, window * WINDOWS_PER_RUN)?);
+        runs.push(measure_overshoot_of_servers(
+            &limit,
+            interval,
+            window * WINDOWS_PER_MEASUREMENT,
+        )?);
     }
     part.add_text(format!(
         "### Overshoot\n\n{NODE_COUNT} servers, {quota}, {REQUESTS_PER_SECOND} requests per second in total, for \
-         {WINDOWS_PER_RUN} windows. Nodes do not know the charges that the other nodes have not replicated yet; the bound \
-         from [docs/CLUSTER.md](CLUSTER.md) limits the resulting overshoot."
+         {WINDOWS_PER_MEASUREMENT} windows. Nodes do not know the charges that the other nodes have not replicated \
+         yet; the bound from [docs/CLUSTER.md](CLUSTER.md) limits the resulting overshoot."
     ));
-    part.add_table(&overshoot_table(&quota, &runs));
+    part.add_table(&new_overshoot_table(&quota, &runs));
     let alt_text = "requests allowed in the fullest window, max, and the bound";
-    part.add_chart("cluster-slipped", alt_text, draw_overshoot(quota.max(), &runs)?);
+    part.add_chart("cluster-slipped", alt_text, draw_overshoot_chart(quota.max(), &runs)?);
     Ok(())
 }
 
-fn run_servers(
+fn measure_overshoot_of_servers(
     limit: &Limit,
     interval: &'static str,
     duration: Duration,
-) -> Result<OvershootResult, Box<dyn Error>> {
+) -> Result<OvershootMeasurement, Box<dyn Error>> {
     let window = limit.quota().window();
     let policy = format!(
         "rules: [{{ name: all, limits: [{{ max: {}, window: {}ms }}], algorithm: {} }}]",
@@ -86,16 +93,16 @@ fn run_servers(
     for nth in 0..NODE_COUNT {
         let port = if nth == 0 { seed } else { find_free_port()? };
         servers.push(ServerProcess::start(policy.as_bytes(), "listening on http://", |policy| {
-            server_command(policy, interval, port, seed)
+            new_server_command(policy, interval, port, seed)
         })?);
     }
     // Until the nodes have found each other.
     thread::sleep(Duration::from_secs(7));
     let addresses: Vec<SocketAddr> = servers.iter().map(ServerProcess::address).collect();
-    let (response_count, mut allowed) = send_load(&addresses, duration)?;
+    let (response_count, mut allowed) = send_requests_to_servers(&addresses, duration)?;
     allowed.sort_unstable();
     let nodes = NODE_COUNT as u64;
-    Ok(OvershootResult {
+    Ok(OvershootMeasurement {
         interval,
         algorithm: limit.algorithm(),
         max_allowed_in_window: max_allowed_in_window(&allowed, window),
@@ -104,7 +111,7 @@ fn run_servers(
     })
 }
 
-fn server_command(policy: &Path, interval: &str, port: u16, seed: u16) -> io::Result<Command> {
+fn new_server_command(policy: &Path, interval: &str, port: u16, seed: u16) -> io::Result<Command> {
     let (listen, seed) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{seed}"));
     let flags = ["--grpc", "none", "--admin", "none", "--log-level", "info", "--log-denials", "0"];
     let mut command = ServerProcess::slidegate_command(policy, &flags)?;
@@ -119,7 +126,7 @@ fn find_free_port() -> io::Result<u16> {
 
 /// Sends requests to all servers for the given duration. Returns the number of responses, and the times of the allowed
 /// requests since the start.
-fn send_load(
+fn send_requests_to_servers(
     addresses: &[SocketAddr],
     duration: Duration,
 ) -> Result<(usize, Vec<Duration>), Box<dyn Error>> {
@@ -171,7 +178,7 @@ fn send_requests_on_schedule(
     while due < duration {
         thread::sleep(due.saturating_sub(start.elapsed()));
         stream.write_all(request.as_bytes())?;
-        if read_response_is_allowed(&mut responses)? {
+        if read_whether_response_allows_request(&mut responses)? {
             allowed.push(start.elapsed());
         }
         response_count += 1;
@@ -180,7 +187,7 @@ fn send_requests_on_schedule(
     Ok((response_count, allowed))
 }
 
-fn read_response_is_allowed(responses: &mut impl BufRead) -> io::Result<bool> {
+fn read_whether_response_allows_request(responses: &mut impl BufRead) -> io::Result<bool> {
     let (mut line, mut length, mut status) = (String::new(), 0, None);
     loop {
         line.clear();
@@ -216,7 +223,7 @@ fn max_allowed_in_window(sorted: &[Duration], window: Duration) -> usize {
     counts.max().unwrap_or(0)
 }
 
-fn overshoot_table(quota: &Quota, runs: &[OvershootResult]) -> MarkdownTable {
+fn new_overshoot_table(quota: &Quota, runs: &[OvershootMeasurement]) -> MarkdownTable {
     let columns = [
         "algorithm",
         "replicated every",
@@ -241,8 +248,8 @@ fn overshoot_table(quota: &Quota, runs: &[OvershootResult]) -> MarkdownTable {
 }
 
 /// Draws a chart with a bar for the result of each run, and a mark for its bound.
-fn draw_overshoot(max: u64, runs: &[OvershootResult]) -> Result<String, Box<dyn Error>> {
-    let bar = |run: &OvershootResult| Bar {
+fn draw_overshoot_chart(max: u64, runs: &[OvershootMeasurement]) -> Result<String, Box<dyn Error>> {
+    let bar = |run: &OvershootMeasurement| Bar {
         name: format!("{}, replicated every {}", run.algorithm, run.interval),
         value: run.max_allowed_in_window as f64,
         label: run.max_allowed_in_window.to_string(),

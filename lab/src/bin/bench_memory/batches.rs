@@ -27,7 +27,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         ["check", "check_many of 16", "check_many of 64"].map(|name| vec![name.to_owned()]);
     for &count in key_counts {
         part.progress.begin_step(&format!("batches, {count} keys"));
-        let ns = measure_batches(effort, count)?;
+        let ns = measure_batched_decisions(effort, count)?;
         columns.push(format!("{count} keys"));
         for (row, batch_ns) in rows.iter_mut().zip(ns) {
             row.push(format!("{batch_ns:.0} ({:.2}x)", ns[0] / batch_ns));
@@ -45,7 +45,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn measure_batches(effort: Effort, count: usize) -> Result<[f64; 3], Box<dyn Error>> {
+fn measure_batched_decisions(effort: Effort, count: usize) -> Result<[f64; 3], Box<dyn Error>> {
     let keys = Keys::new(count);
     let slidegate = SlidegateLimiter::new(KeyKind::Text)?;
     let decisions = effort.pick(DECISIONS, DECISIONS / 5);
@@ -55,7 +55,7 @@ fn measure_batches(effort: Effort, count: usize) -> Result<[f64; 3], Box<dyn Err
     let timings = run_interleaved(
         MeasurePlan { rounds: effort.rounds(), threads: 1, decisions },
         &[
-            &|seed| slidegate.count_denied(keys_from_seed(seed)),
+            &|seed| slidegate.charge_keys_and_count_denied(keys_from_seed(seed)),
             &|seed| slidegate.count_denied_batched(keys_from_seed(seed), 16),
             &|seed| slidegate.count_denied_batched(keys_from_seed(seed), 64),
         ],

@@ -15,7 +15,7 @@ pub const CHILD_ARGUMENT: &str = "footprint-child";
 
 const LONG_KEY_LEN: usize = 200;
 
-const TARGET_KEY_COUNT: usize = 10_000_000;
+const KEY_COUNT_FOR_TARGET: usize = 10_000_000;
 
 const BYTES_PER_KEY_TARGET: BenchTarget = BenchTarget {
     text: "bytes per key of sliding_window, 10 million keys of 20 and of 200 bytes",
@@ -25,7 +25,7 @@ const BYTES_PER_KEY_TARGET: BenchTarget = BenchTarget {
 
 /// Measures the memory per key of slidegate with short keys and with long keys, and of governor.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    let keys = effort.pick(TARGET_KEY_COUNT, TARGET_KEY_COUNT / 10);
+    let keys = effort.pick(KEY_COUNT_FOR_TARGET, KEY_COUNT_FOR_TARGET / 10);
     let contenders =
         [("slidegate", KEY_LEN), ("slidegate", LONG_KEY_LEN), ("governor keyed, String", KEY_LEN)];
     part.progress.add_steps(contenders.len());
@@ -36,7 +36,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         let bytes = rss::run_child(&[CHILD_ARGUMENT, name, &count, &len])? as f64 / keys as f64;
         table.add_row([name.to_owned(), len, format!("{bytes:.1}")]);
         // The fill level of tables depends on the number of keys; the target is for this number.
-        if name == "slidegate" && keys == TARGET_KEY_COUNT {
+        if name == "slidegate" && keys == KEY_COUNT_FOR_TARGET {
             part.record_target(&BYTES_PER_KEY_TARGET, bytes);
         }
     }
@@ -56,7 +56,7 @@ pub fn run_child(name: &str, keys: &str, key_len: &str) -> Result<(), Box<dyn Er
             _ => Box::new(GovernorLimiter::<String, RandomState>::new("governor")?),
         };
         for nth in 0..keys {
-            assert!(limiter.charge(nth, writer.write(nth), 1), "a new key accepts a charge");
+            assert!(limiter.charge_units(nth, writer.write(nth), 1), "a new key accepts a charge");
         }
         Ok(limiter)
     })?;

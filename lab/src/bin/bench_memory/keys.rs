@@ -19,59 +19,59 @@ pub const DECISIONS: usize = 1_000_000;
 /// The number of keys in the precomputed sequence of sampled keys. Each round uses a part of the sequence.
 pub const SEQUENCE_LEN: usize = 4 * DECISIONS;
 
-type FoldhashState = foldhash::fast::RandomState;
+type FoldhashBuildHasher = foldhash::fast::RandomState;
 
 /// The minimum number of keys for the targets. With this number of keys, most of them do not fit into the caches of the
 /// processor.
-const MIN_TARGET_KEYS: usize = 1_000_000;
+const MIN_KEYS_FOR_TARGETS: usize = 1_000_000;
 
-const GOVERNOR_LIMITED_BY: &str = "at a million keys a decision takes 350 to 450 instructions and two cache misses, \
-    one for the text of the key and one for the state. It is too long for the processor to overlap these cache \
+const REASON_FOR_GOVERNOR_RATIO: &str = "at a million keys a decision takes 350 to 450 instructions and two cache \
+    misses, one for the text of the key and one for the state. It is too long for the processor to overlap these cache \
     misses with those in the next decision (by a profile). Tried: fewer and smaller shards, a single lookup, results \
     built in place, joined fingerprints, rarer sweeps, a branchless search of slots; together they reduced the time \
     from 330 to 200 ns.";
 
-const GOVERNOR_TARGET: BenchTarget = BenchTarget {
+const GOVERNOR_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "sliding_window, 1 and 10 million keys, speed relative to governor keyed",
     bound: TargetBound::AtLeast(3.0),
-    limited_by: GOVERNOR_LIMITED_BY,
+    limited_by: REASON_FOR_GOVERNOR_RATIO,
 };
 
-const GOVERNOR_FOLDHASH_TARGET: BenchTarget = BenchTarget {
+const GOVERNOR_FOLDHASH_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "sliding_window, 1 and 10 million keys, speed relative to governor keyed with foldhash",
     bound: TargetBound::AtLeast(1.8),
     limited_by: "the same.",
 };
 
-const BARE_NUMBERS_TARGET: BenchTarget = BenchTarget {
+const BARE_NUMBER_MAP_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "sliding_window without the clock read, text keys, time relative to a bare map of numbers",
     bound: TargetBound::AtMost(2.0),
     limited_by: "incrementing a number in a bare map takes one cache miss and is short enough to overlap with \
         several others; with text keys, in the next row, it takes two cache misses, as a decision does.",
 };
 
-const BARE_TEXT_TARGET: BenchTarget = BenchTarget {
+const BARE_TEXT_MAP_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "sliding_window without the clock read, time relative to a bare map of the same keys",
     bound: TargetBound::AtMost(2.0),
     limited_by: "the same as for governor.",
 };
 
 /// The type of the keys, their distribution, and the number of threads of a measurement.
-struct KeySetting {
+struct KeyBenchSetting {
     kind: KeyKind,
     is_zipf: bool,
     threads: usize,
 }
 
-const KEY_SETTINGS: [KeySetting; 5] = [
-    KeySetting { kind: KeyKind::Text, is_zipf: false, threads: 1 },
-    KeySetting { kind: KeyKind::Text, is_zipf: false, threads: 2 },
-    KeySetting { kind: KeyKind::Text, is_zipf: true, threads: 1 },
-    KeySetting { kind: KeyKind::Number, is_zipf: false, threads: 1 },
-    KeySetting { kind: KeyKind::Number, is_zipf: true, threads: 1 },
+const KEY_BENCH_SETTINGS: [KeyBenchSetting; 5] = [
+    KeyBenchSetting { kind: KeyKind::Text, is_zipf: false, threads: 1 },
+    KeyBenchSetting { kind: KeyKind::Text, is_zipf: false, threads: 2 },
+    KeyBenchSetting { kind: KeyKind::Text, is_zipf: true, threads: 1 },
+    KeyBenchSetting { kind: KeyKind::Number, is_zipf: false, threads: 1 },
+    KeyBenchSetting { kind: KeyKind::Number, is_zipf: true, threads: 1 },
 ];
 
-impl KeySetting {
+impl KeyBenchSetting {
     fn name(&self) -> String {
         let keys = match self.kind {
             KeyKind::Text => format!("keys of {KEY_LEN} bytes"),
@@ -85,7 +85,7 @@ impl KeySetting {
 
 /// The results of one setting with each number of keys.
 #[derive(Default)]
-struct SettingResult {
+struct KeyBenchTimings {
     /// The names of the compared limiters, and of the clock read at the end.
     names: Vec<&'static str>,
     /// For each number of keys, the timings in the order of `names`.
@@ -96,13 +96,13 @@ struct SettingResult {
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let key_counts: &[usize] =
         effort.pick(&[1_000, 10_000, 100_000, 1_000_000, 10_000_000], &[1_000, 100_000, 1_000_000]);
-    part.progress.add_steps(key_counts.len() * KEY_SETTINGS.len());
-    let mut results = KEY_SETTINGS.map(|_| SettingResult::default());
+    part.progress.add_steps(key_counts.len() * KEY_BENCH_SETTINGS.len());
+    let mut results = KEY_BENCH_SETTINGS.map(|_| KeyBenchTimings::default());
     for &count in key_counts {
         let keys = Keys::new(count);
         for kind in [KeyKind::Text, KeyKind::Number] {
             let limiters = new_filled_limiters(kind, &keys)?;
-            for (setting, result) in KEY_SETTINGS.iter().zip(&mut results) {
+            for (setting, result) in KEY_BENCH_SETTINGS.iter().zip(&mut results) {
                 if setting.kind == kind {
                     part.progress.begin_step(&format!("{count} {}", setting.name()));
                     let names = limiters.iter().map(|limiter| limiter.name());
@@ -118,12 +118,12 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             requests are denied. \"bare map\" is the minimum work of an in-memory limiter: 64 locked maps, and an \
             incremented count. The text keys of governor are `String`s, looked up with one reused `String`.",
     );
-    for (setting, result) in KEY_SETTINGS.iter().zip(&results) {
+    for (setting, result) in KEY_BENCH_SETTINGS.iter().zip(&results) {
         part.add_text(format!("#### {}", capitalize_first_letter(&setting.name())));
-        part.add_table(&timing_table(key_counts, result));
-        record_targets(setting, key_counts, result, part);
+        part.add_table(&new_timing_table(key_counts, result));
+        compare_with_targets(setting, key_counts, result, part);
     }
-    let svg = draw_timings(key_counts, &results[0])?;
+    let svg = draw_timing_chart(key_counts, &results[0])?;
     part.add_chart(
         "memory-keys",
         "time of a decision by the number of keys: slidegate, governor and a bare map",
@@ -149,14 +149,14 @@ fn new_filled_limiters(
         KeyKind::Text => vec![
             Box::new(slidegate),
             Box::new(GovernorLimiter::<String, RandomState>::new(default)?),
-            Box::new(GovernorLimiter::<String, FoldhashState>::new(foldhash)?),
+            Box::new(GovernorLimiter::<String, FoldhashBuildHasher>::new(foldhash)?),
             Box::new(BareMap::<Box<str>>::new("bare map")),
             Box::new(BareMap::<u64>::new("bare map of numbers")),
         ],
         KeyKind::Number => vec![
             Box::new(slidegate),
             Box::new(GovernorLimiter::<u64, RandomState>::new(default)?),
-            Box::new(GovernorLimiter::<u64, FoldhashState>::new(foldhash)?),
+            Box::new(GovernorLimiter::<u64, FoldhashBuildHasher>::new(foldhash)?),
             Box::new(BareMap::<u64>::new("bare map")),
         ],
     };
@@ -173,7 +173,7 @@ pub fn fill_keys(limiter: &dyn BenchLimiter, keys: &Keys) {
             scope.spawn(move || {
                 for (nth, key) in keys.range(range) {
                     let units = if nth % 2 == 0 { MAX } else { 1 };
-                    assert!(limiter.charge(nth, key, units), "a new key accepts a charge");
+                    assert!(limiter.charge_units(nth, key, units), "a new key accepts a charge");
                 }
             });
         }
@@ -183,7 +183,7 @@ pub fn fill_keys(limiter: &dyn BenchLimiter, keys: &Keys) {
 /// Measures the decision time of each limiter, and the time of a clock read.
 fn measure_limiters(
     effort: Effort,
-    setting: &KeySetting,
+    setting: &KeyBenchSetting,
     keys: &Keys,
     limiters: &[Box<dyn BenchLimiter>],
 ) -> Vec<Timing> {
@@ -197,7 +197,7 @@ fn measure_limiters(
     let plan = MeasurePlan { rounds: effort.rounds(), threads: setting.threads, decisions };
     let turns: Vec<_> = limiters
         .iter()
-        .map(|limiter| |seed| limiter.count_denied(sequence.iter(seed, decisions)))
+        .map(|limiter| |seed| limiter.charge_keys_and_count_denied(sequence.iter(seed, decisions)))
         .collect();
     let clock = quanta::Clock::new();
     let read_clock = |_| read_clock(&clock, decisions);
@@ -206,8 +206,9 @@ fn measure_limiters(
     run_interleaved(plan, &turns)
 }
 
-fn timing_table(key_counts: &[usize], result: &SettingResult) -> MarkdownTable {
-    let columns = key_counts.iter().map(|count| format!("{} keys", group_digits(*count)));
+fn new_timing_table(key_counts: &[usize], result: &KeyBenchTimings) -> MarkdownTable {
+    let columns =
+        key_counts.iter().map(|count| format!("{} keys", format_with_thousands_separators(*count)));
     let mut table = MarkdownTable::new([String::new()].into_iter().chain(columns));
     for (nth, name) in result.names.iter().enumerate() {
         let cells = result
@@ -220,37 +221,40 @@ fn timing_table(key_counts: &[usize], result: &SettingResult) -> MarkdownTable {
 }
 
 /// Formats a number with commas between groups of three digits: 10000 becomes 10,000.
-fn group_digits(count: usize) -> String {
+fn format_with_thousands_separators(count: usize) -> String {
     match count {
         0..1_000 => count.to_string(),
-        _ => format!("{},{:03}", group_digits(count / 1_000), count % 1_000),
+        _ => format!("{},{:03}", format_with_thousands_separators(count / 1_000), count % 1_000),
     }
 }
 
 /// Compares the results with the targets. The targets are for string keys that are sampled uniformly, and for at least
-/// [`MIN_TARGET_KEYS`] keys.
-fn record_targets(
-    setting: &KeySetting,
+/// [`MIN_KEYS_FOR_TARGETS`] keys.
+fn compare_with_targets(
+    setting: &KeyBenchSetting,
     key_counts: &[usize],
-    result: &SettingResult,
+    result: &KeyBenchTimings,
     part: &mut ReportPart,
 ) {
     if setting.kind != KeyKind::Text || setting.is_zipf {
         return;
     }
     let many =
-        key_counts.iter().zip(&result.timings).filter(|(count, _)| **count >= MIN_TARGET_KEYS);
+        key_counts.iter().zip(&result.timings).filter(|(count, _)| **count >= MIN_KEYS_FOR_TARGETS);
     for (_, timings) in many {
         let [slidegate, default, foldhash, text, numbers, clock] = &timings[..] else { continue };
-        part.record_target(&GOVERNOR_TARGET, default.ns / slidegate.ns);
-        part.record_target(&GOVERNOR_FOLDHASH_TARGET, foldhash.ns / slidegate.ns);
+        part.record_target(&GOVERNOR_RATIO_TARGET, default.ns / slidegate.ns);
+        part.record_target(&GOVERNOR_FOLDHASH_RATIO_TARGET, foldhash.ns / slidegate.ns);
         let beyond_clock = slidegate.ns - clock.ns;
-        part.record_target(&BARE_NUMBERS_TARGET, beyond_clock / numbers.ns);
-        part.record_target(&BARE_TEXT_TARGET, beyond_clock / text.ns);
+        part.record_target(&BARE_NUMBER_MAP_RATIO_TARGET, beyond_clock / numbers.ns);
+        part.record_target(&BARE_TEXT_MAP_RATIO_TARGET, beyond_clock / text.ns);
     }
 }
 
-fn draw_timings(key_counts: &[usize], result: &SettingResult) -> Result<String, Box<dyn Error>> {
+fn draw_timing_chart(
+    key_counts: &[usize],
+    result: &KeyBenchTimings,
+) -> Result<String, Box<dyn Error>> {
     let lines: Vec<Series> = result
         .names
         .iter()
@@ -266,7 +270,7 @@ fn draw_timings(key_counts: &[usize], result: &SettingResult) -> Result<String, 
         })
         .collect();
     LineChart {
-        title: &format!("Decision time, {}", KEY_SETTINGS[0].name()),
+        title: &format!("Decision time, {}", KEY_BENCH_SETTINGS[0].name()),
         x_label: "keys in the store",
         y_label: "ns",
         is_log_x: true,

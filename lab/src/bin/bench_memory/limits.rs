@@ -20,9 +20,9 @@ const KEY_COUNT: usize = 100_000;
 const LIMIT_COUNTS: [usize; 4] = [1, 2, 4, 8];
 
 /// The maximum of each limit. It is so high that every request is allowed, so all limits of a request are checked.
-const LIMIT_MAX: u32 = 1_000_000;
+const MAX_UNITS_PER_WINDOW: u32 = 1_000_000;
 
-type KeyedGovernor =
+type KeyedGovernorLimiter =
     RateLimiter<String, DashMapStateStore<String, foldhash::fast::RandomState>, DefaultClock>;
 
 /// Measures one slidegate limiter with several limits, and the same number of governor limiters, which are called one
@@ -42,7 +42,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         .map(|name| Series { name: name.to_owned(), points: Vec::new() });
     for count in LIMIT_COUNTS {
         part.progress.begin_step(&format!("{count} limits"));
-        let ns = measure_limits(effort, &sequence, count)?;
+        let ns = measure_decisions_with_limits(effort, &sequence, count)?;
         table.add_row([
             count.to_string(),
             format!("{:.0}", ns[0]),
@@ -69,16 +69,17 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn measure_limits(
+fn measure_decisions_with_limits(
     effort: Effort,
     sequence: &KeySequence<'_>,
     limits: usize,
 ) -> Result<[f64; 2], Box<dyn Error>> {
     // Windows of different lengths, since equal limits are an error.
-    let quotas: Vec<String> = (1..=limits).map(|days| format!("{LIMIT_MAX}/{days}d")).collect();
+    let quotas: Vec<String> =
+        (1..=limits).map(|days| format!("{MAX_UNITS_PER_WINDOW}/{days}d")).collect();
     let limiter = Limiter::new(quotas.iter().map(String::as_str))?;
-    let governors: Vec<KeyedGovernor> =
-        (0..limits).map(|_| new_governor()).collect::<Result<_, _>>()?;
+    let governors: Vec<KeyedGovernorLimiter> =
+        (0..limits).map(|_| new_governor_limiter()).collect::<Result<_, _>>()?;
     let decisions = effort.pick(DECISIONS, DECISIONS / 5);
     let slidegate_turn = |seed: u64| {
         let sampled = sequence.iter(seed, decisions);
@@ -101,7 +102,7 @@ fn measure_limits(
     Ok([timings[0].ns, timings[1].ns])
 }
 
-fn new_governor() -> Result<KeyedGovernor, Box<dyn Error>> {
-    let max = NonZeroU32::new(LIMIT_MAX).ok_or("the burst is zero")?;
+fn new_governor_limiter() -> Result<KeyedGovernorLimiter, Box<dyn Error>> {
+    let max = NonZeroU32::new(MAX_UNITS_PER_WINDOW).ok_or("the burst is zero")?;
     Ok(RateLimiter::dashmap_with_hasher(Quota::per_second(max), Default::default()))
 }

@@ -17,15 +17,15 @@ pub const CHILD_ARGUMENT: &str = "log-child";
 const DECISIONS_PER_ROUND: usize = 1_000_000;
 
 /// The number of keys for which there are targets, and with which the memory is measured.
-const TARGET_KEY_COUNT: usize = 100_000;
+const KEY_COUNT_FOR_TARGET: usize = 100_000;
 
-const BYTES_PER_ENTRY_TARGET: BenchTarget = BenchTarget {
+const BYTES_PER_LOG_ENTRY_TARGET: BenchTarget = BenchTarget {
     text: "sliding_log of 100, 100,000 full keys, bytes per entry",
     bound: TargetBound::AtMost(8.0),
     limited_by: "",
 };
 
-const SPEED_TARGET: BenchTarget = BenchTarget {
+const SLIDING_LOG_SPEED_TARGET: BenchTarget = BenchTarget {
     text: "sliding_log of 100, 100,000 full keys, speed relative to Mutex<VecDeque>",
     bound: TargetBound::AtLeast(2.0),
     limited_by: "by callgrind a denied decision takes 433 instructions and an allowed one 746 (lab/instructions.txt, \
@@ -33,20 +33,21 @@ const SPEED_TARGET: BenchTarget = BenchTarget {
         retry delay and a receipt, and evicts expired states from its table; the cost of each is not profiled.",
 };
 
-type ComparedLogs = [Box<dyn LogContender + Sync>; 2];
+type ComparedSlidingLogs = [Box<dyn LogContender + Sync>; 2];
 
 /// Measures the decision times of the logs in this process, and their memory in child processes.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    let key_counts: &[usize] = effort.pick(&[1_000, 10_000, TARGET_KEY_COUNT], &[TARGET_KEY_COUNT]);
+    let key_counts: &[usize] =
+        effort.pick(&[1_000, 10_000, KEY_COUNT_FOR_TARGET], &[KEY_COUNT_FOR_TARGET]);
     part.progress.add_steps(key_counts.len() + 2);
     let mut columns = vec![String::new()];
     let mut rows: Vec<Vec<String>> = Vec::new();
     for &keys in key_counts {
-        let logs: ComparedLogs =
+        let logs: ComparedSlidingLogs =
             [Box::new(SlidegateLog::new(keys)?), Box::new(QueueLog::new(keys))];
         rows.resize_with(logs.len(), Vec::new);
         part.progress.begin_step(&format!("exact logs of {MAX}, {keys} full keys"));
-        let timings = measure_logs(effort, keys, &logs);
+        let timings = measure_sliding_logs(effort, keys, &logs);
         columns.push(format!("{keys} keys"));
         for ((row, log), timing) in rows.iter_mut().zip(&logs).zip(&timings) {
             if row.is_empty() {
@@ -54,18 +55,18 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             }
             row.push(format!("{:.0} ns ({:.2}x)", timing.ns, timing.ns / timings[0].ns));
         }
-        if keys == TARGET_KEY_COUNT {
-            part.record_target(&SPEED_TARGET, timings[1].ns / timings[0].ns);
+        if keys == KEY_COUNT_FOR_TARGET {
+            part.record_target(&SLIDING_LOG_SPEED_TARGET, timings[1].ns / timings[0].ns);
         }
     }
     columns.push("bytes per entry".to_owned());
     for (nth, row) in rows.iter_mut().enumerate() {
         part.progress.begin_step(&format!("memory of {}", row[0]));
-        let bytes =
-            rss::run_child(&[CHILD_ARGUMENT, &row[0]])? as f64 / (TARGET_KEY_COUNT * MAX) as f64;
+        let bytes = rss::run_child(&[CHILD_ARGUMENT, &row[0]])? as f64
+            / (KEY_COUNT_FOR_TARGET * MAX) as f64;
         row.push(format!("{bytes:.1}"));
         if nth == 0 {
-            part.record_target(&BYTES_PER_ENTRY_TARGET, bytes);
+            part.record_target(&BYTES_PER_LOG_ENTRY_TARGET, bytes);
         }
     }
     let mut table = MarkdownTable::new(columns);
@@ -75,7 +76,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn measure_logs(effort: Effort, keys: usize, logs: &ComparedLogs) -> Vec<Timing> {
+fn measure_sliding_logs(effort: Effort, keys: usize, logs: &ComparedSlidingLogs) -> Vec<Timing> {
     let turns = logs.each_ref().map(|log| {
         let now_us = AtomicU64::new(logs::fill_all_keys(&**log, keys));
         move |seed| count_denied_requests(&**log, keys, &now_us, seed)
@@ -102,12 +103,12 @@ fn count_denied_requests(
 /// child process.
 pub fn run_child(name: &str) -> Result<(), Box<dyn Error>> {
     let grown = rss::measure_growth(|| {
-        let slidegate = SlidegateLog::new(TARGET_KEY_COUNT)?;
+        let slidegate = SlidegateLog::new(KEY_COUNT_FOR_TARGET)?;
         let log: Box<dyn LogContender> = match name == slidegate.name() {
             true => Box::new(slidegate),
-            false => Box::new(QueueLog::new(TARGET_KEY_COUNT)),
+            false => Box::new(QueueLog::new(KEY_COUNT_FOR_TARGET)),
         };
-        logs::fill_all_keys(&*log, TARGET_KEY_COUNT);
+        logs::fill_all_keys(&*log, KEY_COUNT_FOR_TARGET);
         Ok(log)
     })?;
     println!("{grown}");

@@ -12,17 +12,17 @@ use stats_alloc::Region;
 
 use crate::COUNTING_ALLOCATOR;
 
-const FEW_RULES: usize = 3;
+const SMALL_POLICY_RULE_COUNT: usize = 3;
 
-const MANY_RULES: usize = 1_000;
+const LARGE_POLICY_RULE_COUNT: usize = 1_000;
 
-const TIME_RATIO_TARGET: BenchTarget = BenchTarget {
+const DECISION_TIME_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "decision with 1,000 rules, time relative to 3 rules",
     bound: TargetBound::AtMost(2.0),
     limited_by: "",
 };
 
-const ALLOCATIONS_TARGET: BenchTarget = BenchTarget {
+const ALLOCATIONS_PER_DECISION_TARGET: BenchTarget = BenchTarget {
     text: "allocations per decision with a policy",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
@@ -34,7 +34,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     let mut table = MarkdownTable::new(["", "3 rules", "1,000 rules", "ratio", "allocations"]);
     for shape in SHAPES.into_iter().chain([LEADING_STAR_GLOBS]) {
         part.progress.begin_step(&format!("decisions, {}", shape.name));
-        let [few, many, allocations] = measure_shape(effort, shape)?;
+        let [few, many, allocations] = measure_decisions_with_policy_shape(effort, shape)?;
         table.add_row([
             shape.name.to_owned(),
             format!("{few:.0} ns"),
@@ -43,8 +43,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             format!("{allocations:.2}"),
         ]);
         if shape.name != LEADING_STAR_GLOBS.name {
-            part.record_target(&TIME_RATIO_TARGET, many / few);
-            part.record_target(&ALLOCATIONS_TARGET, allocations);
+            part.record_target(&DECISION_TIME_RATIO_TARGET, many / few);
+            part.record_target(&ALLOCATIONS_PER_DECISION_TARGET, allocations);
         }
     }
     part.add_text("### Decision time");
@@ -58,10 +58,16 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 
 /// Returns the decision time in nanoseconds with three rules and with 1,000 rules, and the number of memory allocations
 /// per decision with 1,000 rules.
-fn measure_shape(effort: Effort, shape: PolicyShape) -> Result<[f64; 3], Box<dyn Error>> {
-    let (few, many) = (Workload::new(shape, FEW_RULES)?, Workload::new(shape, MANY_RULES)?);
+fn measure_decisions_with_policy_shape(
+    effort: Effort,
+    shape: PolicyShape,
+) -> Result<[f64; 3], Box<dyn Error>> {
+    let (few, many) = (
+        Workload::new(shape, SMALL_POLICY_RULE_COUNT)?,
+        Workload::new(shape, LARGE_POLICY_RULE_COUNT)?,
+    );
     // This also creates all keys.
-    let allocations = [&few, &many].map(allocations_per_decision);
+    let allocations = [&few, &many].map(measure_allocations_per_decision);
     // Evaluating every rule is slow, so fewer decisions are measured.
     let is_slow = shape.name == LEADING_STAR_GLOBS.name;
     let all = effort.pick(600_000, 100_000);
@@ -76,7 +82,7 @@ fn measure_shape(effort: Effort, shape: PolicyShape) -> Result<[f64; 3], Box<dyn
 
 /// Returns the number of memory allocations per decision. Before they are counted, each request is checked once, so
 /// that all keys exist.
-fn allocations_per_decision(workload: &Workload<SystemClock>) -> f64 {
+fn measure_allocations_per_decision(workload: &Workload<SystemClock>) -> f64 {
     workload.count_denied(REQUESTS);
     let region = Region::new(COUNTING_ALLOCATOR);
     workload.count_denied(REQUESTS);

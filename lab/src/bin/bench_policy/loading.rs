@@ -29,7 +29,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     for shape in SHAPES {
         part.progress.begin_step(&format!("loading {}", shape.name));
         let [thousand, ten_thousand] =
-            RULE_COUNTS.map(|rules| median_loading_ms(effort, shape, rules));
+            RULE_COUNTS.map(|rules| measure_median_loading_ms(effort, shape, rules));
         let (thousand, ten_thousand) = (thousand?, ten_thousand?);
         table.add_row([
             shape.name.to_owned(),
@@ -43,7 +43,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 }
 
 /// Loads a policy with this number of rules several times. Returns the median loading time in milliseconds.
-fn median_loading_ms(
+fn measure_median_loading_ms(
     effort: Effort,
     shape: PolicyShape,
     rules: usize,

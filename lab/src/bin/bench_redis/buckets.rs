@@ -20,14 +20,16 @@ const IDENTITY_COUNT: usize = 100_000;
 const QUOTAS: [&str; 3] = ["10/s", "600/min", "10000/h"];
 
 /// For each limit, the window in seconds, the precision (the length of a bucket) in seconds, and the maximum.
-type BucketLimits = [(u64, u64, u64); 3];
+type ThreeBucketLimits = [(u64, u64, u64); 3];
 
 /// The limits of the article that published the script. Only the longest window slides: the other windows have a single
 /// bucket.
-const LONGEST_WINDOW_SLIDES: BucketLimits = [(1, 1, 10), (60, 60, 600), (3600, 60, 10_000)];
+const LIMITS_WITH_ONE_SLIDING_WINDOW: ThreeBucketLimits =
+    [(1, 1, 10), (60, 60, 600), (3600, 60, 10_000)];
 
 /// Limits in which the window of a minute slides, too, because it has several buckets.
-const TWO_WINDOWS_SLIDE: BucketLimits = [(1, 1, 10), (60, 5, 600), (3600, 60, 10_000)];
+const LIMITS_WITH_TWO_SLIDING_WINDOWS: ThreeBucketLimits =
+    [(1, 1, 10), (60, 5, 600), (3600, 60, 10_000)];
 
 const CPU_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "three limits, CPU relative to the hash of buckets",
@@ -51,10 +53,10 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     let (mut costs, mut memory) = (table(), memory_table());
     let half_past = Timestamp::from_secs(500_000 * 3600 + 1805);
     for (age, minutes, limits, uses_caller_clock) in [
-        ("young", 2, LONGEST_WINDOW_SLIDES, true),
-        ("old", 60, LONGEST_WINDOW_SLIDES, true),
-        ("old, two slide", 60, TWO_WINDOWS_SLIDE, true),
-        ("old", 60, LONGEST_WINDOW_SLIDES, false),
+        ("young", 2, LIMITS_WITH_ONE_SLIDING_WINDOW, true),
+        ("old", 60, LIMITS_WITH_ONE_SLIDING_WINDOW, true),
+        ("old, two slide", 60, LIMITS_WITH_TWO_SLIDING_WINDOWS, true),
+        ("old", 60, LIMITS_WITH_ONE_SLIDING_WINDOW, false),
     ]
     .into_iter()
     .take(if scale.is_quick { 1 } else { 4 })
@@ -63,33 +65,33 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
             true => ("caller's clock", half_past),
             false => ("TIME", SystemClock::new().now()),
         };
-        let case = BucketCase {
+        let case = BucketBenchCase {
             name: format!("{age}, {clock}"),
             minutes,
             limits,
             start,
             uses_caller_clock,
         };
-        measure_case(scale, &case, &mut costs, &mut memory, part)?;
+        measure_bucket_case(scale, &case, &mut costs, &mut memory, part)?;
     }
     part.add_table(&costs);
     part.add_table(&memory);
     Ok(())
 }
 
-struct BucketCase {
+struct BucketBenchCase {
     name: String,
     /// The time for which each identity has sent requests before the measurement, in minutes.
     minutes: u64,
-    limits: BucketLimits,
+    limits: ThreeBucketLimits,
     start: Timestamp,
     /// Whether requests contain the time of the caller. If not, Redis reads its own clock.
     uses_caller_clock: bool,
 }
 
-impl BucketCase {
+impl BucketBenchCase {
     /// Returns the index of the limit that the identity has reached; `None` if it has reached no limit.
-    fn full_limit_index(&self, identity: usize) -> Option<usize> {
+    fn index_of_reached_limit(&self, identity: usize) -> Option<usize> {
         match identity % 4 {
             0 => Some(2),
             2 => Some(if self.uses_caller_clock { 1 } else { 2 }),
@@ -98,9 +100,9 @@ impl BucketCase {
     }
 }
 
-fn measure_case(
+fn measure_bucket_case(
     scale: BenchScale,
-    case: &BucketCase,
+    case: &BucketBenchCase,
     costs: &mut MarkdownTable,
     memory: &mut MarkdownTable,
     part: &mut ReportPart,
@@ -115,7 +117,7 @@ fn measure_case(
     });
     let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
     contenders[0].server.load(&slidegate.single_limit_script())?;
-    let bytes = fill_servers(&mut contenders, &slidegate, case)?;
+    let bytes = charge_all_identities(&mut contenders, &slidegate, case)?;
     memory_row(&format!("{}, used_memory", case.name), bytes, memory);
 
     // All requests are within half a minute, so no minute ends.
@@ -133,30 +135,31 @@ fn measure_case(
 }
 
 /// Charges all identities on both servers. Returns the bytes per identity of each server.
-fn fill_servers(
+fn charge_all_identities(
     contenders: &mut ScriptServerPair<'_>,
     slidegate: &SlidegateScripts,
-    case: &BucketCase,
+    case: &BucketBenchCase,
 ) -> Result<[f64; 2], Box<dyn Error>> {
     let start_s = case.start.as_micros() / 1_000_000;
     let own = (0..IDENTITY_COUNT).flat_map(|identity| {
         (0..case.limits.len()).flat_map(move |nth| {
             let (window, _, max) = case.limits[nth];
-            let now = if case.full_limit_index(identity) == Some(nth) { max } else { 1 };
+            let now = if case.index_of_reached_limit(identity) == Some(nth) { max } else { 1 };
             let before = Timestamp::from_secs(start_s - window);
             let before = (case.minutes >= 60 || nth < 2)
                 .then(|| slidegate.charge_command(identity, nth, 1, before));
             before.into_iter().chain([slidegate.charge_command(identity, nth, now, case.start)])
         })
     });
-    let plain = (0..IDENTITY_COUNT).map(|identity| bucket_hash_command(identity, start_s, case));
+    let plain =
+        (0..IDENTITY_COUNT).map(|identity| new_bucket_hash_command(identity, start_s, case));
     let [own_server, plain_server] = contenders;
     Ok([bytes_per_identity(own_server, own)?, bytes_per_identity(plain_server, plain)?])
 }
 
 /// Returns the command that writes the hash of an identity. The counts are as if the identity had sent one request in
-/// each bucket, and it has reached the limit in [`BucketCase::full_limit`].
-fn bucket_hash_command(identity: usize, now_s: u64, case: &BucketCase) -> Cmd {
+/// each bucket, and it has reached the limit in [`BucketBenchCase::index_of_reached_limit`].
+fn new_bucket_hash_command(identity: usize, now_s: u64, case: &BucketBenchCase) -> Cmd {
     let mut command = redis::cmd("HSET");
     command.arg(plain_key(identity));
     for (nth, (window, precision, max)) in case.limits.into_iter().enumerate() {
@@ -164,7 +167,8 @@ fn bucket_hash_command(identity: usize, now_s: u64, case: &BucketCase) -> Cmd {
         let name = format!("{window}:{precision}:");
         let buckets = (case.minutes * 60 / precision).min(bucket_count);
         let older = buckets - 1;
-        let newest = if case.full_limit_index(identity) == Some(nth) { max - older } else { 1 };
+        let newest =
+            if case.index_of_reached_limit(identity) == Some(nth) { max - older } else { 1 };
         command.arg(format!("{name}o")).arg(current_bucket - bucket_count + 1);
         command.arg(&name).arg(newest + older);
         command.arg(format!("{name}{current_bucket}")).arg(newest);

@@ -52,12 +52,12 @@ impl CallerBackend {
             }
             Self::SeparateCalls { script, connection, clock } => {
                 let now = clock.as_ref().map(Clock::now);
-                let command: Cmd = script.command(UnitRequest { identity, nth: 0, now });
+                let command: Cmd = script.new_call_command(UnitRequest { identity, nth: 0, now });
                 let reply: Value = match command.query_async(&mut connection.clone()).await {
                     Ok(reply) => reply,
                     Err(error) => panic!("a script: {error}"),
                 };
-                script.is_admitted(&reply)
+                script.reply_allows_request(&reply)
             }
         }
     }
@@ -96,7 +96,9 @@ pub struct LoadResult {
 
 /// Returns the CPU time that all servers have used so far, in microseconds, and the number of script calls that they
 /// have executed.
-fn total_server_usage(servers: &mut [RedisServer]) -> Result<(f64, f64), Box<dyn Error>> {
+fn sum_cpu_time_and_script_calls(
+    servers: &mut [RedisServer],
+) -> Result<(f64, f64), Box<dyn Error>> {
     servers.iter_mut().try_fold((0.0, 0.0), |(cpu_us, calls), server| {
         Ok((cpu_us + server.cpu_us()?, calls + server.calls()?))
     })
@@ -109,9 +111,9 @@ pub fn run_callers(
     backend: &Arc<CallerBackend>,
     load: &CallerLoad,
 ) -> Result<LoadResult, Box<dyn Error>> {
-    let (before, started) = (total_server_usage(servers)?, Instant::now());
+    let (before, started) = (sum_cpu_time_and_script_calls(servers)?, Instant::now());
     let callers: Vec<_> = (0..CALLERS)
-        .map(|nth| runtime.spawn(run_caller(nth, backend.clone(), load.clone())))
+        .map(|nth| runtime.spawn(send_requests_of_caller(nth, backend.clone(), load.clone())))
         .collect();
     let (mut denied, mut latencies) = (0, Vec::with_capacity(load.requests));
     for caller in callers {
@@ -120,7 +122,7 @@ pub fn run_callers(
         latencies.extend(own_latencies);
     }
     let seconds = started.elapsed().as_secs_f64();
-    let after = total_server_usage(servers)?;
+    let after = sum_cpu_time_and_script_calls(servers)?;
     let (cpu_us, calls) = (after.0 - before.0, after.1 - before.1);
     latencies.sort_unstable();
     let ms = |percent: usize| latencies[(latencies.len() - 1) * percent / 100].as_secs_f64() * 1e3;
@@ -137,7 +139,7 @@ pub fn run_callers(
 }
 
 /// Sends the requests of one caller. Returns the number of denied requests, and the latency of each request.
-async fn run_caller(
+async fn send_requests_of_caller(
     nth: usize,
     backend: Arc<CallerBackend>,
     load: CallerLoad,

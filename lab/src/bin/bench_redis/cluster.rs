@@ -20,21 +20,21 @@ use crate::server::{RedisServer, free_port};
 
 const IDENTITY_COUNT: usize = 100_000;
 
-const MASTER_COUNT: u16 = 3;
+const REDIS_MASTER_COUNT: u16 = 3;
 
-const SLOT_COUNT: u16 = 16_384;
+const REDIS_HASH_SLOT_COUNT: u16 = 16_384;
 
 /// The maximum time in which the masters must form a cluster.
-const CLUSTER_TIMEOUT: Duration = Duration::from_secs(20);
+const CLUSTER_FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The Redis servers of one contender, and the store that its callers use.
-struct RedisDeployment {
+struct RedisContender {
     name: &'static str,
     servers: Vec<RedisServer>,
     backend: Arc<CallerBackend>,
 }
 
-impl RedisDeployment {
+impl RedisContender {
     fn new(
         name: &'static str,
         servers: Vec<RedisServer>,
@@ -60,11 +60,11 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     let runtime = runtime()?;
     let single = RedisServer::start()?;
     let address = single.address();
-    let masters = start_cluster()?;
+    let masters = start_redis_cluster()?;
     let seeds: Vec<String> = masters.iter().map(RedisServer::host_and_port).collect();
     let mut contenders = [
-        RedisDeployment::new("one Redis", vec![single], &address, &runtime)?,
-        RedisDeployment::new(
+        RedisContender::new("one Redis", vec![single], &address, &runtime)?,
+        RedisContender::new(
             "three masters",
             masters,
             &format!("redis+cluster://{}", seeds.join(",")),
@@ -93,12 +93,12 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
          The table shows the cost of a decision when requests are spread over three servers: fewer requests share a \
          call. CPU is the time of all servers in microseconds per decision; latencies are in milliseconds."
     ));
-    part.add_table(&cluster_table(&contenders, &rounds));
+    part.add_table(&new_cluster_table(&contenders, &rounds));
     Ok(())
 }
 
-fn cluster_table(
-    contenders: &[RedisDeployment; 2],
+fn new_cluster_table(
+    contenders: &[RedisContender; 2],
     rounds: &[Vec<LoadResult>; 2],
 ) -> MarkdownTable {
     let columns = ["", "decisions/s", "CPU, us", "requests per call", "p50, ms", "p99, ms"];
@@ -118,14 +118,17 @@ fn cluster_table(
 }
 
 /// Starts the masters and connects them to a cluster in which each master has a third of all slots.
-fn start_cluster() -> Result<Vec<RedisServer>, Box<dyn Error>> {
+fn start_redis_cluster() -> Result<Vec<RedisServer>, Box<dyn Error>> {
     let mut masters: Vec<RedisServer> =
-        (0..MASTER_COUNT).map(|_| start_master()).collect::<Result<_, _>>()?;
+        (0..REDIS_MASTER_COUNT).map(|_| start_redis_master()).collect::<Result<_, _>>()?;
     let first = masters[0].host_and_port();
     let (host, port) = first.split_once(':').ok_or("an address without a port")?;
-    for (nth, master) in (0..MASTER_COUNT).zip(&mut masters) {
-        let from = u32::from(nth) * u32::from(SLOT_COUNT) / u32::from(MASTER_COUNT);
-        let to = u32::from(nth + 1) * u32::from(SLOT_COUNT) / u32::from(MASTER_COUNT) - 1;
+    for (nth, master) in (0..REDIS_MASTER_COUNT).zip(&mut masters) {
+        let from =
+            u32::from(nth) * u32::from(REDIS_HASH_SLOT_COUNT) / u32::from(REDIS_MASTER_COUNT);
+        let to = u32::from(nth + 1) * u32::from(REDIS_HASH_SLOT_COUNT)
+            / u32::from(REDIS_MASTER_COUNT)
+            - 1;
         let slots = redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(from).arg(to).clone();
         master.query::<String>(&slots)?;
     }
@@ -143,7 +146,7 @@ fn start_cluster() -> Result<Vec<RedisServer>, Box<dyn Error>> {
 
 /// Starts one Redis server in cluster mode. Redis writes the cluster configuration to a file in the folder of this
 /// program.
-fn start_master() -> Result<RedisServer, Box<dyn Error>> {
+fn start_redis_master() -> Result<RedisServer, Box<dyn Error>> {
     let bus = free_port()?.to_string();
     let file = std::env::current_exe()?.with_file_name(format!("bench-redis-nodes-{bus}.conf"));
     let file = file.display().to_string();
@@ -160,9 +163,9 @@ fn start_master() -> Result<RedisServer, Box<dyn Error>> {
 /// Waits until a master knows all other masters and the owners of all slots.
 fn wait_until_cluster_ready(master: &mut RedisServer) -> Result<(), Box<dyn Error>> {
     let start = quanta::Instant::now();
-    while start.elapsed() < CLUSTER_TIMEOUT {
+    while start.elapsed() < CLUSTER_FORMATION_TIMEOUT {
         let info: String = master.query(redis::cmd("CLUSTER").arg("INFO"))?;
-        let known = format!("cluster_known_nodes:{MASTER_COUNT}");
+        let known = format!("cluster_known_nodes:{REDIS_MASTER_COUNT}");
         if info.contains("cluster_state:ok") && info.contains(&known) {
             return Ok(());
         }

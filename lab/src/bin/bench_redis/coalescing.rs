@@ -26,26 +26,26 @@ use crate::server::RedisServer;
 
 const IDENTITY_COUNT: usize = 100_000;
 
-const FEW_IDENTITIES: usize = 10;
+const SMALL_IDENTITY_COUNT: usize = 10;
 
 /// The maximum of each limit. Some identities have reached it from the start. The others do not reach it during a run.
-const LIMIT_MAX: u64 = 1_000_000;
+const MAX_UNITS_PER_WINDOW: u64 = 1_000_000;
 
 /// The number of units that each identity has used in the previous window.
-const PREVIOUS_WINDOW_CHARGES: u64 = 300;
+const UNITS_CHARGED_IN_PREVIOUS_WINDOW: u64 = 300;
 
-const CPU_LIMITED_BY: &str = "the commands themselves: receiving 96 keys, an MGET of all and a SET of half of them \
-    takes two fifths of the time of separate calls, without any decision; half of it is key lookups (by a profile). \
-    A batch without decisions would reach 2.5. Tried without effect: SETRANGE, shorter replies, one pack call for \
-    all replies, no garbage collection.";
+const REASON_FOR_CPU_RATIO: &str = "the commands themselves: receiving 96 keys, an MGET of all and a SET of half of \
+    them takes two fifths of the time of separate calls, without any decision; half of it is key lookups (by a \
+    profile). A batch without decisions would reach 2.5. Tried without effect: SETRANGE, shorter replies, one pack \
+    call for all replies, no garbage collection.";
 
-const P99_RATIO_TARGET: BenchTarget = BenchTarget {
+const P99_LATENCY_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "200 coalesced callers, p99 relative to separate calls",
     bound: TargetBound::AtMost(1.0),
     limited_by: "",
 };
 
-const TWO_KEYS_CPU_RATIO_TARGET: BenchTarget = BenchTarget {
+const TWO_KEY_SCRIPT_CPU_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "200 callers, two-count window, CPU relative to the two-key script",
     bound: TargetBound::AtMost(0.45),
     limited_by: "the worst row varies between 0.41 and 0.46 between runs.",
@@ -58,14 +58,14 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         "### {CALLERS} concurrent callers\n\nThe callers are tasks of one program on one thread, each with one \
          request at a time. \"Coalesced\" is slidegate's store without the denial cache. \"Separate\" is the same \
          scripts with one call per request, all on one shared connection. The algorithm is sliding_window, with \
-         {IDENTITY_COUNT} identities or {FEW_IDENTITIES}; about half of all requests are for identities that have reached the limit. \
-         CPU is in microseconds per decision; latencies are in milliseconds."
+         {IDENTITY_COUNT} identities or {SMALL_IDENTITY_COUNT}; about half of all requests are for identities that \
+         have reached the limit. CPU is in microseconds per decision; latencies are in milliseconds."
     ));
     let runtime = runtime()?;
     let (mut table, mut two_keys) = (new_callers_table(), new_callers_table());
-    measure_one_limit(scale, &runtime, &mut table, &mut two_keys, part)?;
+    measure_coalescing_with_one_limit(scale, &runtime, &mut table, &mut two_keys, part)?;
     if !scale.is_quick {
-        measure_three_limits(scale, &runtime, &mut table, part)?;
+        measure_coalescing_with_three_limits(scale, &runtime, &mut table, part)?;
     }
     part.add_table(&table);
     part.add_text("Compared with the two-key script, with one call per request on one connection:");
@@ -93,25 +93,25 @@ fn new_callers_table() -> MarkdownTable {
 
 /// Returns `true` if the identity has reached its limit from the start. This holds for half of the frequent identities
 /// and for half of the rare identities.
-fn has_reached_limit(identity: usize) -> bool {
+fn identity_has_reached_limit(identity: usize) -> bool {
     matches!(identity % 4, 0 | 3)
 }
 
 /// A Redis server, with two clients of it: one sends the time of the caller, and for the other Redis reads its own
 /// clock.
-struct ClockedBackends {
+struct ServerWithClockBackends {
     server: RedisServer,
     with_caller_clock: Arc<CallerBackend>,
     with_redis_clock: Arc<CallerBackend>,
 }
 
-impl ClockedBackends {
+impl ServerWithClockBackends {
     fn backend_for_clock(&self, uses_caller_clock: bool) -> &Arc<CallerBackend> {
         if uses_caller_clock { &self.with_caller_clock } else { &self.with_redis_clock }
     }
 
     /// Starts a server with clients that use slidegate's store, which coalesces requests.
-    fn new_coalesced(
+    fn start_with_coalesced_calls(
         runtime: &Runtime,
         slidegate: &Arc<SlidegateScripts>,
     ) -> Result<Self, Box<dyn Error>> {
@@ -132,14 +132,14 @@ impl ClockedBackends {
     }
 
     /// Starts a server with clients that call these scripts once per request.
-    fn new_separate(
+    fn start_with_separate_calls(
         runtime: &Runtime,
         with_caller_clock: Arc<dyn BenchScript>,
         with_redis_clock: Arc<dyn BenchScript>,
     ) -> Result<Self, Box<dyn Error>> {
         let mut server = RedisServer::start()?;
-        server.load(&with_caller_clock.script())?;
-        server.load(&with_redis_clock.script())?;
+        server.load(&with_caller_clock.lua_source())?;
+        server.load(&with_redis_clock.lua_source())?;
         let connection = runtime.block_on(server.shared_connection())?;
         let backend = |script, clock| {
             Arc::new(CallerBackend::SeparateCalls { script, connection: connection.clone(), clock })
@@ -150,81 +150,107 @@ impl ClockedBackends {
     }
 }
 
-fn measure_one_limit(
+fn measure_coalescing_with_one_limit(
     scale: BenchScale,
     runtime: &Runtime,
     table: &mut MarkdownTable,
     two_keys: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let quota = format!("{LIMIT_MAX}/d");
+    let quota = format!("{MAX_UNITS_PER_WINDOW}/d");
     let slidegate = Arc::new(SlidegateScripts::new(&[&quota], Algorithm::SlidingWindow)?);
     let mut contenders = [
-        ClockedBackends::new_coalesced(runtime, &slidegate)?,
-        ClockedBackends::new_separate(runtime, slidegate.clone(), slidegate.clone())?,
-        ClockedBackends::new_separate(
+        ServerWithClockBackends::start_with_coalesced_calls(runtime, &slidegate)?,
+        ServerWithClockBackends::start_with_separate_calls(
             runtime,
-            Arc::new(two_keys_with_caller_clock(LIMIT_MAX)),
-            Arc::new(two_keys_with_redis_clock(LIMIT_MAX)),
+            slidegate.clone(),
+            slidegate.clone(),
+        )?,
+        ServerWithClockBackends::start_with_separate_calls(
+            runtime,
+            Arc::new(two_keys_with_caller_clock(MAX_UNITS_PER_WINDOW)),
+            Arc::new(two_keys_with_redis_clock(MAX_UNITS_PER_WINDOW)),
         )?,
     ];
     let now = SystemClock::new().now();
     for contender in &mut contenders[..2] {
         contender.server.load(&slidegate.single_limit_script())?;
-        contender.server.send_all(initial_charge_commands(&slidegate, now, &[DAY_S]))?;
+        contender.server.send_all(new_initial_charge_commands(&slidegate, now, &[DAY_S]))?;
     }
-    contenders[2].server.send_all(initial_two_key_commands(now))?;
+    contenders[2].server.send_all(new_initial_two_key_commands(now))?;
     for (name, distribution) in [
         ("uniform", KeyDistribution::Uniform(IDENTITY_COUNT)),
         ("Zipf", KeyDistribution::zipf(IDENTITY_COUNT)),
-        ("10 identities", KeyDistribution::Uniform(FEW_IDENTITIES)),
+        ("10 identities", KeyDistribution::Uniform(SMALL_IDENTITY_COUNT)),
     ] {
         for uses_caller_clock in [true, false] {
             let name = format!("{name}, {}", clock_name(uses_caller_clock));
             part.progress.begin_step(&format!("{name}: {CALLERS} callers"));
-            let is_few = matches!(distribution, KeyDistribution::Uniform(FEW_IDENTITIES));
-            let rounds =
-                run_rounds(scale, runtime, &mut contenders, &distribution, uses_caller_clock)?;
-            let comparison = compare_rounds(&rounds, 1);
+            let is_few = matches!(distribution, KeyDistribution::Uniform(SMALL_IDENTITY_COUNT));
+            let rounds = measure_contenders_in_rounds(
+                scale,
+                runtime,
+                &mut contenders,
+                &distribution,
+                uses_caller_clock,
+            )?;
+            let comparison = compare_first_contender_with(&rounds, 1);
             add_comparison_row(&name, &comparison, table);
-            comparison.record_targets(
-                if is_few { LimitScenario::OneOfFew } else { LimitScenario::One },
+            comparison.compare_with_targets(
+                if is_few { CoalescingScenario::OneOfFew } else { CoalescingScenario::One },
                 part,
             );
-            let two_keys_comparison = compare_rounds(&rounds, 2);
+            let two_keys_comparison = compare_first_contender_with(&rounds, 2);
             add_comparison_row(&name, &two_keys_comparison, two_keys);
-            part.record_target(&TWO_KEYS_CPU_RATIO_TARGET, 1.0 / two_keys_comparison.cpu_ratio);
+            part.record_target(
+                &TWO_KEY_SCRIPT_CPU_RATIO_TARGET,
+                1.0 / two_keys_comparison.cpu_ratio,
+            );
         }
     }
     Ok(())
 }
 
-fn measure_three_limits(
+fn measure_coalescing_with_three_limits(
     scale: BenchScale,
     runtime: &Runtime,
     table: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let quotas = ["min", "h", "d"].map(|window| format!("{LIMIT_MAX}/{window}"));
+    let quotas = ["min", "h", "d"].map(|window| format!("{MAX_UNITS_PER_WINDOW}/{window}"));
     let quotas = quotas.each_ref().map(String::as_str);
     let slidegate = Arc::new(SlidegateScripts::new(&quotas, Algorithm::SlidingWindow)?);
     let mut contenders = [
-        ClockedBackends::new_coalesced(runtime, &slidegate)?,
-        ClockedBackends::new_separate(runtime, slidegate.clone(), slidegate.clone())?,
+        ServerWithClockBackends::start_with_coalesced_calls(runtime, &slidegate)?,
+        ServerWithClockBackends::start_with_separate_calls(
+            runtime,
+            slidegate.clone(),
+            slidegate.clone(),
+        )?,
     ];
     let now = SystemClock::new().now();
     for contender in &mut contenders {
         contender.server.load(&slidegate.single_limit_script())?;
-        contender.server.send_all(initial_charge_commands(&slidegate, now, &[60, 3600, DAY_S]))?;
+        contender.server.send_all(new_initial_charge_commands(
+            &slidegate,
+            now,
+            &[60, 3600, DAY_S],
+        ))?;
     }
     for uses_caller_clock in [true, false] {
         let name = format!("three limits, uniform, {}", clock_name(uses_caller_clock));
         part.progress.begin_step(&format!("{name}: {CALLERS} callers"));
         let distribution = KeyDistribution::Uniform(IDENTITY_COUNT);
-        let rounds = run_rounds(scale, runtime, &mut contenders, &distribution, uses_caller_clock)?;
-        let comparison = compare_rounds(&rounds, 1);
+        let rounds = measure_contenders_in_rounds(
+            scale,
+            runtime,
+            &mut contenders,
+            &distribution,
+            uses_caller_clock,
+        )?;
+        let comparison = compare_first_contender_with(&rounds, 1);
         add_comparison_row(&name, &comparison, table);
-        comparison.record_targets(LimitScenario::Three, part);
+        comparison.compare_with_targets(CoalescingScenario::Three, part);
     }
     Ok(())
 }
@@ -234,9 +260,9 @@ fn clock_name(uses_caller_clock: bool) -> &'static str {
 }
 
 /// Returns the commands that charge all identities before a measurement, in the previous window and in the current
-/// window. In the current window, the identities for which [`has_reached_limit`] returns `true` reach the limit with
-/// the longest window.
-fn initial_charge_commands(
+/// window. In the current window, the identities for which [`identity_has_reached_limit`] returns `true` reach the
+/// limit with the longest window.
+fn new_initial_charge_commands(
     slidegate: &SlidegateScripts,
     now: Timestamp,
     windows_s: &[u64],
@@ -245,22 +271,26 @@ fn initial_charge_commands(
     (0..IDENTITY_COUNT).flat_map(move |identity| {
         windows_s.iter().enumerate().flat_map(move |(nth, window_s)| {
             let before = Timestamp::from_micros(now.as_micros() - window_s * 1_000_000);
-            let units = if has_reached_limit(identity) && nth == last { LIMIT_MAX } else { 1 };
+            let units = if identity_has_reached_limit(identity) && nth == last {
+                MAX_UNITS_PER_WINDOW
+            } else {
+                1
+            };
             [
-                slidegate.charge_command(identity, nth, PREVIOUS_WINDOW_CHARGES, before),
+                slidegate.charge_command(identity, nth, UNITS_CHARGED_IN_PREVIOUS_WINDOW, before),
                 slidegate.charge_command(identity, nth, units, now),
             ]
         })
     })
 }
 
-/// Returns commands with the same charges as [`initial_charge_commands`], for the two-key script, which keeps one count
-/// per window in a separate key.
-fn initial_two_key_commands(now: Timestamp) -> impl Iterator<Item = Cmd> {
+/// Returns commands with the same charges as [`new_initial_charge_commands`], for the two-key script, which keeps one
+/// count per window in a separate key.
+fn new_initial_two_key_commands(now: Timestamp) -> impl Iterator<Item = Cmd> {
     let number = now.as_micros() / (DAY_S * 1_000_000);
     (0..IDENTITY_COUNT).flat_map(move |identity| {
-        let units = if has_reached_limit(identity) { LIMIT_MAX } else { 1 };
-        [(number - 1, PREVIOUS_WINDOW_CHARGES), (number, units)].map(|(number, count)| {
+        let units = if identity_has_reached_limit(identity) { MAX_UNITS_PER_WINDOW } else { 1 };
+        [(number - 1, UNITS_CHARGED_IN_PREVIOUS_WINDOW), (number, units)].map(|(number, count)| {
             let mut command = redis::cmd("SET");
             let key = format!("{}:{number}", plain_key(identity));
             command.arg(key).arg(count).arg("EX").arg(2 * DAY_S);
@@ -270,10 +300,10 @@ fn initial_two_key_commands(now: Timestamp) -> impl Iterator<Item = Cmd> {
 }
 
 /// Runs rounds in which the contenders take turns. Returns the results of each round, one for each contender.
-fn run_rounds(
+fn measure_contenders_in_rounds(
     scale: BenchScale,
     runtime: &Runtime,
-    contenders: &mut [ClockedBackends],
+    contenders: &mut [ServerWithClockBackends],
     distribution: &KeyDistribution,
     uses_caller_clock: bool,
 ) -> Result<Vec<Vec<LoadResult>>, Box<dyn Error>> {
@@ -303,13 +333,13 @@ fn run_rounds(
 
 /// The number of limits and identities of a measurement.
 #[derive(Clone, Copy)]
-enum LimitScenario {
+enum CoalescingScenario {
     One,
     OneOfFew,
     Three,
 }
 
-impl LimitScenario {
+impl CoalescingScenario {
     fn target_text(self) -> &'static str {
         match self {
             Self::One => {
@@ -333,16 +363,19 @@ struct CallerComparison {
 }
 
 impl CallerComparison {
-    fn record_targets(&self, scenario: LimitScenario, part: &mut ReportPart) {
+    fn compare_with_targets(&self, scenario: CoalescingScenario, part: &mut ReportPart) {
         let text = scenario.target_text();
-        let target =
-            BenchTarget { text, bound: TargetBound::AtLeast(2.0), limited_by: CPU_LIMITED_BY };
+        let target = BenchTarget {
+            text,
+            bound: TargetBound::AtLeast(2.0),
+            limited_by: REASON_FOR_CPU_RATIO,
+        };
         part.record_target(&target, self.cpu_ratio);
-        part.record_target(&P99_RATIO_TARGET, self.p99_ratio);
+        part.record_target(&P99_LATENCY_RATIO_TARGET, self.p99_ratio);
     }
 }
 
-fn compare_rounds(rounds: &[Vec<LoadResult>], other: usize) -> CallerComparison {
+fn compare_first_contender_with(rounds: &[Vec<LoadResult>], other: usize) -> CallerComparison {
     let median_of =
         |value: &dyn Fn(&[LoadResult]) -> f64| median(rounds.iter().map(|round| value(round)));
     let result = |at: usize| LoadResult {

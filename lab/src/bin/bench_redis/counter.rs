@@ -22,10 +22,10 @@ const IDENTITY_COUNT: usize = 100_000;
 
 /// The maximum of each limit. Every other identity has reached it from the start. The others do not reach it during a
 /// run.
-const LIMIT_MAX: u64 = 1_000;
+const MAX_UNITS_PER_WINDOW: u64 = 1_000;
 
 /// The number of units that each identity has used in the previous window.
-const PREVIOUS_WINDOW_CHARGES: u64 = 300;
+const UNITS_CHARGED_IN_PREVIOUS_WINDOW: u64 = 300;
 
 const MEMORY_RATIO_TARGET: BenchTarget = BenchTarget {
     text: "two-count window, memory relative to the two-key script",
@@ -53,8 +53,8 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
          {IDENTITY_COUNT} identities have a count in the current and in the previous window; every other identity is full."
     ));
     let (mut costs, mut memory) = (table(), memory_table());
-    measure_with_caller_clock(scale, &mut costs, &mut memory, part)?;
-    measure_with_redis_clock(scale, &mut costs, part)?;
+    measure_counter_with_caller_clock(scale, &mut costs, &mut memory, part)?;
+    measure_counter_with_redis_clock(scale, &mut costs, part)?;
     part.add_table(&costs);
     part.add_table(&memory);
     Ok(())
@@ -78,22 +78,23 @@ pub fn memory_row(name: &str, bytes: [f64; 2], table: &mut MarkdownTable) -> f64
     ratio
 }
 
-fn measure_with_caller_clock(
+fn measure_counter_with_caller_clock(
     scale: BenchScale,
     costs: &mut MarkdownTable,
     memory: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
     let noon = Timestamp::from_secs(20_000 * DAY_S + DAY_S / 2);
-    let plain = two_keys_with_caller_clock(LIMIT_MAX);
-    let slidegate = SlidegateScripts::new(&[&format!("{LIMIT_MAX}/d")], Algorithm::SlidingWindow)?;
+    let plain = two_keys_with_caller_clock(MAX_UNITS_PER_WINDOW);
+    let slidegate =
+        SlidegateScripts::new(&[&format!("{MAX_UNITS_PER_WINDOW}/d")], Algorithm::SlidingWindow)?;
     let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
     let mut sequence = RequestSequence {
         identities: IDENTITY_COUNT,
         time: Some((noon, Duration::from_micros(1))),
         position: 0,
     };
-    let bytes_per_identity = fill_servers(&mut contenders, &slidegate, noon)?;
+    let bytes_per_identity = charge_all_identities(&mut contenders, &slidegate, noon)?;
     let ratio = memory_row("two counts, used_memory", bytes_per_identity, memory);
     part.record_target(&MEMORY_RATIO_TARGET, ratio);
     let usage = [contenders[0].server.memory_usage()?, contenders[1].server.memory_usage()?];
@@ -112,16 +113,17 @@ fn measure_with_caller_clock(
     Ok(())
 }
 
-fn measure_with_redis_clock(
+fn measure_counter_with_redis_clock(
     scale: BenchScale,
     costs: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let plain = two_keys_with_redis_clock(LIMIT_MAX);
-    let slidegate = SlidegateScripts::new(&[&format!("{LIMIT_MAX}/d")], Algorithm::SlidingWindow)?;
+    let plain = two_keys_with_redis_clock(MAX_UNITS_PER_WINDOW);
+    let slidegate =
+        SlidegateScripts::new(&[&format!("{MAX_UNITS_PER_WINDOW}/d")], Algorithm::SlidingWindow)?;
     let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
     let mut sequence = RequestSequence { identities: IDENTITY_COUNT, time: None, position: 0 };
-    fill_servers(&mut contenders, &slidegate, SystemClock::new().now())?;
+    charge_all_identities(&mut contenders, &slidegate, SystemClock::new().now())?;
     let turn = TurnPlan { pipeline: PIPELINED, warm_up: None, measured: scale.decisions };
     let ratio = compare(scale, "TIME", &mut contenders, &mut sequence, turn, costs, part)?;
     part.record_target(&REDIS_CLOCK_CPU_RATIO_TARGET, ratio);
@@ -131,22 +133,24 @@ fn measure_with_redis_clock(
 }
 
 /// Charges all identities on both servers. Returns the bytes per identity of each server.
-fn fill_servers(
+fn charge_all_identities(
     contenders: &mut ScriptServerPair<'_>,
     slidegate: &SlidegateScripts,
     now: Timestamp,
 ) -> Result<[f64; 2], Box<dyn Error>> {
-    let current = |identity: usize| if identity.is_multiple_of(2) { LIMIT_MAX } else { 1 };
+    let current =
+        |identity: usize| if identity.is_multiple_of(2) { MAX_UNITS_PER_WINDOW } else { 1 };
     let day_before = Timestamp::from_micros(now.as_micros() - DAY_S * 1_000_000);
     let own = (0..IDENTITY_COUNT).flat_map(|identity| {
-        let before = slidegate.charge_command(identity, 0, PREVIOUS_WINDOW_CHARGES, day_before);
+        let before =
+            slidegate.charge_command(identity, 0, UNITS_CHARGED_IN_PREVIOUS_WINDOW, day_before);
         [before, slidegate.charge_command(identity, 0, current(identity), now)]
     });
     let number = now.as_micros() / (DAY_S * 1_000_000);
     let plain = (0..IDENTITY_COUNT).flat_map(|identity| {
         [
-            set_count_command(identity, number - 1, PREVIOUS_WINDOW_CHARGES),
-            set_count_command(identity, number, current(identity)),
+            new_set_count_command(identity, number - 1, UNITS_CHARGED_IN_PREVIOUS_WINDOW),
+            new_set_count_command(identity, number, current(identity)),
         ]
     });
     let [own_server, plain_server] = contenders;
@@ -154,7 +158,7 @@ fn fill_servers(
         [bytes_per_identity(own_server, own)?, bytes_per_identity(plain_server, plain)?];
     assert_eq!(
         slidegate.single_limit_script(),
-        slidegate.script(),
+        slidegate.lua_source(),
         "filling and measuring use the same script"
     );
     Ok(bytes_per_identity)
@@ -162,7 +166,7 @@ fn fill_servers(
 
 /// Returns the command that sets the count of an identity in the window with the number `window`. It has the same
 /// effect as INCRBY and EXPIRE.
-fn set_count_command(identity: usize, window: u64, count: u64) -> Cmd {
+fn new_set_count_command(identity: usize, window: u64, count: u64) -> Cmd {
     let mut command = redis::cmd("SET");
     command.arg(format!("{}:{window}", plain_key(identity))).arg(count).arg("EX").arg(2 * DAY_S);
     command

@@ -23,16 +23,16 @@ use crate::server::RedisServer;
 const IDENTITY_COUNT: usize = 10;
 
 /// The start time of the measurement, in seconds. A window also starts at this time.
-const START_S: u64 = 500_000 * 3600;
+const START_TIME_S: u64 = 500_000 * 3600;
 
 /// The measured request rates relative to the limit. Each rate has a target for the reduction of calls, with its
 /// minimum and its text.
-const REQUEST_RATIOS: [(u64, f64, &str); 2] = [
+const REQUEST_RATES_WITH_TARGETS: [(u64, f64, &str); 2] = [
     (20, 10.0, "denial cache, 95 % denied, reduction of calls"),
     (100, 40.0, "denial cache, 99 % denied, reduction of calls"),
 ];
 
-const DIFFERING_DECISIONS_TARGET: BenchTarget = BenchTarget {
+const DENIAL_CACHE_DIFFERENCES_TARGET: BenchTarget = BenchTarget {
     text: "denial cache, different decisions",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
@@ -40,7 +40,7 @@ const DIFFERING_DECISIONS_TARGET: BenchTarget = BenchTarget {
 
 /// Measures one caller with a manual clock, and then many callers that send requests at a constant rate.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.progress.add_steps(9 + REQUEST_RATIOS.len());
+    part.progress.add_steps(9 + REQUEST_RATES_WITH_TARGETS.len());
     part.add_text(format!(
         "### Denial cache\n\n{IDENTITY_COUNT} identities send requests at a constant rate of 20 or 100 times the limit. One \
          caller has one request at a time, with a manual clock that advances between requests; {} requests are sent \
@@ -65,43 +65,43 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         Algorithm::TokenBucket { burst: None, max_debt: None },
     ] {
         for (max, window, window_s) in [(100, "s", 1), (600, "min", 60), (600, "h", 3600)] {
-            let case = DenialCase { algorithm, max, window, window_s };
-            measure_one_caller(scale, &runtime, &case, &mut table, part)?;
+            let case = DenialCacheBenchCase { algorithm, max, window, window_s };
+            measure_denial_cache_with_one_caller(scale, &runtime, &case, &mut table, part)?;
         }
     }
     part.add_table(&table);
-    measure_many_callers(scale, &runtime, part)
+    measure_denial_cache_with_many_callers(scale, &runtime, part)
 }
 
 /// A limit with which the denial cache is measured.
-struct DenialCase {
+struct DenialCacheBenchCase {
     algorithm: Algorithm,
     max: u64,
     window: &'static str,
     window_s: u64,
 }
 
-impl DenialCase {
+impl DenialCacheBenchCase {
     fn quota_text(&self) -> String {
         format!("{}/{}", self.max, self.window)
     }
 
     /// Returns the interval between requests in microseconds at which all identities together use exactly their limits.
-    fn even_interval_us(&self) -> u64 {
+    fn request_interval_at_limit_us(&self) -> u64 {
         self.window_s * 1_000_000 / (self.max * IDENTITY_COUNT as u64)
     }
 }
 
 /// A store with a Redis server that only this store uses.
-struct StoreWithServer {
+struct StoreWithOwnRedisServer {
     server: RedisServer,
     store: RedisStore,
 }
 
-impl StoreWithServer {
+impl StoreWithOwnRedisServer {
     fn new(deny_cache_ttl: Duration, clock: &ManualClock) -> Result<Self, Box<dyn Error>> {
         let server = RedisServer::start()?;
-        let settings = Settings { deny_cache_ttl, ..store_settings() };
+        let settings = Settings { deny_cache_ttl, ..new_store_settings() };
         let store = RedisStore::open(&server.address(), settings)?.with_clock(clock.clone());
         Ok(Self { server, store })
     }
@@ -109,36 +109,40 @@ impl StoreWithServer {
 
 /// Returns store settings for the measurement. The timeout is long, for slow machines. Counters are kept for an
 /// additional day, because Redis expires keys by real time while the manual clock hardly advances.
-fn store_settings() -> Settings {
+fn new_store_settings() -> Settings {
     let (timeout, expiry_margin) = (Duration::from_secs(5), Duration::from_secs(86_400));
     Settings { timeout, expiry_margin, ..Settings::default() }
 }
 
-fn measure_one_caller(
+fn measure_denial_cache_with_one_caller(
     scale: BenchScale,
     runtime: &Runtime,
-    case: &DenialCase,
+    case: &DenialCacheBenchCase,
     table: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let slidegate =
-        SlidegateScripts::with_settings(&[&case.quota_text()], case.algorithm, &store_settings())?;
+    let slidegate = SlidegateScripts::with_settings(
+        &[&case.quota_text()],
+        case.algorithm,
+        &new_store_settings(),
+    )?;
     let name = format!("{}, {}", case.algorithm.name(), case.quota_text());
     part.progress.begin_step(&format!("{name}: one caller"));
-    for (request_ratio, min_reduction, text) in REQUEST_RATIOS {
+    for (request_ratio, min_reduction, text) in REQUEST_RATES_WITH_TARGETS {
         let _runtime_guard = runtime.enter();
-        let clock = ManualClock::at(Timestamp::from_secs(START_S));
+        let clock = ManualClock::at(Timestamp::from_secs(START_TIME_S));
         let mut contenders = [
-            StoreWithServer::new(Duration::ZERO, &clock)?,
-            StoreWithServer::new(store_settings().deny_cache_ttl, &clock)?,
+            StoreWithOwnRedisServer::new(Duration::ZERO, &clock)?,
+            StoreWithOwnRedisServer::new(new_store_settings().deny_cache_ttl, &clock)?,
         ];
         for contender in &mut contenders {
-            fill_limits(contender, &slidegate, case)?;
+            exhaust_all_limits(contender, &slidegate, case)?;
         }
         clock.advance(Duration::from_secs(2 * case.window_s));
         let before = [contenders[0].server.calls()?, contenders[1].server.calls()?];
-        let step = Duration::from_nanos(case.even_interval_us() * 1_000 / request_ratio);
-        let (denied, differing) = runtime.block_on(compare_stores(
+        let step =
+            Duration::from_nanos(case.request_interval_at_limit_us() * 1_000 / request_ratio);
+        let (denied, differing) = runtime.block_on(compare_decisions_of_stores(
             &slidegate,
             &contenders,
             &clock,
@@ -161,26 +165,26 @@ fn measure_one_caller(
                 BenchTarget { text, bound: TargetBound::AtLeast(min_reduction), limited_by: "" };
             part.record_target(&target, without / with);
         }
-        part.record_target(&DIFFERING_DECISIONS_TARGET, differing as f64);
+        part.record_target(&DENIAL_CACHE_DIFFERENCES_TARGET, differing as f64);
     }
     Ok(())
 }
 
 /// Charges all identities up to their limits at once, and then sends requests at the rate of the limits for two
 /// windows.
-fn fill_limits(
-    contender: &mut StoreWithServer,
+fn exhaust_all_limits(
+    contender: &mut StoreWithOwnRedisServer,
     slidegate: &SlidegateScripts,
-    case: &DenialCase,
+    case: &DenialCacheBenchCase,
 ) -> Result<(), Box<dyn Error>> {
-    contender.server.load(&slidegate.script())?;
-    let start = Timestamp::from_secs(START_S);
+    contender.server.load(&slidegate.lua_source())?;
+    let start = Timestamp::from_secs(START_TIME_S);
     let spent =
         (0..IDENTITY_COUNT).map(|identity| slidegate.charge_command(identity, 0, case.max, start));
     let requests = 2 * case.max * IDENTITY_COUNT as u64;
     let even = (0..requests).map(|nth| {
-        let now = start.after(Duration::from_micros(nth * case.even_interval_us()));
-        slidegate.command(UnitRequest {
+        let now = start.after(Duration::from_micros(nth * case.request_interval_at_limit_us()));
+        slidegate.new_call_command(UnitRequest {
             identity: nth as usize % IDENTITY_COUNT,
             nth,
             now: Some(now),
@@ -191,9 +195,9 @@ fn fill_limits(
 
 /// Sends the same requests to a store without the denial cache and to a store with it. Returns the number of requests
 /// that the first store denied, and the number of requests on which the two stores decided differently.
-async fn compare_stores(
+async fn compare_decisions_of_stores(
     slidegate: &SlidegateScripts,
-    [without, with]: &[StoreWithServer; 2],
+    [without, with]: &[StoreWithOwnRedisServer; 2],
     clock: &ManualClock,
     requests: usize,
     step: Duration,
@@ -213,7 +217,7 @@ async fn compare_stores(
 
 /// Measures many concurrent callers that send requests at a constant rate, with and without the denial cache. Waiting
 /// requests share script calls in both cases.
-fn measure_many_callers(
+fn measure_denial_cache_with_many_callers(
     scale: BenchScale,
     runtime: &Runtime,
     part: &mut ReportPart,
@@ -234,16 +238,16 @@ fn measure_many_callers(
         "reduction",
     ]);
     let slidegate = Arc::new(SlidegateScripts::new(&["20/s"], Algorithm::SlidingWindow)?);
-    for (request_ratio, _, _) in REQUEST_RATIOS {
+    for (request_ratio, _, _) in REQUEST_RATES_WITH_TARGETS {
         let per_second = 20 * IDENTITY_COUNT as u64 * request_ratio;
         part.progress.begin_step(&format!("{CALLERS} callers, {per_second} requests per second"));
         let interval = Duration::from_secs(1) * CALLERS as u32 / per_second as u32;
-        let results = [Duration::ZERO, store_settings().deny_cache_ttl].map(|deny_cache_ttl| {
+        let results = [Duration::ZERO, new_store_settings().deny_cache_ttl].map(|deny_cache_ttl| {
             let _runtime_guard = runtime.enter();
             let mut server = RedisServer::start()?;
             let store = RedisStore::open(
                 &server.address(),
-                Settings { deny_cache_ttl, ..store_settings() },
+                Settings { deny_cache_ttl, ..new_store_settings() },
             )?;
             let backend = Arc::new(CallerBackend::Store { slidegate: slidegate.clone(), store });
             let load = |seconds: u64, seed| CallerLoad {

@@ -16,18 +16,18 @@ use crate::scripts::{BenchScript, PlainScript, SlidegateScripts};
 
 /// The measured limits: the maximum of the limit, and the targets for the CPU time and for the memory of slidegate,
 /// relative to the sorted set.
-const MEASURED_LIMITS: [(usize, f64, Option<f64>); 4] =
+const LIMIT_MAXES_WITH_TARGETS: [(usize, f64, Option<f64>); 4] =
     [(10, 1.0, None), (100, 0.8, Some(0.333)), (1_000, 0.8, Some(0.083)), (10_000, 1.0, None)];
 
-const CPU_LIMITED_BY: &str = "the ratio varies by 0.05 to 0.1 between runs. Not profiled.";
+const REASON_FOR_CPU_RATIO: &str = "the ratio varies by 0.05 to 0.1 between runs. Not profiled.";
 
 const ONE_HOUR: Duration = Duration::from_secs(3600);
 
 /// The window of the measurements in which Redis reads its own clock.
-const REDIS_CLOCK_WINDOW: Duration = Duration::from_secs(4);
+const WINDOW_WITH_REDIS_CLOCK: Duration = Duration::from_secs(4);
 
 /// The number of requests of a turn in which Redis reads its own clock, half of them before the measurement.
-const REDIS_CLOCK_REQUESTS: usize = 40_000;
+const REQUESTS_PER_TURN_WITH_REDIS_CLOCK: usize = 40_000;
 
 /// Measures the logs with each limit, and adds the tables to the report.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
@@ -42,15 +42,24 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     ));
     let (mut costs, mut memory) = (table(), new_memory_table());
     let is_selected = |(max, _, _): &(usize, _, _)| scale.log_maxes.contains(max);
-    for (max, cpu_bound, memory_bound) in MEASURED_LIMITS.into_iter().filter(is_selected) {
+    for (max, cpu_bound, memory_bound) in LIMIT_MAXES_WITH_TARGETS.into_iter().filter(is_selected) {
         let text = cpu_target_text(max);
-        let target =
-            BenchTarget { text, bound: TargetBound::AtMost(cpu_bound), limited_by: CPU_LIMITED_BY };
-        let ratio =
-            measure_with_caller_clock(scale, max, &mut costs, &mut memory, memory_bound, part)?;
+        let target = BenchTarget {
+            text,
+            bound: TargetBound::AtMost(cpu_bound),
+            limited_by: REASON_FOR_CPU_RATIO,
+        };
+        let ratio = measure_sliding_log_with_caller_clock(
+            scale,
+            max,
+            &mut costs,
+            &mut memory,
+            memory_bound,
+            part,
+        )?;
         part.record_target(&target, ratio);
         if scale.slow_rounds > 0 {
-            let ratio = measure_with_redis_clock(scale, max, &mut costs, part)?;
+            let ratio = measure_sliding_log_with_redis_clock(scale, max, &mut costs, part)?;
             part.record_target(&target, ratio);
         }
     }
@@ -86,7 +95,7 @@ fn new_memory_table() -> MarkdownTable {
     ])
 }
 
-fn measure_with_caller_clock(
+fn measure_sliding_log_with_caller_clock(
     scale: BenchScale,
     max: usize,
     costs: &mut MarkdownTable,
@@ -104,7 +113,7 @@ fn measure_with_caller_clock(
                 window_ms.to_string(),
                 max.to_string(),
                 "3610".into(),
-                unique_member(nth),
+                new_sorted_set_member(nth),
             ]
         });
     let charges = scale.log_charges;
@@ -158,43 +167,46 @@ fn mean_bytes_per_key(
     Ok([own.server.memory_usage()? / keys as f64, plain.server.memory_usage()? / keys as f64])
 }
 
-fn measure_with_redis_clock(
+fn measure_sliding_log_with_redis_clock(
     scale: BenchScale,
     max: usize,
     costs: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<f64, Box<dyn Error>> {
     let slidegate = SlidegateScripts::new(
-        &[&format!("{max}/{}s", REDIS_CLOCK_WINDOW.as_secs())],
+        &[&format!("{max}/{}s", WINDOW_WITH_REDIS_CLOCK.as_secs())],
         Algorithm::SlidingLog,
     )?;
     let plain =
         PlainScript::new(include_str!("plain/log_time.lua"), move |UnitRequest { nth, .. }| {
             vec![
-                REDIS_CLOCK_WINDOW.as_micros().to_string(),
+                WINDOW_WITH_REDIS_CLOCK.as_micros().to_string(),
                 max.to_string(),
                 "14".into(),
-                unique_member(nth),
+                new_sorted_set_member(nth),
             ]
         });
     let scripts: [&dyn BenchScript; 2] = [&slidegate, &plain];
     let [own, sorted_set] = scripts.map(ScriptServer::new);
     let mut contenders = [own?, sorted_set?];
-    let mut sequence =
-        RequestSequence { identities: REDIS_CLOCK_REQUESTS / 2 / max, time: None, position: 0 };
-    let per_second = REDIS_CLOCK_REQUESTS as u64 / REDIS_CLOCK_WINDOW.as_secs();
+    let mut sequence = RequestSequence {
+        identities: REQUESTS_PER_TURN_WITH_REDIS_CLOCK / 2 / max,
+        time: None,
+        position: 0,
+    };
+    let per_second = REQUESTS_PER_TURN_WITH_REDIS_CLOCK as u64 / WINDOW_WITH_REDIS_CLOCK.as_secs();
     let pipeline = PipelineSettings { per_second: Some(per_second), ..PIPELINED };
     let filling = PipelineSettings { per_second: Some(per_second / 2), ..PIPELINED };
     let turn = TurnPlan {
         pipeline,
-        warm_up: Some((filling, REDIS_CLOCK_REQUESTS / 2)),
-        measured: REDIS_CLOCK_REQUESTS / 2,
+        warm_up: Some((filling, REQUESTS_PER_TURN_WITH_REDIS_CLOCK / 2)),
+        measured: REQUESTS_PER_TURN_WITH_REDIS_CLOCK / 2,
     };
     let scale = BenchScale { rounds: scale.slow_rounds, ..scale };
     compare(scale, &format!("max {max}, TIME"), &mut contenders, &mut sequence, turn, costs, part)
 }
 
 /// Returns a member for the sorted set, which is unique for each request.
-fn unique_member(nth: u64) -> String {
+fn new_sorted_set_member(nth: u64) -> String {
     format!("r-{nth:010x}")
 }

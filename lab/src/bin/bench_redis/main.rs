@@ -50,7 +50,7 @@ pub struct BenchScale {
     denial_seconds: u64,
 }
 
-const FULL_SCALE: BenchScale = BenchScale {
+const FULL_BENCH_SCALE: BenchScale = BenchScale {
     rounds: 15,
     slow_rounds: 5,
     decisions: 8_000,
@@ -63,7 +63,7 @@ const FULL_SCALE: BenchScale = BenchScale {
     denial_seconds: 3,
 };
 
-const QUICK_SCALE: BenchScale = BenchScale {
+const QUICK_BENCH_SCALE: BenchScale = BenchScale {
     rounds: 3,
     slow_rounds: 0,
     decisions: 4_000,
@@ -76,21 +76,21 @@ const QUICK_SCALE: BenchScale = BenchScale {
     denial_seconds: 1,
 };
 
-fn bench_scale(effort: Effort) -> BenchScale {
-    effort.pick(FULL_SCALE, QUICK_SCALE)
+fn scale_for_effort(effort: Effort) -> BenchScale {
+    effort.pick(FULL_BENCH_SCALE, QUICK_BENCH_SCALE)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     part::main(&[
         ("log", |effort, part| {
             part.add_text(rounds::INTRODUCTION);
-            log::run(bench_scale(effort), part)
+            log::run(scale_for_effort(effort), part)
         }),
-        ("counter", |effort, part| counter::run(bench_scale(effort), part)),
-        ("buckets", |effort, part| buckets::run(bench_scale(effort), part)),
-        ("depth", |effort, part| pipelining::run(bench_scale(effort), part)),
-        ("callers", |effort, part| coalescing::run(bench_scale(effort), part)),
-        ("denials", |effort, part| denials::run(bench_scale(effort), part)),
-        ("cluster", |effort, part| cluster::run(bench_scale(effort), part)),
+        ("counter", |effort, part| counter::run(scale_for_effort(effort), part)),
+        ("buckets", |effort, part| buckets::run(scale_for_effort(effort), part)),
+        ("depth", |effort, part| pipelining::run(scale_for_effort(effort), part)),
+        ("callers", |effort, part| coalescing::run(scale_for_effort(effort), part)),
+        ("denials", |effort, part| denials::run(scale_for_effort(effort), part)),
+        ("cluster", |effort, part| cluster::run(scale_for_effort(effort), part)),
     ])
 }

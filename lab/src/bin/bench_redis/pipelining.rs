@@ -23,17 +23,17 @@ const PIPELINE_DEPTHS: [usize; 4] = [1, 4, 16, 64];
 struct IncrScript;
 
 impl BenchScript for IncrScript {
-    fn script(&self) -> String {
+    fn lua_source(&self) -> String {
         "return 0".to_owned()
     }
 
-    fn command(&self, request: UnitRequest) -> Cmd {
+    fn new_call_command(&self, request: UnitRequest) -> Cmd {
         let mut command = redis::cmd("INCR");
         command.arg(plain_key(request.identity));
         command
     }
 
-    fn is_admitted(&self, _: &Value) -> bool {
+    fn reply_allows_request(&self, _: &Value) -> bool {
         true
     }
 }
@@ -66,7 +66,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     });
     for depth in PIPELINE_DEPTHS {
         part.progress.begin_step(&format!("pipelines of {depth}"));
-        let costs = measure_depth(scale, depth, &mut contenders)?;
+        let costs = measure_pipeline_depth(scale, depth, &mut contenders)?;
         let rates = costs.map(|cost| format!("{:.0}", cost.per_second));
         let times = costs.map(|cost| format!("{:.1}", cost.us));
         table.add_row([depth.to_string()].into_iter().chain(rates).chain(times));
@@ -89,7 +89,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
 }
 
 /// Measures all contenders in rounds with one pipeline depth. Returns the median costs of each contender.
-fn measure_depth(
+fn measure_pipeline_depth(
     scale: BenchScale,
     depth: usize,
     contenders: &mut [ScriptServer<'_>; 3],

@@ -36,14 +36,14 @@ impl<'a> ScriptServer<'a> {
     /// Starts a Redis server and loads the script into it.
     pub fn new(script: &'a dyn BenchScript) -> Result<Self, Box<dyn Error>> {
         let mut server = RedisServer::start()?;
-        server.load(&script.script())?;
+        server.load(&script.lua_source())?;
         Ok(Self { server, script })
     }
 
     /// Sends the next `count` requests of the sequence to the server, without measuring them.
     pub fn send(&mut self, sequence: &RequestSequence, count: usize) -> Result<(), Box<dyn Error>> {
         let script = self.script;
-        self.server.send_all(sequence.next(count).map(|request| script.command(request)))
+        self.server.send_all(sequence.next(count).map(|request| script.new_call_command(request)))
     }
 
     /// Sends the requests of one turn and measures them.
@@ -58,7 +58,7 @@ impl<'a> ScriptServer<'a> {
         if let Some((pipeline, count)) = turn.warm_up {
             client.run(
                 pipeline,
-                sequence.next(count).map(|request| script.command(request)),
+                sequence.next(count).map(|request| script.new_call_command(request)),
                 |_| {},
             )?;
             measured.position += count as u64;
@@ -66,9 +66,9 @@ impl<'a> ScriptServer<'a> {
         let (before, mut denied, start) = (self.server.cpu_us()?, 0, Instant::now());
         client.run(
             turn.pipeline,
-            measured.next(turn.measured).map(|request| script.command(request)),
+            measured.next(turn.measured).map(|request| script.new_call_command(request)),
             |reply| {
-                denied += usize::from(!script.is_admitted(reply));
+                denied += usize::from(!script.reply_allows_request(reply));
             },
         )?;
         let decisions = turn.measured as f64;

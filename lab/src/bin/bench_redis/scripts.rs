@@ -15,13 +15,13 @@ use crate::request_sequence::UnitRequest;
 /// A Redis script, with the command that calls it and the meaning of its reply.
 pub trait BenchScript: Send + Sync {
     /// Returns the Lua source text of the script.
-    fn script(&self) -> String;
+    fn lua_source(&self) -> String;
 
     /// Returns the Redis command that calls the script for a request.
-    fn command(&self, request: UnitRequest) -> Cmd;
+    fn new_call_command(&self, request: UnitRequest) -> Cmd;
 
     /// Returns `true` if the reply allows the request.
-    fn is_admitted(&self, reply: &Value) -> bool;
+    fn reply_allows_request(&self, reply: &Value) -> bool;
 }
 
 /// The scripts of slidegate for a rule with one or more limits.
@@ -56,7 +56,7 @@ impl SlidegateScripts {
     /// Returns the command that charges units to an identity, even above the maximum. `limit` is the index of the
     /// charged limit.
     pub fn charge_command(&self, identity: usize, limit: usize, units: u64, now: Timestamp) -> Cmd {
-        self.call_with_hits(identity, |hits| {
+        self.with_hits_for_identity(identity, |hits| {
             let hit = Hit { cost: units, ..hits[limit] }.reported();
             self.caller.take(Some(now), &[hit])
         })
@@ -64,7 +64,7 @@ impl SlidegateScripts {
 
     /// Returns the source text of the script that charges one limit only.
     pub fn single_limit_script(&self) -> String {
-        self.call_with_hits(0, |hits| self.caller.script(&hits[..1]).to_owned())
+        self.with_hits_for_identity(0, |hits| self.caller.script(&hits[..1]).to_owned())
     }
 
     /// Requests one unit of an identity through a store. Returns `true` if the request is allowed.
@@ -73,35 +73,35 @@ impl SlidegateScripts {
         store: &RedisStore,
         identity: usize,
     ) -> Result<bool, StoreError> {
-        let name = user_name(identity);
+        let name = format_user_name(identity);
         let values = [name.as_str().into()];
-        Ok(store.take(&self.hits_for_values(&values)).await?.allowed)
+        Ok(store.take(&self.new_hits_for_values(&values)).await?.allowed)
     }
 
-    fn call_with_hits<T>(&self, identity: usize, call: impl FnOnce(&[Hit<'_>]) -> T) -> T {
-        let name = user_name(identity);
+    fn with_hits_for_identity<T>(&self, identity: usize, call: impl FnOnce(&[Hit<'_>]) -> T) -> T {
+        let name = format_user_name(identity);
         let values = [name.as_str().into()];
-        call(&self.hits_for_values(&values))
+        call(&self.new_hits_for_values(&values))
     }
 
-    fn hits_for_values<'a>(&'a self, values: &'a [Attribute<'a>]) -> Vec<Hit<'a>> {
+    fn new_hits_for_values<'a>(&'a self, values: &'a [Attribute<'a>]) -> Vec<Hit<'a>> {
         let hit = |(scope, limit)| Hit::new(Key::new(scope, values), limit, 1);
         self.limits.iter().map(|(scope, limit)| hit((scope, limit))).collect()
     }
 }
 
 impl BenchScript for SlidegateScripts {
-    fn script(&self) -> String {
-        self.call_with_hits(0, |hits| self.caller.script(hits).to_owned())
+    fn lua_source(&self) -> String {
+        self.with_hits_for_identity(0, |hits| self.caller.script(hits).to_owned())
     }
 
-    fn command(&self, request: UnitRequest) -> Cmd {
-        self.call_with_hits(request.identity, |hits| self.caller.take(request.now, hits))
+    fn new_call_command(&self, request: UnitRequest) -> Cmd {
+        self.with_hits_for_identity(request.identity, |hits| self.caller.take(request.now, hits))
     }
 
-    fn is_admitted(&self, reply: &Value) -> bool {
+    fn reply_allows_request(&self, reply: &Value) -> bool {
         let Value::BulkString(bytes) = reply else { panic!("slidegate's script: {reply:?}") };
-        match self.call_with_hits(0, |hits| self.caller.is_admitted(hits, bytes)) {
+        match self.with_hits_for_identity(0, |hits| self.caller.is_admitted(hits, bytes)) {
             Some(admitted) => admitted,
             None => panic!("the reply does not match the hits: {bytes:?}"),
         }
@@ -124,11 +124,11 @@ impl<A: Fn(UnitRequest) -> Vec<String>> PlainScript<A> {
 }
 
 impl<A: Fn(UnitRequest) -> Vec<String> + Send + Sync> BenchScript for PlainScript<A> {
-    fn script(&self) -> String {
+    fn lua_source(&self) -> String {
         self.script.to_owned()
     }
 
-    fn command(&self, request: UnitRequest) -> Cmd {
+    fn new_call_command(&self, request: UnitRequest) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command
             .arg(&self.sha)
@@ -138,7 +138,7 @@ impl<A: Fn(UnitRequest) -> Vec<String> + Send + Sync> BenchScript for PlainScrip
         command
     }
 
-    fn is_admitted(&self, reply: &Value) -> bool {
+    fn reply_allows_request(&self, reply: &Value) -> bool {
         match reply {
             Value::Array(items) => items.first() == Some(&Value::Int(1)),
             // The hash of buckets returns 1 if the request is over the limit.
@@ -148,14 +148,14 @@ impl<A: Fn(UnitRequest) -> Vec<String> + Send + Sync> BenchScript for PlainScrip
     }
 }
 
-fn user_name(identity: usize) -> String {
+fn format_user_name(identity: usize) -> String {
     format!("{identity:08}")
 }
 
 /// Returns the key of an identity for a plain script. The key is as long as the key of slidegate, so that the key
 /// length does not affect the comparison.
 pub fn plain_key(identity: usize) -> String {
-    format!("ratelimit:api:per-user:{{user={}}}", user_name(identity))
+    format!("ratelimit:api:per-user:{{user={}}}", format_user_name(identity))
 }
 
 /// The window length of the two-key script in seconds: a day, so that no window ends during a run.

@@ -100,8 +100,8 @@ impl RedisServer {
 
     /// Returns the CPU time of the main thread of Redis, which runs all commands, in microseconds.
     pub fn cpu_us(&mut self) -> Result<f64, Box<dyn Error>> {
-        let user = self.info_value("cpu", "used_cpu_user_main_thread")?;
-        let system = self.info_value("cpu", "used_cpu_sys_main_thread")?;
+        let user = self.read_info_value("cpu", "used_cpu_user_main_thread")?;
+        let system = self.read_info_value("cpu", "used_cpu_sys_main_thread")?;
         Ok((user + system) * 1e6)
     }
 
@@ -117,7 +117,7 @@ impl RedisServer {
 
     /// Returns the memory that Redis has allocated, in bytes.
     pub fn used_memory(&mut self) -> Result<f64, Box<dyn Error>> {
-        self.info_value("memory", "used_memory")
+        self.read_info_value("memory", "used_memory")
     }
 
     /// Returns the sum of `MEMORY USAGE` over all keys, in bytes.
@@ -131,7 +131,7 @@ impl RedisServer {
         Ok(bytes as f64)
     }
 
-    fn info_value(&mut self, section: &str, field: &str) -> Result<f64, Box<dyn Error>> {
+    fn read_info_value(&mut self, section: &str, field: &str) -> Result<f64, Box<dyn Error>> {
         let info: String = redis::cmd("INFO").arg(section).query(&mut self.control)?;
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         Ok(value.ok_or_else(|| format!("INFO has no {field}"))?.trim().parse()?)

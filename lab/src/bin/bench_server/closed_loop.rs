@@ -33,7 +33,7 @@ impl ClosedLoop {
         let cpu_before = server.cpu_seconds()?;
         let start = Instant::now();
         let denied = thread::scope(|scope| {
-            let run = |nth| move || self.run_connection(server, nth, requests);
+            let run = |nth| move || self.send_requests_on_connection(server, nth, requests);
             let connections: Vec<_> =
                 (0..CONNECTION_COUNT).map(|nth| scope.spawn(run(nth))).collect();
             connections.into_iter().try_fold(0, |denied, connection| {
@@ -52,7 +52,7 @@ impl ClosedLoop {
     }
 
     /// Sends the requests of one connection. Returns the number of denied requests.
-    fn run_connection(
+    fn send_requests_on_connection(
         &self,
         server: &ServerProcess,
         connection: usize,
@@ -63,7 +63,7 @@ impl ClosedLoop {
         let (mut unread, mut denied) = (Vec::new(), 0);
         for first in (0..requests).step_by(self.depth) {
             let batch: String = (first..first + self.depth)
-                .map(|nth| self.request_text(connection * requests + nth))
+                .map(|nth| self.format_http_request(connection * requests + nth))
                 .collect();
             stream.write_all(batch.as_bytes())?;
             for _ in 0..self.depth {
@@ -73,7 +73,7 @@ impl ClosedLoop {
         Ok(denied)
     }
 
-    fn request_text(&self, nth: usize) -> String {
+    fn format_http_request(&self, nth: usize) -> String {
         let tenant = nth % self.tenants;
         let body = format!(
             r#"{{"attributes":{{"tenant":"tenant-{tenant:06}","method":"GET","route":"/v1/search","ip":"192.0.2.7"}}}}"#
@@ -90,7 +90,7 @@ impl ClosedLoop {
 fn read_response_status(stream: &mut TcpStream, unread: &mut Vec<u8>) -> io::Result<u16> {
     let mut buffer = [0; 16 * 1024];
     loop {
-        if let Some((status, end)) = parse_response(unread)? {
+        if let Some((status, end)) = parse_status_and_length(unread)? {
             unread.drain(..end);
             return Ok(status);
         }
@@ -103,7 +103,7 @@ fn read_response_status(stream: &mut TcpStream, unread: &mut Vec<u8>) -> io::Res
 
 /// Returns the status of the first response in `bytes`, and the index of the first byte after the response. Returns
 /// `None` if the response is incomplete.
-fn parse_response(bytes: &[u8]) -> io::Result<Option<(u16, usize)>> {
+fn parse_status_and_length(bytes: &[u8]) -> io::Result<Option<(u16, usize)>> {
     let Some(head) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let text = str::from_utf8(&bytes[..head]).map_err(io::Error::other)?;
     let malformed = || io::Error::other(format!("malformed response: {text}"));

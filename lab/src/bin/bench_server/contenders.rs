@@ -28,10 +28,10 @@ rules:
   - { name: all, domain: bench, when: { generic_key: all }, limits: [100000000/s] }
 ";
 
-type ServerResult = Result<ServerProcess, Box<dyn Error>>;
+type ServerStartResult = Result<ServerProcess, Box<dyn Error>>;
 
 /// Starts slidegate. The address of the returned server is the listener for this protocol.
-pub fn slidegate(protocol: Protocol) -> ServerResult {
+pub fn slidegate(protocol: Protocol) -> ServerStartResult {
     let address_prefix = match protocol {
         Protocol::Http => " listening on http://",
         Protocol::Grpc => "gRPC listening on ",
@@ -43,7 +43,7 @@ pub fn slidegate(protocol: Protocol) -> ServerResult {
 }
 
 /// Starts throttlecrab-server for this protocol. It keeps its counters in memory.
-pub fn throttlecrab(protocol: Protocol) -> ServerResult {
+pub fn throttlecrab(protocol: Protocol) -> ServerStartResult {
     let protocol = match protocol {
         Protocol::Http => "http",
         Protocol::Grpc => "grpc",
@@ -60,7 +60,7 @@ pub fn throttlecrab(protocol: Protocol) -> ServerResult {
 
 /// Starts a server that always sends this response, which was recorded from slidegate. `threads` is the number of
 /// worker threads; 0 serves on a single thread.
-pub fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> ServerResult {
+pub fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> ServerStartResult {
     let (protocol, content) = match protocol {
         Protocol::Http => (bare::HTTP, response.to_bytes()?),
         Protocol::Grpc => (bare::GRPC, response.message()?.to_vec()),
@@ -82,7 +82,7 @@ pub fn record_response(
 ) -> Result<RecordedResponse, Box<dyn Error>> {
     let response = BenchConnection::connect(slidegate.address(), request)?.send()?;
     let limit_count = match request.protocol {
-        Protocol::Http => count_limits_in_headers(&response),
+        Protocol::Http => count_limits_in_ratelimit_policy_header(&response),
         Protocol::Grpc => {
             let message = RateLimitResponse::decode(response.message()?)?;
             let all = message
@@ -104,7 +104,7 @@ pub fn record_response(
     Ok(response)
 }
 
-fn count_limits_in_headers(response: &RecordedResponse) -> usize {
+fn count_limits_in_ratelimit_policy_header(response: &RecordedResponse) -> usize {
     let policy = response.headers.iter().find(|(name, _)| name == "ratelimit-policy");
     policy.map_or(0, |(_, policy)| policy.matches(";q=").count())
 }

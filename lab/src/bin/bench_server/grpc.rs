@@ -44,7 +44,7 @@ const GRPC_LOADS: [GrpcLoad; 4] = [
     GrpcLoad { descriptors: 3, depth: 10 },
 ];
 
-const SERVER_NAMES: [&str; 4] =
+const GRPC_SERVER_NAMES: [&str; 4] =
     ["slidegate", "tonic, one thread", "tonic, two workers", "throttlecrab"];
 
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
@@ -61,9 +61,9 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     for load in &GRPC_LOADS {
         part.progress
             .begin_step(&format!("{} descriptors, {} concurrent", load.descriptors, load.depth));
-        let results = load.measure_servers(effort)?;
+        let results = load.measure_grpc_servers(effort)?;
         let own = results[0];
-        for (name, result) in SERVER_NAMES.iter().zip(&results) {
+        for (name, result) in GRPC_SERVER_NAMES.iter().zip(&results) {
             table.add_row([
                 load.descriptors.to_string(),
                 load.depth.to_string(),
@@ -78,7 +78,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             own.per_second / results[1].per_second.max(results[2].per_second),
         );
         if (load.descriptors, load.depth) == (1, 1) {
-            draw_chart(part, &results)?;
+            draw_throughput_chart(part, &results)?;
         }
     }
     part.add_table(&table);
@@ -86,8 +86,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 }
 
 impl GrpcLoad {
-    /// Measures the throughput of all servers. Returns the results in the order of [`SERVER_NAMES`].
-    fn measure_servers(&self, effort: Effort) -> Result<[TurnResult; 4], Box<dyn Error>> {
+    /// Measures the throughput of all servers. Returns the results in the order of [`GRPC_SERVER_NAMES`].
+    fn measure_grpc_servers(&self, effort: Effort) -> Result<[TurnResult; 4], Box<dyn Error>> {
         let request = BenchRequest::should_rate_limit(self.descriptors);
         let slidegate = contenders::slidegate(Protocol::Grpc)?;
         let response = contenders::record_response(&slidegate, &request)?;
@@ -111,14 +111,17 @@ impl GrpcLoad {
     }
 }
 
-fn draw_chart(part: &mut ReportPart, results: &[TurnResult; 4]) -> Result<(), Box<dyn Error>> {
+fn draw_throughput_chart(
+    part: &mut ReportPart,
+    results: &[TurnResult; 4],
+) -> Result<(), Box<dyn Error>> {
     let bar = |(name, result): (&&str, &TurnResult)| Bar {
         name: (*name).to_owned(),
         value: result.per_second,
         label: format!("{:.0}", result.per_second),
         is_highlighted: *name == "slidegate",
     };
-    let all: Vec<Bar> = SERVER_NAMES.iter().zip(results).map(bar).collect();
+    let all: Vec<Bar> = GRPC_SERVER_NAMES.iter().zip(results).map(bar).collect();
     let svg = bar_chart("gRPC, one call at a time on 50 connections: calls/s", &all)?;
     part.add_chart("server-grpc", "Calls per second over gRPC", svg);
     Ok(())

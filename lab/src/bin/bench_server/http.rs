@@ -98,11 +98,11 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         let contenders = load.start_contenders()?;
         let results = load.measure_contenders(effort, &contenders)?;
         for (contender, result) in contenders.iter().zip(&results) {
-            table.add_row(result_row(load, contender, result, &results[0]));
+            table.add_row(format_result_row(load, contender, result, &results[0]));
         }
         if load.has_target {
-            record_targets(part, &results);
-            draw_charts(part, &contenders, &results)?;
+            compare_with_targets(part, &results);
+            draw_throughput_charts(part, &contenders, &results)?;
         }
     }
     part.add_table(&table);
@@ -146,7 +146,7 @@ impl HttpLoad {
     }
 }
 
-fn result_row(
+fn format_result_row(
     load: &HttpLoad,
     contender: &HttpContender,
     result: &TurnResult,
@@ -162,7 +162,7 @@ fn result_row(
     ]
 }
 
-fn record_targets(part: &mut ReportPart, results: &[TurnResult]) {
+fn compare_with_targets(part: &mut ReportPart, results: &[TurnResult]) {
     if let [own, one_thread, two_workers, throttlecrab] = results {
         let faster = one_thread.per_second.max(two_workers.per_second);
         part.record_target(&AXUM_RATIO_TARGET, own.per_second / faster);
@@ -170,7 +170,7 @@ fn record_targets(part: &mut ReportPart, results: &[TurnResult]) {
     }
 }
 
-fn draw_charts(
+fn draw_throughput_charts(
     part: &mut ReportPart,
     contenders: &[HttpContender],
     results: &[TurnResult],

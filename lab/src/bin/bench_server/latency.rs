@@ -27,7 +27,7 @@ late, too. The first row sends no requests: it is the delay of the threads thems
 part of all other rows. The values are medians of the rounds.";
 
 /// The time between opening the connections and the start of the measurement.
-const START_DELAY: Duration = Duration::from_millis(50);
+const MEASUREMENT_START_DELAY: Duration = Duration::from_millis(50);
 
 /// A compared server, and the request that it receives.
 struct LatencyContender {
@@ -37,7 +37,7 @@ struct LatencyContender {
 }
 
 /// Percentiles of the delays of requests, in microseconds.
-struct DelayPercentiles {
+struct RequestDelayPercentiles {
     p50: f64,
     p99: f64,
     p999: f64,
@@ -49,10 +49,10 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     let mut table =
         MarkdownTable::new(["endpoint", "requests/s", "server", "p50, µs", "p99, µs", "p99.9, µs"]);
     for (name, contenders) in
-        [("`/v1/check`", http_contenders()?), ("`ShouldRateLimit`", grpc_contenders()?)]
+        [("`/v1/check`", start_http_contenders()?), ("`ShouldRateLimit`", start_grpc_contenders()?)]
     {
         part.progress.begin_step(&format!("{name}, closed loop"));
-        let rate = half_of_slowest_rate(effort, &contenders)?;
+        let rate = measure_half_of_slowest_rate(effort, &contenders)?;
         part.progress.begin_step(&format!("{name}, {rate:.0} a second"));
         let time = Duration::from_millis(effort.pick(2_000, 500));
         let mut round = 0;
@@ -76,15 +76,15 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-const NO_SERVER: LatencyContender = LatencyContender { name: "none", target: None };
+const CONTENDER_WITHOUT_SERVER: LatencyContender = LatencyContender { name: "none", target: None };
 
-fn http_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
+fn start_http_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
     let request = BenchRequest::check();
     let slidegate = contenders::slidegate(Protocol::Http)?;
     let response = contenders::record_response(&slidegate, &request)?;
     let bare = |threads| contenders::bare(Protocol::Http, threads, &response);
     Ok(vec![
-        NO_SERVER,
+        CONTENDER_WITHOUT_SERVER,
         LatencyContender::new("slidegate", slidegate, request.clone()),
         LatencyContender::new("axum, one thread", bare(0)?, request.clone()),
         LatencyContender::new("axum, two workers", bare(2)?, request),
@@ -96,14 +96,14 @@ fn http_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
     ])
 }
 
-fn grpc_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
+fn start_grpc_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
     let request = BenchRequest::should_rate_limit(3);
     let slidegate = contenders::slidegate(Protocol::Grpc)?;
     let response = contenders::record_response(&slidegate, &request)?;
     let bare = |threads| contenders::bare(Protocol::Grpc, threads, &response);
     let throttle = BenchRequest::throttle_call();
     Ok(vec![
-        NO_SERVER,
+        CONTENDER_WITHOUT_SERVER,
         LatencyContender::new("slidegate", slidegate, request.clone()),
         LatencyContender::new("tonic, one thread", bare(0)?, request.clone()),
         LatencyContender::new("tonic, two workers", bare(2)?, request),
@@ -111,7 +111,7 @@ fn grpc_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
     ])
 }
 
-fn half_of_slowest_rate(
+fn measure_half_of_slowest_rate(
     effort: Effort,
     contenders: &[LatencyContender],
 ) -> Result<f64, Box<dyn Error>> {
@@ -137,7 +137,7 @@ impl LatencyContender {
         rate: f64,
         time: Duration,
         seed: u64,
-    ) -> Result<DelayPercentiles, Box<dyn Error>> {
+    ) -> Result<RequestDelayPercentiles, Box<dyn Error>> {
         let connect = |_| -> Result<_, Box<dyn Error>> {
             let target = self.target.as_ref();
             target
@@ -146,7 +146,7 @@ impl LatencyContender {
         };
         let connections: Vec<_> =
             (0..h2load::CONNECTIONS).map(connect).collect::<Result<_, _>>()?;
-        let start = Instant::now() + START_DELAY;
+        let start = Instant::now() + MEASUREMENT_START_DELAY;
         let rate = rate / connections.len() as f64;
         let all = thread::scope(|scope| {
             let threads: Vec<_> = (connections.into_iter().zip(0..))
@@ -164,7 +164,7 @@ impl LatencyContender {
         for histogram in &all {
             delays.add(histogram)?;
         }
-        Ok(DelayPercentiles::from_histogram(&delays))
+        Ok(RequestDelayPercentiles::from_histogram(&delays))
     }
 }
 
@@ -189,7 +189,7 @@ fn measure_connection_delays(
     measure_delays(due, &WallLoadClock::new(start), send).map_err(|error| error.to_string())
 }
 
-impl DelayPercentiles {
+impl RequestDelayPercentiles {
     fn from_histogram(all: &Histogram<u64>) -> Self {
         let us = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
         Self { p50: us(0.50), p99: us(0.99), p999: us(0.999) }

@@ -10,10 +10,10 @@ use hdrhistogram::Histogram;
 use quanta::Instant;
 
 /// The maximum delay in the histogram. Longer delays count as this delay.
-const MAX_DELAY: Duration = Duration::from_secs(60);
+const MAX_HISTOGRAM_DELAY: Duration = Duration::from_secs(60);
 
 /// The number of significant decimal digits of the delays in the histogram.
-const SIGNIFICANT_DIGITS: u8 = 3;
+const HISTOGRAM_SIGNIFICANT_DIGITS: u8 = 3;
 
 /// A clock that shows the time since the start of a measurement.
 pub trait LoadClock {
@@ -106,7 +106,10 @@ pub fn measure_delays(
 
 /// Creates an empty histogram for delays in nanoseconds.
 pub fn empty_histogram() -> Result<Histogram<u64>, Box<dyn Error>> {
-    Ok(Histogram::new_with_max(MAX_DELAY.as_nanos() as u64, SIGNIFICANT_DIGITS)?)
+    Ok(Histogram::new_with_max(
+        MAX_HISTOGRAM_DELAY.as_nanos() as u64,
+        HISTOGRAM_SIGNIFICANT_DIGITS,
+    )?)
 }
 
 #[cfg(test)]
@@ -132,7 +135,7 @@ mod tests {
     const ONE_MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn stall_is_included_in_later_delays() -> Result<(), Box<dyn Error>> {
+    fn slow_response_increases_delays_of_later_requests() -> Result<(), Box<dyn Error>> {
         let clock = ManualLoadClock::default();
         let mut sent = 0;
         // A thousand requests at intervals of 10 ms; the 500th response takes a second, all others 1 ms.

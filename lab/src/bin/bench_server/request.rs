@@ -68,7 +68,11 @@ impl BenchRequest {
         ];
         let message = RateLimitRequest {
             domain: "bench".into(),
-            descriptors: rules.iter().take(descriptors).map(|rule| new_descriptor(rule)).collect(),
+            descriptors: rules
+                .iter()
+                .take(descriptors)
+                .map(|rule| new_rate_limit_descriptor(rule))
+                .collect(),
             hits_addend: 0,
         };
         Self::new_grpc_request(
@@ -104,7 +108,7 @@ impl BenchRequest {
     }
 }
 
-fn new_descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+fn new_rate_limit_descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     let entries = entries.iter().map(entry).collect();
     RateLimitDescriptor { entries, ..Default::default() }

@@ -25,15 +25,15 @@ none --log-denials 0`. There are 16 persistent connections, three rules, in memo
 run on the same two cores.";
 
 /// A policy with three rules that allow all requests.
-const LARGE_LIMITS_POLICY: &str = "
+const POLICY_ALLOWING_ALL_REQUESTS: &str = "
 rules:
   - { name: per-tenant, per: [tenant], limits: [1000000/s, 100000000/h] }
   - { name: writes, when: { method: POST }, per: [tenant, route], limits: [1000000/s] }
   - { name: everybody, limits: [100000000/s] }
 ";
 
-/// A policy with the same three rules as [`LARGE_LIMITS_POLICY`], whose limits deny almost all requests.
-const SMALL_LIMITS_POLICY: &str = "
+/// A policy with the same three rules as [`POLICY_ALLOWING_ALL_REQUESTS`], whose limits deny almost all requests.
+const POLICY_WITH_SMALL_LIMITS: &str = "
 rules:
   - { name: per-tenant, per: [tenant], limits: [3/h, 30/d] }
   - { name: writes, when: { method: POST }, per: [tenant, route], limits: [1000000/s] }
@@ -42,17 +42,27 @@ rules:
 
 /// The measured combinations of policy and pipelining.
 const MEASURED_LOADS: [ClosedLoop; 4] = [
-    ClosedLoop { name: "all allowed", policy: LARGE_LIMITS_POLICY, tenants: 10_000, depth: 1 },
+    ClosedLoop {
+        name: "all allowed",
+        policy: POLICY_ALLOWING_ALL_REQUESTS,
+        tenants: 10_000,
+        depth: 1,
+    },
     ClosedLoop {
         name: "all allowed, 16 concurrent",
-        policy: LARGE_LIMITS_POLICY,
+        policy: POLICY_ALLOWING_ALL_REQUESTS,
         tenants: 10_000,
         depth: 16,
     },
-    ClosedLoop { name: "nearly all denied", policy: SMALL_LIMITS_POLICY, tenants: 1_000, depth: 1 },
+    ClosedLoop {
+        name: "nearly all denied",
+        policy: POLICY_WITH_SMALL_LIMITS,
+        tenants: 1_000,
+        depth: 1,
+    },
     ClosedLoop {
         name: "nearly all denied, 16 concurrent",
-        policy: SMALL_LIMITS_POLICY,
+        policy: POLICY_WITH_SMALL_LIMITS,
         tenants: 1_000,
         depth: 16,
     },
@@ -78,7 +88,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     ]);
     for load in &MEASURED_LOADS {
         part.progress.begin_step(load.name);
-        let [with_telemetry, without_telemetry] = compare_servers(effort, load)?;
+        let [with_telemetry, without_telemetry] = measure_with_and_without_telemetry(effort, load)?;
         let throughput = with_telemetry.per_second / without_telemetry.per_second;
         table.add_row([
             load.name.to_owned(),
@@ -95,7 +105,10 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn compare_servers(effort: Effort, load: &ClosedLoop) -> Result<[TurnResult; 2], Box<dyn Error>> {
+fn measure_with_and_without_telemetry(
+    effort: Effort,
+    load: &ClosedLoop,
+) -> Result<[TurnResult; 2], Box<dyn Error>> {
     let servers = [
         start_server(load.policy, &TELEMETRY_FLAGS)?,
         start_server(load.policy, &NO_TELEMETRY_FLAGS)?,

@@ -43,7 +43,13 @@ pub struct Case {
 /// All cases. The first case has no layer, and the second case has the layer of tower_governor. The other cases are
 /// compared with these two.
 pub const CASES: &[Case] = &[
-    Case { name: "bare", title: "no layer", build: base_service, headers: &[], target: None },
+    Case {
+        name: "bare",
+        title: "no layer",
+        build: service_without_layers,
+        headers: &[],
+        target: None,
+    },
     Case {
         name: "tower_governor",
         title: "tower_governor, per peer address",
@@ -74,29 +80,29 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-fn base_service() -> Router {
+fn service_without_layers() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))
 }
 
 /// Returns a service with a layer that does nothing, to measure the cost of any layer in axum.
 fn service_with_noop_layer() -> Router {
-    base_service().layer(Identity::new())
+    service_without_layers().layer(Identity::new())
 }
 
 fn service_with_tower_governor() -> Router {
     let mut config = GovernorConfigBuilder::default();
     config.period(Duration::from_secs(3600) / REQUESTS_PER_HOUR).burst_size(REQUESTS_PER_HOUR);
     match config.use_headers().finish() {
-        Some(config) => base_service().layer(GovernorLayer::new(config)),
+        Some(config) => service_without_layers().layer(GovernorLayer::new(config)),
         None => unreachable!("neither the period nor the burst is zero"),
     }
 }
 
 fn service_with_limiter() -> Router {
     match Limiter::new([format!("{REQUESTS_PER_HOUR}/h").as_str()]) {
-        Ok(limiter) => base_service().layer(RateLimitLayer::keyed_by(
+        Ok(limiter) => service_without_layers().layer(RateLimitLayer::keyed_by(
             limiter,
-            peer_address(),
+            new_peer_address_extractor(),
             WhenMissing::Skip,
         )),
         Err(error) => unreachable!("{error}"),
@@ -109,14 +115,16 @@ fn service_with_gate() -> Router {
     match Policy::from_yaml(&policy) {
         Ok(policy) => {
             let gate = Gate::new(policy, MemoryStore::new());
-            base_service()
-                .layer(RateLimitLayer::new(gate, Attributes::new().with("ip", peer_address())))
+            service_without_layers().layer(RateLimitLayer::new(
+                gate,
+                Attributes::new().with("ip", new_peer_address_extractor()),
+            ))
         }
         Err(error) => unreachable!("{error}"),
     }
 }
 
-fn peer_address() -> impl Extract {
+fn new_peer_address_extractor() -> impl Extract {
     extract::client_ip(TrustedProxies::none())
 }
 
@@ -127,16 +135,16 @@ impl Case {
     /// If a counted request is not allowed, or if a response lacks a header of the case.
     pub fn run(&self, requests: usize) -> Result<(), String> {
         let router = (self.build)();
-        self.check_response(&send_request(&router, 0))?;
+        self.check_status_and_headers(&send_request(&router, 0))?;
         (0..WARM_UP_REQUESTS).for_each(|nth| drop(send_request(&router, nth)));
         match run_counted_requests(&router, requests) {
-            0 => self.check_response(&send_request(&router, 0)),
+            0 => self.check_status_and_headers(&send_request(&router, 0)),
             failed => Err(format!("{}: {failed} requests were not allowed", self.name)),
         }
     }
 
     /// Returns an error if a response is not successful or lacks a header of the case.
-    fn check_response(&self, response: &Response<Body>) -> Result<(), String> {
+    fn check_status_and_headers(&self, response: &Response<Body>) -> Result<(), String> {
         let missing = self.headers.iter().find(|name| !response.headers().contains_key(**name));
         match missing {
             _ if !response.status().is_success() => Err(format!("{}: {response:?}", self.name)),

@@ -17,7 +17,7 @@ use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 
 /// The first argument of the child process that runs one case under valgrind.
-const CHILD_PROCESS_ARGUMENT: &str = "run";
+const RUN_CASE_ARGUMENT: &str = "run";
 
 /// The numbers of requests of two runs of a case. The second run is twice as long, and the difference of their
 /// instruction counts contains only the work per request, without the start of the program.
@@ -27,18 +27,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        [CHILD_PROCESS_ARGUMENT, name, requests] => {
+        [RUN_CASE_ARGUMENT, name, requests] => {
             let case = CASES.iter().find(|case| case.name == name).ok_or("unknown case")?;
             Ok(case.run(requests.parse()?)?)
         }
-        _ => part::main(&[("layers", measure_layers)]),
+        _ => part::main(&[("layers", measure_tower_layers)]),
     }
 }
 
 const LIMITER_INSTRUCTIONS_TARGET: BenchTarget = BenchTarget {
     text: "instructions that a limiter per peer address adds to axum, relative to tower_governor",
     bound: TargetBound::AtMost(0.7),
-    limited_by: LIMITER_LIMITED_BY,
+    limited_by: REASON_FOR_LIMITER_INSTRUCTIONS,
 };
 
 const GATE_INSTRUCTIONS_TARGET: BenchTarget = BenchTarget {
@@ -47,11 +47,11 @@ const GATE_INSTRUCTIONS_TARGET: BenchTarget = BenchTarget {
     limited_by: "the same; in addition attributes are collected, rules are matched, and a key is built from values.",
 };
 
-const LIMITER_LIMITED_BY: &str = "axum itself takes a quarter of the instructions of tower_governor for any layer: it boxes \
-    the service and its future, and clones the service for each request. The rest is the decision and the two \
-    standard headers, which contain more than the single numbers of tower_governor.";
+const REASON_FOR_LIMITER_INSTRUCTIONS: &str = "axum itself takes a quarter of the instructions of tower_governor for \
+    any layer: it boxes the service and its future, and clones the service for each request. The rest is the \
+    decision and the two standard headers, which contain more than the single numbers of tower_governor.";
 
-fn measure_layers(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+fn measure_tower_layers(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(1);
     part.progress.begin_step("counting instructions of a layer");
     let instructions: Vec<f64> =
@@ -87,7 +87,7 @@ fn measure_instructions_per_request(case: &Case) -> Result<f64, Box<dyn Error>> 
     let run = |requests| {
         callgrind::measure_instructions(
             "run_counted_requests",
-            &[CHILD_PROCESS_ARGUMENT, case.name, requests],
+            &[RUN_CASE_ARGUMENT, case.name, requests],
         )
     };
     let [short_run, long_run] = REQUESTS_PER_RUN;

@@ -24,7 +24,7 @@ pub const DECISIONS: usize = 10_000;
 
 /// The time of the first decision, in microseconds. During the few minutes of a case after this time, no calendar
 /// window ends that is longer than a minute.
-const START_US: u64 = 1_700_000_000_000_000;
+const FIRST_DECISION_TIME_US: u64 = 1_700_000_000_000_000;
 
 /// A kind of decision whose instructions are counted.
 pub struct Case {
@@ -34,11 +34,11 @@ pub struct Case {
     step_us: u64,
     /// Whether decisions after the warm-up are allowed. If not, they are denied.
     is_allowed: bool,
-    check_kind: CheckKind,
+    decision_call: DecisionCall,
 }
 
 /// The API call that makes the decisions of a case.
-enum CheckKind {
+enum DecisionCall {
     TextKey,
     NumberKey,
     Batch,
@@ -56,19 +56,31 @@ pub fn all_cases() -> Result<Vec<Case>, Box<dyn Error>> {
             Algorithm::TokenBucket { .. } => "1000/w",
             _ => "100/min",
         };
-        cases.push(Case::new_allowed(text, vec![new_limit(quota, algorithm)?], CheckKind::TextKey));
-        cases.push(Case::new_denied(text, vec![new_limit("100/w", algorithm)?]));
+        cases.push(Case::new_case_with_allowed_requests(
+            text,
+            vec![new_limit(quota, algorithm)?],
+            DecisionCall::TextKey,
+        ));
+        cases.push(Case::new_case_with_denied_requests(text, vec![new_limit("100/w", algorithm)?]));
     }
     let window = |quota| new_limit(quota, Algorithm::SlidingWindow);
     let three = vec![window("100/min")?, window("10000/h")?, window("200000/d")?];
-    cases.push(Case::new_allowed("three_limits", three, CheckKind::TextKey));
-    cases.push(Case::new_allowed("check_many", vec![window("100/min")?], CheckKind::Batch));
-    cases.push(Case::new_allowed("u64_key", vec![window("100/min")?], CheckKind::NumberKey));
+    cases.push(Case::new_case_with_allowed_requests("three_limits", three, DecisionCall::TextKey));
+    cases.push(Case::new_case_with_allowed_requests(
+        "check_many",
+        vec![window("100/min")?],
+        DecisionCall::Batch,
+    ));
+    cases.push(Case::new_case_with_allowed_requests(
+        "u64_key",
+        vec![window("100/min")?],
+        DecisionCall::NumberKey,
+    ));
     for rules in [3, 1_000] {
-        cases.push(Case::new_allowed(
+        cases.push(Case::new_case_with_allowed_requests(
             &format!("gate_{rules}_rules"),
             vec![],
-            CheckKind::Gate(rules),
+            DecisionCall::Gate(rules),
         ));
     }
     Ok(cases)
@@ -80,19 +92,23 @@ fn new_limit(quota: &str, algorithm: Algorithm) -> Result<Limit, Box<dyn Error>>
 
 impl Case {
     /// Creates a case in which each key is requested once a second, and every request is allowed.
-    fn new_allowed(name: &str, limits: Vec<Limit>, check_kind: CheckKind) -> Self {
+    fn new_case_with_allowed_requests(
+        name: &str,
+        limits: Vec<Limit>,
+        decision_call: DecisionCall,
+    ) -> Self {
         let step_us = 1_000_000 / KEY_COUNT as u64;
-        Self { name: format!("{name}.allowed"), limits, step_us, is_allowed: true, check_kind }
+        Self { name: format!("{name}.allowed"), limits, step_us, is_allowed: true, decision_call }
     }
 
     /// Creates a case in which time hardly advances, so that keys that have reached their limit stay denied.
-    fn new_denied(name: &str, limits: Vec<Limit>) -> Self {
+    fn new_case_with_denied_requests(name: &str, limits: Vec<Limit>) -> Self {
         Self {
             name: format!("{name}.denied"),
             limits,
             step_us: 1,
             is_allowed: false,
-            check_kind: CheckKind::TextKey,
+            decision_call: DecisionCall::TextKey,
         }
     }
 
@@ -101,13 +117,14 @@ impl Case {
     /// # Errors
     /// If a counted decision is not allowed or denied as the case expects.
     pub fn run(self) -> Result<(), Box<dyn Error>> {
-        let clock = ManualClock::at(Timestamp::from_micros(START_US));
+        let clock = ManualClock::at(Timestamp::from_micros(FIRST_DECISION_TIME_US));
         let store = MemoryStore::with_clock(clock.clone(), 10 * KEY_COUNT);
-        let pass_time =
-            |nth: usize| clock.set(Timestamp::from_micros(START_US + nth as u64 * self.step_us));
-        if let CheckKind::Gate(rules) = self.check_kind {
+        let pass_time = |nth: usize| {
+            clock.set(Timestamp::from_micros(FIRST_DECISION_TIME_US + nth as u64 * self.step_us))
+        };
+        if let DecisionCall::Gate(rules) = self.decision_call {
             let workload = Workload::with_store(SHAPES[0], rules, store)?;
-            return self.warm_up_and_count(&|nth| {
+            return self.warm_up_and_check_decisions(&|nth| {
                 pass_time(nth);
                 workload.check(nth).decision().is_allowed() == self.is_allowed
             });
@@ -117,23 +134,28 @@ impl Case {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
 
         let is_as_expected = |verdict: &Verdict| verdict.is_allowed() == self.is_allowed;
-        self.warm_up_and_count(&|nth| {
+        self.warm_up_and_check_decisions(&|nth| {
             pass_time(nth);
-            match self.check_kind {
-                CheckKind::TextKey => is_as_expected(&limiter.check(texts[nth % KEY_COUNT])),
-                CheckKind::NumberKey => is_as_expected(&limiter.check(&((nth % KEY_COUNT) as u64))),
-                CheckKind::Batch if nth.is_multiple_of(BATCH_SIZE) => {
+            match self.decision_call {
+                DecisionCall::TextKey => is_as_expected(&limiter.check(texts[nth % KEY_COUNT])),
+                DecisionCall::NumberKey => {
+                    is_as_expected(&limiter.check(&((nth % KEY_COUNT) as u64)))
+                }
+                DecisionCall::Batch if nth.is_multiple_of(BATCH_SIZE) => {
                     let keys = &texts[nth % KEY_COUNT..][..BATCH_SIZE];
                     limiter.check_many(keys).iter().all(is_as_expected)
                 }
-                CheckKind::Batch | CheckKind::Gate(_) => true,
+                DecisionCall::Batch | DecisionCall::Gate(_) => true,
             }
         })
     }
 
     /// Makes the decisions of the warm-up, and then the counted decisions. `decide` makes the decision with this
     /// number, and returns `true` if its result is as expected.
-    fn warm_up_and_count(&self, decide: &dyn Fn(usize) -> bool) -> Result<(), Box<dyn Error>> {
+    fn warm_up_and_check_decisions(
+        &self,
+        decide: &dyn Fn(usize) -> bool,
+    ) -> Result<(), Box<dyn Error>> {
         (0..WARM_UP_DECISIONS).for_each(|nth| {
             decide(nth);
         });

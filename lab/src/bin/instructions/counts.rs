@@ -8,7 +8,7 @@ use std::process::ExitCode;
 const COUNTS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
 
 /// The tolerated difference between a new count and the file, in percent. Compilers change the counts, too.
-const TOLERANCE_PERCENT: u64 = 10;
+const COUNT_TOLERANCE_PERCENT: u64 = 10;
 
 /// The number of instructions per decision, for each case.
 #[derive(Default)]
@@ -41,18 +41,18 @@ impl InstructionCounts {
     /// Returns the cases whose counts differ from the counts in `before` by more than the tolerance, and the cases that
     /// are not in `before`.
     pub fn drifts_from<'c>(&'c self, before: &'c Self) -> impl Iterator<Item = Drift> {
-        self.0.iter().filter_map(|(case, to)| before.drift_of_case(case, *to))
+        self.0.iter().filter_map(|(case, to)| before.find_drift_of_case(case, *to))
     }
 
-    fn drift_of_case(&self, case: &str, to: u64) -> Option<Drift> {
+    fn find_drift_of_case(&self, case: &str, to: u64) -> Option<Drift> {
         let before = self.0.iter().find(|(known, _)| known == case);
         let case = case.to_owned();
         let Some(&(_, from)) = before else {
             return Some(Drift::Unknown { case });
         };
-        if to * 100 > from * (100 + TOLERANCE_PERCENT) {
+        if to * 100 > from * (100 + COUNT_TOLERANCE_PERCENT) {
             Some(Drift::Grown { case, from, to })
-        } else if to * 100 < from * (100 - TOLERANCE_PERCENT) {
+        } else if to * 100 < from * (100 - COUNT_TOLERANCE_PERCENT) {
             Some(Drift::Shrunk { case, from, to })
         } else {
             None
@@ -85,21 +85,27 @@ impl fmt::Display for Drift {
 mod tests {
     use super::*;
 
-    fn drift_from_100(to: u64) -> Option<Drift> {
-        InstructionCounts(vec![("a".into(), 100)]).drift_of_case("a", to)
+    fn drift_from_100_instructions_to(to: u64) -> Option<Drift> {
+        InstructionCounts(vec![("a".into(), 100)]).find_drift_of_case("a", to)
     }
 
     #[test]
-    fn count_within_tolerance_is_no_drift() {
-        assert!(matches!(drift_from_100(89), Some(Drift::Shrunk { from: 100, to: 89, .. })));
-        assert!(drift_from_100(90).is_none());
-        assert!(drift_from_100(110).is_none());
-        assert!(matches!(drift_from_100(111), Some(Drift::Grown { from: 100, to: 111, .. })));
+    fn instruction_count_drifts_only_beyond_tolerance() {
+        assert!(matches!(
+            drift_from_100_instructions_to(89),
+            Some(Drift::Shrunk { from: 100, to: 89, .. })
+        ));
+        assert!(drift_from_100_instructions_to(90).is_none());
+        assert!(drift_from_100_instructions_to(110).is_none());
+        assert!(matches!(
+            drift_from_100_instructions_to(111),
+            Some(Drift::Grown { from: 100, to: 111, .. })
+        ));
     }
 
     #[test]
-    fn new_case_is_reported_as_unknown() {
+    fn case_without_saved_count_is_unknown() {
         let known = InstructionCounts::default();
-        assert!(matches!(known.drift_of_case("b", 1), Some(Drift::Unknown { .. })));
+        assert!(matches!(known.find_drift_of_case("b", 1), Some(Drift::Unknown { .. })));
     }
 }

@@ -16,7 +16,7 @@ use counts::{Drift, InstructionCounts};
 use lab::callgrind;
 
 /// The first argument of the child process that runs one case under valgrind.
-const CHILD_PROCESS_ARGUMENT: &str = "run";
+const RUN_CASE_ARGUMENT: &str = "run";
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -24,12 +24,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     match args[..] {
         [] => compare_with_counts_file(&count_all_cases()?),
         ["--update"] => count_all_cases()?.save(),
-        [CHILD_PROCESS_ARGUMENT, name] => run_case(name),
+        [RUN_CASE_ARGUMENT, name] => run_named_case(name),
         _ => Err("usage: instructions [--update]".into()),
     }
 }
 
-fn run_case(name: &str) -> Result<ExitCode, Box<dyn Error>> {
+fn run_named_case(name: &str) -> Result<ExitCode, Box<dyn Error>> {
     let case = cases::all_cases()?.into_iter().find(|case| case.name == name);
     case.ok_or("unknown case")?.run()?;
     Ok(ExitCode::SUCCESS)
@@ -38,10 +38,8 @@ fn run_case(name: &str) -> Result<ExitCode, Box<dyn Error>> {
 fn count_all_cases() -> Result<InstructionCounts, Box<dyn Error>> {
     let mut counts = InstructionCounts::default();
     for Case { name, .. } in cases::all_cases()? {
-        let total = callgrind::measure_instructions(
-            "run_counted_decisions",
-            &[CHILD_PROCESS_ARGUMENT, &name],
-        )?;
+        let total =
+            callgrind::measure_instructions("run_counted_decisions", &[RUN_CASE_ARGUMENT, &name])?;
         let count = total / DECISIONS as u64;
         println!("{name} {count}");
         counts.push(name, count);

@@ -18,7 +18,7 @@ use crate::request::{AUTH, CHECK};
 /// Serves on a free port and always sends this response, which was serialized by [`RecordedResponse::to_bytes`].
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    super::log_listen_address(listener.local_addr()?);
+    super::print_listen_address(listener.local_addr()?);
     // With Nagle's algorithm, responses would wait for the client to acknowledge the previous ones. A failure to
     // disable it is ignored.
     let listener = listener.tap_io(|client| drop(client.set_nodelay(true)));

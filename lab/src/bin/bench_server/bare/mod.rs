@@ -40,6 +40,6 @@ fn new_runtime(threads: usize) -> std::io::Result<Runtime> {
     }
 }
 
-fn log_listen_address(address: SocketAddr) {
+fn print_listen_address(address: SocketAddr) {
     eprintln!("{ADDRESS_PREFIX}{address}");
 }

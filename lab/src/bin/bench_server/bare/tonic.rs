@@ -28,7 +28,7 @@ impl RateLimitService for FixedResponseService {
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let fixed_response = FixedResponseService(RateLimitResponse::decode(response)?);
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
-    super::log_listen_address(incoming.local_addr()?);
+    super::print_listen_address(incoming.local_addr()?);
     let service = RateLimitServiceServer::new(fixed_response);
     Ok(Server::builder().add_service(service).serve_with_incoming(incoming).await?)
 }
