@@ -121,7 +121,7 @@ impl KeyReplica {
             let counted = sums.iter().filter(|(bucket, _)| is_unexpired(*bucket));
             counted.map(|(_, units)| *units).fold(0, u64::saturating_add)
         };
-        let state = counter.gather(last, |bucket| match bucket == current_bucket {
+        let state = counter.state_from_buckets(last, |bucket| match bucket == current_bucket {
             true => units(&|candidate| candidate >= current_bucket),
             false => units(&|candidate| candidate == bucket),
         });

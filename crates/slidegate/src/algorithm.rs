@@ -173,12 +173,12 @@ pub(crate) use with_counter;
 /// The division of time into ticks, the time unit in which an algorithm counts. A window is a whole number of ticks. A
 /// tick is the smallest power of ten of microseconds for which a window has no more ticks than the algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct TickScale {
+struct TickResolution {
     window_ticks: u32,
     tick_us: u32,
 }
 
-impl TickScale {
+impl TickResolution {
     /// Creates the scale that divides a window into at most `max_ticks` ticks. A window that is not a whole number of
     /// ticks is rounded up, so that the guarantees of the algorithm still hold.
     fn new(window_us: u64, max_ticks: u32) -> Self {
@@ -212,7 +212,7 @@ impl TickScale {
     }
 
     /// Returns the number of the tick that contains a time.
-    fn tick(&self, time: Timestamp) -> u64 {
+    fn tick_at(&self, time: Timestamp) -> u64 {
         match self.tick_us {
             1 => time.as_micros(),
             tick_us => time.as_micros() / u64::from(tick_us),
@@ -263,7 +263,10 @@ mod tests {
             (60_000_000, 10, 6_000_000),
             (604_800_000_000, 100_000, 6_048_000),
         ] {
-            assert_eq!(TickScale::new(window_us, 1 << 24), TickScale { window_ticks, tick_us });
+            assert_eq!(
+                TickResolution::new(window_us, 1 << 24),
+                TickResolution { window_ticks, tick_us }
+            );
         }
     }
 }

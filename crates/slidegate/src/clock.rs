@@ -66,12 +66,12 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// at most 500 µs per second. Calendar windows therefore begin at the right time, and an adjustment of the wall clock
 /// by a minute neither opens nor closes a window. A correction may set the clock back by up to 25 µs.
 #[derive(Clone, Debug)]
-pub struct SystemClock(SlewedClock<WallClock>);
+pub struct SystemClock(CorrectedClock<WallClock>);
 
 impl SystemClock {
     /// Creates a clock that starts at the current wall time.
     pub fn new() -> Self {
-        Self(SlewedClock::new(quanta::Clock::new(), WallClock))
+        Self(CorrectedClock::new(quanta::Clock::new(), WallClock))
     }
 }
 
@@ -90,7 +90,7 @@ impl Clock for SystemClock {
 
 /// A fast clock that is slowly corrected towards a wall clock.
 #[derive(Debug)]
-struct SlewedClock<W> {
+struct CorrectedClock<W> {
     fast_clock: quanta::Clock,
     wall_clock: W,
     /// The reading of the fast clock when this clock was created.
@@ -107,9 +107,9 @@ struct SlewedClock<W> {
 const CORRECTION_INTERVAL_US: u64 = 50_000;
 
 /// The minimum number of microseconds that must pass for each microsecond of correction.
-const MIN_US_PER_CORRECTION_US: u64 = 2_000;
+const MIN_ELAPSED_US_PER_CORRECTED_US: u64 = 2_000;
 
-impl<W: Clock> SlewedClock<W> {
+impl<W: Clock> CorrectedClock<W> {
     fn new(fast_clock: quanta::Clock, wall_clock: W) -> Self {
         let (start_raw, start_us) = (fast_clock.raw(), wall_clock.now().0);
         let (corrected_at_us, correction_us) = (AtomicU64::new(0), AtomicI64::new(0));
@@ -141,14 +141,15 @@ impl<W: Clock> SlewedClock<W> {
         if exchanged.is_err() {
             return;
         }
-        let max_us = i64::try_from((elapsed_us - corrected_at_us) / MIN_US_PER_CORRECTION_US)
-            .unwrap_or(i64::MAX);
+        let max_us =
+            i64::try_from((elapsed_us - corrected_at_us) / MIN_ELAPSED_US_PER_CORRECTED_US)
+                .unwrap_or(i64::MAX);
         let behind_us = wall_us.wrapping_sub(self.corrected_time(elapsed_us).0) as i64;
         self.correction_us.fetch_add(behind_us.clamp(-max_us, max_us), relaxed);
     }
 }
 
-impl<W: Clone> Clone for SlewedClock<W> {
+impl<W: Clone> Clone for CorrectedClock<W> {
     fn clone(&self) -> Self {
         Self {
             fast_clock: self.fast_clock.clone(),
@@ -272,7 +273,7 @@ mod tests {
             for interval_s in [1, 3_600] {
                 let (clock, mock) = quanta::Clock::mock();
                 let wall = ManualClock::at(START_TIME);
-                let slewed = SlewedClock::new(clock, wall.clone());
+                let slewed = CorrectedClock::new(clock, wall.clone());
                 for _ in 0..MONTH_SECONDS.min(100_000 * interval_s) / interval_s {
                     advance_clocks(&mock, &wall, Duration::from_secs(interval_s), ppm);
                     let difference = slewed.now().0.abs_diff(wall.now().0);
@@ -290,7 +291,7 @@ mod tests {
         for step_s in [3_600, -3_600] {
             let (clock, mock) = quanta::Clock::mock();
             let wall = ManualClock::at(START_TIME);
-            let slewed = SlewedClock::new(clock, wall.clone());
+            let slewed = CorrectedClock::new(clock, wall.clone());
             let stepped = START_TIME.0.saturating_add_signed(1_000_000 * step_s);
             wall.set(Timestamp(stepped));
             let mut last = slewed.now().0;

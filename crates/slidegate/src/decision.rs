@@ -23,7 +23,7 @@ impl Decision {
     /// Creates a decision from the result of a charge.
     #[inline(always)]
     pub(crate) fn from_charge(hits: &[Hit<'_>], result: ChargeResult) -> Self {
-        let binding = find_binding(hits, &result.outcomes, result.allowed);
+        let binding = find_binding_hit(hits, &result.outcomes, result.allowed);
         Self::with_binding_index(binding, result)
     }
 
@@ -47,8 +47,8 @@ impl Decision {
     }
 
     /// Creates the decision of a limit without capacity: a denial, unless `veto` is [`Veto::Never`].
-    pub(crate) fn without_capacity(veto: Veto) -> Self {
-        let outcomes = Outcomes::from_slice(&[Outcome::evaluate((0, 0), 1, 0, || 0)]);
+    pub(crate) fn with_zero_capacity(veto: Veto) -> Self {
+        let outcomes = Outcomes::from_slice(&[Outcome::from_used_units((0, 0), 1, 0, || 0)]);
         let allowed = veto == Veto::Never;
         let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
         Self::with_binding_index((!allowed).then_some(0), result)
@@ -140,12 +140,12 @@ impl Decision {
 
 /// Returns the index of the binding hit; `None` if no hit is binding. See [`Decision::binding`].
 #[inline]
-fn find_binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
+fn find_binding_hit(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
     match (hits, outcomes) {
         ([hit], [outcome]) => {
             (outcome.is_known() && is_single_hit_binding(hit, allowed)).then_some(0)
         }
-        _ => find_binding_of_several(hits, outcomes, allowed),
+        _ => find_binding_of_several_hits(hits, outcomes, allowed),
     }
 }
 
@@ -156,7 +156,11 @@ fn is_single_hit_binding(hit: &Hit<'_>, allowed: bool) -> bool {
 }
 
 /// Returns the index of the binding hit of a request with any number of hits; see [`Decision::binding`].
-fn find_binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
+fn find_binding_of_several_hits(
+    hits: &[Hit<'_>],
+    outcomes: &[Outcome],
+    allowed: bool,
+) -> Option<u16> {
     let is_known = |(_, (_, outcome)): &IndexedHit<'_>| outcome.is_known();
     let all = || hits.iter().zip(outcomes).enumerate().filter(is_known);
     let with_veto = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);

@@ -20,7 +20,7 @@ use crate::request::Request;
 use crate::store::memory::MemoryStore;
 use crate::store::{Receipt, Store, StoreError, SyncStore};
 
-use fallback::{Fallback, LocalBounds, LocalCounts};
+use fallback::{InMemoryFallback, LocalCounts, LocalCountsBounds};
 
 pub use ruling::{LimitStatus, Ruling};
 
@@ -48,13 +48,14 @@ pub struct Gate<S = MemoryStore> {
     /// unavailable.
     local_rules: Arc<[Rule]>,
     store: Arc<S>,
-    fallback: Arc<Fallback>,
+    fallback: Arc<InMemoryFallback>,
 }
 
 impl<S> Gate<S> {
     /// Creates a gate that enforces `policy` with the counters in `store`.
     pub fn new(policy: Policy, store: S) -> Self {
-        let fallback = Fallback::new(Arc::new(SystemClock::new()), LocalBounds::default());
+        let fallback =
+            InMemoryFallback::new(Arc::new(SystemClock::new()), LocalCountsBounds::default());
         let instances = NonZeroU32::MIN;
         let local_rules = policy.rules_with_divided_limits(instances);
         Self {
@@ -135,18 +136,18 @@ impl<S> Gate<S> {
     /// Returns the number of keys that are counted in memory because the store was unavailable. These keys are kept
     /// until their windows have passed.
     pub fn local_keys(&self) -> usize {
-        self.fallback.counts().map_or(0, |counts| counts.keys())
+        self.fallback.local_counts().map_or(0, |counts| counts.keys())
     }
 
     /// Returns the bytes of memory that the [`local_keys`](Self::local_keys) take.
     pub fn local_memory_bytes(&self) -> usize {
-        self.fallback.counts().map_or(0, |counts| counts.memory_bytes())
+        self.fallback.local_counts().map_or(0, |counts| counts.memory_bytes())
     }
 
     /// Creates the ruling for a decision. `matched` are the rules of this gate's policy from which the decision was
     /// made.
-    fn ruling(&self, matched: &MatchedRules<'_>, decision: Decision) -> Ruling {
-        Ruling::new(self.policy.shared_rules().clone(), matched.origins(), decision)
+    fn create_ruling(&self, matched: &MatchedRules<'_>, decision: Decision) -> Ruling {
+        Ruling::new(self.policy.shared_rules().clone(), matched.hit_origins(), decision)
     }
 
     /// Decides a request after a failed store call. Denies the request if one of the rules that apply has
@@ -158,7 +159,8 @@ impl<S> Gate<S> {
     ) -> Ruling {
         let rules = self.local_rules.clone();
         let is_denied = matched.on_store_error() == OnStoreError::Deny;
-        let mut matched = matched.decidable_without_store(&self.local_rules, self.instances);
+        let mut matched =
+            matched.matches_decidable_without_store(&self.local_rules, self.instances);
         if is_denied {
             // Refunds are applied also if the request is denied: their units have not been consumed.
             matched = matched.only_refunds();
@@ -166,17 +168,20 @@ impl<S> Gate<S> {
         let decision = match matched.has_hits() {
             true => self
                 .fallback
-                .decide_with_counts(|counts| decide(counts, &matched), Decision::outcomes),
+                .decide_with_local_counts(|counts| decide(counts, &matched), Decision::outcomes),
             false => Decision::unlimited(),
         };
         match is_denied {
             true => Ruling::new(rules, HitOrigins::default(), Decision::store_unavailable()),
-            false => Ruling::new(rules, matched.origins(), decision.into_degraded()),
+            false => Ruling::new(rules, matched.hit_origins(), decision.into_degraded()),
         }
     }
 
     /// Returns `result` unchanged. If the store call succeeded, notifies the fallback, which can then drop its counts.
-    fn record_result<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    fn notify_fallback_on_success<T>(
+        &self,
+        result: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         if result.is_ok() {
             self.fallback.on_store_success();
         }
@@ -196,7 +201,7 @@ fn decide_now<S: SyncStore + ?Sized>(store: &S, matched: &MatchedRules<'_>) -> D
 
 /// Returns the decision that [`decide_now`] would make. Charges nothing.
 fn peek_decision_now<S: SyncStore>(store: &S, matched: &MatchedRules<'_>) -> Decision {
-    let hits = refund::peek_hits(matched);
+    let hits = refund::hits_for_peek(matched);
     refund::decision_from_peek(matched, &hits, store.peek_now(&hits))
 }
 
@@ -210,18 +215,18 @@ impl<S: SyncStore> Gate<S> {
     /// Decides a request like [`check_now`](Self::check_now). `matched` are the rules of [the policy](Self::policy)
     /// that apply to the request.
     pub fn check_matched_now(&self, matched: &MatchedRules<'_>) -> Ruling {
-        self.ruling(matched, decide_now(&*self.store, matched))
+        self.create_ruling(matched, decide_now(&*self.store, matched))
     }
 
     /// Records units that have been consumed already, without denying the request; see [`report`](Self::report).
     pub fn report_now(&self, request: &Request<'_>) -> Ruling {
-        self.check_matched_now(&self.policy.apply(request).into_reported())
+        self.check_matched_now(&self.policy.apply(request).into_matches_for_reported_usage())
     }
 
     /// Returns the decision that [`check_now`](Self::check_now) would make. Charges nothing.
     pub fn peek_now(&self, request: &Request<'_>) -> Ruling {
         let matched = self.policy.apply(request);
-        self.ruling(&matched, peek_decision_now(&*self.store, &matched))
+        self.create_ruling(&matched, peek_decision_now(&*self.store, &matched))
     }
 }
 
@@ -240,11 +245,11 @@ impl<S: Store> Gate<S> {
     /// to the request.
     pub async fn check_matched<'r>(&'r self, matched: &MatchedRules<'r>) -> Ruling {
         if let Some(store) = self.store.as_sync() {
-            return self.ruling(matched, decide_now(store, matched));
+            return self.create_ruling(matched, decide_now(store, matched));
         }
         let hits = matched.hits();
         if hits.is_empty() {
-            return self.ruling(matched, Decision::unlimited());
+            return self.create_ruling(matched, Decision::unlimited());
         }
         let decision = match matched.is_refund() {
             true => refund::refund_and_charge(&*self.store, matched).await,
@@ -252,8 +257,8 @@ impl<S: Store> Gate<S> {
                 self.store.take(&hits).await.map(|result| Decision::from_charge(&hits, result))
             }
         };
-        match self.record_result(decision) {
-            Ok(decision) => self.ruling(matched, decision),
+        match self.notify_fallback_on_success(decision) {
+            Ok(decision) => self.create_ruling(matched, decision),
             Err(_) => self.decide_without_store(matched, decide_now),
         }
     }
@@ -266,13 +271,13 @@ impl<S: Store> Gate<S> {
     /// Returns the decision of [`peek`](Self::peek). `matched` are the rules of [the policy](Self::policy) that apply
     /// to the request.
     pub async fn peek_matched<'r>(&'r self, matched: &MatchedRules<'r>) -> Ruling {
-        let hits = refund::peek_hits(matched);
+        let hits = refund::hits_for_peek(matched);
         if hits.is_empty() {
-            return self.ruling(matched, Decision::unlimited());
+            return self.create_ruling(matched, Decision::unlimited());
         }
-        match self.record_result(self.store.peek(&hits).await) {
+        match self.notify_fallback_on_success(self.store.peek(&hits).await) {
             Ok(outcomes) => {
-                self.ruling(matched, refund::decision_from_peek(matched, &hits, outcomes))
+                self.create_ruling(matched, refund::decision_from_peek(matched, &hits, outcomes))
             }
             Err(_) => self.decide_without_store(matched, peek_decision_now),
         }
@@ -294,11 +299,11 @@ impl<S: Store> Gate<S> {
         receipt: &Receipt,
     ) -> Result<(), StoreError> {
         if decision.is_degraded() {
-            if let Some(counts) = self.fallback.counts() {
+            if let Some(counts) = self.fallback.local_counts() {
                 counts.revert_now(receipt);
             }
             return Ok(());
         }
-        self.record_result(self.store.revert(receipt).await)
+        self.notify_fallback_on_success(self.store.revert(receipt).await)
     }
 }

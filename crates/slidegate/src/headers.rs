@@ -44,16 +44,16 @@ use crate::jitter::JitterSample;
 pub use text::HeaderText;
 
 /// The largest integer that a structured field (RFC 9651) can have.
-const MAX_FIELD_INTEGER: u64 = 999_999_999_999_999;
+const MAX_STRUCTURED_FIELD_INTEGER: u64 = 999_999_999_999_999;
 
 /// The name of the header that contains the retry delay of a denial. Every style writes this header.
-const RETRY_AFTER_NAME: &str = "retry-after";
+const RETRY_AFTER_HEADER_NAME: &str = "retry-after";
 
 /// A header name, in lower case, and its value.
 pub type Header = (&'static str, String);
 
 /// A callback that receives each header: the index of its name in [`Style::header_names`], and its value.
-type HeaderSink<'s> = &'s mut dyn FnMut(usize, &str);
+type HeaderCallback<'s> = &'s mut dyn FnMut(usize, &str);
 
 /// Formats a number in decimal.
 macro_rules! decimal {
@@ -90,11 +90,11 @@ struct StyleDefinition {
     /// otherwise `None`.
     write_policies: Option<fn(&Ruling) -> HeaderText>,
     /// The function that writes the other headers, except `Retry-After`.
-    write_status: fn(&HeaderContext<'_>, HeaderSink<'_>),
+    write_status: fn(&HeaderContext<'_>, HeaderCallback<'_>),
 }
 
 /// All styles, in the order of the variants of [`Style`].
-const STYLES: [StyleDefinition; 4] = [
+const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
     StyleDefinition {
         style: Style::Ietf,
         name: "ietf",
@@ -119,7 +119,7 @@ const STYLES: [StyleDefinition; 4] = [
     StyleDefinition {
         style: Style::None,
         name: "none",
-        header_names: &[RETRY_AFTER_NAME],
+        header_names: &[RETRY_AFTER_HEADER_NAME],
         write_policies: None,
         write_status: |_, _| {},
     },
@@ -146,7 +146,7 @@ impl Style {
     }
 
     fn definition(self) -> &'static StyleDefinition {
-        &STYLES[self as usize]
+        &STYLE_DEFINITIONS[self as usize]
     }
 }
 
@@ -154,7 +154,7 @@ impl FromStr for Style {
     type Err = StyleError;
 
     fn from_str(name: &str) -> Result<Self, StyleError> {
-        let found = STYLES.iter().find(|definition| definition.name == name);
+        let found = STYLE_DEFINITIONS.iter().find(|definition| definition.name == name);
         found.map(|definition| definition.style).ok_or_else(|| StyleError(name.to_owned()))
     }
 }
@@ -261,12 +261,12 @@ impl<'r> HeaderContext<'r> {
     }
 
     /// Returns the max of the binding limit, limited to the largest integer of a structured field.
-    fn max(&self) -> u64 {
+    fn max_units(&self) -> u64 {
         clamp_to_field_integer(self.binding.limit.limit().quota().max())
     }
 
     /// Returns the units that the binding limit still admits, limited to the largest integer of a structured field.
-    fn remaining(&self) -> u64 {
+    fn remaining_units(&self) -> u64 {
         clamp_to_field_integer(self.binding.outcome.remaining())
     }
 
@@ -309,5 +309,5 @@ fn ceil_seconds(span: Duration) -> u64 {
 
 /// Limits a value to the largest integer of a structured field.
 fn clamp_to_field_integer(value: u64) -> u64 {
-    value.min(MAX_FIELD_INTEGER)
+    value.min(MAX_STRUCTURED_FIELD_INTEGER)
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_spellings_have_one_canonical_form() {
+    fn equivalent_host_spellings_have_same_canonical_form() {
         for (text, expected) in [
             ("api.example.com", "api.example.com"),
             ("API.Example.COM", "api.example.com"),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn canonical_host_is_returned_borrowed() {
+    fn canonical_host_is_returned_without_copying() {
         for text in ["api.example.com", "2001:db8::1", ""] {
             assert!(matches!(normal_host(text), Cow::Borrowed(_)), "{text}");
             assert!(is_normal_host(text), "{text}");

@@ -18,11 +18,11 @@ use thiserror::Error;
 /// # Ok::<(), slidegate::JitterError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Jitter(MaxExtension);
+pub struct Jitter(MaxJitterExtension);
 
 /// The largest extension of a delay: a fixed duration, or a percentage of the delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MaxExtension {
+enum MaxJitterExtension {
     Fixed(Duration),
     Percent(u8),
 }
@@ -40,16 +40,16 @@ pub enum JitterError {
 
 impl Jitter {
     /// A jitter that never extends a delay.
-    pub const NONE: Self = Self(MaxExtension::Fixed(Duration::ZERO));
+    pub const NONE: Self = Self(MaxJitterExtension::Fixed(Duration::ZERO));
 
     /// Creates a jitter that extends delays by at most `max`.
     pub const fn up_to(max: Duration) -> Self {
-        Self(MaxExtension::Fixed(max))
+        Self(MaxJitterExtension::Fixed(max))
     }
 
     /// Creates a jitter that extends delays by at most this percentage of the delay; values over 100 count as 100.
     pub const fn up_to_percent(percent: u8) -> Self {
-        Self(MaxExtension::Percent(if percent < 100 { percent } else { 100 }))
+        Self(MaxJitterExtension::Percent(if percent < 100 { percent } else { 100 }))
     }
 
     /// Draws a random sample, which extends each delay by the same random fraction of the largest extension.
@@ -65,8 +65,8 @@ impl Jitter {
 
     fn max_extension(self, delay: Duration) -> Duration {
         match self.0 {
-            MaxExtension::Fixed(max) => max,
-            MaxExtension::Percent(percent) => {
+            MaxJitterExtension::Fixed(max) => max,
+            MaxJitterExtension::Percent(percent) => {
                 Duration::from_nanos_u128(delay.as_nanos() * u128::from(percent) / 100)
             }
         }
@@ -91,7 +91,7 @@ impl FromStr for Jitter {
             return Err(malformed());
         }
         match number.parse() {
-            Ok(percent @ 0..=100) => Ok(Self(MaxExtension::Percent(percent))),
+            Ok(percent @ 0..=100) => Ok(Self(MaxJitterExtension::Percent(percent))),
             _ => Err(JitterError::TooLarge(text.to_owned())),
         }
     }
@@ -100,8 +100,8 @@ impl FromStr for Jitter {
 impl fmt::Display for Jitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            MaxExtension::Fixed(max) => write!(f, "{max:?}"),
-            MaxExtension::Percent(percent) => write!(f, "{percent}%"),
+            MaxJitterExtension::Fixed(max) => write!(f, "{max:?}"),
+            MaxJitterExtension::Percent(percent) => write!(f, "{percent}%"),
         }
     }
 }

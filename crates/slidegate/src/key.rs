@@ -21,18 +21,18 @@ mod value;
 
 pub use value::{MAX_VALUE_BYTES, ShortenedValue, Value};
 
-/// The byte that follows a text in the hash input of a key; see also [`END_OF_NETWORK`] and [`END_OF_DIGEST`]. None of
-/// these bytes occurs in UTF-8, so the hash input can be parsed from its end: different values never produce the same
-/// bytes.
-const END_OF_TEXT: u8 = 0xFF;
+/// The byte that follows a text in the hash input of a key; see also [`END_OF_NETWORK_BYTE`] and
+/// [`END_OF_DIGEST_BYTE`]. None of these bytes occurs in UTF-8, so the hash input can be parsed from its end: different
+/// values never produce the same bytes.
+const END_OF_TEXT_BYTE: u8 = 0xFF;
 /// The byte that follows a network in the hash input of a key.
-const END_OF_NETWORK: u8 = 0xFE;
+const END_OF_NETWORK_BYTE: u8 = 0xFE;
 /// The byte that follows a digest in the hash input of a key.
-const END_OF_DIGEST: u8 = 0xFD;
+const END_OF_DIGEST_BYTE: u8 = 0xFD;
 
 /// Maximum length, in bytes, of the list of names and values in the text of a key. A longer list is replaced by its
 /// digest.
-const MAX_PAIRS_TEXT_BYTES: usize = 4096;
+const MAX_KEY_PAIRS_TEXT_BYTES: usize = 4096;
 
 /// The part of a key that comes from a rule: domain, rule, limit, and the names of the attributes in `per`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,12 +64,12 @@ impl Scope {
     }
 
     /// Returns the FNV-1a hash of the domain, the rule, the limit and the attribute names, each followed by
-    /// [`END_OF_TEXT`].
+    /// [`END_OF_TEXT_BYTE`].
     fn stable_hash(&self) -> u64 {
         let mut hasher = FnvHasher::default();
         for text in [&self.domain, &self.rule, &self.limit].into_iter().chain(&self.per) {
             hasher.write(text.as_bytes());
-            hasher.write(&[END_OF_TEXT]);
+            hasher.write(&[END_OF_TEXT_BYTE]);
         }
         hasher.finish()
     }
@@ -88,7 +88,7 @@ impl Scope {
     }
 
     /// Returns the names of the attributes in `per`.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn attribute_names(&self) -> impl Iterator<Item = &str> {
         self.per.iter().map(|name| &**name)
     }
 }
@@ -119,13 +119,13 @@ enum KeyRepr<'a> {
 impl<'a> Key<'a> {
     /// Creates the key of these values in a scope, one value for each name in `per`.
     pub fn new(scope: &'a Scope, values: &'a [Value<'a>]) -> Self {
-        Self::with_optional_part(scope, values, None)
+        Self::with_optional_sub_key(scope, values, None)
     }
 
     /// Creates the key of these values in a scope. If the counts of this key are split over several sub-keys, `part` is
     /// the index of the sub-key to create.
     #[inline]
-    pub(crate) fn with_optional_part(
+    pub(crate) fn with_optional_sub_key(
         scope: &'a Scope,
         values: &'a [Value<'a>],
         part: Option<u16>,
@@ -137,7 +137,7 @@ impl<'a> Key<'a> {
     /// Creates a key from two hashes of a value; the value itself is not kept. `digest` is computed with a secret seed,
     /// so that clients cannot choose values that collide. `stable_hash` is computed without a seed, and determines the
     /// phase of the key: the offset at which its windows begin.
-    pub(crate) fn hashed(digest: u64, stable_hash: u64) -> Self {
+    pub(crate) fn from_hashes(digest: u64, stable_hash: u64) -> Self {
         Self(KeyRepr::Hashed { digest, stable_hash })
     }
 
@@ -326,14 +326,14 @@ fn write_pairs<'p>(
     };
     // An escaped byte has three characters. 64 covers `=`, `,` and the text of a network or digest.
     let max_bytes =
-        |name: &str, value: &Value<'_>| 3 * (name.len() + value.escaped_text_bytes()) + 64;
+        |name: &str, value: &Value<'_>| 3 * (name.len() + value.text_bytes_to_escape()) + 64;
     if pairs.clone().map(|(name, value)| max_bytes(name, value)).sum::<usize>()
-        <= MAX_PAIRS_TEXT_BYTES
+        <= MAX_KEY_PAIRS_TEXT_BYTES
     {
         return write(f);
     }
     let text = fmt::from_fn(write).to_string();
-    if text.len() <= MAX_PAIRS_TEXT_BYTES {
+    if text.len() <= MAX_KEY_PAIRS_TEXT_BYTES {
         return f.write_str(&text);
     }
     // Texts are escaped, so they do not contain parentheses: no other key has this text.

@@ -144,7 +144,7 @@ impl Limit {
     }
 
     /// Creates a limit with a max of 0, which denies everything.
-    pub(crate) fn denied() -> Self {
+    pub(crate) fn deny_all() -> Self {
         let counter =
             AnyCounter::SlidingWindow(SlidingWindow::new(&Quota::from_parts(0, 1_000_000)));
         Self::from_counter(counter)
@@ -159,7 +159,7 @@ impl Limit {
 
     /// Returns the share of the sub-key `part`, counted from 0, of a limit that is split into `parts` sub-keys. The
     /// shares add up to exactly the limit: the remainders of max and burst go to the first sub-keys, one unit each.
-    pub(crate) fn split_share(&self, part: u32, parts: NonZeroU32) -> Self {
+    pub(crate) fn sub_key_share(&self, part: u32, parts: NonZeroU32) -> Self {
         let (part, parts) = (u64::from(part), u64::from(parts.get()));
         self.map_units(|units| units / parts + u64::from(part < units % parts))
     }
@@ -221,7 +221,11 @@ impl Limit {
     /// Returns the phase of a key in microseconds: the offset that is added to the time of its counter. For fixed
     /// windows with [`Align::Key`], the phase is a stable hash of the key; for all other limits, it is 0.
     pub fn phase_us(&self, key: &Key<'_>) -> u64 {
-        if self.has_phase() { key.stable_hash() % self.quota().window_us() } else { 0 }
+        if self.has_per_key_window_offset() {
+            key.stable_hash() % self.quota().window_us()
+        } else {
+            0
+        }
     }
 
     /// Returns the properties that separate the counters of two limits on the same key: the algorithm, the window, and
@@ -250,7 +254,7 @@ impl Limit {
     }
 
     /// Returns whether the windows begin at an offset that depends on the key (the phase).
-    pub(crate) fn has_phase(&self) -> bool {
+    pub(crate) fn has_per_key_window_offset(&self) -> bool {
         matches!(self.counter, AnyCounter::FixedWindow(counter) if counter.align() == Align::Key)
     }
 }
@@ -328,7 +332,7 @@ mod tests {
     /// Compares shape hashes with fixed numbers. Nodes of different versions identify shared counters by these hashes,
     /// so the hashes must not change.
     #[test]
-    fn limit_shape_is_same_in_every_version() {
+    fn limit_shape_hash_is_same_in_every_version() {
         let shape =
             |quota: &str, algorithm| Limit::new(quota.parse().unwrap(), algorithm).unwrap().shape();
         let buckets = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };

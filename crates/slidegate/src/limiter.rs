@@ -50,7 +50,7 @@ pub struct Limiter<S = MemoryStore> {
     secret: foldhash::quality::RandomState,
     /// Whether the windows of a limit begin at an offset that depends on the key (the phase). The phase is computed
     /// from a stable hash of the key.
-    has_phase: bool,
+    has_per_key_window_offset: bool,
     /// The constant part of the limiter's keys, for a store that other processes share.
     scope: Scope,
     /// Whether the limiter is in observe mode, in which it denies nothing.
@@ -140,12 +140,21 @@ impl<S> Limiter<S> {
         if limits.is_empty() {
             return Err(LimiterError::Empty);
         }
-        let has_phase = limits.iter().any(Limit::has_phase);
+        let has_per_key_window_offset = limits.iter().any(Limit::has_per_key_window_offset);
         let secret = foldhash::quality::RandomState::default();
         let rules = limits_as_single_rule(DEFAULT_LIMITER_NAME, &limits, Mode::Enforce);
         let (scope, instances) = (new_limiter_scope(DEFAULT_LIMITER_NAME), NonZeroU32::MIN);
         let is_observing = false;
-        Ok(Self { limits, store, secret, has_phase, scope, is_observing, rules, instances })
+        Ok(Self {
+            limits,
+            store,
+            secret,
+            has_per_key_window_offset,
+            scope,
+            is_observing,
+            rules,
+            instances,
+        })
     }
 
     /// Sets the name of the limiter, `limiter` by default. In a store that several limiters share, limiters with the
@@ -229,12 +238,21 @@ impl<S> Limiter<S> {
     /// Returns a limiter with the same limits and settings that counts in another store.
     #[must_use]
     pub fn with_other_store<T>(&self, store: T) -> Limiter<T> {
-        let Self { limits, secret, has_phase, scope, is_observing, rules, instances, .. } = self;
+        let Self {
+            limits,
+            secret,
+            has_per_key_window_offset,
+            scope,
+            is_observing,
+            rules,
+            instances,
+            ..
+        } = self;
         Limiter {
             limits: limits.clone(),
             store,
             secret: secret.clone(),
-            has_phase: *has_phase,
+            has_per_key_window_offset: *has_per_key_window_offset,
             scope: scope.clone(),
             is_observing: *is_observing,
             rules: rules.clone(),
@@ -255,14 +273,14 @@ impl<S> Limiter<S> {
     /// Returns the hashed form of a key, for stores in this process.
     #[inline]
     fn hash_key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
-        let stable_hash = if self.has_phase {
+        let stable_hash = if self.has_per_key_window_offset {
             let mut hasher = FnvHasher::default();
             key.hash(&mut hasher);
             hasher.finish()
         } else {
             0
         };
-        Key::hashed(self.secret.hash_one(key), stable_hash)
+        Key::from_hashes(self.secret.hash_one(key), stable_hash)
     }
 
     /// Decides a request of `key` as [`decide_in_store`](Self::decide_in_store) does, and returns the decision as a
@@ -311,14 +329,14 @@ impl<S> Limiter<S> {
                 store.revert_now(&decision.receipt().fraction(units, charged));
             }
             ChargeCorrection::Charge(extra) => {
-                store.take_now(&extra_charge_hits(self.hits(key, extra), decision));
+                store.take_now(&extra_charge_hits(self.hits_for_cost(key, extra), decision));
             }
         }
     }
 
     /// Returns one hit of `cost` units for each limit.
     #[inline]
-    fn hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
+    fn hits_for_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
         let mut hits = SmallVec::new();
         self.push_hits(&mut hits, key, cost);
         hits
@@ -326,8 +344,12 @@ impl<S> Limiter<S> {
 
     /// Returns one hit of `cost` units for each limit. The hits report units that have been consumed already, so they
     /// never deny.
-    fn reported_hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
-        self.hits(key, cost).into_iter().map(Hit::reported).collect()
+    fn hits_for_reported_usage<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+    ) -> SmallVec<[Hit<'_>; 4]> {
+        self.hits_for_cost(key, cost).into_iter().map(Hit::reported).collect()
     }
 
     /// Appends one hit of `cost` units for each limit to `hits`.
@@ -367,7 +389,7 @@ impl<S: SyncStore> Limiter<S> {
 
     /// Returns the decision that [`check_cost`](Self::check_cost) would make. Charges nothing.
     pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
-        let hits = self.hits(key, cost);
+        let hits = self.hits_for_cost(key, cost);
         Decision::from_peek(&hits, self.store.peek_now(&hits)).into()
     }
 
@@ -386,7 +408,7 @@ impl<S: SyncStore> Limiter<S> {
         if let [limit] = &*self.limits {
             for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
                 let hit = |key| self.new_hit(key, limit, 1);
-                let mut hits = [hit(Key::hashed(0, 0)); MAX_KEYS_PER_BATCH];
+                let mut hits = [hit(Key::from_hashes(0, 0)); MAX_KEYS_PER_BATCH];
                 for (hit, key) in hits.iter_mut().zip(keys) {
                     hit.key = self.hash_key(key);
                 }
@@ -442,7 +464,7 @@ impl<S: SyncStore> Limiter<S> {
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     pub fn report<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
-        let hits = self.reported_hits(key, cost);
+        let hits = self.hits_for_reported_usage(key, cost);
         Decision::from_charge(&hits, self.store.take_now(&hits))
     }
 
@@ -457,12 +479,12 @@ impl<S: SyncStore> Limiter<S> {
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        self.store.refund_now(&self.hits(key, cost));
+        self.store.refund_now(&self.hits_for_cost(key, cost));
     }
 
     /// Resets all counters of a key to zero.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        self.store.reset_now(&self.hits(key, 1));
+        self.store.reset_now(&self.hits_for_cost(key, 1));
     }
 
     /// Charges `cost` units of `key` as soon as they fit. Blocks the current thread until then, plus a random time of
@@ -479,8 +501,8 @@ impl<S: SyncStore> Limiter<S> {
     ) -> Result<Decision, CostExceedsMax> {
         loop {
             match self.try_charge_once(key, cost, jitter)? {
-                WaitAttempt::Allowed(decision) => return Ok(decision),
-                WaitAttempt::RetryAfter(wait) => std::thread::sleep(wait),
+                ChargeAttempt::Allowed(decision) => return Ok(decision),
+                ChargeAttempt::RetryAfter(wait) => std::thread::sleep(wait),
             }
         }
     }
@@ -498,8 +520,8 @@ impl<S: SyncStore> Limiter<S> {
     ) -> Result<Decision, CostExceedsMax> {
         loop {
             match self.try_charge_once(key, cost, jitter)? {
-                WaitAttempt::Allowed(decision) => return Ok(decision),
-                WaitAttempt::RetryAfter(wait) => tokio::time::sleep(wait).await,
+                ChargeAttempt::Allowed(decision) => return Ok(decision),
+                ChargeAttempt::RetryAfter(wait) => tokio::time::sleep(wait).await,
             }
         }
     }
@@ -510,12 +532,12 @@ impl<S: SyncStore> Limiter<S> {
         key: &K,
         cost: u64,
         jitter: Jitter,
-    ) -> Result<WaitAttempt, CostExceedsMax> {
+    ) -> Result<ChargeAttempt, CostExceedsMax> {
         match self.check_cost(key, cost) {
-            Verdict::Allowed(decision) => Ok(WaitAttempt::Allowed(decision)),
+            Verdict::Allowed(decision) => Ok(ChargeAttempt::Allowed(decision)),
             Verdict::Denied(decision) => {
                 let wait = decision.retry_after().ok_or(CostExceedsMax(cost))?;
-                Ok(WaitAttempt::RetryAfter(jitter.draw().extend(wait)))
+                Ok(ChargeAttempt::RetryAfter(jitter.draw().extend(wait)))
             }
         }
     }
@@ -532,7 +554,7 @@ fn new_limiter_scope(name: &str) -> Scope {
 }
 
 /// The result of one attempt to charge units for a waiting caller.
-enum WaitAttempt {
+enum ChargeAttempt {
     Allowed(Decision),
     RetryAfter(Duration),
 }

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 /// The number of leading bits that all IPv4-mapped addresses, `::ffff:0:0/96`, have in common.
-const MAPPED_PREFIX_BITS: u8 = 96;
+const IPV4_MAPPED_PREFIX_BITS: u8 = 96;
 
 /// A network of IP addresses, or one address.
 ///
@@ -92,11 +92,11 @@ pub(crate) fn parse_network(text: &str) -> Option<Result<IpNet, NetworkError>> {
         return Some(Ok(address.into()));
     }
     let (ip, prefix) = text.split_once('/')?;
-    Some(parse_prefix(text, ip.parse().ok()?, prefix))
+    Some(parse_network_prefix(text, ip.parse().ok()?, prefix))
 }
 
 /// Parses the prefix length of the network `text`, whose address is `ip`.
-fn parse_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkError> {
+fn parse_network_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkError> {
     let (family, max_bits) = if ip.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
     let wrong_prefix = || NetworkError::Prefix { text: text.to_owned(), family, max_bits };
     let is_number = prefix.bytes().all(|byte| byte.is_ascii_digit());
@@ -105,7 +105,7 @@ fn parse_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkEr
     let prefix = match address.is_ipv4() == ip.is_ipv4() {
         true => prefix,
         false => prefix
-            .checked_sub(MAPPED_PREFIX_BITS)
+            .checked_sub(IPV4_MAPPED_PREFIX_BITS)
             .ok_or_else(|| NetworkError::MoreThanMapped(text.to_owned()))?,
     };
     let network = IpNet::new(address, prefix).map_err(|_| wrong_prefix())?;

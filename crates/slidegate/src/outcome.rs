@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::clock::ceil_micros;
 
 /// The value of `retry_after_us` for a cost that never fits.
-const RETRY_NEVER: u64 = u64::MAX;
+const RETRY_AFTER_US_NEVER: u64 = u64::MAX;
 
 /// The value of `remaining` for a hit that the store did not evaluate; larger than any limit.
-const REMAINING_UNKNOWN: u32 = u32::MAX;
+const UNKNOWN_REMAINING_UNITS: u32 = u32::MAX;
 
 /// The longest duration in an outcome, in microseconds: 142 years. The doubles of Lua scripts represent it exactly.
-pub(crate) const MAX_DURATION_US: u64 = 1 << 52;
+pub(crate) const MAX_OUTCOME_DURATION_US: u64 = 1 << 52;
 
 /// The store's result for one hit: whether the hit fits, and the status of its counter.
 ///
@@ -30,7 +30,7 @@ impl Outcome {
     /// `fits_after_us` returns the duration, in microseconds, until the required units are free; it is called only if
     /// they are not free now but will be later.
     #[inline(always)]
-    pub(crate) fn evaluate(
+    pub(crate) fn from_used_units(
         (used, capacity): (u64, u64),
         required: u64,
         reset_after_us: u64,
@@ -39,13 +39,18 @@ impl Outcome {
         let free = capacity.checked_sub(used);
         let fits = free.is_some_and(|free| required <= free);
         let remaining = free.unwrap_or_default();
-        Self::with_fit((fits, remaining, capacity), required, reset_after_us, fits_after_us)
+        Self::from_fit_and_remaining(
+            (fits, remaining, capacity),
+            required,
+            reset_after_us,
+            fits_after_us,
+        )
     }
 
-    /// Creates an outcome as [`evaluate`](Self::evaluate) does, for a caller that has already determined whether the
-    /// hit fits and the number of remaining units.
+    /// Creates an outcome as [`from_used_units`](Self::from_used_units) does, for a caller that has already determined
+    /// whether the hit fits and the number of remaining units.
     #[inline(always)]
-    pub(crate) fn with_fit(
+    pub(crate) fn from_fit_and_remaining(
         (fits, remaining, capacity): (bool, u64, u64),
         required: u64,
         reset_after_us: u64,
@@ -54,11 +59,11 @@ impl Outcome {
         let retry_after_us = if fits {
             0
         } else if required > capacity {
-            RETRY_NEVER
+            RETRY_AFTER_US_NEVER
         } else {
-            fits_after_us().min(MAX_DURATION_US)
+            fits_after_us().min(MAX_OUTCOME_DURATION_US)
         };
-        let reset_after_us = reset_after_us.min(MAX_DURATION_US);
+        let reset_after_us = reset_after_us.min(MAX_OUTCOME_DURATION_US);
         Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
     }
 
@@ -66,13 +71,13 @@ impl Outcome {
     /// until no unit is in use, and `retry_after` the duration until the cost fits: zero if it fits now, `None` if it
     /// never fits.
     pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
-        let retry_after_us =
-            retry_after.map_or(RETRY_NEVER, |wait| ceil_micros(wait).min(MAX_DURATION_US));
-        let reset_after_us = ceil_micros(reset_after).min(MAX_DURATION_US);
+        let retry_after_us = retry_after
+            .map_or(RETRY_AFTER_US_NEVER, |wait| ceil_micros(wait).min(MAX_OUTCOME_DURATION_US));
+        let reset_after_us = ceil_micros(reset_after).min(MAX_OUTCOME_DURATION_US);
         Self {
             retry_after_us,
             reset_after_us,
-            remaining: remaining.min(REMAINING_UNKNOWN - 1),
+            remaining: remaining.min(UNKNOWN_REMAINING_UNITS - 1),
             fits: retry_after_us == 0,
         }
     }
@@ -81,13 +86,18 @@ impl Outcome {
     /// the store evaluates only a sample of the requests and this request is not in the sample. The outcome denies
     /// nothing, and has no status.
     pub fn unknown() -> Self {
-        Self { retry_after_us: 0, reset_after_us: 0, remaining: REMAINING_UNKNOWN, fits: true }
+        Self {
+            retry_after_us: 0,
+            reset_after_us: 0,
+            remaining: UNKNOWN_REMAINING_UNITS,
+            fits: true,
+        }
     }
 
     /// Returns whether the store evaluated the hit. If it did not, the other fields have no meaning.
     #[inline]
     pub fn is_known(&self) -> bool {
-        self.remaining != REMAINING_UNKNOWN
+        self.remaining != UNKNOWN_REMAINING_UNITS
     }
 
     /// Converts the outcome of a counter after a charge into the outcome of the charged hit, which fitted before the
@@ -128,7 +138,8 @@ impl Outcome {
     /// Returns the duration until *this* cost fits: zero if it fits now, `None` if it never fits because it exceeds the
     /// capacity of the limit.
     pub fn retry_after(&self) -> Option<Duration> {
-        (self.retry_after_us != RETRY_NEVER).then(|| Duration::from_micros(self.retry_after_us))
+        (self.retry_after_us != RETRY_AFTER_US_NEVER)
+            .then(|| Duration::from_micros(self.retry_after_us))
     }
 
     /// Returns [`reset_after`](Self::reset_after) in microseconds.
@@ -163,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcome_with_largest_remaining_is_known() {
+    fn outcome_with_maximum_remaining_units_is_known() {
         let max = Outcome::new(u32::MAX, Duration::ZERO, None);
         assert!(max.is_known() && !max.fits());
         assert!(!Outcome::unknown().is_known() && Outcome::unknown().fits());

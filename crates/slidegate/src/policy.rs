@@ -172,7 +172,7 @@ impl Policy {
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let count_before = matched_rules.len();
-            for rule_index in domain.index.candidates(&attributes) {
+            for rule_index in domain.index.candidate_rules(&attributes) {
                 let rule = &self.rules[rule_index as usize];
                 if let Ok(details) = rule.match_descriptor(&attributes) {
                     matched_rules.push(rule_index, rule, details, descriptor_index, descriptor);
@@ -197,7 +197,7 @@ impl Policy {
         &self,
         descriptor: &'r Descriptor<'_>,
     ) -> Option<AttributePairs<'r>> {
-        if self.uses_host_attributes { descriptor.canonical() } else { None }
+        if self.uses_host_attributes { descriptor.attributes_with_canonical_hosts() } else { None }
     }
 
     /// Returns one result for each pair of a descriptor and a rule of the request's domain: the match if the rule
@@ -276,9 +276,9 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
         canonical: Option<&'d [(&'r str, &'r str)]>,
         routes: &'r Routes,
     ) -> Self {
-        let pairs = canonical.unwrap_or(descriptor.pairs());
+        let pairs = canonical.unwrap_or(descriptor.attribute_pairs());
         let Descriptor { is_exact, limit, .. } = *descriptor;
-        let (bytes, shortened) = (descriptor.bytes(), RefCell::default());
+        let (bytes, shortened) = (descriptor.non_utf8_attributes(), RefCell::default());
         let mut attributes = Self { pairs, route: None, is_exact, limit, bytes, shortened };
         if !routes.is_empty() && attributes.get("route").is_none() {
             attributes.route = attributes.get("path").and_then(|path| routes.match_path(path));

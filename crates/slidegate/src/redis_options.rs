@@ -153,7 +153,7 @@ impl RedisOptions {
             }
         }
         let split = Some(LimitSplit { parts, shares: split_shares(&self.limit, parts) });
-        Self { split, ..self }.with_checked_sample()
+        Self { split, ..self }.validate_sample()
     }
 
     /// Sends only one request in `one_in` to Redis, and charges it `one_in` times its cost.
@@ -163,7 +163,7 @@ impl RedisOptions {
     pub fn with_sample(self, one_in: u32) -> Result<Self, RedisOptionsError> {
         let sample = NonZeroU32::new(one_in).filter(|n| (2..=Self::MAX_SAMPLE).contains(&n.get()));
         let sample = sample.ok_or(RedisOptionsError::Sample(one_in))?;
-        Self { sample, ..self }.with_checked_sample()
+        Self { sample, ..self }.validate_sample()
     }
 
     /// Returns the same options for the keys of another limit.
@@ -174,12 +174,12 @@ impl RedisOptions {
         let own = Self { limit: *limit, split: None, ..self.clone() };
         match self.split_into() {
             Some(parts) => own.with_split(parts.get()),
-            None => own.with_checked_sample(),
+            None => own.validate_sample(),
         }
     }
 
     /// Returns the options after checking that the charge of a sampled request fits in the smallest share.
-    fn with_checked_sample(self) -> Result<Self, RedisOptionsError> {
+    fn validate_sample(self) -> Result<Self, RedisOptionsError> {
         let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest_share());
         let (capacity, sample, parts) = (smallest.capacity(), self.sample, self.split_into());
         match (1..u64::from(sample.get())).contains(&capacity) {
@@ -226,7 +226,7 @@ fn split_shares(limit: &Limit, parts: NonZeroU32) -> [(u32, Limit); 3] {
     let mut ends = [remainder(limit.quota().max()), remainder(limit.capacity()), parts.get()];
     ends.sort_unstable();
     // All sub-keys between two ends have the same share. If two ends are equal, there are none between them.
-    ends.map(|end| (end, limit.split_share(end.saturating_sub(1), parts)))
+    ends.map(|end| (end, limit.sub_key_share(end.saturating_sub(1), parts)))
 }
 
 #[cfg(test)]
@@ -238,7 +238,7 @@ mod tests {
         Limit::new(quota.parse().unwrap(), algorithm).unwrap()
     }
 
-    fn new_token_bucket(quota: &str, burst: u64) -> Limit {
+    fn new_token_bucket_limit(quota: &str, burst: u64) -> Limit {
         new_limit(quota, Algorithm::TokenBucket { burst: Some(burst), max_debt: None })
     }
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_split_sum_up_to_limit() {
+    fn shares_of_split_limit_sum_up_to_limit() {
         for algorithm in Algorithm::ALL {
             for max in [0, 8, 9, 15, 16, 1_023, 1_024, 100_000] {
                 let limit = new_limit(&format!("{max}/min"), algorithm);
@@ -266,11 +266,11 @@ mod tests {
         }
         // Max and burst have different remainders.
         assert_eq!(
-            max_and_capacity_of_shares(&new_token_bucket("10/s", 7), 4),
+            max_and_capacity_of_shares(&new_token_bucket_limit("10/s", 7), 4),
             [(3, 2), (3, 2), (2, 2), (2, 1)]
         );
         assert_eq!(
-            max_and_capacity_of_shares(&new_token_bucket("9/s", 11), 4),
+            max_and_capacity_of_shares(&new_token_bucket_limit("9/s", 11), 4),
             [(3, 3), (2, 3), (2, 3), (2, 2)]
         );
         assert_eq!(
@@ -288,20 +288,20 @@ mod tests {
         let empty_share =
             |quantity, units| Err(RedisOptionsError::EmptyShare { quantity, units, parts });
         assert_eq!(split(&seven, 8), empty_share("max", 7));
-        assert_eq!(split(&new_token_bucket("8/s", 7), 8), empty_share("burst", 7));
-        assert_eq!(split(&new_token_bucket("7/s", 8), 8), empty_share("max", 7));
+        assert_eq!(split(&new_token_bucket_limit("8/s", 7), 8), empty_share("burst", 7));
+        assert_eq!(split(&new_token_bucket_limit("7/s", 8), 8), empty_share("max", 7));
         assert!(
-            split(&new_token_bucket("8/s", 8), 8).is_ok()
-                && split(&new_token_bucket("8/s", 0), 8).is_ok()
+            split(&new_token_bucket_limit("8/s", 8), 8).is_ok()
+                && split(&new_token_bucket_limit("8/s", 0), 8).is_ok()
         );
-        assert!(split(&Limit::denied(), RedisOptions::MAX_PARTS).is_ok());
+        assert!(split(&Limit::deny_all(), RedisOptions::MAX_PARTS).is_ok());
         for parts in [0, 1, RedisOptions::MAX_PARTS + 1] {
-            assert_eq!(split(&Limit::denied(), parts), Err(RedisOptionsError::Parts(parts)));
+            assert_eq!(split(&Limit::deny_all(), parts), Err(RedisOptionsError::Parts(parts)));
         }
     }
 
     #[test]
-    fn sample_that_never_fits_is_rejected() {
+    fn sampling_rate_that_never_fits_is_rejected() {
         let ten = new_limit("10/min", Algorithm::default());
         let sample = |limit: &Limit, one_in| RedisOptions::new(limit).with_sample(one_in);
         assert_eq!(sample(&ten, 10).unwrap().sample().get(), 10);
@@ -309,10 +309,10 @@ mod tests {
         assert!(error.contains("at most 10 fit;"), "{error}");
         // The units that fit in a bucket at once are its burst.
         assert!(
-            sample(&new_token_bucket("1/s", 10), 10).is_ok()
-                && sample(&new_token_bucket("100/s", 9), 10).is_err()
+            sample(&new_token_bucket_limit("1/s", 10), 10).is_ok()
+                && sample(&new_token_bucket_limit("100/s", 9), 10).is_err()
         );
-        assert!(sample(&Limit::denied(), RedisOptions::MAX_SAMPLE).is_ok());
+        assert!(sample(&Limit::deny_all(), RedisOptions::MAX_SAMPLE).is_ok());
         for one_in in [0, 1, RedisOptions::MAX_SAMPLE + 1] {
             assert_eq!(sample(&ten, one_in), Err(RedisOptionsError::Sample(one_in)));
         }
@@ -333,8 +333,8 @@ mod tests {
     }
 
     #[test]
-    fn invalid_slot_by_is_rejected() {
-        let options = RedisOptions::new(&Limit::denied());
+    fn invalid_redis_slot_by_is_rejected() {
+        let options = RedisOptions::new(&Limit::deny_all());
         let slot_by = |indices: &[usize]| options.clone().with_slot_by(indices);
         assert_eq!(slot_by(&[2, 0]).unwrap().slot_by(), [2, 0]);
         assert_eq!(slot_by(&[]), Err(RedisOptionsError::EmptySlotBy));
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn redis_options_apply_to_another_limit() {
-        let small = Limit::denied();
+        let small = Limit::deny_all();
         let large = new_limit("100/s", Algorithm::default());
         let options = |limit: &Limit| {
             RedisOptions::new(limit).with_split(8).and_then(|split| split.with_sample(10)).unwrap()

@@ -41,7 +41,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns a copy of the request in which each descriptor has the cost `cost`.
-    pub(crate) fn with_plain_cost(&self, cost: u64) -> Self {
+    pub(crate) fn with_request_cost(&self, cost: u64) -> Self {
         let mut request = self.clone();
         for descriptor in &mut request.descriptors {
             descriptor.costs.plain = Some(cost);
@@ -153,7 +153,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Returns the cost that was set with [`cost`](Self::cost); 1 by default.
-    pub(crate) fn plain_cost(&self) -> u64 {
+    pub(crate) fn request_cost(&self) -> u64 {
         self.costs.plain.unwrap_or(1)
     }
 
@@ -180,18 +180,18 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Returns the names and bytes of the attributes whose values are not UTF-8.
-    pub(crate) fn bytes(&self) -> &[(&'a str, &'a [u8])] {
+    pub(crate) fn non_utf8_attributes(&self) -> &[(&'a str, &'a [u8])] {
         &self.bytes
     }
 
     /// Returns the attributes in their original order.
-    pub(crate) fn pairs(&self) -> &[(&'a str, &'a str)] {
+    pub(crate) fn attribute_pairs(&self) -> &[(&'a str, &'a str)] {
         &self.attributes
     }
 
     /// Returns the attributes with every host in its [canonical form](normal_host); `None` if all hosts are canonical
     /// already.
-    pub(crate) fn canonical(&self) -> Option<AttributePairs<'_>> {
+    pub(crate) fn attributes_with_canonical_hosts(&self) -> Option<AttributePairs<'_>> {
         let is_host = |(name, _): &(&str, &str)| is_host_attribute(name);
         if self.iter().filter(is_host).all(|(_, host)| is_normal_host(host)) {
             return None;

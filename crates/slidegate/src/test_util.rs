@@ -23,14 +23,23 @@ pub enum ScriptedOutcome {
 impl ScriptedOutcome {
     fn to_outcome(self) -> Outcome {
         match self {
-            Self::Fits { remaining, reset_us } => {
-                Outcome::with_fit((true, remaining.into(), u64::MAX), 0, reset_us, || 0).charged()
-            }
+            Self::Fits { remaining, reset_us } => Outcome::from_fit_and_remaining(
+                (true, remaining.into(), u64::MAX),
+                0,
+                reset_us,
+                || 0,
+            )
+            .charged(),
             Self::Denied { remaining, reset_us, retry_after_us } => {
                 let remaining = u64::from(remaining);
                 let capacity = if retry_after_us.is_some() { u64::MAX } else { remaining };
                 let wait = || retry_after_us.unwrap_or_default();
-                Outcome::with_fit((false, remaining, capacity), remaining + 1, reset_us, wait)
+                Outcome::from_fit_and_remaining(
+                    (false, remaining, capacity),
+                    remaining + 1,
+                    reset_us,
+                    wait,
+                )
             }
         }
     }
@@ -88,7 +97,7 @@ pub fn ruling_with_unavailable_store(policy: &str) -> Ruling {
 struct UnavailableStore;
 
 /// Returns the error of a store that cannot be reached.
-fn unavailable_error<T>() -> Result<T, StoreError> {
+fn return_unavailable_error<T>() -> Result<T, StoreError> {
     Err(StoreError::Unavailable("out of service".into()))
 }
 
@@ -96,29 +105,29 @@ impl Store for UnavailableStore {
     type Kind = crate::store::Asynchronous;
 
     fn take(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
-        ready(unavailable_error())
+        ready(return_unavailable_error())
     }
 
     fn take_many(
         &self,
         _: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
-        ready(unavailable_error())
+        ready(return_unavailable_error())
     }
 
     fn peek(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(unavailable_error())
+        ready(return_unavailable_error())
     }
 
     fn revert(&self, _: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(unavailable_error())
+        ready(return_unavailable_error())
     }
 
     fn refund(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(unavailable_error())
+        ready(return_unavailable_error())
     }
 
     fn reset(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(unavailable_error())
+        ready(return_unavailable_error())
     }
 }

@@ -25,7 +25,11 @@ pub trait Additive: Counter {
     /// Builds a state from the number of units in each time bucket. `units` returns this number for a bucket; it is
     /// called for the bucket that contains `last_charged_at` and for the earlier buckets that are still counted at that
     /// time.
-    fn gather(&self, last_charged_at: Timestamp, units: impl FnMut(u64) -> u64) -> Self::State;
+    fn state_from_buckets(
+        &self,
+        last_charged_at: Timestamp,
+        units: impl FnMut(u64) -> u64,
+    ) -> Self::State;
 
     /// Returns the number of units in use at `now`, with each bucket weighted as in a decision. The result may exceed
     /// max.
@@ -105,7 +109,9 @@ mod tests {
     /// Returns a state in which each time bucket has the units of both given states.
     fn sum_states<C: Additive>(counter: C, left: &C::State, right: &C::State) -> C::State {
         let last = counter.last_charged_at(left).max(counter.last_charged_at(right));
-        counter.gather(last, |bucket| counter.units(left, bucket) + counter.units(right, bucket))
+        counter.state_from_buckets(last, |bucket| {
+            counter.units(left, bucket) + counter.units(right, bucket)
+        })
     }
 
     /// Checks that the sum of two states equals a single state with the same charges. Every step makes the same charge

@@ -43,7 +43,7 @@ impl FixedWindow {
         LimitParams { max: self.max, extra: 0, max_debt: 0, tick_us: 1, window: self.window_us }
     }
 
-    fn max(&self) -> u64 {
+    fn max_units(&self) -> u64 {
         u64::from(self.max)
     }
 
@@ -68,7 +68,9 @@ impl Counter for FixedWindow {
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let used = self.count_in_window(state, now);
         let reset_after_us = micros_until_expiry(self, state, now);
-        Outcome::evaluate((used, self.max()), required, reset_after_us, || reset_after_us)
+        Outcome::from_used_units((used, self.max_units()), required, reset_after_us, || {
+            reset_after_us
+        })
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
@@ -113,7 +115,11 @@ impl Additive for FixedWindow {
         if bucket == self.current_bucket(state) { state.count.into() } else { 0 }
     }
 
-    fn gather(&self, last_charged_at: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
+    fn state_from_buckets(
+        &self,
+        last_charged_at: Timestamp,
+        mut units: impl FnMut(u64) -> u64,
+    ) -> State {
         let last_us = last_charged_at.as_micros();
         State { last_us, count: clamp_to_max_units(units(last_us / self.window_us)) }
     }

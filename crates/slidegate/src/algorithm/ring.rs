@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    const MAX_RING_LEN: usize = 50;
+    const MAX_TEST_RING_LEN: usize = 50;
 
     proptest! {
         #[test]
@@ -141,8 +141,8 @@ mod tests {
                         ring.remove(at, count);
                         deque.drain(at..at + count);
                     }
-                    _ if deque.len() < MAX_RING_LEN => {
-                        ring.push(nth as u64, MAX_RING_LEN);
+                    _ if deque.len() < MAX_TEST_RING_LEN => {
+                        ring.push(nth as u64, MAX_TEST_RING_LEN);
                         deque.push_back(nth as u64);
                         // After a push at most three quarters of the capacity are unused, except at the smallest size.
                         prop_assert!(ring.buffer.len() <= (4 * deque.len()).max(4));
@@ -151,7 +151,7 @@ mod tests {
                 }
                 prop_assert_eq!(ring.iter().collect::<Vec<_>>(), deque.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!(ring.get(at), deque.get(at).copied());
-                prop_assert!(ring.heap_bytes() <= max_heap_bytes::<u64>(MAX_RING_LEN));
+                prop_assert!(ring.heap_bytes() <= max_heap_bytes::<u64>(MAX_TEST_RING_LEN));
             }
         }
     }

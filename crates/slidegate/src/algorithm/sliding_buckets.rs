@@ -69,7 +69,9 @@ impl State {
     #[inline(always)]
     fn count_entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);
-        while let Some(entry) = self.entries.get(entries).filter(|entry| entry.age(newest) > age) {
+        while let Some(entry) =
+            self.entries.get(entries).filter(|entry| entry.age_in_buckets(newest) > age)
+        {
             units += u64::from(entry.count);
             entries += 1;
         }
@@ -100,7 +102,7 @@ impl BucketEntry {
     /// Returns the age of this bucket: the number of buckets from it to `newest`, the newest bucket that may have
     /// units.
     #[inline(always)]
-    fn age(&self, newest: u64) -> u64 {
+    fn age_in_buckets(&self, newest: u64) -> u64 {
         u64::from((newest as u32).wrapping_sub(self.bucket))
     }
 }
@@ -129,7 +131,7 @@ impl SlidingBuckets {
         }
     }
 
-    fn max(&self) -> u64 {
+    fn max_units(&self) -> u64 {
         u64::from(self.max)
     }
 
@@ -139,7 +141,7 @@ impl SlidingBuckets {
 
     /// Returns the number of buckets whose units are counted in a decision: the current bucket, and all buckets of one
     /// window before it.
-    fn counted_buckets(&self) -> u64 {
+    fn counted_bucket_count(&self) -> u64 {
         u64::from(self.buckets) + 1
     }
 
@@ -150,13 +152,13 @@ impl SlidingBuckets {
 
     /// Returns the time from which the units of `bucket` are no longer counted, in microseconds since the Unix epoch.
     fn bucket_expires_us(&self, bucket: u64) -> u64 {
-        (bucket + self.counted_buckets()) * self.precision_us
+        (bucket + self.counted_bucket_count()) * self.precision_us
     }
 
     /// Returns the number of the oldest bucket whose units are counted while `current` is the number of the current
     /// bucket.
     fn oldest_counted_bucket(&self, current: u64) -> u64 {
-        current.saturating_sub(self.counted_buckets() - 1)
+        current.saturating_sub(self.counted_bucket_count() - 1)
     }
 
     /// Returns the number of entries that have expired when the bucket with the number `current` begins, and the sum of
@@ -174,13 +176,13 @@ impl SlidingBuckets {
     }
 
     /// Returns the index of the entry for a bucket; `None` if the bucket has no units.
-    fn find_entry(&self, state: &State, bucket: u64) -> Option<usize> {
+    fn find_bucket_entry(&self, state: &State, bucket: u64) -> Option<usize> {
         let newest = self.bucket_number(state.last_us);
-        let age = newest.checked_sub(bucket).filter(|age| *age < self.counted_buckets())?;
+        let age = newest.checked_sub(bucket).filter(|age| *age < self.counted_bucket_count())?;
         let (mut low, mut high) = (0, state.entries.len());
         while low < high {
             let middle = (low + high) / 2;
-            match state.entries.get(middle)?.age(newest).cmp(&age) {
+            match state.entries.get(middle)?.age_in_buckets(newest).cmp(&age) {
                 Ordering::Equal => return Some(middle),
                 Ordering::Greater => low = middle + 1,
                 Ordering::Less => high = middle,
@@ -191,24 +193,24 @@ impl SlidingBuckets {
 
     /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
-        max_heap_bytes::<BucketEntry>(self.counted_buckets() as usize)
+        max_heap_bytes::<BucketEntry>(self.counted_bucket_count() as usize)
     }
 
     /// Returns the outcome of a hit that requires `required` free units while `used` units are in use.
     #[inline(always)]
     fn outcome(&self, state: &State, used: u64, now: Timestamp, required: u64) -> Outcome {
-        let max = self.max();
+        let max = self.max_units();
         let remaining = max.saturating_sub(used);
         let fits = fits_in_remaining(required, remaining, used > max);
         let reset_after_us = micros_until_expiry(self, state, now);
-        Outcome::with_fit((fits, remaining, max), required, reset_after_us, || {
+        Outcome::from_fit_and_remaining((fits, remaining, max), required, reset_after_us, || {
             // The oldest buckets expire one by one, until the rest of the total leaves enough free units.
             let newest = self.bucket_number(state.last_us);
             let (mut counted, mut index) = (state.total, 0);
             let mut fits_at_us = now.as_micros();
             while let Some(entry) = state.entries.get(index).filter(|_| counted + required > max) {
                 counted -= u64::from(entry.count);
-                fits_at_us = self.bucket_expires_us(newest - entry.age(newest));
+                fits_at_us = self.bucket_expires_us(newest - entry.age_in_buckets(newest));
                 index += 1;
             }
             fits_at_us - now.as_micros()
@@ -227,7 +229,7 @@ impl SlidingBuckets {
         state.total += u64::from(count - before);
         match last.filter(|_| current.is_some()) {
             Some(index) => state.entries.set(index, entry),
-            None if count > 0 => state.entries.push(entry, self.counted_buckets() as usize),
+            None if count > 0 => state.entries.push(entry, self.counted_bucket_count() as usize),
             None => {}
         }
     }
@@ -257,7 +259,9 @@ impl Counter for SlidingBuckets {
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        if let Some(index) = self.find_entry(state, self.bucket_number(charged_at.as_micros())) {
+        if let Some(index) =
+            self.find_bucket_entry(state, self.bucket_number(charged_at.as_micros()))
+        {
             let count = state.entries.get(index).map_or(0, |entry| entry.count);
             state.subtract_units(index, cost.min(count.into()));
         }
@@ -274,7 +278,7 @@ impl Counter for SlidingBuckets {
         let last = state.entries.len().checked_sub(1).and_then(|index| state.entries.get(index));
         let newest = self.bucket_number(state.last_us);
         last.map_or(Timestamp::default(), |entry| {
-            Timestamp::from_micros(self.bucket_expires_us(newest - entry.age(newest)))
+            Timestamp::from_micros(self.bucket_expires_us(newest - entry.age_in_buckets(newest)))
         })
     }
 }
@@ -290,11 +294,16 @@ impl Additive for SlidingBuckets {
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
-        let entry = self.find_entry(state, bucket).and_then(|index| state.entries.get(index));
+        let entry =
+            self.find_bucket_entry(state, bucket).and_then(|index| state.entries.get(index));
         entry.map_or(0, |entry| entry.count.into())
     }
 
-    fn gather(&self, last_charged_at: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
+    fn state_from_buckets(
+        &self,
+        last_charged_at: Timestamp,
+        mut units: impl FnMut(u64) -> u64,
+    ) -> State {
         let mut state = State { last_us: last_charged_at.as_micros(), ..State::default() };
         let current = self.bucket_number(state.last_us);
         for bucket in self.oldest_counted_bucket(current)..=current {

@@ -9,7 +9,7 @@
 //! full, and a window has at most 2^30 ticks. Expired entries are removed before a new one is written.
 
 use super::ring::{Ring, max_heap_bytes};
-use super::{ChargeEffect, Counter, TickScale, clamp_to_max_units, micros_until_expiry};
+use super::{ChargeEffect, Counter, TickResolution, clamp_to_max_units, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
@@ -29,7 +29,7 @@ pub const MAX_ENTRIES: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     max: u32,
-    scale: TickScale,
+    resolution: TickResolution,
 }
 
 /// The log of the charges of a key in the window that ends with its last charge.
@@ -49,7 +49,7 @@ pub struct State {
 }
 
 /// Returns the number of words that a charge takes in the log, one or two. `word` is either of these words.
-fn word_count(word: u32) -> usize {
+fn charge_word_count(word: u32) -> usize {
     if word & EXPLICIT_COST_FLAG == 0 { 1 } else { 2 }
 }
 
@@ -68,7 +68,7 @@ impl HeapSize for State {
 
 impl State {
     /// Returns the cost of the charge whose first word is `word`, at the position `index` of the log.
-    fn cost(&self, index: usize, word: u32) -> u32 {
+    fn charge_cost(&self, index: usize, word: u32) -> u32 {
         if word & EXPLICIT_COST_FLAG == 0 {
             1
         } else {
@@ -78,60 +78,60 @@ impl State {
 
     /// Returns the age of the charge whose first word is `word`: the number of ticks between the charge and `last + 1`.
     /// No charge is later than `last + 1`, because `last` was rounded down by less than a tick.
-    fn age(&self, word: u32) -> u64 {
+    fn charge_age_ticks(&self, word: u32) -> u64 {
         u64::from((self.last as u32).wrapping_add(1).wrapping_sub(word) & !EXPLICIT_COST_FLAG)
     }
 
     /// Returns the complete tick of the charge whose first word is `word`, which contains only the lower 31 bits of the
     /// tick.
-    fn full_tick(&self, word: u32) -> u64 {
-        (self.last + 1).saturating_sub(self.age(word))
+    fn tick_of_charge(&self, word: u32) -> u64 {
+        (self.last + 1).saturating_sub(self.charge_age_ticks(word))
     }
 
     /// Returns the tick of the newest charge; `None` if the log is empty.
     fn newest_tick(&self) -> Option<u64> {
-        (!self.words.is_empty()).then(|| self.full_tick(self.newest))
+        (!self.words.is_empty()).then(|| self.tick_of_charge(self.newest))
     }
 
     /// Returns the number of words that the charges before `tick` take in the log, and the sum of the costs of these
     /// charges.
     #[inline(always)]
-    fn measure_charges_before(&self, tick: u64) -> (usize, u64) {
+    fn sum_charges_before(&self, tick: u64) -> (usize, u64) {
         let Some(age) = (self.last + 1).checked_sub(tick) else {
             return (self.words.len(), self.total);
         };
-        let is_before = |word: &u32| self.age(*word) > age;
+        let is_before = |word: &u32| self.charge_age_ticks(*word) > age;
         let (mut index, mut units) = (0, 0);
         if self.words.is_empty() || !is_before(&self.oldest) {
             return (index, units);
         }
         while let Some(word) = self.words.get(index).filter(is_before) {
-            units += u64::from(self.cost(index, word));
-            index += word_count(word);
+            units += u64::from(self.charge_cost(index, word));
+            index += charge_word_count(word);
         }
         (index, units)
     }
 
     /// Returns the tick of the charge that must expire before `units` units are free, if the charges expire in the
     /// order of the log, beginning with the charge at `index`.
-    fn tick_of_freeing_charge(&self, mut index: usize, units: u64) -> u64 {
+    fn blocking_charge_tick(&self, mut index: usize, units: u64) -> u64 {
         let mut word = self.oldest;
         if index == 0 && units == 1 {
-            return self.full_tick(word);
+            return self.tick_of_charge(word);
         }
         let mut freed = 0;
         while freed < units {
             word = self.words.get(index).unwrap_or(self.newest);
-            freed += u64::from(self.cost(index, word));
-            index += word_count(word);
+            freed += u64::from(self.charge_cost(index, word));
+            index += charge_word_count(word);
         }
-        self.full_tick(word)
+        self.tick_of_charge(word)
     }
 
     /// Removes the charges before `tick`.
     #[inline(always)]
     fn remove_charges_before(&mut self, tick: u64) {
-        let (words, units) = self.measure_charges_before(tick);
+        let (words, units) = self.sum_charges_before(tick);
         if words > 0 {
             self.words.remove_first(words);
             self.total -= units;
@@ -148,13 +148,13 @@ impl State {
         while left > 0
             && let Some(word) = self.words.get(index)
         {
-            let cost = u64::from(self.cost(index, word));
+            let cost = u64::from(self.charge_cost(index, word));
             if cost > left {
                 reduced = Some((word, (cost - left) as u32));
                 break;
             }
             left -= cost;
-            index += word_count(word);
+            index += charge_word_count(word);
         }
         self.words.remove_first(index);
         self.total -= units;
@@ -181,27 +181,27 @@ impl State {
 
     /// Removes the newest charge and returns its tick and cost; `None` if the log is empty.
     fn pop_newest(&mut self) -> Option<(u64, u32)> {
-        let index = self.words.len().checked_sub(word_count(self.newest))?;
-        let (tick, cost) = (self.full_tick(self.newest), self.cost(index, self.newest));
+        let index = self.words.len().checked_sub(charge_word_count(self.newest))?;
+        let (tick, cost) = (self.tick_of_charge(self.newest), self.charge_cost(index, self.newest));
         self.words.truncate(index);
         self.total -= u64::from(cost);
         let before = |words| self.words.get(index.checked_sub(words)?);
         if let Some(last) = before(1) {
-            self.newest = before(word_count(last)).unwrap_or(last);
+            self.newest = before(charge_word_count(last)).unwrap_or(last);
         }
         Some((tick, cost))
     }
 
     /// Appends a charge, which becomes the newest one.
-    fn push_charge(&mut self, tick: u64, cost: u32, max_words: usize) {
+    fn push_charge(&mut self, tick: u64, cost: u32, max_log_words: usize) {
         let has_cost = if cost == 1 { 0 } else { EXPLICIT_COST_FLAG };
         self.newest = (tick as u32 & !EXPLICIT_COST_FLAG) | has_cost;
         if self.words.is_empty() {
             self.oldest = self.newest;
         }
-        self.words.push(self.newest, max_words);
+        self.words.push(self.newest, max_log_words);
         if cost != 1 {
-            self.words.push(cost | EXPLICIT_COST_FLAG, max_words);
+            self.words.push(cost | EXPLICIT_COST_FLAG, max_log_words);
         }
         self.total += u64::from(cost);
     }
@@ -211,45 +211,45 @@ impl SlidingLog {
     pub(crate) fn new(quota: &Quota) -> Self {
         Self {
             max: quota.max() as u32,
-            scale: TickScale::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+            resolution: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.scale.window_us())
+        Quota::from_parts(self.max, self.resolution.window_us())
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.scale.limit_params(self.max, 0)
+        self.resolution.limit_params(self.max, 0)
     }
 
     /// Returns the largest length of the log, in words. Charges that fit never exceed it. If charges without a check,
     /// such as reports, have filled the log, each further charge is merged with the newest entry. The merged units
     /// expire together, so the older ones expire later than without merging.
-    fn max_words(&self) -> usize {
+    fn max_log_words(&self) -> usize {
         2 * (self.max as usize + 32)
     }
 
     /// Returns the largest length of the ring, in words. This is one word more than the largest length of the log,
     /// since a charge of two words may be added while only one word is free.
     #[inline(always)]
-    fn max_capacity(&self) -> usize {
-        self.max_words() + 1
+    fn max_ring_words(&self) -> usize {
+        self.max_log_words() + 1
     }
 
     /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
-        max_heap_bytes::<u32>(self.max_capacity())
+        max_heap_bytes::<u32>(self.max_ring_words())
     }
 
     /// Returns the first tick of the window that ends with `tick`.
-    fn window_start(&self, tick: u64) -> u64 {
-        (tick + 1).saturating_sub(self.scale.window_ticks())
+    fn window_start_tick(&self, tick: u64) -> u64 {
+        (tick + 1).saturating_sub(self.resolution.window_ticks())
     }
 
     /// Returns the time from which a charge at `tick` is outside of the window, in microseconds.
-    fn charge_expires_us(&self, tick: u64) -> u64 {
-        self.scale.tick_start_us(tick + self.scale.window_ticks())
+    fn charge_expiry_us(&self, tick: u64) -> u64 {
+        self.resolution.tick_start_us(tick + self.resolution.window_ticks())
     }
 
     /// Returns the outcome of a hit that requires `required` free units. The charges in the window begin at the word
@@ -265,9 +265,9 @@ impl SlidingLog {
     ) -> Outcome {
         let max = u64::from(self.max);
         let reset_after_us = micros_until_expiry(self, state, now);
-        Outcome::evaluate((used, max), required, reset_after_us, || {
+        Outcome::from_used_units((used, max), required, reset_after_us, || {
             // The oldest charges expire one by one, until enough units are free.
-            self.charge_expires_us(state.tick_of_freeing_charge(index, used + required - max))
+            self.charge_expiry_us(state.blocking_charge_tick(index, used + required - max))
                 - now.as_micros()
         })
     }
@@ -277,36 +277,37 @@ impl Counter for SlidingLog {
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let tick = self.scale.tick(now).max(state.last);
-        let (index, expired_units) = state.measure_charges_before(self.window_start(tick));
+        let tick = self.resolution.tick_at(now).max(state.last);
+        let (index, expired_units) = state.sum_charges_before(self.window_start_tick(tick));
         self.outcome(state, index, state.total - expired_units, now, required)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let last = self.scale.tick(now).max(state.last);
-        state.remove_charges_before(self.window_start(last));
+        let last = self.resolution.tick_at(now).max(state.last);
+        state.remove_charges_before(self.window_start_tick(last));
         state.last = last;
-        let is_exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.tick_start_us(last);
+        let is_exact =
+            self.resolution.tick_us == 1 || now.as_micros() == self.resolution.tick_start_us(last);
         let mut charge_tick = if is_exact { last } else { last + 1 };
         let mut cost = clamp_to_max_units(cost);
         if let Some(newest) = state.newest_tick() {
             charge_tick = charge_tick.max(newest);
-            if charge_tick == newest || state.words.len() >= self.max_words() {
+            if charge_tick == newest || state.words.len() >= self.max_log_words() {
                 let merged = state.pop_newest().map_or(0, |(_, cost)| cost);
                 cost = clamp_to_max_units(u64::from(merged) + u64::from(cost));
             }
         }
         if cost > 0 {
-            state.push_charge(charge_tick, cost, self.max_capacity());
+            state.push_charge(charge_tick, cost, self.max_ring_words());
         }
         ChargeEffect {
-            charged_at: Timestamp::from_micros(self.scale.tick_start_us(charge_tick)),
+            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(charge_tick)),
             outcome: self.outcome(state, 0, state.total, now, 1),
         }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let charge_tick = self.scale.tick(charged_at);
+        let charge_tick = self.resolution.tick_at(charged_at);
         let mut later = Vec::new();
         while state.newest_tick().is_some_and(|newest| newest > charge_tick) {
             later.extend(state.pop_newest());
@@ -316,27 +317,27 @@ impl Counter for SlidingLog {
         {
             let rest = charged.saturating_sub(clamp_to_max_units(cost));
             if rest > 0 {
-                state.push_charge(tick, rest, self.max_capacity());
+                state.push_charge(tick, rest, self.max_ring_words());
             }
         }
-        let restore = |(tick, cost)| state.push_charge(tick, cost, self.max_capacity());
+        let restore = |(tick, cost)| state.push_charge(tick, cost, self.max_ring_words());
         later.into_iter().rev().for_each(restore);
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
-        let tick = self.scale.tick(now).max(state.last);
-        let (_, expired_units) = state.measure_charges_before(self.window_start(tick));
+        let tick = self.resolution.tick_at(now).max(state.last);
+        let (_, expired_units) = state.sum_charges_before(self.window_start_tick(tick));
         if cost == 0 || expired_units == state.total {
             return;
         }
         // Expired charges precede the refunded units in the log, so they are removed as well, and `last` advances.
-        state.remove_charges_before(self.window_start(tick));
+        state.remove_charges_before(self.window_start_tick(tick));
         state.last = tick;
         state.remove_oldest_units(cost);
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let expires_us = state.newest_tick().map(|newest| self.charge_expires_us(newest));
+        let expires_us = state.newest_tick().map(|newest| self.charge_expiry_us(newest));
         Timestamp::from_micros(expires_us.unwrap_or_default())
     }
 }
@@ -388,9 +389,9 @@ mod tests {
                 prop_assert_eq!(state.newest_tick(), list.last().map(|&(tick, _)| tick));
                 let mut units = 0;
                 for &(tick, cost) in &list {
-                    prop_assert_eq!(state.measure_charges_before(tick).1, units);
+                    prop_assert_eq!(state.sum_charges_before(tick).1, units);
                     units += u64::from(cost);
-                    prop_assert_eq!(state.tick_of_freeing_charge(0, units), tick);
+                    prop_assert_eq!(state.blocking_charge_tick(0, units), tick);
                 }
             }
         }

@@ -5,7 +5,7 @@
 //! since a previous count above zero has a weight of at least one unit until its window has passed.
 
 use super::additive::{Additive, BucketLayout};
-use super::{ChargeEffect, Counter, TickScale, clamp_to_max_units};
+use super::{ChargeEffect, Counter, TickResolution, clamp_to_max_units};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
@@ -19,7 +19,7 @@ const MAX_TICKS_PER_WINDOW: u32 = 1 << 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     max: u32,
-    scale: TickScale,
+    resolution: TickResolution,
 }
 
 /// The counts of the window that contains a key's last charge, and of the window before it.
@@ -38,7 +38,7 @@ impl HeapSize for State {}
 /// The counts of a state, as seen at a given time. By then a new window may have begun, so that the state's current
 /// window is the previous window, or both windows have passed.
 #[derive(Clone, Copy)]
-struct CountsView {
+struct WindowCounts {
     /// The first tick of the current window.
     start: u64,
     /// The number of ticks from the start of the current window to the given time.
@@ -51,34 +51,34 @@ impl SlidingWindow {
     pub(crate) fn new(quota: &Quota) -> Self {
         Self {
             max: quota.max() as u32,
-            scale: TickScale::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+            resolution: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.scale.window_us())
+        Quota::from_parts(self.max, self.resolution.window_us())
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.scale.limit_params(self.max, 0)
+        self.resolution.limit_params(self.max, 0)
     }
 
-    fn max(&self) -> u64 {
+    fn max_units(&self) -> u64 {
         u64::from(self.max)
     }
 
     /// Returns the counts of a state, as seen at `now`, or at the time of the last charge if that time is later.
     #[inline(always)]
-    fn counts_at(&self, state: &State, now: Timestamp) -> CountsView {
-        let window = self.scale.window_ticks();
-        let now = self.scale.tick(now).max(state.last);
+    fn counts_at(&self, state: &State, now: Timestamp) -> WindowCounts {
+        let window = self.resolution.window_ticks();
+        let now = self.resolution.tick_at(now).max(state.last);
         let start = state.last - state.last % window;
         let (previous, current) = (u64::from(state.previous), u64::from(state.current));
         let age = now - start;
         if age < window {
-            CountsView { start, elapsed: age, previous, current }
+            WindowCounts { start, elapsed: age, previous, current }
         } else if age < 2 * window {
-            CountsView {
+            WindowCounts {
                 start: start + window,
                 elapsed: age - window,
                 previous: current,
@@ -86,52 +86,51 @@ impl SlidingWindow {
             }
         } else {
             let elapsed = now % window;
-            CountsView { start: now - elapsed, elapsed, previous: 0, current: 0 }
+            WindowCounts { start: now - elapsed, elapsed, previous: 0, current: 0 }
         }
     }
 
     /// Returns the first tick at which the `previous` units of the previous window are weighted as at most `free`
     /// units. `start` is the first tick of the current window.
-    fn first_tick_with_weight_at_most(&self, free: u64, previous: u64, start: u64) -> u64 {
-        start + self.scale.window_ticks() - (free * self.scale.window_ticks()) / previous
+    fn first_tick_when_previous_fits(&self, free: u64, previous: u64, start: u64) -> u64 {
+        start + self.resolution.window_ticks() - (free * self.resolution.window_ticks()) / previous
     }
 }
 
 impl SlidingWindow {
     /// Returns the units used: the current count plus the weighted previous count.
     #[inline(always)]
-    fn used_units(&self, view: &CountsView) -> u64 {
-        let window = self.scale.window_ticks();
-        view.current + (view.previous * (window - view.elapsed)).div_ceil(window)
+    fn used_units(&self, counts: &WindowCounts) -> u64 {
+        let window = self.resolution.window_ticks();
+        counts.current + (counts.previous * (window - counts.elapsed)).div_ceil(window)
     }
 
-    /// Returns the outcome of a hit that requires `required` free units, given the counts in `view`.
+    /// Returns the outcome of a hit that requires `required` free units, for a key with these counts.
     #[inline(always)]
-    fn evaluate(&self, view: &CountsView, now: Timestamp, required: u64) -> Outcome {
-        let CountsView { start, previous, current, .. } = *view;
-        let (max, window) = (self.max(), self.scale.window_ticks());
-        let reset_after_us = self.expires_us(view).saturating_sub(now.as_micros());
-        Outcome::evaluate((self.used_units(view), max), required, reset_after_us, || {
+    fn outcome_of_counts(&self, counts: &WindowCounts, now: Timestamp, required: u64) -> Outcome {
+        let WindowCounts { start, previous, current, .. } = *counts;
+        let (max, window) = (self.max_units(), self.resolution.window_ticks());
+        let reset_after_us = self.counts_expiry_us(counts).saturating_sub(now.as_micros());
+        Outcome::from_used_units((self.used_units(counts), max), required, reset_after_us, || {
             let free = max - required;
             let fits_at = if current <= free {
-                self.first_tick_with_weight_at_most(free - current, previous, start)
+                self.first_tick_when_previous_fits(free - current, previous, start)
             } else {
                 // Not before the current window has become the previous one.
-                self.first_tick_with_weight_at_most(free, current, start + window)
+                self.first_tick_when_previous_fits(free, current, start + window)
             };
-            self.scale.tick_start_us(fits_at) - now.as_micros()
+            self.resolution.tick_start_us(fits_at) - now.as_micros()
         })
     }
 
-    /// Returns the time from which the counts in `view` no longer have any weight, in microseconds; 0 if both counts
-    /// are 0.
-    fn expires_us(&self, view: &CountsView) -> u64 {
-        let windows = match view {
-            CountsView { current: 1.., .. } => 2,
-            CountsView { previous: 1.., .. } => 1,
+    /// Returns the time from which the counts no longer have any weight, in microseconds; 0 if both counts are 0.
+    fn counts_expiry_us(&self, counts: &WindowCounts) -> u64 {
+        let windows = match counts {
+            WindowCounts { current: 1.., .. } => 2,
+            WindowCounts { previous: 1.., .. } => 1,
             _ => return 0,
         };
-        self.scale.tick_start_us(view.start + windows * self.scale.window_ticks())
+        self.resolution.tick_start_us(counts.start + windows * self.resolution.window_ticks())
     }
 }
 
@@ -140,31 +139,31 @@ impl Counter for SlidingWindow {
 
     #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        self.evaluate(&self.counts_at(state, now), now, required)
+        self.outcome_of_counts(&self.counts_at(state, now), now, required)
     }
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let mut view = self.counts_at(state, now);
-        view.previous = u64::from(clamp_to_max_units(view.previous));
-        view.current = u64::from(clamp_to_max_units(view.current.saturating_add(cost)));
+        let mut counts = self.counts_at(state, now);
+        counts.previous = u64::from(clamp_to_max_units(counts.previous));
+        counts.current = u64::from(clamp_to_max_units(counts.current.saturating_add(cost)));
         *state = State {
-            last: view.start + view.elapsed,
-            previous: view.previous as u32,
-            current: view.current as u32,
+            last: counts.start + counts.elapsed,
+            previous: counts.previous as u32,
+            current: counts.current as u32,
         };
         ChargeEffect {
-            charged_at: Timestamp::from_micros(self.scale.tick_start_us(state.last)),
-            outcome: self.evaluate(&view, now, 1),
+            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(state.last)),
+            outcome: self.outcome_of_counts(&counts, now, 1),
         }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let start = state.last - state.last % self.scale.window_ticks();
-        let charge_tick = self.scale.tick(charged_at);
+        let start = state.last - state.last % self.resolution.window_ticks();
+        let charge_tick = self.resolution.tick_at(charged_at);
         let count = if charge_tick >= start {
             &mut state.current
-        } else if charge_tick + self.scale.window_ticks() >= start {
+        } else if charge_tick + self.resolution.window_ticks() >= start {
             &mut state.previous
         } else {
             return;
@@ -179,8 +178,8 @@ impl Counter for SlidingWindow {
         if cost == 0 {
             return;
         }
-        let window = self.scale.window_ticks();
-        let age = self.scale.tick(now).max(state.last) - (state.last - state.last % window);
+        let window = self.resolution.window_ticks();
+        let age = self.resolution.tick_at(now).max(state.last) - (state.last - state.last % window);
         // The count that is the previous one now, and the number of ticks for which it still has a weight.
         let (previous, ticks_left) = match age {
             age if age < window => (&mut state.previous, window - age),
@@ -197,22 +196,22 @@ impl Counter for SlidingWindow {
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let start = state.last - state.last % self.scale.window_ticks();
+        let start = state.last - state.last % self.resolution.window_ticks();
         let (previous, current) = (state.previous.into(), state.current.into());
-        let view = CountsView { start, elapsed: state.last - start, previous, current };
-        Timestamp::from_micros(self.expires_us(&view))
+        let counts = WindowCounts { start, elapsed: state.last - start, previous, current };
+        Timestamp::from_micros(self.counts_expiry_us(&counts))
     }
 }
 
 /// Adds states with each window as one time bucket.
 impl Additive for SlidingWindow {
     fn layout(&self) -> BucketLayout {
-        BucketLayout { bucket_us: self.scale.window_us(), buckets: 2 }
+        BucketLayout { bucket_us: self.resolution.window_us(), buckets: 2 }
     }
 
     #[inline]
     fn current_bucket(&self, state: &State) -> u64 {
-        state.last / self.scale.window_ticks()
+        state.last / self.resolution.window_ticks()
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
@@ -223,9 +222,13 @@ impl Additive for SlidingWindow {
         }
     }
 
-    fn gather(&self, last_charged_at: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
-        let last = self.scale.tick(last_charged_at);
-        let bucket = last / self.scale.window_ticks();
+    fn state_from_buckets(
+        &self,
+        last_charged_at: Timestamp,
+        mut units: impl FnMut(u64) -> u64,
+    ) -> State {
+        let last = self.resolution.tick_at(last_charged_at);
+        let bucket = last / self.resolution.window_ticks();
         let previous = bucket.checked_sub(1).map_or(0, &mut units);
         State {
             last,
@@ -239,6 +242,6 @@ impl Additive for SlidingWindow {
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(self.scale.tick_start_us(state.last))
+        Timestamp::from_micros(self.resolution.tick_start_us(state.last))
     }
 }

@@ -11,7 +11,7 @@
 //! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
 //! the expiry of a state is known when it is written.
 
-use super::{ChargeEffect, Counter, TickScale, fits_in_remaining, micros_until_expiry};
+use super::{ChargeEffect, Counter, TickResolution, fits_in_remaining, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
@@ -27,7 +27,7 @@ pub struct TokenBucket {
     max: u32,
     burst: u32,
     max_debt: u32,
-    scale: TickScale,
+    resolution: TickResolution,
 }
 
 /// The level of a key's token bucket after the last charge.
@@ -49,16 +49,19 @@ impl TokenBucket {
             max: quota.max() as u32,
             burst: burst.min(MAX_UNITS) as u32,
             max_debt: max_debt.min(MAX_UNITS) as u32,
-            scale: TickScale::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+            resolution: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.scale.window_us())
+        Quota::from_parts(self.max, self.resolution.window_us())
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        LimitParams { max_debt: self.max_debt, ..self.scale.limit_params(self.max, self.burst) }
+        LimitParams {
+            max_debt: self.max_debt,
+            ..self.resolution.limit_params(self.max, self.burst)
+        }
     }
 
     pub(crate) fn burst(&self) -> u64 {
@@ -70,7 +73,7 @@ impl TokenBucket {
     }
 
     /// Returns the level at `tick`, which must not be before the last charge, in `1/window` of a unit.
-    fn level(&self, state: &State, tick: u64) -> u64 {
+    fn level_at_tick(&self, state: &State, tick: u64) -> u64 {
         let leaked = (tick - state.last).saturating_mul(u64::from(state.rate));
         state.level.saturating_sub(leaked)
     }
@@ -86,13 +89,13 @@ impl TokenBucket {
     ) -> Outcome {
         // With a max of 0 nothing fits, regardless of the burst.
         let burst = if self.max == 0 { 0 } else { self.burst() };
-        let capacity = burst * self.scale.window_ticks();
-        let remaining = capacity.saturating_sub(level) / self.scale.window_ticks();
+        let capacity = burst * self.resolution.window_ticks();
+        let remaining = capacity.saturating_sub(level) / self.resolution.window_ticks();
         let fits = fits_in_remaining(required, remaining, level > capacity);
         let reset_after_us = micros_until_expiry(self, state, now);
-        Outcome::with_fit((fits, remaining, burst), required, reset_after_us, || {
-            let excess = level - (burst - required) * self.scale.window_ticks();
-            self.scale.tick_start_us(tick + state.ticks_to_leak(excess)) - now.as_micros()
+        Outcome::from_fit_and_remaining((fits, remaining, burst), required, reset_after_us, || {
+            let excess = level - (burst - required) * self.resolution.window_ticks();
+            self.resolution.tick_start_us(tick + state.ticks_to_leak(excess)) - now.as_micros()
         })
     }
 }
@@ -109,38 +112,40 @@ impl Counter for TokenBucket {
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let tick = self.scale.tick(now).max(state.last);
-        self.outcome(state, (tick, self.level(state, tick)), now, required)
+        let tick = self.resolution.tick_at(now).max(state.last);
+        self.outcome(state, (tick, self.level_at_tick(state, tick)), now, required)
     }
 
     fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
-        let level = self.level(state, self.scale.tick(now).max(state.last));
-        let max_level = (self.burst() + self.max_debt()).min(MAX_UNITS) * self.scale.window_ticks();
+        let level = self.level_at_tick(state, self.resolution.tick_at(now).max(state.last));
+        let max_level =
+            (self.burst() + self.max_debt()).min(MAX_UNITS) * self.resolution.window_ticks();
         let free = max_level.saturating_sub(level);
-        match cost.checked_mul(self.scale.window_ticks()) {
+        match cost.checked_mul(self.resolution.window_ticks()) {
             Some(added) if added <= free => cost,
-            _ => free / self.scale.window_ticks(),
+            _ => free / self.resolution.window_ticks(),
         }
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let tick = self.scale.tick(now).max(state.last);
-        let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window_ticks();
+        let tick = self.resolution.tick_at(now).max(state.last);
+        let level =
+            self.level_at_tick(state, tick) + cost.min(MAX_UNITS) * self.resolution.window_ticks();
         *state = State {
             last: tick,
-            level: level.min(MAX_UNITS * self.scale.window_ticks()),
+            level: level.min(MAX_UNITS * self.resolution.window_ticks()),
             rate: self.max.max(1),
         };
         ChargeEffect {
-            charged_at: Timestamp::from_micros(self.scale.tick_start_us(tick)),
+            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(tick)),
             outcome: self.outcome(state, (tick, state.level), now, 1),
         }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         // A charge expires by leaking. The part that may have leaked until the last charge is not reverted.
-        let elapsed = state.last.saturating_sub(self.scale.tick(charged_at));
-        let charged = cost.min(MAX_UNITS) * self.scale.window_ticks();
+        let elapsed = state.last.saturating_sub(self.resolution.tick_at(charged_at));
+        let charged = cost.min(MAX_UNITS) * self.resolution.window_ticks();
         let rate = u64::from(self.max.max(state.rate));
         let left = charged.saturating_sub(elapsed.saturating_mul(rate));
         state.level = state.level.saturating_sub(left);
@@ -148,7 +153,7 @@ impl Counter for TokenBucket {
 
     fn refund(&self, state: &mut State, _: Timestamp, cost: u64) {
         // The level stops at 0, so the result is the same whether it is lowered before or after it leaks.
-        let units = cost.min(MAX_UNITS) * self.scale.window_ticks();
+        let units = cost.min(MAX_UNITS) * self.resolution.window_ticks();
         state.level = state.level.saturating_sub(units);
     }
 
@@ -156,7 +161,8 @@ impl Counter for TokenBucket {
         match state.level {
             0 => Timestamp::default(),
             level => Timestamp::from_micros(
-                self.scale.tick_start_us(state.last.saturating_add(state.ticks_to_leak(level))),
+                self.resolution
+                    .tick_start_us(state.last.saturating_add(state.ticks_to_leak(level))),
             ),
         }
     }

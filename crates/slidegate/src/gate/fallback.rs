@@ -12,32 +12,32 @@ use crate::outcome::Outcome;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
 
 /// Minimum time for which counts are kept, so that counts in use are not dropped: longer than a decision takes.
-const MIN_COUNTS_LIFETIME: Duration = Duration::from_secs(1);
+const MIN_LOCAL_COUNTS_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Value of `needed_until` if there are no counts in memory.
-const NO_COUNTS: u64 = 0;
+const NEEDED_UNTIL_IF_NO_COUNTS: u64 = 0;
 
 /// A fallback that enforces limits in memory while the store is unavailable. The first decision without the store
 /// creates the counts. They are dropped when the store responds again and the windows of all counts have passed. All
 /// outages within a window therefore share the same counts, and each limit is granted in memory only once per window.
-pub(super) struct Fallback {
+pub(super) struct InMemoryFallback {
     clock: Arc<dyn Clock>,
-    bounds: LocalBounds,
+    bounds: LocalCountsBounds,
     counts: ArcSwapOption<LocalCounts>,
-    /// The time at which the last count leaves its window, in microseconds; [`NO_COUNTS`] if there are no counts. While
-    /// the store is available, decisions read no other field. The value is set after `counts` is filled and cleared
-    /// before `counts` is emptied, so that no counts are lost.
+    /// The time at which the last count leaves its window, in microseconds; [`NEEDED_UNTIL_IF_NO_COUNTS`] if there are
+    /// no counts. While the store is available, decisions read no other field. The value is set after `counts` is
+    /// filled and cleared before `counts` is emptied, so that no counts are lost.
     needed_until: AtomicU64,
 }
 
 /// The maximum number of keys, and of bytes, that are counted in memory while the store is unavailable.
 #[derive(Clone, Copy)]
-pub(super) struct LocalBounds {
+pub(super) struct LocalCountsBounds {
     max_keys: usize,
     max_memory: usize,
 }
 
-impl Default for LocalBounds {
+impl Default for LocalCountsBounds {
     fn default() -> Self {
         Self { max_keys: DEFAULT_MAX_KEYS, max_memory: DEFAULT_MAX_MEMORY }
     }
@@ -46,15 +46,15 @@ impl Default for LocalBounds {
 /// The store in memory that replaces the unavailable store.
 pub(super) type LocalCounts = MemoryStore<Arc<dyn Clock>>;
 
-impl Fallback {
+impl InMemoryFallback {
     /// Creates a fallback without counts. The clock must be running already, because starting a clock at the time when
     /// the store fails could delay decisions.
-    pub(super) fn new(clock: Arc<dyn Clock>, bounds: LocalBounds) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>, bounds: LocalCountsBounds) -> Self {
         Self {
             clock,
             bounds,
             counts: ArcSwapOption::empty(),
-            needed_until: AtomicU64::new(NO_COUNTS),
+            needed_until: AtomicU64::new(NEEDED_UNTIL_IF_NO_COUNTS),
         }
     }
 
@@ -65,24 +65,24 @@ impl Fallback {
 
     /// Returns a new fallback that counts at most `max_keys` keys. The counts are not copied.
     pub(super) fn with_max_keys(&self, max_keys: usize) -> Self {
-        Self::new(self.clock.clone(), LocalBounds { max_keys, ..self.bounds })
+        Self::new(self.clock.clone(), LocalCountsBounds { max_keys, ..self.bounds })
     }
 
     /// Returns a new fallback whose keys take at most `max_memory` bytes. The counts are not copied.
     pub(super) fn with_max_memory(&self, max_memory: usize) -> Self {
-        Self::new(self.clock.clone(), LocalBounds { max_memory, ..self.bounds })
+        Self::new(self.clock.clone(), LocalCountsBounds { max_memory, ..self.bounds })
     }
 
     /// Calls `decide` with the counts in memory, which are created if necessary. `outcomes` returns the outcomes of the
     /// decision; the counts are kept until the latest reset time of these outcomes.
-    pub(super) fn decide_with_counts<D>(
+    pub(super) fn decide_with_local_counts<D>(
         &self,
         decide: impl FnOnce(&LocalCounts) -> D,
         outcomes: impl FnOnce(&D) -> &[Outcome],
     ) -> D {
-        let counts = self.counts().unwrap_or_else(|| self.create_counts());
+        let counts = self.local_counts().unwrap_or_else(|| self.create_counts());
         let now = self.clock.now();
-        self.keep_counts_until(now.after(MIN_COUNTS_LIFETIME));
+        self.keep_counts_until(now.after(MIN_LOCAL_COUNTS_LIFETIME));
         let decision = decide(&counts);
         let longest = outcomes(&decision).iter().map(Outcome::reset_after).max();
         self.keep_counts_until(now.after(longest.unwrap_or_default()));
@@ -94,13 +94,13 @@ impl Fallback {
     }
 
     /// Returns the counts in memory; `None` if the fallback has no counts.
-    pub(super) fn counts(&self) -> Option<Arc<LocalCounts>> {
+    pub(super) fn local_counts(&self) -> Option<Arc<LocalCounts>> {
         self.counts.load_full()
     }
 
     #[cold]
     fn create_counts(&self) -> Arc<LocalCounts> {
-        let LocalBounds { max_keys, max_memory } = self.bounds;
+        let LocalCountsBounds { max_keys, max_memory } = self.bounds;
         let created =
             MemoryStore::with_clock(self.clock.clone(), max_keys).with_max_memory(max_memory);
         let created = Arc::new(created);
@@ -114,7 +114,7 @@ impl Fallback {
     #[inline]
     pub(super) fn on_store_success(&self) {
         let needed_until = self.needed_until.load(Ordering::Relaxed);
-        if needed_until != NO_COUNTS {
+        if needed_until != NEEDED_UNTIL_IF_NO_COUNTS {
             self.drop_counts_if_expired(needed_until);
         }
     }
@@ -123,8 +123,11 @@ impl Fallback {
     fn drop_counts_if_expired(&self, needed_until: u64) {
         let has_expired = self.clock.now().as_micros() >= needed_until;
         let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
-        let cleared =
-            |until| self.needed_until.compare_exchange(until, NO_COUNTS, acquire, relaxed).is_ok();
+        let cleared = |until| {
+            self.needed_until
+                .compare_exchange(until, NEEDED_UNTIL_IF_NO_COUNTS, acquire, relaxed)
+                .is_ok()
+        };
         if has_expired && cleared(needed_until) {
             self.counts.store(None);
         }

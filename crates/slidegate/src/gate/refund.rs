@@ -15,7 +15,7 @@ use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore
 type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 
 /// The hits of a request, split into hits that refund units and hits that charge units.
-struct SplitHits<'h> {
+struct RefundsAndCharges<'h> {
     all: HitList<'h>,
     /// For each hit in `all`, whether the hit is a refund.
     is_refund: SmallVec<[bool; 8]>,
@@ -23,10 +23,10 @@ struct SplitHits<'h> {
     charges: HitList<'h>,
 }
 
-impl<'h> SplitHits<'h> {
+impl<'h> RefundsAndCharges<'h> {
     fn new(matched: &'h MatchedRules<'_>) -> Self {
         let all = matched.hits();
-        let is_refund: SmallVec<_> = matched.refund_flags().collect();
+        let is_refund: SmallVec<_> = matched.refund_flag_per_hit().collect();
         let select = |refunds: bool| {
             let pairs = all.iter().zip(&is_refund);
             pairs.filter(|(_, is_refund)| **is_refund == refunds).map(|(hit, _)| *hit).collect()
@@ -51,7 +51,7 @@ pub(super) async fn refund_and_charge<S: Store>(
     store: &S,
     matched: &MatchedRules<'_>,
 ) -> Result<Decision, StoreError> {
-    let hits = SplitHits::new(matched);
+    let hits = RefundsAndCharges::new(matched);
     let refunded = store.refund(&hits.refunds).await?;
     let charged = match hits.charges.is_empty() {
         true => {
@@ -68,29 +68,29 @@ pub(super) fn refund_and_charge_now<S: SyncStore + ?Sized>(
     store: &S,
     matched: &MatchedRules<'_>,
 ) -> Decision {
-    let hits = SplitHits::new(matched);
+    let hits = RefundsAndCharges::new(matched);
     let refunded = store.refund_now(&hits.refunds);
     hits.merge_into_decision(refunded, store.take_now(&hits.charges))
 }
 
 /// Returns the hits of a request in the form in which they are passed to a peek. Each refund is replaced by a hit that
 /// requires one unit and costs nothing, so that the peek returns the present status of the refund's counter.
-pub(super) fn peek_hits<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
+pub(super) fn hits_for_peek<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
     let mut hits = matched.hits();
-    let pairs = hits.iter_mut().zip(matched.refund_flags());
+    let pairs = hits.iter_mut().zip(matched.refund_flag_per_hit());
     for (hit, _) in pairs.filter(|(_, is_refund)| *is_refund) {
         (hit.cost, hit.required) = (0, 1);
     }
     hits
 }
 
-/// Creates the decision of a peek. `outcomes` are the outcomes of `hits`, which [`peek_hits`] returned.
+/// Creates the decision of a peek. `outcomes` are the outcomes of `hits`, which [`hits_for_peek`] returned.
 pub(super) fn decision_from_peek(
     matched: &MatchedRules<'_>,
     hits: &[Hit<'_>],
     mut outcomes: Outcomes,
 ) -> Decision {
-    let pairs = outcomes.iter_mut().zip(matched.refund_flags());
+    let pairs = outcomes.iter_mut().zip(matched.refund_flag_per_hit());
     let refunds = pairs.filter(|(_, is_refund)| *is_refund);
     refunds.for_each(|(outcome, _)| *outcome = outcome.charged());
     Decision::from_peek(hits, outcomes)

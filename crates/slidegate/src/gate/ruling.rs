@@ -117,7 +117,7 @@ impl Ruling {
     pub(crate) fn without_key(rules: Arc<[Rule]>) -> Self {
         let veto = limiter_rule_veto(&rules[0]);
         let hits = SmallVec::from_iter([HitOrigin::without_key(veto)]);
-        Self::new(rules, HitOrigins { hits, uncommon: None }, Decision::without_capacity(veto))
+        Self::new(rules, HitOrigins { hits, uncommon: None }, Decision::with_zero_capacity(veto))
     }
 
     /// Returns the decision.
@@ -190,7 +190,7 @@ impl Ruling {
         if self.decision.is_store_unavailable() {
             return Some(Reason::StoreUnavailable);
         }
-        let Some((origin, binding)) = self.binding_with_origin() else {
+        let Some((origin, binding)) = self.binding_limit_with_origin() else {
             return Some(Reason::LimitExceeded);
         };
         Some(match (origin.settings_source, binding.outcome.retry_after()) {
@@ -216,10 +216,10 @@ impl Ruling {
     /// Returns the status of the binding limit, which is the limit that clients see; see [`Decision::binding`]. Returns
     /// `None` if no rule applies or the store did not evaluate any limit.
     pub fn binding(&self) -> Option<LimitStatus<'_>> {
-        self.binding_with_origin().map(|(_, status)| status)
+        self.binding_limit_with_origin().map(|(_, status)| status)
     }
 
-    fn binding_with_origin(&self) -> Option<(&HitOrigin, LimitStatus<'_>)> {
+    fn binding_limit_with_origin(&self) -> Option<(&HitOrigin, LimitStatus<'_>)> {
         let index = self.decision.binding()?;
         let origin = self.origins.hits.get(index)?;
         Some((origin, self.limit_status(origin, self.decision.outcomes().get(index)?)))

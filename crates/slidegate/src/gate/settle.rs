@@ -42,30 +42,32 @@ impl<S: Store> Gate<S> {
         decision: &Decision,
         cost: u64,
     ) -> Result<(), StoreError> {
-        let charged = request.descriptors().first().map_or(0, |descriptor| descriptor.plain_cost());
+        let charged =
+            request.descriptors().first().map_or(0, |descriptor| descriptor.request_cost());
         match ChargeCorrection::new(decision, charged, cost) {
             ChargeCorrection::Unchanged => Ok(()),
             ChargeCorrection::Revert { units, charged } => {
-                let matched = self.rules_of_decision(request, decision);
-                let receipt = request_cost_receipt(&matched, decision).fraction(units, charged);
+                let matched = self.rules_used_for_decision(request, decision);
+                let receipt =
+                    request_cost_part_of_receipt(&matched, decision).fraction(units, charged);
                 self.revert_receipt(decision, &receipt).await
             }
             ChargeCorrection::Charge(extra) => {
-                self.charge_additional_cost(&request.with_plain_cost(extra), decision).await
+                self.charge_additional_cost(&request.with_request_cost(extra), decision).await
             }
         }
     }
 
     /// Returns the rules from which `decision` was made for `request`. If the decision was made without the store, the
     /// limits of these rules are this instance's shares.
-    fn rules_of_decision<'r>(
+    fn rules_used_for_decision<'r>(
         &'r self,
         request: &'r Request<'_>,
         decision: &Decision,
     ) -> MatchedRules<'r> {
         let matched = self.policy.apply(request);
         match decision.is_degraded() {
-            true => matched.decidable_without_store(&self.local_rules, self.instances),
+            true => matched.matches_decidable_without_store(&self.local_rules, self.instances),
             false => matched,
         }
     }
@@ -77,9 +79,9 @@ impl<S: Store> Gate<S> {
         request: &Request<'_>,
         decision: &Decision,
     ) -> Result<(), StoreError> {
-        let matched = self.rules_of_decision(request, decision);
+        let matched = self.rules_used_for_decision(request, decision);
         let hits = matched.hits();
-        let all = hits.iter().zip(decision.outcomes()).zip(matched.request_cost_flags());
+        let all = hits.iter().zip(decision.outcomes()).zip(matched.request_cost_flag_per_hit());
         let charged = all.filter(|((hit, outcome), has_request_cost)| {
             *has_request_cost && was_charged(hit, outcome)
         });
@@ -88,11 +90,13 @@ impl<S: Store> Gate<S> {
             return Ok(());
         }
         if decision.is_degraded() {
-            self.fallback
-                .decide_with_counts(|counts| counts.take_now(&hits), |result| &result.outcomes);
+            self.fallback.decide_with_local_counts(
+                |counts| counts.take_now(&hits),
+                |result| &result.outcomes,
+            );
             return Ok(());
         }
-        self.record_result(self.store.take(&hits).await).map(drop)
+        self.notify_fallback_on_success(self.store.take(&hits).await).map(drop)
     }
 
     /// Records units that have been consumed already. A report is never denied: units are charged even above max, and
@@ -132,16 +136,16 @@ impl<S: Store> Gate<S> {
     /// Records consumption like [`report`](Self::report). `matched` are the rules of [the policy](Self::policy) that
     /// apply to the request.
     pub async fn report_matched<'r>(&'r self, matched: MatchedRules<'r>) -> Ruling {
-        self.check_matched(&matched.into_reported()).await
+        self.check_matched(&matched.into_matches_for_reported_usage()).await
     }
 }
 
 /// Returns the part of a decision's receipt that was charged by rules without a cost of their own. These rules charge
 /// the cost of the request. Refunds are left out.
-fn request_cost_receipt(matched: &MatchedRules<'_>, decision: &Decision) -> Receipt {
+fn request_cost_part_of_receipt(matched: &MatchedRules<'_>, decision: &Decision) -> Receipt {
     let hits = matched.hits();
     let all = (hits.iter().zip(decision.outcomes()))
-        .zip(matched.request_cost_flags().zip(matched.refund_flags()));
+        .zip(matched.request_cost_flag_per_hit().zip(matched.refund_flag_per_hit()));
     let charged = all.filter(|((hit, outcome), (_, is_refund))| {
         !is_refund && outcome.is_known() && is_charged(hit, decision.is_allowed(), outcome)
     });

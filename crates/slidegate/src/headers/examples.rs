@@ -10,7 +10,7 @@ use super::*;
 use crate::test_util::{self, ScriptedOutcome};
 
 /// Returns the canonical form of a list in a structured field, from an independent parser.
-fn canonical_list(list: &str) -> String {
+fn canonical_header_list(list: &str) -> String {
     Parser::new(list).parse::<List>().unwrap().serialize().unwrap()
 }
 
@@ -56,7 +56,7 @@ type DraftExample = (
 
 /// Examples of draft-ietf-httpapi-ratelimit-headers-10 that this crate can express.
 #[rustfmt::skip]
-const EXPRESSIBLE_EXAMPLES: [DraftExample; 13] = [
+const EXPRESSIBLE_DRAFT_EXAMPLES: [DraftExample; 13] = [
     // Section 3, 3.2, 4
     (&[("burst", "100/60s"), ("daily", "1000/1d")], &[MANY_UNITS_LEFT, MANY_UNITS_LEFT],
         Some(r#""burst";q=100;w=60,"daily";q=1000;w=86400"#), None),
@@ -87,11 +87,11 @@ const EXPRESSIBLE_EXAMPLES: [DraftExample; 13] = [
 
 #[test]
 fn expressible_draft_examples_are_written_identically() {
-    for (limits, outcomes, policies, limit) in EXPRESSIBLE_EXAMPLES {
+    for (limits, outcomes, policies, limit) in EXPRESSIBLE_DRAFT_EXAMPLES {
         let headers = write_scripted_headers(Style::Ietf, &policy_yaml(limits), outcomes);
         for (name, expected) in [("ratelimit-policy", policies), ("ratelimit", limit)] {
             if let Some(expected) = expected {
-                assert_eq!(header_value(&headers, name), Some(&*canonical_list(expected)));
+                assert_eq!(header_value(&headers, name), Some(&*canonical_header_list(expected)));
             }
         }
     }
@@ -110,7 +110,7 @@ fn throttled_draft_response_has_retry_after() {
 
 /// Examples of the draft that this crate never writes: the reason, the text, and its canonical form if it differs.
 #[rustfmt::skip]
-const INEXPRESSIBLE_EXAMPLES: [(&str, &str, Option<&str>); 9] = [
+const INEXPRESSIBLE_DRAFT_EXAMPLES: [(&str, &str, Option<&str>); 9] = [
     ("partition key", r#""peruser";q=100;w=60;pk=:cHsdsRa894==:"#,
         Some(r#""peruser";q=100;w=60;pk=:cHsdsRa89w==:"#)),
     ("partition key and unit",
@@ -126,14 +126,14 @@ const INEXPRESSIBLE_EXAMPLES: [(&str, &str, Option<&str>); 9] = [
 ];
 
 #[test]
-fn inexpressible_draft_examples_have_same_grammar() {
-    for (reason, example, expected) in INEXPRESSIBLE_EXAMPLES {
-        assert_eq!(canonical_list(example), expected.unwrap_or(example), "{reason}");
+fn inexpressible_draft_examples_parse_as_lists() {
+    for (reason, example, expected) in INEXPRESSIBLE_DRAFT_EXAMPLES {
+        assert_eq!(canonical_header_list(example), expected.unwrap_or(example), "{reason}");
     }
 }
 
 #[test]
-fn unquoted_draft_example_names_are_tokens() {
+fn unquoted_names_in_draft_examples_are_tokens() {
     // The text of the draft requires strings.
     let list: List = Parser::new("quota;q=100;w=1").parse().unwrap();
     let ListEntry::Item(item) = &list[0] else { panic!("no item") };
@@ -161,7 +161,7 @@ fn draft03_examples_are_written_identically() {
     ] {
         let headers = write_scripted_headers(Style::Draft03, &policy_yaml(limits), outcomes);
         assert_eq!(header_value(&headers, "ratelimit-limit"), Some(expected));
-        assert_eq!(canonical_list(expected), expected);
+        assert_eq!(canonical_header_list(expected), expected);
     }
 }
 

@@ -4,13 +4,13 @@
 //! Later drafts may rename the parameters. Only this module writes them.
 
 use super::{
-    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER_NAME, clamp_to_field_integer, decimal,
-    visible_limits, window_seconds,
+    HeaderCallback, HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, clamp_to_field_integer,
+    decimal, visible_limits, window_seconds,
 };
 use crate::gate::{LimitStatus, Ruling};
 
 /// The names of the headers of this style, in the order in which they are written.
-pub const HEADER_NAMES: [&str; 3] = ["ratelimit-policy", "ratelimit", RETRY_AFTER_NAME];
+pub const HEADER_NAMES: [&str; 3] = ["ratelimit-policy", "ratelimit", RETRY_AFTER_HEADER_NAME];
 
 /// Returns the value of `RateLimit-Policy`.
 pub fn write_policies(ruling: &Ruling) -> HeaderText {
@@ -25,10 +25,10 @@ pub fn write_policies(ruling: &Ruling) -> HeaderText {
 }
 
 /// Writes `RateLimit`.
-pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
+pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) {
     let mut limit = HeaderText::default();
     push_name(&mut limit, &context.binding);
-    limit.push(";r=").push(decimal!(context.remaining()));
+    limit.push(";r=").push(decimal!(context.remaining_units()));
     if let Some(seconds_until_reset) = context.seconds_until_reset() {
         limit.push(";t=").push(decimal!(seconds_until_reset));
     }

@@ -7,13 +7,13 @@ use sfv::{BareItem, Item, List, ListEntry, Parser};
 
 use super::*;
 use crate::jitter::Jitter;
-use crate::outcome::MAX_DURATION_US;
+use crate::outcome::MAX_OUTCOME_DURATION_US;
 use crate::quota::{MAX_UNITS, MAX_WINDOW};
 use crate::test_util::{self, ScriptedOutcome};
 
 /// A generated test case: rules with their names and limits, and the time of the request.
 #[derive(Clone, Debug)]
-struct HeaderCase {
+struct HeaderTestCase {
     rules: Vec<(String, Vec<GeneratedLimit>)>,
     now: Timestamp,
 }
@@ -32,8 +32,8 @@ fn any_duration_us() -> impl Strategy<Value = u64> {
         0..5_u64,
         0..4_000_000_u64,
         (0..400_000_000_u64).prop_map(|seconds| seconds * 1_000_000),
-        0..=MAX_DURATION_US,
-        Just(MAX_DURATION_US),
+        0..=MAX_OUTCOME_DURATION_US,
+        Just(MAX_OUTCOME_DURATION_US),
     ]
 }
 
@@ -70,7 +70,7 @@ fn any_generated_limit() -> impl Strategy<Value = GeneratedLimit> {
 }
 
 /// Generates a test case of one to five limits, distributed over one or more rules.
-fn any_header_case() -> impl Strategy<Value = HeaderCase> {
+fn any_header_test_case() -> impl Strategy<Value = HeaderTestCase> {
     let limits = vec((any_generated_limit(), any::<bool>()), 1..=5);
     let names = vec("[a-z0-9._-]{0,20}", 5);
     (limits, names, any::<u64>()).prop_map(|(limits, names, now)| {
@@ -84,11 +84,11 @@ fn any_header_case() -> impl Strategy<Value = HeaderCase> {
                 }
             }
         }
-        HeaderCase { rules, now: Timestamp::from_micros(now) }
+        HeaderTestCase { rules, now: Timestamp::from_micros(now) }
     })
 }
 
-impl HeaderCase {
+impl HeaderTestCase {
     fn scripted_ruling(&self) -> Ruling {
         let rule = |(name, limits): &(String, Vec<GeneratedLimit>)| {
             let limit = |(index, limit): (usize, &GeneratedLimit)| {
@@ -115,14 +115,14 @@ impl HeaderCase {
 }
 
 /// The parameters of an item in a structured field: names and integers, in order.
-type Parameters = Vec<(String, i64)>;
+type HeaderParameters = Vec<(String, i64)>;
 
 /// The content of all headers of a response, read by an independent parser.
 #[derive(Debug, Default)]
 struct ParsedHeaders {
     names: Vec<&'static str>,
     /// The parameters of each limit, and its name if the style has names.
-    policies: Vec<(Option<String>, Parameters)>,
+    policies: Vec<(Option<String>, HeaderParameters)>,
     limit: Option<i64>,
     remaining: Option<i64>,
     reset: Option<i64>,
@@ -140,7 +140,7 @@ fn parse_integer(value: &str) -> i64 {
     item_to_integer(&item.bare_item)
 }
 
-fn parse_list(value: &str) -> Vec<(BareItem, Parameters)> {
+fn parse_list(value: &str) -> Vec<(BareItem, HeaderParameters)> {
     let list: List = Parser::new(value).parse().expect("a list");
     let item = |entry| {
         let ListEntry::Item(Item { bare_item, params }) = entry else { panic!("an inner list") };
@@ -181,7 +181,7 @@ fn parse_headers(headers: &[Header]) -> ParsedHeaders {
                 let (first, parameters) = items.next().expect("a limit");
                 assert!(parameters.is_empty());
                 parsed.limit = Some(item_to_integer(&first));
-                let policy = |(item, mut parameters): (BareItem, Parameters)| {
+                let policy = |(item, mut parameters): (BareItem, HeaderParameters)| {
                     parameters.insert(0, ("q".to_owned(), item_to_integer(&item)));
                     (None, parameters)
                 };
@@ -200,7 +200,7 @@ fn parse_headers(headers: &[Header]) -> ParsedHeaders {
 }
 
 fn write_all_styles(
-    case: &HeaderCase,
+    case: &HeaderTestCase,
     jitter: JitterSample,
 ) -> impl Iterator<Item = (Style, Ruling, ParsedHeaders)> {
     Style::ALL.into_iter().map(move |style| {
@@ -211,7 +211,7 @@ fn write_all_styles(
 }
 
 /// Returns the binding limit of a ruling, with the name under which headers list the limit.
-fn binding_limit<'c>(case: &'c HeaderCase, ruling: &Ruling) -> (String, &'c GeneratedLimit) {
+fn binding_limit<'c>(case: &'c HeaderTestCase, ruling: &Ruling) -> (String, &'c GeneratedLimit) {
     case.named_limits().nth(ruling.decision().binding().unwrap()).unwrap()
 }
 
@@ -232,7 +232,7 @@ fn to_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap()
 }
 
-fn expected_policy_parameters(limit: &GeneratedLimit) -> Parameters {
+fn expected_policy_parameters(limit: &GeneratedLimit) -> HeaderParameters {
     let max = Some(("q".to_owned(), to_i64(limit.max)));
     let window = (limit.window_ms >= 1_000)
         .then(|| ("w".to_owned(), to_i64(limit.window_ms.div_ceil(1_000))));
@@ -240,13 +240,13 @@ fn expected_policy_parameters(limit: &GeneratedLimit) -> Parameters {
 }
 
 #[test]
-fn style_definitions_match_enum_variants() {
-    assert_eq!(STYLES.len(), Style::ALL.len());
+fn header_style_definitions_match_enum_variants() {
+    assert_eq!(STYLE_DEFINITIONS.len(), Style::ALL.len());
     for (index, style) in Style::ALL.into_iter().enumerate() {
-        assert!(STYLES[index].style == style && style.definition().style == style);
+        assert!(STYLE_DEFINITIONS[index].style == style && style.definition().style == style);
         assert_eq!(style.name().parse(), Ok(style));
         assert_eq!(style.to_string(), style.name());
-        assert_eq!(style.header_names().last(), Some(&RETRY_AFTER_NAME));
+        assert_eq!(style.header_names().last(), Some(&RETRY_AFTER_HEADER_NAME));
         assert!(style.header_names().iter().all(|name| *name == name.to_ascii_lowercase()));
     }
     let unknown = "IETF".parse::<Style>().unwrap_err();
@@ -266,8 +266,10 @@ fn jitter_lengthens_wait_in_every_denial_header() {
     let outcome =
         ScriptedOutcome::Denied { remaining: 0, reset_us: 1, retry_after_us: Some(60_000_000) };
     let limit = GeneratedLimit { max: 100, window_ms: 60_000, outcome };
-    let case =
-        HeaderCase { rules: vec![("a".to_owned(), vec![limit])], now: Timestamp::from_secs(1_000) };
+    let case = HeaderTestCase {
+        rules: vec![("a".to_owned(), vec![limit])],
+        now: Timestamp::from_secs(1_000),
+    };
     let jitter = Jitter::up_to_percent(10).sample(u32::MAX);
     let waits =
         write_all_styles(&case, jitter).map(|(_, _, parsed)| (parsed.reset, parsed.retry_after));
@@ -277,7 +279,7 @@ fn jitter_lengthens_wait_in_every_denial_header() {
 
 proptest! {
     #[test]
-    fn every_style_writes_its_headers_in_order(case in any_header_case()) {
+    fn every_style_writes_its_headers_in_order(case in any_header_test_case()) {
         for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
             let has_wait = expected_wait_us(binding_limit(&case, &ruling).1.outcome).is_some();
             let denied = !ruling.decision().is_allowed();
@@ -291,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn policy_header_lists_every_limit(case in any_header_case()) {
+    fn policy_header_lists_every_limit(case in any_header_test_case()) {
         for (style, _, parsed) in write_all_styles(&case, JitterSample::NONE) {
             let all = case.named_limits().map(|(name, limit)| (Some(name), expected_policy_parameters(limit)));
             let expected: Vec<_> = match style {
@@ -307,7 +309,7 @@ proptest! {
     }
 
     #[test]
-    fn headers_contain_remaining_units_of_binding_limit(case in any_header_case()) {
+    fn headers_contain_remaining_units_of_binding_limit(case in any_header_test_case()) {
         for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
             let (name, limit) = binding_limit(&case, &ruling);
             let (ScriptedOutcome::Fits { remaining, .. } | ScriptedOutcome::Denied { remaining, .. }) = limit.outcome;
@@ -323,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn reset_header_is_wait_rounded_up(case in any_header_case()) {
+    fn reset_header_contains_wait_rounded_up(case in any_header_test_case()) {
         for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
             let wait = expected_wait_us(binding_limit(&case, &ruling).1.outcome);
             let expected = match style {
@@ -343,7 +345,7 @@ proptest! {
 
     #[test]
     fn jitter_lengthens_denial_waits_within_percentage(
-        case in any_header_case(), percent in 0..=100_u8, lot: u32,
+        case in any_header_test_case(), percent in 0..=100_u8, lot: u32,
     ) {
         let jitter = Jitter::up_to_percent(percent).sample(lot);
         let pairs = write_all_styles(&case, JitterSample::NONE).zip(write_all_styles(&case, jitter));

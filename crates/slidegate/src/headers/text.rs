@@ -4,12 +4,12 @@ use arrayvec::ArrayString;
 
 /// The number of bytes that a value can have without a heap allocation: enough for three limits with names of usual
 /// length.
-const INLINE_BYTES: usize = 128;
+const MAX_INLINE_TEXT_BYTES: usize = 128;
 
 /// The value of a header. Values of usual length are not allocated on the heap.
 #[derive(Clone, Debug, Default)]
 pub struct HeaderText {
-    inline: ArrayString<INLINE_BYTES>,
+    inline: ArrayString<MAX_INLINE_TEXT_BYTES>,
     /// The whole value, if it does not fit into the inline buffer; otherwise an empty string.
     heap: String,
 }

@@ -4,31 +4,31 @@
 //! now. The `X-` headers are older than any draft; their reset is a Unix time, as in the API of GitHub.
 
 use super::{
-    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER_NAME, clamp_to_field_integer, decimal,
-    visible_limits, window_seconds,
+    HeaderCallback, HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, clamp_to_field_integer,
+    decimal, visible_limits, window_seconds,
 };
 
 /// The names of the headers of draft-ietf-httpapi-ratelimit-headers-03, in the order in which they are written.
 pub const DRAFT03_HEADER_NAMES: [&str; 4] =
-    ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", RETRY_AFTER_NAME];
+    ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", RETRY_AFTER_HEADER_NAME];
 
 /// The names of the `X-` headers, in the order in which they are written.
 pub const X_HEADER_NAMES: [&str; 4] =
-    ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", RETRY_AFTER_NAME];
+    ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", RETRY_AFTER_HEADER_NAME];
 
 /// Writes the headers of draft-ietf-httpapi-ratelimit-headers-03, except `Retry-After`.
-pub fn write_draft03_headers(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
+pub fn write_draft03_headers(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) {
     on_header(0, draft03_limits(context).as_str());
-    on_header(1, decimal!(context.remaining()));
+    on_header(1, decimal!(context.remaining_units()));
     if let Some(seconds) = context.seconds_until_reset() {
         on_header(2, decimal!(seconds));
     }
 }
 
 /// Writes the `X-` headers.
-pub fn write_x_headers(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
-    on_header(0, decimal!(context.max()));
-    on_header(1, decimal!(context.remaining()));
+pub fn write_x_headers(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) {
+    on_header(0, decimal!(context.max_units()));
+    on_header(1, decimal!(context.remaining_units()));
     if let Some(second) = context.reset_unix_seconds() {
         on_header(2, decimal!(second));
     }
@@ -38,7 +38,7 @@ pub fn write_x_headers(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
 /// with windows below one second are left out.
 fn draft03_limits(context: &HeaderContext<'_>) -> HeaderText {
     let mut limits = HeaderText::default();
-    limits.push(decimal!(context.max()));
+    limits.push(decimal!(context.max_units()));
     for status in visible_limits(context.ruling) {
         let max = clamp_to_field_integer(status.limit.limit().quota().max());
         if let Some(window) = window_seconds(&status) {

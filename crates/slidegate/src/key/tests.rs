@@ -14,12 +14,12 @@ fn ambiguous_key_values_are_escaped() {
 }
 
 fn scope_with_slot_by(slot_by: &[usize]) -> Scope {
-    let options = RedisOptions::new(&Limit::denied());
+    let options = RedisOptions::new(&Limit::deny_all());
     let options = if slot_by.is_empty() { options } else { options.with_slot_by(slot_by).unwrap() };
     Scope::new("d", "r", "1s", &["tenant", "route", "ip"]).with_redis(options)
 }
 
-const TEST_VALUES: [Value<'_>; 3] = [
+const TEST_KEY_VALUES: [Value<'_>; 3] = [
     Value::Text("a:b"),
     Value::Text("r:s"),
     Value::Network(Ipv6Net::new_assert(std::net::Ipv6Addr::UNSPECIFIED, 64)),
@@ -28,7 +28,7 @@ const TEST_VALUES: [Value<'_>; 3] = [
 #[test]
 fn hash_tag_equals_identity_of_tagged_values() {
     let tagged = |slot_by: &[usize]| {
-        Key::new(&scope_with_slot_by(slot_by), &TEST_VALUES).hash_tagged_identity().to_string()
+        Key::new(&scope_with_slot_by(slot_by), &TEST_KEY_VALUES).hash_tagged_identity().to_string()
     };
     assert_eq!(tagged(&[0]), "{tenant=a:b},route=r%3As,ip=(%3A%3A/64)");
     assert_eq!(tagged(&[2]), "{ip=(::/64)},tenant=a%3Ab,route=r%3As");
@@ -36,7 +36,7 @@ fn hash_tag_equals_identity_of_tagged_values() {
     for slot_by in [&[0][..], &[2], &[1, 0], &[0, 2], &[2, 0, 1]] {
         let names = ["tenant", "route", "ip"];
         let names: Vec<_> = slot_by.iter().map(|&index| names[index]).collect();
-        let values: Vec<_> = slot_by.iter().map(|&index| TEST_VALUES[index]).collect();
+        let values: Vec<_> = slot_by.iter().map(|&index| TEST_KEY_VALUES[index]).collect();
         let other = Scope::new("d", "other", "1m", &names);
         let other = Key::new(&other, &values).identity().to_string();
         let tagged_key = tagged(slot_by);
@@ -53,11 +53,11 @@ fn redis_options_change_only_hash_tags() {
         let identity = key.identity().to_string();
         (key.to_string(), rule, limit, identity, key.stable_hash(), key.fingerprint(&secret, 7))
     };
-    let plain_key = Key::new(&plain, &TEST_VALUES);
+    let plain_key = Key::new(&plain, &TEST_KEY_VALUES);
     assert_eq!(plain_key.hash_tagged_identity().to_string(), plain_key.identity().to_string());
     let tagged = [scope_with_slot_by(&[]), scope_with_slot_by(&[0]), scope_with_slot_by(&[1, 0])]
         .map(|scope| {
-            let key = Key::new(&scope, &TEST_VALUES);
+            let key = Key::new(&scope, &TEST_KEY_VALUES);
             assert_eq!(forms(key), forms(plain_key));
             assert_eq!(forms(key.with_part(3)), forms(plain_key));
             [key, key.with_part(3)].map(|key| key.hash_tagged_identity().to_string())
@@ -65,7 +65,7 @@ fn redis_options_change_only_hash_tags() {
     assert_eq!(tagged[0][0], plain_key.identity().to_string());
     assert_eq!(tagged[1][1], "{tenant=a:b#3},route=r%3As,ip=(%3A%3A/64)");
     // A hashed key has neither a sub-key nor a hash tag.
-    let hashed = Key::hashed(1, 2).with_part(3);
+    let hashed = Key::from_hashes(1, 2).with_part(3);
     assert_eq!((hashed.part(), hashed.share(), hashed.redis()), (None, None, None));
     assert_eq!(hashed.hash_tagged_identity().to_string(), hashed.identity().to_string());
 }
@@ -80,14 +80,14 @@ fn sub_key_gets_share_of_limit() {
     let max = |part| key.with_part(part).share().unwrap().quota().max();
     assert_eq!([0, 1, 2, 3].map(max), [3, 3, 2, 2]);
     assert_eq!(key.with_part(3).part(), Some(3));
-    assert_eq!(Key::new(&scope_with_slot_by(&[0]), &TEST_VALUES).with_part(3).share(), None);
+    assert_eq!(Key::new(&scope_with_slot_by(&[0]), &TEST_KEY_VALUES).with_part(3).share(), None);
 }
 
 /// A hasher that records the bytes written to it.
 #[derive(Default)]
-struct RecordingHasher(Vec<u8>);
+struct ByteCollectingHasher(Vec<u8>);
 
-impl Hasher for RecordingHasher {
+impl Hasher for ByteCollectingHasher {
     fn write(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -98,7 +98,7 @@ impl Hasher for RecordingHasher {
 }
 
 fn hash_input_bytes(values: &[Value<'_>]) -> Vec<u8> {
-    let mut recorder = RecordingHasher::default();
+    let mut recorder = ByteCollectingHasher::default();
     values.iter().for_each(|value| value.write_to_hasher(&mut recorder));
     recorder.0
 }
@@ -125,7 +125,7 @@ fn key_fingerprint_is_same_in_every_version() {
 }
 
 #[test]
-fn ipv4_value_equals_text_value() {
+fn ipv4_address_value_equals_its_text_value() {
     for text in ["192.0.2.7", "0.0.0.0", "255.255.255.255"] {
         let (address, written) = (Value::Ipv4(text.parse().unwrap()), Value::Text(text));
         assert_eq!((address, address.to_string()), (written, text.to_owned()));
@@ -139,11 +139,11 @@ fn ipv4_value_equals_text_value() {
         assert_eq!(keys[0], keys[1]);
     }
     assert_ne!(Value::Ipv4([192, 0, 2, 7].into()), Value::Text("192.0.2.8"));
-    assert_ne!(Value::Ipv4([192, 0, 2, 7].into()), TEST_VALUES[2]);
+    assert_ne!(Value::Ipv4([192, 0, 2, 7].into()), TEST_KEY_VALUES[2]);
 }
 
 #[test]
-fn key_takes_at_most_four_words() {
+fn key_size_is_at_most_four_words() {
     assert!(size_of::<Key<'_>>() <= 4 * size_of::<usize>());
 }
 
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn hash_tagged_identity_is_injective(
+    fn different_keys_have_different_hash_tagged_identities(
         left in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
         right in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
         slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3).prop_shuffle(),
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn key_text_is_injective(
+    fn different_keys_have_different_texts(
         left in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
         right in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
     ) {
@@ -241,7 +241,7 @@ fn shortened_value_prefix_has_whole_characters() {
 proptest! {
     /// Checks that the text of a key has a bounded length, and that keys with different values have different texts.
     #[test]
-    fn key_text_is_bounded_and_injective(
+    fn different_keys_have_different_bounded_texts(
         texts in proptest::collection::vec("[a*{}é,=]{0,8}", 3),
         repeats in proptest::array::uniform3(1usize..400),
         slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3),
@@ -252,8 +252,8 @@ proptest! {
         let values: Vec<Value<'_>> = texts.iter().map(|text| Value::from(&**text)).collect();
         let key = Key::new(&scope, &values);
         let (identity, tagged) = (key.identity().to_string(), key.hash_tagged_identity().to_string());
-        prop_assert!(identity.len() <= MAX_PAIRS_TEXT_BYTES + 2, "{}", identity.len());
-        prop_assert!(tagged.len() <= 2 * MAX_PAIRS_TEXT_BYTES + 3, "{}", tagged.len());
+        prop_assert!(identity.len() <= MAX_KEY_PAIRS_TEXT_BYTES + 2, "{}", identity.len());
+        prop_assert!(tagged.len() <= 2 * MAX_KEY_PAIRS_TEXT_BYTES + 3, "{}", tagged.len());
         let other_text = texts[changed].clone() + "!";
         let mut other_values = values.clone();
         other_values[changed] = Value::from(&*other_text);

@@ -9,7 +9,7 @@ use arrayvec::ArrayString;
 use ipnet::Ipv6Net;
 use sha2::{Digest, Sha256};
 
-use super::{END_OF_DIGEST, END_OF_NETWORK, END_OF_TEXT};
+use super::{END_OF_DIGEST_BYTE, END_OF_NETWORK_BYTE, END_OF_TEXT_BYTE};
 
 /// Maximum length of a text value, in bytes. A longer text is shortened.
 pub const MAX_VALUE_BYTES: usize = 1024;
@@ -102,7 +102,7 @@ impl<'a> Value<'a> {
 
     /// Returns the number of bytes of this value's text that a key writes with percent-encoding; 0 for an address or a
     /// network, which needs no encoding.
-    pub(super) fn escaped_text_bytes(&self) -> usize {
+    pub(super) fn text_bytes_to_escape(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Ipv4(_) | Self::Network(_) => 0,
@@ -117,17 +117,17 @@ impl<'a> Value<'a> {
         match self {
             Self::Text(text) => {
                 hasher.write(text.as_bytes());
-                hasher.write_u8(END_OF_TEXT);
+                hasher.write_u8(END_OF_TEXT_BYTE);
             }
             Self::Ipv4(address) => Value::Text(&ipv4_text(*address)).write_to_hasher(hasher),
             Self::Network(network) => {
                 hasher.write(&network.addr().octets());
                 hasher.write_u8(network.prefix_len());
-                hasher.write_u8(END_OF_NETWORK);
+                hasher.write_u8(END_OF_NETWORK_BYTE);
             }
             Self::Shortened(value) => {
                 hasher.write(&value.digest);
-                hasher.write_u8(END_OF_DIGEST);
+                hasher.write_u8(END_OF_DIGEST_BYTE);
             }
         }
     }

@@ -55,7 +55,7 @@ impl<S: Store> Limiter<S> {
     /// If the store did not respond.
     pub async fn try_peek(&self, key: &str, cost: u64) -> Result<Verdict, StoreError> {
         if let Some(store) = self.store.as_sync() {
-            let hits = self.hits(key, cost);
+            let hits = self.hits_for_cost(key, cost);
             return Ok(Decision::from_peek(&hits, store.peek_now(&hits)).into());
         }
         let value = [Value::from(key)];
@@ -105,7 +105,7 @@ impl<S: Store> Limiter<S> {
     /// If the store did not respond.
     pub async fn try_report(&self, key: &str, cost: u64) -> Result<Decision, StoreError> {
         if let Some(store) = self.store.as_sync() {
-            let hits = self.reported_hits(key, cost);
+            let hits = self.hits_for_reported_usage(key, cost);
             return Ok(Decision::from_charge(&hits, store.take_now(&hits)));
         }
         let value = [Value::from(key)];
@@ -122,7 +122,7 @@ impl<S: Store> Limiter<S> {
     /// If the store did not respond.
     pub async fn try_refund(&self, key: &str, cost: u64) -> Result<(), StoreError> {
         if let Some(store) = self.store.as_sync() {
-            store.refund_now(&self.hits(key, cost));
+            store.refund_now(&self.hits_for_cost(key, cost));
             return Ok(());
         }
         let value = [Value::from(key)];
@@ -135,7 +135,7 @@ impl<S: Store> Limiter<S> {
     /// If the store did not respond.
     pub async fn try_reset(&self, key: &str) -> Result<(), StoreError> {
         if let Some(store) = self.store.as_sync() {
-            store.reset_now(&self.hits(key, 1));
+            store.reset_now(&self.hits_for_cost(key, 1));
             return Ok(());
         }
         let value = [Value::from(key)];

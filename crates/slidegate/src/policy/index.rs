@@ -14,7 +14,7 @@ use foldhash::fast::FixedState;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use nested::NestedMap;
+use nested::NestedKeyMap;
 
 use super::pattern::Condition;
 use super::rule::Rule;
@@ -26,7 +26,7 @@ const MAX_UNINDEXED_RULES: usize = 4;
 
 /// A hash map whose hash function has a fixed seed. The keys come from the policy, so a client cannot choose keys that
 /// collide.
-type FixedSeedMap<K, V> = HashMap<K, V, FixedState>;
+type FixedSeedHashMap<K, V> = HashMap<K, V, FixedState>;
 
 /// The rules of one domain, grouped by anchor. An anchor is a condition on one attribute that a request must meet for
 /// the rule to apply.
@@ -34,7 +34,7 @@ type FixedSeedMap<K, V> = HashMap<K, V, FixedState>;
 pub(crate) struct RuleIndex {
     /// Indexes of the rules without an anchor. They are candidates for every request.
     unanchored: Vec<u32>,
-    by_attribute: FixedSeedMap<Box<str>, AttributeIndex>,
+    by_attribute: FixedSeedHashMap<Box<str>, AttributeIndex>,
 }
 
 /// The rules whose anchors are conditions on the same attribute, grouped by the value that the condition requires.
@@ -42,10 +42,10 @@ pub(crate) struct RuleIndex {
 struct AttributeIndex {
     /// Rules that require the attribute to be present, with any value.
     present: Vec<u32>,
-    literals: FixedSeedMap<Box<str>, Vec<u32>>,
+    literals: FixedSeedHashMap<Box<str>, Vec<u32>>,
     /// Rules whose condition contains a glob, by the text of the glob before its first `*`.
-    prefixes: NestedMap<Box<str>>,
-    networks: NestedMap<IpNet>,
+    prefixes: NestedKeyMap<Box<str>>,
+    networks: NestedKeyMap<IpNet>,
 }
 
 /// A condition on one attribute by which a rule is indexed. A rule applies only to requests that meet at least one of
@@ -72,7 +72,7 @@ impl RuleIndex {
             index.unanchored = rules.iter().map(|(rule_index, _)| *rule_index).collect();
             return index;
         }
-        let choices: Vec<_> = rules.iter().map(|(_, rule)| possible_anchors(rule)).collect();
+        let choices: Vec<_> = rules.iter().map(|(_, rule)| possible_anchor_sets(rule)).collect();
         let mut rules_per_anchor: HashMap<&RuleAnchor<'_>, usize> = HashMap::new();
         for anchor in choices.iter().flatten().flatten() {
             *rules_per_anchor.entry(anchor).or_default() += 1;
@@ -89,8 +89,8 @@ impl RuleIndex {
             }
         }
         for index in index.by_attribute.values_mut() {
-            index.prefixes.build::<str>();
-            index.networks.build::<IpNet>();
+            index.prefixes.sort_and_link_keys::<str>();
+            index.networks.sort_and_link_keys::<IpNet>();
         }
         index
     }
@@ -109,7 +109,7 @@ impl RuleIndex {
 
     /// Returns the indexes of the rules that may apply to a descriptor with these attributes, in the order of the
     /// policy.
-    pub(crate) fn candidates(
+    pub(crate) fn candidate_rules(
         &self,
         attributes: &DescriptorAttributes<'_, '_>,
     ) -> SmallVec<[u32; 16]> {
@@ -143,7 +143,7 @@ impl AttributeIndex {
 
 /// Returns the sets of anchors under which a rule can be indexed. Every request that the rule applies to meets at least
 /// one anchor of each set, so one set is enough for the index.
-fn possible_anchors(rule: &Rule) -> Vec<Vec<RuleAnchor<'_>>> {
+fn possible_anchor_sets(rule: &Rule) -> Vec<Vec<RuleAnchor<'_>>> {
     let conditions = rule.when().conditions().filter(|(_, condition)| !condition.is_negated());
     let when_choices = conditions.map(|(attribute, condition)| {
         anchor_conditions(condition)
@@ -183,7 +183,7 @@ mod tests {
     use crate::request::{Descriptor, Request};
 
     /// Generates the text of a `when` field with up to two conditions, or an empty text.
-    fn when_strategy() -> impl Strategy<Value = String> {
+    fn any_when_field() -> impl Strategy<Value = String> {
         let value =
             "a|b|abc|a\\*|ab\\*|\\*c|10\\.0\\.0\\.0/8|10\\.1\\.0\\.0/16|10\\.1\\.0\\.1|::/16";
         let entry = ("[xyz]", proptest::collection::vec(value, 1..3), any::<bool>());
@@ -208,7 +208,7 @@ mod tests {
         /// it.
         #[test]
         fn index_finds_every_matching_rule(
-            whens in proptest::collection::vec((when_strategy(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
+            whens in proptest::collection::vec((any_when_field(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
             values in proptest::array::uniform3("|a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"),
         ) {
             let rule = |(rule_index, (when, per)): (usize, &(String, String))| {

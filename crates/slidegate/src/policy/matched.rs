@@ -1,6 +1,6 @@
 //! The rules that apply to a request, and the hits that result from them. A hit is one charge against one counter.
 //!
-//! Invariant: [`MatchedRules::hits`] and [`MatchedRules::origins`] return one entry for each limit of each matched
+//! Invariant: [`MatchedRules::hits`] and [`MatchedRules::hit_origins`] return one entry for each limit of each matched
 //! rule, in the same order.
 
 use std::iter::repeat_n;
@@ -44,12 +44,12 @@ pub(crate) struct HitOrigins {
     pub(crate) hits: SmallVec<[HitOrigin; 3]>,
     /// Data that few requests need: limits that descriptors contain, and descriptors that match a rule without limits.
     /// `None` if the request has neither.
-    pub(crate) uncommon: Option<Box<UncommonOrigins>>,
+    pub(crate) uncommon: Option<Box<UncommonHitOrigins>>,
 }
 
 /// The data of [`HitOrigins`] that few requests have: limits in descriptors, and rules without limits.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct UncommonOrigins {
+pub(crate) struct UncommonHitOrigins {
     /// The limits that the descriptors of the request contained.
     pub(crate) requested: Vec<Arc<RuleLimit>>,
     /// Indexes of the descriptors to which a rule without limits (`limits: unlimited`) applies.
@@ -67,7 +67,7 @@ pub(crate) struct HitOrigin {
     pub(crate) rule: u32,
     pub(crate) settings_source: SettingsSource,
     /// Index of the limit in the settings of the rule. If `is_requested` is set, the index in
-    /// [`UncommonOrigins::requested`].
+    /// [`UncommonHitOrigins::requested`].
     pub(crate) limit: u16,
     pub(crate) is_requested: bool,
     pub(crate) is_refund: bool,
@@ -100,7 +100,7 @@ impl HitOrigin {
 
 impl HitOrigins {
     #[cold]
-    fn uncommon_mut(&mut self) -> &mut UncommonOrigins {
+    fn uncommon_origins_mut(&mut self) -> &mut UncommonHitOrigins {
         self.uncommon.get_or_insert_default()
     }
 }
@@ -153,7 +153,7 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Returns one flag for each hit: `true` if the hit is a refund. A refund subtracts units from a counter.
-    pub(crate) fn refund_flags(&self) -> impl Iterator<Item = bool> {
+    pub(crate) fn refund_flag_per_hit(&self) -> impl Iterator<Item = bool> {
         self.0
             .iter()
             .flat_map(|rule_match| repeat_n(rule_match.is_refund, rule_match.limits().len()))
@@ -166,7 +166,7 @@ impl<'r> MatchedRules<'r> {
 
     /// Returns one flag for each hit: `true` if the hit charges the cost of the request. The flag is `false` for a
     /// refund and for a rule with its own `cost`.
-    pub(crate) fn request_cost_flags(&self) -> impl Iterator<Item = bool> {
+    pub(crate) fn request_cost_flag_per_hit(&self) -> impl Iterator<Item = bool> {
         let has_request_cost = |rule_match: &Match<'_>| {
             *rule_match.rule.cost() == RuleCost::Request && !rule_match.is_refund
         };
@@ -178,7 +178,7 @@ impl<'r> MatchedRules<'r> {
     /// Keeps only the matches that can record consumed units, and changes them so that they never deny. Removes
     /// refunds, matches with a max of 0, which have no counters, and matches whose cost is 0 or is not specified by the
     /// descriptor.
-    pub(crate) fn into_reported(mut self) -> Self {
+    pub(crate) fn into_matches_for_reported_usage(mut self) -> Self {
         self.0.retain(|rule_match| {
             let has_counters = rule_match.limits().iter().all(|limit| limit.limit.capacity() > 0);
             rule_match.charge.is_in_descriptor
@@ -205,15 +205,15 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Returns the rule and the limit of each hit, in the order of [`hits`](Self::hits).
-    pub(crate) fn origins(&self) -> HitOrigins {
+    pub(crate) fn hit_origins(&self) -> HitOrigins {
         let mut origins = HitOrigins::default();
         for rule_match in &self.0 {
             let mut origin = rule_match.first_hit_origin();
             let limits = rule_match.limits();
             if limits.is_empty() {
-                origins.uncommon_mut().unlimited.push(rule_match.descriptor_index);
+                origins.uncommon_origins_mut().unlimited.push(rule_match.descriptor_index);
             } else if let Some(limit) = &rule_match.details.requested {
-                let requested = &mut origins.uncommon_mut().requested;
+                let requested = &mut origins.uncommon_origins_mut().requested;
                 origin.limit = requested.len() as u16;
                 requested.push(limit.clone());
             }
@@ -235,7 +235,7 @@ impl<'r> MatchedRules<'r> {
     /// Returns only the matches that can be decided without the store: matches of rules with `on_store_error: local`,
     /// and matches with a max of 0, which deny every request. The returned matches refer to `local_rules`: the rules of
     /// the policy, with limits divided by the number of slidegate instances.
-    pub(crate) fn decidable_without_store(
+    pub(crate) fn matches_decidable_without_store(
         &self,
         local_rules: &'r [Rule],
         instances: NonZeroU32,
@@ -367,7 +367,7 @@ impl<'r> Match<'r> {
             Some(limit) => &limit.scopes[0],
             None => &self.rule.identity_scopes[usize::from(*combination)],
         };
-        scope.names().zip(values.iter().copied())
+        scope.attribute_names().zip(values.iter().copied())
     }
 
     /// Returns one hit for each limit of the match. If the match is a [refund](Self::is_refund), the hits must be
@@ -375,7 +375,11 @@ impl<'r> Match<'r> {
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
         let KeyIdentity { values, combination, part } = &self.details.identity;
         self.limits().iter().map(|limit| Hit {
-            key: Key::with_optional_part(&limit.scopes[usize::from(*combination)], values, *part),
+            key: Key::with_optional_sub_key(
+                &limit.scopes[usize::from(*combination)],
+                values,
+                *part,
+            ),
             limit: &limit.limit,
             cost: self.charge.cost,
             required: self.required_units(limit),

@@ -46,14 +46,15 @@ pub enum PercentageError {
 
 impl Percentage {
     /// The value of 100%, in hundredths of a percent.
-    const HUNDRED_PERCENT: u64 = 10_000;
+    const HUNDRED_PERCENT_IN_HUNDREDTHS: u64 = 10_000;
 
     /// Converts the percentage to a ratio of one in `n`, for an integer `n` from 2 to `max_ratio`. Returns `n` if 1/n,
     /// rounded to two decimals of a percent, equals the percentage. Otherwise returns an error with the nearest
     /// percentage of this form and its `n`.
     pub(crate) fn to_one_in_n(self, max_ratio: u32) -> Result<u32, (Self, u32)> {
-        let percentage_of =
-            |ratio: u32| Self(((Self::HUNDRED_PERCENT as u32 + ratio / 2) / ratio) as u16);
+        let percentage_of = |ratio: u32| {
+            Self(((Self::HUNDRED_PERCENT_IN_HUNDREDTHS as u32 + ratio / 2) / ratio) as u16)
+        };
         let nearest = (2..=max_ratio).min_by_key(|&ratio| percentage_of(ratio).0.abs_diff(self.0));
         let nearest = nearest.unwrap_or(2);
         match percentage_of(nearest) {
@@ -68,15 +69,15 @@ impl Percentage {
     }
 
     /// Returns `true` if the percentage is 100%.
-    pub(crate) fn is_full(self) -> bool {
-        u64::from(self.0) == Self::HUNDRED_PERCENT
+    pub(crate) fn is_hundred_percent(self) -> bool {
+        u64::from(self.0) == Self::HUNDRED_PERCENT_IN_HUNDREDTHS
     }
 
     /// Returns `true` if a key is selected by this percentage: the stable hash of the key modulo 10,000 is less than
     /// the percentage in hundredths of a percent. A larger percentage selects all keys that a smaller percentage
     /// selects.
-    fn includes(self, key: &Key<'_>) -> bool {
-        key.stable_hash() % Self::HUNDRED_PERCENT < u64::from(self.0)
+    fn includes_key(self, key: &Key<'_>) -> bool {
+        key.stable_hash() % Self::HUNDRED_PERCENT_IN_HUNDREDTHS < u64::from(self.0)
     }
 }
 
@@ -99,7 +100,7 @@ impl FromStr for Percentage {
             return Err(invalid());
         }
         let hundredths = format!("{whole}{decimals:0<2}").parse().map_err(|_| invalid())?;
-        if u64::from(hundredths) > Self::HUNDRED_PERCENT {
+        if u64::from(hundredths) > Self::HUNDRED_PERCENT_IN_HUNDREDTHS {
             return Err(invalid());
         }
         Ok(Self(hundredths))
@@ -129,10 +130,10 @@ impl Mode {
 
     /// Returns the veto of hits on a key. The veto determines whether a hit that does not fit denies the request.
     /// Returns `None` if the rule is off, so that it has no hits.
-    pub(crate) fn veto(self, key: &Key<'_>) -> Option<Veto> {
+    pub(crate) fn veto_for_key(self, key: &Key<'_>) -> Option<Veto> {
         match self {
             Self::Enforce => Some(Veto::Alone),
-            Self::EnforceFor(percentage) if percentage.includes(key) => Some(Veto::Alone),
+            Self::EnforceFor(percentage) if percentage.includes_key(key) => Some(Veto::Alone),
             Self::Jointly => Some(Veto::Jointly),
             Self::Observe | Self::EnforceFor(_) => Some(Veto::Never),
             Self::Off => None,
@@ -174,23 +175,27 @@ mod tests {
     use crate::key::{Scope, Value};
 
     /// Returns the names of the tenants, out of 10,000, whose keys are selected by a percentage.
-    fn tenants_in_percentage(percentage: &str) -> Vec<String> {
+    fn tenants_selected_by_percentage(percentage: &str) -> Vec<String> {
         let percentage: Percentage = percentage.parse().unwrap();
         let scope = Scope::new("default", "canary", "", &["tenant"]);
         let tenants = (0..10_000).map(|index| format!("tenant-{index}"));
         tenants
-            .filter(|name| percentage.includes(&Key::new(&scope, &[Value::Text(name)])))
+            .filter(|name| percentage.includes_key(&Key::new(&scope, &[Value::Text(name)])))
             .collect()
     }
 
     #[test]
     fn percentage_includes_keys_of_smaller_percentage() {
-        let (small, large) = (tenants_in_percentage("5%"), tenants_in_percentage("50%"));
+        let (small, large) =
+            (tenants_selected_by_percentage("5%"), tenants_selected_by_percentage("50%"));
         assert!((430..570).contains(&small.len()), "{}", small.len());
         assert!((4_850..5_150).contains(&large.len()), "{}", large.len());
         assert!(small.iter().all(|tenant| large.contains(tenant)));
         assert_eq!(
-            (tenants_in_percentage("0%").len(), tenants_in_percentage("100%").len()),
+            (
+                tenants_selected_by_percentage("0%").len(),
+                tenants_selected_by_percentage("100%").len()
+            ),
             (0, 10_000)
         );
     }

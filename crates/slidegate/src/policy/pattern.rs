@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn glob_star_matches_slashes() {
+    fn glob_star_also_matches_slashes() {
         assert!(pattern_matches("/v1/*", "/v1/users/7"));
         assert!(!pattern_matches("/v1/*", "/v2/users"));
         assert!(pattern_matches("*", ""));
@@ -344,7 +344,7 @@ mod tests {
         assert!("/v1/8".parse::<Pattern>().is_ok(), "a path is none");
     }
 
-    fn pattern_texts_strategy() -> impl Strategy<Value = Vec<String>> {
+    fn any_pattern_texts() -> impl Strategy<Value = Vec<String>> {
         proptest::collection::vec(
             "[ab]{1,2}|[ab]?\\*[ab]?|10\\.[01]\\.0\\.0/16|10\\.0\\.0\\.0/8",
             1..3,
@@ -362,7 +362,7 @@ mod tests {
 
         #[test]
         fn implied_condition_is_met_by_every_value(
-            (left, right) in (pattern_texts_strategy(), pattern_texts_strategy()),
+            (left, right) in (any_pattern_texts(), any_pattern_texts()),
             (left_negated, right_negated) in (any::<bool>(), any::<bool>()),
             value in proptest::option::of("[ab]{0,3}|10\\.[01]\\.[01]\\.7"),
         ) {

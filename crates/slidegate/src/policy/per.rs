@@ -28,7 +28,7 @@ pub struct Alternatives(Box<[Box<str>]>);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyIdentity<'r> {
     pub(crate) values: SmallVec<[Value<'r>; 2]>,
-    /// Index into [`Per::combinations`] of the attribute names that provided the values.
+    /// Index into [`Per::attribute_name_combinations`] of the attribute names that provided the values.
     pub(crate) combination: u16,
     /// Index of the sub-key, one of the Redis keys over which a counter is split; `None` if the rule does not split its
     /// counters.
@@ -70,7 +70,7 @@ impl Per {
 
     /// Returns every combination of attribute names that takes one name from each entry. The index of a combination is
     /// its [`KeyIdentity::combination`].
-    pub(crate) fn combinations(&self) -> Vec<Vec<&str>> {
+    pub(crate) fn attribute_name_combinations(&self) -> Vec<Vec<&str>> {
         self.entries.iter().fold(vec![Vec::new()], |combinations, alternatives| {
             let extend = |names: &Vec<_>| {
                 let names = names.clone();

@@ -33,7 +33,7 @@ use crate::store::{
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use locked_shards::LockedShards;
-use shard::{HasTable, Shard};
+use shard::{HasStateTable, Shard};
 
 /// The default maximum number of keys.
 pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
@@ -165,7 +165,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Removes all expired keys and frees their memory, shard by shard. Calling this is optional, since expired keys
     /// are also removed as new keys are inserted.
     pub fn sweep(&self) {
-        let now = self.coarse_time(self.clock.now());
+        let now = self.to_coarse_time(self.clock.now());
         for padded in &self.shards {
             let mut shard = padded.shard.lock();
             // A table that shrinks during the sweep reorders its blocks, so repeat until nothing is removed.
@@ -191,7 +191,7 @@ impl<C: Clock> MemoryStore<C> {
     fn locate_hit(&self, hit: &Hit<'_>) -> HitLocation {
         // A fingerprint of 0 marks an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
-        let phase_us = match hit.limit.has_phase() {
+        let phase_us = match hit.limit.has_per_key_window_offset() {
             true => hit.key.stable_hash() % hit.limit.quota().window_us(),
             false => 0,
         };
@@ -203,20 +203,20 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Converts a time to coarse time, rounded down.
-    fn coarse_time(&self, time: Timestamp) -> CoarseTime {
+    fn to_coarse_time(&self, time: Timestamp) -> CoarseTime {
         let coarse = time.as_micros().saturating_sub(self.started_us) >> 16;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
     /// Decides one request, whose shards have been locked.
-    fn decide_locked(
+    fn decide_with_locked_shards(
         &self,
         locked_shards: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
         now: Timestamp,
     ) -> ChargeResult {
-        let mut outcomes = self.peek_all(locked_shards, hits, locations, now);
+        let mut outcomes = self.peek_all_hits(locked_shards, hits, locations, now);
         let allowed = admits(hits, &outcomes);
         let capacity = if allowed { hits.len() } else { 0 };
         let mut receipt = Receipt { charges: SmallVec::with_capacity(capacity) };
@@ -225,7 +225,7 @@ impl<C: Clock> MemoryStore<C> {
         {
             if is_charged(hit, allowed, outcome) {
                 let (charge, after) =
-                    self.charge(locked_shards.shard(nth), hit, outcome, *location, now);
+                    self.charge_hit(locked_shards.shard(nth), hit, outcome, *location, now);
                 *outcome = after.charged_after(outcome);
                 receipt.charges.push(charge);
             }
@@ -234,7 +234,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns the outcome of each hit under the assumption that the hits before it are charged.
-    fn peek_all(
+    fn peek_all_hits(
         &self,
         locked_shards: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
@@ -246,7 +246,7 @@ impl<C: Clock> MemoryStore<C> {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
             let pending = pending_units(&hits[..nth], &outcomes, is_same);
             let required = hit.required.saturating_add(pending);
-            let counter_now = shift_by_phase(now, location);
+            let counter_now = shift_time_by_phase(now, location);
             let shard = locked_shards.shard(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
                 let slot = shard.find(counter, location.fingerprint);
@@ -258,7 +258,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Charges one hit. Returns the charge, and the outcome of the counter after the charge.
     #[inline]
-    fn charge(
+    fn charge_hit(
         &self,
         shard: &mut Shard,
         hit: &Hit<'_>,
@@ -276,7 +276,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Charges the state in a slot of a table, or inserts a new key and charges its state if `slot` is `None`. Returns
     /// the effect of the charge and the units that were charged.
     #[inline(always)]
-    fn charge_slot<K: HasTable>(
+    fn charge_slot<K: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: K,
@@ -292,9 +292,9 @@ impl<C: Clock> MemoryStore<C> {
         let coarse = |time: Timestamp| {
             // One step is added for threads that have read the clock slightly earlier.
             let time_us = time.as_micros().saturating_sub(location.phase_us);
-            self.coarse_time(Timestamp::from_micros(time_us)).saturating_add(1)
+            self.to_coarse_time(Timestamp::from_micros(time_us)).saturating_add(1)
         };
-        let counter_now = shift_by_phase(now, &location);
+        let counter_now = shift_time_by_phase(now, &location);
         // A cost that fits causes no debt, so it need not be limited.
         let units = match before.fits() && hit.cost <= hit.required {
             true => hit.cost,
@@ -310,7 +310,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Decides a request with one hit, the most common request, with a single lookup in a table.
     #[inline(always)]
-    fn decide_one(
+    fn decide_single_hit(
         &self,
         shard: &mut Shard,
         hit: &Hit<'_>,
@@ -320,7 +320,7 @@ impl<C: Clock> MemoryStore<C> {
         self.sweep_if_due(shard, now);
         with_counter!(hit.limit.counter(), counter => {
             let slot = shard.find(counter, location.fingerprint);
-            let outcome = shard.peek_slot(counter, slot, shift_by_phase(now, &location), hit.required);
+            let outcome = shard.peek_slot(counter, slot, shift_time_by_phase(now, &location), hit.required);
             let allowed = outcome.fits() || hit.veto == Veto::Never;
             if !is_charged(hit, allowed, &outcome) {
                 return SingleChargeResult { outcome, charge: None };
@@ -335,7 +335,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Decides one request whose counters have been located.
     #[inline]
-    fn take_located(
+    fn take_located_hits(
         &self,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
@@ -343,13 +343,13 @@ impl<C: Clock> MemoryStore<C> {
     ) -> ChargeResult {
         if let ([hit], [location]) = (hits, locations) {
             let shard = &mut *self.shards[location.shard].shard.lock();
-            return self.decide_one(shard, hit, *location, now).into_charge_result(hit);
+            return self.decide_single_hit(shard, hit, *location, now).into_charge_result(hit);
         }
         let mut locked_shards = self.lock_shards(locations);
         for shard in locked_shards.shards() {
             self.sweep_if_due(shard, now);
         }
-        self.decide_locked(&mut locked_shards, hits, locations, now)
+        self.decide_with_locked_shards(&mut locked_shards, hits, locations, now)
     }
 
     fn locate_hits(&self, hits: &[Hit<'_>]) -> SmallVec<[HitLocation; 4]> {
@@ -360,7 +360,7 @@ impl<C: Clock> MemoryStore<C> {
     #[inline]
     fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
         if shard.count_decision() {
-            let swept = self.update_shard(shard, |shard| shard.sweep(self.coarse_time(now)));
+            let swept = self.update_shard(shard, |shard| shard.sweep(self.to_coarse_time(now)));
             if swept > 0 {
                 self.keys.fetch_sub(swept, Ordering::Relaxed);
             }
@@ -409,7 +409,7 @@ impl Limit {
     }
 }
 
-fn table_slot_bytes<C: HasTable>(_: C) -> usize {
+fn table_slot_bytes<C: HasStateTable>(_: C) -> usize {
     slot_bytes::<C::State>()
 }
 
@@ -420,7 +420,7 @@ fn new_charge(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost:
 
 /// Returns the time at which a counter counts charges that are made at `now`: `now` plus the phase of the counter's
 /// key.
-fn shift_by_phase(now: Timestamp, location: &HitLocation) -> Timestamp {
+fn shift_time_by_phase(now: Timestamp, location: &HitLocation) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + location.phase_us)
 }
 
@@ -428,8 +428,8 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     #[inline]
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         match hits {
-            [hit] => self.take_located(hits, &[self.locate_hit(hit)], self.clock.now()),
-            _ => self.take_located(hits, &self.locate_hits(hits), self.clock.now()),
+            [hit] => self.take_located_hits(hits, &[self.locate_hit(hit)], self.clock.now()),
+            _ => self.take_located_hits(hits, &self.locate_hits(hits), self.clock.now()),
         }
     }
 
@@ -438,7 +438,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         let location = self.locate_hit(hit);
         let now = self.clock.now();
         let shard = &mut *self.shards[location.shard].shard.lock();
-        self.decide_one(shard, hit, location, now)
+        self.decide_single_hit(shard, hit, location, now)
     }
 
     /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.
@@ -457,7 +457,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
                 });
             }
             for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
-                on_result(self.decide_one(locked_shards.shard(nth), hit, *location, now));
+                on_result(self.decide_single_hit(locked_shards.shard(nth), hit, *location, now));
             }
         }
     }
@@ -465,7 +465,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     fn take_many_now(&self, requests: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
         let now = self.clock.now();
         for hits in requests {
-            on_result(self.take_located(hits, &self.locate_hits(hits), now));
+            on_result(self.take_located_hits(hits, &self.locate_hits(hits), now));
         }
     }
 
@@ -473,7 +473,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         let now = self.clock.now();
         let locations = self.locate_hits(hits);
         let mut locked_shards = self.lock_shards(&locations);
-        self.peek_all(&mut locked_shards, hits, &locations, now)
+        self.peek_all_hits(&mut locked_shards, hits, &locations, now)
     }
 
     fn revert_now(&self, receipt: &Receipt) {
@@ -501,7 +501,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             // The key is possibly not denied any more.
             padded.all_denied_until.store(0, Ordering::Relaxed);
             let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
-                shard.refund(counter, location.fingerprint, shift_by_phase(now, &location), hit.cost)
+                shard.refund(counter, location.fingerprint, shift_time_by_phase(now, &location), hit.cost)
             });
             self.add_to_memory_use(grown);
             outcome

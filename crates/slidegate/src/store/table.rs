@@ -29,10 +29,10 @@ pub const SLOTS_PER_BLOCK: usize = 4;
 pub const PINNED: CoarseTime = CoarseTime::MAX;
 
 /// The fingerprint in an empty slot.
-const EMPTY_FINGERPRINT: u64 = 0;
+const EMPTY_SLOT_FINGERPRINT: u64 = 0;
 
 /// The minimum number of blocks that a search for an eviction candidate examines.
-const MIN_SAMPLE_BLOCKS: usize = 4;
+const MIN_BLOCKS_PER_EVICTION_SAMPLE: usize = 4;
 
 /// The state of one key, with the times that determine whether it may be evicted.
 pub struct Slot<S> {
@@ -47,7 +47,12 @@ pub struct Slot<S> {
 
 impl<S: Default> Default for Slot<S> {
     fn default() -> Self {
-        Self { fingerprint: EMPTY_FINGERPRINT, expires: 0, denied_until: 0, state: S::default() }
+        Self {
+            fingerprint: EMPTY_SLOT_FINGERPRINT,
+            expires: 0,
+            denied_until: 0,
+            state: S::default(),
+        }
     }
 }
 
@@ -74,7 +79,7 @@ const fn chunk_bytes<S>() -> usize {
 
 impl<S> Block<S> {
     fn is_full(&self) -> bool {
-        self.0.iter().all(|slot| slot.fingerprint != EMPTY_FINGERPRINT)
+        self.0.iter().all(|slot| slot.fingerprint != EMPTY_SLOT_FINGERPRINT)
     }
 }
 
@@ -140,7 +145,7 @@ impl<S: Default + HeapSize> Table<S> {
     /// Returns the index of the first block in the probe sequence of a fingerprint. The index depends on the lower half
     /// of the fingerprint; the upper half selects the shard.
     #[inline]
-    fn home_block(&self, fingerprint: u64) -> usize {
+    fn first_probe_block(&self, fingerprint: u64) -> usize {
         (((fingerprint & u64::from(u32::MAX)) * self.blocks() as u64) >> 32) as usize
     }
 
@@ -150,7 +155,7 @@ impl<S: Default + HeapSize> Table<S> {
     }
 
     /// Returns the index of the block that follows `block` in the probe sequence.
-    fn block_after(&self, block: usize) -> usize {
+    fn next_probe_block(&self, block: usize) -> usize {
         if block + 1 == self.blocks() { 0 } else { block + 1 }
     }
 
@@ -158,7 +163,7 @@ impl<S: Default + HeapSize> Table<S> {
     /// overlap.
     #[inline]
     pub fn prefetch(&self, fingerprint: u64) {
-        let home = self.home_block(fingerprint);
+        let home = self.first_probe_block(fingerprint);
         if let Some(chunk) = self.chunks.get(home / BLOCKS_PER_CHUNK) {
             let block = &chunk.0[home % BLOCKS_PER_CHUNK];
             black_box(block.0[0].fingerprint ^ block.0[SLOTS_PER_BLOCK / 2].fingerprint);
@@ -168,7 +173,7 @@ impl<S: Default + HeapSize> Table<S> {
     /// Returns the index of the slot that has a fingerprint; `None` if the table does not contain the fingerprint.
     #[inline]
     pub fn find(&self, fingerprint: u64) -> Option<usize> {
-        let mut block = self.home_block(fingerprint);
+        let mut block = self.first_probe_block(fingerprint);
         for _ in 0..self.blocks() {
             // Compares all four slots without branches, which could be mispredicted.
             let current = self.block(block);
@@ -181,7 +186,7 @@ impl<S: Default + HeapSize> Table<S> {
             if !current.is_full() {
                 return None;
             }
-            block = self.block_after(block);
+            block = self.next_probe_block(block);
         }
         None
     }
@@ -229,7 +234,7 @@ impl<S: Default + HeapSize> Table<S> {
 
     /// Inserts a fingerprint that is not in the table, with a default state. Returns the index of its slot.
     pub fn insert(&mut self, fingerprint: u64) -> usize {
-        debug_assert_ne!(fingerprint, EMPTY_FINGERPRINT);
+        debug_assert_ne!(fingerprint, EMPTY_SLOT_FINGERPRINT);
         let chunks = self.chunks_to_add(fingerprint);
         if chunks > 0 {
             self.rebuild(self.chunks.len() + chunks);
@@ -258,16 +263,18 @@ impl<S: Default + HeapSize> Table<S> {
     /// Moves a slot into the first free slot of its probe sequence, which exists since the table is never full. Returns
     /// the index of that slot.
     fn place_slot(&mut self, slot: Slot<S>) -> usize {
-        let mut block = self.home_block(slot.fingerprint);
+        let mut block = self.first_probe_block(slot.fingerprint);
         loop {
             let slots = &self.block(block).0;
-            if let Some(nth) = slots.iter().position(|slot| slot.fingerprint == EMPTY_FINGERPRINT) {
+            if let Some(nth) =
+                slots.iter().position(|slot| slot.fingerprint == EMPTY_SLOT_FINGERPRINT)
+            {
                 let index = block * SLOTS_PER_BLOCK + nth;
                 *self.slot_mut(index) = slot;
                 self.len += 1;
                 return index;
             }
-            block = self.block_after(block);
+            block = self.next_probe_block(block);
         }
     }
 
@@ -278,7 +285,7 @@ impl<S: Default + HeapSize> Table<S> {
         let mut slots = Vec::with_capacity(self.len as usize);
         let blocks = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.0);
         for slot in blocks.flat_map(|block| &mut block.0) {
-            if slot.fingerprint != EMPTY_FINGERPRINT {
+            if slot.fingerprint != EMPTY_SLOT_FINGERPRINT {
                 slots.push(std::mem::take(slot));
             }
         }
@@ -304,7 +311,7 @@ impl<S> Table<S> {
         let blocks = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.0);
         let slots = blocks.flat_map(|block| &mut block.0);
         slots
-            .filter(|slot| slot.fingerprint != EMPTY_FINGERPRINT)
+            .filter(|slot| slot.fingerprint != EMPTY_SLOT_FINGERPRINT)
             .map(|slot| (slot.fingerprint, slot))
     }
 }
@@ -323,12 +330,12 @@ impl<S: Default + HeapSize> Evict for Table<S> {
         let first = self.next_block as usize * SLOTS_PER_BLOCK;
         while let Some(index) = (first..first + SLOTS_PER_BLOCK).find(|&index| {
             let slot = self.slot(index);
-            slot.fingerprint != EMPTY_FINGERPRINT && slot.expires < now
+            slot.fingerprint != EMPTY_SLOT_FINGERPRINT && slot.expires < now
         }) {
             self.remove(index);
             swept += 1;
         }
-        self.next_block = self.block_after(self.next_block as usize) as u32;
+        self.next_block = self.next_probe_block(self.next_block as usize) as u32;
         let slots = self.blocks() * SLOTS_PER_BLOCK;
         if self.chunks.len() > 1 && (self.len as usize) * 10 < slots * 4 {
             self.rebuild(
@@ -341,26 +348,27 @@ impl<S: Default + HeapSize> Evict for Table<S> {
     fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate> {
         let mut soonest: Option<EvictionCandidate> = None;
         for examined in 0..self.blocks() {
-            if examined >= MIN_SAMPLE_BLOCKS && soonest.is_some() {
+            if examined >= MIN_BLOCKS_PER_EVICTION_SAMPLE && soonest.is_some() {
                 break;
             }
             let first = self.next_block as usize * SLOTS_PER_BLOCK;
             for index in first..first + SLOTS_PER_BLOCK {
                 let slot = self.slot(index);
                 let is_evictable =
-                    slot.fingerprint != EMPTY_FINGERPRINT && slot.denied_until <= now;
+                    slot.fingerprint != EMPTY_SLOT_FINGERPRINT && slot.denied_until <= now;
                 if is_evictable && soonest.is_none_or(|soonest| slot.expires < soonest.expires) {
                     soonest = Some(EvictionCandidate { slot: index, expires: slot.expires });
                 }
             }
-            self.next_block = self.block_after(self.next_block as usize) as u32;
+            self.next_block = self.next_probe_block(self.next_block as usize) as u32;
         }
         soonest
     }
 
     fn candidate_by_denial_end(&self) -> Option<EvictionCandidate> {
-        let is_evictable =
-            |slot: &Slot<S>| slot.fingerprint != EMPTY_FINGERPRINT && slot.denied_until != PINNED;
+        let is_evictable = |slot: &Slot<S>| {
+            slot.fingerprint != EMPTY_SLOT_FINGERPRINT && slot.denied_until != PINNED
+        };
         let slots =
             (0..self.blocks() * SLOTS_PER_BLOCK).filter(|&index| is_evictable(self.slot(index)));
         slots
@@ -378,7 +386,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
         self.heap_bytes -= removed.state.heap_bytes();
         self.len -= 1;
         while was_full {
-            block = self.block_after(block);
+            block = self.next_probe_block(block);
             if block == slot / SLOTS_PER_BLOCK {
                 return;
             }
@@ -387,8 +395,8 @@ impl<S: Default + HeapSize> Evict for Table<S> {
             let displaced =
                 (0..SLOTS_PER_BLOCK).map(|nth| block * SLOTS_PER_BLOCK + nth).find(|&index| {
                     let slot = self.slot(index);
-                    slot.fingerprint != EMPTY_FINGERPRINT
-                        && self.probe_distance(self.home_block(slot.fingerprint), block)
+                    slot.fingerprint != EMPTY_SLOT_FINGERPRINT
+                        && self.probe_distance(self.first_probe_block(slot.fingerprint), block)
                             >= self.probe_distance(hole_block, block)
                 });
             if let Some(from) = displaced {
@@ -423,7 +431,7 @@ mod tests {
     fn collect_states(table: &Table<u32>) -> HashMap<u64, u32> {
         let blocks = table.chunks.iter().flat_map(|chunk| &chunk.0);
         let all = blocks.flat_map(|block| &block.0);
-        all.filter(|slot| slot.fingerprint != EMPTY_FINGERPRINT)
+        all.filter(|slot| slot.fingerprint != EMPTY_SLOT_FINGERPRINT)
             .map(|slot| (slot.fingerprint, slot.state))
             .collect()
     }
@@ -432,7 +440,7 @@ mod tests {
         /// Compares a table with a `HashMap`. The fingerprints have few home blocks, so that blocks overflow, and slots
         /// wrap around and are moved back.
         #[test]
-        fn table_behaves_like_hash_map(
+        fn state_table_behaves_like_hash_map(
             steps in proptest::collection::vec((any::<bool>(), 0u64..40, any::<u32>()), 1..400),
         ) {
             let mut table = Table::default();
@@ -460,7 +468,7 @@ mod tests {
         }
 
         #[test]
-        fn sweep_removes_only_expired_keys(
+        fn table_sweep_removes_only_expired_keys(
             expires in proptest::collection::vec(0u32..10, 1..300),
             now in 0u32..10,
         ) {

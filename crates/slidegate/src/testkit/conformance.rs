@@ -10,7 +10,7 @@ use crate::key::{Key, Scope, Value};
 use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
 use super::model::ModelStore;
-use super::trace::{HitPlan, TraceGenerator, TraceStep};
+use super::trace::{ConformanceStep, ConformanceStepGenerator, PlannedHit};
 
 pub use super::trace::MAX_BACKWARD_STEP;
 
@@ -61,9 +61,9 @@ pub async fn run_trace<S: Store>(
     seed: u64,
     steps: usize,
 ) -> Result<TraceStats, Mismatch> {
-    let mut generator = TraceGenerator::new(seed, algorithms);
+    let mut generator = ConformanceStepGenerator::new(seed, algorithms);
     clock.set(generator.now());
-    let mut run = TraceRun {
+    let mut run = ConformanceRun {
         store,
         model: ModelStore::new(clock.clone()),
         values: (0..generator.key_count()).map(|key| format!("key {key}")).collect(),
@@ -73,16 +73,16 @@ pub async fn run_trace<S: Store>(
     };
     for step in 0..steps {
         let result = match generator.next_step() {
-            TraceStep::SetClock(now) => {
+            ConformanceStep::SetClock(now) => {
                 clock.set(now);
                 Ok(Outcomes::new())
             }
-            TraceStep::Take(plans) => run.compare_take(&plans).await,
-            TraceStep::TakeMany(requests) => run.compare_take_many(&requests).await,
-            TraceStep::Peek(plans) => run.compare_peek(&plans).await,
-            TraceStep::Revert(age, tenths) => run.compare_revert(age, tenths).await,
-            TraceStep::Refund(plans) => run.compare_refund(&plans).await,
-            TraceStep::Reset(plans) => run.compare_reset(&plans).await,
+            ConformanceStep::Take(plans) => run.compare_take(&plans).await,
+            ConformanceStep::TakeMany(requests) => run.compare_take_many(&requests).await,
+            ConformanceStep::Peek(plans) => run.compare_peek(&plans).await,
+            ConformanceStep::Revert(age, tenths) => run.compare_revert(age, tenths).await,
+            ConformanceStep::Refund(plans) => run.compare_refund(&plans).await,
+            ConformanceStep::Reset(plans) => run.compare_reset(&plans).await,
         };
         match result {
             Ok(outcomes) => generator.add_promised_times(&outcomes),
@@ -93,7 +93,7 @@ pub async fn run_trace<S: Store>(
 }
 
 /// A trace while it runs: the store, the model, the receipts so far, and the statistics.
-struct TraceRun<'s, S> {
+struct ConformanceRun<'s, S> {
     store: &'s S,
     model: ModelStore,
     values: Vec<String>,
@@ -104,13 +104,13 @@ struct TraceRun<'s, S> {
 }
 
 /// The planned hits of one request, with the key values that the hits borrow.
-struct HitPlansWithValues<'p> {
+struct PlannedHitsWithKeyValues<'p> {
     scope: &'p Scope,
     values: Vec<[Value<'p>; 1]>,
-    plans: &'p [HitPlan],
+    plans: &'p [PlannedHit],
 }
 
-impl HitPlansWithValues<'_> {
+impl PlannedHitsWithKeyValues<'_> {
     fn hits(&self) -> Vec<Hit<'_>> {
         let hits = self.plans.iter().zip(&self.values).map(|(plan, value)| Hit {
             key: Key::new(self.scope, value),
@@ -124,7 +124,7 @@ impl HitPlansWithValues<'_> {
     }
 }
 
-fn check_equal<T: PartialEq + fmt::Debug>(
+fn check_results_are_equal<T: PartialEq + fmt::Debug>(
     description: &str,
     store: &T,
     model: &T,
@@ -144,14 +144,14 @@ fn check_retryable(error: StoreError) -> Result<(), String> {
     }
 }
 
-impl<S: Store> TraceRun<'_, S> {
+impl<S: Store> ConformanceRun<'_, S> {
     /// Adds to each planned hit the value of its key.
-    fn add_key_values<'p>(&'p self, plans: &'p [HitPlan]) -> HitPlansWithValues<'p> {
+    fn add_key_values<'p>(&'p self, plans: &'p [PlannedHit]) -> PlannedHitsWithKeyValues<'p> {
         let values = plans.iter().map(|plan| [self.values[plan.key].as_str().into()]).collect();
-        HitPlansWithValues { scope: &self.scope, values, plans }
+        PlannedHitsWithKeyValues { scope: &self.scope, values, plans }
     }
 
-    async fn compare_take(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+    async fn compare_take(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.take(&hits).await {
@@ -181,7 +181,11 @@ impl<S: Store> TraceRun<'_, S> {
         let found = self.peek_with_retries(hits).await?;
         if found != self.model.peek_now(hits) {
             self.model.take_now(hits);
-            check_equal(&format!("{hits:?} after a timeout"), &found, &self.model.peek_now(hits))?;
+            check_results_are_equal(
+                &format!("{hits:?} after a timeout"),
+                &found,
+                &self.model.peek_now(hits),
+            )?;
         }
         while let Err(error) = self.store.reset(hits).await {
             check_retryable(error)?;
@@ -199,10 +203,13 @@ impl<S: Store> TraceRun<'_, S> {
         }
     }
 
-    async fn compare_take_many(&mut self, requests: &[Vec<HitPlan>]) -> Result<Outcomes, String> {
-        let bound: Vec<HitPlansWithValues<'_>> =
+    async fn compare_take_many(
+        &mut self,
+        requests: &[Vec<PlannedHit>],
+    ) -> Result<Outcomes, String> {
+        let bound: Vec<PlannedHitsWithKeyValues<'_>> =
             requests.iter().map(|plans| self.add_key_values(plans)).collect();
-        let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(HitPlansWithValues::hits).collect();
+        let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(PlannedHitsWithKeyValues::hits).collect();
         let slices: Vec<&[Hit<'_>]> = hits.iter().map(Vec::as_slice).collect();
         // The suite requires that a failed batch has no effect, because it cannot determine a partial one.
         let results = match self.store.take_many(&slices).await {
@@ -211,7 +218,7 @@ impl<S: Store> TraceRun<'_, S> {
         };
         let mut model = Vec::new();
         self.model.take_many_now(&slices, |result| model.push(result));
-        check_equal("results of a batch", &results.len(), &model.len())?;
+        check_results_are_equal("results of a batch", &results.len(), &model.len())?;
         let mut outcomes = Outcomes::new();
         for ((plans, result), model) in requests.iter().zip(results).zip(model) {
             outcomes.extend(self.compare_results(plans, result, model)?);
@@ -221,16 +228,16 @@ impl<S: Store> TraceRun<'_, S> {
 
     fn compare_results(
         &mut self,
-        plans: &[HitPlan],
+        plans: &[PlannedHit],
         store: ChargeResult,
         model: ChargeResult,
     ) -> Result<Outcomes, String> {
-        check_equal(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
-        check_equal(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
+        check_results_are_equal(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
+        check_results_are_equal(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
         let charged = |receipt: &Receipt| -> Vec<_> {
             receipt.charges.iter().map(|charge| (charge.charged_at, charge.cost)).collect()
         };
-        check_equal(
+        check_results_are_equal(
             &format!("receipts, {plans:?}"),
             &charged(&store.receipt),
             &charged(&model.receipt),
@@ -246,11 +253,15 @@ impl<S: Store> TraceRun<'_, S> {
         Ok(store.outcomes)
     }
 
-    async fn compare_peek(&self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+    async fn compare_peek(&self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         let found = self.peek_with_retries(&hits).await?;
-        check_equal(&format!("a peek, {plans:?}"), &found, &self.model.peek_now(&hits))?;
+        check_results_are_equal(
+            &format!("a peek, {plans:?}"),
+            &found,
+            &self.model.peek_now(&hits),
+        )?;
         Ok(found)
     }
 
@@ -275,13 +286,13 @@ impl<S: Store> TraceRun<'_, S> {
         Ok(Outcomes::new())
     }
 
-    async fn compare_refund(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+    async fn compare_refund(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.refund(&hits).await {
             Ok(outcomes) => {
                 let model = self.model.refund_now(&hits);
-                check_equal(&format!("a refund, {plans:?}"), &outcomes, &model)?;
+                check_results_are_equal(&format!("a refund, {plans:?}"), &outcomes, &model)?;
                 self.stats.refunds += 1;
                 Ok(outcomes)
             }
@@ -290,7 +301,7 @@ impl<S: Store> TraceRun<'_, S> {
         }
     }
 
-    async fn compare_reset(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+    async fn compare_reset(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.reset(&hits).await {

@@ -51,7 +51,7 @@ struct SlotHits<'h> {
 
 /// Runs `call` for the hits of each slot, and returns the outcomes in the order of the request's hits. `hits` is the
 /// number of hits in the request.
-async fn call_each_slot(
+async fn call_for_each_slot(
     hits: usize,
     parts: &[SlotHits<'_>],
     call: impl Fn(&SlotHits<'_>) -> Outcomes,
@@ -169,7 +169,7 @@ impl FaultyStore {
     }
 
     async fn peek_slots(&self, hits: usize, parts: &[SlotHits<'_>]) -> Outcomes {
-        call_each_slot(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
+        call_for_each_slot(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
     }
 
     /// Reverts a receipt in all slots. A slot ignores charges of counters that it does not have.
@@ -240,7 +240,7 @@ impl Store for FaultyStore {
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.fail_randomly()?;
         let refund = |part: &SlotHits<'_>| self.slots[part.slot].refund_now(&part.hits);
-        Ok(call_each_slot(hits.len(), &self.split_by_slot(hits), refund).await)
+        Ok(call_for_each_slot(hits.len(), &self.split_by_slot(hits), refund).await)
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {

@@ -79,19 +79,19 @@ impl<S: Store> TestCounter<'_, S> {
     }
 
     async fn take(&self, cost: u64) -> ChargeResult {
-        expect_response(self.store.take(&[self.hit(cost)]).await)
+        unwrap_store_response(self.store.take(&[self.hit(cost)]).await)
     }
 
     async fn refund(&self, cost: u64) -> Outcome {
-        expect_response(self.store.refund(&[self.hit(cost)]).await)[0]
+        unwrap_store_response(self.store.refund(&[self.hit(cost)]).await)[0]
     }
 
     async fn peek(&self, cost: u64) -> Outcome {
-        expect_response(self.store.peek(&[self.hit(cost)]).await)[0]
+        unwrap_store_response(self.store.peek(&[self.hit(cost)]).await)[0]
     }
 }
 
-fn expect_response<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+fn unwrap_store_response<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     match result {
         Ok(response) => response,
         Err(error) => panic!("property tests need a store whose calls succeed: {error}"),
@@ -99,7 +99,7 @@ fn expect_response<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
 }
 
 /// Sets the clock to a fixed time plus `start` microseconds, and returns a counter without charges.
-fn new_counter<'s, S: Store>(
+fn new_test_counter<'s, S: Store>(
     store: &'s S,
     clock: &ManualClock,
     limit: &Limit,
@@ -120,7 +120,7 @@ pub async fn units_stay_below_bound<S: Store>(
     let mut rng = Rng::with_seed(seed);
     let window = limit.quota().window();
     let window_us = window.as_micros() as u64;
-    let counter = new_counter(store, clock, limit, rng.u64(..window_us));
+    let counter = new_test_counter(store, clock, limit, rng.u64(..window_us));
     let mut oracle = Oracle::default();
     let mut retry_at = clock.now();
     for _ in 0..400 {
@@ -163,7 +163,7 @@ pub async fn retry_after_is_exact<S: Store>(
 ) {
     let mut rng = Rng::with_seed(seed);
     let window_us = limit.quota().window().as_micros() as u64;
-    let counter = new_counter(store, clock, limit, rng.u64(..window_us));
+    let counter = new_test_counter(store, clock, limit, rng.u64(..window_us));
     for _ in 0..60 {
         clock.advance(Duration::from_micros(rng.u64(..=window_us / 4)));
         let cost = rng.u64(1..=limit.capacity());
@@ -197,7 +197,7 @@ pub async fn cost_above_max_has_no_retry_after<S: Store>(
     clock: &ManualClock,
     limit: &Limit,
 ) {
-    let counter = new_counter(store, clock, limit, 0);
+    let counter = new_test_counter(store, clock, limit, 0);
     let result = counter.take(limit.capacity() + 1).await;
     assert!(!result.allowed && result.outcomes[0].retry_after().is_none(), "{limit}");
     let result = counter.take(u64::MAX).await;
@@ -206,16 +206,16 @@ pub async fn cost_above_max_has_no_retry_after<S: Store>(
 
 /// Tests that a denied request charges none of its keys. A request with a cost of 0 charges nothing either.
 pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
-    let counter = new_counter(store, clock, limit, 7);
+    let counter = new_test_counter(store, clock, limit, 7);
     let scope = Scope::new("test", "other", "limit", &["key"]);
     let other = Hit { key: Key::new(&scope, &[Value::Text("other")]), ..counter.hit(1) };
-    assert!(expect_response(store.take(&[other]).await).allowed);
+    assert!(unwrap_store_response(store.take(&[other]).await).allowed);
     assert!(counter.take(limit.capacity()).await.allowed);
     let outcomes =
-        || async { (counter.peek(1).await, expect_response(store.peek(&[other]).await)) };
+        || async { (counter.peek(1).await, unwrap_store_response(store.peek(&[other]).await)) };
     let before = outcomes().await;
     for hits in [[other, counter.hit(1)], [counter.hit(1), other]] {
-        let result = expect_response(store.take(&hits).await);
+        let result = unwrap_store_response(store.take(&hits).await);
         assert!(!result.allowed && result.receipt.is_empty(), "{limit}");
     }
     assert!(counter.take(0).await.receipt.is_empty(), "{limit}");
@@ -233,7 +233,7 @@ pub async fn debts_are_paid_first<S: Store>(
 ) {
     let mut rng = Rng::with_seed(seed);
     let window_us = limit.quota().window().as_micros() as u64;
-    let counter = new_counter(store, clock, limit, rng.u64(..window_us));
+    let counter = new_test_counter(store, clock, limit, rng.u64(..window_us));
     let mut oracle = Oracle::default();
     for _ in 0..120 {
         clock.advance(Duration::from_micros(rng.u64(..=window_us / 8)));
@@ -244,7 +244,7 @@ pub async fn debts_are_paid_first<S: Store>(
             1 => counter.hit(cost).charged_always(),
             _ => counter.hit(if rng.bool() { 1 } else { rng.u64(1..=limit.capacity()) }),
         };
-        let result = expect_response(store.take(&[hit]).await);
+        let result = unwrap_store_response(store.take(&[hit]).await);
         let charged: u64 = result.receipt.charges.iter().map(|charge| charge.cost).sum();
         oracle.charge(now, charged);
         let is_check = hit.veto == Veto::Alone;
@@ -322,13 +322,13 @@ pub async fn revert_undoes_its_charge<S: Store>(
     let mut rng = Rng::with_seed(seed);
     let half = limit.capacity() / 2;
     let window_us = limit.quota().window().as_micros() as u64;
-    let counter = new_counter(store, clock, limit, rng.u64(..window_us));
+    let counter = new_test_counter(store, clock, limit, rng.u64(..window_us));
     counter.take(rng.u64(1..=half)).await;
     clock.advance(Duration::from_micros(rng.u64(..=window_us / 3)));
     let before = counter.peek(1).await;
     let result = counter.take(rng.u64(1..=half)).await;
     if result.allowed {
-        expect_response(store.revert(&result.receipt).await);
+        unwrap_store_response(store.revert(&result.receipt).await);
         let after = counter.peek(1).await;
         assert_eq!(after.remaining(), before.remaining(), "{limit}, seed {seed}");
         assert_eq!(after.fits(), before.fits(), "{limit}, seed {seed}");
@@ -338,7 +338,7 @@ pub async fn revert_undoes_its_charge<S: Store>(
     clock.advance(Duration::from_micros(2 * window_us + 1));
     assert!(counter.take(half).await.allowed);
     let before = counter.peek(1).await;
-    expect_response(store.revert(&result.receipt).await);
+    unwrap_store_response(store.revert(&result.receipt).await);
     assert_eq!(counter.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
 }
 
@@ -353,7 +353,7 @@ pub async fn refund_frees_as_many_units<S: Store>(
     let mut rng = Rng::with_seed(seed);
     let window_us = limit.quota().window().as_micros() as u64;
     let capacity = limit.capacity();
-    let counter = new_counter(store, clock, limit, rng.u64(..window_us));
+    let counter = new_test_counter(store, clock, limit, rng.u64(..window_us));
     assert_eq!(counter.refund(1).await, counter.peek(1).await, "{limit}: no units to refund");
     for _ in 0..60 {
         clock.advance(Duration::from_micros(rng.u64(..=window_us / 4)));
@@ -401,7 +401,7 @@ pub async fn units_stay_below_bound_without_refunds<S: Store>(
     let mut rng = Rng::with_seed(seed);
     let window = limit.quota().window();
     let window_us = window.as_micros() as u64;
-    let counter = new_counter(store, clock, limit, rng.u64(..window_us));
+    let counter = new_test_counter(store, clock, limit, rng.u64(..window_us));
     let mut oracle = Oracle::default();
     for _ in 0..400 {
         let now_us = clock.now().as_micros();
@@ -461,8 +461,8 @@ pub async fn order_of_hits_is_irrelevant<S: Store>(
         let mut order: Vec<usize> = (0..hits.len()).collect();
         rng.shuffle(&mut order);
         let shuffled: Vec<Hit<'_>> = order.iter().map(|&index| hits[index]).collect();
-        let result = expect_response(store.take(&hits).await);
-        let other = expect_response(other_store.take(&shuffled).await);
+        let result = unwrap_store_response(store.take(&hits).await);
+        let other = unwrap_store_response(other_store.take(&shuffled).await);
         assert_eq!(result.allowed, other.allowed, "seed {seed}");
         for (shuffled_index, &index) in order.iter().enumerate() {
             assert_eq!(result.outcomes[index], other.outcomes[shuffled_index], "seed {seed}");

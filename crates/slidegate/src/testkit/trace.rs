@@ -18,11 +18,11 @@ pub const MAX_BACKWARD_STEP: Duration = Duration::from_millis(50);
 
 /// Latest time of a trace in microseconds since the Unix epoch, in the year 2103. Store scripts can represent all times
 /// up to this one as microseconds in a double and as seconds in 32 bits.
-const MAX_TIME_US: u64 = 4_200_000_000_000_000;
+const MAX_CLOCK_TIME_US: u64 = 4_200_000_000_000_000;
 
 /// Window lengths in microseconds. Counters measure time in ticks, which are longer for longer windows. The list covers
 /// ticks of every length, and windows that are not a whole number of ticks.
-const WINDOWS_US: [u64; 12] = [
+const WINDOW_LENGTHS_US: [u64; 12] = [
     1_000,
     10_000,
     77_700,
@@ -38,22 +38,22 @@ const WINDOWS_US: [u64; 12] = [
 ];
 
 /// One step of a trace: a call to the store, or a change of the clock.
-pub(super) enum TraceStep {
+pub(super) enum ConformanceStep {
     SetClock(Timestamp),
-    Take(Vec<HitPlan>),
-    TakeMany(Vec<Vec<HitPlan>>),
-    Peek(Vec<HitPlan>),
+    Take(Vec<PlannedHit>),
+    TakeMany(Vec<Vec<PlannedHit>>),
+    Peek(Vec<PlannedHit>),
     /// Reverts an earlier receipt. The first field is the index of the receipt, where 0 is the newest one. The second
     /// field is the part to revert in tenths; `None` reverts the whole receipt.
     Revert(usize, Option<u64>),
     /// Refunds the cost of each hit to the counter of the hit.
-    Refund(Vec<HitPlan>),
-    Reset(Vec<HitPlan>),
+    Refund(Vec<PlannedHit>),
+    Reset(Vec<PlannedHit>),
 }
 
 /// A hit of a trace, with the index of its key instead of the key.
 #[derive(Clone, Debug)]
-pub(super) struct HitPlan {
+pub(super) struct PlannedHit {
     pub(super) key: usize,
     pub(super) limit: Limit,
     pub(super) cost: u64,
@@ -63,7 +63,7 @@ pub(super) struct HitPlan {
 }
 
 /// A generator of the steps of one random trace.
-pub(super) struct TraceGenerator {
+pub(super) struct ConformanceStepGenerator {
     rng: Rng,
     limits: Vec<Limit>,
     keys: usize,
@@ -73,7 +73,7 @@ pub(super) struct TraceGenerator {
     promised_times: Vec<Timestamp>,
 }
 
-impl TraceGenerator {
+impl ConformanceStepGenerator {
     /// Creates a generator whose trace uses limits of these algorithms.
     pub(super) fn new(seed: u64, algorithms: &[Algorithm]) -> Self {
         let mut rng = Rng::with_seed(seed);
@@ -103,22 +103,22 @@ impl TraceGenerator {
         self.promised_times.drain(..old);
     }
 
-    pub(super) fn next_step(&mut self) -> TraceStep {
+    pub(super) fn next_step(&mut self) -> ConformanceStep {
         match self.rng.u32(..100) {
-            0..=34 => TraceStep::SetClock(self.draw_next_time()),
-            35..=75 => TraceStep::Take(self.draw_hits()),
-            76..=79 => TraceStep::Refund(self.draw_hits()),
-            80..=85 => {
-                TraceStep::TakeMany((0..self.rng.usize(..=5)).map(|_| self.draw_hits()).collect())
-            }
-            86..=91 => TraceStep::Peek(self.draw_hits()),
-            92..=97 => TraceStep::Revert(self.rng.usize(..3), self.draw_revert_tenths()),
-            98 => TraceStep::Reset(self.draw_hits()),
+            0..=34 => ConformanceStep::SetClock(self.draw_next_time()),
+            35..=75 => ConformanceStep::Take(self.draw_hits()),
+            76..=79 => ConformanceStep::Refund(self.draw_hits()),
+            80..=85 => ConformanceStep::TakeMany(
+                (0..self.rng.usize(..=5)).map(|_| self.draw_hits()).collect(),
+            ),
+            86..=91 => ConformanceStep::Peek(self.draw_hits()),
+            92..=97 => ConformanceStep::Revert(self.rng.usize(..3), self.draw_revert_tenths()),
+            98 => ConformanceStep::Reset(self.draw_hits()),
             _ => {
                 // A policy change: the max changes, and the counts remain.
                 let index = self.rng.usize(..self.limits.len());
                 self.limits[index] = with_random_max(&mut self.rng, &self.limits[index]);
-                TraceStep::SetClock(self.now)
+                ConformanceStep::SetClock(self.now)
             }
         }
     }
@@ -146,7 +146,7 @@ impl TraceGenerator {
                 _ => now_us + self.rng.u64(..1_000),
             },
         };
-        self.now = Timestamp::from_micros(us.min(MAX_TIME_US));
+        self.now = Timestamp::from_micros(us.min(MAX_CLOCK_TIME_US));
         self.now
     }
 
@@ -154,12 +154,12 @@ impl TraceGenerator {
         self.rng.bool().then(|| self.rng.u64(..=10))
     }
 
-    fn draw_hits(&mut self) -> Vec<HitPlan> {
+    fn draw_hits(&mut self) -> Vec<PlannedHit> {
         let hits = if self.rng.bool() { 1 } else { self.rng.usize(..=5) };
         (0..hits).map(|_| self.draw_hit()).collect()
     }
 
-    fn draw_hit(&mut self) -> HitPlan {
+    fn draw_hit(&mut self) -> PlannedHit {
         let limit = self.limits[self.rng.usize(..self.limits.len())];
         let capacity = limit.capacity();
         let cost = match self.rng.u32(..16) {
@@ -181,7 +181,7 @@ impl TraceGenerator {
             9 => (Veto::Never, ChargeWhen::Always),
             10 => (Veto::Alone, ChargeWhen::Always),
             11..=12 => (Veto::Jointly, ChargeWhen::IfAdmittedAndFits),
-            _ => (self.draw_veto(), self.draw_charge()),
+            _ => (self.draw_veto(), self.draw_charge_condition()),
         };
         let required = match self.rng.u32(..8) {
             0 => 0,
@@ -189,14 +189,14 @@ impl TraceGenerator {
             2 if self.rng.u32(..8) == 0 => u64::MAX,
             _ => cost.max(1),
         };
-        HitPlan { key: self.rng.usize(..self.keys), limit, cost, required, veto, charge }
+        PlannedHit { key: self.rng.usize(..self.keys), limit, cost, required, veto, charge }
     }
 
     fn draw_veto(&mut self) -> Veto {
         [Veto::Alone, Veto::Jointly, Veto::Never][self.rng.usize(..3)]
     }
 
-    fn draw_charge(&mut self) -> ChargeWhen {
+    fn draw_charge_condition(&mut self) -> ChargeWhen {
         let all = [ChargeWhen::IfAdmitted, ChargeWhen::IfAdmittedAndFits, ChargeWhen::Always];
         all[self.rng.usize(..3)]
     }
@@ -208,7 +208,7 @@ fn next_multiple_after(now_us: u64, step_us: u64) -> u64 {
 
 fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
     let algorithm = algorithms[rng.usize(..algorithms.len())];
-    let window = Duration::from_micros(WINDOWS_US[rng.usize(..WINDOWS_US.len())]);
+    let window = Duration::from_micros(WINDOW_LENGTHS_US[rng.usize(..WINDOW_LENGTHS_US.len())]);
     let algorithm = match algorithm {
         Algorithm::SlidingBuckets { .. } => {
             let parts = [1, 2, 5, 10][rng.usize(..4)];

@@ -94,13 +94,13 @@ impl<'s> Compiler<'s> {
     }
 
     /// Reports an error at position `at` if the store does not support the limit.
-    pub(super) fn check_supported(&mut self, limit: &Limit, at: SourceSpan) {
+    pub(super) fn check_limit_is_supported(&mut self, limit: &Limit, at: SourceSpan) {
         self.ok_or_report(at, (self.supports)(limit));
     }
 
     /// Subtracts `steps` from the remaining comparison steps and returns `true`. Returns `false` and subtracts nothing
     /// if fewer steps remain.
-    pub(super) fn take_steps(&mut self, steps: usize) -> bool {
+    pub(super) fn spend_comparison_steps(&mut self, steps: usize) -> bool {
         let remaining = self.remaining_steps.checked_sub(steps);
         self.remaining_steps = remaining.unwrap_or(self.remaining_steps);
         remaining.is_some()
@@ -152,7 +152,7 @@ impl<'s> Compiler<'s> {
             Some(rule)
         });
         let mut rules: Vec<Rule> = rules.collect();
-        self.resolve_replaces(spec, &mut rules);
+        self.resolve_replaced_rules(spec, &mut rules);
         self.check_single_requested_limits_rule(spec, &rules);
         (rules, std::mem::take(&mut self.routes))
     }
@@ -202,8 +202,8 @@ impl<'s> Compiler<'s> {
         self.has_descriptor = !spec.descriptor.is_absent();
         let domain = self.compile_domain(&spec.domain);
         let name = self.compile_rule_name(&spec.name, at, domain, names);
-        let per = self.compile_per(spec, defaults);
-        let when = self.compile_when(&spec.when);
+        let per = self.compile_per_field(spec, defaults);
+        let when = self.compile_when_field(&spec.when);
         let mode = self.compile_mode(&spec.mode).unwrap_or(defaults.mode);
         let default_algorithm = algorithm_from_field(&spec.algorithm).unwrap_or(defaults.algorithm);
         let combinations =
@@ -223,9 +223,9 @@ impl<'s> Compiler<'s> {
         }
         let charge = self.compile_charge(spec, defaults.required);
         let limits = self.compile_limits(&spec.limits, default_algorithm);
-        self.check_all_supported(&limits, None);
+        self.check_limits_are_supported(&limits, None);
         self.check_charge_within_limits(&charge, &limits);
-        let settings = RuleSettings { mode, limits: self.add_scopes(limits, &context, at) };
+        let settings = RuleSettings { mode, limits: self.add_key_scopes(limits, &context, at) };
         let overrides =
             self.compile_overrides(spec, (default_algorithm, mode, &charge), &when, &context);
         let modes = [mode]
@@ -241,12 +241,12 @@ impl<'s> Compiler<'s> {
             redis: redis.as_ref(),
         };
         Rule {
-            attribute_names: named.names(descriptor.as_deref()),
+            attribute_names: named.sorted_names(descriptor.as_deref()),
             descriptor,
             replaces: Box::default(),
             is_for_requested_limits: self.check_requested_limits_rule(spec, default_algorithm, at),
             algorithm: default_algorithm,
-            identity_scopes: context.scopes("", None),
+            identity_scopes: context.key_scopes("", None),
             name: name.into(),
             domain: domain.into(),
             when,
@@ -319,7 +319,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn compile_per(&mut self, spec: &RuleSpec, defaults: &RuleDefaults) -> Per {
+    fn compile_per_field(&mut self, spec: &RuleSpec, defaults: &RuleDefaults) -> Per {
         let mut entries: Vec<Vec<Box<str>>> = Vec::new();
         let mut seen = HashSet::new();
         for entry in spec.per.get().into_iter().flatten() {
@@ -422,7 +422,7 @@ impl<'s> Compiler<'s> {
 
     /// Converts the limits of a rule or override into rule limits with key scopes. Returns no limits if the policy then
     /// has more than [`MAX_SCOPES`] scopes. This error is reported once per policy.
-    pub(super) fn add_scopes(
+    pub(super) fn add_key_scopes(
         &mut self,
         limits: Vec<NamedLimit>,
         context: &RuleContext<'_>,
@@ -468,7 +468,7 @@ impl<'s> Compiler<'s> {
             Pattern::Glob(glob) => (&|route| glob.matches(route), bytes),
             _ => (&|route| route == text, route_count),
         };
-        if route_count == 0 || !self.take_steps(steps) {
+        if route_count == 0 || !self.spend_comparison_steps(steps) {
             return;
         }
         if self.routes.templates().any(matches_route) {
@@ -476,10 +476,11 @@ impl<'s> Compiler<'s> {
         }
         // Finding more errors is worth more than a suggestion.
         let can_suggest = self.remaining_steps > MAX_COMPARISON_STEPS / 2;
-        let hint = match can_suggest && self.take_steps(text.len().saturating_mul(bytes)) {
-            true => format_did_you_mean(text, self.routes.templates()),
-            false => String::new(),
-        };
+        let hint =
+            match can_suggest && self.spend_comparison_steps(text.len().saturating_mul(bytes)) {
+                true => format_did_you_mean(text, self.routes.templates()),
+                false => String::new(),
+            };
         self.report(at, format_args!("`{text}` is none of `routes`{hint}"));
     }
 }

@@ -9,7 +9,7 @@ use crate::policy::pattern::{Condition, Pattern, PatternError};
 use crate::policy::rule::When;
 
 impl Compiler<'_> {
-    pub(super) fn compile_when(&mut self, when: &Field<WhenSpec>) -> When {
+    pub(super) fn compile_when_field(&mut self, when: &Field<WhenSpec>) -> When {
         let Some((WhenSpec(entries), at)) = when.spanned() else { return When::default() };
         if entries.is_empty() {
             self.report(at, "`when` is empty: write an attribute and its value, or leave it out");

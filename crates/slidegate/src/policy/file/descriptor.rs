@@ -25,7 +25,7 @@ pub(super) struct RuleAttributeNames<'n> {
 
 impl RuleAttributeNames<'_> {
     /// Returns the names of all attributes in these fields and in `descriptor`, sorted and without duplicates.
-    pub(super) fn names(&self, descriptor: Option<&[Box<str>]>) -> Box<[Box<str>]> {
+    pub(super) fn sorted_names(&self, descriptor: Option<&[Box<str>]>) -> Box<[Box<str>]> {
         let when_names =
             |when: &When| when.0.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         let mut names = when_names(self.when);
@@ -115,14 +115,14 @@ impl Compiler<'_> {
                 true => spec.limits.span(),
                 false => spec.algorithm.span(),
             };
-            self.check_supported(&limit, at);
+            self.check_limit_is_supported(&limit, at);
         }
         is_requested
     }
 
     /// Sets `replaces` of each rule: the indexes of the rules whose names the field lists. Reports names without a
     /// rule.
-    pub(super) fn resolve_replaces(&mut self, spec: &PolicySpec, rules: &mut [Rule]) {
+    pub(super) fn resolve_replaced_rules(&mut self, spec: &PolicySpec, rules: &mut [Rule]) {
         let rule_specs = spec.rules.get().into_iter().flatten().filter_map(Field::get);
         if rule_specs.clone().all(|rule| rule.replaces.is_absent()) {
             return;
@@ -163,7 +163,7 @@ impl Compiler<'_> {
         let rule_count = known.len();
         let names =
             known.filter(|(other_domain, _)| **other_domain == *domain).map(|(_, name)| &**name);
-        let hint = match self.take_steps(rule_count.saturating_mul(name.len())) {
+        let hint = match self.spend_comparison_steps(rule_count.saturating_mul(name.len())) {
             true => format_did_you_mean(name, names),
             false => String::new(),
         };
@@ -189,7 +189,7 @@ impl Compiler<'_> {
 impl NamedLimit {
     /// Creates the limit for `limits: requested`: a placeholder that denies every request, until a descriptor provides
     /// the actual limit.
-    pub(super) fn requested_placeholder(at: SourceSpan) -> Self {
-        Self { id: "requested".into(), limit: Limit::denied(), at }
+    pub(super) fn placeholder_for_requested_limit(at: SourceSpan) -> Self {
+        Self { id: "requested".into(), limit: Limit::deny_all(), at }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn deserialize_tree<'n, T: Deserialize<'n>>(
     diagnostics: &Diagnostics<'_>,
 ) -> Option<T> {
     let deserializer = NodeDeserializer { node, diagnostics };
-    deserializer.report_err(T::deserialize(deserializer)).ok()
+    deserializer.report_if_error(T::deserialize(deserializer)).ok()
 }
 
 /// A value of a policy file that may be absent or invalid, with its source position.
@@ -167,7 +167,10 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
     /// Reports the error of a result, unless it has been reported already. Returns the value, or
     /// [`DeserializeError::AlreadyReported`]. Each access to a value calls this function, so no error is lost or
     /// reported twice.
-    fn report_err<T>(self, result: Result<T, DeserializeError>) -> Result<T, DeserializeError> {
+    fn report_if_error<T>(
+        self,
+        result: Result<T, DeserializeError>,
+    ) -> Result<T, DeserializeError> {
         result.map_err(|error| {
             if !matches!(error, DeserializeError::AlreadyReported) {
                 self.report(error);
@@ -360,7 +363,9 @@ impl<'n> SeqAccess<'n> for FieldPartAccess<'n, '_> {
                 let number: U64Deserializer<DeserializeError> = number.into_deserializer();
                 seed.deserialize(number).map(Some)
             }
-            None => self.deserializer.report_err(seed.deserialize(self.deserializer)).map(Some),
+            None => {
+                self.deserializer.report_if_error(seed.deserialize(self.deserializer)).map(Some)
+            }
         }
     }
 }
@@ -379,7 +384,7 @@ impl<'n> SeqAccess<'n> for ListItemAccess<'n, '_> {
     ) -> Result<Option<S::Value>, DeserializeError> {
         let Some(item) = self.items.next() else { return Ok(None) };
         let item = self.deserializer.with_node(item);
-        item.report_err(seed.deserialize(item)).map(Some)
+        item.report_if_error(seed.deserialize(item)).map(Some)
     }
 }
 
@@ -405,7 +410,7 @@ impl<'n> MapAccess<'n> for MapEntryAccess<'n, '_> {
         let Some((key, value)) = self.entries.next() else { return Ok(None) };
         self.value = Some(value);
         let key = self.deserializer.with_node(key);
-        key.report_err(seed.deserialize(key)).map(Some)
+        key.report_if_error(seed.deserialize(key)).map(Some)
     }
 
     fn next_value_seed<S: DeserializeSeed<'n>>(
@@ -415,6 +420,6 @@ impl<'n> MapAccess<'n> for MapEntryAccess<'n, '_> {
         let value =
             self.value.take().ok_or_else(|| DeserializeError::custom("a value before its key"))?;
         let value = self.deserializer.with_node(value);
-        value.report_err(seed.deserialize(value))
+        value.report_if_error(seed.deserialize(value))
     }
 }

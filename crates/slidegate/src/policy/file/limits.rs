@@ -19,8 +19,8 @@ pub(super) struct NamedLimit {
 
 impl NamedLimit {
     /// Creates the limit for `limits: denied`, which denies every request.
-    fn denied(at: SourceSpan) -> Self {
-        Self { id: "denied".into(), limit: Limit::denied(), at }
+    fn deny_all(at: SourceSpan) -> Self {
+        Self { id: "denied".into(), limit: Limit::deny_all(), at }
     }
 }
 
@@ -33,9 +33,9 @@ impl Compiler<'_> {
     ) -> Vec<NamedLimit> {
         let (specs, at) = match limits.spanned() {
             None | Some((LimitsSpec::Unlimited, _)) => return Vec::new(),
-            Some((LimitsSpec::Denied, at)) => return vec![NamedLimit::denied(at)],
+            Some((LimitsSpec::Denied, at)) => return vec![NamedLimit::deny_all(at)],
             Some((LimitsSpec::Requested, at)) => {
-                return vec![NamedLimit::requested_placeholder(at)];
+                return vec![NamedLimit::placeholder_for_requested_limit(at)];
             }
             Some((LimitsSpec::List(specs), at)) => (specs, at),
         };
@@ -70,7 +70,7 @@ impl Compiler<'_> {
     /// Reports each limit that the store does not support, at the position of the limit. If an override sets only an
     /// algorithm and inherits the limits of its rule, `override_algorithm` is this algorithm with its position. Errors
     /// of limits with this algorithm are reported at that position instead.
-    pub(super) fn check_all_supported(
+    pub(super) fn check_limits_are_supported(
         &mut self,
         limits: &[NamedLimit],
         override_algorithm: Option<(Algorithm, SourceSpan)>,
@@ -79,7 +79,7 @@ impl Compiler<'_> {
             let name = limit.algorithm().name();
             let override_algorithm =
                 override_algorithm.filter(|(algorithm, _)| algorithm.name() == name);
-            self.check_supported(limit, override_algorithm.map_or(*at, |(_, at)| at));
+            self.check_limit_is_supported(limit, override_algorithm.map_or(*at, |(_, at)| at));
         }
     }
 

@@ -9,7 +9,7 @@ use serde_saphyr::{Location, Spanned};
 use super::{Diagnostics, SourceSpan};
 
 /// The maximum number of nodes in a YAML document. A policy with 10,000 rules has about 250,000 nodes.
-const MAX_NODES: usize = 600_000;
+const MAX_YAML_NODES: usize = 600_000;
 
 /// One value of a YAML document, with its position in the source text.
 #[derive(Debug)]
@@ -35,14 +35,14 @@ impl Node {
         let options = serde_saphyr::options! {
             with_snippet: false,
             budget: serde_saphyr::budget! {
-                max_nodes: MAX_NODES,
-                max_events: 2 * MAX_NODES,
+                max_nodes: MAX_YAML_NODES,
+                max_events: 2 * MAX_YAML_NODES,
                 max_documents: 1,
             },
         };
-        let parsed = serde_saphyr::from_str_with_options::<Spanned<RawValue>>(source, options);
+        let parsed = serde_saphyr::from_str_with_options::<Spanned<YamlValue>>(source, options);
         parsed
-            .map(|raw| node_from_raw(raw, source))
+            .map(|raw| node_from_yaml_value(raw, source))
             .map_err(|error| report_yaml_error(&error, diagnostics))
             .ok()
     }
@@ -73,21 +73,21 @@ impl SourceSpan {
     }
 }
 
-fn node_from_raw(raw: Spanned<RawValue>, source: &str) -> Node {
+fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
     let span = SourceSpan::from_location(&raw.referenced);
     let kind = match raw.value {
-        RawValue::Null => NodeKind::Null,
-        RawValue::Text(text) => NodeKind::Text(text.into()),
-        RawValue::NonText(text) => NodeKind::Text(
+        YamlValue::Null => NodeKind::Null,
+        YamlValue::Text(text) => NodeKind::Text(text.into()),
+        YamlValue::NonText(text) => NodeKind::Text(
             source_text(&raw.defined, source).map_or_else(|| text.into(), Into::into),
         ),
-        RawValue::List(items) => {
-            NodeKind::List(items.into_iter().map(|item| node_from_raw(item, source)).collect())
-        }
-        RawValue::Map(entries) => {
+        YamlValue::List(items) => NodeKind::List(
+            items.into_iter().map(|item| node_from_yaml_value(item, source)).collect(),
+        ),
+        YamlValue::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
                 let (span, text) = (SourceSpan::from_location(&key.referenced), key.value.into());
-                (Node { span, kind: NodeKind::Text(text) }, node_from_raw(value, source))
+                (Node { span, kind: NodeKind::Text(text) }, node_from_yaml_value(value, source))
             });
             NodeKind::Map(entries.collect())
         }
@@ -105,79 +105,79 @@ fn source_text<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
 }
 
 /// A YAML value of any type, as the parser passes it to serde.
-enum RawValue {
+enum YamlValue {
     Null,
     Text(String),
     /// The text of a value that the YAML parser converted to a boolean or a number. It may differ from the source text.
     NonText(String),
-    List(Vec<Spanned<RawValue>>),
-    Map(Vec<(Spanned<String>, Spanned<RawValue>)>),
+    List(Vec<Spanned<YamlValue>>),
+    Map(Vec<(Spanned<String>, Spanned<YamlValue>)>),
 }
 
-impl<'de> Deserialize<'de> for RawValue {
+impl<'de> Deserialize<'de> for YamlValue {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RawValueVisitor;
+        struct YamlValueVisitor;
 
-        impl<'de> Visitor<'de> for RawValueVisitor {
-            type Value = RawValue;
+        impl<'de> Visitor<'de> for YamlValueVisitor {
+            type Value = YamlValue;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
 
-            fn visit_unit<E>(self) -> Result<RawValue, E> {
-                Ok(RawValue::Null)
+            fn visit_unit<E>(self) -> Result<YamlValue, E> {
+                Ok(YamlValue::Null)
             }
 
-            fn visit_none<E>(self) -> Result<RawValue, E> {
-                Ok(RawValue::Null)
+            fn visit_none<E>(self) -> Result<YamlValue, E> {
+                Ok(YamlValue::Null)
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<RawValue, E> {
-                Ok(RawValue::NonText(value.to_string()))
+            fn visit_bool<E>(self, value: bool) -> Result<YamlValue, E> {
+                Ok(YamlValue::NonText(value.to_string()))
             }
 
-            fn visit_i64<E>(self, value: i64) -> Result<RawValue, E> {
-                Ok(RawValue::NonText(value.to_string()))
+            fn visit_i64<E>(self, value: i64) -> Result<YamlValue, E> {
+                Ok(YamlValue::NonText(value.to_string()))
             }
 
-            fn visit_i128<E>(self, value: i128) -> Result<RawValue, E> {
-                Ok(RawValue::NonText(value.to_string()))
+            fn visit_i128<E>(self, value: i128) -> Result<YamlValue, E> {
+                Ok(YamlValue::NonText(value.to_string()))
             }
 
-            fn visit_u64<E>(self, value: u64) -> Result<RawValue, E> {
-                Ok(RawValue::NonText(value.to_string()))
+            fn visit_u64<E>(self, value: u64) -> Result<YamlValue, E> {
+                Ok(YamlValue::NonText(value.to_string()))
             }
 
-            fn visit_u128<E>(self, value: u128) -> Result<RawValue, E> {
-                Ok(RawValue::NonText(value.to_string()))
+            fn visit_u128<E>(self, value: u128) -> Result<YamlValue, E> {
+                Ok(YamlValue::NonText(value.to_string()))
             }
 
-            fn visit_f64<E>(self, value: f64) -> Result<RawValue, E> {
-                Ok(RawValue::NonText(value.to_string()))
+            fn visit_f64<E>(self, value: f64) -> Result<YamlValue, E> {
+                Ok(YamlValue::NonText(value.to_string()))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<RawValue, E> {
-                Ok(RawValue::Text(text.to_owned()))
+            fn visit_str<E>(self, text: &str) -> Result<YamlValue, E> {
+                Ok(YamlValue::Text(text.to_owned()))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<RawValue, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<YamlValue, A::Error> {
                 let mut list = Vec::new();
                 while let Some(item) = items.next_element()? {
                     list.push(item);
                 }
-                Ok(RawValue::List(list))
+                Ok(YamlValue::List(list))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<RawValue, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<YamlValue, A::Error> {
                 let mut map = Vec::new();
                 while let Some(entry) = entries.next_entry()? {
                     map.push(entry);
                 }
-                Ok(RawValue::Map(map))
+                Ok(YamlValue::Map(map))
             }
         }
 
-        deserializer.deserialize_any(RawValueVisitor)
+        deserializer.deserialize_any(YamlValueVisitor)
     }
 }

@@ -29,10 +29,10 @@ impl Compiler<'_> {
             if let Some((name, at)) = override_spec.name.spanned() {
                 self.check_name("override", name, at);
             }
-            let when = self.compile_override_when(override_spec, at, rule_when);
+            let when = self.compile_override_when_field(override_spec, at, rule_when);
             let same =
                 |(other, _): &&(Override, SourceSpan)| !when.0.is_empty() && other.when == when;
-            if self.take_steps(overrides.len())
+            if self.spend_comparison_steps(overrides.len())
                 && let Some((_, other)) = overrides.iter().find(same)
             {
                 let message = format_args!(
@@ -45,14 +45,14 @@ impl Compiler<'_> {
                 self.compile_override_limits(override_spec, at, &spec.limits, default_algorithm);
             self.check_charge_within_limits(charge, &limits);
             let mode = self.compile_mode(&override_spec.mode).unwrap_or(mode);
-            let settings = RuleSettings { mode, limits: self.add_scopes(limits, context, at) };
+            let settings = RuleSettings { mode, limits: self.add_key_scopes(limits, context, at) };
             let name = override_spec.name.get().map(|name| name.as_str().into());
             overrides.push((Override { name, when, settings }, at));
         }
         overrides.into_iter().map(|(other, _)| other).collect()
     }
 
-    fn compile_override_when(
+    fn compile_override_when_field(
         &mut self,
         spec: &OverrideSpec,
         at: SourceSpan,
@@ -61,15 +61,17 @@ impl Compiler<'_> {
         if spec.when.is_absent() {
             self.report(at, "an override needs `when`, for example `when: { plan: pro }`");
         }
-        let when = self.compile_when(&spec.when);
+        let when = self.compile_when_field(&spec.when);
         let conditions = spec.when.get().map_or(&[][..], |WhenSpec(conditions)| conditions);
         for ((attribute, condition), (key, _)) in when.0.iter().zip(conditions) {
-            if !self.take_steps(rule_when.0.len()) {
+            if !self.spend_comparison_steps(rule_when.0.len()) {
                 break;
             }
             let same = rule_when.0.iter().find(|(other, _)| other == attribute);
             if let Some((_, expected)) = same
-                && self.take_steps(condition.literals().len() * (expected.globs().len() + 1))
+                && self.spend_comparison_steps(
+                    condition.literals().len() * (expected.globs().len() + 1),
+                )
                 && condition.excludes(expected)
             {
                 let message = format_args!(
@@ -107,7 +109,7 @@ impl Compiler<'_> {
         let inherited_with = own_algorithm
             .filter(|_| inherits)
             .map(|own_algorithm| (own_algorithm, spec.algorithm.span()));
-        self.check_all_supported(&limits, inherited_with);
+        self.check_limits_are_supported(&limits, inherited_with);
         limits
     }
 }

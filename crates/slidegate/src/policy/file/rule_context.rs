@@ -25,8 +25,12 @@ pub(super) struct RuleContext<'f> {
 impl RuleContext<'_> {
     /// Creates the key scopes of a limit: one for each combination of attribute names in `per`. `limit` is the id of
     /// the limit.
-    pub(super) fn scopes(&self, limit: &str, redis: Option<&Arc<RedisOptions>>) -> Box<[Scope]> {
-        let scopes = self.per.combinations().into_iter().map(|names| {
+    pub(super) fn key_scopes(
+        &self,
+        limit: &str,
+        redis: Option<&Arc<RedisOptions>>,
+    ) -> Box<[Scope]> {
+        let scopes = self.per.attribute_name_combinations().into_iter().map(|names| {
             let scope =
                 Scope::new(self.domain, self.rule, limit, &names).with_cluster(self.cluster);
             match redis {
@@ -49,7 +53,7 @@ impl RuleContext<'_> {
                 true => format!("{}.{id}", self.rule).into(),
                 false => self.rule.into(),
             },
-            scopes: self.scopes(&id, redis.as_ref()),
+            scopes: self.key_scopes(&id, redis.as_ref()),
             id,
             limit,
         });
@@ -63,7 +67,7 @@ impl RuleContext<'_> {
         RuleLimit {
             index: 0,
             id: "missing".into(),
-            limit: Limit::denied(),
+            limit: Limit::deny_all(),
             policy_name: self.rule.into(),
             scopes: [Scope::new(self.domain, self.rule, "missing", &no_names)].into(),
         }

@@ -319,16 +319,22 @@ impl<'de> Deserialize<'de> for AlgorithmSpec {
 
 /// A type whose value can be written in YAML as text, a list or a map. An implementation supports some of these forms.
 trait TextListOrMap<'de>: Sized {
-    const EXPECTED: &'static str;
+    const EXPECTED_VALUE_DESCRIPTION: &'static str;
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E>;
 
     fn from_list<A: SeqAccess<'de>>(_: A) -> Result<Self, A::Error> {
-        Err(Error::invalid_type(serde::de::Unexpected::Other("a list"), &Self::EXPECTED))
+        Err(Error::invalid_type(
+            serde::de::Unexpected::Other("a list"),
+            &Self::EXPECTED_VALUE_DESCRIPTION,
+        ))
     }
 
     fn from_map<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
-        Err(Error::invalid_type(serde::de::Unexpected::Other("a map"), &Self::EXPECTED))
+        Err(Error::invalid_type(
+            serde::de::Unexpected::Other("a map"),
+            &Self::EXPECTED_VALUE_DESCRIPTION,
+        ))
     }
 }
 
@@ -338,7 +344,7 @@ impl<'de, T: TextListOrMap<'de>> Visitor<'de> for TextListOrMapVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(T::EXPECTED)
+        f.write_str(T::EXPECTED_VALUE_DESCRIPTION)
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
@@ -366,7 +372,8 @@ fn collect_list<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
 }
 
 impl<'de> TextListOrMap<'de> for LimitSpec {
-    const EXPECTED: &'static str = "a limit such as `100/min`, or a map with `max` and `window`,";
+    const EXPECTED_VALUE_DESCRIPTION: &'static str =
+        "a limit such as `100/min`, or a map with `max` and `window`,";
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         Ok(Self::Text(text.to_owned()))
@@ -378,7 +385,7 @@ impl<'de> TextListOrMap<'de> for LimitSpec {
 }
 
 impl<'de> TextListOrMap<'de> for LimitsSpec {
-    const EXPECTED: &'static str =
+    const EXPECTED_VALUE_DESCRIPTION: &'static str =
         "a list of limits such as [100/min], or `unlimited`, `denied` or `requested`,";
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
@@ -388,7 +395,7 @@ impl<'de> TextListOrMap<'de> for LimitsSpec {
             "requested" => Ok(Self::Requested),
             quota if quota.contains('/') => Err(E::custom(format_args!(
                 "found `{quota}` where {} should be: did you mean `[{quota}]`?",
-                Self::EXPECTED.trim_end_matches(',')
+                Self::EXPECTED_VALUE_DESCRIPTION.trim_end_matches(',')
             ))),
             other => Err(E::unknown_variant(other, &["unlimited", "denied", "requested"])),
         }
@@ -400,7 +407,8 @@ impl<'de> TextListOrMap<'de> for LimitsSpec {
 }
 
 impl<'de> TextListOrMap<'de> for ModeSpec {
-    const EXPECTED: &'static str = "`enforce`, `jointly`, `observe`, `off` or { enforce: 5% }";
+    const EXPECTED_VALUE_DESCRIPTION: &'static str =
+        "`enforce`, `jointly`, `observe`, `off` or { enforce: 5% }";
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         match text {
@@ -419,7 +427,7 @@ impl<'de> TextListOrMap<'de> for ModeSpec {
 }
 
 impl<'de> TextListOrMap<'de> for CostSpec {
-    const EXPECTED: &'static str = "a number of units, or the name of a cost";
+    const EXPECTED_VALUE_DESCRIPTION: &'static str = "a number of units, or the name of a cost";
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -433,7 +441,8 @@ impl<'de> TextListOrMap<'de> for CostSpec {
 }
 
 impl<'de> TextListOrMap<'de> for ConditionSpec {
-    const EXPECTED: &'static str = "a value, a list of values, { not: … } or { literal: […] }";
+    const EXPECTED_VALUE_DESCRIPTION: &'static str =
+        "a value, a list of values, { not: … } or { literal: […] }";
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         Ok(Self::One(text.to_owned()))

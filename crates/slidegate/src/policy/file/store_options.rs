@@ -41,7 +41,7 @@ impl Compiler<'_> {
             self.report(at, message);
         }
         // A limit that denies everything accepts any split and sample.
-        let mut options = RedisOptions::new(&Limit::denied());
+        let mut options = RedisOptions::new(&Limit::deny_all());
         if let Some((into, at)) = self.compile_split_into(&spec.split) {
             options = self.ok_or_report(at, options.clone().with_split(into)).unwrap_or(options);
         }

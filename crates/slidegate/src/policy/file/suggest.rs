@@ -2,17 +2,17 @@
 
 /// The maximum length of a word for which a correction is searched, in bytes. The time to compare two words is
 /// proportional to the product of their lengths.
-const MAX_WORD_BYTES: usize = 128;
+const MAX_SUGGESTION_WORD_BYTES: usize = 128;
 
 /// The minimum similarity between a word and its suggested correction. 0 is no similarity, 1 is equality.
-const MIN_SIMILARITY: f64 = 0.8;
+const MIN_SUGGESTION_SIMILARITY: f64 = 0.8;
 
 /// Returns the known word that is most similar to `word`; `None` if no known word is similar enough.
 pub(super) fn closest_match<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
 ) -> Option<&'w str> {
-    if word.len() > MAX_WORD_BYTES {
+    if word.len() > MAX_SUGGESTION_WORD_BYTES {
         return None;
     }
     let word = word.to_lowercase();
@@ -21,10 +21,10 @@ pub(super) fn closest_match<'w>(
         1 if candidate.len() > 2 => 1.0,
         _ => strsim::jaro_winkler(&word, candidate),
     };
-    let known = known.into_iter().filter(|candidate| candidate.len() <= MAX_WORD_BYTES);
+    let known = known.into_iter().filter(|candidate| candidate.len() <= MAX_SUGGESTION_WORD_BYTES);
     let known = known.map(|candidate| (candidate, similarity(candidate)));
     let closest = known.max_by(|left, right| left.1.total_cmp(&right.1))?;
-    (closest.1 >= MIN_SIMILARITY).then_some(closest.0)
+    (closest.1 >= MIN_SUGGESTION_SIMILARITY).then_some(closest.0)
 }
 
 /// Formats the end of an error message that suggests a correction, ``: did you mean `x`?``. Returns an empty text if no

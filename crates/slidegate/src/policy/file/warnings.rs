@@ -65,11 +65,11 @@ pub(super) fn find_warnings(
     let mut domains: HashMap<&str, Vec<RuleSource<'_>>> = HashMap::new();
     for source in sources {
         collector.check_route_without_routes(&source);
-        collector.check_unreachable(&source);
+        collector.check_rule_is_reachable(&source);
         domains.entry(source.rule.domain()).or_default().push(source);
     }
     for rules in domains.values() {
-        collector.check_replaced(rules);
+        collector.check_always_replaced_rules(rules);
         collector.check_evasions(rules);
     }
     collector.diagnostics.into_warnings()
@@ -82,7 +82,7 @@ impl WarningCollector<'_> {
 
     /// Subtracts `steps` from the remaining steps and returns `true`. If fewer steps remain, returns `false` and sets
     /// the remaining steps to 0, so that the search for warnings ends.
-    fn take_steps(&mut self, steps: usize) -> bool {
+    fn spend_search_steps(&mut self, steps: usize) -> bool {
         let remaining = self.remaining_steps.checked_sub(steps);
         self.remaining_steps = remaining.unwrap_or_default();
         remaining.is_some()
@@ -139,7 +139,7 @@ fn parse_colon_parameter(segment: &str) -> Option<&str> {
 
 /// Returns an attribute name without a suffix such as `#2`. In a descriptor, the suffix distinguishes attributes with
 /// the same name: the second `key` is `key#2`.
-fn name_without_number(name: &str) -> &str {
+fn name_without_number_suffix(name: &str) -> &str {
     match name.rsplit_once('#') {
         Some((base, number))
             if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) =>
@@ -151,12 +151,12 @@ fn name_without_number(name: &str) -> &str {
 }
 
 fn is_address_attribute(name: &str) -> bool {
-    ADDRESS_ATTRIBUTES.contains(&name_without_number(name))
+    ADDRESS_ATTRIBUTES.contains(&name_without_number_suffix(name))
 }
 
 /// Returns `true` if a client can freely choose the values of the attribute `name`, which is in the `per` of `rule`.
-fn is_client_chosen(rule: &Rule, name: &str) -> bool {
-    let name = name_without_number(name);
+fn is_value_chosen_by_client(rule: &Rule, name: &str) -> bool {
+    let name = name_without_number_suffix(name);
     // In a descriptor, `path` may be anything.
     let is_path_of_descriptor = name == "path" && rule.descriptor.is_some();
     let is_listed = |listed: &str| match listed.strip_suffix('*') {

@@ -28,7 +28,7 @@ impl Containment for IpNet {
 
 /// A sorted map from prefixes or networks to the indexes of rules.
 #[derive(Clone, Debug)]
-pub(super) struct NestedMap<K>(Vec<NestedEntry<K>>);
+pub(super) struct NestedKeyMap<K>(Vec<NestedEntry<K>>);
 
 #[derive(Clone, Debug)]
 struct NestedEntry<K> {
@@ -38,13 +38,13 @@ struct NestedEntry<K> {
     rules: Vec<u32>,
 }
 
-impl<K> Default for NestedMap<K> {
+impl<K> Default for NestedKeyMap<K> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<K: Ord> NestedMap<K> {
+impl<K: Ord> NestedKeyMap<K> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -55,7 +55,7 @@ impl<K: Ord> NestedMap<K> {
     }
 
     /// Sorts the keys, merges equal keys, and links each key to its parent, the smallest key that contains it.
-    pub(super) fn build<Q: Containment + ?Sized>(&mut self)
+    pub(super) fn sort_and_link_keys<Q: Containment + ?Sized>(&mut self)
     where
         K: Borrow<Q>,
     {
@@ -121,9 +121,9 @@ mod tests {
         keys: &[K],
         value: &Q,
     ) -> Vec<u32> {
-        let mut nested = NestedMap::default();
+        let mut nested = NestedKeyMap::default();
         (0..).zip(keys).for_each(|(index, key)| nested.insert(key.clone(), index));
-        nested.build::<Q>();
+        nested.sort_and_link_keys::<Q>();
         let mut found = Vec::new();
         nested.for_each_containing(value, |rules| found.extend_from_slice(rules));
         found.sort_unstable();
@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn map_finds_every_prefix_of_text(
+        fn nested_key_map_finds_every_prefix_of_text(
             keys in proptest::collection::vec("[ab]{1,5}", 0..30),
             value in "[ab]{0,6}",
         ) {
@@ -142,7 +142,7 @@ mod tests {
         }
 
         #[test]
-        fn map_finds_every_network_of_address(
+        fn nested_key_map_finds_every_network_of_address(
             keys in proptest::collection::vec((any::<bool>(), 0..4u32, 0..=32u8), 0..30),
             value in (any::<bool>(), 0..4u32),
         ) {

@@ -11,7 +11,7 @@ use crate::request::DEFAULT_DOMAIN;
 
 /// The prefix length of IPv6 addresses, in bits. A prefix of this length is a whole address, so each address has its
 /// own counter.
-const IPV6_PREFIX_BITS: u8 = 128;
+const WHOLE_IPV6_ADDRESS_BITS: u8 = 128;
 
 impl Rule {
     /// Creates the rule of a [`Limiter`](crate::Limiter). The rule counts by one attribute, `key`: for each limit, each
@@ -30,7 +30,7 @@ impl Rule {
         };
         Self {
             when: When::default(),
-            per: Per::new(vec![vec!["key".into()]], IPV6_PREFIX_BITS),
+            per: Per::new(vec![vec!["key".into()]], WHOLE_IPV6_ADDRESS_BITS),
             descriptor: None,
             attribute_names: Box::default(),
             replaces: Box::default(),
@@ -46,7 +46,7 @@ impl Rule {
             missing: Some(RuleLimit {
                 index: 0,
                 id: "missing".into(),
-                limit: Limit::denied(),
+                limit: Limit::deny_all(),
                 policy_name: name.clone(),
                 scopes: Box::default(),
             }),

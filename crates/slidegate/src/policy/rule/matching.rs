@@ -68,9 +68,9 @@ impl Rule {
             (Err(alternatives), _) => return Err(NoMatchReason::MissingAttribute(alternatives)),
         };
         let scope = &self.identity_scopes[usize::from(identity.combination)];
-        let veto = settings.mode.veto(&Key::new(scope, &identity.values));
+        let veto = settings.mode.veto_for_key(&Key::new(scope, &identity.values));
         let requested = attributes.limit.map(|quota| {
-            let names: Vec<&str> = scope.names().collect();
+            let names: Vec<&str> = scope.attribute_names().collect();
             identity.combination = 0;
             self.new_requested_limit(quota, &settings.limits, &names)
         });
@@ -91,7 +91,7 @@ impl Rule {
         missing: &'r RuleLimit,
         settings: &RuleSettings,
     ) -> Result<MatchDetails<'r>, NoMatchReason<'r>> {
-        let veto = settings.mode.veto(&Key::new(&missing.scopes[0], &[]));
+        let veto = settings.mode.veto_for_key(&Key::new(&missing.scopes[0], &[]));
         Ok(MatchDetails {
             settings_source: SettingsSource::Missing,
             limits: slice::from_ref(missing),
@@ -118,7 +118,7 @@ impl Rule {
         let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
         let limit = self.new_requested_limit(quota, &[], &names);
         let identity = self.per.identify_by_all_attributes(attributes);
-        let veto = self.settings.mode.veto(&Key::new(&limit.scopes[0], &identity.values));
+        let veto = self.settings.mode.veto_for_key(&Key::new(&limit.scopes[0], &identity.values));
         Ok(MatchDetails {
             settings_source: SettingsSource::Base,
             limits: &self.settings.limits,

@@ -3,7 +3,7 @@
 use crate::clock::{Clock, Timestamp};
 use crate::sync::Ordering;
 
-use super::shard::{HasTable, Shard};
+use super::shard::{HasStateTable, Shard};
 use super::{HitLocation, MemoryStore};
 use crate::store::table::{CoarseTime, PINNED};
 
@@ -23,16 +23,16 @@ impl<C: Clock> MemoryStore<C> {
     /// Inserts a key, and evicts other keys if there are too many keys or there is no memory for the slot. Returns the
     /// index of the slot.
     #[cold]
-    pub(super) fn insert_with_eviction<K: HasTable>(
+    pub(super) fn insert_with_eviction<K: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: K,
         location: HitLocation,
         now: Timestamp,
     ) -> usize {
-        let now = self.coarse_time(now);
+        let now = self.to_coarse_time(now);
         self.add_key_and_evict_if_full(shard, location.shard, now);
-        self.evict_for_slot(shard, counter, location, now);
+        self.evict_to_free_slot(shard, counter, location, now);
         self.update_shard(shard, |shard| shard.insert(counter, location.fingerprint))
     }
 
@@ -46,13 +46,13 @@ impl<C: Clock> MemoryStore<C> {
         }
         let expires = self.update_shard(shard, |shard| shard.evict(now));
         let expires = expires.or_else(|| self.evict_from_other_shards(shard_index, now));
-        if let Some(expires) = expires.or_else(|| self.evict_denied(shard, shard_index)) {
-            self.count_evicted(expires, now);
+        if let Some(expires) = expires.or_else(|| self.evict_denied_key(shard, shard_index)) {
+            self.count_evicted_key(expires, now);
         }
     }
 
     /// Evicts keys of a shard until the table of `counter` has a free slot, or there is memory for the table to grow.
-    fn evict_for_slot<K: HasTable>(
+    fn evict_to_free_slot<K: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: K,
@@ -62,19 +62,19 @@ impl<C: Clock> MemoryStore<C> {
         for _ in 0..MAX_EVICTIONS_PER_INSERT {
             let growth = shard.growth_bytes(counter, location.fingerprint);
             let has_slot = self.memory_bytes() + growth <= self.max_memory;
-            if has_slot || !self.evict_one(shard, now, |shard| shard.evict(now)) {
+            if has_slot || !self.evict_one_key(shard, now, |shard| shard.evict(now)) {
                 return;
             }
         }
         if shard.growth_bytes(counter, location.fingerprint) > 0 {
-            self.evict_one(shard, now, |shard| shard.evict_from_table(counter, now));
+            self.evict_one_key(shard, now, |shard| shard.evict_from_table(counter, now));
         }
     }
 
     /// Adds the bytes by which the state of a charged key has grown to the memory use, and evicts other keys if memory
     /// is short.
     #[cold]
-    pub(super) fn record_state_growth<K: HasTable>(
+    pub(super) fn record_state_growth<K: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: K,
@@ -83,12 +83,12 @@ impl<C: Clock> MemoryStore<C> {
         grown: isize,
     ) {
         self.add_to_memory_use(grown);
-        if self.is_within_budget() {
+        if self.is_within_memory_budget() {
             return;
         }
         // The charged key is not evicted: if growing keys were evicted, they would never be denied.
         let denied_until = shard.set_denied_until(counter, location.fingerprint, PINNED);
-        self.evict_to_budget(shard, location.shard, self.coarse_time(now));
+        self.evict_until_within_budget(shard, location.shard, self.to_coarse_time(now));
         shard.set_denied_until(counter, location.fingerprint, denied_until);
     }
 
@@ -112,16 +112,16 @@ impl<C: Clock> MemoryStore<C> {
         result
     }
 
-    fn is_within_budget(&self) -> bool {
+    fn is_within_memory_budget(&self) -> bool {
         self.memory_bytes() <= self.max_memory
     }
 
     /// Evicts keys until the store is within its memory budget: first keys of this shard, then keys of other shards.
     /// Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
-    fn evict_to_budget(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
-        self.evict_batch(shard, now);
+    fn evict_until_within_budget(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
+        self.evict_batch_of_keys(shard, now);
         for _ in 0..self.shards.len() {
-            if self.is_within_budget() {
+            if self.is_within_memory_budget() {
                 return;
             }
             let next = self.next_shard_to_evict.fetch_add(1, Ordering::Relaxed);
@@ -133,44 +133,45 @@ impl<C: Clock> MemoryStore<C> {
             let Some(mut shard) = padded.shard.try_lock() else {
                 continue;
             };
-            if !self.evict_batch(&mut shard, now) {
+            if !self.evict_batch_of_keys(&mut shard, now) {
                 padded.all_denied_until.store(shard.all_denied_until(), Ordering::Relaxed);
             }
         }
         for _ in 0..MAX_DENIED_EVICTIONS_PER_CHARGE {
-            if self.is_within_budget() {
+            if self.is_within_memory_budget() {
                 return;
             }
-            if let Some(expires) = self.evict_denied(shard, shard_index) {
-                self.count_evicted(expires, now);
+            if let Some(expires) = self.evict_denied_key(shard, shard_index) {
+                self.count_evicted_key(expires, now);
             }
         }
     }
 
     /// Evicts some keys of a shard while memory is short. Returns `false` if all remaining keys of the shard are being
     /// denied.
-    fn evict_batch(&self, shard: &mut Shard, now: CoarseTime) -> bool {
+    fn evict_batch_of_keys(&self, shard: &mut Shard, now: CoarseTime) -> bool {
         let max_evictions = MIN_EVICTION_BATCH_KEYS.max(shard.slot_count() / 8);
         (0..max_evictions).all(|_| {
-            self.is_within_budget() || self.evict_one(shard, now, |shard| shard.evict(now))
+            self.is_within_memory_budget()
+                || self.evict_one_key(shard, now, |shard| shard.evict(now))
         })
     }
 
     /// Evicts a key by calling `evict`, and frees the blocks that are no longer needed. Returns `true` if a key was
     /// evicted.
-    fn evict_one(
+    fn evict_one_key(
         &self,
         shard: &mut Shard,
         now: CoarseTime,
         evict: impl FnOnce(&mut Shard) -> Option<CoarseTime>,
     ) -> bool {
         let expires = self.update_shard(shard, |shard| evict(shard).inspect(|_| shard.trim()));
-        expires.inspect(|expires| self.count_evicted(*expires, now)).is_some()
+        expires.inspect(|expires| self.count_evicted_key(*expires, now)).is_some()
     }
 
     /// Adds a removed key, which expires at `expires`, to the number of evicted keys, unless the key had expired
     /// already.
-    fn count_evicted(&self, expires: CoarseTime, now: CoarseTime) {
+    fn count_evicted_key(&self, expires: CoarseTime, now: CoarseTime) {
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
     }
@@ -197,7 +198,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Evicts the key with the earliest end of its denial, from any shard, and returns the time at which the denial
     /// ends. Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
-    fn evict_denied(&self, shard: &mut Shard, shard_index: usize) -> Option<CoarseTime> {
+    fn evict_denied_key(&self, shard: &mut Shard, shard_index: usize) -> Option<CoarseTime> {
         let mut soonest = shard.all_denied_until();
         let mut soonest_other = None;
         let others = (shard_index + 1..self.shards.len()).chain(0..shard_index);
@@ -215,8 +216,8 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
         let evict = |shard: &mut Shard| {
-            let expires = shard.evict_denied();
-            if !self.is_within_budget() {
+            let expires = shard.evict_denied_key();
+            if !self.is_within_memory_budget() {
                 shard.trim();
             }
             expires

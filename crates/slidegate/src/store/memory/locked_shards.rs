@@ -33,7 +33,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Locks the shards that contain these locations, each of them once.
     #[inline]
     pub(super) fn lock_shards(&self, locations: &[HitLocation]) -> LockedShards<'_> {
-        self.try_lock_shards(locations).unwrap_or_else(|| self.lock_in_order(locations))
+        self.try_lock_shards(locations).unwrap_or_else(|| self.lock_shards_in_order(locations))
     }
 
     /// Locks the shards that contain these locations, in any order and without waiting. Returns `None` if another
@@ -60,7 +60,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Locks the shards that contain these locations, in ascending order, and waits for locks that other threads hold.
     #[cold]
-    fn lock_in_order(&self, locations: &[HitLocation]) -> LockedShards<'_> {
+    fn lock_shards_in_order(&self, locations: &[HitLocation]) -> LockedShards<'_> {
         let mut order: SmallVec<[usize; HITS_PER_BATCH]> =
             locations.iter().map(|location| location.shard).collect();
         order.sort_unstable();

@@ -35,22 +35,22 @@ struct OtherTables {
 }
 
 /// A counter whose states have a table in every shard.
-pub(super) trait HasTable: Counter {
+pub(super) trait HasStateTable: Counter {
     /// Returns the table of this algorithm in a shard.
     fn table(shard: &mut Shard) -> &mut Table<Self::State>;
 }
 
-impl HasTable for SlidingWindow {
+impl HasStateTable for SlidingWindow {
     #[inline(always)]
     fn table(shard: &mut Shard) -> &mut Table<Self::State> {
         &mut shard.sliding_window
     }
 }
 
-/// Implements [`HasTable`] for the counters whose tables are in [`OtherTables`].
+/// Implements [`HasStateTable`] for the counters whose tables are in [`OtherTables`].
 macro_rules! impl_has_table {
     ($($counter:ty => $table:ident),+ $(,)?) => {
-        $(impl HasTable for $counter {
+        $(impl HasStateTable for $counter {
             #[inline]
             fn table(shard: &mut Shard) -> &mut Table<Self::State> {
                 &mut shard.other_tables.get_or_insert_default().$table
@@ -95,7 +95,7 @@ impl Shard {
     }
 
     /// Returns the number of bytes by which the table of `C` would grow if the fingerprint were inserted.
-    pub(super) fn growth_bytes<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
+    pub(super) fn growth_bytes<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> usize {
         C::table(self).growth_bytes(fingerprint)
     }
 
@@ -115,14 +115,14 @@ impl Shard {
     /// Evicts the key that expires first in a small sample, and returns the time at which the key expires. A key that
     /// is being denied is not evicted. Returns `None` if no key was evicted.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        remove_soonest(
+        remove_soonest_expiring(
             self.tables().filter_map(|table| Some((table.eviction_candidate(now)?, table))),
         )
     }
 
     /// Evicts a key as [`evict`](Self::evict) does, but only from the table of `C`, so that this table gets a free
     /// slot.
-    pub(super) fn evict_from_table<C: HasTable>(
+    pub(super) fn evict_from_table<C: HasStateTable>(
         &mut self,
         _: C,
         now: CoarseTime,
@@ -139,7 +139,7 @@ impl Shard {
     }
 
     /// Replaces the time until which a key is denied, and returns the previous time.
-    pub(super) fn set_denied_until<C: HasTable>(
+    pub(super) fn set_denied_until<C: HasStateTable>(
         &mut self,
         _: C,
         fingerprint: u64,
@@ -151,8 +151,8 @@ impl Shard {
     }
 
     /// Evicts the key with the earliest end of its denial. Returns the time at which the denial ends.
-    pub(super) fn evict_denied(&mut self) -> Option<CoarseTime> {
-        remove_soonest(
+    pub(super) fn evict_denied_key(&mut self) -> Option<CoarseTime> {
+        remove_soonest_expiring(
             self.tables().filter_map(|table| Some((table.candidate_by_denial_end()?, table))),
         )
     }
@@ -171,21 +171,21 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn prefetch<C: HasTable>(&mut self, _: C, fingerprint: u64) {
+    pub(super) fn prefetch<C: HasStateTable>(&mut self, _: C, fingerprint: u64) {
         C::table(self).prefetch(fingerprint);
     }
 
     #[inline(always)]
-    pub(super) fn find<C: HasTable>(&mut self, _: C, fingerprint: u64) -> Option<usize> {
+    pub(super) fn find<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> Option<usize> {
         C::table(self).find(fingerprint)
     }
 
-    pub(super) fn insert<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
+    pub(super) fn insert<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> usize {
         C::table(self).insert(fingerprint)
     }
 
     #[inline(always)]
-    pub(super) fn peek_slot<C: HasTable>(
+    pub(super) fn peek_slot<C: HasStateTable>(
         &mut self,
         counter: C,
         slot: Option<usize>,
@@ -200,7 +200,7 @@ impl Shard {
 
     /// Returns the number of units of a cost that can be charged to the state in a slot.
     #[inline(always)]
-    pub(super) fn chargeable_units<C: HasTable>(
+    pub(super) fn chargeable_units<C: HasStateTable>(
         &mut self,
         counter: C,
         slot: usize,
@@ -212,7 +212,7 @@ impl Shard {
 
     /// Charges the state in a slot. Sets `grown` to the bytes by which the heap allocations of the state have grown.
     #[inline(always)]
-    pub(super) fn charge<C: HasTable>(
+    pub(super) fn charge<C: HasStateTable>(
         &mut self,
         counter: C,
         slot: usize,
@@ -240,7 +240,7 @@ impl Shard {
 
     /// Reverts a charge if the key exists. Returns the bytes by which the heap allocations of the key's state have
     /// grown.
-    pub(super) fn revert<C: HasTable>(
+    pub(super) fn revert<C: HasStateTable>(
         &mut self,
         counter: C,
         fingerprint: u64,
@@ -259,7 +259,7 @@ impl Shard {
 
     /// Refunds units if the key exists. Returns the outcome of a hit that requires one unit after the refund, and the
     /// bytes by which the heap allocations of the state have grown.
-    pub(super) fn refund<C: HasTable>(
+    pub(super) fn refund<C: HasStateTable>(
         &mut self,
         counter: C,
         fingerprint: u64,
@@ -277,7 +277,7 @@ impl Shard {
     }
 
     /// Removes a key. Returns `true` if the key existed.
-    pub(super) fn remove<C: HasTable>(&mut self, _: C, fingerprint: u64) -> bool {
+    pub(super) fn remove<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> bool {
         let table = C::table(self);
         let slot = table.find(fingerprint);
         slot.inspect(|&slot| table.remove(slot)).is_some()
@@ -286,7 +286,7 @@ impl Shard {
 
 /// Removes the candidate that expires first from the table that is paired with it. Returns the time at which this
 /// candidate expires; `None` if there are no candidates.
-fn remove_soonest<'t>(
+fn remove_soonest_expiring<'t>(
     candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
 ) -> Option<CoarseTime> {
     let (candidate, table) = candidates.min_by_key(|(candidate, _)| candidate.expires)?;

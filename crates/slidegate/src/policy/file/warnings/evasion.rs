@@ -7,7 +7,9 @@
 
 use super::super::deserialize::Field;
 use super::sample_requests::{self, SampleRequest};
-use super::{RuleSource, SourceSpan, WarningCollector, is_address_attribute, is_client_chosen};
+use super::{
+    RuleSource, SourceSpan, WarningCollector, is_address_attribute, is_value_chosen_by_client,
+};
 use crate::policy::matched::Match;
 use crate::policy::mode::Mode;
 use crate::policy::rule::{Override, Rule, RuleSettings, When};
@@ -61,7 +63,7 @@ impl WarningCollector<'_> {
         }
         client_chosen_names(source.rule).find(|name| {
             sample_requests::sample_requests(self.policy, source.rule, sent, name).any(|request| {
-                self.take_steps(steps)
+                self.spend_search_steps(steps)
                     && self.is_limited_only_by_invented_value(source.rule_index, &request, name)
             })
         })
@@ -75,7 +77,7 @@ impl WarningCollector<'_> {
         request: &SampleRequest<'_>,
         name: &str,
     ) -> bool {
-        request.with_request(|request| {
+        request.call_with_request(|request| {
             let matched_rules = self.policy.apply(request);
             let Some(own_match) =
                 matched_rules.matches().find(|rule_match| rule_match.rule_index_u32() == rule)
@@ -94,7 +96,7 @@ impl WarningCollector<'_> {
                 matched_rules.matches().filter(|rule_match| rule_match.rule_index_u32() != rule);
             counts_invented_value
                 && settings_can_be_evaded(settings)
-                && !others.any(limits_despite_invented_values)
+                && !others.any(limits_independently_of_invented_values)
         })
     }
 }
@@ -130,7 +132,7 @@ fn client_chosen_names(rule: &Rule) -> impl Iterator<Item = &str> {
         .entries()
         .iter()
         .flat_map(|entry| entry.names().take_while(|name| !is_address_attribute(name)));
-    reached.filter(|name| is_client_chosen(rule, name))
+    reached.filter(|name| is_value_chosen_by_client(rule, name))
 }
 
 /// Returns `true` if the settings deny some requests of a key, but not all. If all are denied, a client cannot evade
@@ -148,7 +150,7 @@ fn settings_can_be_evaded(settings: &RuleSettings) -> bool {
 fn always_enforces(settings: &RuleSettings) -> bool {
     let always = match settings.mode {
         Mode::Enforce => true,
-        Mode::EnforceFor(percentage) => percentage.is_full(),
+        Mode::EnforceFor(percentage) => percentage.is_hundred_percent(),
         // Another limit in this mode may let the request pass.
         Mode::Jointly | Mode::Observe | Mode::Off => false,
     };
@@ -157,10 +159,10 @@ fn always_enforces(settings: &RuleSettings) -> bool {
 
 /// Returns `true` if the rule of a match enforces a limit and its counter does not depend on values that the client
 /// invents.
-fn limits_despite_invented_values(rule_match: &Match<'_>) -> bool {
+fn limits_independently_of_invented_values(rule_match: &Match<'_>) -> bool {
     let (rule, rule_override) = (rule_match.rule(), active_override(rule_match));
     let is_invented = |name| {
-        is_client_chosen(rule, name)
+        is_value_chosen_by_client(rule, name)
             && !is_restricted_to_listed_values(&rule.when, rule_override.map(|o| &o.when), name)
     };
     always_enforces(rule_override.map_or(&rule.settings, |rule_override| &rule_override.settings))

@@ -9,7 +9,7 @@ use crate::policy::rule::{Rule, When};
 use crate::request::{Descriptor, Request};
 
 /// An attribute value that a client invents. It is assumed to occur in no policy.
-const INVENTED_VALUE: &str = "x7f3c0a9d1e";
+const INVENTED_ATTRIBUTE_VALUE: &str = "x7f3c0a9d1e";
 
 /// Public client addresses, which are outside of the ranges that are reserved for documentation.
 const PUBLIC_ADDRESSES: [&str; 2] = ["45.77.61.5", "2a0d:77:61::5"];
@@ -23,7 +23,7 @@ const HTTP_METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
 pub(super) const MAX_VALUES_PER_ATTRIBUTE: usize = 16;
 
 /// The maximum number of overrides of one rule that are tried in sample requests.
-const MAX_TRIED_OVERRIDES: usize = 16;
+const MAX_TRIED_OVERRIDES_PER_RULE: usize = 16;
 
 /// A generated request: its domain and its attributes.
 pub(super) struct SampleRequest<'a> {
@@ -32,11 +32,11 @@ pub(super) struct SampleRequest<'a> {
 }
 
 /// The values of an attribute in sample requests. `None` means that the attribute is absent.
-type CandidateValues = Vec<Option<String>>;
+type CandidateAttributeValues = Vec<Option<String>>;
 
 impl SampleRequest<'_> {
     /// Calls `use_request` with the request, and returns the result of `use_request`.
-    pub(super) fn with_request<T>(&self, use_request: impl FnOnce(&Request<'_>) -> T) -> T {
+    pub(super) fn call_with_request<T>(&self, use_request: impl FnOnce(&Request<'_>) -> T) -> T {
         let attributes = self.attributes.iter().map(|(name, value)| (*name, value.as_str()));
         use_request(&Request::new(self.domain, Descriptor::new(attributes)))
     }
@@ -57,12 +57,12 @@ pub(super) fn sample_requests<'a>(
     let overrides = rule
         .overrides
         .iter()
-        .take(MAX_TRIED_OVERRIDES)
+        .take(MAX_TRIED_OVERRIDES_PER_RULE)
         .map(|rule_override| Some(&rule_override.when));
     [None].into_iter().chain(overrides).flat_map(move |override_when| {
         let values = SampleValues::new(policy, rule, override_when, invented);
-        let without_sent = values.requests();
-        let with_sent = values.with_invented(sent).requests();
+        let without_sent = values.generate_request_attributes();
+        let with_sent = values.with_invented_values(sent).generate_request_attributes();
         let requests = without_sent.chain(with_sent);
         requests.map(|attributes| SampleRequest { domain: &rule.domain, attributes })
     })
@@ -70,7 +70,7 @@ pub(super) fn sample_requests<'a>(
 
 /// The values that each attribute may have in sample requests.
 #[derive(Clone)]
-struct SampleValues<'a>(BTreeMap<&'a str, CandidateValues>);
+struct SampleValues<'a>(BTreeMap<&'a str, CandidateAttributeValues>);
 
 impl<'a> SampleValues<'a> {
     /// Creates attribute values that meet the conditions of a rule and, if given, of one of its overrides.
@@ -100,7 +100,7 @@ impl<'a> SampleValues<'a> {
                 .extend(needed.map(|name| (name, by_name.get(name).cloned().unwrap_or_default())));
         }
         let needs_route = by_name.contains_key("route") && !policy.routes.is_empty();
-        let mut values: BTreeMap<&str, CandidateValues> = by_name
+        let mut values: BTreeMap<&str, CandidateAttributeValues> = by_name
             .iter()
             .map(|(name, conditions)| (*name, candidate_values(name, conditions, rule)))
             .collect();
@@ -109,7 +109,7 @@ impl<'a> SampleValues<'a> {
             let is_route_allowed =
                 |route: &&str| by_name["route"].iter().all(|c| c.matches(Some(route)));
             let paths = policy.routes().filter(is_route_allowed).take(MAX_VALUES_PER_ATTRIBUTE);
-            let paths: CandidateValues =
+            let paths: CandidateAttributeValues =
                 paths.map(|route| Some(path_matching_template(route))).collect();
             let path_conditions = &by_name["path"];
             let is_path_allowed = |path: &Option<String>| {
@@ -130,16 +130,18 @@ impl<'a> SampleValues<'a> {
     }
 
     /// Adds an invented value for each attribute in `names` that has no values yet.
-    fn with_invented(mut self, names: &[&'a str]) -> Self {
+    fn with_invented_values(mut self, names: &[&'a str]) -> Self {
         for name in names {
-            self.0.entry(name).or_insert_with(|| vec![Some(INVENTED_VALUE.to_owned())]);
+            self.0.entry(name).or_insert_with(|| vec![Some(INVENTED_ATTRIBUTE_VALUE.to_owned())]);
         }
         self
     }
 
     /// Returns the attributes of sample requests. The first request has the first value of every attribute. Each
     /// further request differs from the first in the value of one attribute, or in a route and its path.
-    fn requests(&self) -> impl Iterator<Item = BTreeMap<&'a str, String>> + use<'a> {
+    fn generate_request_attributes(
+        &self,
+    ) -> impl Iterator<Item = BTreeMap<&'a str, String>> + use<'a> {
         let candidate_values = self.0.clone();
         let first: BTreeMap<&str, usize> = candidate_values.keys().map(|name| (*name, 0)).collect();
         let mut choices = vec![first.clone()];
@@ -148,7 +150,7 @@ impl<'a> SampleValues<'a> {
                 let mut choice = first.clone();
                 choice.insert(name, index);
                 // A route and its path change together.
-                let has_path = |paths: &CandidateValues| paths.len() > index;
+                let has_path = |paths: &CandidateAttributeValues| paths.len() > index;
                 if *name == "route" && candidate_values.get("path").is_some_and(has_path) {
                     choice.insert("path", index);
                 }
@@ -166,14 +168,19 @@ impl<'a> SampleValues<'a> {
 
 /// Returns values of the attribute `name` that meet all conditions: first values that the conditions list, then typical
 /// values. If there are none, returns one invented value, or `None`, which means that the attribute is absent.
-fn candidate_values(name: &str, conditions: &[&Condition], rule: &Rule) -> CandidateValues {
+fn candidate_values(
+    name: &str,
+    conditions: &[&Condition],
+    rule: &Rule,
+) -> CandidateAttributeValues {
     let is_allowed = |value: &Option<String>| {
         conditions.iter().all(|condition| condition.matches(value.as_deref()))
     };
     let positive = conditions.iter().filter(|condition| !condition.is_negated());
     let named = positive.flat_map(|condition| {
         let literals = condition.literals().iter().map(|literal| literal.to_string());
-        let globs = condition.globs().iter().map(|glob| glob.text().replace('*', INVENTED_VALUE));
+        let globs =
+            condition.globs().iter().map(|glob| glob.text().replace('*', INVENTED_ATTRIBUTE_VALUE));
         let networks = condition.networks().iter().filter_map(|network| network.hosts().next());
         literals.chain(globs).chain(networks.map(|address| address.to_string()))
     });
@@ -185,16 +192,16 @@ fn candidate_values(name: &str, conditions: &[&Condition], rule: &Rule) -> Candi
     };
     let fallback: &[&str] = if is_address_attribute(name) { &FALLBACK_ADDRESSES } else { &[] };
     let to_value = |text: &&str| Some((*text).to_owned());
-    let mut values: CandidateValues =
+    let mut values: CandidateAttributeValues =
         named.chain(typical.iter().map(to_value).filter(is_allowed)).collect();
     if values.is_empty() {
         values.extend(fallback.iter().map(to_value).find(is_allowed));
     }
     if values.is_empty() {
         let invented = match name {
-            "path" | "route" => format!("/{INVENTED_VALUE}"),
-            "host" => format!("{INVENTED_VALUE}.example"),
-            _ => INVENTED_VALUE.to_owned(),
+            "path" | "route" => format!("/{INVENTED_ATTRIBUTE_VALUE}"),
+            "host" => format!("{INVENTED_ATTRIBUTE_VALUE}.example"),
+            _ => INVENTED_ATTRIBUTE_VALUE.to_owned(),
         };
         let mut key_names = rule.per.entries().iter().flat_map(|entry| entry.names());
         let is_always_sent = ["path", "host"].contains(&name);
@@ -212,7 +219,9 @@ fn path_matching_template(template: &str) -> String {
     let mut path = String::new();
     for (index, part) in template.split('{').enumerate() {
         let rest = part.split_once('}').filter(|_| index > 0).map(|(_, rest)| rest);
-        path.push_str(&rest.map_or(part.to_owned(), |rest| format!("{INVENTED_VALUE}{rest}")));
+        path.push_str(
+            &rest.map_or(part.to_owned(), |rest| format!("{INVENTED_ATTRIBUTE_VALUE}{rest}")),
+        );
     }
     path
 }

@@ -11,15 +11,15 @@ use crate::policy::rule::{Rule, When};
 
 impl WarningCollector<'_> {
     /// Adds all warnings about one rule that do not depend on other rules.
-    pub(super) fn check_unreachable(&mut self, source: &RuleSource<'_>) {
+    pub(super) fn check_rule_is_reachable(&mut self, source: &RuleSource<'_>) {
         self.check_zero_percentage(source);
         if source.rule.descriptor.is_none() {
-            self.check_literals(&source.spec.when);
+            self.check_literal_values(&source.spec.when);
             let overrides = source.spec.overrides.get().into_iter().flatten();
             for other in overrides.filter_map(Field::get) {
-                self.check_literals(&other.when);
+                self.check_literal_values(&other.when);
             }
-            self.check_path_and_route(source);
+            self.check_path_and_route_conditions(source);
         }
         self.check_count_by_absent_attribute(source);
         self.check_shadowed_overrides(source);
@@ -36,7 +36,7 @@ impl WarningCollector<'_> {
     }
 
     /// Adds a warning for each value in a `literal` condition that the attribute can never have.
-    fn check_literals(&self, when: &Field<WhenSpec>) {
+    fn check_literal_values(&self, when: &Field<WhenSpec>) {
         let Some(WhenSpec(conditions)) = when.get() else { return };
         for (name, condition) in conditions {
             let (Some(name), Some(ConditionSpec::Map(map))) = (name.get(), condition.get()) else {
@@ -77,7 +77,7 @@ impl WarningCollector<'_> {
     }
 
     /// Adds a warning if `when` has conditions on `path` and `route`, and no allowed path has an allowed route.
-    fn check_path_and_route(&self, source: &RuleSource<'_>) {
+    fn check_path_and_route_conditions(&self, source: &RuleSource<'_>) {
         let When(conditions) = &source.rule.when;
         let condition_on = |name: &str| {
             conditions.iter().find(|(other, _)| **other == *name).map(|(_, condition)| condition)
@@ -126,7 +126,7 @@ impl WarningCollector<'_> {
         let overrides = &source.rule.overrides;
         for (index, (later, at)) in overrides.iter().zip(&spans).enumerate() {
             for (earlier, earlier_at) in overrides[..index].iter().zip(&spans) {
-                if !self.take_steps(count_comparison_steps(&later.when, &earlier.when)) {
+                if !self.spend_search_steps(count_comparison_steps(&later.when, &earlier.when)) {
                     return;
                 }
                 if conditions_imply(&source.rule.when, &later.when, &earlier.when) {
@@ -143,7 +143,7 @@ impl WarningCollector<'_> {
 
     /// Adds a warning for each rule of a domain that never applies, since another rule replaces it for all of its
     /// requests.
-    pub(super) fn check_replaced(&mut self, domain: &[RuleSource<'_>]) {
+    pub(super) fn check_always_replaced_rules(&mut self, domain: &[RuleSource<'_>]) {
         for replacing in domain.iter().filter(|source| !source.rule.replaces.is_empty()) {
             for rule_index in &replacing.rule.replaces {
                 // The rules are in the order of the policy.
@@ -154,7 +154,7 @@ impl WarningCollector<'_> {
                 };
                 let replaced = &domain[position];
                 let names = replaced.rule.attribute_names.len() + 1;
-                if !self.take_steps(
+                if !self.spend_search_steps(
                     names * count_comparison_steps(&replaced.rule.when, &replacing.rule.when),
                 ) {
                     return;
