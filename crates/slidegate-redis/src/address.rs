@@ -108,7 +108,7 @@ fn parse_single_server_address(text: &str, parameters: &[&str]) -> Result<Addres
     let query = text.split_once('?').map_or("", |(_, query)| query);
     parse_query_parameters(query, parameters).map_err(|problem| invalid(&problem))?;
     let info = parse_server_url(text).map_err(invalid)?;
-    let display = display_form(&info).into();
+    let display = address_without_credentials(&info).into();
     Ok(Address { target: AddressTarget::Server(info), display })
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn host_and_port(address: &ConnectionAddr) -> String {
 }
 
 /// Returns the text form of the address of one server, without user and password.
-fn display_form(info: &ConnectionInfo) -> String {
+fn address_without_credentials(info: &ConnectionInfo) -> String {
     let db = info.redis_settings().db();
     match info.addr() {
         address @ ConnectionAddr::Tcp(..) => format!("redis://{}/{db}", host_and_port(address)),

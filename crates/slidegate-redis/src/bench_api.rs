@@ -24,14 +24,14 @@ impl ScriptCaller {
     }
 
     /// Creates the request of a script call that charges the hits.
-    fn request(&self, hits: &[Hit<'_>]) -> ScriptRequest {
+    fn build_script_request(&self, hits: &[Hit<'_>]) -> ScriptRequest {
         self.keyspace.request(ScriptMode::Take, hits)
     }
 
     /// Builds the `EVALSHA` command that charges the hits. Redis must have loaded the script before. `None` for `now`
     /// selects the clock of Redis.
     pub fn take(&self, now: Option<Timestamp>, hits: &[Hit<'_>]) -> Cmd {
-        let request = self.request(hits);
+        let request = self.build_script_request(hits);
         let call =
             call::build_decide(&self.scripts, now, self.keyspace.expiry_margin_s, &[&request]);
         call.command("EVALSHA", &call.script.sha)
@@ -39,7 +39,7 @@ impl ScriptCaller {
 
     /// Returns the source text of the script that [`take`](Self::take) calls for these hits.
     pub fn script(&self, hits: &[Hit<'_>]) -> &str {
-        let request = self.request(hits);
+        let request = self.build_script_request(hits);
         &call::build_decide(&self.scripts, None, self.keyspace.expiry_margin_s, &[&request])
             .script
             .text
@@ -53,6 +53,10 @@ impl ScriptCaller {
     /// Returns `Some(true)` if the reply admits a request of these hits, `Some(false)` if the reply denies it, and
     /// `None` if the reply cannot be decoded as a reply to these hits.
     pub fn is_admitted(&self, hits: &[Hit<'_>], reply: &[u8]) -> Option<bool> {
-        Some(ScriptReply::decode(hits.len(), reply).ok()?.is_admitted(&self.request(hits).hits))
+        Some(
+            ScriptReply::decode(hits.len(), reply)
+                .ok()?
+                .is_admitted(&self.build_script_request(hits).hits),
+        )
     }
 }

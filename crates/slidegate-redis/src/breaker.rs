@@ -161,7 +161,7 @@ impl Breaker {
 
     /// Records that a call got a valid response. Returns the change of state if the breaker closes, otherwise `None`.
     pub fn record_success(&self, pass: CallPass, now: Timestamp) -> Option<StateChange> {
-        if !self.is_current(&pass) {
+        if !self.is_current_pass(&pass) {
             return None;
         }
         if !is_closed(pass.epoch) {
@@ -173,7 +173,7 @@ impl Breaker {
 
     /// Records that a call got no valid response. Returns the change of state if the breaker opens, otherwise `None`.
     pub fn record_failure(&self, pass: CallPass, now: Timestamp) -> Option<StateChange> {
-        if !self.is_current(&pass) {
+        if !self.is_current_pass(&pass) {
             return None;
         }
         if !is_closed(pass.epoch) {
@@ -187,21 +187,21 @@ impl Breaker {
     /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
     /// Has no effect while the breaker is closed.
     pub fn allow_probe(&self, now: Timestamp) {
-        let mut outage = self.lock_outage();
+        let mut outage = self.lock_outage_state();
         if self.is_open() {
             outage.backoff = self.settings.initial_backoff;
-            self.reject_until(now);
+            self.reject_calls_until(now);
         }
     }
 
     /// Locks the state of the outage. If a thread has panicked while it held the lock, the state is used nevertheless,
     /// because each write leaves a consistent state.
-    fn lock_outage(&self) -> MutexGuard<'_, OutageState> {
+    fn lock_outage_state(&self) -> MutexGuard<'_, OutageState> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns `true` if the breaker is still in the epoch in which the call of this pass began.
-    fn is_current(&self, pass: &CallPass) -> bool {
+    fn is_current_pass(&self, pass: &CallPass) -> bool {
         self.epoch.load(Ordering::Acquire) == pass.epoch
     }
 
@@ -219,20 +219,20 @@ impl Breaker {
 
     #[cold]
     fn begin_probe(&self, now: Timestamp) -> BreakerDecision {
-        let _outage = self.lock_outage();
+        let _outage = self.lock_outage_state();
         // Another thread may have begun a probe.
         if let Some(decision) = self.decide_without_probe(now) {
             return decision;
         }
         // Bounds the time that a lost probe blocks others.
-        self.reject_until(now.after(self.settings.probe_timeout));
+        self.reject_calls_until(now.after(self.settings.probe_timeout));
         BreakerDecision::Probe(CallPass { epoch: self.advance_epoch(2) })
     }
 
     #[cold]
     fn open(&self, pass: &CallPass, reason: OpenReason, now: Timestamp) -> Option<StateChange> {
-        let mut outage = self.lock_outage();
-        if !self.is_current(pass) {
+        let mut outage = self.lock_outage_state();
+        if !self.is_current_pass(pass) {
             return None;
         }
         *outage = OutageState { opened_at: now, backoff: self.settings.initial_backoff };
@@ -243,8 +243,8 @@ impl Breaker {
 
     /// Doubles the backoff after a failed probe.
     fn extend_backoff(&self, pass: &CallPass, now: Timestamp) {
-        let mut outage = self.lock_outage();
-        if self.is_current(pass) {
+        let mut outage = self.lock_outage_state();
+        if self.is_current_pass(pass) {
             outage.backoff = outage.backoff.saturating_mul(2);
             self.start_backoff(&mut outage, now);
             self.advance_epoch(2);
@@ -253,8 +253,8 @@ impl Breaker {
 
     /// Closes the breaker after a successful probe. Returns `None` if the epoch of the probe has ended.
     fn close(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
-        let outage = self.lock_outage();
-        if !self.is_current(pass) {
+        let outage = self.lock_outage_state();
+        if !self.is_current_pass(pass) {
             return None;
         }
         self.tracker.clear();
@@ -269,11 +269,11 @@ impl Breaker {
         outage.backoff = outage.backoff.min(self.settings.max_backoff);
         let max_us = u64::try_from(outage.backoff.as_micros()).unwrap_or(u64::MAX);
         let random = Duration::from_micros(fastrand::u64(max_us / 2..=max_us));
-        self.reject_until(now.after(random));
+        self.reject_calls_until(now.after(random));
     }
 
     /// Makes the breaker reject calls until `moment`.
-    fn reject_until(&self, moment: Timestamp) {
+    fn reject_calls_until(&self, moment: Timestamp) {
         self.rejects_until.store(moment.as_micros(), Ordering::Release);
     }
 

@@ -79,7 +79,7 @@ fn build_single_hit_call<'s, 'k>(
     mode: ScriptMode,
     hit: &'k KeyedHit,
 ) -> ScriptCall<'s, 'k> {
-    let mut argument = Vec::with_capacity(9 + HIT_WITH_LIMIT_BYTES);
+    let mut argument = Vec::with_capacity(9 + ENCODED_HIT_WITH_LIMIT_BYTES);
     argument.extend(now);
     argument.push(match (mode, hit.cost) {
         (ScriptMode::Peek, _) | (_, 0) => 0,
@@ -87,8 +87,8 @@ fn build_single_hit_call<'s, 'k>(
         _ => 1,
     });
     push_hit_with_limit(&mut argument, hit, expiry_margin_s);
-    if has_default_required_and_debt(hit) {
-        argument.truncate(argument.len() - REQUIRED_AND_DEBT_BYTES);
+    if has_default_required_units_and_max_debt(hit) {
+        argument.truncate(argument.len() - REQUIRED_UNITS_AND_MAX_DEBT_BYTES);
     }
     let script = scripts.single(&hit.limit.algorithm());
     ScriptCall { script, keys: Keys::from_slice(&[&hit.key]), argument }
@@ -101,7 +101,7 @@ fn build_group_call<'s, 'k>(
     expiry_margin_s: u32,
     request: &'k ScriptRequest,
 ) -> ScriptCall<'s, 'k> {
-    let mut argument = Vec::with_capacity(11 + HIT_WITH_LIMIT_BYTES * request.hits.len());
+    let mut argument = Vec::with_capacity(11 + ENCODED_HIT_WITH_LIMIT_BYTES * request.hits.len());
     argument.extend(now);
     argument.push(request.mode as u8);
     argument.extend((request.hits.len() as u16).to_le_bytes());
@@ -115,14 +115,14 @@ fn build_group_call<'s, 'k>(
 }
 
 /// Length of an encoded hit with its limit, in bytes.
-const HIT_WITH_LIMIT_BYTES: usize = 60;
+const ENCODED_HIT_WITH_LIMIT_BYTES: usize = 60;
 
 /// Length of the last two fields of an encoded hit, in bytes: the required units and the maximum debt.
-const REQUIRED_AND_DEBT_BYTES: usize = 8;
+const REQUIRED_UNITS_AND_MAX_DEBT_BYTES: usize = 8;
 
 /// Returns `true` if a hit has the required units and the maximum debt that a script assumes by default, so that these
 /// two fields need not be sent.
-fn has_default_required_and_debt(hit: &KeyedHit) -> bool {
+fn has_default_required_units_and_max_debt(hit: &KeyedHit) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
 
@@ -131,7 +131,7 @@ fn has_default_required_and_debt(hit: &KeyedHit) -> bool {
 fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
     let params = hit.limit.params();
     argument.push(algorithm_number(&hit.limit.algorithm()));
-    argument.push(admission_byte(hit));
+    argument.push(encode_admission_byte(hit));
     argument.extend(1_u16.to_le_bytes());
     for number in [hit.tag, params.max, params.extra, expiry_margin_s] {
         argument.extend(number.to_le_bytes());
@@ -153,7 +153,7 @@ fn build_batch_call<'s, 'k>(
     let hits = || requests.iter().flat_map(|request| &request.hits);
     // The values that are read with one MGET come first.
     let (mut key_indexes, mut keys, mut algorithms) =
-        (KeyIndexes::new(), Keys::new(), AlgorithmSet::default());
+        (IndexByKey::new(), Keys::new(), AlgorithmSet::default());
     let mut shared_keys = 0;
     for is_slot_turn in [true, false] {
         for hit in hits().filter(|hit| is_slot(&hit.limit.algorithm()) == is_slot_turn) {
@@ -167,11 +167,11 @@ fn build_batch_call<'s, 'k>(
             shared_keys = keys.len() as u16;
         }
     }
-    let mut body = BatchBody::new(requests.len());
+    let mut body = EncodedBatchBody::new(requests.len());
     for request in requests {
         body.push_request(request, &key_indexes);
     }
-    let BatchBody { limits, bytes, .. } = body;
+    let EncodedBatchBody { limits, bytes, .. } = body;
     let mut argument = Vec::with_capacity(12 + 37 * limits.len() + bytes.len());
     argument.extend(now);
     for count in [shared_keys, limits.len() as u16] {
@@ -191,10 +191,10 @@ fn build_batch_call<'s, 'k>(
 }
 
 /// The index of each key in the call, from 1.
-type KeyIndexes<'k> = HashMap<&'k str, u16>;
+type IndexByKey<'k> = HashMap<&'k str, u16>;
 
 /// The encoded requests of a batch, and the limits that they refer to.
-struct BatchBody<'k> {
+struct EncodedBatchBody<'k> {
     /// One hit for each limit of the batch, without duplicate limits.
     limits: Vec<&'k KeyedHit>,
     bytes: Vec<u8>,
@@ -203,17 +203,17 @@ struct BatchBody<'k> {
     unit_run: Option<(usize, u16, u16)>,
 }
 
-impl<'k> BatchBody<'k> {
+impl<'k> EncodedBatchBody<'k> {
     fn new(requests: usize) -> Self {
         Self { limits: Vec::new(), bytes: Vec::with_capacity(22 * requests), unit_run: None }
     }
 
     /// Appends an encoded request.
-    fn push_request(&mut self, request: &'k ScriptRequest, key_indexes: &KeyIndexes<'_>) {
+    fn push_request(&mut self, request: &'k ScriptRequest, key_indexes: &IndexByKey<'_>) {
         let key_index =
             |hit: &KeyedHit| key_indexes.get(hit.key.as_str()).copied().unwrap_or_default();
         if let Some(hit) = request.single_unit_hit() {
-            return self.push_unit(hit, key_index(hit));
+            return self.push_single_unit_request(hit, key_index(hit));
         }
         self.unit_run = None;
         let kind = if request.has_only_enforced_slots() {
@@ -221,22 +221,22 @@ impl<'k> BatchBody<'k> {
         } else {
             REQUEST_KIND_ANY_HITS
         };
-        self.push_header(kind, request.hits.len() as u16, request.mode as u16);
+        self.push_request_header(kind, request.hits.len() as u16, request.mode as u16);
         for hit in &request.hits {
-            let limit = self.limit_index(hit);
+            let limit = self.find_or_add_limit(hit);
             self.bytes.extend(key_index(hit).to_le_bytes());
             self.bytes.extend(limit.to_le_bytes());
             for units in [hit.cost, hit.required] {
                 self.bytes.extend((units.min(MAX_ENCODED_COST) as u32).to_le_bytes());
             }
-            self.bytes.push(admission_byte(hit));
+            self.bytes.push(encode_admission_byte(hit));
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
         }
     }
 
     /// Appends a request for one unit. Successive requests of the same limit share a header.
-    fn push_unit(&mut self, hit: &'k KeyedHit, key_index: u16) {
-        let limit = self.limit_index(hit);
+    fn push_single_unit_request(&mut self, hit: &'k KeyedHit, key_index: u16) {
+        let limit = self.find_or_add_limit(hit);
         match &mut self.unit_run {
             Some((begin, run_limit, count)) if *run_limit == limit => {
                 *count += 1;
@@ -244,7 +244,7 @@ impl<'k> BatchBody<'k> {
             }
             _ => {
                 self.unit_run = Some((self.bytes.len(), limit, 1));
-                self.push_header(REQUEST_KIND_SINGLE_UNITS, 1, limit);
+                self.push_request_header(REQUEST_KIND_SINGLE_UNITS, 1, limit);
             }
         }
         self.bytes.extend(key_index.to_le_bytes());
@@ -253,14 +253,14 @@ impl<'k> BatchBody<'k> {
     /// Appends a header of three fields. For requests that charge one unit each, these are the kind code, the number of
     /// requests, and the index of the limit. For another request, these are the kind code, the number of hits, and the
     /// mode.
-    fn push_header(&mut self, kind: u8, count: u16, limit_or_mode: u16) {
+    fn push_request_header(&mut self, kind: u8, count: u16, limit_or_mode: u16) {
         self.bytes.push(kind);
         self.bytes.extend(count.to_le_bytes());
         self.bytes.extend(limit_or_mode.to_le_bytes());
     }
 
     /// Returns the index of a hit's limit in the batch, from 1. Adds the limit if it is new.
-    fn limit_index(&mut self, hit: &'k KeyedHit) -> u16 {
+    fn find_or_add_limit(&mut self, hit: &'k KeyedHit) -> u16 {
         let same = |other: &&KeyedHit| other.tag == hit.tag && other.limit == hit.limit;
         let position = self.limits.iter().position(same).unwrap_or_else(|| {
             self.limits.push(hit);
@@ -272,7 +272,7 @@ impl<'k> BatchBody<'k> {
 
 /// Encodes in one byte when a hit denies its request and when it is charged: the veto, plus 4 times the charge
 /// condition. Adds 16 if the hit, as the only one of its request, would be charged even above the limit.
-fn admission_byte(hit: &KeyedHit) -> u8 {
+fn encode_admission_byte(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,
         Veto::Jointly => 1,

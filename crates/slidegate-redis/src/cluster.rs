@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::server::{CallSettings, Server};
 
 /// Number of hash slots of a Redis Cluster.
-const SLOT_COUNT: usize = 16_384;
+const CLUSTER_SLOT_COUNT: usize = 16_384;
 
 /// Interval at which the map of slots to masters is refreshed while all nodes work.
 const SLOT_MAP_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ const SLOT_MAP_QUERY_TIMEOUT: Duration = Duration::from_millis(500);
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
-    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % SLOT_COUNT as u16
+    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % CLUSTER_SLOT_COUNT as u16
 }
 
 /// A client of a Redis Cluster, which knows the master of each slot.
@@ -100,7 +100,7 @@ impl Cluster {
         }
         let map = ArcSwap::from_pointee(SlotMap {
             masters: Vec::new(),
-            master_by_slot: vec![0; SLOT_COUNT],
+            master_by_slot: vec![0; CLUSTER_SLOT_COUNT],
         });
         let (servers, refresh_requested) = (Mutex::default(), Notify::new());
         let nodes = Arc::new(ClusterNodes {
@@ -143,7 +143,7 @@ impl Cluster {
             (Some(port), Some((host, _))) => format!("{host}:{port}"),
             _ => address.to_owned(),
         };
-        self.nodes.server_at_address(&target).ok_or_else(|| {
+        self.nodes.find_or_add_server(&target).ok_or_else(|| {
             Failure::Server(StoreError::Unavailable(format!("`{target}` is not a node address")))
         })
     }
@@ -216,9 +216,16 @@ impl ClusterNodes {
     async fn refresh_slot_map(&self) -> bool {
         let mut known: Vec<String> = self.servers.lock().keys().cloned().collect();
         fastrand::shuffle(&mut known);
-        let known = known.iter().filter_map(|address| self.connection_info(address));
-        for connection_info in known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>() {
-            match timeout(SLOT_MAP_QUERY_TIMEOUT, self.fetch_slot_ranges(&connection_info)).await {
+        let known = known.iter().filter_map(|address| self.connection_info_of_address(address));
+        for connection_info_of_address in
+            known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>()
+        {
+            match timeout(
+                SLOT_MAP_QUERY_TIMEOUT,
+                self.fetch_slot_ranges(&connection_info_of_address),
+            )
+            .await
+            {
                 Ok(Ok(ranges)) if !ranges.is_empty() => {
                     self.replace_slot_map(&ranges);
                     return true;
@@ -234,25 +241,25 @@ impl ClusterNodes {
     /// Queries a node for the slot map. Returns the ranges of slots that have a master.
     async fn fetch_slot_ranges(
         &self,
-        connection_info: &ConnectionInfo,
+        connection_info_of_address: &ConnectionInfo,
     ) -> RedisResult<Vec<SlotRange>> {
-        let client: Client = self.tls_roots.client(connection_info)?;
+        let client: Client = self.tls_roots.client(connection_info_of_address)?;
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(SLOT_MAP_QUERY_TIMEOUT));
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let response: Value =
             redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
-        Ok(parse_slot_ranges(&response, &host_and_port(connection_info.addr())))
+        Ok(parse_slot_ranges(&response, &host_and_port(connection_info_of_address.addr())))
     }
 
     /// Replaces the slot map, and removes the servers that are no longer masters.
     fn replace_slot_map(&self, ranges: &[SlotRange]) {
         let mut addresses: Vec<&str> = Vec::new();
-        let (mut masters, mut master_by_slot) = (Vec::new(), vec![u16::MAX; SLOT_COUNT]);
+        let (mut masters, mut master_by_slot) = (Vec::new(), vec![u16::MAX; CLUSTER_SLOT_COUNT]);
         for range in ranges {
             let index = addresses.iter().position(|address| *address == range.master);
             let index = index.or_else(|| {
-                masters.push(self.server_at_address(&range.master)?);
+                masters.push(self.find_or_add_server(&range.master)?);
                 addresses.push(&range.master);
                 Some(addresses.len() - 1)
             });
@@ -268,12 +275,13 @@ impl ClusterNodes {
 
     /// Returns the server at an address. If the server is new, starts to connect to it. Returns `None` if the address
     /// is invalid.
-    fn server_at_address(&self, address: &str) -> Option<Arc<Server>> {
+    fn find_or_add_server(&self, address: &str) -> Option<Arc<Server>> {
         let mut servers = self.servers.lock();
         if let Some(server) = servers.get(address) {
             return Some(server.clone());
         }
-        let source = self.tls_roots.server_source(&self.connection_info(address)?).ok()?;
+        let source =
+            self.tls_roots.server_source(&self.connection_info_of_address(address)?).ok()?;
         let server = Arc::new(Server::open(address, source, self.call_settings.clone()));
         servers.insert(address.to_owned(), server.clone());
         Some(server)
@@ -281,7 +289,7 @@ impl ClusterNodes {
 
     /// Returns the connection settings for an address: a copy of the first seed with another host and port. Returns
     /// `None` if the address is invalid.
-    fn connection_info(&self, address: &str) -> Option<ConnectionInfo> {
+    fn connection_info_of_address(&self, address: &str) -> Option<ConnectionInfo> {
         with_host_and_port(self.seeds.first()?, address)
     }
 }
@@ -309,8 +317,9 @@ fn parse_slot_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
             host if host.contains(':') => format!("[{host}]"),
             host => host.to_owned(),
         };
-        let slot =
-            |slot: i64| u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT);
+        let slot = |slot: i64| {
+            u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < CLUSTER_SLOT_COUNT)
+        };
         let (first, last) = (slot(*first)?, slot(*last)?);
         let port = u16::try_from(*port).ok()?;
         (first <= last).then(|| SlotRange { first, last, master: format!("{host}:{port}") })
@@ -323,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slot_depends_on_hash_tag() {
+    fn key_slot_depends_on_hash_tag() {
         // From the specification.
         assert_eq!(slot_of("123456789"), 0x31C3);
         assert_eq!(slot_of("{user1000}.following"), slot_of("user1000"));
@@ -335,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_ranges_are_parsed_without_invalid_entries() {
+    fn invalid_slot_ranges_are_skipped() {
         let text = |text: &str| Value::BulkString(text.into());
         let node = |host: Value, port| Value::Array(vec![host, Value::Int(port), text("id")]);
         let range = |first, last, node: Value| {

@@ -152,7 +152,7 @@ mod tests {
 
     type TestCoalescer = Coalescer<u16, u32, u32>;
 
-    fn expect_follower(enqueued: Enqueued<u16, u32, u32>) -> WaitHandle<u16, u32, u32> {
+    fn expect_follower_handle(enqueued: Enqueued<u16, u32, u32>) -> WaitHandle<u16, u32, u32> {
         match enqueued {
             Enqueued::Follower(handle) => handle,
             other => panic!("{other:?}"),
@@ -168,23 +168,23 @@ mod tests {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(matches!(coalescer.enqueue(1, 10), Enqueued::Leader(10)));
         assert!(matches!(coalescer.enqueue(2, 20), Enqueued::Leader(20)), "another key");
-        let _handle = expect_follower(coalescer.enqueue(1, 11));
+        let _handle = expect_follower_handle(coalescer.enqueue(1, 11));
         assert!(coalescer.next_batch(2, |_| true).is_empty());
         assert!(matches!(coalescer.enqueue(2, 21), Enqueued::Leader(21)), "the key is free again");
     }
 
     #[test]
-    fn followers_share_next_call_in_order() {
+    fn follower_jobs_share_next_batch_in_order() {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(coalescer.try_hold(1) && !coalescer.try_hold(1));
         let count = MAX_BATCH as u32 + 3;
         let _handles: Vec<_> =
-            (0..count).map(|job| expect_follower(coalescer.enqueue(1, job))).collect();
+            (0..count).map(|job| expect_follower_handle(coalescer.enqueue(1, job))).collect();
         assert_eq!(
             jobs_of_batch(&coalescer.next_batch(1, |_| true)),
             (0..MAX_BATCH as u32).collect::<Vec<_>>()
         );
-        let _late = expect_follower(coalescer.enqueue(1, count));
+        let _late = expect_follower_handle(coalescer.enqueue(1, count));
         let batch = coalescer.next_batch(1, |job| *job < count - 1);
         assert_eq!(jobs_of_batch(&batch), [count - 3, count - 2], "as long as each job fits");
         assert_eq!(
@@ -198,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn canceled_job_is_never_sent_unless_in_flight() {
+    fn canceled_job_is_not_in_next_batch() {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(coalescer.try_hold(1));
         let handles: Vec<_> =
-            (0..3).map(|job| expect_follower(coalescer.enqueue(1, job))).collect();
+            (0..3).map(|job| expect_follower_handle(coalescer.enqueue(1, job))).collect();
         assert!(handles[1].cancel() && !handles[1].cancel());
         let batch = coalescer.next_batch(1, |_| true);
         assert_eq!(jobs_of_batch(&batch), [0, 2]);
@@ -212,14 +212,15 @@ mod tests {
     }
 
     #[test]
-    fn dropped_handle_frees_waiter_capacity() {
+    fn dropped_wait_handle_frees_waiter_capacity() {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(coalescer.try_hold(1) && coalescer.try_hold(2));
-        let mut handles: Vec<_> =
-            (0..MAX_WAITERS).map(|job| expect_follower(coalescer.enqueue(1, job as u32))).collect();
+        let mut handles: Vec<_> = (0..MAX_WAITERS)
+            .map(|job| expect_follower_handle(coalescer.enqueue(1, job as u32)))
+            .collect();
         assert!(matches!(coalescer.enqueue(2, 0), Enqueued::Full), "the maximum is for all keys");
         handles.pop();
-        drop(expect_follower(coalescer.enqueue(2, 0)));
+        drop(expect_follower_handle(coalescer.enqueue(2, 0)));
         drop(handles);
         assert_eq!(coalescer.state.lock().waiter_count, 0);
     }

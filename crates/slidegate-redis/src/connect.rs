@@ -24,14 +24,14 @@ use crate::sentinel::{Sentinels, is_master};
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(750);
 
 /// Backoff after the first failed connection attempt. The backoff doubles after each further failure, up to
-/// [`MAX_BACKOFF`].
-const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
+/// [`MAX_RECONNECT_BACKOFF`].
+const INITIAL_RECONNECT_BACKOFF: Duration = Duration::from_millis(20);
 
 /// Maximum backoff between two connection attempts.
-const MAX_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_RECONNECT_BACKOFF: Duration = Duration::from_millis(500);
 
 /// Interval at which the Sentinels are polled for the current master.
-const MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
+const SENTINEL_MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Settings of a [`RedisStore`](crate::RedisStore).
 #[derive(Clone, Debug)]
@@ -158,16 +158,16 @@ impl ReconnectingConnection {
     /// Requests that the background task replaces the current connection.
     pub fn replace_current(&self) {
         let number = self.current.borrow().as_ref().map_or(0, |handle| handle.number);
-        self.replace_connections_up_to(number);
+        self.request_replacement_up_to_number(number);
     }
 
     /// Requests that the background task replaces this connection, unless it has been replaced already.
     pub fn replace(&self, handle: &ConnectionHandle) {
-        self.replace_connections_up_to(handle.number);
+        self.request_replacement_up_to_number(handle.number);
     }
 
     /// Requests that the background task replaces the current connection if its sequence number is `lost` or lower.
-    fn replace_connections_up_to(&self, lost: u64) {
+    fn request_replacement_up_to_number(&self, lost: u64) {
         self.lost.send_if_modified(|number| {
             let is_newer = lost > *number;
             *number = (*number).max(lost);
@@ -251,7 +251,7 @@ fn install_crypto_provider() {
 
 impl ConnectionSource {
     /// Returns a description of the server for log messages.
-    fn log_name(&self) -> String {
+    fn server_name_for_log(&self) -> String {
         match self {
             Self::Server(client) => client.get_connection_info().addr().to_string(),
             Self::Sentinel(_) => "the master that the Sentinels name".to_owned(),
@@ -289,7 +289,7 @@ impl ConnectionSource {
         match self {
             Self::Server(_) => std::future::pending().await,
             Self::Sentinel(sentinels) => loop {
-                sleep(MASTER_POLL_INTERVAL).await;
+                sleep(SENTINEL_MASTER_POLL_INTERVAL).await;
                 if sentinels.refresh_master().await {
                     return;
                 }
@@ -305,15 +305,15 @@ async fn maintain_connection(
     mut lost: watch::Receiver<u64>,
     on_reconnect: impl Fn(),
 ) {
-    let mut backoff = INITIAL_BACKOFF;
+    let mut backoff = INITIAL_RECONNECT_BACKOFF;
     let (mut last_address, mut number) = (String::new(), 0);
     let mut has_warned = false;
     loop {
         number += 1;
         match source.connect().await {
             Ok((connection, address)) => {
-                let is_new = backoff > INITIAL_BACKOFF || address != last_address;
-                (backoff, last_address) = (INITIAL_BACKOFF, address);
+                let is_new = backoff > INITIAL_RECONNECT_BACKOFF || address != last_address;
+                (backoff, last_address) = (INITIAL_RECONNECT_BACKOFF, address);
                 if std::mem::take(&mut has_warned) {
                     tracing::info!(address = last_address, "connected to Redis for the first time");
                 }
@@ -334,12 +334,12 @@ async fn maintain_connection(
             Err(error) => {
                 // The circuit breaker reports an outage only after a request.
                 if last_address.is_empty() && !std::mem::replace(&mut has_warned, true) {
-                    let address = source.log_name();
+                    let address = source.server_name_for_log();
                     tracing::warn!(%error, address, "Redis has not been reachable so far; retrying");
                 }
-                report_connect_error(&error, &publish);
+                log_and_publish_connect_error(&error, &publish);
                 sleep(backoff).await;
-                backoff = (2 * backoff).min(MAX_BACKOFF);
+                backoff = (2 * backoff).min(MAX_RECONNECT_BACKOFF);
             }
         }
     }
@@ -348,7 +348,7 @@ async fn maintain_connection(
 /// Logs the error of a failed connection attempt and publishes it as the current state. The error is logged as a
 /// warning only if the server has rejected the connection: a wrong password would otherwise become visible only with
 /// the first request. The circuit breaker reports an unreachable server.
-fn report_connect_error(error: &RedisError, publish: &watch::Sender<ConnectionState>) {
+fn log_and_publish_connect_error(error: &RedisError, publish: &watch::Sender<ConnectionState>) {
     let last_error = error.to_string();
     let is_known = publish.borrow().as_ref().is_err_and(|known| *known == last_error);
     let is_rejection =

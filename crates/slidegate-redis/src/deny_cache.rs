@@ -34,11 +34,11 @@ const INVALIDATION_STRIPE_COUNT: usize = 64;
 
 /// Number of entries in the table of charged units. Counters that share an entry miss the cache more often than
 /// necessary.
-const CHARGE_STRIPE_COUNT: usize = 65_536;
+const CHARGED_UNITS_STRIPE_COUNT: usize = 65_536;
 
 /// Minimum time to live of a cached denial of a sampled rule. Most hits of a sampled rule are not sent to Redis, so
 /// only the cache can deny them.
-const MIN_SAMPLED_TTL: Duration = Duration::from_secs(1);
+const MIN_SAMPLED_DENIAL_TTL: Duration = Duration::from_secs(1);
 
 /// A bounded cache of recent denials, by counter.
 #[derive(Debug)]
@@ -146,14 +146,14 @@ impl DenyCache {
             secret: RandomState::new(),
             invalidations: [const { AtomicU64::new(0) }; INVALIDATION_STRIPE_COUNT],
             charged_by_stripe: std::iter::repeat_with(|| AtomicU64::new(0))
-                .take(CHARGE_STRIPE_COUNT)
+                .take(CHARGED_UNITS_STRIPE_COUNT)
                 .collect(),
         }
     }
 
     /// Looks up whether the cache has a denial for a hit at time `now`.
     pub fn lookup(&self, hit: &KeyedHit, now: Timestamp) -> CacheLookup {
-        let counter = self.counter_hash(&hit.key, hit.tag);
+        let counter = self.hash_counter(&hit.key, hit.tag);
         let Some(entry) = self.entries.get(&counter) else {
             return CacheLookup::Missing;
         };
@@ -171,7 +171,7 @@ impl DenyCache {
         let is_same_cost =
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         match entry.denials.iter().find(is_same_cost) {
-            Some(denial) => denial.outcome_at(now),
+            Some(denial) => denial.lookup_at(now),
             // After the denial of a lower cost, a higher cost does not pass without a call.
             None if entry.denials.iter().any(|denial| denial.required <= required) => {
                 CacheLookup::Stale
@@ -182,7 +182,7 @@ impl DenyCache {
 
     /// Returns the version of a hit's counter. The caller takes the version before it sends a call.
     pub fn version(&self, hit: &KeyedHit) -> CacheVersion {
-        self.version_of_counter(self.counter_hash(&hit.key, hit.tag))
+        self.version_of_counter(self.hash_counter(&hit.key, hit.tag))
     }
 
     /// Returns the version of a counter.
@@ -195,7 +195,7 @@ impl DenyCache {
     /// [`UnconfirmedCharges::complete`].
     pub fn begin_charges(&self, hits: &[KeyedHit]) -> UnconfirmedCharges<'_> {
         let pending = |hit: &KeyedHit| {
-            let counter = self.counter_hash(&hit.key, hit.tag);
+            let counter = self.hash_counter(&hit.key, hit.tag);
             let units = if hit.sample == 1 { effective_units(hit.cost) } else { 0 };
             UnconfirmedCharge { counter, version: self.version_of_counter(counter), units }
         };
@@ -213,11 +213,11 @@ impl DenyCache {
         version: CacheVersion,
         charged: u64,
     ) {
-        let ttl = if hit.sample > 1 { self.ttl.max(MIN_SAMPLED_TTL) } else { self.ttl };
+        let ttl = if hit.sample > 1 { self.ttl.max(MIN_SAMPLED_DENIAL_TTL) } else { self.ttl };
         if ttl.is_zero() {
             return;
         }
-        let counter = self.counter_hash(&hit.key, hit.tag);
+        let counter = self.hash_counter(&hit.key, hit.tag);
         let version =
             CacheVersion { charged_units: version.charged_units.wrapping_add(charged), ..version };
         let mut denials: SmallVec<[CachedDenial; 1]> = match self.entries.get(&counter) {
@@ -229,7 +229,9 @@ impl DenyCache {
             hit.sample > 1 || other.fits_at.is_none_or(|at| at > report.received_at)
         };
         denials.retain(|other| Some(other.required) != denied && is_relevant(other));
-        if let Some(denial) = denied.and_then(|required| report.create_denial(hit, required, ttl)) {
+        if let Some(denial) =
+            denied.and_then(|required| report.to_cached_denial(hit, required, ttl))
+        {
             denials.truncate(MAX_DENIED_COSTS_PER_COUNTER - 1);
             denials.push(denial);
         }
@@ -237,11 +239,11 @@ impl DenyCache {
         let expires_at = sent_at.after(ttl);
         let entry =
             CounterEntry { limit: hit.limit, version, remaining, sent_at, expires_at, denials };
-        self.insert_entry(counter, entry, version);
+        self.insert_unless_invalidated(counter, entry, version);
     }
 
     /// Inserts an entry, unless the counter has been invalidated since `version`.
-    fn insert_entry(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
+    fn insert_unless_invalidated(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
         self.entries.insert(counter, entry);
         if self.invalidation_stripe(counter).load(Ordering::Acquire) != version.invalidation_count {
             self.entries.remove(&counter);
@@ -250,14 +252,14 @@ impl DenyCache {
 
     /// Removes the entry of a counter. Replies to calls that are in flight will not be recorded.
     pub fn invalidate(&self, key: &str, tag: u32) {
-        let counter = self.counter_hash(key, tag);
+        let counter = self.hash_counter(key, tag);
         self.invalidation_stripe(counter).fetch_add(1, Ordering::AcqRel);
         self.add_charged_units(counter, 1);
         self.entries.remove(&counter);
     }
 
     /// Returns the hash that identifies a counter.
-    fn counter_hash(&self, key: &str, tag: u32) -> u64 {
+    fn hash_counter(&self, key: &str, tag: u32) -> u64 {
         self.secret.hash_one((key, tag))
     }
 
@@ -268,7 +270,7 @@ impl DenyCache {
 
     /// Returns the entry of a counter in the table of charged units.
     fn charged_units_stripe(&self, counter: u64) -> &AtomicU64 {
-        &self.charged_by_stripe[(counter % CHARGE_STRIPE_COUNT as u64) as usize]
+        &self.charged_by_stripe[(counter % CHARGED_UNITS_STRIPE_COUNT as u64) as usize]
     }
 
     /// Returns the value of a counter's entry in the table of charged units. The value includes units of other counters
@@ -305,7 +307,12 @@ impl DenialReport {
     /// Returns the cached denial for a number of required units, or `None` if the remaining units may change before the
     /// required units fit. They do not change if exactly one unit is missing, or if the required units never fit and
     /// all units are free. For a sampled rule, always returns a denial, because its figures are estimates.
-    fn create_denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<CachedDenial> {
+    fn to_cached_denial(
+        &self,
+        hit: &KeyedHit,
+        required: u64,
+        ttl: Duration,
+    ) -> Option<CachedDenial> {
         let is_exact = match self.retry_after {
             Some(_) => required == self.remaining.saturating_add(1),
             None => self.remaining == hit.limit.capacity(),
@@ -329,7 +336,7 @@ impl CounterEntry {
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         if charged_units == 0
             && let Some(denial) = self.denials.iter().find(is_same_cost)
-            && let denied @ CacheLookup::Denied(_) = denial.outcome_at(now)
+            && let denied @ CacheLookup::Denied(_) = denial.lookup_at(now)
         {
             return denied;
         }
@@ -342,7 +349,7 @@ impl CounterEntry {
 
 impl CachedDenial {
     /// Returns the outcome of the denial at time `now`, or [`CacheLookup::Stale`] if the denial has expired.
-    fn outcome_at(&self, now: Timestamp) -> CacheLookup {
+    fn lookup_at(&self, now: Timestamp) -> CacheLookup {
         if now >= self.expires_at {
             return CacheLookup::Stale;
         }
@@ -372,13 +379,13 @@ mod tests {
         RedisKeyspace::new(&Settings::default()).keyed_hit(&Hit::new(key, limit, cost))
     }
 
-    fn denial_report(wait: Duration) -> DenialReport {
+    fn new_denial_report(wait: Duration) -> DenialReport {
         let (retry_after, reset_after) = (Some(wait), wait);
         DenialReport { sent_at: NOW, received_at: NOW, retry_after, reset_after, remaining: 0 }
     }
 
     #[test]
-    fn next_record_drops_denials_from_before_invalidation() {
+    fn denials_before_invalidation_are_not_kept() {
         let cache = DenyCache::new(MINUTE);
         let limit: Limit = "10/min".parse().unwrap();
         let sampled = |cost| KeyedHit { sample: 2, ..new_keyed_hit(&limit, cost) };
@@ -386,15 +393,15 @@ mod tests {
         let before = cache.version(&stale);
         cache.invalidate(&stale.key, stale.tag);
         // A reply to a call from before the invalidation was recorded, and its removal has not happened yet.
-        let counter = cache.counter_hash(&stale.key, stale.tag);
+        let counter = cache.hash_counter(&stale.key, stale.tag);
         let version = cache.version(&stale);
-        cache.record(&stale, Some(10), &denial_report(MINUTE), version, 0);
+        cache.record(&stale, Some(10), &new_denial_report(MINUTE), version, 0);
         let mut entry = cache.entries.get(&counter).unwrap();
         entry.version = before;
         cache.entries.insert(counter, entry);
 
         let version = cache.version(&fresh);
-        cache.record(&fresh, Some(11), &denial_report(MINUTE), version, 0);
+        cache.record(&fresh, Some(11), &new_denial_report(MINUTE), version, 0);
         assert_eq!(cache.lookup(&stale, NOW), CacheLookup::Missing);
         assert!(matches!(cache.lookup(&fresh, NOW), CacheLookup::Denied(_)));
     }

@@ -30,7 +30,7 @@ pub enum Redirect {
 
 /// Error codes of a server that cannot write any key. Up to Redis 6.2, the error of a script has such a code only in
 /// its text.
-const CANNOT_WRITE_CODES: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
+const REFUSED_WRITE_ERROR_CODES: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
 
 impl Failure {
     /// Classifies an error response. The failed request has charged nothing, but other requests in the same call may
@@ -49,7 +49,7 @@ impl Failure {
                 None => Self::Server(unavailable()),
             },
             ErrorKind::Server(ServerErrorKind::TryAgain) => Self::Redirect(Redirect::TryAgain),
-            _ if is_key_error(error) => Self::Key(unavailable()),
+            _ if is_error_of_key_value(error) => Self::Key(unavailable()),
             ErrorKind::Server(_) | ErrorKind::Extension => Self::Server(unavailable()),
             _ => return None,
         })
@@ -82,14 +82,14 @@ impl Failure {
 }
 
 /// Returns `true` if a script failed because of the value of a key, so that calls for other keys are not affected.
-fn is_key_error(error: &RedisError) -> bool {
+fn is_error_of_key_value(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
     match error.code() {
         Some("WRONGTYPE" | "FOREIGN") => true,
         // A runtime error of the script, caused by the value that it read: everything else is the same for every key.
         Some("ERR") => {
             text.contains("user_script")
-                && !CANNOT_WRITE_CODES.iter().any(|code| text.contains(code))
+                && !REFUSED_WRITE_ERROR_CODES.iter().any(|code| text.contains(code))
         }
         _ => false,
     }

@@ -55,7 +55,7 @@ pub async fn revert(
     let operations = group_by_slot(topology, charges)
         .into_iter()
         .map(|(slot, charges)| (slot, MaintenanceOp::Revert(charges)));
-    run_concurrently(topology, operations, deadline).await.map(drop)
+    run_maintenance_concurrently(topology, operations, deadline).await.map(drop)
 }
 
 /// Subtracts the costs of hits from their counters. Returns the state of each counter afterwards, in the order of the
@@ -73,7 +73,7 @@ pub async fn refund(
             (indexes, (slot, MaintenanceOp::Refund(hits)))
         })
         .unzip();
-    let replies = run_concurrently(topology, operations.into_iter(), deadline).await?;
+    let replies = run_maintenance_concurrently(topology, operations.into_iter(), deadline).await?;
     let refunded = replies.iter().flat_map(ScriptReply::hits).map(|hit_reply| hit_reply.outcome);
     let mut outcomes: Vec<_> = index_groups.into_iter().flatten().zip(refunded).collect();
     outcomes.sort_unstable_by_key(|(index, _)| *index);
@@ -90,7 +90,7 @@ pub async fn reset(
     let operations = group_by_slot(topology, hits)
         .into_iter()
         .map(|(slot, hits)| (slot, MaintenanceOp::Reset(hits)));
-    run_concurrently(topology, operations, deadline).await.map(drop)
+    run_maintenance_concurrently(topology, operations, deadline).await.map(drop)
 }
 
 /// Groups items by the Cluster slot of their keys.
@@ -107,7 +107,7 @@ fn group_by_slot<'k, T>(
 
 /// Runs operations concurrently. If one of several operations fails, its failure is converted with
 /// [`Failure::into_partial`], because the others may have changed counters.
-async fn run_concurrently(
+async fn run_maintenance_concurrently(
     topology: &Topology,
     operations: impl Iterator<Item = (u16, MaintenanceOp<'_>)>,
     deadline: Instant,

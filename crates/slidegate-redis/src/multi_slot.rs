@@ -43,7 +43,7 @@ pub fn split_by_slot(topology: &Topology, request: ScriptRequest) -> Vec<SlotPar
 
 impl SlotPart {
     /// Returns a copy of the part with another mode: evaluate only, or also charge.
-    fn with_mode(&self, mode: ScriptMode) -> Self {
+    fn with_script_mode(&self, mode: ScriptMode) -> Self {
         let request = Arc::new(ScriptRequest { mode, hits: self.request.hits.clone() });
         Self { slot: self.slot, indexes: self.indexes.clone(), request }
     }
@@ -51,7 +51,7 @@ impl SlotPart {
     /// Returns a copy of the part for the call that charges its slot, unless a hit in this slot denies. A joint hit
     /// never denies in the copy: joint hits deny a request only if none of them fits, which depends on other slots too.
     fn to_charging_part(&self) -> Self {
-        let mut part = self.with_mode(ScriptMode::Take);
+        let mut part = self.with_script_mode(ScriptMode::Take);
         for hit in Arc::make_mut(&mut part.request).hits.iter_mut() {
             if hit.veto == Veto::Jointly {
                 hit.veto = Veto::Never;
@@ -61,13 +61,13 @@ impl SlotPart {
     }
 
     /// Returns, for each hit of the part, its index in the request and its veto.
-    fn vetoes(&self) -> impl Iterator<Item = (usize, Veto)> {
+    fn vetoes_by_hit_index(&self) -> impl Iterator<Item = (usize, Veto)> {
         self.indexes.iter().copied().zip(self.request.hits.iter().map(|hit| hit.veto))
     }
 
     /// Returns a part with only the hits that are charged even if the request is denied, or `None` if the part has no
     /// such hits.
-    fn always_charged_part(&self) -> Option<Self> {
+    fn to_always_charged_part(&self) -> Option<Self> {
         let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         let indexed = self.indexes.iter().zip(&self.request.hits);
         let (indexes, hits): (SmallVec<[usize; 2]>, SmallVec<[KeyedHit; 1]>) = indexed
@@ -85,11 +85,12 @@ pub async fn peek_parts(
     parts: &[SlotPart],
     deadline: Instant,
 ) -> Result<Outcomes, StoreError> {
-    let peeks: Vec<SlotPart> = parts.iter().map(|part| part.with_mode(ScriptMode::Peek)).collect();
+    let peeks: Vec<SlotPart> =
+        parts.iter().map(|part| part.with_script_mode(ScriptMode::Peek)).collect();
     let replies = send_all_parts(topology, &peeks, deadline).await;
     let replies: Vec<ScriptReply> =
         replies.into_iter().collect::<Result<_, _>>().map_err(Failure::into_error)?;
-    Ok(outcomes_in_request_order(parts, &replies))
+    Ok(merge_outcomes_in_request_order(parts, &replies))
 }
 
 /// Charges all parts of a request if the request is admitted, otherwise only the hits that are always charged.
@@ -103,13 +104,13 @@ pub async fn take_parts(
 ) -> Result<ChargeResult, StoreError> {
     let mut outcomes = peek_parts(topology, parts, deadline).await?;
     let are_admitted = |outcomes: &Outcomes| {
-        let vetoes = parts.iter().flat_map(SlotPart::vetoes);
+        let vetoes = parts.iter().flat_map(SlotPart::vetoes_by_hit_index);
         is_admitted(vetoes.map(|(index, veto)| (veto, outcomes[index].fits())))
     };
     let is_peek_admitted = are_admitted(&outcomes);
     let charging: Vec<SlotPart> = match is_peek_admitted {
         true => parts.iter().map(SlotPart::to_charging_part).collect(),
-        false => parts.iter().filter_map(SlotPart::always_charged_part).collect(),
+        false => parts.iter().filter_map(SlotPart::to_always_charged_part).collect(),
     };
     let replies = send_all_parts(topology, &charging, deadline).await;
     let is_part_admitted = |reply: &Result<ScriptReply, Failure>, part: &SlotPart| {
@@ -175,7 +176,7 @@ async fn send_all_parts(
 }
 
 /// Merges the replies to all parts into one list of outcomes, in the order of the request's hits.
-fn outcomes_in_request_order(parts: &[SlotPart], replies: &[ScriptReply]) -> Outcomes {
+fn merge_outcomes_in_request_order(parts: &[SlotPart], replies: &[ScriptReply]) -> Outcomes {
     let indexes = parts.iter().flat_map(|part| part.indexes.iter().copied());
     let hit_replies = replies.iter().flat_map(|reply| reply.hits());
     let mut indexed: Vec<_> = indexes.zip(hit_replies.map(|reply| reply.outcome)).collect();

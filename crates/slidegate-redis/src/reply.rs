@@ -16,15 +16,15 @@ pub const HIT_REPLY_BYTES: usize = 33;
 // charge.
 
 /// Reply kind: the hit was not charged.
-const REPLY_NOT_CHARGED: u8 = 0;
+const REPLY_CODE_NOT_CHARGED: u8 = 0;
 /// Reply kind: the hit was charged, and units remain.
-const REPLY_CHARGED: u8 = 1;
+const REPLY_CODE_CHARGED: u8 = 1;
 /// Reply kind: the hit was not charged, because a key has a value that slidegate has not written.
-const REPLY_WRONG_TYPE: u8 = 2;
+const REPLY_CODE_WRONG_TYPE: u8 = 2;
 /// Reply kind: the hit was charged, and no units remain.
-const REPLY_CHARGED_AND_EXHAUSTED: u8 = 6;
+const REPLY_CODE_CHARGED_AND_EXHAUSTED: u8 = 6;
 /// Reply kind: the hit was charged although it did not fit its limit.
-const REPLY_CHARGED_ABOVE_LIMIT: u8 = 11;
+const REPLY_CODE_CHARGED_ABOVE_LIMIT: u8 = 11;
 
 /// The reply to one hit.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub enum DecodeError {
 }
 
 /// Decodes the reply to one hit.
-fn decode_hit(bytes: &[u8]) -> Result<HitReply, DecodeError> {
+fn decode_hit_reply(bytes: &[u8]) -> Result<HitReply, DecodeError> {
     let (kind, rest) = bytes.split_first().ok_or(DecodeError::Malformed)?;
     let mut numbers = rest.chunks_exact(8).filter_map(|eight| eight.try_into().ok());
     // All numbers are whole. Others are corrupt, and a wait below one microsecond must not become 0.
@@ -67,23 +67,23 @@ fn decode_hit(bytes: &[u8]) -> Result<HitReply, DecodeError> {
     let charged_at = Some(Timestamp::from_micros(charged_at as u64));
     let fits = outcome(Some(Duration::ZERO));
     match *kind {
-        REPLY_NOT_CHARGED if units.is_none() => Ok(HitReply {
+        REPLY_CODE_NOT_CHARGED if units.is_none() => Ok(HitReply {
             outcome: outcome(wait),
             charged_at: None,
             units,
             wait_if_exhausted: None,
         }),
-        REPLY_CHARGED if retry == 0.0 && remaining > 0.0 => {
+        REPLY_CODE_CHARGED if retry == 0.0 && remaining > 0.0 => {
             Ok(HitReply { outcome: fits, charged_at, units, wait_if_exhausted: None })
         }
-        REPLY_CHARGED_AND_EXHAUSTED if retry != 0.0 && remaining <= 0.0 => {
+        REPLY_CODE_CHARGED_AND_EXHAUSTED if retry != 0.0 && remaining <= 0.0 => {
             Ok(HitReply { outcome: fits, charged_at, units, wait_if_exhausted: Some(wait) })
         }
-        REPLY_CHARGED_ABOVE_LIMIT if retry != 0.0 => {
+        REPLY_CODE_CHARGED_ABOVE_LIMIT if retry != 0.0 => {
             let wait_if_exhausted = (remaining <= 0.0).then_some(wait);
             Ok(HitReply { outcome: outcome(wait), charged_at, units, wait_if_exhausted })
         }
-        REPLY_WRONG_TYPE => Err(DecodeError::WrongType),
+        REPLY_CODE_WRONG_TYPE => Err(DecodeError::WrongType),
         _ => Err(DecodeError::Malformed),
     }
 }
@@ -98,7 +98,11 @@ impl ScriptReply {
         if bytes.len() != HIT_REPLY_BYTES * hits {
             return Err(DecodeError::Malformed);
         }
-        bytes.chunks_exact(HIT_REPLY_BYTES).map(decode_hit).collect::<Result<_, _>>().map(Self)
+        bytes
+            .chunks_exact(HIT_REPLY_BYTES)
+            .map(decode_hit_reply)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// Creates an empty reply, for an operation that returns no state of counters.
@@ -162,19 +166,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flipped_bit_never_turns_denial_into_admission() {
+    fn flipped_reply_bit_never_turns_denial_into_admission() {
         for wait in [1.0_f64, 3.0, 889_585.0, 3_600_001_000.0, -1.0] {
             let numbers = [0.0, 5_000_000.0, wait, 0.0];
             let denial: Vec<u8> =
                 [0].into_iter().chain(numbers.iter().flat_map(|n| n.to_le_bytes())).collect();
-            assert!(decode_hit(&denial).is_ok_and(|hit_reply| !hit_reply.outcome.fits()));
+            assert!(decode_hit_reply(&denial).is_ok_and(|hit_reply| !hit_reply.outcome.fits()));
             for bit in 0..8 * HIT_REPLY_BYTES {
                 let mut corrupt = denial.clone();
                 corrupt[bit / 8] ^= 1 << (bit % 8);
                 let allows = |hit_reply: HitReply| {
                     hit_reply.charged_at.is_some() || hit_reply.outcome.fits()
                 };
-                assert!(!decode_hit(&corrupt).is_ok_and(allows), "{wait}, bit {bit}");
+                assert!(!decode_hit_reply(&corrupt).is_ok_and(allows), "{wait}, bit {bit}");
             }
         }
     }

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn algorithm_number_matches_position() {
+    fn algorithm_number_matches_list_position() {
         for (position, algorithm) in (1..).zip(&Algorithm::ALL) {
             assert_eq!(algorithm_number(algorithm), position);
         }

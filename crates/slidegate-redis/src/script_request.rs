@@ -129,7 +129,7 @@ impl RedisKeyspace {
         let sample = hit.key.redis().map_or(1, |options| options.sample().get());
         KeyedHit {
             key: self.key(hit),
-            tag: limit_tag(hit),
+            tag: compute_limit_tag(hit),
             limit: *hit.key.share().unwrap_or(hit.limit),
             cost: hit.cost.saturating_mul(sample.into()),
             // A hit that charges nothing does not represent other requests.
@@ -169,7 +169,7 @@ impl RedisKeyspace {
 }
 
 /// Returns the tag of a hit's limit: a hash that identifies the limit within a shared Redis value.
-fn limit_tag(hit: &Hit<'_>) -> u32 {
+fn compute_limit_tag(hit: &Hit<'_>) -> u32 {
     /// A hasher for FNV-1a with 32 bits.
     struct Fnv1aHasher(u32);
     impl Write for Fnv1aHasher {

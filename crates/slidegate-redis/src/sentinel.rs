@@ -28,7 +28,7 @@ pub struct Sentinels {
     login: ConnectionInfo,
     tls_roots: TlsRoots,
     /// The master that the Sentinels reported last.
-    latest: Option<Master>,
+    latest: Option<SentinelMaster>,
 }
 
 /// A client of one Sentinel, and the connection to it if there is one.
@@ -39,7 +39,7 @@ struct SentinelConnection {
 
 /// A master and its configuration epoch. A Sentinel that has missed a failover reports an older epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Master {
+struct SentinelMaster {
     epoch: u64,
     address: String,
 }
@@ -67,7 +67,7 @@ impl Sentinels {
             join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.fetch_master(service)))
                 .await;
         let newest = masters.into_iter().flatten().max_by_key(|master| master.epoch);
-        let is_newer = |newest: &Master| match &self.latest {
+        let is_newer = |newest: &SentinelMaster| match &self.latest {
             None => true,
             Some(latest) => newest.epoch >= latest.epoch && newest.address != latest.address,
         };
@@ -97,10 +97,10 @@ pub async fn is_master(connection: &mut MultiplexedConnection) -> RedisResult<bo
 
 impl SentinelConnection {
     /// Queries this Sentinel for the master of a service. Returns `None` if the query fails or the response is invalid.
-    async fn fetch_master(&mut self, service: &str) -> Option<Master> {
+    async fn fetch_master(&mut self, service: &str) -> Option<SentinelMaster> {
         let response = timeout(SENTINEL_TIMEOUT, self.query_master_fields(service)).await;
         match response {
-            Ok(Ok(response)) => parse_master(&response),
+            Ok(Ok(response)) => parse_master_fields(&response),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "query to a Sentinel failed");
                 self.connection = None;
@@ -129,12 +129,12 @@ impl SentinelConnection {
 }
 
 /// Parses the response to `SENTINEL MASTER`. Returns `None` if a field is missing or invalid.
-fn parse_master(response: &HashMap<String, String>) -> Option<Master> {
+fn parse_master_fields(response: &HashMap<String, String>) -> Option<SentinelMaster> {
     let host = response.get("ip")?;
     let port: u16 = response.get("port")?.parse().ok()?;
     let address = match host.contains(':') {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),
     };
-    Some(Master { epoch: response.get("config-epoch")?.parse().ok()?, address })
+    Some(SentinelMaster { epoch: response.get("config-epoch")?.parse().ok()?, address })
 }

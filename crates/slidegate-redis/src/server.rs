@@ -25,7 +25,7 @@ use crate::script::Scripts;
 use crate::script_request::ScriptRequest;
 
 /// Maximum number of hits in a call that several requests share. A request with more hits is sent alone.
-const MAX_BATCH_HITS: usize = 512;
+const MAX_HITS_PER_BATCH: usize = 512;
 
 /// Settings that all servers of a store share.
 #[derive(Clone, Debug)]
@@ -68,9 +68,9 @@ pub struct Server {
 
 /// A flag that is set while a call may have reached Redis, and thus may have charged.
 #[derive(Debug, Default)]
-struct SentFlag(AtomicBool);
+struct CommandSentFlag(AtomicBool);
 
-impl SentFlag {
+impl CommandSentFlag {
     fn set(&self, sent: bool) {
         self.0.store(sent, Ordering::Relaxed);
     }
@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// Returns the name of the server for log messages.
-    fn log_name(&self) -> String {
+    fn server_name_for_log(&self) -> String {
         match &*self.address {
             "" => "Redis".to_owned(),
             address => format!("Redis at {address}"),
@@ -163,9 +163,9 @@ impl Server {
         match self.coalescer.enqueue(batch_key, (request.clone(), deadline)) {
             Enqueued::Leader((request, _)) => {
                 let _leader_guard = LeaderGuard { server: self.clone(), batch_key };
-                let sent = SentFlag::default();
+                let sent = CommandSentFlag::default();
                 let call_future = self.decide_one_request(&request, batch_key, &sent);
-                self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await
+                self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await
             }
             Enqueued::Follower(mut handle) => self.wait_for_batch(&mut handle, deadline).await,
             Enqueued::Full => Err(Failure::Server(StoreError::Unavailable(
@@ -201,7 +201,7 @@ impl Server {
         is_asking: bool,
         deadline: Instant,
     ) -> Result<ScriptReply, Failure> {
-        let sent = SentFlag::default();
+        let sent = CommandSentFlag::default();
         let call_future = async {
             let handle = self.connection().await?;
             let call = operation.call(&self.scripts, self.call_settings.clocks.counting_now());
@@ -209,12 +209,12 @@ impl Server {
             let reply = string_reply_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
             reply.ok_or_else(|| self.malformed_reply_failure(&handle))
         };
-        self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await
+        self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await
     }
 
     /// Makes a call and reports its result to the circuit breaker. If the breaker rejects the call, `call_future` is
     /// never polled.
-    async fn with_breaker<T>(
+    async fn run_with_breaker<T>(
         &self,
         call_future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
@@ -239,9 +239,9 @@ impl Server {
         }
         match (change, server_error) {
             (Some(change @ StateChange::Opened(_)), Some(error)) => {
-                tracing::warn!(%error, "{}: {change}", self.log_name());
+                tracing::warn!(%error, "{}: {change}", self.server_name_for_log());
             }
-            (Some(change), _) => tracing::info!("{}: {change}", self.log_name()),
+            (Some(change), _) => tracing::info!("{}: {change}", self.server_name_for_log()),
             (None, _) => {}
         }
         reply
@@ -249,10 +249,10 @@ impl Server {
 
     /// Waits for a call. Returns an error if the call has not finished by the deadline. `sent` is the flag of the call:
     /// if the flag is set, the error reports a possible charge.
-    async fn with_deadline<T>(
+    async fn run_with_deadline<T>(
         &self,
         deadline: Instant,
-        sent: &SentFlag,
+        sent: &CommandSentFlag,
         call_future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         match timeout_at(deadline, call_future).await {
@@ -291,7 +291,7 @@ impl Server {
             let mut hits = 0;
             let batch = self.coalescer.next_batch(batch_key, |(request, _)| {
                 hits += request.hits.len();
-                !batch_key.is_alone && hits <= MAX_BATCH_HITS
+                !batch_key.is_alone && hits <= MAX_HITS_PER_BATCH
             });
             let (now, batch_len) = (Instant::now(), batch.len());
             let mut live = Vec::with_capacity(batch_len);
@@ -328,9 +328,10 @@ impl Server {
     ) {
         let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
         let deadline = Instant::now() + self.call_settings.timeout;
-        let sent = SentFlag::default();
+        let sent = CommandSentFlag::default();
         let call_future = self.decide_all_requests(&requests, batch_key, &sent);
-        let reply = self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await;
+        let reply =
+            self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await;
         let results: Vec<ScriptResult> = match reply {
             Ok((replies, sent_at)) => replies
                 .into_iter()
@@ -357,7 +358,7 @@ impl Server {
         &self,
         request: &ScriptRequest,
         batch_key: BatchKey,
-        sent: &SentFlag,
+        sent: &CommandSentFlag,
     ) -> ScriptResult {
         let (mut replies, sent_at) = self.decide_all_requests(&[request], batch_key, sent).await?;
         match replies.pop() {
@@ -372,7 +373,7 @@ impl Server {
         &self,
         requests: &[&ScriptRequest],
         batch_key: BatchKey,
-        sent: &SentFlag,
+        sent: &CommandSentFlag,
     ) -> Result<(Vec<Result<ScriptReply, DecodeError>>, Timestamp), Failure> {
         let handle = self.connection().await?;
         let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
@@ -392,7 +393,7 @@ impl Server {
         call: &ScriptCall<'_, '_>,
         is_asking: bool,
         handle: &ConnectionHandle,
-        sent: &SentFlag,
+        sent: &CommandSentFlag,
     ) -> Result<Value, Failure> {
         let script = call.script;
         let evalsha = call.command("EVALSHA", &script.sha);

@@ -31,12 +31,12 @@ use crate::topology::Topology;
 
 /// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster.
 pub struct RedisStore {
-    inner: Arc<StoreInner>,
+    inner: Arc<RedisStoreInner>,
     settings: Settings,
 }
 
 /// The part of a store that is shared with background tasks.
-struct StoreInner {
+struct RedisStoreInner {
     keyspace: RedisKeyspace,
     topology: Topology,
     deny_cache: DenyCache,
@@ -82,10 +82,10 @@ impl RedisStore {
         let topology = match address.target() {
             AddressTarget::Server(info) => tls_roots
                 .server_source(&info)
-                .map(|source| single_server_topology(source, call_settings)),
+                .map(|source| new_single_server_topology(source, call_settings)),
             AddressTarget::Sentinel(target) => tls_roots
                 .sentinel_source(&target)
-                .map(|source| single_server_topology(source, call_settings)),
+                .map(|source| new_single_server_topology(source, call_settings)),
             AddressTarget::Cluster(seeds) => {
                 Cluster::open(seeds, tls_roots, call_settings).map(Topology::Cluster)
             }
@@ -96,7 +96,7 @@ impl RedisStore {
                 ConnectError::Client { address: address.to_string(), message: error.to_string() }
             }
         })?;
-        let inner = StoreInner {
+        let inner = RedisStoreInner {
             keyspace,
             topology,
             deny_cache: DenyCache::new(settings.deny_cache_ttl),
@@ -135,7 +135,7 @@ impl RedisStore {
 }
 
 /// Creates the topology of a single server.
-fn single_server_topology(
+fn new_single_server_topology(
     source: crate::connect::ConnectionSource,
     call_settings: CallSettings,
 ) -> Topology {
@@ -164,26 +164,26 @@ fn check_hit_count(hits: &[Hit<'_>]) -> Result<(), StoreError> {
 /// Hits with their Redis keys.
 type KeyedHits = SmallVec<[KeyedHit; 1]>;
 
-impl StoreInner {
+impl RedisStoreInner {
     /// Returns the deadline of a request that arrives now.
     fn new_request_deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
     /// Adds Redis keys to the hits of a request.
-    fn keyed_hits(&self, hits: &[Hit<'_>]) -> KeyedHits {
+    fn build_keyed_hits(&self, hits: &[Hit<'_>]) -> KeyedHits {
         hits.iter().map(|hit| self.keyspace.keyed_hit(hit)).collect()
     }
 
     /// Charges several requests. Requests whose keys are in the same slot are decided in the given order.
-    async fn take_in_order(
+    async fn take_requests_in_order(
         self: &Arc<Self>,
         requests: impl Iterator<Item = KeyedHits>,
     ) -> Vec<Result<ChargeResult, StoreError>> {
         let (mut results, mut pending) = (Vec::new(), Vec::new());
         let mut leader = None;
         for (index, hits) in requests.enumerate() {
-            if !hits.is_empty() && self.common_slot(&hits).is_none() {
+            if !hits.is_empty() && self.common_slot_of_keys(&hits).is_none() {
                 // Its slots are called twice, so no other request may be in flight in them.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
@@ -213,7 +213,7 @@ impl StoreInner {
         if hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key)) {
             return self.charge_in_redis(hits).await;
         }
-        if let Some(denial) = self.cached_denial(&hits) {
+        if let Some(denial) = self.find_cached_denial(&hits) {
             self.deny_cache_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(denial);
         }
@@ -226,7 +226,7 @@ impl StoreInner {
     /// Returns a denial from the [`deny_cache`](crate::deny_cache), or `None` if Redis must decide. Redis must decide
     /// if a hit is charged even if the request is denied, or if a hit is joint: joint hits deny only if none of them
     /// fits.
-    fn cached_denial(&self, hits: &KeyedHits) -> Option<ChargeResult> {
+    fn find_cached_denial(&self, hits: &KeyedHits) -> Option<ChargeResult> {
         let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         // Whether joint hits deny depends on all of them.
         if hits.iter().any(|hit| is_charged(hit) || hit.veto == Veto::Jointly) {
@@ -266,7 +266,7 @@ impl StoreInner {
         hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
         let request = ScriptRequest { mode: ScriptMode::Take, hits };
-        match self.common_slot(&request.hits) {
+        match self.common_slot_of_keys(&request.hits) {
             Some(slot) => self.charge_one_slot(slot, request).await.map_err(Failure::into_error),
             None => {
                 // Runs to completion even if the caller is gone, so that charges of a denied request are reverted.
@@ -293,7 +293,7 @@ impl StoreInner {
     }
 
     /// Returns the slot of these hits, or `None` if their keys are in several slots or there are no hits.
-    fn common_slot(&self, hits: &KeyedHits) -> Option<u16> {
+    fn common_slot_of_keys(&self, hits: &KeyedHits) -> Option<u16> {
         let (first, others) = hits.split_first()?;
         let slot = self.topology.slot(&first.key);
         others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
@@ -362,7 +362,7 @@ impl StoreInner {
     /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         let request = self.keyspace.request(ScriptMode::Peek, hits);
-        match self.common_slot(&request.hits) {
+        match self.common_slot_of_keys(&request.hits) {
             Some(slot) => {
                 let reply = self
                     .topology
@@ -397,7 +397,7 @@ impl StoreInner {
     /// Subtracts the costs of hits from their counters. For a sampled rule with factor N, one refund in N is sent, with
     /// N times the cost, as for charges.
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let hits = self.keyed_hits(hits);
+        let hits = self.build_keyed_hits(hits);
         let random = fastrand::u32(..);
         let is_sent = |hit: &KeyedHit| random.is_multiple_of(hit.sample) || hit.cost == 0;
         let sent: KeyedHits = hits.iter().filter(|hit| is_sent(hit)).cloned().collect();
@@ -438,13 +438,13 @@ impl Store for RedisStore {
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         check_hit_count(hits)?;
-        self.inner.take_request(self.inner.keyed_hits(hits)).await
+        self.inner.take_request(self.inner.build_keyed_hits(hits)).await
     }
 
     async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         requests.iter().try_for_each(|hits| check_hit_count(hits))?;
-        let requests = requests.iter().map(|hits| self.inner.keyed_hits(hits));
-        let results = self.inner.take_in_order(requests).await;
+        let requests = requests.iter().map(|hits| self.inner.build_keyed_hits(hits));
+        let results = self.inner.take_requests_in_order(requests).await;
         let any_taken = results.iter().any(Result::is_ok);
         results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match any_taken {
             true => StoreError::TimedOut(error.to_string()),

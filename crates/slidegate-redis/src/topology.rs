@@ -14,10 +14,10 @@ use crate::script_request::ScriptRequest;
 use crate::server::{BatchKey, ScriptResult, Server};
 
 /// Maximum number of redirections that a call follows.
-const MAX_REDIRECTS: usize = 5;
+const MAX_REDIRECTS_PER_CALL: usize = 5;
 
 /// Delay before a call is retried because its slot is being migrated and only some of its keys have moved.
-const MIGRATION_RETRY_DELAY: Duration = Duration::from_millis(1);
+const SLOT_MIGRATION_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The servers of a store.
 pub enum Topology {
@@ -137,7 +137,7 @@ impl Topology {
                 result => return result,
             };
             match &redirect {
-                Redirect::Moved(_) | Redirect::Ask(_) if redirects == MAX_REDIRECTS => {
+                Redirect::Moved(_) | Redirect::Ask(_) if redirects == MAX_REDIRECTS_PER_CALL => {
                     return Err(Failure::Redirect(redirect));
                 }
                 Redirect::Moved(address) => {
@@ -149,13 +149,13 @@ impl Topology {
                     server = cluster.redirect_target(&server, address)?;
                     (batch_key.is_asking, redirects) = (true, redirects + 1);
                 }
-                Redirect::TryAgain if Instant::now() + MIGRATION_RETRY_DELAY >= deadline => {
+                Redirect::TryAgain if Instant::now() + SLOT_MIGRATION_RETRY_DELAY >= deadline => {
                     return Err(Failure::Redirect(redirect));
                 }
                 Redirect::TryAgain => {
                     // A retry without other requests may succeed: its own keys may all be on one node.
                     if batch_key.is_alone {
-                        sleep(MIGRATION_RETRY_DELAY).await;
+                        sleep(SLOT_MIGRATION_RETRY_DELAY).await;
                     }
                     server = cluster.master(slot, deadline).await?;
                     (batch_key.is_asking, batch_key.is_alone) = (false, true);

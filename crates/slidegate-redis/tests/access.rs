@@ -23,7 +23,7 @@ async fn take_one_unit(store: &RedisStore) -> Result<u64, StoreError> {
     Ok(store.take(&[hit]).await?.outcomes[0].remaining())
 }
 
-fn long_timeout_settings() -> Settings {
+fn new_long_timeout_settings() -> Settings {
     Settings { timeout: LONG, ..Settings::default() }
 }
 
@@ -32,10 +32,10 @@ async fn take_one_unit_at(address: &str, settings: Settings) -> Result<u64, Stor
 }
 
 #[tokio::test]
-async fn password_is_accepted() {
+async fn store_connects_with_password() {
     let redis = Redis::with_args(&["--requirepass", "se cret/@:1"]);
     let address = redis.address().replace("//", "//:se%20cret%2F%40%3A1@");
-    assert_eq!(take_one_unit_at(&address, long_timeout_settings()).await, Ok(9));
+    assert_eq!(take_one_unit_at(&address, new_long_timeout_settings()).await, Ok(9));
 }
 
 /// Runs every operation of a store as a user with the rights that REDIS.md documents.
@@ -47,7 +47,7 @@ async fn user_with_documented_rights_runs_all_operations() {
     redis.command(&rights.split(' ').collect::<Vec<_>>());
     redis.command(&["ACL", "SETUSER", "default", "off"]);
     let address = redis.address().replace("//", "//slidegate:password@");
-    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..long_timeout_settings() };
+    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..new_long_timeout_settings() };
     let store = RedisStore::open(&address, settings).unwrap();
     let scope = Scope::new("access", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
@@ -69,10 +69,10 @@ async fn user_with_documented_rights_runs_all_operations() {
 }
 
 #[tokio::test]
-async fn numbered_database_is_used() {
+async fn store_uses_database_number_of_address() {
     let redis = Redis::start();
     assert_eq!(
-        take_one_unit_at(&format!("{}3", redis.address()), long_timeout_settings()).await,
+        take_one_unit_at(&format!("{}3", redis.address()), new_long_timeout_settings()).await,
         Ok(9)
     );
     assert!(redis.keys().is_empty(), "none in database 0");
@@ -83,11 +83,14 @@ async fn numbered_database_is_used() {
 }
 
 #[tokio::test]
-async fn unix_socket_is_supported() {
+async fn store_connects_over_unix_socket() {
     let folder = Folder::new();
     let path = folder.file("redis.sock");
     let _redis = Redis::with_args(&["--unixsocket", &path]);
-    assert_eq!(take_one_unit_at(&format!("unix://{path}"), long_timeout_settings()).await, Ok(9));
+    assert_eq!(
+        take_one_unit_at(&format!("unix://{path}"), new_long_timeout_settings()).await,
+        Ok(9)
+    );
 }
 
 /// Creates a private certificate authority and a server certificate that it signs, and writes both to files.
@@ -105,7 +108,7 @@ fn write_certificates(folder: &Folder) {
 }
 
 #[tokio::test]
-async fn tls_requires_trusted_authority() {
+async fn tls_connection_requires_trusted_authority() {
     let folder = Folder::new();
     write_certificates(&folder);
     let port = free_port();
@@ -123,7 +126,7 @@ async fn tls_requires_trusted_authority() {
         "no",
     ]);
     let address = format!("rediss://localhost:{port}/");
-    let trusting = Settings { ca_file: Some(file("ca.pem").into()), ..long_timeout_settings() };
+    let trusting = Settings { ca_file: Some(file("ca.pem").into()), ..new_long_timeout_settings() };
     assert_eq!(take_one_unit_at(&address, trusting).await, Ok(9));
     let timeout = Duration::from_millis(500);
     let error =
@@ -132,15 +135,15 @@ async fn tls_requires_trusted_authority() {
 }
 
 #[tokio::test]
-async fn unusable_certificate_file_fails_on_open() {
+async fn store_open_fails_with_unusable_certificate_file() {
     let folder = Folder::new();
     std::fs::write(folder.file("not.pem"), "-----BEGIN CERTIFICATE-----\n?").unwrap();
     for (address, name) in
         [("rediss://h", "missing.pem"), ("rediss://h", "not.pem"), ("redis://h", "not.pem")]
     {
         let ca_file = Some(Path::new(&folder.file(name)).to_owned());
-        let error =
-            RedisStore::open(address, Settings { ca_file, ..long_timeout_settings() }).unwrap_err();
+        let error = RedisStore::open(address, Settings { ca_file, ..new_long_timeout_settings() })
+            .unwrap_err();
         assert!(matches!(error, ConnectError::Ca { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     }
@@ -148,9 +151,9 @@ async fn unusable_certificate_file_fails_on_open() {
 
 /// A log writer that keeps its text in memory.
 #[derive(Clone, Default)]
-struct MemoryLog(Arc<Mutex<Vec<u8>>>);
+struct InMemoryLogWriter(Arc<Mutex<Vec<u8>>>);
 
-impl Write for MemoryLog {
+impl Write for InMemoryLogWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -160,7 +163,7 @@ impl Write for MemoryLog {
     }
 }
 
-impl<'a> MakeWriter<'a> for MemoryLog {
+impl<'a> MakeWriter<'a> for InMemoryLogWriter {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -169,8 +172,8 @@ impl<'a> MakeWriter<'a> for MemoryLog {
 }
 
 #[tokio::test]
-async fn wrong_password_is_reported_without_password() {
-    let log = MemoryLog::default();
+async fn wrong_password_is_absent_from_errors_and_log() {
+    let log = InMemoryLogWriter::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _logging = tracing::subscriber::set_default(subscriber);
     let redis = Redis::with_args(&["--requirepass", "right"]);

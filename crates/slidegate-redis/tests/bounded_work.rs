@@ -16,7 +16,7 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
-const MAX_PER_WINDOW: u64 = 10_000;
+const MAX_UNITS_PER_WINDOW: u64 = 10_000;
 
 /// Expiry margin that prevents keys from expiring while the injected clock differs from the clock of Redis.
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
@@ -28,10 +28,10 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Costs of successive charges in a sliding log, repeated until the log is full.
 const SINGLE_UNIT_COSTS: &[u64] = &[1];
-const COSTS_TWO_AND_ONE: &[u64] = &[2, 1];
+const COSTS_OF_TWO_AND_ONE_UNITS: &[u64] = &[2, 1];
 const MIXED_COSTS: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
-const LONG_SINGLE_UNIT_COSTS: &[u64] = &[1; 500];
-const TRIPLE_COSTS: &[u64] = &[3];
+const FIVE_HUNDRED_SINGLE_UNIT_COSTS: &[u64] = &[1; 500];
+const COSTS_OF_THREE_UNITS: &[u64] = &[3];
 
 /// The byte offset of the running sum of units in the Redis value of a sliding log. The sum is stored modulo
 /// `RUNNING_SUM_MODULUS`.
@@ -39,7 +39,7 @@ const RUNNING_SUM_OFFSET_BYTES: &str = "16";
 const RUNNING_SUM_MODULUS: f64 = (1_u64 << 52) as f64;
 
 /// A connection that receives all commands that a server runs, including the commands that scripts call.
-struct Monitor {
+struct RedisCommandMonitor {
     lines: BufReader<TcpStream>,
 }
 
@@ -52,7 +52,7 @@ struct ScriptWork {
     whole_reads: usize,
 }
 
-impl Monitor {
+impl RedisCommandMonitor {
     fn start(redis: &Redis) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
@@ -69,7 +69,7 @@ impl Monitor {
     }
 
     /// Returns the work of scripts since the last call of this method.
-    fn drain_work(&mut self, redis: &Redis) -> ScriptWork {
+    fn drain_script_work(&mut self, redis: &Redis) -> ScriptWork {
         redis.command(&["ECHO", "end of work"]);
         let mut work = ScriptWork::default();
         loop {
@@ -116,7 +116,7 @@ impl SlidingLogPair {
             ..Settings::default()
         };
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
-        let quota = Quota::new(MAX_PER_WINDOW, window).unwrap();
+        let quota = Quota::new(MAX_UNITS_PER_WINDOW, window).unwrap();
         Self {
             redis,
             store,
@@ -124,7 +124,7 @@ impl SlidingLogPair {
             clock,
             scope: Scope::new("logs", "rule", "limit", &["client"]),
             limit: Limit::new(quota, Algorithm::SlidingLog).unwrap(),
-            step: window / (2 * MAX_PER_WINDOW as u32),
+            step: window / (2 * MAX_UNITS_PER_WINDOW as u32),
             receipts: Vec::new(),
         }
     }
@@ -172,7 +172,7 @@ impl SlidingLogPair {
         Store::revert(&self.model, &model.fraction(tenths, 10)).await.unwrap();
     }
 
-    async fn fill_log(&mut self, costs: &[u64]) {
+    async fn fill_sliding_log(&mut self, costs: &[u64]) {
         for cost in costs.iter().cycle() {
             let remaining = self.take(*cost).await.remaining();
             if remaining == 0 {
@@ -187,17 +187,17 @@ impl SlidingLogPair {
     }
 
     /// Asserts that Redis and memory return the same waits and remaining units for costs of all sizes.
-    async fn compare_peeks(&self, rng: &mut fastrand::Rng) {
+    async fn assert_equal_peeks(&self, rng: &mut fastrand::Rng) {
         for cost in [
             0,
             1,
             2,
             3,
-            MAX_PER_WINDOW / 2,
-            MAX_PER_WINDOW - 1,
-            MAX_PER_WINDOW,
-            MAX_PER_WINDOW + 1,
-            rng.u64(1..=MAX_PER_WINDOW),
+            MAX_UNITS_PER_WINDOW / 2,
+            MAX_UNITS_PER_WINDOW - 1,
+            MAX_UNITS_PER_WINDOW,
+            MAX_UNITS_PER_WINDOW + 1,
+            rng.u64(1..=MAX_UNITS_PER_WINDOW),
         ] {
             self.peek(cost).await;
         }
@@ -207,7 +207,7 @@ impl SlidingLogPair {
     /// is filled.
     fn set_running_sum_near_modulus(&self) {
         let key = self.redis.keys().remove(0);
-        let sum = (RUNNING_SUM_MODULUS - MAX_PER_WINDOW as f64 / 2.0).to_le_bytes();
+        let sum = (RUNNING_SUM_MODULUS - MAX_UNITS_PER_WINDOW as f64 / 2.0).to_le_bytes();
         let mut command = redis::cmd("SETRANGE");
         command
             .arg(key)
@@ -220,18 +220,18 @@ impl SlidingLogPair {
 
 /// Fills a sliding log, lets half of it expire while all calls are denied, and continues with calls of all kinds.
 /// Asserts that Redis and memory always return the same outcomes.
-async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
+async fn compare_sliding_log_with_memory(window: Duration, costs: &[u64], seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut log = SlidingLogPair::open(window);
     log.take(1).await;
     log.set_running_sum_near_modulus();
-    log.fill_log(costs).await;
-    log.compare_peeks(&mut rng).await;
+    log.fill_sliding_log(costs).await;
+    log.assert_equal_peeks(&mut rng).await;
     log.clock.advance(window / 2);
     for _ in 0..20 {
         log.clock.advance(log.step * rng.u32(..500));
-        assert!(!log.take(MAX_PER_WINDOW).await.fits());
-        log.compare_peeks(&mut rng).await;
+        assert!(!log.take(MAX_UNITS_PER_WINDOW).await.fits());
+        log.assert_equal_peeks(&mut rng).await;
     }
     for step in 0..3_000 {
         log.clock.advance(log.step.mul_f64(rng.f64() * 4.0));
@@ -242,38 +242,38 @@ async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
             80..88 => log.revert(log.receipts.len() - 1, rng.u64(1..=10)).await,
             88..93 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 10).await,
             93..95 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 5).await,
-            _ => log.compare_peeks(&mut rng).await,
+            _ => log.assert_equal_peeks(&mut rng).await,
         }
     }
-    log.compare_peeks(&mut rng).await;
+    log.assert_equal_peeks(&mut rng).await;
     for _ in 0..30 {
-        log.refund(MAX_PER_WINDOW / 25).await;
-        log.compare_peeks(&mut rng).await;
+        log.refund(MAX_UNITS_PER_WINDOW / 25).await;
+        log.assert_equal_peeks(&mut rng).await;
     }
 }
 
 #[tokio::test]
-async fn log_of_single_units_matches_memory_store() {
-    compare_with_memory(MINUTE, SINGLE_UNIT_COSTS, 1).await;
+async fn sliding_log_of_single_units_matches_memory_store() {
+    compare_sliding_log_with_memory(MINUTE, SINGLE_UNIT_COSTS, 1).await;
 }
 
 #[tokio::test]
-async fn log_of_small_costs_matches_memory_store() {
-    compare_with_memory(MINUTE, COSTS_TWO_AND_ONE, 3).await;
+async fn sliding_log_of_small_costs_matches_memory_store() {
+    compare_sliding_log_with_memory(MINUTE, COSTS_OF_TWO_AND_ONE_UNITS, 3).await;
 }
 
 #[tokio::test]
-async fn log_of_mixed_costs_matches_memory_store() {
-    compare_with_memory(MINUTE, MIXED_COSTS, 4).await;
-    compare_with_memory(HOUR, MIXED_COSTS, 5).await;
-    compare_with_memory(MINUTE, TRIPLE_COSTS, 6).await;
+async fn sliding_log_of_mixed_costs_matches_memory_store() {
+    compare_sliding_log_with_memory(MINUTE, MIXED_COSTS, 4).await;
+    compare_sliding_log_with_memory(HOUR, MIXED_COSTS, 5).await;
+    compare_sliding_log_with_memory(MINUTE, COSTS_OF_THREE_UNITS, 6).await;
 }
 
 #[tokio::test]
-async fn log_with_rare_higher_cost_matches_memory_store() {
-    let mut rare = LONG_SINGLE_UNIT_COSTS.to_vec();
+async fn sliding_log_with_one_high_cost_matches_memory() {
+    let mut rare = FIVE_HUNDRED_SINGLE_UNIT_COSTS.to_vec();
     rare[300] = 7;
-    compare_with_memory(MINUTE, &rare, 7).await;
+    compare_sliding_log_with_memory(MINUTE, &rare, 7).await;
 }
 
 /// Maximum number of Redis commands in a script call: for the head of the log, a chunk in each step of two binary
@@ -281,7 +281,7 @@ async fn log_with_rare_higher_cost_matches_memory_store() {
 const MAX_COMMANDS_PER_CALL: usize = 25;
 const MAX_BYTES_READ_PER_CALL: i64 = 25 * 264;
 
-fn assert_bounded(work: &ScriptWork, context: &str) {
+fn assert_script_work_is_bounded(work: &ScriptWork, context: &str) {
     assert!((1..=MAX_COMMANDS_PER_CALL).contains(&work.calls), "{context}: {work:?}");
     assert!(
         work.bytes_read <= MAX_BYTES_READ_PER_CALL && work.whole_reads == 0,
@@ -290,40 +290,47 @@ fn assert_bounded(work: &ScriptWork, context: &str) {
 }
 
 #[tokio::test]
-async fn call_on_full_log_does_bounded_work() {
-    for costs in [SINGLE_UNIT_COSTS, COSTS_TWO_AND_ONE, MIXED_COSTS, TRIPLE_COSTS] {
+async fn script_work_on_full_sliding_log_is_bounded() {
+    for costs in [SINGLE_UNIT_COSTS, COSTS_OF_TWO_AND_ONE_UNITS, MIXED_COSTS, COSTS_OF_THREE_UNITS]
+    {
         let mut log = SlidingLogPair::open(MINUTE);
-        log.fill_log(costs).await;
-        let mut monitor = Monitor::start(&log.redis);
+        log.fill_sliding_log(costs).await;
+        let mut monitor = RedisCommandMonitor::start(&log.redis);
         let mut rng = fastrand::Rng::with_seed(8);
         // While all charges are in the window, and when half of them have left.
         for share in ["all", "half"] {
             for _ in 0..50 {
-                let cost = rng.u64(MAX_PER_WINDOW * 3 / 4..=MAX_PER_WINDOW);
+                let cost = rng.u64(MAX_UNITS_PER_WINDOW * 3 / 4..=MAX_UNITS_PER_WINDOW);
                 assert!(!log.take(cost).await.fits());
-                let work = monitor.drain_work(&log.redis);
-                assert_bounded(&work, &format!("{costs:?}, {share} left, denied {cost}"));
+                let work = monitor.drain_script_work(&log.redis);
+                assert_script_work_is_bounded(
+                    &work,
+                    &format!("{costs:?}, {share} left, denied {cost}"),
+                );
             }
             for ago in 1..20 {
                 log.revert(log.receipts.len() - ago, 10).await;
-                assert_bounded(&monitor.drain_work(&log.redis), &format!("{costs:?}, reverted"));
+                assert_script_work_is_bounded(
+                    &monitor.drain_script_work(&log.redis),
+                    &format!("{costs:?}, reverted"),
+                );
             }
             log.clock.advance(MINUTE * 3 / 4);
         }
-        for units in [1, 77, MAX_PER_WINDOW / 4] {
+        for units in [1, 77, MAX_UNITS_PER_WINDOW / 4] {
             log.clock.advance(log.step);
             log.refund(units).await;
-            let work = monitor.drain_work(&log.redis);
-            assert_bounded(&work, &format!("{costs:?}, {units} refunded"));
+            let work = monitor.drain_script_work(&log.redis);
+            assert_script_work_is_bounded(&work, &format!("{costs:?}, {units} refunded"));
         }
         // A charge that resizes the ring copies it, without a loop: one in as many charges as an eighth of the ring.
         let mut resized = 0;
         for _ in 0..50 {
             log.clock.advance(log.step * 20);
             assert!(log.take(1).await.fits());
-            let work = monitor.drain_work(&log.redis);
+            let work = monitor.drain_script_work(&log.redis);
             match work.whole_reads {
-                0 => assert_bounded(&work, &format!("{costs:?}, charged")),
+                0 => assert_script_work_is_bounded(&work, &format!("{costs:?}, charged")),
                 _ => resized += 1,
             }
         }
@@ -333,7 +340,7 @@ async fn call_on_full_log_does_bounded_work() {
 
 /// Returns the head of a full sliding log, made from the head of another log. The returned head states `words` words
 /// and `total` units, and its oldest charge is `oldest_age` ticks older than the oldest charge of the other log.
-fn head_of_full_log(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
+fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());
     head[8..16].copy_from_slice(&total.to_le_bytes());
@@ -346,7 +353,7 @@ fn head_of_full_log(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec
 /// Tests Redis values with a valid head and invalid data behind it: with words (charges) and marks (partial sums) that
 /// no sliding log has, or with fewer words than the head says.
 #[tokio::test]
-async fn invalid_log_behind_valid_head_is_not_scanned() {
+async fn invalid_sliding_log_body_is_not_scanned() {
     let log = SlidingLogPair::open(MINUTE);
     let hit = |cost| log.hit(cost);
     let receipt = log.store.take(&[hit(3)]).await.unwrap().receipt;
@@ -354,12 +361,12 @@ async fn invalid_log_behind_valid_head_is_not_scanned() {
     let mut connection = log.redis.connection();
     let head: Vec<u8> =
         redis::cmd("GETRANGE").arg(&key).arg(0).arg(47).query(&mut connection).unwrap();
-    let mut monitor = Monitor::start(&log.redis);
+    let mut monitor = RedisCommandMonitor::start(&log.redis);
     let mut values = Vec::new();
     for total in [1e4, 2e4, 2e9, 1e15, f64::INFINITY] {
         for oldest_age in [0, MINUTE.as_micros() as u32 * 2] {
             for words in [16_384, 4_194_304] {
-                let head = head_of_full_log(&head, words, total, oldest_age);
+                let head = build_full_sliding_log_head(&head, words, total, oldest_age);
                 for fill in [0, 1, 0x7f, 0x80, 0xff] {
                     let mut value = head.clone();
                     value.resize(48 + 16_384 * 4 + 16_384 / 8, fill);
@@ -371,15 +378,15 @@ async fn invalid_log_behind_valid_head_is_not_scanned() {
     for value in values {
         for call in ["take", "peek", "refund", "revert"] {
             redis::cmd("SET").arg(&key).arg(&value[..]).exec(&mut connection).unwrap();
-            monitor.drain_work(&log.redis);
+            monitor.drain_script_work(&log.redis);
             // It may fail.
             match call {
-                "take" => drop(log.store.take(&[hit(MAX_PER_WINDOW)]).await),
-                "peek" => drop(log.store.peek(&[hit(MAX_PER_WINDOW / 2)]).await),
-                "refund" => drop(log.store.refund(&[hit(MAX_PER_WINDOW / 2)]).await),
+                "take" => drop(log.store.take(&[hit(MAX_UNITS_PER_WINDOW)]).await),
+                "peek" => drop(log.store.peek(&[hit(MAX_UNITS_PER_WINDOW / 2)]).await),
+                "refund" => drop(log.store.refund(&[hit(MAX_UNITS_PER_WINDOW / 2)]).await),
                 _ => drop(log.store.revert(&receipt).await),
             }
-            let work = monitor.drain_work(&log.redis);
+            let work = monitor.drain_script_work(&log.redis);
             let context = format!("{call}, head {:?}, then {:?}", &value[..48], value.last());
             assert!((1..=2 * MAX_COMMANDS_PER_CALL).contains(&work.calls), "{context}: {work:?}");
             let length: i64 = redis::cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
@@ -389,7 +396,7 @@ async fn invalid_log_behind_valid_head_is_not_scanned() {
 }
 
 /// Returns the time in microseconds that scripts took since the last call of this function.
-fn script_time_us(redis: &Redis) -> u64 {
+fn drain_script_time_us(redis: &Redis) -> u64 {
     let stats: String = redis.try_command(&["INFO", "commandstats"]).unwrap();
     redis.command(&["CONFIG", "RESETSTAT"]);
     let stats = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
@@ -402,14 +409,14 @@ fn script_time_us(redis: &Redis) -> u64 {
 /// Tests that a script writes the buckets of a counter only once. The script calls no command for each bucket, so only
 /// its duration shows the number of written buckets. A charge after a gap used to take 500 times as long.
 #[tokio::test]
-async fn charge_after_gap_copies_buckets_once() {
+async fn charge_after_idle_gap_writes_buckets_once() {
     let redis = Redis::start();
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
     let settings =
         Settings { timeout: LONG, expiry_margin: LONG_EXPIRY_MARGIN, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
     let buckets = Algorithm::SlidingBuckets { precision: Some(MINUTE) };
-    let quota = Quota::new(MAX_PER_WINDOW, 24 * HOUR).unwrap();
+    let quota = Quota::new(MAX_UNITS_PER_WINDOW, 24 * HOUR).unwrap();
     let limit = Limit::new(quota, buckets).unwrap();
     let scope = Scope::new("buckets", "rule", "limit", &["client"]);
     let mut us = [0, 0];
@@ -421,9 +428,9 @@ async fn charge_after_gap_copies_buckets_once() {
             let hit = Hit::new(key, &limit, 1);
             store.take(&[hit]).await.unwrap();
             clock.advance(gap);
-            script_time_us(&redis);
+            drain_script_time_us(&redis);
             store.take(&[hit]).await.unwrap();
-            *us += script_time_us(&redis);
+            *us += drain_script_time_us(&redis);
         }
     }
     let [next, after_gap] = us;

@@ -47,7 +47,7 @@ impl BreakerFixture {
     }
 
     /// Reports failures until the breaker opens.
-    fn fail_until_open(&self) {
+    fn fail_calls_until_open(&self) {
         while !self.breaker.is_open() {
             self.record_failure(self.admit_call());
         }
@@ -69,13 +69,13 @@ impl BreakerFixture {
     }
 }
 
-fn new_fixture() -> BreakerFixture {
+fn new_breaker_fixture() -> BreakerFixture {
     BreakerFixture::new(Settings::default())
 }
 
 #[test]
 fn breaker_opens_once_after_five_consecutive_failures() {
-    let bench = new_fixture();
+    let bench = new_breaker_fixture();
     let calls: Vec<CallPass> = (0..8).map(|_| bench.admit_call()).collect();
     let changes: Vec<Option<StateChange>> =
         calls.into_iter().map(|call| bench.record_failure(call)).collect();
@@ -86,8 +86,8 @@ fn breaker_opens_once_after_five_consecutive_failures() {
 
 #[test]
 fn allow_probe_resets_backoff() {
-    let bench = new_fixture();
-    bench.fail_until_open();
+    let bench = new_breaker_fixture();
+    bench.fail_calls_until_open();
     for _ in 0..6 {
         let (probe, _) = bench.advance_to_probe();
         bench.record_failure(probe);
@@ -108,8 +108,8 @@ fn allow_probe_resets_backoff() {
 }
 
 #[test]
-fn success_resets_consecutive_failures() {
-    let bench = new_fixture();
+fn success_resets_consecutive_failure_count() {
+    let bench = new_breaker_fixture();
     for _ in 0..4 {
         // Each round is in its own window, so that the failure rate does not count.
         bench.clock.advance(Duration::from_secs(1));
@@ -123,7 +123,7 @@ fn success_resets_consecutive_failures() {
 fn breaker_opens_when_half_of_calls_fail() {
     // One in `period` calls succeeds.
     for period in [2, 3, 4] {
-        let bench = new_fixture();
+        let bench = new_breaker_fixture();
         let change =
             (0..40).find_map(|nth| bench.report_result(bench.admit_call(), nth % period == 0));
         assert!(
@@ -135,10 +135,10 @@ fn breaker_opens_when_half_of_calls_fail() {
         );
         assert!(bench.breaker.is_open());
     }
-    let third = new_fixture();
+    let third = new_breaker_fixture();
     let change = (0..300).find_map(|nth| third.report_result(third.admit_call(), nth % 3 > 0));
     assert_eq!(change, None, "a third is less than half");
-    let slow = new_fixture();
+    let slow = new_breaker_fixture();
     let change = (0..300).find_map(|nth| {
         slow.clock.advance(100 * MILLISECOND);
         slow.report_result(slow.admit_call(), nth % 2 > 0)
@@ -149,8 +149,8 @@ fn breaker_opens_when_half_of_calls_fail() {
 #[test]
 fn backoff_doubles_up_to_maximum() {
     for _ in 0..200 {
-        let bench = new_fixture();
-        bench.fail_until_open();
+        let bench = new_breaker_fixture();
+        bench.fail_calls_until_open();
         let mut longest = Duration::from_millis(500);
         for _ in 0..8 {
             let (probe, waited) = bench.advance_to_probe();
@@ -165,8 +165,8 @@ fn backoff_doubles_up_to_maximum() {
 fn backoff_differs_between_instances() {
     let waits: std::collections::HashSet<Duration> = (0..20)
         .map(|_| {
-            let bench = new_fixture();
-            bench.fail_until_open();
+            let bench = new_breaker_fixture();
+            bench.fail_calls_until_open();
             bench.advance_to_probe().1
         })
         .collect();
@@ -175,9 +175,9 @@ fn backoff_differs_between_instances() {
 
 #[test]
 fn successful_probe_closes_breaker_and_resets_backoff() {
-    let bench = new_fixture();
+    let bench = new_breaker_fixture();
     for _ in 0..3 {
-        bench.fail_until_open();
+        bench.fail_calls_until_open();
         let began = bench.clock.now().as_micros();
         let (probe, first) = bench.advance_to_probe();
         assert!(first <= Duration::from_millis(501), "the backoff starts from its initial value");
@@ -192,9 +192,9 @@ fn successful_probe_closes_breaker_and_resets_backoff() {
 }
 
 #[test]
-fn one_probe_is_allowed_at_a_time() {
-    let bench = new_fixture();
-    bench.fail_until_open();
+fn second_concurrent_probe_is_rejected() {
+    let bench = new_breaker_fixture();
+    bench.fail_calls_until_open();
     let (probe, _) = bench.advance_to_probe();
     assert_eq!(bench.admit(), BreakerDecision::Reject);
     bench.clock.advance(900 * MILLISECOND);
@@ -204,9 +204,9 @@ fn one_probe_is_allowed_at_a_time() {
 }
 
 #[test]
-fn lost_probe_times_out() {
-    let bench = new_fixture();
-    bench.fail_until_open();
+fn unanswered_probe_times_out() {
+    let bench = new_breaker_fixture();
+    bench.fail_calls_until_open();
     let (lost, _) = bench.advance_to_probe();
     let (probe, waited) = bench.advance_to_probe();
     assert_eq!(waited, Duration::from_secs(1));
@@ -217,18 +217,18 @@ fn lost_probe_times_out() {
 
 #[test]
 fn late_probe_success_closes_breaker_without_newer_probe() {
-    let bench = new_fixture();
-    bench.fail_until_open();
+    let bench = new_breaker_fixture();
+    bench.fail_calls_until_open();
     let (late, _) = bench.advance_to_probe();
     bench.clock.advance(Duration::from_secs(60));
     assert!(bench.record_success(late).is_some());
 }
 
 #[test]
-fn results_of_calls_before_opening_are_ignored() {
-    let bench = new_fixture();
+fn results_of_calls_before_breaker_opens_are_ignored() {
+    let bench = new_breaker_fixture();
     let mut early: Vec<CallPass> = (0..40).map(|_| bench.admit_call()).collect();
-    bench.fail_until_open();
+    bench.fail_calls_until_open();
     assert_eq!(bench.record_success(early.pop().unwrap()), None);
     assert_eq!(bench.record_failure(early.pop().unwrap()), None);
     assert!(bench.breaker.is_open());
@@ -256,9 +256,9 @@ fn state_change_text_contains_reason() {
     assert_eq!(closed.to_string(), "circuit breaker closed after 1.5 s");
 }
 
-/// A step of a random trace.
+/// A step of a randomized test of the circuit breaker.
 #[derive(Clone, Copy, Debug)]
-enum TraceStep {
+enum BreakerTestStep {
     Advance {
         micros: u64,
     },
@@ -270,14 +270,14 @@ enum TraceStep {
     },
 }
 
-fn any_trace_step() -> impl Strategy<Value = TraceStep> {
+fn any_breaker_test_step() -> impl Strategy<Value = BreakerTestStep> {
     let pass = prop_oneof![0..2_000_u64, 0..300_000_u64, 0..6_000_000_u64];
     prop_oneof![
-        1 => pass.prop_map(|micros| TraceStep::Advance { micros }),
-        6 => Just(TraceStep::BeginCall),
+        1 => pass.prop_map(|micros| BreakerTestStep::Advance { micros }),
+        6 => Just(BreakerTestStep::BeginCall),
         // Mostly failures: otherwise the breaker seldom opens.
         5 => (any::<prop::sample::Index>(), prop::bool::weighted(0.3))
-            .prop_map(|(call, ok)| TraceStep::Report { call, ok }),
+            .prop_map(|(call, ok)| BreakerTestStep::Report { call, ok }),
     ]
 }
 
@@ -356,30 +356,30 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn breaker_matches_model(
-        steps in prop::collection::vec(any_trace_step(), 1..400),
+    fn breaker_matches_model_in_random_steps(
+        steps in prop::collection::vec(any_breaker_test_step(), 1..400),
     ) {
-        let bench = new_fixture();
+        let bench = new_breaker_fixture();
         let mut model = BreakerModel::default();
         let mut in_flight: Vec<(u64, CallPass)> = Vec::new();
         for step in steps {
             let now = bench.clock.now().as_micros();
             match step {
-                TraceStep::Advance { micros } => bench.clock.advance(Duration::from_micros(micros)),
-                TraceStep::BeginCall => {
+                BreakerTestStep::Advance { micros } => bench.clock.advance(Duration::from_micros(micros)),
+                BreakerTestStep::BeginCall => {
                     let admit = bench.admit();
                     let epoch = model.check_decision(now, &admit)?;
                     if let BreakerDecision::Call(pass) | BreakerDecision::Probe(pass) = admit {
                         in_flight.push((epoch, pass));
                     }
                 }
-                TraceStep::Report { call, ok } if !in_flight.is_empty() => {
+                BreakerTestStep::Report { call, ok } if !in_flight.is_empty() => {
                     let (epoch, pass) = in_flight.swap_remove(call.index(in_flight.len()));
                     let change = bench.report_result(pass, ok);
                     let opened = change.map(|change| matches!(change, StateChange::Opened(_)));
                     prop_assert_eq!(opened, model.report_result(epoch, now, ok));
                 }
-                TraceStep::Report { .. } => {}
+                BreakerTestStep::Report { .. } => {}
             }
             prop_assert_eq!(bench.breaker.is_open(), model.open);
         }

@@ -13,7 +13,7 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::Redis;
 
-const MAX_PER_HOUR: usize = 5;
+const MAX_REQUESTS_PER_HOUR: usize = 5;
 
 /// The example programs, with Python, Node and their packages.
 struct ExamplePrograms {
@@ -22,7 +22,7 @@ struct ExamplePrograms {
 }
 
 impl ExamplePrograms {
-    fn find_installed() -> Self {
+    fn find_installed_programs() -> Self {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
         for needed in ["venv/bin/python", "node_modules/redis"] {
@@ -60,7 +60,7 @@ impl ExamplePrograms {
     }
 }
 
-type CommandConstructor = fn(&ExamplePrograms, &ProgramArgs<'_>) -> Command;
+type ProgramCommandBuilder = fn(&ExamplePrograms, &ProgramArgs<'_>) -> Command;
 
 struct ProgramArgs<'a> {
     address: &'a str,
@@ -92,7 +92,7 @@ fn run_program(mut command: Command) -> Vec<String> {
 
 fn new_gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
     let rule = format!(
-        "rules: [{{ name: per-client, per: [client], limits: [{MAX_PER_HOUR}/h], algorithm: {algorithm} }}]"
+        "rules: [{{ name: per-client, per: [client], limits: [{MAX_REQUESTS_PER_HOUR}/h], algorithm: {algorithm} }}]"
     );
     let settings = Settings { timeout: Duration::from_secs(10), ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
@@ -100,7 +100,7 @@ fn new_gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
 }
 
 /// Checks a request at the gate, and returns the line that the example programs would print.
-async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
+async fn check_request_at_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     let ruling = gate.check(&Request::new("default", Descriptor::new([("client", client)]))).await;
     let decision = ruling.decision();
     assert!(!decision.is_degraded(), "must be decided by Redis");
@@ -113,7 +113,7 @@ async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
 }
 
 /// Algorithms that the example programs support, with client names, some of which must be escaped in Redis keys.
-const ALGORITHMS_AND_CLIENTS: [(&str, &str); 4] = [
+const ALGORITHM_AND_CLIENT_NAMES: [(&str, &str); 4] = [
     ("sliding_log", "alice"),
     ("sliding_log", "é=a*b!'(c)"),
     ("sliding_window", "203.0.113.7:443"),
@@ -122,23 +122,23 @@ const ALGORITHMS_AND_CLIENTS: [(&str, &str); 4] = [
 
 #[tokio::test]
 async fn example_programs_share_counts_with_gate() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed_programs());
     let address = redis.address();
-    for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
+    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAMES {
         let gate = new_gate(&redis, algorithm);
         let run_args = ProgramArgs { address: &address, algorithm, client, times: 1 };
         let mut lines = run_program(programs.python_command(&run_args));
-        lines.push(check_gate(&gate, client).await);
+        lines.push(check_request_at_gate(&gate, client).await);
         lines.extend(run_program(programs.node_command(&run_args)));
         lines.extend(run_program(programs.python_command(&run_args)));
-        lines.push(check_gate(&gate, client).await);
-        let expected = (0..MAX_PER_HOUR).rev().map(|left| format!("allowed, {left} left"));
+        lines.push(check_request_at_gate(&gate, client).await);
+        let expected = (0..MAX_REQUESTS_PER_HOUR).rev().map(|left| format!("allowed, {left} left"));
         assert_eq!(lines, expected.collect::<Vec<_>>(), "{algorithm} {client}");
 
         // The waits of successive denials end at the same time.
         let denied = [
             run_program(programs.node_command(&run_args)).remove(0),
-            check_gate(&gate, client).await,
+            check_request_at_gate(&gate, client).await,
             run_program(programs.python_command(&run_args)).remove(0),
         ];
         let waits = denied.map(|lines| {
@@ -157,12 +157,12 @@ async fn example_programs_share_counts_with_gate() {
 
 /// Tests the reply to the last unit, which has another form: it includes the wait for the next unit.
 #[tokio::test]
-async fn single_client_gets_exactly_max() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
+async fn sequential_program_requests_get_exactly_max() {
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed_programs());
     let address = redis.address();
-    for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
+    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAMES {
         for (program, run_as) in [
-            ("python", ExamplePrograms::python_command as CommandConstructor),
+            ("python", ExamplePrograms::python_command as ProgramCommandBuilder),
             ("node", ExamplePrograms::node_command),
         ] {
             let client = format!("{client}-{program}");
@@ -170,17 +170,18 @@ async fn single_client_gets_exactly_max() {
                 address: &address,
                 algorithm,
                 client: &client,
-                times: MAX_PER_HOUR + 1,
+                times: MAX_REQUESTS_PER_HOUR + 1,
             };
             let lines = run_program(run_as(&programs, &run_args));
-            let expected = (0..MAX_PER_HOUR).rev().map(|left| format!("allowed, {left} left"));
+            let expected =
+                (0..MAX_REQUESTS_PER_HOUR).rev().map(|left| format!("allowed, {left} left"));
             assert_eq!(
-                lines[..MAX_PER_HOUR],
+                lines[..MAX_REQUESTS_PER_HOUR],
                 expected.collect::<Vec<_>>(),
                 "{program} {algorithm} {client}"
             );
             assert!(
-                lines[MAX_PER_HOUR].starts_with("denied"),
+                lines[MAX_REQUESTS_PER_HOUR].starts_with("denied"),
                 "{program} {algorithm} {client}: {lines:?}"
             );
         }
@@ -188,13 +189,17 @@ async fn single_client_gets_exactly_max() {
 }
 
 #[tokio::test]
-async fn concurrent_clients_get_exactly_max() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed());
+async fn concurrent_programs_get_exactly_max() {
+    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed_programs());
     let address = redis.address();
-    for (algorithm, client) in ALGORITHMS_AND_CLIENTS {
+    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAMES {
         let gate = new_gate(&redis, algorithm);
-        let mut lines = vec![check_gate(&gate, client).await, check_gate(&gate, client).await];
-        let run_args = ProgramArgs { address: &address, algorithm, client, times: MAX_PER_HOUR };
+        let mut lines = vec![
+            check_request_at_gate(&gate, client).await,
+            check_request_at_gate(&gate, client).await,
+        ];
+        let run_args =
+            ProgramArgs { address: &address, algorithm, client, times: MAX_REQUESTS_PER_HOUR };
         let programs = [
             programs.python_command(&run_args),
             programs.node_command(&run_args),
@@ -204,10 +209,10 @@ async fn concurrent_clients_get_exactly_max() {
         let running = programs.map(|program| std::thread::spawn(move || run_program(program)));
         for program in running {
             lines.extend(program.join().unwrap());
-            lines.push(check_gate(&gate, client).await);
+            lines.push(check_request_at_gate(&gate, client).await);
         }
-        assert_eq!(lines.len(), 2 + 4 * (MAX_PER_HOUR + 1));
+        assert_eq!(lines.len(), 2 + 4 * (MAX_REQUESTS_PER_HOUR + 1));
         let allowed = lines.iter().filter(|lines| lines.starts_with("allowed")).count();
-        assert_eq!(allowed, MAX_PER_HOUR, "{algorithm} {client}: {lines:?}");
+        assert_eq!(allowed, MAX_REQUESTS_PER_HOUR, "{algorithm} {client}: {lines:?}");
     }
 }

@@ -61,7 +61,7 @@ impl CoalescingFixture {
         self.store.take(&[self.hit(&[client.into()], limit, cost)]).await
     }
 
-    fn script_calls(&self) -> u64 {
+    fn script_call_count(&self) -> u64 {
         self.redis.calls_of("evalsha")
     }
 
@@ -76,12 +76,12 @@ fn new_limit(quota: &str, algorithm: Algorithm) -> Limit {
 }
 
 #[tokio::test]
-async fn waiting_requests_share_one_call_in_order() {
+async fn waiting_requests_share_one_script_call_in_order() {
     let fixture = CoalescingFixture::start(LONG).await;
     for algorithm in Algorithm::ALL {
         let limit = new_limit("41/h", algorithm);
         fixture.redis.command(&["FLUSHDB"]);
-        let before = fixture.script_calls();
+        let before = fixture.script_call_count();
         fixture.redis.pause();
         let mut takes: Vec<_> =
             (0..101).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
@@ -91,7 +91,7 @@ async fn waiting_requests_share_one_call_in_order() {
         fixture.redis.resume();
         let taken = join_all(takes).await;
         assert_eq!(
-            fixture.script_calls(),
+            fixture.script_call_count(),
             before + 2,
             "one call for the first, one for the others"
         );
@@ -110,18 +110,18 @@ async fn waiting_requests_share_one_call_in_order() {
 }
 
 #[tokio::test]
-async fn sequential_requests_are_separate_calls() {
+async fn sequential_requests_use_separate_script_calls() {
     let fixture = CoalescingFixture::start(LONG).await;
     let limit = new_limit("41/h", Algorithm::SlidingWindow);
-    let before = fixture.script_calls();
+    let before = fixture.script_call_count();
     for _ in 0..50 {
         fixture.take("all", &limit, 1).await.unwrap();
     }
-    assert_eq!(fixture.script_calls(), before + 50);
+    assert_eq!(fixture.script_call_count(), before + 50);
 }
 
 #[tokio::test]
-async fn value_of_wrong_type_fails_only_its_request() {
+async fn wrong_redis_value_type_fails_only_its_request() {
     let fixture = CoalescingFixture::start(LONG).await;
     for algorithm in Algorithm::ALL {
         for max in ["20/h", "2000/h"] {
@@ -162,7 +162,7 @@ async fn value_of_wrong_type_fails_only_its_request() {
 }
 
 #[tokio::test]
-async fn expired_request_is_not_charged() {
+async fn request_after_deadline_is_not_charged() {
     let fixture = CoalescingFixture::start(Duration::from_millis(300)).await;
     let limit = new_limit("1000/h", Algorithm::SlidingWindow);
     fixture.redis.pause();
@@ -196,7 +196,7 @@ async fn thousand_concurrent_requests_get_exactly_max() {
     let fixture = Arc::new(CoalescingFixture::start(LONG).await);
     for algorithm in Algorithm::ALL {
         fixture.redis.command(&["FLUSHDB"]);
-        let before = fixture.script_calls();
+        let before = fixture.script_call_count();
         let callers = (0..1_000).map(|nth| {
             let fixture = fixture.clone();
             tokio::spawn(async move {
@@ -209,7 +209,7 @@ async fn thousand_concurrent_requests_get_exactly_max() {
         let taken = join_all(callers).await;
         let allowed = taken.into_iter().filter(|taken| taken.as_ref().unwrap().allowed).count();
         assert_eq!(allowed, 300, "{algorithm:?}");
-        let calls = fixture.script_calls() - before;
+        let calls = fixture.script_call_count() - before;
         assert!(calls < 500, "{calls} calls");
     }
 }

@@ -44,7 +44,7 @@ async fn assert_store_matches_model(
 }
 
 #[tokio::test]
-async fn each_algorithm_matches_model() {
+async fn store_matches_model_with_each_algorithm() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL {
         assert_store_matches_model(&redis.address(), &[algorithm], 0..60).await;
@@ -52,7 +52,7 @@ async fn each_algorithm_matches_model() {
 }
 
 #[tokio::test]
-async fn mixed_algorithms_match_model() {
+async fn store_matches_model_with_mixed_algorithms() {
     let redis = Redis::start();
     assert_store_matches_model(&redis.address(), &Algorithm::ALL, 1_000..1_150).await;
 }

@@ -23,7 +23,7 @@ const DENY_CACHE_TTL: Duration = Duration::from_secs(1);
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 /// Returns the number of script calls that a server has run.
-fn script_calls(redis: &Redis) -> u64 {
+fn script_call_count(redis: &Redis) -> u64 {
     redis.calls_of("evalsha") + redis.calls_of("eval")
 }
 
@@ -64,7 +64,7 @@ impl LowLimitCounters {
         Self { scopes: scopes.collect(), limits: (0..6).map(limit).collect() }
     }
 
-    fn random_hit<'a>(&'a self, rng: &mut Rng, client: &'a [Value<'a>; 1]) -> (usize, Hit<'a>) {
+    fn new_random_hit<'a>(&'a self, rng: &mut Rng, client: &'a [Value<'a>; 1]) -> (usize, Hit<'a>) {
         let nth = rng.usize(..self.limits.len());
         let cost = *rng.choice(&[0, 1, 1, 1, 2, 3, 20]).unwrap();
         let hit = Hit::new(Key::new(&self.scopes[nth], client), &self.limits[nth], cost);
@@ -81,7 +81,7 @@ impl LowLimitCounters {
 }
 
 /// Advances the clock, often to a time at which a counter changes.
-fn advance_clock(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
+fn advance_clock_randomly(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     let now = clock.now();
     waits.retain(|at| *at > now);
     let by = match (rng.u8(..4), waits.is_empty()) {
@@ -96,7 +96,7 @@ fn advance_clock(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>)
 }
 
 /// Asserts that a denial from the cache has the same figures and the same wait as a denial from Redis.
-fn assert_same_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
+fn assert_same_denial_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
     for (cached, uncached) in cached.outcomes.iter().zip(&uncached.outcomes) {
         assert!(!cached.is_known() || cached == uncached, "{cached:?}, {uncached:?}");
     }
@@ -125,9 +125,9 @@ async fn deny_cache_changes_no_decision() {
         let clients = [[Value::Text("a")], [Value::Text("b")]];
         let mut last: Vec<Hit<'_>> = Vec::new();
         for step in 0..600 {
-            advance_clock(&mut rng, &clock, &mut waits);
+            advance_clock_randomly(&mut rng, &clock, &mut waits);
             let client = &clients[rng.usize(..2)];
-            let (_, hit) = counters.random_hit(&mut rng, client);
+            let (_, hit) = counters.new_random_hit(&mut rng, client);
             if rng.u8(..40) == 0 {
                 cached.reset(&[hit]).await.unwrap();
                 uncached.reset(&[hit]).await.unwrap();
@@ -146,7 +146,7 @@ async fn deny_cache_changes_no_decision() {
             }
             let more = rng.usize(..3);
             let mut hits: Vec<Hit<'_>> = std::iter::once(hit)
-                .chain((0..more).map(|_| counters.random_hit(&mut rng, client).1))
+                .chain((0..more).map(|_| counters.new_random_hit(&mut rng, client).1))
                 .collect();
             // Often the same request is repeated.
             if rng.bool() && !last.is_empty() {
@@ -162,7 +162,7 @@ async fn deny_cache_changes_no_decision() {
             decided += 1;
             if one.outcomes != other.outcomes {
                 assert!(!one.allowed, "seed {seed}, step {step}: {one:?} {other:?}");
-                assert_same_figures(&hits, &one, &other);
+                assert_same_denial_figures(&hits, &one, &other);
                 partial += 1;
             }
             let now = clock.now();
@@ -182,7 +182,7 @@ async fn deny_cache_changes_no_decision() {
 /// Tests that an instance notices a revert, refund or reset by another instance after the time to live of a cached
 /// denial at the latest. All other decisions must be exact.
 #[tokio::test]
-async fn revert_by_other_instance_is_noticed_after_ttl() {
+async fn revert_by_other_instance_takes_effect_after_ttl() {
     let redis = Redis::start();
     let mut wrong = 0;
     for seed in 100..140 {
@@ -194,8 +194,8 @@ async fn revert_by_other_instance_is_noticed_after_ttl() {
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(usize, Receipt)>) = Default::default();
         let mut freed: HashMap<usize, Timestamp> = HashMap::new();
         for step in 0..600 {
-            advance_clock(&mut rng, &clock, &mut waits);
-            let (nth, hit) = counters.random_hit(&mut rng, &[Value::Text("all")]);
+            advance_clock_randomly(&mut rng, &clock, &mut waits);
+            let (nth, hit) = counters.new_random_hit(&mut rng, &[Value::Text("all")]);
             let hit = Hit::new(hit.key, hit.limit, hit.cost);
             match rng.u8(..24) {
                 0 => {
@@ -246,25 +246,25 @@ fn new_hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
 }
 
 #[tokio::test]
-async fn exhausted_limit_denies_without_call() {
+async fn exhausted_limit_denies_without_script_call() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
-    let before = script_calls(&redis);
+    let before = script_call_count(&redis);
     for _ in 0..100 {
         let denied = store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap();
         assert!(!denied.allowed);
         assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_secs(60)));
     }
-    assert_eq!(script_calls(&redis), before);
+    assert_eq!(script_call_count(&redis), before);
     // While the denial is cached, the wait shrinks with time.
     clock.advance(Duration::from_millis(999));
     let denied = store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap();
     assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_millis(59_001)));
-    assert_eq!(script_calls(&redis), before);
+    assert_eq!(script_call_count(&redis), before);
     clock.advance(Duration::from_millis(1));
     assert!(!store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
-    assert_eq!(script_calls(&redis), before + 1, "the denial is cached for a second");
+    assert_eq!(script_call_count(&redis), before + 1, "the denial is cached for a second");
 }
 
 #[tokio::test]
@@ -273,9 +273,9 @@ async fn cached_denial_does_not_deny_smaller_cost() {
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     assert!(store.take(&[new_hit(&scope, &limit, 6)]).await.unwrap().allowed);
     assert!(!store.take(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
-    let before = script_calls(&redis);
+    let before = script_call_count(&redis);
     assert!(!store.take(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
-    assert_eq!(script_calls(&redis), before, "the same cost");
+    assert_eq!(script_call_count(&redis), before, "the same cost");
     assert!(store.take(&[new_hit(&scope, &limit, 4)]).await.unwrap().allowed);
 }
 
@@ -309,12 +309,12 @@ async fn retry_after_includes_charges_of_other_counters() {
     assert!(!store.take(&hits).await.unwrap().allowed);
     clock.advance(Duration::from_secs(30));
     assert!(store.take(&[new_hit(&shared, &limit, 5)]).await.unwrap().allowed);
-    let before = script_calls(&redis);
+    let before = script_call_count(&redis);
     let wait =
         |taken: &ChargeResult| taken.outcomes.iter().map(|one| one.retry_after().unwrap()).max();
     let denied = store.take(&hits).await.unwrap();
     assert_eq!(wait(&denied), Some(Duration::from_secs(30)));
-    assert_eq!(script_calls(&redis), before, "the shared limit is known to have 5 units left");
+    assert_eq!(script_call_count(&redis), before, "the shared limit is known to have 5 units left");
     assert!(store.take(&[new_hit(&shared, &limit, 5)]).await.unwrap().allowed);
     let denied = store.take(&hits).await.unwrap();
     assert_eq!(wait(&denied), Some(Duration::from_secs(60)));
@@ -323,7 +323,7 @@ async fn retry_after_includes_charges_of_other_counters() {
 }
 
 #[tokio::test]
-async fn cached_denial_is_ignored_after_max_changes() {
+async fn cached_denial_is_ignored_after_limit_max_changes() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     let more = Limit::new("11/min".parse().unwrap(), limit.algorithm()).unwrap();
@@ -338,7 +338,7 @@ async fn cached_denial_is_ignored_after_max_changes() {
 /// Tests that no cached denial is returned while the circuit breaker is open: the policy's `on_store_error` applies to
 /// all requests.
 #[tokio::test]
-async fn cache_is_unused_while_breaker_is_open() {
+async fn deny_cache_is_unused_while_breaker_is_open() {
     let (mut redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
     let settings = Settings { deny_cache_ttl: 60 * DENY_CACHE_TTL, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
@@ -360,7 +360,7 @@ async fn cache_is_unused_while_breaker_is_open() {
 }
 
 #[tokio::test]
-async fn reported_hit_is_charged_despite_cached_denial() {
+async fn hit_for_reported_usage_ignores_cached_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     let debts = Scope::new("deny", "debts", "limit", &["client"]);

@@ -13,11 +13,11 @@ use slidegate::SystemClock;
 /// Length of a value that does not fit into the socket buffers of a connection.
 const LARGE_VALUE_BYTES: usize = 32 << 20;
 
-fn set_key(node: &Redis, key: &str) -> RedisResult<()> {
+fn set_redis_key(node: &Redis, key: &str) -> RedisResult<()> {
     node.try_command(&["SET", key, "x"])
 }
 
-fn has_key(node: &Redis, key: &str) -> bool {
+fn has_redis_key(node: &Redis, key: &str) -> bool {
     node.try_command::<bool>(&["EXISTS", key]).unwrap()
 }
 
@@ -28,12 +28,12 @@ fn wait_until_replicated(master: &Node, replica: &Node) {
 }
 
 #[test]
-fn sentinel_service_fails_over_and_back_on_request() {
+fn sentinel_service_performs_two_requested_failovers() {
     let mut service = Service::start();
     let clock = SystemClock::new();
     for round in 0..2 {
-        set_key(service.master(), &format!("before {round}")).unwrap();
-        set_key(service.replica(), "no").unwrap_err();
+        set_redis_key(service.master(), &format!("before {round}")).unwrap();
+        set_redis_key(service.replica(), "no").unwrap_err();
         wait_until_replicated(service.master(), service.replica());
         service.master().clear_log();
         service.request_failover();
@@ -44,47 +44,47 @@ fn sentinel_service_fails_over_and_back_on_request() {
         for sentinel in &service.sentinels {
             assert_eq!(master_named_by(sentinel), Some(service.master().port()));
         }
-        assert!(has_key(service.master(), &format!("before {round}")));
-        set_key(service.replica(), "no").unwrap_err();
+        assert!(has_redis_key(service.master(), &format!("before {round}")));
+        set_redis_key(service.replica(), "no").unwrap_err();
     }
 }
 
 #[test]
-fn sentinel_service_fails_over_after_kill() {
+fn sentinel_service_fails_over_after_master_kill() {
     let mut service = Service::start();
-    set_key(service.master(), "key").unwrap();
+    set_redis_key(service.master(), "key").unwrap();
     wait_until_replicated(service.master(), service.replica());
     let offset = service.master_mut().kill_at_known_offset();
     service.replica().wait_until_promoted(&SystemClock::new());
     assert_eq!(service.replica().offset_at_promotion(), offset, "the replica had everything");
     service.master_mut().restart();
     service.swap_roles();
-    assert!(has_key(service.master(), "key"));
+    assert!(has_redis_key(service.master(), "key"));
 }
 
 #[test]
-fn sentinel_service_fails_over_after_pause() {
+fn sentinel_service_fails_over_after_master_pause() {
     let mut service = Service::start();
     service.master().clear_log();
     service.master().pause();
     service.replica().wait_until_promoted(&SystemClock::new());
     service.master().resume();
-    set_key(service.master(), "lost").unwrap();
+    set_redis_key(service.master(), "lost").unwrap();
     let promotion_offset = service.replica().offset_at_promotion();
     service.swap_roles();
     assert!(service.replica().offset_at_demotion() > promotion_offset, "no other server had it");
-    assert!(!has_key(service.master(), "lost"));
+    assert!(!has_redis_key(service.master(), "lost"));
 }
 
 /// Pauses a replica while its master writes, and kills the master. Asserts that the bytes that the replica has not read
 /// are lost, and that the replication offsets show their number.
 fn assert_unreplicated_writes_are_lost(master: &mut Node, replica: &Node, key: &str) {
-    set_key(master, key).unwrap();
+    set_redis_key(master, key).unwrap();
     wait_until_replicated(master, replica);
     let before = master.offset();
     replica.pause();
     master.command(&["SET", &format!("{{{key}}}large"), &"x".repeat(LARGE_VALUE_BYTES)]);
-    set_key(master, &format!("{{{key}}}lost")).unwrap();
+    set_redis_key(master, &format!("{{{key}}}lost")).unwrap();
     let end = master.kill_at_known_offset();
     assert!(end > before + LARGE_VALUE_BYTES as u64);
     replica.resume();
@@ -94,12 +94,12 @@ fn assert_unreplicated_writes_are_lost(master: &mut Node, replica: &Node, key: &
         (before..end - LARGE_VALUE_BYTES as u64).contains(&promotion_offset),
         "{before} {promotion_offset} {end}"
     );
-    assert!(has_key(replica, key));
-    assert!(!has_key(replica, &format!("{{{key}}}lost")));
+    assert!(has_redis_key(replica, key));
+    assert!(!has_redis_key(replica, &format!("{{{key}}}lost")));
 }
 
 #[test]
-fn sentinel_service_loses_unreplicated_writes() {
+fn sentinel_failover_loses_unreplicated_writes() {
     let mut service = Service::start();
     let (master, replica) = service.both_mut();
     assert_unreplicated_writes_are_lost(master, replica, "key");
@@ -116,7 +116,7 @@ fn one_key_per_shard(cluster: &Cluster) -> Vec<String> {
 }
 
 #[test]
-fn cluster_fails_over_and_back_on_request() {
+fn cluster_performs_two_requested_failovers() {
     let cluster = Cluster::start();
     let keys = one_key_per_shard(&cluster);
     let clock = SystemClock::new();
@@ -125,8 +125,8 @@ fn cluster_fails_over_and_back_on_request() {
         cluster.nodes[shard.master].clear_log();
     }
     for (shard, key) in old.iter().zip(&keys) {
-        set_key(&cluster.nodes[shard.master], key).unwrap();
-        set_key(&cluster.nodes[shard.replica], key).unwrap_err();
+        set_redis_key(&cluster.nodes[shard.master], key).unwrap();
+        set_redis_key(&cluster.nodes[shard.replica], key).unwrap_err();
         cluster.request_failover(shard.replica);
         cluster.wait_until_promoted(shard.replica, &clock);
         let promotion_offset = cluster.nodes[shard.replica].offset_at_promotion();
@@ -139,7 +139,7 @@ fn cluster_fails_over_and_back_on_request() {
     cluster.wait_until_settled();
     for ((old, new), key) in old.iter().zip(cluster.shards()).zip(&keys) {
         assert_eq!((old.master, old.replica), (new.replica, new.master));
-        assert!(has_key(&cluster.nodes[new.master], key));
+        assert!(has_redis_key(&cluster.nodes[new.master], key));
         cluster.request_failover(old.master);
         cluster.wait_until_promoted(old.master, &clock);
     }
@@ -148,27 +148,27 @@ fn cluster_fails_over_and_back_on_request() {
 }
 
 #[test]
-fn cluster_fails_over_after_kill() {
+fn cluster_fails_over_after_master_kill() {
     let mut cluster = Cluster::start();
     let (keys, shards) = (one_key_per_shard(&cluster), cluster.shards());
-    set_key(&cluster.nodes[shards[0].master], &keys[0]).unwrap();
+    set_redis_key(&cluster.nodes[shards[0].master], &keys[0]).unwrap();
     wait_until_replicated(&cluster.nodes[shards[0].master], &cluster.nodes[shards[0].replica]);
     let offset = cluster.nodes[shards[0].master].kill_at_known_offset();
-    set_key(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
+    set_redis_key(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
     cluster.wait_until_promoted(shards[0].replica, &SystemClock::new());
     assert_eq!(
         cluster.nodes[shards[0].replica].offset_at_promotion(),
         offset,
         "the replica had everything"
     );
-    assert!(has_key(&cluster.nodes[shards[0].replica], &keys[0]));
+    assert!(has_redis_key(&cluster.nodes[shards[0].replica], &keys[0]));
     cluster.nodes[shards[0].master].restart();
     cluster.wait_until_settled();
     assert_eq!(cluster.shards()[0].master, shards[0].replica);
 }
 
 #[test]
-fn cluster_fails_over_after_pause() {
+fn cluster_fails_over_after_master_pause() {
     let cluster = Cluster::start();
     let shard = cluster.shards()[0];
     cluster.nodes[shard.master].clear_log();
@@ -182,7 +182,7 @@ fn cluster_fails_over_after_pause() {
 }
 
 #[test]
-fn cluster_loses_unreplicated_writes() {
+fn cluster_failover_loses_unreplicated_writes() {
     let mut cluster = Cluster::start();
     let (key, shard) = (one_key_per_shard(&cluster).swap_remove(0), cluster.shards()[0]);
     let (masters, replicas) = cluster.nodes.split_at_mut(server::cluster::SHARDS);
@@ -201,7 +201,7 @@ fn query_redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
 }
 
 #[test]
-fn slot_with_keys_migrates_and_returns() {
+fn cluster_slot_with_keys_migrates_and_returns() {
     let cluster = Cluster::start();
     let keys = one_key_per_shard(&cluster);
     let (shards, slot) = (cluster.shards(), cluster.slot_of(&keys[0]));
@@ -210,24 +210,24 @@ fn slot_with_keys_migrates_and_returns() {
     for (from, to) in [(old_master, new_master), (new_master, old_master)] {
         let [old, new] = [&cluster.nodes[from], &cluster.nodes[to]];
         let address = format!("127.0.0.1:{}", new.port());
-        set_key(old, stays).unwrap();
+        set_redis_key(old, stays).unwrap();
         cluster.begin_slot_migration(slot, from, to);
         // The node serves existing keys, and redirects calls for missing ones.
-        set_key(old, stays).unwrap();
+        set_redis_key(old, stays).unwrap();
         assert_eq!(query_redirection(old, &moves), (ServerErrorKind::Ask, address.clone()));
         assert_eq!(cluster.move_keys(slot, from, to, 1), 1);
         assert_eq!(query_redirection(old, stays), (ServerErrorKind::Ask, address.clone()));
         assert_eq!(query_redirection(new, stays).0, ServerErrorKind::Moved, "without ASKING");
         cluster.end_slot_migration(slot, from, to);
         assert_eq!(query_redirection(old, stays), (ServerErrorKind::Moved, address));
-        assert!(has_key(new, stays));
+        assert!(has_redis_key(new, stays));
         wait_until("all nodes know the new master", || cluster.shard_of(slot).master == to);
         cluster.wait_until_settled();
     }
 }
 
 #[test]
-fn replica_restarts_without_failover() {
+fn replica_restart_causes_no_failover() {
     let mut cluster = Cluster::start();
     let shard = cluster.shards()[0];
     cluster.nodes[shard.replica].kill();

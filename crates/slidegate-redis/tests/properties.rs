@@ -16,13 +16,13 @@ use server::{LONG, Redis};
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 /// A factory of independent stores that share a Redis server and a manual clock.
-struct StoreFactory {
+struct RedisStoreFactory {
     redis: Redis,
     clock: ManualClock,
     stores: AtomicU64,
 }
 
-impl StoreFactory {
+impl RedisStoreFactory {
     fn start() -> Self {
         Self { redis: Redis::start(), clock: ManualClock::default(), stores: AtomicU64::new(0) }
     }
@@ -43,7 +43,7 @@ impl StoreFactory {
 /// Checks a property for every limit and some seeds, each with an empty store.
 macro_rules! check {
     ($property:path, seeds: $seeds:expr) => {
-        let bench = StoreFactory::start();
+        let bench = RedisStoreFactory::start();
         for limit in properties::limits() {
             for seed in $seeds {
                 $property(&bench.new_store(), &bench.clock, &limit, seed).await;
@@ -51,7 +51,7 @@ macro_rules! check {
         }
     };
     ($property:path) => {
-        let bench = StoreFactory::start();
+        let bench = RedisStoreFactory::start();
         for limit in properties::limits() {
             $property(&bench.new_store(), &bench.clock, &limit).await;
         }
@@ -59,7 +59,7 @@ macro_rules! check {
 }
 
 #[tokio::test]
-async fn units_stay_below_bound() {
+async fn allowed_units_stay_below_algorithm_bound() {
     check!(properties::units_stay_below_bound, seeds: [3]);
 }
 
@@ -79,7 +79,7 @@ async fn denial_charges_nothing() {
 }
 
 #[tokio::test]
-async fn debts_are_paid_first() {
+async fn counter_in_debt_denies_until_debt_is_paid() {
     check!(properties::debts_are_paid_first, seeds: [4]);
 }
 
@@ -89,18 +89,18 @@ async fn revert_undoes_its_charge() {
 }
 
 #[tokio::test]
-async fn refund_frees_as_many_units() {
+async fn refund_frees_exactly_refunded_units() {
     check!(properties::refund_frees_as_many_units, seeds: [5]);
 }
 
 #[tokio::test]
-async fn units_stay_below_bound_without_refunds() {
+async fn unrefunded_units_stay_below_algorithm_bound() {
     check!(properties::units_stay_below_bound_without_refunds, seeds: [6]);
 }
 
 #[tokio::test]
-async fn order_of_hits_is_irrelevant() {
-    let bench = StoreFactory::start();
+async fn hit_order_does_not_affect_outcomes() {
+    let bench = RedisStoreFactory::start();
     let limits: Vec<Limit> = properties::limits().into_iter().step_by(6).collect();
     for seed in 0..10 {
         let (store, other_store) = (bench.new_store(), bench.new_store());

@@ -27,12 +27,12 @@ const MAX_UNITS: u64 = 1_000;
 const WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
 /// Environment variables with the address, the algorithm and the clock skew for a started process.
-const ADDRESS_VARIABLE: &str = "SLIDEGATE_RACES_ADDRESS";
-const ALGORITHM_VARIABLE: &str = "SLIDEGATE_RACES_ALGORITHM";
-const SKEW_VARIABLE: &str = "SLIDEGATE_RACES_SKEW_US";
+const REDIS_ADDRESS_ENV_VAR: &str = "SLIDEGATE_RACES_ADDRESS";
+const ALGORITHM_NUMBER_ENV_VAR: &str = "SLIDEGATE_RACES_ALGORITHM";
+const CLOCK_SKEW_ENV_VAR: &str = "SLIDEGATE_RACES_SKEW_US";
 
 /// Prefix of the line with which a process reports its allowed units.
-const ALLOWED_PREFIX: &str = "allowed in all: ";
+const ALLOWED_UNITS_LINE_PREFIX: &str = "allowed in all: ";
 
 /// The machine's clock with a constant offset.
 struct SkewedClock {
@@ -53,10 +53,11 @@ fn new_limit_of_algorithm(number: usize) -> Limit {
 /// Not a test: the body of the processes that the tests below start.
 #[tokio::test]
 #[ignore = "started by the other tests"]
-async fn racing_process() {
-    let Ok(address) = env::var(ADDRESS_VARIABLE) else { return };
-    let limit = new_limit_of_algorithm(env::var(ALGORITHM_VARIABLE).unwrap().parse().unwrap());
-    let skew: Option<i64> = env::var(SKEW_VARIABLE).ok().map(|skew| skew.parse().unwrap());
+async fn charge_units_in_racing_process() {
+    let Ok(address) = env::var(REDIS_ADDRESS_ENV_VAR) else { return };
+    let limit =
+        new_limit_of_algorithm(env::var(ALGORITHM_NUMBER_ENV_VAR).unwrap().parse().unwrap());
+    let skew: Option<i64> = env::var(CLOCK_SKEW_ENV_VAR).ok().map(|skew| skew.parse().unwrap());
     let stores: Vec<RedisStore> = (0..CONNECTIONS_PER_PROCESS)
         .map(|_| {
             let settings =
@@ -88,7 +89,7 @@ async fn racing_process() {
             allowed
         });
     }
-    println!("{ALLOWED_PREFIX}{}", takers.join_all().await.iter().sum::<u64>());
+    println!("{ALLOWED_UNITS_LINE_PREFIX}{}", takers.join_all().await.iter().sum::<u64>());
 }
 
 /// Waits until all processes are ready.
@@ -109,18 +110,18 @@ async fn wait_for_all_processes(address: &str) {
 fn spawn_process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["--exact", "racing_process", "--ignored", "--nocapture"])
-        .env(ADDRESS_VARIABLE, redis.address())
-        .env(ALGORITHM_VARIABLE, number.to_string())
+        .args(["--exact", "charge_units_in_racing_process", "--ignored", "--nocapture"])
+        .env(REDIS_ADDRESS_ENV_VAR, redis.address())
+        .env(ALGORITHM_NUMBER_ENV_VAR, number.to_string())
         .stdout(Stdio::piped());
     if let Some(skew) = skew {
-        command.env(SKEW_VARIABLE, skew.to_string());
+        command.env(CLOCK_SKEW_ENV_VAR, skew.to_string());
     }
     command.spawn().unwrap()
 }
 
 /// Runs the processes. Returns the total number of units that they were allowed.
-fn run_race(number: usize, is_skewed: bool) -> u64 {
+fn run_racing_processes(number: usize, is_skewed: bool) -> u64 {
     let redis = Redis::with_args(&["--maxclients", "2000"]);
     // From 200 ms slow to 200 ms fast.
     let skew = |nth: usize| (nth as i64 * 2 - 7) * 200_000 / 7;
@@ -131,7 +132,7 @@ fn run_race(number: usize, is_skewed: bool) -> u64 {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success());
         let text = String::from_utf8(output.stdout).unwrap();
-        let allowed = text.lines().find_map(|line| line.split_once(ALLOWED_PREFIX));
+        let allowed = text.lines().find_map(|line| line.split_once(ALLOWED_UNITS_LINE_PREFIX));
         allowed.unwrap().1.parse::<u64>().unwrap()
     };
     let allowed = processes.into_iter().map(count).sum();
@@ -144,9 +145,9 @@ fn run_race(number: usize, is_skewed: bool) -> u64 {
 
 /// Asserts for each algorithm that the processes are allowed exactly max units if the algorithm is strict, otherwise at
 /// least max and at most the bound of the algorithm.
-fn assert_processes_get_max(is_skewed: bool) {
+fn assert_racing_processes_get_max(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
-        let allowed = run_race(number, is_skewed);
+        let allowed = run_racing_processes(number, is_skewed);
         let most = match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX_UNITS,
             _ => max_units_in_window(&new_limit_of_algorithm(number)),
@@ -157,10 +158,10 @@ fn assert_processes_get_max(is_skewed: bool) {
 
 #[test]
 fn processes_on_redis_clock_get_exactly_max() {
-    assert_processes_get_max(false);
+    assert_racing_processes_get_max(false);
 }
 
 #[test]
 fn processes_with_skewed_clocks_get_exactly_max() {
-    assert_processes_get_max(true);
+    assert_racing_processes_get_max(true);
 }

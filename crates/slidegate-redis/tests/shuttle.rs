@@ -10,17 +10,17 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use slidegate::Timestamp;
 use slidegate_redis::breaker::{Breaker, BreakerDecision, CallPass, Settings, StateChange};
 
-const SCHEDULE_COUNT: usize = 2_000;
+const THREAD_SCHEDULE_COUNT: usize = 2_000;
 
 const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
 
-fn explore_schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
-    shuttle::check_random(test, SCHEDULE_COUNT);
-    shuttle::check_pct(test, SCHEDULE_COUNT, 3);
+fn explore_thread_schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
+    shuttle::check_random(test, THREAD_SCHEDULE_COUNT);
+    shuttle::check_pct(test, THREAD_SCHEDULE_COUNT, 3);
 }
 
 /// Runs `work` in three threads, with the index of the thread, and returns the sum of the results.
-fn sum_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
+fn sum_results_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
     let work = Arc::new(work);
     let total = Arc::new(AtomicUsize::new(0));
     let threads: Vec<_> = (0..3)
@@ -57,10 +57,10 @@ fn admit_call(breaker: &Breaker) -> CallPass {
 
 #[test]
 fn concurrent_failures_open_breaker_once() {
-    explore_schedules(|| {
+    explore_thread_schedules(|| {
         let breaker = new_closed_breaker();
         let shared = breaker.clone();
-        let opened = sum_of_three_threads(move |_| {
+        let opened = sum_results_of_three_threads(move |_| {
             let mut opened = 0;
             for _ in 0..2 {
                 if let BreakerDecision::Call(pass) = shared.admit(NOW) {
@@ -76,10 +76,10 @@ fn concurrent_failures_open_breaker_once() {
 
 #[test]
 fn concurrent_callers_get_one_probe() {
-    explore_schedules(|| {
+    explore_thread_schedules(|| {
         let breaker = new_open_breaker();
         let later = NOW.after(Duration::from_secs(1));
-        let probes = sum_of_three_threads(move |_| {
+        let probes = sum_results_of_three_threads(move |_| {
             usize::from(breaker.admit(later) != BreakerDecision::Reject)
         });
         assert_eq!(probes, 1);
@@ -88,7 +88,7 @@ fn concurrent_callers_get_one_probe() {
 
 #[test]
 fn late_results_do_not_affect_probe() {
-    explore_schedules(|| {
+    explore_thread_schedules(|| {
         let breaker = new_closed_breaker();
         let early = [admit_call(&breaker), admit_call(&breaker)]
             .map(|pass| std::sync::Mutex::new(Some(pass)));
@@ -97,7 +97,7 @@ fn late_results_do_not_affect_probe() {
         }
         let later = NOW.after(Duration::from_secs(1));
         let shared = breaker.clone();
-        let changes = sum_of_three_threads(move |nth| {
+        let changes = sum_results_of_three_threads(move |nth| {
             let take = |nth: usize| early[nth].lock().unwrap().take().unwrap();
             let change = match nth {
                 0 => shared.record_success(take(0), later),

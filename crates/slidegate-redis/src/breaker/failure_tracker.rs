@@ -8,21 +8,21 @@ use super::{OpenReason, Settings};
 
 /// Length of the windows for which failure rates are computed, in microseconds: long enough to contain several calls,
 /// short enough to drop old results.
-const WINDOW_US: u64 = 1_000_000;
+const FAILURE_WINDOW_US: u64 = 1_000_000;
 
 /// The recent results of calls. Lock-free: threads that report concurrently do not wait for each other.
 #[derive(Debug, Default)]
 pub(super) struct FailureTracker {
     /// Failures since the last success.
     consecutive: AtomicU32,
-    /// The current [`CallWindow`], packed.
+    /// The current [`WindowCallCounts`], packed.
     window: AtomicU64,
 }
 
 /// The number of calls and of failed calls in one window. Packed into 64 bits, so that one atomic operation can update
 /// all fields.
 #[derive(Clone, Copy)]
-struct CallWindow {
+struct WindowCallCounts {
     /// Number of the window: the current time divided by the length of a window. Only the lowest 24 bits are kept, so
     /// numbers repeat after half a year.
     number: u64,
@@ -41,7 +41,7 @@ impl FailureTracker {
 
     /// Records a failed call. Returns the reason to open the breaker, or `None` if the breaker stays closed.
     pub(super) fn record_failure(&self, now: Timestamp, settings: &Settings) -> Option<OpenReason> {
-        let CallWindow { calls, failed, .. } = self.count_call(now, 1);
+        let WindowCallCounts { calls, failed, .. } = self.count_call(now, 1);
         let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if consecutive >= settings.consecutive_failures {
             return Some(OpenReason::ConsecutiveFailures(consecutive));
@@ -58,13 +58,13 @@ impl FailureTracker {
 
     /// Adds one call to the current window, and returns the updated window. `failed` is 1 if the call failed, otherwise
     /// 0.
-    fn count_call(&self, now: Timestamp, failed: u32) -> CallWindow {
+    fn count_call(&self, now: Timestamp, failed: u32) -> WindowCallCounts {
         let mut packed = self.window.load(Ordering::Relaxed);
         loop {
-            let window = CallWindow::unpack(packed).with_call(now, failed);
+            let window = WindowCallCounts::unpack_from_u64(packed).add_call(now, failed);
             let swapped = self.window.compare_exchange_weak(
                 packed,
-                window.pack(),
+                window.pack_into_u64(),
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );
@@ -76,15 +76,15 @@ impl FailureTracker {
     }
 }
 
-impl CallWindow {
+impl WindowCallCounts {
     const CALL_COUNT_BITS: u32 = 20;
     const MAX_CALL_COUNT: u32 = (1 << Self::CALL_COUNT_BITS) - 1;
     const WINDOW_NUMBER_BITS: u32 = 64 - 2 * Self::CALL_COUNT_BITS;
 
     /// Returns a copy of the window with one more call. If this window has ended, the copy is a new window with only
     /// this call.
-    fn with_call(self, now: Timestamp, failed: u32) -> Self {
-        let number = (now.as_micros() / WINDOW_US) % (1 << Self::WINDOW_NUMBER_BITS);
+    fn add_call(self, now: Timestamp, failed: u32) -> Self {
+        let number = (now.as_micros() / FAILURE_WINDOW_US) % (1 << Self::WINDOW_NUMBER_BITS);
         let Self { calls, failed: before, .. } =
             if number == self.number { self } else { Self { number, calls: 0, failed: 0 } };
         // Only the first million calls of a window count.
@@ -95,7 +95,7 @@ impl CallWindow {
     }
 
     /// Packs the window into 64 bits.
-    fn pack(self) -> u64 {
+    fn pack_into_u64(self) -> u64 {
         let Self { number, calls, failed } = self;
         (number << (2 * Self::CALL_COUNT_BITS))
             | (u64::from(calls) << Self::CALL_COUNT_BITS)
@@ -103,7 +103,7 @@ impl CallWindow {
     }
 
     /// Unpacks a window from 64 bits.
-    fn unpack(packed: u64) -> Self {
+    fn unpack_from_u64(packed: u64) -> Self {
         let count = |packed: u64| packed as u32 & Self::MAX_CALL_COUNT;
         Self {
             number: packed >> (2 * Self::CALL_COUNT_BITS),

@@ -11,13 +11,15 @@ use crate::script_request::KeyedHit;
 
 /// Time for which other hits of a sampled limit are denied while a probe is in flight: one hit that is sent to check
 /// whether Redis admits the cost again. Only one hit is sent, because Redis charges each sent hit for many others.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
+const SAMPLED_PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl DenyCache {
     /// Begins a probe with a hit of a sampled rule. Other hits with the same cost are denied until the result of the
-    /// probe is recorded, or until [`PROBE_TIMEOUT`] has passed.
+    /// probe is recorded, or until [`SAMPLED_PROBE_TIMEOUT`] has passed.
     pub fn begin_probe(&self, hit: &KeyedHit, now: Timestamp) {
-        self.update_denial(hit, |denial| denial.expires_at = now.after(PROBE_TIMEOUT));
+        self.update_cached_denial(hit, |denial| {
+            denial.expires_at = now.after(SAMPLED_PROBE_TIMEOUT)
+        });
     }
 
     /// Records that a hit of a sampled rule fits its limit. If the hit was charged, its charge covers other hits too:
@@ -25,11 +27,11 @@ impl DenyCache {
     /// another limit denied the request, the next hit is sent as a probe.
     pub fn record_fit(&self, hit: &KeyedHit, is_charged: bool) {
         match is_charged {
-            true if self.entries.get(&self.counter_hash(&hit.key, hit.tag)).is_some() => {
+            true if self.entries.get(&self.hash_counter(&hit.key, hit.tag)).is_some() => {
                 self.invalidate(&hit.key, hit.tag);
             }
             true => {}
-            false => self.update_denial(hit, |denial| denial.expires_at = denial.sent_at),
+            false => self.update_cached_denial(hit, |denial| denial.expires_at = denial.sent_at),
         }
     }
 
@@ -53,15 +55,15 @@ impl DenyCache {
     }
 
     /// Updates the cached denial of a hit's cost, if the cache has one.
-    fn update_denial(&self, hit: &KeyedHit, update: impl FnOnce(&mut CachedDenial)) {
-        let counter = self.counter_hash(&hit.key, hit.tag);
+    fn update_cached_denial(&self, hit: &KeyedHit, update: impl FnOnce(&mut CachedDenial)) {
+        let counter = self.hash_counter(&hit.key, hit.tag);
         let version = self.version(hit);
         let Some(mut entry) = self.entries.get(&counter) else { return };
         if let Some(denial) =
             entry.denials.iter_mut().find(|denial| denial.required == hit.required)
         {
             update(denial);
-            self.insert_entry(counter, entry, version);
+            self.insert_unless_invalidated(counter, entry, version);
         }
     }
 }

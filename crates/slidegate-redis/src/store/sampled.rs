@@ -6,11 +6,11 @@ use std::sync::Arc;
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
-use super::{KeyedHits, StoreInner, result_without_hits};
+use super::{KeyedHits, RedisStoreInner, result_without_hits};
 use crate::deny_cache::{CacheLookup, CacheVersion};
 use crate::script_request::KeyedHit;
 
-impl StoreInner {
+impl RedisStoreInner {
     /// Charges the hits that must be sent or are selected at random; the other hits pass without a call. A hit must be
     /// sent if its rule is not sampled, if its cost is 0, or if it follows a denial that has expired.
     pub(super) async fn charge_sampled(

@@ -28,7 +28,7 @@ const IDENTITY_NAMES: [&str; 6] = ["ann", "bea", "cid", "dan", "eve", "fay"];
 pub const MAX_PER_SECOND: u64 = 30;
 /// Maximum units per day of each identity.
 pub const MAX_PER_DAY: u64 = 400;
-const SECOND_US: u64 = 1_000_000;
+const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// The result of one request.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ impl Load {
         load.wait_for_recovery("at the start").await;
         let mut callers: Vec<_> =
             (0..CALLER_COUNT).map(|nth| tokio::spawn(load.run_caller(nth))).collect();
-        callers.push(tokio::spawn(load.measure_lateness_task()));
+        callers.push(tokio::spawn(load.measure_machine_lateness()));
         Self { callers, ..load }
     }
 
@@ -123,7 +123,7 @@ impl Load {
     }
 
     /// Returns a task that measures the lateness of the machine while the load runs.
-    fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
+    fn measure_machine_lateness(&self) -> impl Future<Output = ()> + Send + 'static {
         crate::server::measure_lateness(
             self.clock.clone(),
             self.stop.clone(),
@@ -206,7 +206,8 @@ pub fn assert_max_never_exceeded(records: &[LoadRecord], redis_lost: bool) {
         assert!(redis_lost || passed.len() as u64 <= MAX_PER_DAY, "{} in a day", passed.len());
         passed.sort_by_key(|record| record.began_us);
         for (nth, first) in passed.iter().enumerate() {
-            let inside = |record: &&&LoadRecord| record.ended_us < first.began_us + SECOND_US;
+            let inside =
+                |record: &&&LoadRecord| record.ended_us < first.began_us + MICROS_PER_SECOND;
             let count = passed[nth..].iter().filter(inside).count() as u64;
             assert!(redis_lost || count <= MAX_PER_SECOND, "{count} within a second");
         }

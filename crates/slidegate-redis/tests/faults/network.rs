@@ -15,7 +15,7 @@ use crate::server::{LONG, Redis, poll_until};
 
 /// Injects each of these faults into many replies under load. Checks that decisions degrade during the fault and
 /// recover after it.
-async fn check_recovery_from(faults: &[ReplyFault]) {
+async fn check_recovery_from_reply_faults(faults: &[ReplyFault]) {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
     let trial = FaultTrial::begin(&proxy.address()).await;
@@ -32,17 +32,18 @@ async fn check_recovery_from(faults: &[ReplyFault]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_and_lost_replies_degrade_decisions() {
-    check_recovery_from(&[ReplyFault::Delay(3 * STORE_TIMEOUT), ReplyFault::Drop]).await;
+    check_recovery_from_reply_faults(&[ReplyFault::Delay(3 * STORE_TIMEOUT), ReplyFault::Drop])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_cut_within_reply_degrades_decisions() {
-    check_recovery_from(&[ReplyFault::Cut]).await;
+    check_recovery_from_reply_faults(&[ReplyFault::Cut]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn corrupt_replies_degrade_decisions() {
-    check_recovery_from(&[
+    check_recovery_from_reply_faults(&[
         ReplyFault::Flip,
         ReplyFault::Shorten,
         ReplyFault::Insert(b"\0\xff no reply\r\n"),
@@ -55,7 +56,7 @@ async fn corrupt_replies_degrade_decisions() {
 async fn huge_reply_lengths_degrade_decisions() {
     // Complete replies to no request are not tested: later replies would be assigned to the wrong requests, and no
     // network does that.
-    check_recovery_from(&[
+    check_recovery_from_reply_faults(&[
         ReplyFault::Insert(b"*2000000000\r\n"),
         ReplyFault::Insert(b"*1\r\n*1\r\n*1\r\n*1\r\n"),
     ])
@@ -63,13 +64,13 @@ async fn huge_reply_lengths_degrade_decisions() {
 }
 
 /// A store with one counter.
-struct SingleCounter {
+struct SingleCounterStore {
     store: RedisStore,
     scope: Scope,
     limit: Limit,
 }
 
-impl SingleCounter {
+impl SingleCounterStore {
     fn open(address: &str, settings: Settings) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = RedisStore::open(address, settings).unwrap().with_clock(clock);
@@ -107,13 +108,15 @@ impl ChargeTally {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn possible_charge_is_never_repeated() {
+async fn call_with_lost_reply_is_not_repeated() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
     let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
-    let proxied = SingleCounter::open(&proxy.address(), settings);
-    let direct =
-        SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient_settings() });
+    let proxied = SingleCounterStore::open(&proxy.address(), settings);
+    let direct = SingleCounterStore::open(
+        &redis.address(),
+        Settings { timeout: LONG, ..patient_settings() },
+    );
     let mut tally = ChargeTally::default();
     poll_until("the store responds", MAX_RECOVERY_TIME, async || {
         let result = proxied.store.take(&[proxied.hit()]).await;
@@ -174,8 +177,10 @@ async fn batch_after_script_flush_takes_one_round_trip() {
     const REPLY_DELAY: Duration = Duration::from_millis(300);
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
-    let counter =
-        SingleCounter::open(&proxy.address(), Settings { timeout: LONG, ..patient_settings() });
+    let counter = SingleCounterStore::open(
+        &proxy.address(),
+        Settings { timeout: LONG, ..patient_settings() },
+    );
     let small = Limit::new("20/d".parse().unwrap(), Algorithm::SlidingWindow).unwrap();
     let (log, window) = (counter.hit(), Hit { limit: &small, ..counter.hit() });
     let hits: Vec<[Hit<'_>; 1]> =
@@ -206,8 +211,10 @@ async fn batch_after_script_flush_takes_one_round_trip() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_batch_reports_unknown_charges() {
     let redis = Redis::start();
-    let counter =
-        SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient_settings() });
+    let counter = SingleCounterStore::open(
+        &redis.address(),
+        Settings { timeout: LONG, ..patient_settings() },
+    );
     let other = Scope::new("faults", "spoilt", "limit", &["client"]);
     let (good, bad) =
         (counter.hit(), Hit { key: Key::new(&other, &[Value::Text("all")]), ..counter.hit() });
@@ -236,11 +243,11 @@ async fn failed_batch_reports_unknown_charges() {
 /// Tests a call that takes longer than the timeout, because Redis stalls once. The circuit breaker counts one failure,
 /// regardless of the number of requests that waited for this call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_call_counts_as_one_failure() {
+async fn slow_call_counts_as_one_breaker_failure() {
     const CONCURRENT_REQUESTS: usize = 50;
     let redis = Redis::start();
     let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
-    let counter = SingleCounter::open(&redis.address(), settings);
+    let counter = SingleCounterStore::open(&redis.address(), settings);
     poll_until("the store responds", MAX_RECOVERY_TIME, async || {
         counter.store.take(&[counter.hit()]).await.is_ok()
     })

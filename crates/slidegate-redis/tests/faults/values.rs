@@ -11,13 +11,13 @@ use super::load::{FaultTrial, MAX_PER_DAY, new_gate, new_request, patient_settin
 use crate::server::{LONG, Redis};
 
 /// A store with one identity and a manual clock.
-struct ValueFixture {
+struct StoredValueFixture {
     store: RedisStore,
     scope: Scope,
     clock: ManualClock,
 }
 
-impl ValueFixture {
+impl StoredValueFixture {
     fn open(redis: &Redis) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let settings =
@@ -39,16 +39,16 @@ fn new_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Deletes all keys, takes one unit of a limit, and returns the key of its counter.
-async fn charge_and_find_key(redis: &Redis, fixture: &ValueFixture, limit: &Limit) -> String {
+async fn charge_and_find_key(redis: &Redis, fixture: &StoredValueFixture, limit: &Limit) -> String {
     redis.command(&["FLUSHALL"]);
     assert!(fixture.store.take(&[fixture.hit(limit)]).await.unwrap().allowed);
     redis.keys().remove(0)
 }
 
 #[tokio::test]
-async fn value_of_wrong_type_fails_only_its_key() {
+async fn wrong_redis_value_type_fails_only_its_key() {
     let redis = Redis::start();
-    let fixture = ValueFixture::open(&redis);
+    let fixture = StoredValueFixture::open(&redis);
     let other = Scope::new("values", "other", "limit", &["client"]);
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
@@ -76,7 +76,7 @@ async fn value_of_wrong_type_fails_only_its_key() {
 #[tokio::test]
 async fn invalid_string_value_fails_only_its_key() {
     let redis = Redis::start();
-    let fixture = ValueFixture::open(&redis);
+    let fixture = StoredValueFixture::open(&redis);
     let mut rng = fastrand::Rng::with_seed(7);
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
@@ -164,7 +164,7 @@ async fn wrong_type_key_is_limited_in_memory() {
 #[tokio::test]
 async fn every_written_key_expires() {
     let redis = Redis::start();
-    let fixture = ValueFixture::open(&redis);
+    let fixture = StoredValueFixture::open(&redis);
     let windows = [Duration::from_millis(1), Duration::from_millis(700), MINUTE, 60 * 24 * MINUTE];
     for window in windows {
         for algorithm in Algorithm::ALL {
@@ -206,7 +206,7 @@ async fn every_written_key_expires() {
 #[tokio::test]
 async fn refund_creates_no_key() {
     let redis = Redis::start();
-    let fixture = ValueFixture::open(&redis);
+    let fixture = StoredValueFixture::open(&redis);
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
             let limit = new_limit(max, MINUTE, algorithm);
@@ -221,9 +221,9 @@ async fn refund_creates_no_key() {
 
 /// Tests that refunds read and write only the changed parts of a large sliding log.
 #[tokio::test]
-async fn refund_of_large_log_removes_oldest_units() {
+async fn refund_of_large_sliding_log_removes_oldest_units() {
     let redis = Redis::start();
-    let fixture = ValueFixture::open(&redis);
+    let fixture = StoredValueFixture::open(&redis);
     let limit = new_limit(10_000, MINUTE, Algorithm::SlidingLog);
     let hit = |cost| Hit { cost, required: cost, ..fixture.hit(&limit) };
     for nth in 0..500 {
@@ -248,9 +248,9 @@ async fn refund_of_large_log_removes_oldest_units() {
 }
 
 #[tokio::test]
-async fn changed_max_keeps_counts() {
+async fn changed_limit_max_keeps_charged_units() {
     let redis = Redis::start();
-    let fixture = ValueFixture::open(&redis);
+    let fixture = StoredValueFixture::open(&redis);
     for algorithm in Algorithm::ALL {
         redis.command(&["FLUSHALL"]);
         let remaining = async |max: u64| {
@@ -268,7 +268,7 @@ async fn changed_max_keeps_counts() {
 #[tokio::test]
 async fn changed_algorithm_or_window_uses_new_counter() {
     let redis = Redis::start();
-    let fixture = ValueFixture::open(&redis);
+    let fixture = StoredValueFixture::open(&redis);
     for window in [MINUTE, 2 * MINUTE] {
         for algorithm in Algorithm::ALL {
             let limit = new_limit(10, window, algorithm);

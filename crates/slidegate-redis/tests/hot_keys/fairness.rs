@@ -11,17 +11,17 @@ use crate::server::Redis;
 
 const SPLIT_LIMIT_POLICY: &str = "rules: [{ name: hot, per: [tenant], limits: [1000/min],
     redis: { split: { by: [route], into: 8 } } }]";
-const MAX_PER_MINUTE: f64 = 1_000.0;
+const MAX_REQUESTS_PER_MINUTE: f64 = 1_000.0;
 
 /// Number of sets of route names. The sub-key of a name is random, so results are averaged over the sets.
-const ROUTE_SETS: usize = 8;
+const ROUTE_SET_COUNT: usize = 8;
 const ROUTES_PER_SET: usize = 64;
 
 const OFFERED_LOAD_RATIOS: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
 /// Expected throughput of a split limit, in percent of the throughput of the same limit without a split, for uniform
 /// and Zipf traffic: the average over the sets of routes, and the minimum.
-const EXPECTED_THROUGHPUT: [[&str; 2]; 5] = [
+const EXPECTED_THROUGHPUT_PERCENT: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
     ["95 % (92 %)", "80 % (77 %)"],
@@ -77,8 +77,8 @@ impl TenantTraffic {
     }
 
     /// Returns the route indexes of the requests that the tenant sends in the next second.
-    fn next_second_routes(&mut self) -> Vec<usize> {
-        self.due_requests += self.offered * MAX_PER_MINUTE / 60.0;
+    fn draw_routes_of_next_second(&mut self) -> Vec<usize> {
+        self.due_requests += self.offered * MAX_REQUESTS_PER_MINUTE / 60.0;
         let many = self.due_requests.floor();
         self.due_requests -= many;
         let random = &mut self.random;
@@ -95,7 +95,7 @@ impl TenantTraffic {
 
 /// Returns the number of requests that the split limit allowed, divided by the number that the same limit allowed
 /// without a split: the average over the sets of routes, and the minimum.
-fn mean_and_min_throughput(
+fn mean_and_min_split_throughput(
     tenants: &[TenantTraffic],
     traffic: RouteDistribution,
     offered: f64,
@@ -105,13 +105,13 @@ fn mean_and_min_throughput(
         .filter(|tenant| tenant.traffic == traffic && tenant.offered == offered)
         .map(|tenant| tenant.allowed_by_split as f64 / tenant.allowed_by_whole as f64)
         .collect();
-    assert_eq!(shares.len(), ROUTE_SETS);
-    let mean = shares.iter().sum::<f64>() / ROUTE_SETS as f64;
+    assert_eq!(shares.len(), ROUTE_SET_COUNT);
+    let mean = shares.iter().sum::<f64>() / ROUTE_SET_COUNT as f64;
     (mean, shares.iter().copied().fold(f64::MAX, f64::min))
 }
 
 #[tokio::test]
-async fn split_throughput_matches_documented_table() {
+async fn split_limit_throughput_matches_documentation() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let split = new_instance(SPLIT_LIMIT_POLICY, &redis.address(), &clock);
     let whole = Gate::new(
@@ -122,13 +122,13 @@ async fn split_throughput_matches_documented_table() {
         .into_iter()
         .flat_map(|traffic| OFFERED_LOAD_RATIOS.map(|offered| (traffic, offered)))
         .flat_map(|(traffic, offered)| {
-            (0..ROUTE_SETS).map(move |set| TenantTraffic::new(traffic, offered, set))
+            (0..ROUTE_SET_COUNT).map(move |set| TenantTraffic::new(traffic, offered, set))
         })
         .collect();
     // Only the third minute counts: by then two windows are full, regardless of the initial state.
     for second in 0..180 {
         let next: Vec<Vec<usize>> =
-            tenants.iter_mut().map(TenantTraffic::next_second_routes).collect();
+            tenants.iter_mut().map(TenantTraffic::draw_routes_of_next_second).collect();
         let checks = tenants.iter().zip(&next).map(|(tenant, routes)| {
             let check = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
             join_all(routes.iter().map(check))
@@ -149,9 +149,9 @@ async fn split_throughput_matches_documented_table() {
     }
     // `--nocapture` prints the table.
     println!("| offered | uniform | Zipf |\n|---|---|---|");
-    for (offered, expected) in OFFERED_LOAD_RATIOS.iter().zip(EXPECTED_THROUGHPUT) {
+    for (offered, expected) in OFFERED_LOAD_RATIOS.iter().zip(EXPECTED_THROUGHPUT_PERCENT) {
         let row = [RouteDistribution::Uniform, RouteDistribution::Zipf].map(|traffic| {
-            let (mean, least) = mean_and_min_throughput(&tenants, traffic, *offered);
+            let (mean, least) = mean_and_min_split_throughput(&tenants, traffic, *offered);
             format!("{:.0} % ({:.0} %)", 100.0 * mean, 100.0 * least)
         });
         println!("| {offered}x | {} | {} |", row[0], row[1]);

@@ -32,11 +32,11 @@ async fn sampled_count_has_documented_mean_and_variance() {
     const REQUESTS_PER_TENANT: u64 = 50;
     const COST_PER_REQUEST: u64 = 3;
     const TENANT_COUNT: u64 = 1_600;
-    const MAX_PER_MINUTE: u64 = 1_000_000;
+    const MAX_UNITS_PER_MINUTE: u64 = 1_000_000;
     fastrand::seed(7);
     let redis = Redis::start();
     let instance = new_instance(
-        &new_sampled_policy(MAX_PER_MINUTE),
+        &new_sampled_policy(MAX_UNITS_PER_MINUTE),
         &redis.address(),
         &ManualClock::default(),
     );
@@ -48,7 +48,7 @@ async fn sampled_count_has_documented_mean_and_variance() {
             let ruling = instance.check(&Request::new("default", descriptor)).await;
             assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
         }
-        counts.push(charged_units(&instance, &tenant, MAX_PER_MINUTE).await as f64);
+        counts.push(charged_units(&instance, &tenant, MAX_UNITS_PER_MINUTE).await as f64);
     }
     let many = TENANT_COUNT as f64;
     let mean = counts.iter().sum::<f64>() / many;
@@ -69,14 +69,14 @@ async fn sampled_count_has_documented_mean_and_variance() {
 }
 
 #[tokio::test]
-async fn sampled_refund_is_right_on_average() {
+async fn sampled_refund_is_correct_on_average() {
     const REQUESTS_PER_TENANT: u64 = 50;
     const TENANT_COUNT: u64 = 400;
-    const MAX_PER_MINUTE: u64 = 1_000_000;
+    const MAX_UNITS_PER_MINUTE: u64 = 1_000_000;
     fastrand::seed(8);
     let redis = Redis::start();
     let instance = new_instance(
-        &new_sampled_policy(MAX_PER_MINUTE),
+        &new_sampled_policy(MAX_UNITS_PER_MINUTE),
         &redis.address(),
         &ManualClock::default(),
     );
@@ -93,7 +93,7 @@ async fn sampled_refund_is_right_on_average() {
             let ruling = instance.check(&Request::new("default", descriptor)).await;
             assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
         }
-        sum += charged_units(&instance, &tenant, MAX_PER_MINUTE).await;
+        sum += charged_units(&instance, &tenant, MAX_UNITS_PER_MINUTE).await;
     }
     let mean = sum as f64 / TENANT_COUNT as f64;
     let variance = (REQUESTS_PER_TENANT * (SAMPLING_FACTOR - 1) * (3 * 3 + 1)) as f64;
@@ -102,7 +102,7 @@ async fn sampled_refund_is_right_on_average() {
 }
 
 #[tokio::test]
-async fn rules_with_equal_sample_send_same_requests() {
+async fn rules_with_equal_sampling_rate_send_same_requests() {
     let rules = "rules:
       - { name: a, per: [tenant], limits: [100000/min], redis: { sample: 10% } }
       - { name: b, per: [tenant], limits: [100000/h, 200000/d], redis: { sample: 10% } }

@@ -9,26 +9,26 @@ use super::instance::{
 };
 use crate::server::cluster::Cluster;
 
-const MAX_PER_TENANT: u64 = 100;
-const MAX_PER_ROUTE: u64 = 40;
+const MAX_REQUESTS_PER_TENANT: u64 = 100;
+const MAX_REQUESTS_PER_ROUTE: u64 = 40;
 const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 
-const CONCURRENT_CALLERS: usize = 200;
+const CONCURRENT_CALLER_COUNT: usize = 200;
 
 /// Returns a policy with two rules: a limit for each tenant, and a limit for each route of a tenant. The second rule
 /// has the Redis options `redis`.
-fn tenant_and_route_policy(redis: &str) -> String {
+fn new_tenant_and_route_policy(redis: &str) -> String {
     format!(
         "rules:
-        - {{ name: all, per: [tenant], limits: [{MAX_PER_TENANT}/h] }}
-        - {{ name: each, per: [tenant, route], limits: [{MAX_PER_ROUTE}/h], {redis} }}"
+        - {{ name: all, per: [tenant], limits: [{MAX_REQUESTS_PER_TENANT}/h] }}
+        - {{ name: each, per: [tenant, route], limits: [{MAX_REQUESTS_PER_ROUTE}/h], {redis} }}"
     )
 }
 
-const SLOT_BY_TENANT: &str = "redis: { slot_by: [tenant] }";
+const SLOT_BY_TENANT_OPTION: &str = "redis: { slot_by: [tenant] }";
 
 /// Returns the number of script calls for one request, once all scripts have been loaded.
-async fn calls_per_request(cluster: &Cluster, instance: &Instance) -> u64 {
+async fn count_script_calls_per_request(cluster: &Cluster, instance: &Instance) -> u64 {
     for _ in 0..2 {
         assert!(is_allowed(instance, "first", "/a").await);
     }
@@ -44,8 +44,8 @@ fn remaining_per_limit(ruling: &Ruling) -> [u64; 2] {
 
 /// Sends concurrent requests of a tenant, and asserts that the charged units of all limits equal the number of allowed
 /// requests. Returns this number.
-async fn take_concurrently(instance: &Instance, tenant: &str) -> u64 {
-    let checks = (0..CONCURRENT_CALLERS).map(|nth| async move {
+async fn send_concurrent_requests(instance: &Instance, tenant: &str) -> u64 {
+    let checks = (0..CONCURRENT_CALLER_COUNT).map(|nth| async move {
         let mut allowed = [0; ROUTES.len()];
         for turn in 0..3 {
             let route_index = (nth + turn) % ROUTES.len();
@@ -59,22 +59,25 @@ async fn take_concurrently(instance: &Instance, tenant: &str) -> u64 {
     for (route_index, route) in ROUTES.iter().enumerate() {
         let allowed: u64 = each.iter().map(|allowed| allowed[route_index]).sum();
         let peeked = instance.peek(&new_request(tenant, route)).await;
-        assert_eq!(remaining_per_limit(&peeked)[1], MAX_PER_ROUTE - allowed, "{route}");
+        assert_eq!(remaining_per_limit(&peeked)[1], MAX_REQUESTS_PER_ROUTE - allowed, "{route}");
         total += allowed;
     }
     let peeked = instance.peek(&new_request(tenant, ROUTES[0])).await;
-    assert_eq!(remaining_per_limit(&peeked)[0], MAX_PER_TENANT - total);
+    assert_eq!(remaining_per_limit(&peeked)[0], MAX_REQUESTS_PER_TENANT - total);
     total
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_in_one_slot_share_one_call() {
+async fn rules_in_one_slot_share_one_script_call() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
-    let instance =
-        new_instance(&tenant_and_route_policy(SLOT_BY_TENANT), &cluster.address(), &clock);
-    assert_eq!(calls_per_request(&cluster, &instance).await, 1);
+    let instance = new_instance(
+        &new_tenant_and_route_policy(SLOT_BY_TENANT_OPTION),
+        &cluster.address(),
+        &clock,
+    );
+    assert_eq!(count_script_calls_per_request(&cluster, &instance).await, 1);
     // The limits of all routes add up to 160, more than the tenant has.
-    assert_eq!(take_concurrently(&instance, "acme").await, MAX_PER_TENANT);
+    assert_eq!(send_concurrent_requests(&instance, "acme").await, MAX_REQUESTS_PER_TENANT);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,15 +85,15 @@ async fn rules_in_two_slots_charge_all_or_none() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let [one, other] = [(); 2].map(|()| {
         new_instance(
-            &tenant_and_route_policy("redis: {}").replace(", redis: {}", ""),
+            &new_tenant_and_route_policy("redis: {}").replace(", redis: {}", ""),
             &cluster.address(),
             &clock,
         )
     });
     let slots = ["{tenant=first}", "{tenant=first,route=/a}"].map(|key| cluster.slot_of(key));
     assert_ne!(slots[0], slots[1]);
-    assert_eq!(calls_per_request(&cluster, &one).await, 4, "two look, and two charge");
-    let mut allowed = take_concurrently(&one, "acme").await;
+    assert_eq!(count_script_calls_per_request(&cluster, &one).await, 4, "two look, and two charge");
+    let mut allowed = send_concurrent_requests(&one, "acme").await;
     // Some requests were denied because of charges that were reverted later. These units are free again.
     for instance in [&other, &one] {
         for route in ROUTES {
@@ -99,7 +102,7 @@ async fn rules_in_two_slots_charge_all_or_none() {
             }
         }
     }
-    assert_eq!(allowed, MAX_PER_TENANT);
+    assert_eq!(allowed, MAX_REQUESTS_PER_TENANT);
 }
 
 #[tokio::test]

@@ -12,17 +12,17 @@ use super::instance::{
 use crate::server::Redis;
 use crate::server::cluster::Cluster;
 
-const MAX_PER_MINUTE: u64 = 100;
+const MAX_UNITS_PER_MINUTE: u64 = 100;
 const SUB_KEY_COUNT: u16 = 8;
 
 /// Returns the number of units of a sub-key: 100 units are divided into 8 shares.
-fn units_of_sub_key(part: u16) -> u64 {
+fn expected_units_of_sub_key(part: u16) -> u64 {
     if part < 4 { 13 } else { 12 }
 }
 
 fn new_split_policy(algorithm: &str) -> String {
     format!(
-        "rules: [{{ name: hot, per: [tenant], limits: [{MAX_PER_MINUTE}/min], algorithm: {algorithm},
+        "rules: [{{ name: hot, per: [tenant], limits: [{MAX_UNITS_PER_MINUTE}/min], algorithm: {algorithm},
         redis: {{ split: {{ by: [route], into: {SUB_KEY_COUNT} }} }} }}]"
     )
 }
@@ -43,7 +43,7 @@ fn sub_key_of_route(policy: &Policy, route: &str) -> u16 {
 }
 
 /// Returns one route for each sub-key.
-fn route_by_sub_key(policy: &Policy) -> BTreeMap<u16, String> {
+fn find_route_of_each_sub_key(policy: &Policy) -> BTreeMap<u16, String> {
     routes_for_all_sub_keys()
         .into_iter()
         .map(|route| (sub_key_of_route(policy, &route), route))
@@ -82,9 +82,9 @@ async fn sub_keys_allow_exactly_their_shares() {
             *allowed.entry(part).or_default() += passed;
         }
         let expected: BTreeMap<u16, u64> =
-            (0..SUB_KEY_COUNT).map(|part| (part, units_of_sub_key(part))).collect();
+            (0..SUB_KEY_COUNT).map(|part| (part, expected_units_of_sub_key(part))).collect();
         assert_eq!(allowed, expected, "{algorithm}");
-        assert_eq!(allowed.values().sum::<u64>(), MAX_PER_MINUTE);
+        assert_eq!(allowed.values().sum::<u64>(), MAX_UNITS_PER_MINUTE);
     }
 }
 
@@ -118,30 +118,32 @@ async fn equal_attributes_choose_same_sub_key() {
 async fn cost_above_sub_key_share_never_fits() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &redis.address(), &clock);
-    for (part, route) in route_by_sub_key(instance.policy()) {
+    for (part, route) in find_route_of_each_sub_key(instance.policy()) {
         let at_cost = |cost| {
             let descriptor = Descriptor::new([("tenant", "acme"), ("route", route.as_str())]);
             Request::new("default", descriptor.cost(cost))
         };
-        let denial = instance.check(&at_cost(units_of_sub_key(part) + 1)).await;
+        let denial = instance.check(&at_cost(expected_units_of_sub_key(part) + 1)).await;
         assert!(!denial.decision().is_allowed() && !denial.decision().is_degraded());
-        assert_eq!(denial.decision().retry_after(), None, "though {MAX_PER_MINUTE} is more");
-        assert!(instance.check(&at_cost(units_of_sub_key(part))).await.decision().is_allowed());
+        assert_eq!(denial.decision().retry_after(), None, "though {MAX_UNITS_PER_MINUTE} is more");
+        assert!(
+            instance.check(&at_cost(expected_units_of_sub_key(part))).await.decision().is_allowed()
+        );
         let denial = instance.check(&at_cost(1)).await;
         assert!(denial.decision().retry_after().is_some_and(|wait| wait > Duration::ZERO));
     }
 }
 
 #[tokio::test]
-async fn revert_goes_to_charged_sub_key() {
+async fn revert_frees_units_of_charged_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_log"), &redis.address(), &clock);
-    let routes = route_by_sub_key(instance.policy());
+    let routes = find_route_of_each_sub_key(instance.policy());
     let ruling = check_with_redis(&instance, "acme", &routes[&3]).await;
     for (part, route) in &routes {
         assert_eq!(
             exhaust_sub_key(&instance, route).await,
-            units_of_sub_key(*part) - u64::from(*part == 3)
+            expected_units_of_sub_key(*part) - u64::from(*part == 3)
         );
     }
     instance.revert(ruling.decision()).await.unwrap();
@@ -151,12 +153,12 @@ async fn revert_goes_to_charged_sub_key() {
 }
 
 #[tokio::test]
-async fn refund_goes_to_sub_key_of_attributes() {
+async fn refund_frees_units_of_matching_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &redis.address(), &clock);
-    let routes = route_by_sub_key(instance.policy());
+    let routes = find_route_of_each_sub_key(instance.policy());
     for (part, route) in &routes {
-        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_sub_key(*part));
+        assert_eq!(exhaust_sub_key(&instance, route).await, expected_units_of_sub_key(*part));
     }
     let descriptor = Descriptor::new([("tenant", "acme"), ("route", &*routes[&3])]);
     let refund = Request::new("default", descriptor.cost(4).as_refund());
@@ -174,7 +176,7 @@ async fn refund_goes_to_sub_key_of_attributes() {
 async fn sub_keys_spread_over_masters_and_reset_together() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &cluster.address(), &clock);
-    let routes = route_by_sub_key(instance.policy());
+    let routes = find_route_of_each_sub_key(instance.policy());
     let slot = |part: &u16| cluster.slot_of(&format!("{{tenant=acme#{part}}}"));
     let slots: BTreeSet<u16> = routes.keys().map(slot).collect();
     assert_eq!(slots.len(), usize::from(SUB_KEY_COUNT));
@@ -202,28 +204,28 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
     );
 
     for (part, route) in &routes {
-        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_sub_key(*part) - 6);
+        assert_eq!(exhaust_sub_key(&instance, route).await, expected_units_of_sub_key(*part) - 6);
     }
     // A reset covers all sub-keys, regardless of the route of the request.
     let request = new_request("acme", &routes[&0]);
     let applied = instance.policy().apply(&request);
     instance.store().reset(&applied.hits()).await.unwrap();
     for (part, route) in &routes {
-        assert_eq!(exhaust_sub_key(&instance, route).await, units_of_sub_key(*part));
+        assert_eq!(exhaust_sub_key(&instance, route).await, expected_units_of_sub_key(*part));
     }
 }
 
 #[test]
-fn memory_store_enforces_whole_limit() {
+fn memory_store_does_not_split_limit() {
     for algorithm in ALGORITHMS {
         let policy = Policy::from_yaml(&new_split_policy(algorithm)).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 1_000));
         let routes = routes_for_all_sub_keys();
-        let checks = (0..3 * MAX_PER_MINUTE as usize).map(|nth| &routes[nth % 2]);
+        let checks = (0..3 * MAX_UNITS_PER_MINUTE as usize).map(|nth| &routes[nth % 2]);
         let passes =
             |route: &&String| gate.check_now(&new_request("acme", route)).decision().is_allowed();
-        assert_eq!(checks.filter(passes).count() as u64, MAX_PER_MINUTE, "{algorithm}");
-        let descriptor = Descriptor::new([("tenant", "other")]).cost(MAX_PER_MINUTE);
+        assert_eq!(checks.filter(passes).count() as u64, MAX_UNITS_PER_MINUTE, "{algorithm}");
+        let descriptor = Descriptor::new([("tenant", "other")]).cost(MAX_UNITS_PER_MINUTE);
         let whole = gate.check_now(&Request::new("default", descriptor));
         assert!(whole.decision().is_allowed());
     }

@@ -19,14 +19,14 @@ const ALL_TIME_RANGE: (Timestamp, Timestamp) =
 
 /// Maximum time from the restart of a lost master until the stores call it: up to five seconds until the next probe of
 /// the circuit breaker, plus [`MAX_PROMOTION_RECOVERY`].
-const MAX_RESTART_RECOVERY: Duration =
+const MAX_RECOVERY_AFTER_RESTART: Duration =
     MAX_PROMOTION_RECOVERY.saturating_add(Duration::from_secs(5));
 
 /// Number of clients whose keys are in each shard.
 const CLIENTS_PER_SHARD: usize = 4;
 
 /// A Cluster under load.
-struct ClusterTrial {
+struct ClusterLoadTest {
     cluster: Cluster,
     load: CallerLoad,
     bytes_per_charge: u64,
@@ -59,7 +59,7 @@ fn client_names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
     names
 }
 
-impl ClusterTrial {
+impl ClusterLoadTest {
     /// Starts a Cluster and the load. Each shard has the keys of equally many clients; the first clients belong to the
     /// first shard. The stores know only one node at first.
     async fn begin() -> Self {
@@ -96,7 +96,7 @@ impl ClusterTrial {
 
     /// Returns the number of bytes that a former master, now a replica, had written but the new master had not
     /// received.
-    fn lost_bytes_of(&self, old: Shard) -> u64 {
+    fn unreplicated_bytes_of_old_master(&self, old: Shard) -> u64 {
         let [old, new] = [old.master, old.replica].map(|nth| &self.cluster.nodes[nth]);
         old.offset_at_demotion() - new.offset_at_promotion()
     }
@@ -126,7 +126,7 @@ impl ClusterTrial {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_requested_failovers_lose_no_charge() {
     let _permit = acquire_load_permit().await;
-    let trial = ClusterTrial::begin().await;
+    let trial = ClusterLoadTest::begin().await;
     let mut shard = trial.cluster.shards()[0];
     let mut recovered_at = ALL_TIME_RANGE.0;
     for _ in 0..2 {
@@ -135,7 +135,11 @@ async fn two_requested_failovers_lose_no_charge() {
         trial.cluster.request_failover(shard.replica);
         recovered_at = trial.wait_for_failover_to(shard.replica, calls_before).await;
         trial.cluster.wait_until_settled();
-        assert_eq!(trial.lost_bytes_of(shard), 0, "the replica takes over only when in sync");
+        assert_eq!(
+            trial.unreplicated_bytes_of_old_master(shard),
+            0,
+            "the replica takes over only when in sync"
+        );
         shard = Shard { master: shard.replica, replica: shard.master };
     }
     trial.end(recovered_at, 0).await;
@@ -144,7 +148,7 @@ async fn two_requested_failovers_lose_no_charge() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_master_loses_only_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let mut trial = ClusterTrial::begin().await;
+    let mut trial = ClusterLoadTest::begin().await;
     let shard = trial.cluster.shards()[0];
     let end = trial.cluster.nodes[shard.master].kill_at_known_offset();
     let recovered_at = trial.wait_for_failover_to(shard.replica, 0).await;
@@ -157,7 +161,7 @@ async fn killed_master_loses_only_unreplicated_charges() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_master_loses_only_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let trial = ClusterTrial::begin().await;
+    let trial = ClusterLoadTest::begin().await;
     let shard = trial.cluster.shards()[0];
     trial.cluster.nodes[shard.master].clear_log();
     trial.cluster.nodes[shard.master].pause();
@@ -165,14 +169,14 @@ async fn paused_master_loses_only_unreplicated_charges() {
     trial.load.wait_for_decisions().await;
     trial.cluster.nodes[shard.master].resume();
     trial.cluster.wait_until_settled();
-    let lost = trial.lost_bytes_of(shard);
+    let lost = trial.unreplicated_bytes_of_old_master(shard);
     trial.end(recovered_at, lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lagging_replica_bounds_loss_of_killed_master() {
+async fn killed_master_with_lagging_replica_loses_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let mut trial = ClusterTrial::begin().await;
+    let mut trial = ClusterLoadTest::begin().await;
     let shard = trial.cluster.shards()[0];
     let [master, replica] = [shard.master, shard.replica];
     let key = client_hash_tag(&trial.load.clients[0].name);
@@ -190,9 +194,9 @@ async fn lagging_replica_bounds_loss_of_killed_master() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarted_replica_affects_no_request() {
+async fn replica_restart_fails_no_request() {
     let _permit = acquire_load_permit().await;
-    let mut trial = ClusterTrial::begin().await;
+    let mut trial = ClusterLoadTest::begin().await;
     let shard = trial.cluster.shards()[0];
     trial.cluster.nodes[shard.replica].kill();
     wait_until("the other nodes notice the failure", || {
@@ -205,9 +209,9 @@ async fn restarted_replica_affects_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarted_shard_without_data_recovers() {
+async fn shard_recovers_after_restart_without_data() {
     let _permit = acquire_load_permit().await;
-    let mut trial = ClusterTrial::begin().await;
+    let mut trial = ClusterLoadTest::begin().await;
     let shard = trial.cluster.shards()[0];
     let other = trial.cluster.shards()[1].master;
     trial.cluster.nodes[shard.replica].kill();
@@ -219,7 +223,8 @@ async fn restarted_shard_without_data_recovers() {
     trial.cluster.nodes[shard.master].restart();
     let back = trial.cluster.wait_until_promoted(shard.master, &trial.load.clock);
     let master = &trial.cluster.nodes[shard.master];
-    let recovered_at = trial.load.wait_for_recovery(master, 0, back, MAX_RESTART_RECOVERY).await;
+    let recovered_at =
+        trial.load.wait_for_recovery(master, 0, back, MAX_RECOVERY_AFTER_RESTART).await;
     trial.cluster.nodes[shard.replica].restart();
     trial.end(recovered_at, lost_bytes).await;
 }
@@ -239,7 +244,7 @@ async fn slot_migration_loses_no_charge() {
     let masters = cluster.shards().into_iter().map(|shard| shard.master);
     let there = masters.into_iter().find(|&nth| nth != here).unwrap();
     for (from, to) in [(here, there), (there, here)].repeat(2) {
-        let redirections = |why| error_count(&cluster.nodes[from], why);
+        let redirections = |why| redis_error_count(&cluster.nodes[from], why);
         let before = [redirections("ASK"), redirections("MOVED")];
         cluster.begin_slot_migration(slot, from, to);
         load.wait_for_decisions().await;
@@ -260,7 +265,7 @@ async fn slot_migration_loses_no_charge() {
 }
 
 /// Returns the number of error responses of a kind that a node has sent.
-fn error_count(node: &Redis, kind: &str) -> u64 {
+fn redis_error_count(node: &Redis, kind: &str) -> u64 {
     let info: String = node.try_command(&["INFO", "errorstats"]).unwrap();
     let count = field(&info, &format!("errorstat_{kind}"));
     count.map_or(0, |count| count.trim_start_matches("count=").parse().unwrap())

@@ -109,12 +109,12 @@ pub async fn acquire_load_permit() -> SemaphorePermit<'static> {
 
 /// A clock that starts at noon when it is first read, so that no day ends during a test.
 #[derive(Clone, Copy)]
-struct NoonClock;
+struct ClockStartingAtNoon;
 
-impl Clock for NoonClock {
+impl Clock for ClockStartingAtNoon {
     fn now(&self) -> Timestamp {
-        static CLOCK_AND_START: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
-        let (clock, began) = CLOCK_AND_START.get_or_init(|| {
+        static CLOCK_AND_START_TIME: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
+        let (clock, began) = CLOCK_AND_START_TIME.get_or_init(|| {
             let clock = SystemClock::new();
             (clock.clone(), clock.now())
         });
@@ -123,14 +123,17 @@ impl Clock for NoonClock {
     }
 }
 
-/// Creates a store with a [`NoonClock`].
+/// Creates a store with a [`ClockStartingAtNoon`].
 pub fn open_store(address: &str, timeout: Duration) -> RedisStore {
     let settings = Settings { timeout, ..Settings::default() };
-    RedisStore::open(address, settings).unwrap().with_clock(NoonClock)
+    RedisStore::open(address, settings).unwrap().with_clock(ClockStartingAtNoon)
 }
 
 /// Calls a function with the hits of a client: one unit for each of its limits.
-async fn with_hits<T>(client: &Client, call: impl AsyncFnOnce(&[Hit<'_>]) -> T) -> T {
+async fn call_with_hits_of_client<T>(
+    client: &Client,
+    call: impl AsyncFnOnce(&[Hit<'_>]) -> T,
+) -> T {
     let scopes: Vec<Scope> = (0..client.limits.len())
         .map(|nth| Scope::new("scale", "rule", &nth.to_string(), &["client"]))
         .collect();
@@ -141,7 +144,7 @@ async fn with_hits<T>(client: &Client, call: impl AsyncFnOnce(&[Hit<'_>]) -> T) 
 }
 
 pub async fn take_one_unit(store: &RedisStore, client: &Client) -> CallOutcome {
-    match with_hits(client, async |hits| store.take(hits).await).await {
+    match call_with_hits_of_client(client, async |hits| store.take(hits).await).await {
         Ok(taken) if taken.allowed => CallOutcome::Allowed,
         Ok(_) => CallOutcome::Denied,
         Err(StoreError::TimedOut(_)) => CallOutcome::TimedOut,
@@ -152,7 +155,8 @@ pub async fn take_one_unit(store: &RedisStore, client: &Client) -> CallOutcome {
 
 /// Returns the charged units of each limit of a client.
 pub async fn charged_units_per_limit(store: &RedisStore, client: &Client) -> Vec<u64> {
-    let peeked = with_hits(client, async |hits| store.peek(hits).await).await.unwrap();
+    let peeked =
+        call_with_hits_of_client(client, async |hits| store.peek(hits).await).await.unwrap();
     let used =
         |(limit, outcome): (&Limit, &slidegate::Outcome)| limit.capacity() - outcome.remaining();
     client.limits.iter().zip(&peeked).map(used).collect()
@@ -181,7 +185,7 @@ impl CallerLoad {
             let callers: Vec<_> = callers.collect();
             load.callers.extend(callers);
         }
-        load.callers.push(tokio::spawn(load.measure_lateness_task()));
+        load.callers.push(tokio::spawn(load.measure_machine_lateness()));
         load.wait_for_decisions().await;
         load
     }
@@ -205,7 +209,7 @@ impl CallerLoad {
     }
 
     /// Returns a task that measures the lateness of the machine while the load runs.
-    fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
+    fn measure_machine_lateness(&self) -> impl Future<Output = ()> + Send + 'static {
         crate::server::measure_lateness(
             self.clock.clone(),
             self.stop.clone(),
@@ -247,10 +251,10 @@ impl CallerLoad {
 
     /// Waits for 100 more results.
     pub async fn wait_for_more_calls(&self) {
-        const MORE_CALL_COUNT: usize = 100;
+        const ADDITIONAL_CALL_COUNT: usize = 100;
         let from = self.records.lock().unwrap().len();
         poll_until("there are more results", LONG, async || {
-            self.records.lock().unwrap().len() >= from + MORE_CALL_COUNT
+            self.records.lock().unwrap().len() >= from + ADDITIONAL_CALL_COUNT
         })
         .await;
     }

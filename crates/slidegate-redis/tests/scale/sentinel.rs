@@ -12,13 +12,13 @@ use crate::server::sentinel::Service;
 const MAX_TIMESTAMP: Timestamp = Timestamp::from_micros(u64::MAX);
 
 /// A Sentinel service under load.
-struct SentinelTrial {
+struct SentinelLoadTest {
     service: Service,
     load: CallerLoad,
     bytes_per_charge: u64,
 }
 
-impl SentinelTrial {
+impl SentinelLoadTest {
     async fn begin() -> Self {
         let service = Service::start();
         let address = service.address();
@@ -60,14 +60,14 @@ impl SentinelTrial {
 }
 
 /// Returns the number of bytes that a former master, now a replica, had written but the new master had not received.
-fn lost_bytes_of(service: &Service) -> u64 {
+fn unreplicated_bytes_of_old_master(service: &Service) -> u64 {
     service.replica().offset_at_demotion() - service.master().offset_at_promotion()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requested_failover_loses_only_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let trial = SentinelTrial::begin().await;
+    let trial = SentinelLoadTest::begin().await;
     trial.service.master().clear_log();
     trial.service.request_failover();
     let recovered_at = trial.wait_for_failover().await;
@@ -79,13 +79,13 @@ async fn requested_failover_loses_only_unreplicated_charges() {
         calls_of_old,
         "the old master is not called any more"
     );
-    trial.end(recovered_at, lost_bytes_of).await;
+    trial.end(recovered_at, unreplicated_bytes_of_old_master).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_succeeds_after_master_and_sentinel_kill() {
     let _permit = acquire_load_permit().await;
-    let mut trial = SentinelTrial::begin().await;
+    let mut trial = SentinelLoadTest::begin().await;
     trial.service.sentinels[0].kill();
     let end = trial.service.master_mut().kill_at_known_offset();
     let recovered_at = trial.wait_for_failover().await;
@@ -99,7 +99,7 @@ async fn failover_succeeds_after_master_and_sentinel_kill() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_succeeds_after_master_and_sentinel_pause() {
     let _permit = acquire_load_permit().await;
-    let trial = SentinelTrial::begin().await;
+    let trial = SentinelLoadTest::begin().await;
     trial.service.master().clear_log();
     trial.service.sentinels[0].pause();
     trial.service.master().pause();
@@ -115,13 +115,13 @@ async fn failover_succeeds_after_master_and_sentinel_pause() {
         calls_of_old,
         "the old master is not called any more"
     );
-    trial.end(recovered_at, lost_bytes_of).await;
+    trial.end(recovered_at, unreplicated_bytes_of_old_master).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lagging_replica_bounds_loss_of_killed_master() {
+async fn killed_master_with_lagging_replica_loses_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let mut trial = SentinelTrial::begin().await;
+    let mut trial = SentinelLoadTest::begin().await;
     let [master, replica] = [trial.service.master(), trial.service.replica()];
     let skipped_bytes = make_replica_lag(master, replica, "large");
     trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;

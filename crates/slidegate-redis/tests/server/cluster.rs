@@ -7,8 +7,8 @@ use super::node::{Node, field};
 use super::{Folder, free_port, wait_until};
 
 pub const SHARDS: usize = 3;
-const NODE_COUNT: usize = 2 * SHARDS;
-const SLOT_COUNT: u16 = 16_384;
+const CLUSTER_NODE_COUNT: usize = 2 * SHARDS;
+const CLUSTER_SLOT_COUNT: u16 = 16_384;
 
 pub struct Cluster {
     /// The nodes: first the initial masters of the shards, then one replica for each.
@@ -27,7 +27,8 @@ pub struct Shard {
 impl Cluster {
     pub fn start() -> Self {
         let folder = Folder::new();
-        let nodes: Vec<Node> = (0..NODE_COUNT).map(|nth| start_node(&folder, nth)).collect();
+        let nodes: Vec<Node> =
+            (0..CLUSTER_NODE_COUNT).map(|nth| start_cluster_node(&folder, nth)).collect();
         let id = |node: &Node| node.try_command(&["CLUSTER", "MYID"]).unwrap();
         let ids = nodes.iter().map(id).collect();
         let cluster = Self { nodes, ids, _folder: folder };
@@ -43,7 +44,7 @@ impl Cluster {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]);
         }
         for (nth, node) in self.nodes[..SHARDS].iter().enumerate() {
-            let begin = |nth: usize| nth * usize::from(SLOT_COUNT) / SHARDS;
+            let begin = |nth: usize| nth * usize::from(CLUSTER_SLOT_COUNT) / SHARDS;
             let (first, last) = (begin(nth).to_string(), (begin(nth + 1) - 1).to_string());
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
@@ -59,7 +60,7 @@ impl Cluster {
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus[1]]);
             }
         }
-        for nth in SHARDS..NODE_COUNT {
+        for nth in SHARDS..CLUSTER_NODE_COUNT {
             let replicate = ["CLUSTER", "REPLICATE", &self.ids[nth - SHARDS]];
             wait_until("a replica knows its master", || {
                 self.nodes[nth].try_command::<()>(&replicate).is_ok()
@@ -69,26 +70,30 @@ impl Cluster {
 
     /// Waits until all nodes know each other, the Cluster is healthy, and the replicas are in sync.
     pub fn wait_until_settled(&self) {
-        for nth in 0..NODE_COUNT {
-            wait_until("a node knows all others", || self.is_settled(nth).is_ok_and(|is_ok| is_ok));
+        for nth in 0..CLUSTER_NODE_COUNT {
+            wait_until("a node knows all others", || {
+                self.is_node_settled(nth).is_ok_and(|is_ok| is_ok)
+            });
         }
     }
 
-    fn is_settled(&self, nth: usize) -> RedisResult<bool> {
+    fn is_node_settled(&self, nth: usize) -> RedisResult<bool> {
         let node = &self.nodes[nth];
         let known: String = node.try_command(&["CLUSTER", "NODES"])?;
         let with = |flag: &str| {
-            known.lines().filter(|line| node_flags(line).any(|other| other == flag)).count()
+            known.lines().filter(|line| parse_node_flags(line).any(|other| other == flag)).count()
         };
         let is_bad = |line: &str| {
-            node_flags(line).any(|flag| ["fail", "fail?", "handshake", "noaddr"].contains(&flag))
+            parse_node_flags(line)
+                .any(|flag| ["fail", "fail?", "handshake", "noaddr"].contains(&flag))
                 || !line.contains(" connected")
         };
-        let is_complete = known.lines().count() == NODE_COUNT && !known.lines().any(is_bad);
+        let is_complete = known.lines().count() == CLUSTER_NODE_COUNT && !known.lines().any(is_bad);
         let has_roles = with("master") == SHARDS && with("slave") == SHARDS;
         // A new replica may still be known as the replica of its former master.
         let part = |line: &str, nth: usize| line.split(' ').nth(nth).map(str::to_owned);
-        let masters = known.lines().filter(|line| node_flags(line).any(|flag| flag == "master"));
+        let masters =
+            known.lines().filter(|line| parse_node_flags(line).any(|flag| flag == "master"));
         let mut masters = masters.filter_map(|line| part(line, 0));
         let has_replica =
             |id: &String| known.lines().any(|line| part(line, 3).as_ref() == Some(id));
@@ -111,7 +116,7 @@ impl Cluster {
 
     /// Returns a Cluster address that lists all nodes.
     pub fn address(&self) -> String {
-        self.address_of(&(0..NODE_COUNT).collect::<Vec<_>>())
+        self.address_of(&(0..CLUSTER_NODE_COUNT).collect::<Vec<_>>())
     }
 
     /// Returns the slot of a key, as computed by a node.
@@ -132,7 +137,8 @@ impl Cluster {
 
     /// Returns all shards. All nodes must be running.
     pub fn shards(&self) -> Vec<Shard> {
-        let middle = |nth: usize| (2 * nth + 1) * usize::from(SLOT_COUNT) / NODE_COUNT;
+        let middle =
+            |nth: usize| (2 * nth + 1) * usize::from(CLUSTER_SLOT_COUNT) / CLUSTER_NODE_COUNT;
         (0..SHARDS).map(|nth| self.shard_of(middle(nth) as u16)).collect()
     }
 
@@ -189,7 +195,7 @@ impl Cluster {
     }
 }
 
-fn start_node(folder: &Folder, nth: usize) -> Node {
+fn start_cluster_node(folder: &Folder, nth: usize) -> Node {
     Node::start(folder, &nth.to_string(), || {
         let bus = free_port().to_string();
         let args = [
@@ -205,7 +211,7 @@ fn start_node(folder: &Folder, nth: usize) -> Node {
 }
 
 /// Returns the flags in a line of `CLUSTER NODES`.
-fn node_flags(line: &str) -> impl Iterator<Item = &str> {
+fn parse_node_flags(line: &str) -> impl Iterator<Item = &str> {
     line.split(' ').nth(2).unwrap_or_default().split(',')
 }
 

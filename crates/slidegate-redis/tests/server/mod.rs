@@ -42,7 +42,7 @@ impl Redis {
         // Another process may take the port first.
         for _ in 0..10 {
             let (port, args) = (free_port(), args());
-            let mut child = spawn_server(port, config.as_deref(), &args);
+            let mut child = spawn_redis_server(port, config.as_deref(), &args);
             if wait_for_listener(port, &mut child) {
                 return Self { port, child, config, args };
             }
@@ -87,7 +87,7 @@ impl Redis {
 
     /// Starts the server again on the same port.
     pub fn restart(&mut self) {
-        self.child = spawn_server(self.port, self.config.as_deref(), &self.args);
+        self.child = spawn_redis_server(self.port, self.config.as_deref(), &self.args);
         assert!(wait_for_listener(self.port, &mut self.child), "redis-server does not start again");
     }
 
@@ -160,7 +160,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-fn spawn_server(port: u16, config: Option<&Path>, args: &[String]) -> Child {
+fn spawn_redis_server(port: u16, config: Option<&Path>, args: &[String]) -> Child {
     Command::new("redis-server")
         .args(config)
         .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])

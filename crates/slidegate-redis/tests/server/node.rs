@@ -43,20 +43,20 @@ impl Node {
         field(&info, name).map(str::to_owned)
     }
 
-    fn numeric_info(&self, name: &str) -> u64 {
+    fn read_numeric_info_field(&self, name: &str) -> u64 {
         self.info(name).and_then(|number| number.parse().ok()).unwrap()
     }
 
     /// Returns the replication offset in bytes: the number of bytes that a master has written for its replicas, or that
     /// a replica has applied.
     pub fn offset(&self) -> u64 {
-        self.numeric_info("master_repl_offset")
+        self.read_numeric_info_field("master_repl_offset")
     }
 
     /// Returns the replication offset at which the server became a master: the number of bytes of its former master
     /// that it had applied.
     pub fn offset_at_promotion(&self) -> u64 {
-        self.numeric_info("second_repl_offset") - 1
+        self.read_numeric_info_field("second_repl_offset") - 1
     }
 
     /// Waits until the server is a master, and polls it continuously. Returns the time at which this was seen.
@@ -76,37 +76,37 @@ impl Node {
     /// Kills the server and returns its replication offset. A script blocks the server before, so that the server
     /// executes no command after this offset.
     pub fn kill_at_known_offset(&mut self) -> u64 {
-        const OFFSET_LOG_PREFIX: &str = "the final offset is ";
+        const FINAL_OFFSET_LOG_PREFIX: &str = "the final offset is ";
         let halt = format!(
             "local info = redis.call('INFO', 'replication')
-            redis.log(redis.LOG_WARNING, '{OFFSET_LOG_PREFIX}' .. info:match('master_repl_offset:(%d+)'))
+            redis.log(redis.LOG_WARNING, '{FINAL_OFFSET_LOG_PREFIX}' .. info:match('master_repl_offset:(%d+)'))
             while true do end"
         );
-        let entries_before = self.log_entries(OFFSET_LOG_PREFIX).len();
+        let entries_before = self.find_log_entries(FINAL_OFFSET_LOG_PREFIX).len();
         let mut connection = self.connection();
         let halt = redis::cmd("EVAL").arg(halt).arg(0).get_packed_command();
         connection.send_packed_command(&halt).unwrap();
         wait_until("the offset is logged", || {
-            self.log_entries(OFFSET_LOG_PREFIX).len() > entries_before
+            self.find_log_entries(FINAL_OFFSET_LOG_PREFIX).len() > entries_before
         });
         self.kill();
-        self.log_entries(OFFSET_LOG_PREFIX).pop().unwrap().trim().parse().unwrap()
+        self.find_log_entries(FINAL_OFFSET_LOG_PREFIX).pop().unwrap().trim().parse().unwrap()
     }
 
     /// Returns the replication offset of a former master when it first requested to replicate from its new master.
     pub fn offset_at_demotion(&self) -> u64 {
-        const RESYNC_LOG_PREFIX: &str = "Trying a partial resynchronization (request ";
+        const RESYNCHRONIZATION_LOG_PREFIX: &str = "Trying a partial resynchronization (request ";
         wait_until("the node replicates from another", || {
-            !self.log_entries(RESYNC_LOG_PREFIX).is_empty()
+            !self.find_log_entries(RESYNCHRONIZATION_LOG_PREFIX).is_empty()
         });
-        let request = self.log_entries(RESYNC_LOG_PREFIX).remove(0);
+        let request = self.find_log_entries(RESYNCHRONIZATION_LOG_PREFIX).remove(0);
         // The next missing byte: `id:offset).`
         let (_, next) = request.split_once(':').unwrap();
         next.trim_end_matches(").").parse::<u64>().unwrap() - 1
     }
 
     /// Returns, for each log line that contains `words`, the text after them.
-    fn log_entries(&self, words: &str) -> Vec<String> {
+    fn find_log_entries(&self, words: &str) -> Vec<String> {
         let log = std::fs::read_to_string(&self.log).unwrap();
         let behind = log.lines().filter_map(|line| Some(line.split_once(words)?.1.to_owned()));
         // An incomplete line has no line end yet.

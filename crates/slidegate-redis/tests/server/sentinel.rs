@@ -10,8 +10,8 @@ pub const NAME: &str = "service";
 
 /// Intervals of the Sentinels in milliseconds. The short intervals apply only while a test waits for the Sentinels to
 /// become ready.
-const DEFAULT_PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
-const SHORT_PERIODS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
+const DEFAULT_SENTINEL_PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
+const SHORT_SENTINEL_PERIODS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
 
 pub struct Service {
     nodes: [Node; 2],
@@ -86,37 +86,40 @@ impl Service {
 
     /// Waits until the replica is in sync and all Sentinels know each other and both servers.
     pub fn wait_until_settled(&self) {
-        self.set_periods(&SHORT_PERIODS);
+        self.set_sentinel_periods(&SHORT_SENTINEL_PERIODS);
         wait_until("the replica is in sync", || self.replica().is_in_sync());
         for sentinel in &self.sentinels {
-            wait_until("a Sentinel knows all others", || self.is_settled_at(sentinel).is_some());
+            wait_until("a Sentinel knows all others", || {
+                self.check_settled_at_sentinel(sentinel).is_some()
+            });
         }
-        self.set_periods(&DEFAULT_PERIODS);
+        self.set_sentinel_periods(&DEFAULT_SENTINEL_PERIODS);
     }
 
-    fn is_settled_at(&self, sentinel: &Redis) -> Option<()> {
-        type InstanceFields = HashMap<String, String>;
-        let holds = |instance: &InstanceFields, wanted: &[(&str, &str)]| {
+    fn check_settled_at_sentinel(&self, sentinel: &Redis) -> Option<()> {
+        type SentinelInstanceFields = HashMap<String, String>;
+        let holds = |instance: &SentinelInstanceFields, wanted: &[(&str, &str)]| {
             let is =
                 |&(name, value): &(&str, &str)| instance.get(name).is_some_and(|is| is == value);
             wanted.iter().all(is).then_some(())
         };
         let ports = [self.master(), self.replica()].map(|node| node.port().to_string());
-        let master: InstanceFields = sentinel.try_command(&["SENTINEL", "MASTER", NAME]).ok()?;
+        let master: SentinelInstanceFields =
+            sentinel.try_command(&["SENTINEL", "MASTER", NAME]).ok()?;
         let wanted = [("port", &*ports[0]), ("flags", "master"), ("num-slaves", "1")];
         holds(&master, &wanted)?;
         holds(&master, &[("num-other-sentinels", "2")])?;
-        let others: Vec<InstanceFields> =
+        let others: Vec<SentinelInstanceFields> =
             sentinel.try_command(&["SENTINEL", "SENTINELS", NAME]).ok()?;
         others.iter().try_for_each(|other| holds(other, &[("flags", "sentinel")]))?;
-        let replicas: Vec<InstanceFields> =
+        let replicas: Vec<SentinelInstanceFields> =
             sentinel.try_command(&["SENTINEL", "REPLICAS", NAME]).ok()?;
         let wanted = [("port", &*ports[1]), ("flags", "slave"), ("master-port", &*ports[0])];
         holds(replicas.first()?, &wanted)?;
         holds(replicas.first()?, &[("master-link-status", "ok")])
     }
 
-    fn set_periods(&self, context: &[&str]) {
+    fn set_sentinel_periods(&self, context: &[&str]) {
         for sentinel in &self.sentinels {
             sentinel.command(&[&["SENTINEL", "DEBUG"], context].concat());
         }
