@@ -307,7 +307,7 @@ impl CounterLocation {
     /// Returns the time by which the counter of this key computes its windows: the time of the node plus the phase of
     /// the key.
     #[inline(always)]
-    fn to_counter_time(&self, now: Timestamp) -> Timestamp {
+    fn to_counter_time(self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)
     }
 }

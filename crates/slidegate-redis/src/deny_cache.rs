@@ -308,7 +308,7 @@ impl DenialReport {
     /// required units fit. They do not change if exactly one unit is missing, or if the required units never fit and
     /// all units are free. For a sampled rule, always returns a denial, because its figures are estimates.
     fn to_cached_denial(
-        &self,
+        self,
         hit: &KeyedHit,
         required: u64,
         ttl: Duration,
