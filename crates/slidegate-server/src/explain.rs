@@ -135,8 +135,8 @@ impl Explanation {
     }
 }
 
-/// Returns the path for which the policy looks up a route: the `path` of the first descriptor that has a `path` and no
-/// attribute `route`. Returns `None` if there is no such descriptor, or if the policy has no routes.
+/// Returns the path for which the policy looks up a route. This is the `path` of the first descriptor that has a `path`
+/// and no attribute `route`. Returns `None` if there is no such descriptor, or if the policy has no routes.
 fn path_for_route_lookup<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
     policy.routes().next()?;
     let mut unrouted =

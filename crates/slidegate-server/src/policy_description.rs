@@ -50,7 +50,8 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
     lines
 }
 
-/// Describes a rule without limits of its own, which enforces the limits that descriptors of requests contain.
+/// Describes a rule that has no limits of its own. Such a rule enforces the limits that are sent in the descriptors of
+/// requests.
 fn describe_limits_from_requests(rule: &Rule) -> [String; 2] {
     let scope = "for descriptors that contain a limit, if no other rule applies".into();
     let mode = match rule.settings().mode() {

@@ -114,14 +114,14 @@ fn describe_rule_parts(rule: &Rule) -> Vec<String> {
     policy_description::describe_base_rule(rule).into_iter().chain(overrides).collect()
 }
 
-/// Describes an override, beginning with its name.
+/// Describes an override. The description starts with the name of the override.
 fn describe_override_with_name(it: &Override) -> String {
     let name = it.name().map_or("an override".into(), |name| format!("override `{name}`"));
     format!("{name}, {}", policy_description::describe_override(it))
 }
 
-/// Describes a changed order of the overrides that both versions of a rule contain. Returns `None` if their order is
-/// the same.
+/// Describes a change in the order of overrides. Compares only the overrides that both versions of a rule contain.
+/// Returns `None` if their order is the same.
 fn describe_override_reordering(old: &Rule, new: &Rule) -> Option<String> {
     let override_identifiers =
         |rule: &Rule| -> Vec<String> { rule.overrides().iter().map(override_identifier).collect() };

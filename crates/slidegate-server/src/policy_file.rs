@@ -58,14 +58,14 @@ pub struct FileText {
 /// The paths and texts of all files of a policy source.
 pub type SourceTexts = Arc<[FileText]>;
 
-/// A policy that was parsed from the texts of its source.
+/// The result of parsing the files of a [`PolicySource`]: the policy, and notes about its settings.
 pub struct ParsedPolicy {
     pub policy: Policy,
     /// Warnings about settings that have no effect or an unexpected effect.
     pub notes: Vec<String>,
 }
 
-/// A policy, with the source and the texts from which it was read.
+/// A policy, with its source and the contents of the files from which it was read.
 pub struct PolicyFile {
     pub source: PolicySource,
     pub supports: LimitCheck,
@@ -96,7 +96,7 @@ impl PolicySource {
         matches!(self, Self::RatelimitConfig { path, .. } if path.is_dir())
     }
 
-    /// Reads the current texts of all files of the source.
+    /// Reads the current contents of all files of the source.
     pub fn read_texts(&self) -> Result<SourceTexts, PolicyFileError> {
         let files = match self.is_folder() {
             true => folder::files(self.path())
@@ -110,7 +110,8 @@ impl PolicySource {
         texts.collect()
     }
 
-    /// Parses the texts of this source. `supports` checks whether the store supports each limit.
+    /// Parses the policy from `texts`, the contents of the files of this source. `supports` checks whether the store
+    /// supports each limit.
     pub fn parse(
         &self,
         texts: &[FileText],
@@ -215,7 +216,7 @@ impl fmt::Display for PolicyFileError {
 mod tests {
     use super::*;
 
-    /// Parses texts for a store that does not support `sliding_log`, and returns the errors.
+    /// Parses policy files for a store that does not support `sliding_log`, and returns the errors.
     fn parse_and_list_errors(source: &PolicySource, texts: &[&str]) -> Vec<String> {
         let supports: LimitCheck = |limit| match limit.algorithm() {
             Algorithm::SlidingLog => Err("`sliding_log` is not supported".to_owned()),

@@ -36,7 +36,8 @@ pub struct ActivePolicy {
 pub type PolicyHeaders = Box<[(Box<str>, HeaderName)]>;
 
 impl Service {
-    /// Creates a service. If `observe` is `true`, every rule must already only observe in the policy of `gate`.
+    /// Creates a service. If `observe` is `true`, each rule in the policy of `gate` must already be changed so that it
+    /// only observes and denies no request.
     pub fn new(
         gate: Gate<InstrumentedStore<ServerStore>>,
         telemetry: Telemetry,

@@ -158,8 +158,8 @@ impl Settings {
     }
 }
 
-/// Returns the maximum number of denials in the log per second. Returns 0 if the log level excludes denials, so that
-/// the log does not count omitted denials either.
+/// Returns the maximum number of denials in the log per second. Returns 0 if the log level excludes denials. The log
+/// then does not report a number of omitted denials either.
 fn max_denial_logs_per_second(args: &ObservabilityArgs, level: LevelFilter) -> u16 {
     if level >= LevelFilter::INFO { args.log_denials } else { 0 }
 }

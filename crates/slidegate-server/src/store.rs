@@ -167,8 +167,8 @@ impl ServerStore {
     }
 }
 
-/// Calls to Redis are boxed. Otherwise their large futures would enlarge the future of every decision, even with
-/// another store, and that future is moved several times.
+/// Calls to Redis are boxed, because their futures are large. Without the box, they would enlarge the future of every
+/// decision, even with another store, and that future is moved several times.
 impl slidegate::Store for ServerStore {
     type Kind = slidegate::Asynchronous;
 

@@ -29,13 +29,14 @@ use crate::{grpc, http, log, reload, store};
 /// request.
 const IDLE_CONNECTION_CLOSE_DELAY: Duration = Duration::from_secs(1);
 
-/// The minimum time for a cluster node to leave the cluster: to replicate its last charges and announce its departure.
-/// It applies even if the requests in flight used the whole time of `--shutdown-grace`. Without the announcement, the
-/// other nodes require acknowledgements of this node until every unit that it may have charged has left its window.
+/// The minimum time that a cluster node gets to leave the cluster when it stops. In this time, the node replicates its
+/// last charges and announces its departure. The minimum applies even if the requests in flight used the whole time of
+/// `--shutdown-grace`. If a node stops without the announcement, the other nodes continue to require its
+/// acknowledgements until every unit that it may have charged has left its window.
 const MIN_CLUSTER_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The maximum number of admin connections. `--max-connections` does not apply to the admin listener, so that clients
-/// do not delay probes.
+/// The maximum number of connections to the admin listener. This limit is separate from `--max-connections`, so that
+/// health probes can connect even if clients use all connections of the other listeners.
 const MAX_ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 /// Runs `slidegate serve`.
@@ -200,16 +201,17 @@ async fn drain_http_connections(
     connections.drain().await;
 }
 
-/// Drains gRPC connections. HTTP/2 reports to each client which of its calls were received, so no delay is needed.
+/// Drains gRPC connections. Unlike the drain of HTTP/1.1 connections, this needs no delay: when an HTTP/2 connection
+/// closes, the protocol reports to the client the calls that the server received.
 async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) {
     if let Some(connections) = connections {
         connections.drain().await;
     }
 }
 
-/// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Each
-/// connection closes after its first response, and a full listener evicts the oldest connection, so that idle
-/// connections do not delay probes.
+/// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Idle
+/// connections cannot delay health probes: each connection closes after its first response, and if the maximum number
+/// of connections is open, a new connection closes the oldest one.
 fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.client_timeout);

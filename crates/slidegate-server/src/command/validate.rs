@@ -21,7 +21,7 @@ pub struct ValidateArgs {
     pub policies: Vec<PathBuf>,
 }
 
-/// The error if policy files are invalid. Contains the errors in all files, one per line.
+/// The error that is returned if policy files are invalid. Contains the errors in all files, one per line.
 #[derive(Debug, Error)]
 #[error("{0}")]
 struct InvalidPoliciesError(String);

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-/// A receiver whose future completes when its connection is evicted.
+/// The receiver of the signal that evicts one connection. The receiver is a future that completes when the listener
+/// evicts the connection.
 pub type EvictionSignal = oneshot::Receiver<()>;
 
-/// The open connections of a listener, oldest first. The list has one sender for each connection; dropping the sender
-/// evicts the connection.
+/// The open connections of a listener, oldest first. The list contains the sender of each connection's eviction signal.
+/// Dropping a sender evicts its connection.
 #[derive(Default)]
 pub struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 

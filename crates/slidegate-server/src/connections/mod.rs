@@ -72,8 +72,8 @@ impl<P: Protocol> Connections<P> {
         }
     }
 
-    /// Evicts the oldest connection when the maximum number of connections is open, so that idle connections do not
-    /// delay a new one. Suits listeners whose connections are short.
+    /// Makes the listener evict its oldest connection if the maximum number of connections is open, so that idle
+    /// connections do not delay a new one. Suits listeners whose connections are short.
     pub fn evicting_oldest(self) -> Self {
         Self { evicts_oldest: true, ..self }
     }
@@ -186,7 +186,8 @@ fn max_connections(bounds: ClientBounds) -> usize {
     bounds.max_connections.get().min(Semaphore::MAX_PERMITS)
 }
 
-/// Returns `true` if an error concerns only the client that was being accepted, so that the next accept may succeed.
+/// Returns `true` if accepting a connection failed only because of this client, for example because the client
+/// disconnected. The next accept may then succeed.
 fn is_client_disconnect(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
 

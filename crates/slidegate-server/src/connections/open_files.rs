@@ -11,8 +11,8 @@ use crate::settings::ClientBounds;
 /// files of the runtimes and the store.
 const NON_CONNECTION_OPEN_FILES: u64 = 64;
 
-/// The sources of the server's connections, from which the number of open files is calculated: each connection is one
-/// open file.
+/// The numbers of listeners and connections of the server. They determine the number of open files, because each
+/// connection is one open file.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionSources {
     /// Number of client listeners, such as HTTP and gRPC. The maximum number of connections in [`ClientBounds`] applies
@@ -52,7 +52,8 @@ impl ConnectionSources {
     }
 
     /// Returns the maximum number of connections for each client listener if the process may open `allowed` files. The
-    /// client listeners share all files that are not reserved, but at least half of `allowed`.
+    /// client listeners share the files that are not reserved for other purposes. If fewer than half of `allowed`
+    /// remain, the client listeners share half of `allowed`.
     fn max_connections_per_listener(self, allowed: u64) -> NonZeroUsize {
         let clients = allowed.saturating_sub(self.reserved_open_files()).max(allowed / 2);
         let each = usize::try_from(clients / self.client_listeners.max(1)).unwrap_or(usize::MAX);

@@ -20,7 +20,7 @@ pub enum ConnectionThreads {
 /// A thread with its own Tokio runtime.
 pub struct RuntimeThread {
     runtime: Handle,
-    /// A counter of open connections: each connection on this thread holds a clone of this `Arc`.
+    /// Counts the open connections on this thread: each of them holds a clone of this `Arc`.
     connections: Arc<()>,
 }
 

@@ -1,4 +1,4 @@
-//! Texts in explanations: reasons, limits, waits and summaries.
+//! Formats parts of an explanation as text: the reason why a rule does not apply, limits, waits, and the summary.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use crate::rls::{RateLimitRequest, RateLimitResponse};
 /// Initial size of a message buffer in bytes, enough for most messages.
 const INITIAL_MESSAGE_BUFFER_BYTES: usize = 1024;
 
-/// Number of buffered bytes of a response at which tonic sends them.
+/// Size in bytes at which tonic sends the buffered part of a response.
 const RESPONSE_SEND_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// A codec that decodes rate limit requests and encodes rate limit responses.

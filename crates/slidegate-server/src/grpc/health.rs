@@ -67,8 +67,9 @@ struct HealthWatchState {
 }
 
 impl HealthWatchState {
-    /// Waits until the status changes, and returns the new status. While the server stops, returns `None` if the client
-    /// has the current status. This ends the stream, so that the client does not keep the connection open.
+    /// Waits until the status changes, and returns the new status. Returns `None` if the server is stopping and the
+    /// current status has already been sent. `None` ends the stream, so that the client does not keep the connection
+    /// open.
     async fn wait_for_status_change(
         mut self,
     ) -> Option<(Result<HealthCheckResponse, Status>, Self)> {

@@ -38,7 +38,8 @@ use crate::telemetry::metrics::ListenerKind;
 #[error("cannot set up gRPC reflection: {0}")]
 pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 
-/// A gRPC service that is called rarely, such as health. So one heap allocation for each call is acceptable.
+/// A gRPC service on the heap. Each call needs one heap allocation, which is acceptable because these services, such as
+/// health, are called rarely.
 type BoxedGrpcService = BoxCloneSyncService<Request<TimeoutBody>, Response<Body>, Infallible>;
 
 /// All gRPC services of the listener. The path of a call selects the service.

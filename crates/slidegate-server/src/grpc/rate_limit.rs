@@ -54,7 +54,8 @@ fn count_result_in_metrics(handler: &RequestHandler, result: RequestResult) {
     }
 }
 
-/// Returns the result under which metrics count a call that ended with this status code instead of a decision.
+/// Returns the result that metrics record for a call without a decision. `code` is the gRPC status code with which the
+/// call ended.
 fn request_result_from_status(code: Code) -> RequestResult {
     match code {
         Code::Internal | Code::Unknown => RequestResult::Error,

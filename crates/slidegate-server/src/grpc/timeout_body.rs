@@ -53,7 +53,8 @@ impl Body for TimeoutBody {
     }
 }
 
-/// Returns the gRPC status of a call whose client disconnected or cancelled the call.
+/// Returns the gRPC status `CANCELLED`. The call ends with this status if the client disconnects or cancels the call
+/// before the server has read it.
 fn cancelled_status_from_error(error: hyper::Error) -> Status {
     Status::cancelled(format!("the call cannot be read: {error}"))
 }

@@ -69,9 +69,9 @@ impl ProxyTrust {
         Self { proxies, repeated, log_throttle, clock: SystemClock::new() }
     }
 
-    /// Reads the request that a proxy describes in headers. Rejects a peer that is not a trusted proxy. If the server
-    /// counted all clients of such a peer as one client, or trusted the client addresses in its headers, it would
-    /// silently apply wrong limits.
+    /// Reads the request that a proxy describes in headers. Returns an error if `peer` is not a trusted proxy. The
+    /// alternatives would silently apply wrong limits: to count all clients of this peer as one client, or to trust the
+    /// client addresses in its headers.
     fn read_forwarded_request<'h>(
         &self,
         headers: &'h HeaderMap,

@@ -1,8 +1,9 @@
 //! JSON bodies of checks, reports and explanations, parsed without copying. An error message contains the line and
 //! column of the error.
 //!
-//! Callers often allow a request if its check fails, and end clients choose many of the values. So no value, name,
-//! domain, cost or number of attributes makes a check fail.
+//! No value, name, domain, cost or number of attributes makes a check fail. End clients choose many of these values,
+//! and callers often allow a request if its check fails: with a value that is not accepted, a client could bypass its
+//! limits.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -80,7 +81,7 @@ impl<'b> ReportRequest<'b> {
         &self.domain.text
     }
 
-    /// Returns this request in the form that the gate evaluates.
+    /// Converts this body to the request type that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
@@ -98,7 +99,7 @@ impl<'b> CheckRequest<'b> {
         &self.domain.text
     }
 
-    /// Returns this request in the form that the gate evaluates.
+    /// Converts this body to the request type that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
@@ -135,7 +136,7 @@ struct ExplainDescriptor<'b> {
 }
 
 impl<'b> ExplainRequest<'b> {
-    /// Parses the body of an explanation, which must contain either attributes or descriptors.
+    /// Parses the body of a request for an explanation. The body must contain either attributes or descriptors.
     pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
         let request: Self = parse_json_object(body)?;
         let is_complete = match (&request.attributes, &request.descriptors) {
@@ -153,7 +154,7 @@ impl<'b> ExplainRequest<'b> {
         }
     }
 
-    /// Returns this request in the form that the gate evaluates.
+    /// Converts this body to the request type that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let single = self.attributes.iter();
         let single =

@@ -12,9 +12,9 @@ use super::problem::{HttpProblem, PROBLEM_JSON};
 const STATUS_LINE_START: &[u8] = b"HTTP/1.1 ";
 const EMPTY_BODY_HEADER: &str = "content-length: 0\r\n";
 
-/// Returns the bytes `written` with a problem+json body at their end, if they end with an error response of hyper. Such
-/// a response has an error status and an empty body, and is the last on its connection. Returns `None` if the bytes do
-/// not end with such a response.
+/// Adds a problem+json body if the bytes `written` end with an error response of hyper. Such a response has an error
+/// status and an empty body, and is the last response on its connection. Returns all bytes including the added body, or
+/// `None` if the bytes do not end with such a response.
 pub fn with_problem_body(written: &[u8]) -> Option<Vec<u8>> {
     // Nearly all other responses have a body and end here, at no further cost.
     if !written.ends_with(b"\r\n\r\n") {

@@ -37,9 +37,9 @@ use crate::request_handler::RequestHandler;
 use crate::service::Service;
 use crate::telemetry::metrics::ListenerKind;
 
-/// Maximum size of a request body in bytes. The body contains values that end clients choose, and a caller may allow a
-/// request if its check fails. So the maximum exceeds all sizes that proxies accept from clients: a client cannot
-/// bypass its limits with long values.
+/// Maximum size of a request body in bytes. The maximum exceeds all sizes that proxies accept from clients. Otherwise a
+/// client could bypass its limits with long values: the body contains values that end clients choose, and a caller may
+/// allow a request if its check fails.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// Maximum size of a request head in bytes: its first line and its headers. A proxy may forward all headers of its
@@ -100,7 +100,7 @@ fn add_connection_close_header(response: &mut Response) {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// Returns the routes that do not return decisions: health and the OpenAPI document. Each path is described in
+/// Returns the routes for health checks and the OpenAPI document, which return no decisions. Each path is described in
 /// [`openapi`].
 fn health_and_openapi_routes() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
     [

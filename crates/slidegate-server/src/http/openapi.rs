@@ -193,7 +193,8 @@ const COMMON_ERROR_RESPONSES: [(&str, &str); 4] = [
     ("431", "The head is over 64 KiB or has over 500 headers."),
 ];
 
-/// Adds references to the error responses that every operation may return to an operation's own responses.
+/// Extends `own`, the responses of one operation. Adds references to the error responses that every operation may
+/// return.
 fn add_common_error_responses(mut own: Value) -> Value {
     for (status, _) in COMMON_ERROR_RESPONSES {
         own[status] = json!({ "$ref": format!("#/components/responses/{status}") });

@@ -16,7 +16,7 @@ use crate::telemetry::metrics::RequestResult;
 /// The media type of error responses.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// An error response, for a request about which the server cannot decide.
+/// An error response. The server returns it instead of a decision, for example if the request is malformed.
 #[derive(Debug)]
 pub struct HttpProblem {
     status: StatusCode,
@@ -85,7 +85,8 @@ impl HttpProblem {
         Some(Self::new(status, detail).closing_connection())
     }
 
-    /// Makes the server close the connection after the response, because the start of the next request is unknown.
+    /// Makes the server close the connection after the response. Used if the request was not read to its end, because
+    /// the start of the next request is then unknown.
     pub fn closing_connection(self) -> Self {
         Self { closes_connection: true, ..self }
     }
@@ -100,7 +101,7 @@ impl HttpProblem {
         self.status
     }
 
-    /// Returns the result under which metrics count the request.
+    /// Returns the result that metrics record for the request.
     pub fn result(&self) -> RequestResult {
         if self.status.is_client_error() { RequestResult::Invalid } else { RequestResult::Error }
     }

@@ -19,8 +19,8 @@ use crate::telemetry::metrics::RequestResult;
 /// Initial size of the response buffer in bytes, enough for several limits.
 const INITIAL_JSON_BUFFER_BYTES: usize = 1024;
 
-/// A response, and the result under which metrics count it. The status alone does not determine the result, since a
-/// proxy may choose the status of a denial.
+/// A response, and the result that metrics record for it. The status alone does not determine the result, since a proxy
+/// may choose the status of a denial.
 pub struct CountedResponse {
     pub response: Response,
     pub result: RequestResult,
@@ -105,7 +105,7 @@ impl ResponseRenderer {
     }
 }
 
-/// Returns the HTTP status of the response to a ruling, and the result under which metrics count the response.
+/// Returns the HTTP status of the response to a ruling, and the result that metrics record for the response.
 fn status_and_result_of_ruling(
     ruling: &Ruling,
 ) -> Result<(StatusCode, RequestResult), HttpProblem> {

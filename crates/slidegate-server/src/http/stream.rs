@@ -23,8 +23,8 @@ pub struct ClientStream {
     error_response: Option<PendingErrorResponse>,
 }
 
-/// An error response that is sent in place of hyper's. Afterwards, bytes from the client are discarded until `linger`
-/// ends.
+/// An error response that replaces a response of hyper. After the error response has been sent, bytes from the client
+/// are discarded until `linger` ends.
 struct PendingErrorResponse {
     bytes: Vec<u8>,
     sent: usize,
@@ -78,8 +78,8 @@ impl AsyncRead for ClientStream {
     }
 }
 
-/// Vectored writes are not supported, so that hyper passes head and body in one piece, in which an error response can
-/// be recognized.
+/// Supports no vectored writes. Without them, hyper writes the head and the body of a response in one piece, and an
+/// error response can be recognized in this piece.
 impl AsyncWrite for ClientStream {
     fn poll_write(
         mut self: Pin<&mut Self>,

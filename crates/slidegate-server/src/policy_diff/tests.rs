@@ -5,8 +5,8 @@ fn diff_lines(old: &str, new: &str) -> Vec<String> {
     diff(&policy(old), &policy(new)).lines
 }
 
-/// Asserts the description of the change from the rule `old` to the rule `new`. An empty description means that the
-/// rules do not differ.
+/// Asserts that the change from the rule `old` to the rule `new` is described as `description`. An empty `description`
+/// means that the rules do not differ.
 #[track_caller]
 fn assert_rule_change_description(old: &str, new: &str, description: &str) {
     let policy = |rule: &str| format!("rules: [{{ name: a, {rule} }}]");

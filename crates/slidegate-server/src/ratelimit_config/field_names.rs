@@ -36,9 +36,9 @@ fn is_known_field(name: &str) -> bool {
     [FILE_FIELDS, DESCRIPTOR_FIELDS, RATE_LIMIT_FIELDS].iter().any(|names| names.contains(&name))
 }
 
-/// Adds an error for each field and value in the tree that Envoy's reference rate limit server rejects at every
-/// position: unknown fields, list items that are not maps, and numbers that are not integers. Skips the contents of
-/// `metadata`.
+/// Adds an error for each invalid field or value in the tree: unknown fields, list items that are not maps, and numbers
+/// that are not integers. Envoy's reference rate limit server rejects them in every map of the file. Skips the contents
+/// of `metadata`.
 pub fn check_fields(path: &Path, node: &YamlNode, findings: &mut Findings) {
     match &node.value {
         YamlValue::Map(entries) => {

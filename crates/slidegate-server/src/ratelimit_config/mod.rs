@@ -98,8 +98,8 @@ pub fn is_reference_file(path: &Path) -> bool {
     parse::looks_like_domain(path, &text)
 }
 
-/// Converts the errors of an invalid converted policy to findings. The configuration files are valid, but their policy
-/// is not, for example because it has too many rules.
+/// Converts errors in the converted policy to findings. Valid configuration files can result in an invalid policy, for
+/// example in a policy with too many rules.
 fn findings_from_policy_errors(
     files: &[FileText],
     errors: &[slidegate::PolicyError],

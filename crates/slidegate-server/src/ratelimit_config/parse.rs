@@ -94,7 +94,6 @@ impl<'n> YamlMapFields<'n> {
     }
 
     /// Returns the position of a field's value in the file, or the position of the map if the field is missing.
-    /// Returns the position of a field's value, or the position of the map if the field is missing.
     fn field_position(&self, field: &str) -> SourcePosition {
         self.get(field).map_or(self.position, |node| node.position)
     }
@@ -287,8 +286,8 @@ impl DescriptorParser<'_> {
         replaces
     }
 
-    /// Returns the fields of a YAML map. Adds a note for each field that has no effect at this position; `check_fields`
-    /// has already reported unknown fields. Returns `None` and adds an error if the node is not a map.
+    /// Returns the fields of a YAML map. Adds a note for each field that has no effect in this map; `check_fields` has
+    /// already reported unknown fields. Returns `None` and adds an error if the node is not a map.
     fn read_map_fields<'n>(
         &mut self,
         node: &'n YamlNode,

@@ -115,8 +115,8 @@ impl PolicyPrinter<'_> {
 }
 
 impl ValueSet {
-    /// Splits this set of values into its literals and its wildcards if one condition cannot contain both. Literals
-    /// that look like a network need the form `{ literal: … }`, and this form would treat a wildcard as plain text.
+    /// Splits this set of values into two sets, literals and wildcards, if one condition cannot contain both. Literals
+    /// that look like a network need the form `{ literal: … }`. This form would treat a wildcard as plain text.
     fn split_literals_from_wildcards(&self) -> Vec<Self> {
         if !self.needs_literal_form() || self.wildcards.is_empty() {
             return vec![self.clone()];

@@ -24,10 +24,10 @@ impl RuleNames {
         Self { taken: HashSet::from([REQUESTED_RULE_NAME.to_owned()]), assigned: Vec::new() }
     }
 
-    /// Assigns a rule name to each limit. A limit is given as its name in the configuration file and its path of
-    /// descriptors, such as `plan_free.user`. The rule gets the name of the limit if this name is valid and not taken,
-    /// otherwise a name derived from the path. If several paths result in the same name, all but the first get a hash
-    /// as suffix.
+    /// Assigns a rule name to each limit. Each item of `limits` contains the name of a limit in the configuration file,
+    /// and its path of descriptors, such as `plan_free.user`. The rule gets the name of the limit if this name is valid
+    /// and not taken, otherwise a name derived from the path. If several paths result in the same name, all but the
+    /// first get a hash as suffix.
     pub fn assign<'l>(&mut self, limits: impl Iterator<Item = (&'l str, &'l str)> + Clone) {
         let keeps_own_name: Vec<bool> = limits
             .clone()
@@ -91,8 +91,8 @@ fn stable_path_hash(path: &str, salt: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns the rule names that are assigned to limits. A limit is given as its name in the configuration file and
-    /// its path of descriptors.
+    /// Returns the rule names that are assigned to limits. Each item of `limits` contains the name of a limit in the
+    /// configuration file, and its path of descriptors.
     fn assign_rule_names(limits: &[(&str, &str)]) -> Vec<String> {
         let mut names = RuleNames::new();
         names.assign(limits.iter().copied());

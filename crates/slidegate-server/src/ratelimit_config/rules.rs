@@ -209,8 +209,8 @@ impl<'e> LimitCollector<'_, 'e> {
         }
     }
 
-    /// Returns `true` if [`MAX_UNITS`] can replace a larger max. This is possible only in a short window, in which so
-    /// many requests are unrealistic. Adds a note if it is possible, otherwise an error.
+    /// Checks whether a max above [`MAX_UNITS`] can be lowered to `MAX_UNITS`. Adds a note and returns `true` if the
+    /// window is short: so many requests in it are unrealistic. Otherwise adds an error and returns `false`.
     fn check_max_can_be_capped(
         &mut self,
         position: SourcePosition,
@@ -302,8 +302,8 @@ impl LimitWithDescriptorPath<'_> {
 }
 
 impl DescriptorPathStep<'_> {
-    /// Returns `true` if each value of the attribute has its own counter. An exact value matches only itself, so it
-    /// needs only one counter.
+    /// Returns `true` if each value of the attribute has its own counter. Returns `false` if all matching values share
+    /// one counter, and for a descriptor with an exact value, which needs only one counter.
     fn has_counter_per_value(&self) -> bool {
         let ConfigDescriptor { value, is_shared, .. } = self.descriptor;
         value.is_empty() || (value.contains('*') && !is_shared)

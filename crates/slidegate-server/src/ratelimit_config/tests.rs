@@ -1,5 +1,5 @@
-//! Compares converted policies with an independent implementation of the lookup of limits in Envoy's reference rate
-//! limit server.
+//! Tests that converted policies apply the same limits as Envoy's reference rate limit server. An independent
+//! implementation of the server's lookup provides the expected limits.
 
 use proptest::prelude::*;
 use slidegate::{Algorithm, Descriptor, Request, Value};

@@ -25,7 +25,8 @@ pub fn matches_wildcard(wildcard: &str, value: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Returns `false` only if no value can match both wildcards. The result may be `true` although no value matches both.
+/// Returns `true` if some value may match both wildcards, even if this is not certain. Returns `false` only if no value
+/// can match both.
 pub fn may_overlap(wildcard: &str, other: &str) -> bool {
     let ((first, last), (other_first, other_last)) =
         (text_around_wildcards(wildcard), text_around_wildcards(other));
@@ -45,8 +46,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns `true` if a value matches a wildcard. Follows the definition: a `*` matches the empty text, or one
-    /// character and then the rest.
+    /// Returns `true` if a value matches a wildcard. Directly implements the definition, for comparison: a `*` matches
+    /// the empty text, or one character and then the rest.
     fn matches_wildcard_by_definition(wildcard: &[u8], value: &[u8]) -> bool {
         match (wildcard, value) {
             ([], _) => value.is_empty(),

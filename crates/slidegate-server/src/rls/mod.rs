@@ -37,7 +37,7 @@ pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 #[error("{0}")]
 pub struct InvalidRequest(String);
 
-/// A response message, and the result under which metrics count it.
+/// A response message, and the result that metrics record for it.
 pub struct CountedMessage {
     pub message: RateLimitResponse,
     pub result: RequestResult,

@@ -42,10 +42,10 @@ struct ParsedDescriptor {
     limit: Option<Quota>,
 }
 
-/// The cost of a descriptor, by the place in which it is set.
+/// The cost of a descriptor. The variants are the places in which a cost can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DescriptorCost {
-    /// No cost in the message: the cost that the rule states, 1 by default.
+    /// The message sets no cost. The cost in the rule applies, 1 by default.
     Default,
     /// The cost in the field `hits_addend` of the message.
     Message(u64),
@@ -89,7 +89,7 @@ impl ParsedRequest {
         self.descriptors.len()
     }
 
-    /// Returns this request in the form that the gate evaluates.
+    /// Converts this message to the request type that the gate evaluates.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
         Request::with_descriptors(&self.domain, descriptors)

@@ -1,10 +1,10 @@
-//! Time units of limits. A unit has the same number in request and response messages.
+//! Time units of limits. Each unit has the same Protobuf enum value in request and response messages.
 
 use std::time::Duration;
 
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// The number of each time unit in messages, and its length in seconds. A month has 30 days, and a year has 365 days.
+/// The Protobuf enum value of each time unit, and its length in seconds. A month has 30 days, and a year has 365 days.
 const TIME_UNIT_NUMBERS_AND_SECONDS: [(i32, u64); 7] = [
     (1, 1),
     (2, 60),
@@ -15,7 +15,7 @@ const TIME_UNIT_NUMBERS_AND_SECONDS: [(i32, u64); 7] = [
     (7, 7 * SECONDS_PER_DAY),
 ];
 
-/// Returns the length of the time unit with this number, or `None` if the number is unknown.
+/// Returns the length of the time unit with this Protobuf enum value, or `None` if no unit has the value.
 pub fn unit_length(unit: i32) -> Option<Duration> {
     let seconds = TIME_UNIT_NUMBERS_AND_SECONDS
         .iter()
@@ -24,8 +24,8 @@ pub fn unit_length(unit: i32) -> Option<Duration> {
     seconds.map(Duration::from_secs)
 }
 
-/// Returns the number of the largest unit that divides a window, and the count of these units in the window. Returns
-/// unit 0, the unknown unit, and count 1 if no unit divides the window.
+/// Returns the largest time unit that divides a window, as its Protobuf enum value, and the count of these units in the
+/// window. Returns unit 0, the unknown unit, and count 1 if no unit divides the window.
 pub fn largest_unit_dividing(window: Duration) -> (i32, u32) {
     let seconds = if window.subsec_nanos() == 0 { window.as_secs() } else { 0 };
     let divides = |unit: &&(i32, u64)| seconds > 0 && seconds.is_multiple_of(unit.1);

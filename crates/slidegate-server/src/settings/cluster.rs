@@ -35,8 +35,8 @@ pub enum ClusterSettingsError {
     MissingKey(StartError),
 }
 
-/// Returns the settings of the node if the store is `cluster://`. Returns `None` for other stores, and ignores the
-/// cluster flags.
+/// Returns the settings of the node if the address of the store starts with `cluster://`. For other stores, returns
+/// `None` and ignores the cluster flags.
 pub fn from_args(
     store: &str,
     args: ClusterArgs,

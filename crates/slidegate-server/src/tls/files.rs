@@ -104,7 +104,7 @@ impl TlsFiles {
         tls_file_error(CERT_FLAG_AND_VARIABLE, &self.cert, problem)
     }
 
-    /// Returns the error for certificate authorities of clients that cannot be used.
+    /// Returns the error for a file of client certificate authorities that cannot be used.
     pub(super) fn invalid_client_ca_error(&self, problem: String) -> TlsError {
         tls_file_error(
             CLIENT_CA_FLAG_AND_VARIABLE,

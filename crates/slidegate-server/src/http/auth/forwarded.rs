@@ -72,7 +72,7 @@ impl<'h> ForwardedRequest<'h> {
         Self { attributes }
     }
 
-    /// Returns this request in the form that the gate evaluates, with a cost of one unit.
+    /// Converts this request to the type that the gate evaluates, with a cost of one unit.
     pub fn to_gate_request<'r>(&'r self, domain: &'r str) -> Request<'r> {
         let pairs = self.attributes.iter().map(|attribute| (attribute.name, &*attribute.text));
         let mut descriptor = Descriptor::new(pairs);
@@ -122,7 +122,7 @@ mod tests {
     /// Names of the headers that the policy of each test uses.
     const HEADERS_IN_POLICY: [&str; 2] = ["x-api-key", "x-forwarded-proto"];
 
-    /// Returns the attributes that are read if a proxy sends these headers for a client at 192.0.2.7.
+    /// Reads the attributes from the headers `lines`, which a proxy sends for a client at 192.0.2.7.
     fn read_attributes_with_repeated_headers(
         repeated: RepeatedHeaders,
         lines: &[(&str, &[u8])],

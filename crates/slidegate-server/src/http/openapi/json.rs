@@ -63,8 +63,8 @@ fn rls_descriptor_schema() -> Value {
     })
 }
 
-/// Time units of a limit: the name, the number in the protocol, and the largest multiplier. With a larger multiplier
-/// the window would exceed the maximum of 366 days.
+/// The name, the Protobuf enum value and the largest multiplier of each time unit. With a larger multiplier, the window
+/// would exceed the maximum of 366 days.
 const TIME_UNITS_WITH_MAX_MULTIPLIER: [(&str, u32, u32); 7] = [
     ("SECOND", 1, 366 * 86_400),
     ("MINUTE", 2, 366 * 1_440),

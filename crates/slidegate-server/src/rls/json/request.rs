@@ -63,7 +63,7 @@ struct JsonByteString(Vec<u8>);
 /// A whole number up to `MAX`, written as a number or as a string of digits.
 struct JsonIntegerUpTo<const MAX: u64>(u64);
 
-/// The number of a time unit. In JSON, the unit is written as its name or its number.
+/// The Protobuf enum value of a time unit. In JSON, a unit is written as its name or as this number.
 struct TimeUnitNumber(i32);
 
 impl From<RequestJson> for RateLimitRequest {
@@ -196,8 +196,8 @@ impl<'de> Deserialize<'de> for TimeUnitNumber {
                 f.write_str("a unit from SECOND to WEEK, or its number")
             }
 
-            /// Accepts any number. The conversion of the message rejects unknown units later, with the position of
-            /// their descriptor, as for gRPC.
+            /// Accepts any number, even if no time unit has it. Unknown units are rejected later, when the message is
+            /// converted: the error then contains the position of the descriptor, as for gRPC messages.
             fn visit_u64<E: Error>(self, number: u64) -> Result<TimeUnitNumber, E> {
                 Ok(TimeUnitNumber(i32::try_from(number).unwrap_or(i32::MAX)))
             }
