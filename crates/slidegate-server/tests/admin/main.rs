@@ -1,4 +1,4 @@
-//! Tests of the admin listener: real server processes and real sockets.
+//! Tests of the admin listener, with real server processes and real sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Health probes and metric scrapes succeed while clients hold the maximum number of connections.
+//! Tests that health probes and metric scrapes succeed while clients hold the maximum number of connections.
 
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
@@ -14,15 +14,16 @@ const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 /// Maximum response time of a probe: `timeoutSeconds` of the probes in `deploy/kubernetes/deployment.yaml`.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Beginnings of HTTP/1.1 requests. After each of them, the server waits for the remaining bytes.
+/// Incomplete HTTP/1.1 requests. After each of these texts, the server waits for the rest of the request.
 const INCOMPLETE_HTTP1_REQUESTS: [&str; 3] =
     ["", "GET /heal", "POST /v1/explain HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"];
 
-/// Bytes that a client sends on an HTTP/2 connection before it pauses. The only entry is empty, because the server
+/// Incomplete HTTP/2 connections, each as the bytes that the client sends. The only entry is empty, because the server
 /// closes a connection that does not begin with the HTTP/2 preface.
 const INCOMPLETE_HTTP2_REQUESTS: [&str; 1] = [""];
 
-/// Opens `count` connections, and sends an incomplete request over each. The requests are taken in turn from `starts`.
+/// Opens `count` connections, and sends one of the incomplete requests in `starts` over each. Begins again with the
+/// first entry of `starts` after the last.
 fn open_idle_connections(address: SocketAddr, starts: &[&str], count: usize) -> Vec<RawConnection> {
     let connections = starts.iter().cycle().take(count).map(|start| {
         let mut connection = RawConnection::connect(address);

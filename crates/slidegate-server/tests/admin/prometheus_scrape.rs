@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes a server under load. The final counts in Prometheus must match the responses that the
-//! callers received.
+//! Tests that Prometheus collects correct counts from a server under load. The final counts in Prometheus must match
+//! the responses that the callers received.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,11 +26,11 @@ rules:
 /// Number of threads that send requests concurrently, small enough to not overload the machine.
 const LOAD_THREAD_COUNT: usize = 4;
 
-/// Counts by outcome. An outcome is the result of a request (such as `request denied`), or the outcome of a limit with
-/// the names of its rule and of the limit (such as `allowed per-tenant 1s`).
+/// Counts of request results and of limit outcomes. A key is a request result, such as `request denied`, or the outcome
+/// of a limit, followed by the names of the rule and of the limit, such as `allowed per-tenant 1s`.
 type CountsByOutcome = BTreeMap<String, u64>;
 
-/// Returns the path and the body of the `nth` request that the load thread `thread_number` sends.
+/// Returns the path and the body of request number `nth` of a load thread.
 fn nth_request_of_thread(nth: usize, thread_number: usize) -> (&'static str, Value) {
     let tenant = format!("t{}", nth % 3);
     let plan = if nth.is_multiple_of(3) { "pro" } else { "free" };
@@ -41,7 +41,8 @@ fn nth_request_of_thread(nth: usize, thread_number: usize) -> (&'static str, Val
     (path, json!({ "domain": "api", "attributes": attributes, "cost": cost }))
 }
 
-/// Adds the result of a response, and the outcome of each limit in the response, to `counts`.
+/// Increments the entries of `counts` for the result of a request, and for each limit outcome that the server also
+/// counts in its metrics.
 fn count_response_outcomes(counts: &mut CountsByOutcome, path: &str, response: &HttpResponse) {
     let mut count = |label: String| *counts.entry(label).or_default() += 1;
     let result = match response.status {

@@ -1,4 +1,4 @@
-//! Frames of unauthenticated peers are rejected and counted.
+//! Tests that a cluster node rejects and counts frames of unauthenticated peers.
 
 use std::io::Write;
 use std::net::{TcpStream, UdpSocket};

@@ -1,13 +1,13 @@
-//! Counters of the cluster survive the crash or the pause of a node.
+//! Tests that the counters of a cluster survive when a node crashes or pauses.
 
 use crate::node::{
     Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,
     wait_until_connected,
 };
 
-/// A policy with one rule per domain. While a node is silent (does not respond), each other node allows at most
-/// `max_unsynced` more units under the rule `bounded`. Under the rule `available`, the other nodes do not wait for the
-/// silent node, and continue up to the limit.
+/// A policy with one rule per domain. The rules differ while a node is silent, which means that the node does not
+/// respond. Under the rule `bounded`, each other node allows at most `max_unsynced` more units. Under the rule
+/// `available`, the other nodes do not wait for the silent node, and continue up to the limit.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:

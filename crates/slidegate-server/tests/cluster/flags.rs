@@ -1,4 +1,4 @@
-//! Invalid cluster flags are reported before the server opens any listener.
+//! Tests that the server reports invalid cluster flags before it opens any listener.
 
 use std::process::Output;
 
@@ -16,7 +16,7 @@ fn stderr_text(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-/// Flags of a server that forms a cluster alone and listens for peers on any free port.
+/// Flags of a server that forms a cluster with only one node, and listens for peers on any free port.
 const SINGLE_NODE_CLUSTER_FLAGS: [&str; 4] =
     ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 

@@ -1,4 +1,4 @@
-//! Nodes find each other through their seed addresses, and share their counters.
+//! Tests that nodes find each other through their seed addresses, and share their counters.
 
 use std::thread;
 

@@ -1,4 +1,5 @@
-//! Clusters of server processes over real sockets, with crashed, paused, restarted and partitioned nodes.
+//! Tests of clusters that consist of server processes with real sockets. The tests crash, pause, restart and partition
+//! nodes.
 //!
 //! Each process has its own loopback address, so that a restarted node listens on its previous address. After each
 //! failure, the number of allowed units must stay within the documented bound, and all nodes must report the same

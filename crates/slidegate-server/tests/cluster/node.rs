@@ -66,7 +66,7 @@ pub fn node_configs<const N: usize>(policy: &str) -> [NodeConfig; N] {
 }
 
 impl NodeConfig {
-    /// Starts the node and waits until it accepts requests.
+    /// Starts the node, and waits until the node accepts requests.
     pub fn start(&self) -> Node {
         let (listen, advertise) =
             (self.listen.to_string(), self.advertise.map(|address| address.to_string()));
@@ -181,8 +181,8 @@ impl Node {
     }
 }
 
-/// Calls `poll` until the returned value satisfies `condition`, and returns the value. Panics with `description` and
-/// the last value after [`MAX_POLLS`] calls.
+/// Calls `poll` until the returned value satisfies `condition`, and returns that value. After [`MAX_POLLS`] calls,
+/// panics with a message that contains `description` and the last value.
 #[track_caller]
 pub fn wait_until<T: Debug>(
     description: &str,
@@ -224,15 +224,15 @@ pub fn wait_for_remaining(nodes: &[&Node], domain: &str, remaining: u64) {
 }
 
 /// Returns the documented maximum number of units that a cluster allows in a one-hour window under a limit of `max`
-/// units. `incarnations` is the number of node processes that ran in the window: a restarted node is a new one.
+/// units. `incarnations` is the number of node processes that ran in the window. A restarted node is a new process.
 pub fn max_allowed_in_window(max: u64, incarnations: u64, max_unsynced: u64) -> u64 {
     let buckets = Algorithm::SlidingBuckets { precision: None };
     let limit = Limit::new(format!("{max}/h").parse().unwrap(), buckets).unwrap();
     max_units_in_window(&limit, incarnations, max_unsynced, 1)
 }
 
-/// Returns a policy with one rule that allows `max` units in any hour. A node allows no
-/// more units while `max_unsynced` units that it has allowed are not yet acknowledged by its peers.
+/// Returns a policy with one rule that allows `max` units in any hour. A node stops allowing units while its peers have
+/// not yet acknowledged `max_unsynced` units that the node has allowed.
 pub fn policy_with_max(max: u64, max_unsynced: u64) -> String {
     format!(
         "rules: [{{ name: shared, per: [client], algorithm: sliding_buckets, limits: [{max}/h], cluster: {{ max_unsynced: {max_unsynced} }} }}]"

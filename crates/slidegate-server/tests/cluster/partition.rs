@@ -1,5 +1,5 @@
-//! Network partitions between nodes: the number of allowed units stays bounded during a partition, and all nodes have
-//! equal counters afterwards.
+//! Tests of network partitions between nodes. During a partition, the number of allowed units stays bounded. After it,
+//! all nodes have equal counters.
 
 use crate::node::{
     Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,
@@ -7,10 +7,10 @@ use crate::node::{
 };
 use crate::relay::RelayNetwork;
 
-/// A policy with one rule per domain. While a node is silent (does not respond), each other node allows at most
-/// `max_unsynced` more units under the rule `bounded`. Under the rule `available`, the other nodes do not wait for the
-/// silent node, and continue up to the limit. The rule
-/// `soon` has a window that is shorter than the partition.
+/// A policy with one rule per domain. The rules differ while a node is silent, which means that the node does not
+/// respond. Under the rule `bounded`, each other node allows at most `max_unsynced` more units. Under the rule
+/// `available`, the other nodes do not wait for the silent node, and continue up to the limit. The rule `soon` has a
+/// window that is shorter than the partition.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:

@@ -1,4 +1,5 @@
-//! A server with the cluster store rejects limits that a cluster cannot replicate, at the start and at each reload.
+//! Tests that a server with the cluster store rejects limits that a cluster cannot replicate. The server checks the
+//! limits when it starts and at each reload.
 
 use std::fs;
 

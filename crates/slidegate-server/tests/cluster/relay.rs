@@ -1,4 +1,5 @@
-//! Network relays between cluster nodes. A test can cut the links of the relays to create a partition.
+//! Network relays, which forward the traffic between cluster nodes. A test can cut the link between two nodes to create
+//! a partition.
 //!
 //! Each node advertises the address of a relay, so all traffic to the node passes through it. A cut link delivers
 //! nothing, like an unplugged cable: TCP connections over the link stay open and wait.
@@ -20,7 +21,7 @@ pub struct RelayNetwork(Arc<CutLinks>);
 
 #[derive(Default)]
 struct CutLinks {
-    /// The cut links, each as the addresses of the two nodes that it connects.
+    /// The links that are currently cut. Each link is given as the addresses of the two nodes that it connects.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
 }
@@ -33,8 +34,8 @@ struct RelayLink {
 }
 
 impl RelayNetwork {
-    /// Creates a relay for each node, and changes the configurations so that nodes advertise the addresses of their
-    /// relays and use relays as seeds.
+    /// Creates a network with one relay for each node. Changes `configs` so that each node advertises the address of
+    /// its relay, and uses the addresses of relays as seeds.
     pub fn with_relays_for(configs: &mut [NodeConfig]) -> Self {
         let network = Self::default();
         for config in &mut *configs {
@@ -125,7 +126,8 @@ impl RelayLink {
         }
     }
 
-    /// Copies bytes from one connection to the other until either side closes. Pauses while the link is cut.
+    /// Copies bytes from the connection `from` to the connection `to` until either side closes. Pauses while the link
+    /// is cut.
     fn copy_bytes(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut bytes = vec![0; READ_BUFFER_BYTES];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -139,8 +141,8 @@ impl RelayLink {
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 
-    /// Forwards each datagram from `receiver` to the address `to` through `socket`. Drops datagrams while the link is
-    /// cut.
+    /// Receives datagrams from `receiver` in a loop, and sends each to the address `to` through `socket`. Drops
+    /// datagrams while the link is cut.
     fn relay_reply_datagrams(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
         let mut datagram = vec![0; READ_BUFFER_BYTES];
         loop {

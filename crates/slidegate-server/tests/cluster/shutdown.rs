@@ -1,4 +1,4 @@
-//! Graceful shutdown of cluster nodes loses no charges and delays no peers.
+//! Tests that the graceful shutdown of a cluster node loses no charges and does not delay the other nodes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -25,8 +25,8 @@ pub struct DocumentedLabel {
 }
 
 impl DocumentedMetric {
-    /// Returns the names of all series of the metric: for a histogram the three names that end with `_bucket`, `_sum`
-    /// and `_count`, otherwise the metric name.
+    /// Returns the names of all series of the metric. A histogram has three series names, which end with `_bucket`,
+    /// `_sum` and `_count`. Other metrics have one, the metric name.
     pub fn series_names(&self) -> Vec<String> {
         let suffixes: &[&str] = match self.kind.as_str() {
             "histogram" => &["_bucket", "_sum", "_count"],
@@ -60,14 +60,14 @@ fn parse_metric_row(row: &str) -> DocumentedMetric {
     DocumentedMetric { name: words_in_backticks(name).remove(0), kind: kind.to_owned(), labels }
 }
 
-/// Parses a label description: `name` alone, or `name`: followed by all possible values.
+/// Parses the description of a label: the quoted name, which may be followed by all possible values, also quoted.
 fn parse_documented_label(text: &str) -> DocumentedLabel {
     let mut words = words_in_backticks(text);
     let name = words.remove(0);
     DocumentedLabel { name, values: words }
 }
 
-/// Returns all parts of the text that are quoted in backticks.
+/// Returns all parts of a text that are enclosed in backticks.
 fn words_in_backticks(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! Helpers that all tests of the binary share: the program as a child process, and policies as temporary files.
+//! Test helpers that run the program as a child process and write policies to temporary files.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -73,7 +73,7 @@ pub struct Server {
     address: SocketAddr,
     admin: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
-    /// The log line that reports the address of `--http`.
+    /// The log line in which the server reports the address of its HTTP listener.
     listening_log: String,
     /// The log lines that the server wrote before `listening_log`.
     startup_log: Vec<String>,
@@ -213,7 +213,7 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// Waits until the server process exits, and returns the exit code. `None` if a signal ended the process.
+    /// Waits until the server process exits, and returns the exit code. Returns `None` if a signal ended the process.
     pub fn wait_for_exit_code(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }

@@ -1,4 +1,5 @@
-//! A real Prometheus with the configuration of `deploy/prometheus`, except that it scrapes several times per second.
+//! Starts a real Prometheus server for tests. The server uses the configuration in `deploy/prometheus`, but scrapes
+//! several times per second.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -16,8 +17,8 @@ use serde_json::Value;
 /// Interval of scrapes and of rule evaluations. Short enough that a rate over one second has several samples.
 const SCRAPE_INTERVAL: &str = "200ms";
 
-/// Maximum number of polls while waiting for Prometheus: 30 seconds. The wait for new targets is the longest, because
-/// Prometheus collects targets for five seconds before it scrapes them for the first time.
+/// Maximum number of polls while waiting for Prometheus: 30 seconds. The longest wait is for new targets, which
+/// Prometheus scrapes for the first time after five seconds.
 const MAX_POLLS: u32 = 1_500;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -235,7 +236,7 @@ fn parse_sample(series: &Value) -> Sample {
     Sample { labels: labels.collect(), value: parse_sample_value(&series["value"]) }
 }
 
-/// Parses the number of a sample in the JSON form `[time, "number"]`.
+/// Parses the number in a sample, which is a JSON array of the form `[time, "number"]`.
 fn parse_sample_value(pair: &Value) -> f64 {
     pair[1].as_str().unwrap().parse().unwrap()
 }

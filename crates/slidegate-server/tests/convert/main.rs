@@ -13,8 +13,8 @@ use std::process::Output;
 use common::{TempFile, slidegate_command};
 use slidegate::Policy;
 
-/// Returns the folder with configuration files of the Envoy reference server (`*.yaml`) and the policies (`*.policy`)
-/// to which they must be converted.
+/// Returns the folder that contains configuration files of the Envoy reference server (`*.yaml`), and for each the
+/// expected converted policy (`*.policy`).
 fn test_files_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert/files")
 }

@@ -1,4 +1,4 @@
-//! Checks the alerts and recording rules in `deploy/prometheus` with Prometheus.
+//! Tests of the alerts and recording rules in `deploy/prometheus`, which run Prometheus.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Checks the Grafana dashboard in `deploy/grafana`: queries, documentation and layout of its panels.
+//! Tests of the Grafana dashboard in `deploy/grafana`, which check the queries, the documentation and the layout of its
+//! panels.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use crate::expression::{find_undocumented, parse_selectors};
 use crate::prometheus::Prometheus;
 use crate::{alerts, array_elements, expect_string, exporter, read_project_file};
 
-/// Variables in the queries of the dashboard, each with a value that Grafana could substitute. Grafana substitutes `.*`
+/// The variables in the queries of the dashboard, each with an example value. Grafana substitutes `.*` for a variable
 /// if "All" is selected.
 const DASHBOARD_VARIABLE_VALUES: [(&str, &str); 5] = [
     ("$__rate_interval", "1s"),
@@ -38,8 +39,8 @@ fn panel_queries(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
         .map(|target| (expect_string(&target["expr"]), expect_string(&target["legendFormat"])))
 }
 
-/// Returns the queries from which Grafana loads the possible values of the dashboard variables, each split into a
-/// metric selector and a label. The queries have the form `label_values(metric{…}, label)`.
+/// Returns the queries with which Grafana loads the possible values of the dashboard variables. The queries have the
+/// form `label_values(metric{…}, label)`. Each is returned as a pair of the metric selector and the label.
 fn dashboard_variable_queries() -> Vec<(String, String)> {
     let dashboard = read_dashboard();
     let queries = array_elements(&dashboard["templating"]["list"]).iter();
@@ -86,7 +87,7 @@ fn prometheus_returns_data_for_every_panel() {
     assert_eq!(variables.len(), 3);
 }
 
-/// Returns the label names in a legend template: `rule` and `limit` for `{{rule}} / {{limit}}`.
+/// Returns the label names in a legend template. The template `{{rule}} / {{limit}}` contains `rule` and `limit`.
 fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
     legend.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0)
 }

@@ -1,5 +1,5 @@
-//! Checks the Dockerfile without building the image: a linter checks the file, and cargo checks that the copied files
-//! form a workspace.
+//! Tests of the Dockerfile, which do not build the image. A linter checks the file, and cargo checks that the copied
+//! files form a workspace.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn read_dockerfile_instructions() -> Vec<String> {
     joined.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Returns the arguments of each instruction with the name `name`, such as `COPY`.
+/// Returns the arguments of each Dockerfile instruction with this name, such as `COPY`.
 fn instruction_arguments<'i>(instructions: &'i [String], name: &str) -> Vec<&'i str> {
     let name = format!("{name} ");
     instructions.iter().filter_map(|line| line.strip_prefix(&name)).collect()

@@ -25,8 +25,8 @@ pub fn start_fake_exporter() -> SocketAddr {
     address
 }
 
-/// Renders the metrics in the text format of Prometheus. `scrapes` is the number of scrapes so far, from which the
-/// counter values are derived.
+/// Renders the metrics in the text format of Prometheus. `scrapes` is the number of scrapes so far, and determines the
+/// values of the counters.
 fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     let mut text = String::new();
     for metric in metrics {
@@ -52,8 +52,8 @@ fn render_metrics(metrics: &[DocumentedMetric], scrapes: u32) -> String {
     text
 }
 
-/// Returns every combination of the label values of a metric as text, such as `kind="a",outcome="b"`. A label that may
-/// have any value has the value `some`.
+/// Returns every combination of the documented label values of a metric, each as text such as `kind="a",outcome="b"`. A
+/// label without a fixed list of values has the value `some`.
 fn label_value_combinations(metric: &DocumentedMetric) -> Vec<String> {
     metric.labels.iter().fold(vec![String::new()], |before, label| {
         let some = ["some".to_owned()];

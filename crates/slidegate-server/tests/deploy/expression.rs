@@ -1,4 +1,5 @@
-//! Finds the slidegate metrics in PromQL expressions, and checks that each metric, label and value is documented.
+//! Finds the slidegate metrics in PromQL expressions, and checks that all metrics, labels and label values are
+//! documented.
 //!
 //! The scan does not fully parse the expressions. Prometheus itself checks the syntax.
 

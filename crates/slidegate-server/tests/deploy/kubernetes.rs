@@ -1,5 +1,5 @@
-//! Checks the Kubernetes manifests in `deploy/kubernetes` against the Kubernetes schemas, against each other, and with
-//! a running server.
+//! Tests of the manifests in `deploy/kubernetes`. The tests compare the manifests with the Kubernetes schemas and with
+//! each other, and run a server with the settings.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -194,7 +194,7 @@ fn server_with_pod_settings_passes_pod_probes() {
     drop(idle);
 }
 
-/// Returns all fields of a manifest, at any depth, whose name ends with `Probe`, with their names.
+/// Returns the name and the value of every field of a manifest whose name ends with `Probe`, at any depth.
 fn find_probes(manifest: &Value) -> Vec<(String, Value)> {
     match manifest {
         Value::Object(fields) => {
@@ -227,7 +227,7 @@ fn every_probe_uses_admin_port() {
     assert_eq!(seen, ["livenessProbe", "readinessProbe"]);
 }
 
-/// Returns the time in seconds from the SIGTERM signal until Kubernetes kills the pod.
+/// Returns the number of seconds between the SIGTERM signal and the moment when Kubernetes kills the pod.
 pub fn seconds_until_kill() -> u64 {
     let seconds = |value: &Value| value.as_u64().unwrap();
     let grace = seconds(&read_pod_template()["spec"]["terminationGracePeriodSeconds"]);

@@ -1,4 +1,4 @@
-//! Checks that the slidegate flags and environment variables in `deploy/` exist in the help text of the program.
+//! Tests that the help text of the program contains all slidegate flags and environment variables in `deploy/`.
 
 use std::collections::BTreeSet;
 use std::fs;

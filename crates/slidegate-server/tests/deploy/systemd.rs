@@ -1,4 +1,4 @@
-//! Checks the systemd unit in `deploy/systemd` with `systemd-analyze`.
+//! Tests of the systemd unit in `deploy/systemd`, which run `systemd-analyze`.
 
 use std::fs;
 use std::path::Path;
@@ -8,12 +8,12 @@ use crate::{read_project_file, run_command};
 
 const UNIT_FILE: &str = "deploy/systemd/slidegate.service";
 
-/// Maximum exposure level of the systemd unit that `systemd-analyze security` may report, from 0 (safest) to 100.
-/// Without any hardening, the level is 96.
+/// Maximum exposure level that `systemd-analyze security` may report for the systemd unit. Levels range from 0 (safest)
+/// to 100. A unit without any hardening has the level 96.
 const MAX_SYSTEMD_EXPOSURE_LEVEL: &str = "15";
 
-/// Copies the systemd unit into `folder`, with the path of the program replaced by the program under test. Runs
-/// `systemd-analyze` on the copy, and returns its output.
+/// Copies the systemd unit into `folder`, runs `systemd-analyze` on the copy, and returns the output. The copy contains
+/// the path of the program under test instead of the installed program.
 fn run_systemd_analyze(folder: &str, arguments: &[&str]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! Checks the policies and programs in `examples/`.
+//! Tests of the policies and programs in `examples/`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -79,8 +79,8 @@ fn example_programs_print_documented_output() {
     assert!(checked >= 2, "{checked} programs");
 }
 
-/// Checks that the examples of slidegate-tower have at most 79 lines, and show the command that starts them in a
-/// comment. The tests of that crate check the behaviour of the examples.
+/// Checks that each example of slidegate-tower has at most 79 lines, and contains a comment with the command that
+/// starts it. The tests of that crate check the behaviour of the examples.
 #[test]
 fn examples_without_output_show_start_command() {
     for path in example_files("rs") {

@@ -1,4 +1,4 @@
-//! Checks that `docs/POLICY.md` documents every field of a policy, its default, and every bound.
+//! Tests that `docs/POLICY.md` documents every field of a policy, with its default value and its bounds.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
 use crate::read_document;
 
-/// The tables of fields in `docs/POLICY.md`: the heading above each table, and the name of the JSON Schema definition
-/// whose fields the table lists. An empty name refers to the top level of the schema, the whole policy.
+/// The tables of policy fields in `docs/POLICY.md`. An entry consists of the heading above the table, and the name of
+/// the JSON Schema definition with the same fields. An empty name refers to the top level of the schema, which
+/// describes the whole policy.
 const DOCUMENTED_FIELD_TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsSpec"),
@@ -46,7 +47,8 @@ fn trim_to_owned(text: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Returns the text of a table cell without its backticks, or `None` if the cell is not quoted in backticks.
+/// Returns the text of a table cell without the enclosing backticks, or `None` if the cell is not enclosed in
+/// backticks.
 fn strip_backticks(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }

@@ -1,4 +1,5 @@
-//! Checks that the documents name every flag of the program, no unknown flag, and no unknown environment variable.
+//! Tests that the documents mention every flag of the program. Flags and environment variables in the documents must
+//! exist.
 
 use std::collections::BTreeSet;
 

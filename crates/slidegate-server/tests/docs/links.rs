@@ -1,4 +1,4 @@
-//! Checks that the links in documents lead to existing files and headings of the project.
+//! Tests that the links in documents lead to existing files and headings of the project.
 
 use std::path::Path;
 
@@ -23,8 +23,8 @@ fn heading_anchor(heading: &str) -> String {
     heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-")
 }
 
-/// Returns `true` if the target file of a link in a document exists and, if the link names a heading of the file, the
-/// heading exists, too.
+/// Returns `true` if the target of a link in a document exists. If the link also names a heading, the target file must
+/// contain that heading.
 fn link_target_exists(document: &str, link: &str) -> bool {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let folder = Path::new(document).parent().unwrap_or(Path::new(""));

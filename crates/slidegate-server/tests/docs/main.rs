@@ -117,8 +117,8 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
     errors
 }
 
-/// Checks that the documentation of a library crate includes a document, so that `cargo test --doc` runs the code
-/// blocks of the document.
+/// Checks that the crate documentation of a library includes a document. `cargo test --doc` then runs the code blocks
+/// of the document.
 fn check_document_is_doctested(document: &str) -> Result<(), String> {
     let include = format!("#[doc = include_str!(\"../../../{document}\")]");
     let mut crates = fs::read_dir(project_root().join("crates")).unwrap();

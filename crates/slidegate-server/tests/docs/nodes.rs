@@ -1,4 +1,4 @@
-//! Cluster nodes that the commands in documents start.
+//! Starts cluster nodes for the commands in documents. Each document has its own cluster.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,7 +22,7 @@ pub struct NodeGroup {
     address: String,
     /// Addresses of the admin listeners of the started nodes.
     admin_addresses: Vec<SocketAddr>,
-    /// Whether the server that is currently being started is a cluster node.
+    /// Whether the server that the current command starts is a cluster node.
     is_node_starting: bool,
 }
 

@@ -42,7 +42,7 @@ fn mask_time_dependent_numbers(text: &str) -> String {
     TIME_DEPENDENT_NUMBER_PREFIXES.into_iter().fold(text.to_owned(), replace)
 }
 
-/// Returns `true` if a text matches a pattern, in which each `[…]` matches any text.
+/// Returns `true` if a text matches a pattern. In the pattern, `[…]` matches any text.
 ///
 /// A part between two `[…]` matches at its first occurrence in the rest of the text. The last part must match at the
 /// end.

@@ -6,8 +6,8 @@ use slidegate::policy::file::schema;
 
 use crate::markdown::FencedBlock;
 
-/// Returns the complete policy of a code block. A block without `rules:` contains fields of a single rule. The missing
-/// required fields of that rule are added.
+/// Returns the complete policy of a code block. If a block has no `rules:`, it contains fields of a single rule, and
+/// the missing required fields of that rule are added.
 pub fn complete_policy(block: &FencedBlock) -> String {
     let has = |field: &str| block.text.lines().any(|line| line.starts_with(field));
     if has("rules:") {
@@ -40,7 +40,8 @@ pub fn check_no_warnings(yaml: &str) -> Result<(), String> {
     if warnings.is_empty() { Ok(()) } else { Err(warnings.join("\n")) }
 }
 
-/// Checks that policies in Rust string literals do not count by attributes whose values the client chooses.
+/// Checks the policies in Rust string literals. The rules must not count by an attribute whose value the client
+/// chooses.
 ///
 /// Other warnings are allowed, because some do not apply: for example, the program itself sets the attribute `route`.
 pub fn check_rust_source(source: &str) -> Result<(), String> {

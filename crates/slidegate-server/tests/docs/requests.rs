@@ -31,10 +31,11 @@ use slidegate::{
 use crate::markdown::FencedBlock;
 use crate::policies;
 
-/// Start of the clock of each block: 2026-01-05 00:00 UTC, a Monday.
+/// Time at which the clock of each block starts: 2026-01-05 00:00 UTC, a Monday.
 const START_TIME: Timestamp = Timestamp::from_secs(1_767_571_200);
 
-/// A parsed line of a `requests` block: a step in time, or a request with its outcome.
+/// A parsed line of a `requests` block. The line either advances the clock, or contains a request with its expected
+/// outcome.
 #[derive(Debug, PartialEq)]
 enum RequestsBlockLine<'a> {
     Advance(Duration),
@@ -50,7 +51,7 @@ struct DocumentedRequest<'a> {
     cost: Option<u64>,
     named_costs: Vec<(&'a str, u64)>,
     attributes: Vec<(&'a str, &'a str)>,
-    /// The outcome that the document states, the text after `->`.
+    /// The documented outcome, which is the text after `->`.
     outcome: &'a str,
 }
 
@@ -78,8 +79,8 @@ pub fn check_requests(policy: &FencedBlock, requests: &FencedBlock) -> Result<()
     if request_count == 0 { Err("this block has no requests".to_owned()) } else { Ok(()) }
 }
 
-/// Sends a request as often as documented, and compares each actual outcome with the documented one. The error states
-/// the first outcome that differs.
+/// Sends a request as often as its line states, and compares each actual outcome with the documented one. The error
+/// describes the first difference.
 fn check_documented_outcome(
     gate: &Gate<MemoryStore<ManualClock>>,
     expected: &DocumentedRequest<'_>,

@@ -40,12 +40,12 @@ const DOCUMENTED_REDIS_ADDRESS: &str = "localhost:6379";
 /// A runner for the commands of one document. Servers that the commands start run until the value is dropped.
 pub struct Shell {
     folder: PathBuf,
-    /// Running servers. The key is the HTTP address in the document, and the array has the admin and the gRPC address
-    /// in the document.
+    /// Running servers. The key is the HTTP address that the document uses. The array contains the admin address and
+    /// the gRPC address that the document uses.
     servers: BTreeMap<String, (Server, [String; 2])>,
     redis: Option<Redis>,
     nodes: NodeGroup,
-    /// Output of the last executed commands, or `None` after a block has been compared with the output.
+    /// Output of the last executed commands. `None` if the output has already been compared with a block.
     output: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Tests of hostile descriptor values that end clients choose. Envoy allows a request if the call to slidegate fails,
-//! so no value may cause a failure.
+//! Tests of hostile descriptor values. End clients can choose the values. Envoy allows a request if the call to
+//! slidegate fails, so no value may cause a failure.
 
 use crate::client::{
     Client, Code, RateLimitDescriptor, RateLimitRequest, new_descriptor, new_request,

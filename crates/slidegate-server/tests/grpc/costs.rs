@@ -1,5 +1,5 @@
-//! Tests of the costs of single descriptors (`hits_addend`), overrides with a unit multiplier, and joint quotas
-//! (several quotas of which one with capacity is sufficient).
+//! Tests of three features: the cost of a single descriptor (`hits_addend`), overrides with a unit multiplier, and
+//! joint quotas, which allow a request if one of several quotas has capacity.
 
 use slidegate::Algorithm;
 
@@ -9,12 +9,12 @@ use crate::client::{
 };
 use crate::common::Server;
 
-/// Returns a descriptor of user `ann` with this `hits_addend`, the cost of the descriptor.
+/// Returns a descriptor of user `ann` whose cost is `hits_addend`.
 fn descriptor_of_user_ann(hits_addend: Option<u64>) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend, ..new_descriptor(&[("user", "ann")]) }
 }
 
-/// Sends one request of user `ann` per cost in `hits`, and returns the response codes.
+/// Sends one request of user `ann` for each cost in `hits`, and returns the response codes.
 async fn send_requests_with_costs(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
     let mut codes = Vec::new();
     for hits in hits {

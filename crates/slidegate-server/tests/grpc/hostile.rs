@@ -1,4 +1,5 @@
-//! Tests of hostile gRPC calls: each call receives an error that names the problem, and other clients are still served.
+//! Tests of hostile gRPC calls. Each call receives an error that describes the problem, and the server continues to
+//! serve other clients.
 
 use std::fs;
 use std::time::Duration;

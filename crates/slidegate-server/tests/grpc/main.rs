@@ -1,4 +1,4 @@
-//! Tests of the gRPC listener: a real server process, and tonic or h2 as client.
+//! Tests of the gRPC listener with a real server process. The clients use tonic or h2.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -32,7 +32,7 @@ pub struct CallOutcome {
 }
 
 impl RawGrpcConnection {
-    /// Connects to an address without TLS.
+    /// Opens a connection to an address without TLS.
     pub async fn connect(address: SocketAddr) -> Self {
         Self::with_io(TcpStream::connect(address).await.unwrap()).await.unwrap()
     }

@@ -12,7 +12,8 @@ fn descriptor_status_codes(statuses: &[DescriptorStatus]) -> Vec<Code> {
     statuses.iter().map(DescriptorStatus::code).collect()
 }
 
-/// Returns the max, the time unit, the limit name and the remaining units in the status of a descriptor.
+/// Returns four fields from the status of a descriptor: the max, the time unit and the name of the limit, and the
+/// remaining units.
 fn limit_fields_of_status(status: &DescriptorStatus) -> (u32, &str, &str, u32) {
     let limit = status.current_limit.as_ref().unwrap();
     (limit.requests_per_unit, limit.unit().as_str_name(), &limit.name, status.limit_remaining)

@@ -1,4 +1,4 @@
-//! TLS tests: verification of server and client certificates, and reload of the server certificate.
+//! Tests of TLS: verification of server and client certificates, and reload of the server certificate.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -55,8 +55,8 @@ fn parse_certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-/// Opens a TLS connection. The client trusts only `authority`, presents `client_cert` if given, and offers `protocol`
-/// in ALPN.
+/// Opens a TLS connection. The client trusts only `authority`, presents `client_cert` if it is set, and offers
+/// `protocol` in the ALPN extension.
 async fn connect_with_tls(
     address: SocketAddr,
     authority: &CertAuthority,

@@ -1,4 +1,4 @@
-//! Tests of `/v1/auth`, to which a proxy sends a subrequest for each client request (forward authentication).
+//! Tests of forward authentication with `/v1/auth`. A proxy sends a subrequest to `/v1/auth` for each client request.
 
 use serde_json::{Value, json};
 use ureq::http::Request;

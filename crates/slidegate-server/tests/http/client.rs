@@ -75,7 +75,7 @@ impl HttpResponse {
     }
 }
 
-/// A TCP connection on which the test itself writes the bytes of HTTP requests and reads responses.
+/// A TCP connection for raw HTTP. The test writes the bytes of requests itself, and reads the responses.
 pub struct RawConnection(BufReader<TcpStream>);
 
 impl RawConnection {

@@ -1,5 +1,5 @@
-//! Tests of hostile attribute values that end clients choose. Many callers allow a request if the check fails with an
-//! error, so no value may cause an error.
+//! Tests of hostile attribute values. End clients can choose the values. Many callers allow a request if the check
+//! fails with an error, so no value may cause an error.
 
 use serde_json::json;
 

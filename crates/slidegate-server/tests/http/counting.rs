@@ -1,4 +1,5 @@
-//! Checks that the server allows exactly as many requests as the limit permits, also with concurrent clients.
+//! Tests that the server allows exactly as many requests as a limit permits, also if many clients send requests at the
+//! same time.
 
 use std::net::SocketAddr;
 use std::sync::Barrier;
@@ -48,8 +49,8 @@ fn sliding_buckets_allow_exactly_max_across_connections() {
     assert_exactly_100_allowed("sliding_buckets");
 }
 
-/// Sends 3,000 requests of 100 clients within one window, where a few clients send most of the requests. Checks that
-/// each decision is correct for the number of earlier requests of the same client.
+/// Sends 3,000 requests of 100 clients within one window. A few clients send most of the requests. Each decision must
+/// be correct for the number of earlier requests of the same client.
 #[test]
 fn every_decision_matches_request_count() {
     const MAX_PER_CLIENT: u64 = 20;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, HttpResponse};
 use crate::common::{Server, TempFile, slidegate_command};
 
-/// Two limits with windows so long that no unit becomes available again while a test runs.
+/// A policy with two limits. Their windows are so long that no unit becomes available again while a test runs.
 const POLICY: &str = "
 rules:
   - { name: all, limits: [2/h], algorithm: sliding_log }

@@ -1,4 +1,4 @@
-//! Tests of the HTTP listener: a real server process and real sockets.
+//! Tests of the HTTP listener, with a real server process and real sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Tests of malformed HTTP: the server responds with a problem document and then closes the connection, because the
-//! start of the next request is unknown.
+//! Tests of malformed HTTP requests. The server responds with a problem document. It then closes the connection,
+//! because it cannot find the start of the next request.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;

@@ -1,4 +1,4 @@
-//! Compares the responses of a server with its OpenAPI description at `/v1/openapi.json`.
+//! Tests that compare the responses of a server with its OpenAPI description at `/v1/openapi.json`.
 
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ rules:
   - { name: bytes, per: [client], limits: [5000/h], algorithm: sliding_log }
 ";
 
-/// Returns the rule name and the remaining units of each limit in a response.
+/// Returns the name of the rule and the number of remaining units for each limit in a response.
 fn remaining_by_rule(response: &Value) -> Vec<(&str, u64)> {
     let limits = response["limits"].as_array().unwrap();
     let remaining = |limit: &'_ Value| limit["remaining"].as_u64().unwrap();

@@ -1,4 +1,4 @@
-//! The server continues to decide requests while the trace collector fails, and logs that traces are lost.
+//! Tests that the server continues to decide requests while the trace collector fails, and logs that traces are lost.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::collector::{CollectorMode, FakeCollector};
 use crate::common::Server;
 use crate::traces::start_traced_server;
 
-/// Environment variables that limit the export queue to eight spans, so that a few requests fill the queue.
+/// Environment variables that limit the queue of unexported spans to eight, so that a few requests fill the queue.
 const SMALL_QUEUE_ENVIRONMENT: [(&str, &str); 2] =
     [("OTEL_BSP_MAX_QUEUE_SIZE", "8"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")];
 

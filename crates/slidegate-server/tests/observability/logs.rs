@@ -50,7 +50,8 @@ fn start_server_logging_every_denial(flags: &[&str]) -> Server {
     Server::start_with(POLICY, &[&["--log-denials", "1000"], flags].concat())
 }
 
-/// Stops the server, and returns all log lines that are still unread, without the last line, which logs the stop.
+/// Stops the server, and returns the log lines that the test has not read yet. The last line, which reports the stop,
+/// is omitted.
 fn stop_server_and_read_log_lines(server: &Server) -> Vec<String> {
     server.send_signal("TERM");
     let lines = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)));
@@ -203,7 +204,7 @@ fn log_denials_zero_disables_denial_lines() {
     assert!(!lines.iter().any(|line| line.contains("denied")), "{lines:#?}");
 }
 
-/// Stops the server, and returns the remaining log lines that report a request with an unknown domain.
+/// Stops the server, and returns the log lines about unknown domains that the test has not read yet.
 fn stop_server_and_read_unknown_domain_lines(server: &Server) -> Vec<Value> {
     let lines =
         stop_server_and_read_log_lines(server).into_iter().map(|line| parse_json_log_line(&line));

@@ -1,4 +1,4 @@
-//! The log and the traces of the server, tested with real processes and sockets.
+//! Tests of the log and the traces of the server, with real processes and sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -180,8 +180,8 @@ fn spans_of_forwarded_requests(flags: &[&str], traceparents: &[String]) -> Vec<S
     collector.received_spans()
 }
 
-/// Returns two `traceparent` values that a hostile client might choose. A sampler that decides by trace ID would always
-/// sample the first trace ID, and never the second.
+/// Returns two `traceparent` values that a hostile client might choose. A sampler that uses the trace ID would always
+/// sample the first one, and never the second.
 fn client_chosen_traceparents(flags: &str) -> [String; 2] {
     ["0", "f"].map(|digit| {
         format!("00-{CALLER_TRACE_ID:.16}{}-{CALLER_SPAN_ID}-{flags}", digit.repeat(16))

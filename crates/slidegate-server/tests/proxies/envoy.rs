@@ -1,5 +1,5 @@
-//! Tests with Envoy and its rate limit filter, which calls slidegate over gRPC. Some tests use the configuration files
-//! in `deploy/`, the others use `cases.yaml`.
+//! Tests of Envoy and its rate limit filter, which calls slidegate over gRPC. Some tests use the configuration files in
+//! `deploy/`, the others use `cases.yaml`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -63,8 +63,8 @@ impl EnvoyWithSlidegate {
     }
 }
 
-/// Starts Envoy with a changed copy of a configuration file: the copy contains the actual ports of Envoy, slidegate and
-/// the service, and the first text of each pair in `replacements` is replaced with the second.
+/// Starts Envoy with a changed copy of a configuration file. In the copy, the ports are replaced with the actual ports
+/// of Envoy, slidegate and the service. The first text of each pair in `replacements` is replaced with the second.
 pub fn start_envoy(
     config: &Path,
     slidegate: SocketAddr,
@@ -254,9 +254,9 @@ fn limit_override_from_envoy_replaces_policy_limit() {
     assert_eq!(setup.send_request_as("/override", "a").status, 429);
 }
 
-/// Sends one request per entry of `tokens`, and returns the response statuses. An entry is the number of tokens that
-/// the response to the request consumes from `budget`. Envoy charges the tokens after the response, so each charge is
-/// awaited before the next request.
+/// Sends requests through Envoy, and returns the response statuses. `tokens` contains one entry per request: the number
+/// of tokens that the response consumes from `budget`. Envoy charges the tokens after the response, so the function
+/// waits for each charge before the next request.
 fn send_token_requests(setup: &EnvoyWithSlidegate, budget: u64, tokens: &[u64]) -> Vec<u16> {
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let remaining = || {

@@ -1,5 +1,5 @@
-//! Hostile requests: after a client has exhausted its limit, no hostile request of the client reaches the service
-//! behind any proxy.
+//! Tests of hostile requests. After a client has exhausted its limit, no hostile request of that client may reach the
+//! service behind any proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -43,7 +43,7 @@ const OTHER_CLIENT_LAST_BYTE: u8 = 99;
 struct HostileRequest {
     name: String,
     bytes: Vec<u8>,
-    /// Whether every proxy forwards the request to the service if the client is within its limit.
+    /// Whether every proxy accepts the request. Such a request reaches the service if the client is within its limit.
     is_valid: bool,
 }
 
@@ -97,7 +97,7 @@ fn render_header_lines(count: usize, length: usize) -> String {
     (0..count).map(|nth| format!("x-many-{nth}: {value}\r\n")).collect()
 }
 
-/// Returns a text of `length` bytes.
+/// Returns a header value with a length of `length` bytes.
 fn value_with_length(length: usize) -> String {
     "a".repeat(length)
 }
@@ -513,8 +513,8 @@ impl ProxySetup {
     }
 }
 
-/// Asserts that no hostile request reaches the service from an address that has exhausted its limit, and that valid
-/// requests from other addresses do.
+/// Asserts that no hostile request reaches the service from an address that has exhausted its limit. Valid requests
+/// from other addresses must reach the service.
 fn assert_exhausted_address_is_blocked(start: StartProxyFn) {
     let setup = ProxySetup::start(start, PER_ADDRESS_POLICY);
     setup.exhaust_limit(EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request(""));
@@ -580,8 +580,9 @@ struct FakeSlidegate {
 }
 
 impl FakeSlidegate {
-    /// Starts the server with a status line as its response. With an empty `response`, the server closes the connection
-    /// of each request. With `None`, the server never responds.
+    /// Starts the fake server, which responds with the status line `response` to every request except health checks. If
+    /// `response` is empty, the server closes the connection instead. If `response` is `None`, the server never
+    /// responds.
     fn start(response: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -623,7 +624,8 @@ fn respond_to_proxy(
     }
 }
 
-/// Response statuses of slidegate with which every proxy must deny a request, even if the proxy fails open.
+/// Status lines of slidegate responses that reject a request. A proxy must deny the request after each of them, even if
+/// the proxy fails open.
 const SLIDEGATE_REJECTION_STATUSES: [&str; 8] = [
     "302 Found",
     "400 Bad Request",
@@ -635,7 +637,7 @@ const SLIDEGATE_REJECTION_STATUSES: [&str; 8] = [
     "431 Too Large",
 ];
 
-/// Responses of a failing slidegate: an error status, a closed connection (empty text), and no response (`None`).
+/// Responses of a failing slidegate: an error status, a closed connection (an empty string), or no response (`None`).
 const SLIDEGATE_FAILURE_RESPONSES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 

@@ -16,8 +16,8 @@ pub struct Backends {
 }
 
 impl Backends {
-    /// Copies a configuration file from `deploy/` into a folder, and returns the path of the copy. In the copy, the
-    /// addresses of slidegate and the service, and the texts in `edits` and `replacements`, are replaced.
+    /// Copies a configuration file from `deploy/` into a folder, and returns the path of the copy. Replaces the
+    /// addresses of slidegate and the service in the copy, and also the texts in `edits` and `replacements`.
     fn write_deploy_file(
         &self,
         folder: &Folder,

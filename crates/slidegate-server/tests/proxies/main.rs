@@ -1,5 +1,5 @@
-//! Tests of slidegate with real proxies, which use the configuration files in `deploy/`: nginx, Caddy, Traefik, HAProxy
-//! and Envoy.
+//! Tests of slidegate with real proxies: nginx, Caddy, Traefik, HAProxy and Envoy. The proxies use the configuration
+//! files in `deploy/`.
 //!
 //! `proxies.sh` installs the proxies. If a proxy is missing, its tests fail. Clients use the addresses from 127.0.0.2
 //! upwards. Unlike 127.0.0.1, these addresses are not trusted as proxies.

@@ -1,5 +1,5 @@
-//! Compares the messages in `proto/` with the message descriptors in the installed Envoy binary, to detect fields that
-//! Envoy has added.
+//! Tests that compare the Protobuf messages in `proto/` with the message descriptors in the installed Envoy binary, to
+//! detect fields that Envoy has added.
 
 use std::fs;
 use std::path::PathBuf;
@@ -39,8 +39,8 @@ fn find_file_descriptor(program: &[u8], file: &str) -> FileDescriptorProto {
     FileDescriptorProto::decode(&bytes[..file_descriptor_byte_length(bytes)]).unwrap()
 }
 
-/// Returns the length in bytes of the serialized file descriptor at the start of `bytes`. The fields of a file
-/// descriptor have numbers from 1 to 14. The descriptor ends where the next bytes are not such a field.
+/// Returns the length in bytes of the serialized file descriptor at the start of `bytes`. All fields of a file
+/// descriptor have numbers from 1 to 14. The descriptor ends before the first bytes that are not such a field.
 fn file_descriptor_byte_length(bytes: &[u8]) -> usize {
     let mut end = 0;
     loop {
@@ -69,7 +69,7 @@ fn file_descriptor_byte_length(bytes: &[u8]) -> usize {
     }
 }
 
-/// Describes every field of these messages and of nested messages: name, number, label and type.
+/// Returns a description of each field of these messages and of nested messages: name, number, label and type.
 fn list_message_fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
     let mut all = Vec::new();
     for message in messages {
@@ -94,7 +94,7 @@ fn envoy_binary() -> PathBuf {
     programs.into_iter().find(|program| program.exists()).unwrap()
 }
 
-/// Returns `false` if [`UNSUPPORTED_ENVOY_FIELDS`] contains a field or the message to which the field belongs.
+/// Returns `false` if [`UNSUPPORTED_ENVOY_FIELDS`] contains the field, or contains the message that has the field.
 fn is_supported_field(field: &str) -> bool {
     !UNSUPPORTED_ENVOY_FIELDS.iter().any(|name| {
         field.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('.'))

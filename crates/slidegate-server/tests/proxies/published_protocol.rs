@@ -1,4 +1,5 @@
-//! A Python client, generated from the protocol files that Envoy publishes, decodes every kind of gRPC response.
+//! Tests of the gRPC responses with a Python client. The client is generated from the protocol files that Envoy
+//! publishes, and decodes every kind of response.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

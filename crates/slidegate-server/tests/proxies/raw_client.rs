@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::runtime::Builder;
 
-/// Maximum wait for a response before the client shuts down its side of the connection. A proxy that still waits for
-/// more bytes of the request then stops waiting.
+/// Maximum wait for a response before the client shuts down the sending direction of the connection. The proxy may be
+/// waiting for more bytes of the request, and stops waiting at the shutdown.
 const WRITE_SHUTDOWN_DELAY: Duration = Duration::from_secs(3);
 
-/// Maximum wait for a response after the client has shut down its side of the connection.
+/// Maximum wait for a response after the client has shut down the sending direction of the connection.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends these bytes to a proxy from the address 127.0.0.`from`. Returns the status of the response. Returns `None` if

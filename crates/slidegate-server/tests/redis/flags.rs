@@ -1,4 +1,4 @@
-//! Invalid store flags are reported before the server opens any listener.
+//! Tests that the server reports invalid store flags before it opens any listener.
 
 use std::process::Output;
 

@@ -1,5 +1,5 @@
-//! Responses under sampled rules. A sampled rule counts only a random share of the requests in Redis, each at a
-//! multiple of its cost.
+//! Tests of the responses under sampled rules. A sampled rule counts only a random share of the requests in Redis, and
+//! charges a multiple of the cost for each counted request.
 
 use serde_json::{Value, json};
 

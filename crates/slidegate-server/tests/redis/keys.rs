@@ -1,4 +1,4 @@
-//! Redis keys have a bounded length, however long the values in client requests are.
+//! Tests that the length of Redis keys is bounded, even if client requests contain long values.
 
 use std::iter;
 

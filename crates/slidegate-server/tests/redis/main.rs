@@ -1,4 +1,4 @@
-//! The server with Redis as its store, tested with real processes and sockets.
+//! Tests of the server with Redis as its store, with real processes and sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

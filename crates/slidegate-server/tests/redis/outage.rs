@@ -1,4 +1,5 @@
-//! Redis outages: while Redis does not respond, the `on_store_error` setting of each rule determines the decision.
+//! Tests of Redis outages. While Redis does not respond, the `on_store_error` setting of each rule determines the
+//! decision.
 
 use std::time::Duration;
 
@@ -19,10 +20,12 @@ rules:
 
 const REDIS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Maximum duration by which a response may arrive later than [`REDIS_TIMEOUT`], because the test machine is busy.
+/// Maximum delay of a response after [`REDIS_TIMEOUT`] has passed. Responses can be late because the test machine is
+/// busy.
 const MAX_EXTRA_RESPONSE_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum time from the moment when Redis runs again until the circuit breaker closes and Redis decides requests.
+/// Maximum time from the moment when Redis runs again until the circuit breaker closes and the server uses Redis for
+/// its decisions.
 const MAX_RECOVERY_TIME: Duration = Duration::from_secs(12);
 
 fn start_server(redis: &Redis) -> (Server, Client) {
@@ -45,8 +48,8 @@ fn send_check_within_timeout(client: &Client, domain: &str, id: &str) -> (u16, V
     (response.status, response.json())
 }
 
-/// Asserts that the server decides without Redis, according to the `on_store_error` setting of each rule. Each call
-/// for a server needs another `id`, because a call exhausts the local counter of its `id`.
+/// Asserts that the server decides without Redis, according to the `on_store_error` setting of each rule. Each call for
+/// the same server must use a new `id`, because a call exhausts the local counter of its `id`.
 #[track_caller]
 fn assert_decided_without_redis(client: &Client, id: &str) {
     for _ in 0..20 {

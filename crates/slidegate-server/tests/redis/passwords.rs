@@ -1,4 +1,5 @@
-//! Redis passwords are used for authentication, and never appear in logs, errors or help texts.
+//! Tests that the server authenticates with Redis passwords, and that the passwords never appear in logs, errors or
+//! help texts.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,8 +18,8 @@ const PASSWORD: &str = "sesame-unlocks";
 const REDIS_SERVER_PASSWORD_ARGS: [&str; 8] =
     ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-unlocks", "~*", "+@all"];
 
-/// Runs a server with this store and log level `trace`, and sends six requests. Returns a flag that is `true` if Redis
-/// decided the first request, and a text with all log lines and response bodies of the server.
+/// Runs a server with the store address `store` and the log level `trace`, and sends six requests. Returns `true` if
+/// Redis decided the first request, and a text with all log lines and response bodies of the server.
 pub fn run_and_collect_output(store: &str) -> (bool, String) {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate_command();

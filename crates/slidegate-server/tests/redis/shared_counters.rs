@@ -1,4 +1,4 @@
-//! Several servers with the same Redis share their counters.
+//! Tests that several servers with the same Redis share their counters.
 
 use std::sync::Barrier;
 use std::thread;
@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::common::{Server, TempFile};
 use crate::server::Redis;
 
-/// Flags for a Redis timeout so long that no call times out, even on a busy machine.
+/// Flags that set a long Redis timeout, so that no call times out even on a busy machine.
 const LONG_REDIS_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];
 
 const CONNECTION_COUNT: usize = 40;

@@ -1,4 +1,4 @@
-//! Every kind of change to the policy file reloads the policy and keeps the counters.
+//! Tests that every kind of change to the policy file reloads the policy and keeps the counters.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,8 +15,8 @@ fn policy_with_max(max: u32) -> String {
     )
 }
 
-/// Starts a server with the policy in `folder`, which must allow five requests per hour, and sends a request, which is
-/// allowed.
+/// Starts a server with the policy in `folder`, and sends a request, which must be allowed. The policy must allow five
+/// requests per hour.
 fn start_and_charge_one_unit(folder: &PolicyFolder) -> ReloadingServer {
     let server = folder.start_server(&[]);
     assert_eq!(server.check_remaining(), Some(4));

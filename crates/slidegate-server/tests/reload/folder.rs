@@ -44,7 +44,7 @@ impl PolicyFolder {
         fs::write(self.policy_path(), text).unwrap();
     }
 
-    /// Overwrites the policy file in place with the beginning of a policy, and returns the open file.
+    /// Overwrites the policy file with only the first part of a policy, and returns the open file.
     pub fn begin_write(&self, text: &str) -> File {
         let mut file = File::create(self.policy_path()).unwrap();
         file.write_all(text.as_bytes()).unwrap();

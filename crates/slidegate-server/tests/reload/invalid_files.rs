@@ -1,4 +1,4 @@
-//! Invalid or partially written policy files do not replace the current policy.
+//! Tests that invalid or partially written policy files do not replace the current policy.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Policy reloads of a running server, tested with real processes, files and signals.
+//! Tests of policy reloads of a running server, with real processes, files and signals.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

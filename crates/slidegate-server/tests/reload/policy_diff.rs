@@ -1,4 +1,4 @@
-//! A reload logs the changed rules, and keeps the settings of the command line.
+//! Tests that a reload logs the changed rules, and keeps the settings of the command line.
 
 use serde_json::json;
 

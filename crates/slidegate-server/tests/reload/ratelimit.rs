@@ -1,4 +1,5 @@
-//! Folders with configuration files of the Envoy rate limit reference server: a change of any file reloads the policy.
+//! Tests of policies in folders with configuration files of the Envoy rate limit reference server. A change of any file
+//! reloads the policy.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,8 +25,8 @@ fn start_server(path: &Path) -> ReloadingServer {
     ReloadingServer::new(Server::spawn(command.args(addresses)))
 }
 
-/// Creates a folder whose domain `default` allows five requests per hour, starts a server with the folder, and sends
-/// one request, which is allowed.
+/// Creates a folder with configuration files, starts a server with the folder, and sends one request, which is allowed.
+/// The domain `default` allows five requests per hour.
 fn start_and_charge_one_unit() -> (PolicyFolder, ReloadingServer) {
     let folder = PolicyFolder::new();
     fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 5)).unwrap();

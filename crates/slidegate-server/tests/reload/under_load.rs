@@ -1,5 +1,5 @@
-//! Continuous reloads under full load. Each response comes from exactly one valid policy, no counts are lost, and no
-//! request fails. `RELOAD_SECONDS=60` runs the test for a minute instead of ten seconds.
+//! Tests of continuous reloads under full load. Each response comes from exactly one valid policy, no counts are lost,
+//! and no request fails. `RELOAD_SECONDS=60` runs the test for a minute instead of ten seconds.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -76,7 +76,7 @@ impl ClientStats {
         self.requests.values().sum()
     }
 
-    /// Asserts that the response to the `nth` request of a tenant comes from exactly one policy variant, and counts
+    /// Asserts that the response to request number `nth` of a tenant comes from exactly one policy variant, and counts
     /// the response.
     fn count_response(&mut self, nth: u64, status: u16, response: &Value) {
         let allowed = nth < MAX_PER_TENANT;
@@ -127,8 +127,8 @@ fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool
     stats
 }
 
-/// Makes the `nth` change to the policy file. Returns `true` if the new file is a valid policy. Some files are invalid,
-/// and some are written in two steps.
+/// Makes change number `nth` to the policy file. Returns `true` if the new file is a valid policy. Some files are
+/// invalid, and some are written in two steps.
 fn change_policy_file(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
     let valid = policy_variant(if nth.is_multiple_of(2) { 'a' } else { 'b' });
     match nth % 10 {

@@ -1,8 +1,9 @@
-//! Tests of the part of the replay report that compares each limit with an exact log, which keeps every request.
+//! Tests of the accuracy figures in the replay report. The report compares each limit with an exact log, which keeps
+//! every request.
 
 use super::*;
 
-/// Converts a JSON report to the table in the text report that compares each limit with an exact log.
+/// Renders a JSON report as the table that the text report contains. The table compares each limit with an exact log.
 pub fn render_comparison_table(report: &Value) -> String {
     let mut table = "against an exact log false allows false denies worst window\n".to_owned();
     for rule in report["rules"].as_array().unwrap() {
@@ -28,8 +29,8 @@ pub fn render_comparison_table(report: &Value) -> String {
     table
 }
 
-/// Replays requests under a policy with one limit per IP address, and returns the part of the JSON report for the rule.
-/// `test` names the temporary directory.
+/// Replays requests under a policy with a single rule, which has one limit per IP address. Returns the part of the JSON
+/// report for that rule. `test` is the name of the temporary directory.
 fn replay_single_rule(test: &str, limit: &str, requests: &[AccessLogRequest]) -> Value {
     let files = ReplayFiles::new(test);
     files.write_file(
@@ -55,7 +56,7 @@ fn new_request_burst_from(ip: &str, seconds: i64, number: usize) -> Vec<AccessLo
     vec![request; number]
 }
 
-/// Returns the comparison with the exact log that the report must contain for a limit with a max of 10.
+/// Returns the expected comparison with an exact log in the JSON report, for a limit with a max of 10.
 fn expected_exact_comparison(
     false_allows: u64,
     false_denies: u64,

@@ -52,8 +52,7 @@ impl ReplayFiles {
         self.run_replay(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
     }
 
-    /// Runs `slidegate replay` in the directory with exactly these arguments, which include any
-    /// policy.
+    /// Runs `slidegate replay` in the directory with exactly these arguments. Adds no `--policy`.
     fn run_replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
             .arg("replay")
@@ -179,7 +178,7 @@ fn client_key_of_ip(ip: &str) -> String {
     ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
 
-/// Number of requests to which a limit, a rule or a key applied: in total, allowed, and denied.
+/// Number of requests to which a limit, a rule or a key applied: all requests, the allowed ones and the denied ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RequestCounts {
     requests: u64,
@@ -188,8 +187,8 @@ struct RequestCounts {
 }
 
 impl RequestCounts {
-    /// Counts a request. `fits` is `false` if the counted limit, rule or key denied the request. A request that fits is
-    /// not allowed if another limit denied it.
+    /// Counts a request. `allowed` is `true` if the request was allowed. `fits` is `false` if the limit, rule or key of
+    /// these counts denied the request. A request that fits can be denied by another limit.
     fn count_request(&mut self, allowed: bool, fits: bool) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
