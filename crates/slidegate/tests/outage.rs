@@ -1,4 +1,4 @@
-//! Tests of outages: the decisions of a gate while its store is unavailable, and after the store is available again.
+//! Tests of the decisions of a gate while its store is unavailable, and after the store is available again.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

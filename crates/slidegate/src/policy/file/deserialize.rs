@@ -18,8 +18,8 @@ use serde::forward_to_deserialize_any;
 use super::node::{Node, NodeKind};
 use super::{Diagnostics, SourceSpan, suggest};
 
-/// The name of the newtype struct that a [`Field`] requests from the deserializer. For this name, the deserializer also
-/// provides the source position of the value.
+/// The newtype struct name with which a [`Field`] is deserialized. If the deserializer receives this name, it provides
+/// the source position in addition to the value.
 const FIELD_NEWTYPE_NAME: &str = "slidegate::Field";
 
 /// Deserializes a tree of nodes as a `T` and reports all errors in the tree. Returns `None` if the root is invalid.
