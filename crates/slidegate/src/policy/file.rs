@@ -41,7 +41,7 @@ pub const MAX_RULES: usize = 10_000;
 /// The maximum number of route templates in a policy.
 pub const MAX_ROUTES: usize = 10_000;
 
-/// The maximum number of limits in a list of a rule or an override.
+/// The maximum number of limits that a rule or an override can list.
 pub const MAX_LIMITS: usize = 16;
 
 /// The maximum number of overrides in a rule.

@@ -28,7 +28,7 @@ pub struct Alternatives(Box<[Box<str>]>);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyIdentity<'r> {
     pub(crate) values: SmallVec<[Value<'r>; 2]>,
-    /// Index into [`Per::attribute_name_combinations`] of the attribute names that provided the values.
+    /// The attribute names that provided the values, as an index into [`Per::attribute_name_combinations`].
     pub(crate) combination: u16,
     /// Index of the sub-key, one of the Redis keys over which a counter is split; `None` if the rule does not split its
     /// counters.

@@ -33,8 +33,8 @@ const POLICY_VERSION: u64 = 1;
 const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
 
 /// The maximum number of comparison steps for one policy. This many steps take about one second. The comparisons find
-/// conditions that can never be met, and corrections of misspelt names. If a policy needs more steps, some of these
-/// errors and corrections are not found.
+/// conditions that can never be met, and corrections that error messages suggest. If a policy needs more steps, some of
+/// these errors and corrections are not found.
 const MAX_COMPARISON_STEPS: usize = 200_000_000;
 
 /// A compiler that converts the specs of a policy file into rules and collects the errors.

@@ -113,8 +113,8 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Field<T> {
 #[derive(Debug)]
 pub(super) enum DeserializeError {
     Message(String),
-    /// The text is none of the known names. The error message suggests the most similar known name, which is searched
-    /// only when the message is created.
+    /// The text is not one of the known names. The error message suggests the most similar known name. The search for
+    /// it runs only when the message is created.
     UnknownName(String, &'static [&'static str]),
     /// The error has been reported already, so it must not be reported again.
     AlreadyReported,

@@ -124,8 +124,8 @@ fn active_override<'r>(rule_match: &Match<'r>) -> Option<&'r Override> {
     rule_match.active_override().map(|(_, other)| other)
 }
 
-/// Returns the attributes that clients choose and by which the rule may count. Names after an address in an entry of
-/// `per` are left out: the address is always present, so these names are never used.
+/// Returns the attributes that clients choose and by which the rule may count. If an entry of `per` contains an
+/// address, the names after it are left out: the address is always present, so these names are never used.
 fn client_chosen_names(rule: &Rule) -> impl Iterator<Item = &str> {
     let reached = rule
         .per
