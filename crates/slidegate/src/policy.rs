@@ -1,9 +1,9 @@
 //! Policies: the rules of each domain, and the search for the rules that apply to a request.
 //!
-//! [`Policy::apply`] compares each descriptor of a request with the rules of the request's domain. The returned
-//! [`MatchedRules`] create the hits, which are the charges that the store makes. A policy does not depend on a store.
-//! If a store supports only some limits, the caller reads the policy with [`Policy::from_yaml_for`], which rejects the
-//! other limits.
+//! [`Policy::apply`] compares each descriptor of a request with the rules of the request's domain, and returns the
+//! rules that apply as [`MatchedRules`]. From these, [`MatchedRules::hits`] creates the hits: the charges that the
+//! store makes. A policy does not depend on a store. If a store supports only some limits, the caller reads the policy
+//! with [`Policy::from_yaml_for`], which rejects the other limits.
 
 mod cost;
 pub mod file;
@@ -119,7 +119,8 @@ impl Policy {
         Self { warnings: self.warnings.clone(), ..Self::new(observing, self.routes.clone()) }
     }
 
-    /// Returns the shared pointer to the rules. Decisions clone this pointer, since they refer to the rules.
+    /// Returns the shared pointer to the rules. Each ruling keeps a clone of this pointer, because it refers to the
+    /// rules.
     pub(crate) fn shared_rules(&self) -> &Arc<[Rule]> {
         &self.rules
     }
@@ -249,15 +250,15 @@ impl DomainRules {
     }
 }
 
-/// The attributes of a descriptor during matching: its pairs, and the attribute `route`, which is derived from its
-/// `path`.
+/// The names and values of the attributes of a descriptor, prepared for matching. If the descriptor has no attribute
+/// `route`, the route is derived from its attribute `path`.
 pub(crate) struct DescriptorAttributes<'r, 'd> {
     /// Names and values of the attributes in the descriptor. A route that is derived from the path is not included.
     pairs: &'d [(&'r str, &'r str)],
     /// The route template that matches the attribute `path`. `None` if no template matches, or if the descriptor
     /// contains an attribute `route`.
     route: Option<&'r str>,
-    /// Whether the descriptor is exact: it matches only rules that name all of its attributes.
+    /// Whether the descriptor is exact. An exact descriptor matches only rules that name all of its attributes.
     is_exact: bool,
     /// The limit that the descriptor contains; it replaces the limits of the rules.
     limit: Option<Quota>,
@@ -269,8 +270,8 @@ pub(crate) struct DescriptorAttributes<'r, 'd> {
 }
 
 impl<'r, 'd> DescriptorAttributes<'r, 'd> {
-    /// Creates the attributes of a descriptor. `canonical` are the pairs of the descriptor with host names in canonical
-    /// form; `None` if its own pairs are used.
+    /// Creates the attributes of a descriptor. `canonical` contains their names and values with host names in canonical
+    /// form. If it is `None`, the names and values in the descriptor are used unchanged.
     fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
         canonical: Option<&'d [(&'r str, &'r str)]>,

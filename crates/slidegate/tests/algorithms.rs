@@ -1,5 +1,5 @@
-//! Tests of the bounds of each algorithm at window boundaries. The tests show that the worst case that a bound permits
-//! really occurs.
+//! Tests of the bounds of each algorithm at window boundaries. Each bound permits a worst case, and the tests show that
+//! this worst case really occurs.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

@@ -1,4 +1,4 @@
-//! Tests of policy changes: counts that remain under a new policy, and policies in observe mode.
+//! Tests of the counts that remain after a change of the policy, and of policies in observe mode.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -83,8 +83,8 @@ fn local_counts_and_instance_count_survive_policy_change() {
     assert_eq!((check_acme_request(&after).decision().remaining(), after.local_keys()), (1, 1));
 }
 
-/// Covers all causes of a denial: a limit, a ban, a missing attribute, a limit that is enforced only for a share of the
-/// keys, and an unavailable store.
+/// Checks a policy in observe mode with each cause of a denial: a limit, a ban, a missing attribute, a limit that is
+/// enforced only for a share of the keys, and an unavailable store.
 #[test]
 fn policy_in_observe_mode_reports_without_denying() {
     let rules = "
@@ -133,8 +133,8 @@ rules:
     }
 }
 
-/// Checks a request. Returns, for each limit of the ruling, the name of its rule and the tenant whose requests the
-/// limit counts.
+/// Checks a request. Returns one pair for each limit of the ruling: the name of its rule, and the tenant whose requests
+/// the limit counts.
 fn rule_and_tenant_per_limit(
     gate: &Gate<FaultyStore>,
     request: &Request<'_>,

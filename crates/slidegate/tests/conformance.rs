@@ -1,5 +1,5 @@
-//! Tests of the conformance suite: stores with the same outcomes as the reference model pass, and the suite detects
-//! stores that differ.
+//! Tests of the conformance suite. A store with the same outcomes as the reference model must pass, and the suite must
+//! detect a store with other outcomes.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -111,7 +111,7 @@ fn faulty_store_matches_model() {
     assert!(stats.failures * 10 > stats.decisions, "{stats:?}");
 }
 
-/// Checks that the suite detects an incorrect store: the store does not read the clock of the trace.
+/// Checks that the suite detects a store that uses another clock than the trace.
 #[test]
 fn store_with_other_clock_fails_conformance() {
     let mismatch: Mismatch = (0..20)

@@ -1,5 +1,5 @@
-//! Tests of costs per rule, reports of consumed units, debts, required units, and joint limits. Joint limits deny a
-//! request only if none of them has capacity for the request.
+//! Tests of the units that rules charge and require: costs per rule, reports of consumed units, debts, and required
+//! free units. Other tests cover joint limits, which deny a request only if none of them has capacity for it.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

@@ -1,4 +1,4 @@
-//! Tests of a gate over a memory store: rules that apply, atomic decisions, and response headers.
+//! Tests of a gate that uses a memory store. They cover the rules that apply, atomic decisions, and response headers.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

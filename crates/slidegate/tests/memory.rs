@@ -1,5 +1,5 @@
-//! Tests of the guarantees of the memory store: expired keys are removed, the number of keys is bounded, and keys that
-//! are being denied are not evicted.
+//! Tests that the memory store removes expired keys, bounds the number of keys, and does not evict a key whose requests
+//! are currently denied.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

@@ -1,5 +1,5 @@
-//! Tests of the memory budget of the memory store: the memory in use is counted and bounded, and keys that are being
-//! denied are not evicted.
+//! Tests of the memory budget of the memory store. The store counts and bounds the memory in use, and does not evict a
+//! key whose requests are currently denied.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -135,7 +135,7 @@ fn max_state_bytes_matches_largest_key_state() {
     }
 }
 
-/// Checks the memory per key while tables grow. At least four fifths of the slots of a growing table are used.
+/// Checks the memory per key while tables grow, when at least four fifths of the slots of a table are used.
 #[test]
 fn average_key_uses_at_most_max_state_bytes() {
     for limit in new_limits_of_all_algorithms("1/d") {
@@ -182,7 +182,7 @@ fn key_flood_within_budget_evicts_no_denied_key() {
     }
 }
 
-/// Fills the store with keys of one algorithm, and then inserts keys of another algorithm, which expire later. The full
+/// Checks that a store full of keys of one algorithm accepts keys of another algorithm, which expire later. The full
 /// tables of the first algorithm must free memory for the tables of the second.
 #[test]
 fn key_flood_of_other_algorithm_obtains_memory() {

@@ -1,4 +1,4 @@
-//! Tests of outages: the decisions of a gate while its store is unavailable, and after the store is available again.
+//! Tests of the decisions of a gate while its store is unavailable, and after the store is available again.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -289,8 +289,8 @@ fn timed_out_store_call_is_not_retried() {
     assert_eq!(fleet.count_allowed_per_instance(), [5]);
 }
 
-/// Generates a number of instances, a max, and steps. A step consists of a pause in microseconds, a number of requests
-/// per instance, and whether the store is unavailable.
+/// Generates the input of an outage test: the number of instances, the max, and the steps. A step consists of a pause
+/// in microseconds, a number of requests per instance, and whether the store is unavailable.
 fn generate_outages() -> impl Strategy<Value = (u32, u64, Vec<(u64, usize, bool)>)> {
     // An outage lasts several steps.
     let span = (prop::collection::vec((0..1_500_000_u64, 0..8_usize), 1..6), any::<bool>());

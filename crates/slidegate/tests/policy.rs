@@ -526,8 +526,8 @@ rules:
     assert_eq!(network.to_string(), "::/64");
 }
 
-/// Returns, for each key of a request, its identity as in the Redis key. Braces enclose the part that determines the
-/// hash slot. If counters are split, each identity comes with the max that its sub-key enforces.
+/// Returns the identity of each key of a request, in the format of Redis keys. Braces enclose the part that determines
+/// the hash slot. If counters are split, each identity comes with the max that its sub-key enforces.
 fn redis_identities_with_sub_key_max(
     gate: &TestGate,
     attributes: &[(&str, &str)],

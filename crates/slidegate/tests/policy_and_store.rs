@@ -1,4 +1,4 @@
-//! Tests of the cluster options of a policy, and of limits that a store does not support.
+//! Tests of the field `cluster` of a policy, and of policies with limits that a store does not support.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

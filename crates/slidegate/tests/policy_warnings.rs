@@ -17,8 +17,7 @@ fn formatted_warnings(yaml: &str) -> Vec<String> {
     warnings.map(text).collect()
 }
 
-/// Returns the attribute that each evasion warning about a policy names. Each line of `rules` has the fields of one
-/// rule.
+/// Returns the attribute name in each evasion warning about a policy. Each line of `rules` has the fields of one rule.
 fn attributes_named_in_warnings(rules: &str) -> Vec<String> {
     let rules: String = (rules.trim().lines().enumerate())
         .map(|(index, rule)| format!("  - {{ name: r{index}, limits: [9/s], {} }}\n", rule.trim()))

@@ -1,4 +1,4 @@
-//! Property tests of the memory store and of a faulty store with several slots.
+//! Property tests. Each property is tested on the memory store, and on a faulty store with two slots.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

@@ -19,7 +19,7 @@ use slidegate::{
 
 const THREAD_COUNT: u64 = 8;
 
-/// The time after which a test counts as deadlocked. It is long enough for each of these tests on a busy machine.
+/// The time after which a test is considered deadlocked. Each of these tests ends much earlier, even on a busy machine.
 const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs `work` in several threads that start at the same time. The argument of `work` is the index of the thread.
@@ -59,7 +59,7 @@ fn new_limit(quota: &str, algorithm: Algorithm) -> Limit {
     Limit::new(quota.parse().unwrap(), algorithm).unwrap()
 }
 
-/// A counter, with the number of units that the test has seen charged to the counter.
+/// A counter, and the number of units that the test has recorded as charged to the counter.
 struct TrackedCounter {
     limit: Limit,
     values: [Value<'static>; 1],

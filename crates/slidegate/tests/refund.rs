@@ -319,9 +319,9 @@ rules:
     );
 }
 
-/// Checks a bound on the effect of a revert after a refund. The units of a counter are indistinguishable, so reverting
-/// a receipt whose units were already refunded frees other units, but at most as many as the receipt contains.
-/// Therefore the excess in a window is at most the number of units that were both refunded and reverted.
+/// Checks that reverting a receipt frees at most as many units as the receipt contains, even if these units were
+/// already refunded. The units of a counter are indistinguishable, so the revert then frees other units. Therefore the
+/// excess in a window is at most the number of units that were both refunded and reverted.
 #[test]
 fn revert_after_refund_frees_at_most_receipt_units() {
     for algorithm in Algorithm::ALL {

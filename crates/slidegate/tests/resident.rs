@@ -1,5 +1,5 @@
-//! Tests that the memory that the memory store reports matches the growth of the process. Each key mix, a workload for
-//! the store, is measured in its own process, in which nothing else allocates.
+//! Tests that the number of bytes that the memory store reports matches the growth of the process. The store is filled
+//! with several workloads (key mixes). Each key mix is measured in its own process, in which nothing else allocates.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

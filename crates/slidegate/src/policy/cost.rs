@@ -32,8 +32,8 @@ pub enum RuleCost {
 #[derive(Clone, Debug)]
 pub(crate) struct ChargeSettings {
     pub(crate) cost: RuleCost,
-    /// Minimum number of free units with which a request is allowed. For a request with a higher cost, the minimum is
-    /// the cost.
+    /// The minimum number of units that must be free to allow a request. If the cost of the request is higher, as many
+    /// units as the cost must be free.
     pub(crate) required: u64,
     /// Whether denied requests are charged too.
     pub(crate) charges_always: bool,
@@ -53,8 +53,9 @@ pub(crate) struct DescriptorCosts<'a> {
     pub(crate) named: Vec<(&'a str, u64)>,
     /// The cost for every rule whose `cost` is not a constant. It takes precedence over `plain` and `named`.
     pub(crate) any: Option<u64>,
-    /// Whether the request has consumed the units already, so that they are charged even if it is denied. Rules with a
-    /// constant cost are then checked but charge nothing, since they charged an earlier check of the same request.
+    /// Whether the request has consumed the units already. Then the units are charged even if the request is denied.
+    /// Rules with a constant cost are checked but charge nothing, because they charged an earlier check of the same
+    /// request.
     pub(crate) is_consumed: bool,
 }
 

@@ -41,7 +41,7 @@ pub const MAX_RULES: usize = 10_000;
 /// The maximum number of route templates in a policy.
 pub const MAX_ROUTES: usize = 10_000;
 
-/// The maximum number of limits in a list of a rule or an override.
+/// The maximum number of limits that a rule or an override can list.
 pub const MAX_LIMITS: usize = 16;
 
 /// The maximum number of overrides in a rule.
@@ -67,9 +67,9 @@ pub const MAX_COMBINATIONS: usize = 64;
 /// attribute names in `per`.
 pub const MAX_SCOPES: usize = 500_000;
 
-/// The maximum number of limits that one request can be checked against: the sum over all rules of a domain. Each rule
-/// contributes the number of its limits, or of the limits of an override if that is larger. A call to Redis has 16 bits
-/// for the number of limits of a request.
+/// The maximum number of limits in a domain, because a request can match all rules of its domain. Each rule contributes
+/// the number of its limits, or of the limits of an override if that is larger. The reason for the maximum is Redis: a
+/// call has 16 bits for the number of limits of a request.
 pub const MAX_DOMAIN_LIMITS: usize = 65_535;
 
 /// A function that checks whether the store supports a limit. The error contains the reason why the store does not

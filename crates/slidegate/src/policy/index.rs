@@ -1,9 +1,9 @@
-//! Index of the rules of a domain: finds the few rules that may apply to a request.
+//! Index of the rules of a domain, for a fast search for the few rules that may apply to a request.
 //!
-//! The index files each rule under *anchors*: conditions on one attribute, of which a request must meet at least one
-//! for the rule to apply. The index selects the anchors that the rule shares with as few other rules as possible. One
-//! lookup for each attribute of a request finds the anchors that the request meets. Only the rules of these anchors are
-//! checked completely.
+//! The index stores each rule under one or more *anchors*. An anchor is a condition on one attribute, and the rule
+//! applies only to requests that meet at least one of its anchors. If several sets of anchors are possible for a rule,
+//! the index selects the set that the rule shares with as few other rules as possible. One lookup for each attribute of
+//! a request finds the anchors that the request meets. Only the rules of these anchors are checked completely.
 
 mod nested;
 
@@ -28,8 +28,8 @@ const MAX_UNINDEXED_RULES: usize = 4;
 /// collide.
 type FixedSeedHashMap<K, V> = HashMap<K, V, FixedState>;
 
-/// The rules of one domain, grouped by anchor. An anchor is a condition on one attribute that a request must meet for
-/// the rule to apply.
+/// The rules of one domain, grouped by anchor. An anchor is a condition on one attribute. A rule applies only to
+/// requests that meet at least one of its anchors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleIndex {
     /// Indexes of the rules without an anchor. They are candidates for every request.
@@ -204,8 +204,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares a policy of several rules, which uses the index, with policies of one rule each, which do not use
-        /// it.
+        /// Checks that a policy of several rules, which uses the index, matches the same rules as policies of one rule
+        /// each, which do not use the index.
         #[test]
         fn index_finds_every_matching_rule(
             whens in proptest::collection::vec((any_when_field(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),

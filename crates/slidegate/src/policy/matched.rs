@@ -34,7 +34,7 @@ pub struct Match<'r> {
     descriptor_index: u32,
     charge: RuleCharge,
     is_refund: bool,
-    /// Whether the cost has been consumed already, so that the match only records the cost and never denies.
+    /// Whether the match only records units that the request has consumed already. Such a match never denies.
     is_reported: bool,
 }
 
@@ -175,9 +175,9 @@ impl<'r> MatchedRules<'r> {
         })
     }
 
-    /// Keeps only the matches that can record consumed units, and changes them so that they never deny. Removes
-    /// refunds, matches with a max of 0, which have no counters, and matches whose cost is 0 or is not specified by the
-    /// descriptor.
+    /// Prepares the matches for a report of consumed units: keeps the matches that can record these units, and changes
+    /// them so that they never deny. Removes refunds, matches with a max of 0 (they have no counters), and matches
+    /// whose cost is 0 or is not specified by the descriptor.
     pub(crate) fn into_matches_for_reported_usage(mut self) -> Self {
         self.0.retain(|rule_match| {
             let has_counters = rule_match.limits().iter().all(|limit| limit.limit.capacity() > 0);
@@ -232,9 +232,9 @@ impl<'r> MatchedRules<'r> {
         enforced.map(|rule_match| rule_match.rule.on_store_error).max().unwrap_or_default()
     }
 
-    /// Returns only the matches that can be decided without the store: matches of rules with `on_store_error: local`,
-    /// and matches with a max of 0, which deny every request. The returned matches refer to `local_rules`: the rules of
-    /// the policy, with limits divided by the number of slidegate instances.
+    /// Returns the matches that can be decided without the store: matches of rules with `on_store_error: local`, and
+    /// matches with a max of 0, which deny every request. The limits of the returned matches are divided by the number
+    /// of slidegate instances. `local_rules` are the rules of the policy with limits that are divided already.
     pub(crate) fn matches_decidable_without_store(
         &self,
         local_rules: &'r [Rule],

@@ -119,8 +119,7 @@ impl fmt::Display for Percentage {
 }
 
 impl Mode {
-    /// Returns the mode that replaces this mode if a policy must not deny requests: `Observe`, or `Off` if this mode is
-    /// `Off`.
+    /// Returns the mode for a policy that must not deny requests: `Off` if this mode is `Off`, otherwise `Observe`.
     pub(crate) fn observing(self) -> Self {
         match self {
             Self::Off => Self::Off,
@@ -128,8 +127,8 @@ impl Mode {
         }
     }
 
-    /// Returns the veto of hits on a key. The veto determines whether a hit that does not fit denies the request.
-    /// Returns `None` if the rule is off, so that it has no hits.
+    /// Returns the veto of hits on a key: whether a hit that does not fit denies the request. Returns `None` if the
+    /// rule is off, so that it has no hits.
     pub(crate) fn veto_for_key(self, key: &Key<'_>) -> Option<Veto> {
         match self {
             Self::Enforce => Some(Veto::Alone),

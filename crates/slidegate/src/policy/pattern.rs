@@ -226,7 +226,8 @@ impl Condition {
         self.globs.iter().any(|glob| glob.matches(""))
     }
 
-    /// Returns `true` if the condition is negated (`not`): then it is met by values that none of its patterns matches.
+    /// Returns `true` if the condition is negated (`not`). A negated condition is met by values that none of its
+    /// patterns matches.
     pub fn is_negated(&self) -> bool {
         self.is_negated
     }
@@ -288,8 +289,8 @@ mod tests {
         Condition::new(false, vec![pattern]).matches(Some(value))
     }
 
-    /// Returns `true` if a glob matches a value. This recursive reference implementation lets a star match the empty
-    /// text, or one character followed by the same star.
+    /// Returns `true` if a glob matches a value. This reference implementation is recursive: a star matches either the
+    /// empty text, or one character and the text that the same star then matches.
     fn reference_glob_match(pattern: &[u8], value: &[u8]) -> bool {
         match (pattern, value) {
             ([], _) => value.is_empty(),
@@ -376,7 +377,8 @@ mod tests {
             prop_assert!(left.implies(&left), "{left}");
         }
 
-        /// Compares a condition with several patterns, which uses binary search, with conditions of one pattern each.
+        /// Checks that a condition with several patterns, which uses binary search, is met exactly if at least one
+        /// condition with only one of these patterns is met.
         #[test]
         fn condition_matches_if_any_pattern_matches(
             patterns in proptest::collection::vec("[ab]{1,2}|[ab]?\\*[ab]?|10\\.[01]\\.0\\.0/16|10\\.0\\.0\\.0/(8|9)|::/[1-9]", 1..12),

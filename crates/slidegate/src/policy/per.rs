@@ -24,11 +24,11 @@ pub struct Per {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alternatives(Box<[Box<str>]>);
 
-/// The values that identify the counter of a request under a rule: one value for each entry of `per`.
+/// The values that identify the counter of a request: one value for each entry of the `per` of the rule.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyIdentity<'r> {
     pub(crate) values: SmallVec<[Value<'r>; 2]>,
-    /// Index into [`Per::attribute_name_combinations`] of the attribute names that provided the values.
+    /// The attribute names that provided the values, as an index into [`Per::attribute_name_combinations`].
     pub(crate) combination: u16,
     /// Index of the sub-key, one of the Redis keys over which a counter is split; `None` if the rule does not split its
     /// counters.
@@ -50,8 +50,8 @@ impl fmt::Display for Alternatives {
 }
 
 impl Per {
-    /// Creates a `per` from its entries, each a list of alternative names. A combination takes one name from each
-    /// entry; the number of possible combinations must fit in a `u16`.
+    /// Creates a [`Per`] from its entries. Each entry is a list of alternative attribute names, and a combination takes
+    /// one name from each entry. The number of combinations must fit in a `u16`.
     pub(crate) fn new(entries: Vec<Vec<Box<str>>>, ipv6_prefix: u8) -> Self {
         let entries = entries.into_iter().map(|names| Alternatives(names.into()));
         Self { entries: entries.collect(), ipv6_prefix }

@@ -32,7 +32,8 @@ pub struct Rule {
     pub(super) descriptor: Option<Box<[Box<str>]>>,
     /// The names of all attributes that the rule uses, sorted and without duplicates.
     pub(super) attribute_names: Box<[Box<str>]>,
-    /// Indexes in the policy of the rules in `replaces`. They do not apply to a request to which this rule applies.
+    /// Indexes of the rules that the field `replaces` lists. These rules do not apply to a request to which this rule
+    /// applies.
     pub(super) replaces: Box<[u32]>,
     /// Whether the rule has `limits: requested`: it enforces limits that descriptors contain.
     pub(super) is_for_requested_limits: bool,
@@ -48,8 +49,8 @@ pub struct Rule {
     /// The limit that denies a request that lacks an attribute of `per`. `None` if the rule does not apply to such a
     /// request (`when_missing: skip`).
     pub(super) missing: Option<RuleLimit>,
-    /// Key scopes without the id of a limit: one for each combination of attribute names in `per`. They provide the
-    /// attribute names, and a mode with a percentage selects keys in these scopes.
+    /// Key scopes that contain no limit id: one for each combination of attribute names in `per`. They provide the
+    /// attribute names. If the mode has a percentage, it selects keys in these scopes.
     pub(super) identity_scopes: Box<[Scope]>,
 }
 
@@ -84,7 +85,8 @@ pub struct RuleLimit {
     pub(super) scopes: Box<[Scope]>,
 }
 
-/// The part of a rule that provides the mode and the limits for a request.
+/// The part of a rule whose mode and limits apply to a request: the rule itself, an override, or the denial of requests
+/// that lack an attribute of `per`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SettingsSource {
     Base,
@@ -243,8 +245,8 @@ impl Rule {
         self.is_for_requested_limits
     }
 
-    /// Returns `true` if the rule and all of its overrides have limits, so that the rule counts every request to which
-    /// it applies and that has the attributes of `per`.
+    /// Returns `true` if the rule and all of its overrides have limits. Such a rule counts every request to which it
+    /// applies and that has the attributes of `per`.
     pub(crate) fn always_counts(&self) -> bool {
         let counts = |settings: &RuleSettings| !settings.limits.is_empty();
         counts(&self.settings)

@@ -32,9 +32,9 @@ const POLICY_VERSION: u64 = 1;
 /// this size is commonly assigned to one site.
 const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
 
-/// The maximum number of comparison steps for one policy. This many steps take about one second. Steps are spent to
-/// find conditions that can never be met, and to suggest corrections. If a policy needs more steps, some of these
-/// errors and corrections are not found.
+/// The maximum number of comparison steps for one policy. This many steps take about one second. The comparisons find
+/// conditions that can never be met, and corrections that error messages suggest. If a policy needs more steps, some of
+/// these errors and corrections are not found.
 const MAX_COMPARISON_STEPS: usize = 200_000_000;
 
 /// A compiler that converts the specs of a policy file into rules and collects the errors.
@@ -420,8 +420,8 @@ impl<'s> Compiler<'s> {
             .then(|| context.new_missing_attribute_limit())
     }
 
-    /// Converts the limits of a rule or override into rule limits with key scopes. Returns no limits if the policy then
-    /// has more than [`MAX_SCOPES`] scopes. This error is reported once per policy.
+    /// Converts the limits of a rule or override into rule limits with key scopes. If the policy then has more than
+    /// [`MAX_SCOPES`] scopes, returns no limits, and reports an error once per policy.
     pub(super) fn add_key_scopes(
         &mut self,
         limits: Vec<NamedLimit>,

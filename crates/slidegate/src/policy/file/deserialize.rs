@@ -18,8 +18,8 @@ use serde::forward_to_deserialize_any;
 use super::node::{Node, NodeKind};
 use super::{Diagnostics, SourceSpan, suggest};
 
-/// The name of the newtype struct that a [`Field`] requests from the deserializer. For this name, the deserializer also
-/// provides the source position of the value.
+/// The newtype struct name with which a [`Field`] is deserialized. If the deserializer receives this name, it provides
+/// the source position in addition to the value.
 const FIELD_NEWTYPE_NAME: &str = "slidegate::Field";
 
 /// Deserializes a tree of nodes as a `T` and reports all errors in the tree. Returns `None` if the root is invalid.
@@ -113,8 +113,8 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Field<T> {
 #[derive(Debug)]
 pub(super) enum DeserializeError {
     Message(String),
-    /// The text is none of the known names. The error message suggests the most similar known name, which is searched
-    /// only when the message is created.
+    /// The text is not one of the known names. The error message suggests the most similar known name. The search for
+    /// it runs only when the message is created.
     UnknownName(String, &'static [&'static str]),
     /// The error has been reported already, so it must not be reported again.
     AlreadyReported,

@@ -24,8 +24,8 @@ pub(super) struct SourceSpan {
 }
 
 impl SourceSpan {
-    /// Returns the span, moved into the text that consists of `lines` if it is outside. A span after the last line is
-    /// moved to the end of the last line. An unknown span is moved to the beginning of the text.
+    /// Returns a span whose position is inside of a text. `lines` are the lines of the text. A span after the last line
+    /// is moved to the end of the last line, and a span with an unknown position to the beginning of the text.
     fn clamp_to_text(self, lines: &[&str]) -> Self {
         let start = Self { line: 1, column: 1, width: 1 };
         match lines.last() {

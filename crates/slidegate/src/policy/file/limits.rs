@@ -67,9 +67,9 @@ impl Compiler<'_> {
         named_limits
     }
 
-    /// Reports each limit that the store does not support, at the position of the limit. If an override sets only an
-    /// algorithm and inherits the limits of its rule, `override_algorithm` is this algorithm with its position. Errors
-    /// of limits with this algorithm are reported at that position instead.
+    /// Reports each limit that the store does not support, at the position of the limit. `override_algorithm` is `Some`
+    /// if an override sets only an algorithm and inherits the limits of its rule. Then errors of limits with this
+    /// algorithm are reported at the position of the algorithm.
     pub(super) fn check_limits_are_supported(
         &mut self,
         limits: &[NamedLimit],

@@ -1,4 +1,5 @@
-//! The parts of a rule that all of its limits share, and the creation of key scopes from these parts.
+//! Creates the key scopes of limits from the parts of a rule that all of its limits share. A key scope is the part of a
+//! key that comes from the rule: domain, rule, limit, and attribute names.
 
 use std::sync::Arc;
 

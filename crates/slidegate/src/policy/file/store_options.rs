@@ -56,8 +56,8 @@ impl Compiler<'_> {
         Some(RuleRedisOptions { options, split_by: split_by.unwrap_or_default() })
     }
 
-    /// Returns the indexes in `per` of the entries that `slot_by` lists, and the position of `slot_by`. Returns `None`
-    /// if it is absent, or if an entry is invalid.
+    /// Returns the entries that `slot_by` lists, as indexes into `per`, and the source position of `slot_by`. Returns
+    /// `None` if `slot_by` is absent, or if one of its entries is invalid.
     fn compile_slot_by(
         &mut self,
         slot_by: &Field<Vec<Field<String>>>,

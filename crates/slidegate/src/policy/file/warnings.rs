@@ -36,7 +36,7 @@ struct WarningCollector<'a> {
     remaining_steps: usize,
 }
 
-/// A compiled rule with its deserialized source and its position in the policy file.
+/// A compiled rule, the [`RuleSpec`] from which it was compiled, and its position in the policy file.
 #[derive(Clone, Copy)]
 struct RuleSource<'a> {
     /// Index of the rule in the policy.

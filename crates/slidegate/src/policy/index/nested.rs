@@ -1,15 +1,16 @@
-//! A map from text prefixes or networks to rules. It finds all keys that contain a value.
+//! A map from text prefixes or networks to rules. A lookup finds all keys that contain a text or an address.
 //!
 //! Two keys either are disjoint, or one contains the other. The keys are sorted, so each key follows all keys that
-//! contain it, and each key has a link to its parent, the smallest key that contains it. A lookup finds the last key at
-//! or before the value with one binary search, then follows the parents: all keys that contain the value are among
-//! them.
+//! contain it. Each key has a link to its parent, the smallest other key that contains it. A lookup first finds the
+//! last key at or before the value, with a binary search. Then it follows the links from this key to its parent, the
+//! parent of the parent, and so on. All keys that contain the value are among these keys.
 
 use std::borrow::Borrow;
 
 use ipnet::IpNet;
 
-/// A type for text prefixes or networks, with an order. Two values are either disjoint, or one contains the other.
+/// An ordered type whose values are text prefixes or networks. Two values are either disjoint, or one contains the
+/// other.
 pub(super) trait Containment: Ord {
     fn is_contained_in(&self, other: &Self) -> bool;
 }
@@ -49,7 +50,8 @@ impl<K: Ord> NestedKeyMap<K> {
         self.0.is_empty()
     }
 
-    /// Adds a rule with its key. Lookups find the rule after the next call of [`build`](Self::build).
+    /// Adds a rule with its key. Lookups find the rule only after the next call of
+    /// [`sort_and_link_keys`](Self::sort_and_link_keys).
     pub(super) fn insert(&mut self, key: K, rule: u32) {
         self.0.push(NestedEntry { key, parent: None, rules: vec![rule] });
     }

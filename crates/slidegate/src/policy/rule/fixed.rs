@@ -57,8 +57,8 @@ impl Rule {
     }
 }
 
-/// Returns the id of a limit: its window, such as `1m`. If another limit in `all`, the limits of the rule, has the same
-/// window, the id also contains the algorithm.
+/// Returns the id of a limit: its window, such as `1m`. `all` contains the limits of the rule. If another of these
+/// limits has the same window, the id also contains the algorithm.
 fn new_limit_id(limit: &Limit, all: &[Limit]) -> String {
     let window = limit.quota().window_text();
     let same_window = all.iter().filter(|other| other.quota().window() == limit.quota().window());

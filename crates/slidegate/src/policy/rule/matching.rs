@@ -150,9 +150,9 @@ impl Rule {
         }
     }
 
-    /// Creates the limit that enforces the quota in a descriptor. The new limit replaces the limits `replaced` of the
-    /// rule, and has the algorithm of the first of them. A replaced limit and the new limit share a counter if their
-    /// windows and algorithms are equal.
+    /// Creates the limit that enforces the quota in a descriptor. `replaced` contains the limits of the rule that the
+    /// new limit replaces. The new limit has the algorithm of the first of them. If a replaced limit has the same
+    /// window and algorithm as the new limit, both use the same counter.
     fn new_requested_limit(
         &self,
         quota: Quota,

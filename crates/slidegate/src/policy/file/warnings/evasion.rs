@@ -1,9 +1,9 @@
 //! Finds rules that a client can evade by sending a new value of an attribute with each request.
 //!
 //! If a rule counts by an attribute that the client chooses, such as `header.x-api-key`, each invented value has its
-//! own counter. A rule gets a warning if it counts a sample request by an invented value, and no other rule limits this
-//! request with a counter that is independent of invented values. The sample request is generated and matched against
-//! the policy itself, so a warning is always correct.
+//! own counter. A rule gets a warning if a sample request proves that a client can evade it. The rule counts this
+//! request by an invented value, and no other rule limits the request with a counter that is independent of invented
+//! values. The sample request is generated and matched against the policy itself, so a warning is always correct.
 
 use super::super::deserialize::Field;
 use super::sample_requests::{self, SampleRequest};
@@ -124,8 +124,8 @@ fn active_override<'r>(rule_match: &Match<'r>) -> Option<&'r Override> {
     rule_match.active_override().map(|(_, other)| other)
 }
 
-/// Returns the attributes that clients choose and by which the rule may count. Names after an address in an entry of
-/// `per` are left out: the address is always present, so these names are never used.
+/// Returns the attributes that clients choose and by which the rule may count. If an entry of `per` contains an
+/// address, the names after it are left out: the address is always present, so these names are never used.
 fn client_chosen_names(rule: &Rule) -> impl Iterator<Item = &str> {
     let reached = rule
         .per
@@ -193,8 +193,8 @@ fn counts_by_address(rule: &Rule) -> bool {
         && client_chosen_names(rule).next().is_none()
 }
 
-/// Returns `true` if a condition in the `when` of a rule or of its override restricts the attribute `name` to values
-/// that the policy lists, so that a client cannot invent values.
+/// Returns `true` if a client cannot invent values of the attribute `name`, because a condition allows only values that
+/// the policy lists. The condition may be in the `when` of the rule or of its override.
 fn is_restricted_to_listed_values(rule: &When, override_when: Option<&When>, name: &str) -> bool {
     let mut conditions = rule.0.iter().chain(override_when.into_iter().flat_map(|when| &when.0));
     conditions.any(|(attribute, expected)| {
