@@ -24,7 +24,7 @@ use fallback::{InMemoryFallback, LocalCounts, LocalCountsBounds};
 
 pub use ruling::{LimitStatus, Ruling};
 
-/// A policy, and the store whose counters enforce its limits.
+/// A gate, which decides requests: a policy, and the store whose counters enforce the limits of the policy.
 ///
 /// ```
 /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};

@@ -41,9 +41,9 @@ pub struct RedisOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LimitSplit {
     parts: NonZeroU32,
-    /// The shares of the limit, largest first. Each share applies to a range of sub-keys. The number before the share
-    /// is the exclusive end of this range; the range begins at the end of the previous range, or at 0. There are up to
-    /// three different shares, since max and burst have different remainders.
+    /// The shares of the limit, largest first. Each share applies to a range of sub-key indices. The number before a
+    /// share is the exclusive end of its range. The first range begins at 0, each other range at the end of the
+    /// previous one. There are up to three different shares, since max and burst have different remainders.
     shares: [(u32, Limit); 3],
 }
 

@@ -29,7 +29,7 @@ pub struct SlidingBuckets {
     precision_us: u64,
 }
 
-/// The counts of the latest buckets of a key, after its last charge.
+/// The state of a key: the time of its last charge, and the units that were charged in the latest buckets.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The time of the last charge, in microseconds since the Unix epoch.
@@ -43,8 +43,8 @@ pub struct State {
 /// The units of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BucketEntry {
-    /// The lower 32 bits of the bucket number. The numbers of buckets that count at the same time differ by much less
-    /// than 2^32.
+    /// The lower 32 bits of the bucket number. This is sufficient, because the numbers of the buckets in a state differ
+    /// by much less than 2^32.
     bucket: u32,
     /// The units charged in the bucket; never 0.
     count: u32,
