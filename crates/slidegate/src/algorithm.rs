@@ -104,8 +104,8 @@ impl fmt::Display for Algorithm {
 
 /// An algorithm with a quota: pure arithmetic over the state of one key.
 ///
-/// A new key has the default state. The time of a key never runs backwards: a `now` before the key's last charge is
-/// replaced by the time of that charge. The durations in an outcome are nevertheless measured from the caller's `now`.
+/// A new key has the default state. The time of a key never decreases: if `now` is before the key's last charge, the
+/// time of the last charge is used instead. The durations in an outcome are nevertheless measured from `now`.
 pub trait Counter: Copy {
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;

@@ -178,7 +178,7 @@ impl RedisOptions {
         }
     }
 
-    /// Returns the options after checking that the charge of a sampled request fits in the smallest share.
+    /// Checks that the charge of a sampled request fits in the smallest share, and returns the options unchanged.
     fn validate_sample(self) -> Result<Self, RedisOptionsError> {
         let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest_share());
         let (capacity, sample, parts) = (smallest.capacity(), self.sample, self.split_into());

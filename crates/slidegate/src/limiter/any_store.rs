@@ -1,4 +1,4 @@
-//! Methods of a limiter over any store, including stores that respond later or fail.
+//! Methods of a limiter for all kinds of stores, including stores that respond later or fail.
 
 use smallvec::SmallVec;
 

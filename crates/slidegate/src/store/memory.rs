@@ -377,9 +377,9 @@ fn new_shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
 }
 
 impl Limit {
-    /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`]: its slot, its part of
-    /// the free slots of a growing table (at most a quarter of a slot in tables with several hundred keys), and the
-    /// largest heap allocation of its state.
+    /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`]: its slot, its share
+    /// of the free slots of the table, and the largest heap allocation of its state. The share of the free slots is at
+    /// most a quarter of a slot in growing tables with several hundred keys.
     ///
     /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log`
     /// when charges without a check, such as reported ones, have filled the log to twice its max. Most keys take far

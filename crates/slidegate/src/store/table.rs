@@ -31,7 +31,7 @@ pub const PINNED: CoarseTime = CoarseTime::MAX;
 /// The fingerprint in an empty slot.
 const EMPTY_SLOT_FINGERPRINT: u64 = 0;
 
-/// The minimum number of blocks that a search for an eviction candidate examines.
+/// The minimum number of blocks that are examined to find an eviction candidate.
 const MIN_BLOCKS_PER_EVICTION_SAMPLE: usize = 4;
 
 /// The state of one key, with the times that determine whether it may be evicted.

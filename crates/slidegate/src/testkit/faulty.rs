@@ -271,9 +271,9 @@ impl Future for YieldOnce {
     }
 }
 
-/// Charges the always-charged hits of a denied request. Returns each charge with the index of its hit. On entry,
-/// `outcomes` are the results of a peek at all hits and determine whether each hit fits. The outcomes of charged hits
-/// are updated.
+/// Charges the hits of a denied request that are always charged. Returns each charge with the index of its hit. Before
+/// the call, `outcomes` must contain the results of a peek at all hits. The function replaces the outcomes of the
+/// charged hits.
 fn charge_denied_hits(
     slot: &ModelStore,
     part: &SlotHits<'_>,

@@ -52,7 +52,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Evicts keys of a shard until the table of `counter` has a free slot, or there is memory for the table to grow.
+    /// Evicts keys of a shard until the table of `counter` has a free slot, or the memory budget allows the table to
+    /// grow.
     fn evict_to_free_slot<K: HasStateTable>(
         &self,
         shard: &mut Shard,

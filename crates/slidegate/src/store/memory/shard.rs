@@ -284,7 +284,7 @@ impl Shard {
     }
 }
 
-/// Removes the candidate that expires first from the table that is paired with it. Returns the time at which this
+/// Removes the candidate that expires first. Each candidate is paired with its table. Returns the time at which this
 /// candidate expires; `None` if there are no candidates.
 fn remove_soonest_expiring<'t>(
     candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
