@@ -1,10 +1,10 @@
-//! The rate-limiting algorithms. [`Algorithm`] is the user's choice, [`Counter`] is the interface of the
-//! implementations, and `AnyCounter` maps one to the other.
+//! The rate-limiting algorithms. Users choose an [`Algorithm`]. Each algorithm is implemented by a [`Counter`], and the
+//! enum `AnyCounter` has one variant for each counter.
 //!
 //! An algorithm is integer arithmetic without clock, locks and I/O; the Lua scripts in slidegate-redis do the same
-//! arithmetic. To add an algorithm, implement [`Counter`] in a new file in `algorithm/`, add a variant to `AnyCounter`,
-//! a table in `store/memory/shard.rs` and the Lua scripts, and follow the errors of the compiler. The conformance suite
-//! tests all algorithms in [`Algorithm::ALL`].
+//! arithmetic. To add an algorithm, implement [`Counter`] in a new file in `algorithm/`, and add a variant to
+//! `AnyCounter`, a table in `store/memory/shard.rs`, and Lua scripts. The compiler reports other places that need a
+//! change. The conformance suite tests all algorithms in [`Algorithm::ALL`].
 
 pub mod additive;
 pub mod fixed_window;
@@ -104,8 +104,8 @@ impl fmt::Display for Algorithm {
 
 /// An algorithm with a quota: pure arithmetic over the state of one key.
 ///
-/// A new key has the default state. The time of a key never runs backwards: a `now` before the key's last charge is
-/// replaced by the time of that charge. The durations in an outcome are nevertheless measured from the caller's `now`.
+/// A new key has the default state. The time of a key never decreases: if `now` is before the key's last charge, the
+/// time of the last charge is used instead. The durations in an outcome are nevertheless measured from `now`.
 pub trait Counter: Copy {
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
@@ -137,7 +137,7 @@ pub trait Counter: Copy {
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 }
 
-/// The effect of a charge: the time at which it is counted, and the outcome of a peek after the charge.
+/// The result of a charge: the time at which the charge is counted, and the outcome of a peek after the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeEffect {
     /// The time at which the charge is counted.
@@ -146,7 +146,7 @@ pub struct ChargeEffect {
     pub outcome: Outcome,
 }
 
-/// The [`Counter`] of a limit, with one variant for each algorithm.
+/// A [`Counter`] of any algorithm, as an enum with one variant for each algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AnyCounter {
     SlidingLog(SlidingLog),
@@ -179,8 +179,8 @@ struct TickResolution {
 }
 
 impl TickResolution {
-    /// Creates the scale that divides a window into at most `max_ticks` ticks. A window that is not a whole number of
-    /// ticks is rounded up, so that the guarantees of the algorithm still hold.
+    /// Creates the tick resolution of a window, which has at most `max_ticks` ticks. A window that is not a whole
+    /// number of ticks is rounded up, so that the guarantees of the algorithm still hold.
     fn new(window_us: u64, max_ticks: u32) -> Self {
         let mut tick_us = 1;
         while window_us.div_ceil(tick_us) > u64::from(max_ticks) {

@@ -93,11 +93,11 @@ impl Clock for SystemClock {
 struct CorrectedClock<W> {
     fast_clock: quanta::Clock,
     wall_clock: W,
-    /// The reading of the fast clock when this clock was created.
+    /// The counter value of the fast clock when the corrected clock was created.
     start_raw: u64,
-    /// The time of the wall clock when this clock was created, in microseconds since the Unix epoch.
+    /// The time of the wall clock when the corrected clock was created, in microseconds since the Unix epoch.
     start_us: u64,
-    /// The time of the last correction, as microseconds elapsed since this clock was created.
+    /// The time of the last correction, in microseconds since the corrected clock was created.
     corrected_at_us: AtomicU64,
     /// The sum of all corrections, in microseconds, which is added to the time of the fast clock.
     correction_us: AtomicI64,

@@ -94,8 +94,9 @@ impl Decision {
     ///
     /// If the request is denied, the binding outcome is the denial with the longest wait; the wait of a cost that never
     /// fits counts as infinite. If the request is allowed, the binding outcome is the one with the smallest fraction of
-    /// its limit remaining. Of all [joint](Veto::Jointly) limits, only one outcome is considered: the denial with the
-    /// shortest wait, or the outcome with the largest fraction remaining. Limits that only observe are never binding.
+    /// its limit remaining. Only one outcome of all [joint](Veto::Jointly) limits is considered. If the request is
+    /// denied because none of them fits, this is the outcome with the shortest wait. If the request is allowed, this is
+    /// the outcome with the largest fraction remaining. Limits that only observe are never binding.
     pub fn binding(&self) -> Option<usize> {
         self.binding.map(usize::from)
     }

@@ -24,7 +24,7 @@ use fallback::{InMemoryFallback, LocalCounts, LocalCountsBounds};
 
 pub use ruling::{LimitStatus, Ruling};
 
-/// A policy, and the store whose counters enforce its limits.
+/// A gate, which decides requests: a policy, and the store whose counters enforce the limits of the policy.
 ///
 /// ```
 /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -98,11 +98,11 @@ impl<S> Gate<S> {
     /// enforces its own share of every limit whose rules have [`OnStoreError::Local`]. The share is max(1, max /
     /// instances), and the burst is divided in the same way. A max of 0 stays 0.
     ///
-    /// The bound over any number of outages: in any window, the store admits at most max, and all instances together
-    /// admit at most max in memory, so at most 2 * max are admitted (max + instances, if max is less than the number of
-    /// instances). For an algorithm that admits more than max per window, the bound is twice the bound of that
-    /// algorithm. Local counts are kept until their window has passed, so a later outage within that window continues
-    /// with them.
+    /// The following bound holds over any number of outages. In any window, the store admits at most max units, and all
+    /// instances together admit at most max units in memory. The sum is at most 2 * max units, or max + instances if
+    /// max is less than the number of instances. For an algorithm that admits more than max units per window, the sum
+    /// is at most twice the number of units that the algorithm admits. Counts in memory are kept until their window has
+    /// passed, and are used again if the store fails again within this window.
     pub fn with_instances(self, instances: NonZeroU32) -> Self {
         Self { local_rules: self.policy.rules_with_divided_limits(instances), instances, ..self }
     }
@@ -231,8 +231,8 @@ impl<S: SyncStore> Gate<S> {
 }
 
 /// Methods for any store. While the store is unavailable, decisions are degraded, that is, made without the store: the
-/// strictest [`OnStoreError`] of all rules that apply takes effect. The bound on the units that are then admitted is
-/// described at [`with_instances`](Gate::with_instances).
+/// gate follows the strictest [`OnStoreError`] of all rules that apply. The bound on the units that are then admitted
+/// is described at [`with_instances`](Gate::with_instances).
 impl<S: Store> Gate<S> {
     /// Decides a request, and charges its cost if every limit has capacity for it.
     /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request

@@ -8,10 +8,10 @@
 //! | [`None`](Style::None) | |
 //!
 //! All styles have the same content. The reset of a denial is the time at which the request would fit; otherwise it is
-//! the time at which no charge counts any more. Times are whole seconds, rounded up. `Retry-After` is part of every
-//! denial with a known wait, in every style, for clients and proxies that do not read rate-limit headers. A denial of a
-//! request that never fits has neither a reset nor `Retry-After`. The limit is the max of the quota; with a token
-//! bucket whose burst is larger, the remaining units may exceed it.
+//! the time at which no unit of the limit is in use. Times are whole seconds, rounded up. `Retry-After` is part of
+//! every denial with a known wait, in every style, for clients and proxies that do not read rate-limit headers. A
+//! denial of a request that never fits has neither a reset nor `Retry-After`. The limit is the max of the quota; with a
+//! token bucket whose burst is larger, the remaining units may exceed it.
 //!
 //! A [`JitterSample`] lengthens the wait of a denial by the same amount in all of its headers, so that the headers
 //! agree, and clients that were denied together retry at different times. Headers of allowed requests are not changed.
@@ -80,7 +80,7 @@ pub enum Style {
     None,
 }
 
-/// The name, header names and writers of a style.
+/// The definition of a style: its name, the names of its headers, and the functions that write the headers.
 struct StyleDefinition {
     style: Style,
     name: &'static str,

@@ -2,8 +2,8 @@
 
 /// A value that can report the size of its heap allocations.
 pub trait HeapSize {
-    /// Returns the bytes allocated on the heap for the value, including the allocator's overhead. The capacity of
-    /// collections counts, not their length.
+    /// Returns the bytes allocated on the heap for the value, including the allocator's overhead. For a collection,
+    /// this is the memory of its whole capacity, including unused capacity.
     fn heap_bytes(&self) -> usize {
         0
     }

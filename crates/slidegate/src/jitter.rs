@@ -1,4 +1,4 @@
-//! Jitter: random extension of retry delays, so that denied clients do not all retry at the same time.
+//! Jitter: a random extension of retry delays, so that denied clients do not all retry at the same time.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! A rate limiter with *sliding* windows, exact with the algorithms that promise it. All limits and descriptors of a
-//! request are decided in one atomic step, and denied requests are not charged.
+//! A rate limiter with *sliding* windows. Its sliding log algorithm is exact. All limits and descriptors of a request
+//! are decided in one atomic step, and denied requests are not charged.
 //!
 //! ```
 //! use slidegate::{Limiter, Verdict::{Allowed, Denied}};

@@ -80,7 +80,7 @@ pub enum LimiterError {
     Duplicate(Limit),
 }
 
-/// The error of waiting for a cost that exceeds the capacity of a limit, so that the wait would never end.
+/// The error of a wait that would never end, because the cost exceeds the capacity of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a cost of {0} exceeds the capacity of a limit and never fits")]
 pub struct CostExceedsMax(pub u64);
@@ -167,7 +167,8 @@ impl<S> Limiter<S> {
         Self { scope: new_limiter_scope(name), rules, ..self }
     }
 
-    /// Returns the limiter in observe mode: it decides and counts as without this mode, but denies nothing.
+    /// Returns the limiter in observe mode: it charges each limit that has capacity for the request, and denies
+    /// nothing.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["1/min"])?.observing();
@@ -283,7 +284,7 @@ impl<S> Limiter<S> {
         Key::from_hashes(self.secret.hash_one(key), stable_hash)
     }
 
-    /// Decides a request of `key` as [`decide_in_store`](Self::decide_in_store) does, and returns the decision as a
+    /// Decides a request for `key` as [`decide_in_store`](Self::decide_in_store) does, and returns the decision as a
     /// [`Verdict`].
     #[inline]
     fn check_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
@@ -295,7 +296,7 @@ impl<S> Limiter<S> {
         self.decide_in_store(store, key, cost).into()
     }
 
-    /// Decides a request of `key` with the counts in `store`, which responds without waiting. Charges `cost` units if
+    /// Decides a request for `key` with the counts in `store`, which responds without waiting. Charges `cost` units if
     /// every limit has capacity for them.
     #[inline(always)]
     fn decide_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
@@ -314,7 +315,7 @@ impl<S> Limiter<S> {
         Decision::from_charge(&hits, store.take_now(&hits))
     }
 
-    /// Corrects the charge of a request of `key` to its actual cost `cost`, with the counts in `store`; see
+    /// Corrects the charge of a request for `key` to its actual cost `cost`, with the counts in `store`; see
     /// [`settle`](Limiter::settle).
     fn settle_in_store<K: Hash + ?Sized>(
         &self,
@@ -374,13 +375,13 @@ impl<S> Limiter<S> {
 
 /// Methods for a store that responds without waiting and never fails.
 impl<S: SyncStore> Limiter<S> {
-    /// Decides a request of `key`, and charges one unit if every limit has capacity for it.
+    /// Decides a request for `key`, and charges one unit if every limit has capacity for it.
     #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict {
         self.check_cost(key, 1)
     }
 
-    /// Decides a request of `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
+    /// Decides a request for `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
     /// whether one unit would fit, and charges nothing.
     #[inline]
     pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
@@ -439,7 +440,7 @@ impl<S: SyncStore> Limiter<S> {
         self.store.revert_now(receipt);
     }
 
-    /// Corrects the charge of an allowed request of `key` to `cost`, the actual cost: reverts the excess, or charges
+    /// Corrects the charge of an allowed request for `key` to `cost`, the actual cost: reverts the excess, or charges
     /// the difference, even above max. A key above max is denied until enough units have left the window. A denied
     /// request has no cost, so its charge is not changed.
     ///
@@ -487,7 +488,7 @@ impl<S: SyncStore> Limiter<S> {
         self.store.reset_now(&self.hits_for_cost(key, 1));
     }
 
-    /// Charges `cost` units of `key` as soon as they fit. Blocks the current thread until then, plus a random time of
+    /// Charges `cost` units to `key` as soon as they fit. Blocks the current thread until then, plus a random time of
     /// up to `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is
     /// admitted.
     ///
@@ -526,7 +527,7 @@ impl<S: SyncStore> Limiter<S> {
         }
     }
 
-    /// Tries once to charge `cost` units of `key`. Returns the time until the next attempt if the units do not fit yet.
+    /// Tries once to charge `cost` units to `key`. Returns the time until the next attempt if the units do not fit yet.
     fn try_charge_once<K: Hash + ?Sized>(
         &self,
         key: &K,

@@ -67,9 +67,9 @@ impl Outcome {
         Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
     }
 
-    /// Creates the outcome of a remote store. `remaining` are the units that still fit, `reset_after` is the duration
-    /// until no unit is in use, and `retry_after` the duration until the cost fits: zero if it fits now, `None` if it
-    /// never fits.
+    /// Creates an outcome from the values that a remote store has returned. `remaining` are the units that still fit,
+    /// `reset_after` is the duration until no unit is in use, and `retry_after` the duration until the cost fits: zero
+    /// if it fits now, `None` if it never fits.
     pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
         let retry_after_us = retry_after
             .map_or(RETRY_AFTER_US_NEVER, |wait| ceil_micros(wait).min(MAX_OUTCOME_DURATION_US));
@@ -100,16 +100,17 @@ impl Outcome {
         self.remaining != UNKNOWN_REMAINING_UNITS
     }
 
-    /// Converts the outcome of a counter after a charge into the outcome of the charged hit, which fitted before the
-    /// charge. `self` is the result of [`Counter::charge`](crate::algorithm::Counter::charge).
+    /// Returns the outcome of a hit that fitted and has been charged. `self` is the outcome that
+    /// [`Counter::charge`](crate::algorithm::Counter::charge) returned.
     #[inline]
     pub fn charged(self) -> Self {
         Self { fits: true, retry_after_us: 0, ..self }
     }
 
-    /// Converts the outcome of a counter after a charge into the outcome of the charged hit. `before` is the outcome of
-    /// the hit before the charge. If the hit did not fit then, the `retry_after` of the result is the duration until
-    /// one unit fits, at least 1 us.
+    /// Returns the outcome of a hit that has been charged. `self` is the outcome that
+    /// [`Counter::charge`](crate::algorithm::Counter::charge) returned, and `before` is the outcome of the hit before
+    /// the charge. If the hit did not fit before the charge, the `retry_after` of the result is the duration until one
+    /// unit fits, at least 1 us.
     #[inline]
     pub fn charged_after(self, before: &Self) -> Self {
         match before.fits {

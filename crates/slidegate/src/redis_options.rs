@@ -41,9 +41,9 @@ pub struct RedisOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LimitSplit {
     parts: NonZeroU32,
-    /// The shares of the limit, largest first. Each share applies to a range of sub-keys. The number before the share
-    /// is the exclusive end of this range; the range begins at the end of the previous range, or at 0. There are up to
-    /// three different shares, since max and burst have different remainders.
+    /// The shares of the limit, largest first. Each share applies to a range of sub-key indices. The number before a
+    /// share is the exclusive end of its range. The first range begins at 0, each other range at the end of the
+    /// previous one. There are up to three different shares, since max and burst have different remainders.
     shares: [(u32, Limit); 3],
 }
 
@@ -178,7 +178,7 @@ impl RedisOptions {
         }
     }
 
-    /// Returns the options after checking that the charge of a sampled request fits in the smallest share.
+    /// Checks that the charge of a sampled request fits in the smallest share, and returns the options unchanged.
     fn validate_sample(self) -> Result<Self, RedisOptionsError> {
         let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest_share());
         let (capacity, sample, parts) = (smallest.capacity(), self.sample, self.split_into());

@@ -184,7 +184,7 @@ impl<'a> Descriptor<'a> {
         &self.bytes
     }
 
-    /// Returns the attributes in their original order.
+    /// Returns the attributes in the order in which [`new`](Self::new) received them.
     pub(crate) fn attribute_pairs(&self) -> &[(&'a str, &'a str)] {
         &self.attributes
     }
@@ -207,7 +207,7 @@ impl<'a> Descriptor<'a> {
         Some(pairs.collect())
     }
 
-    /// Returns the attributes in their original order.
+    /// Returns the attributes in the order in which [`new`](Self::new) received them.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.attributes.iter().copied()
     }

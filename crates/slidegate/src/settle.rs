@@ -43,7 +43,8 @@ pub fn was_charged(hit: &Hit<'_>, outcome: &Outcome) -> bool {
     hit.charge == ChargeWhen::Always || outcome.fits()
 }
 
-/// Returns the hits that were charged by `decision`, converted into reports, which are charged even above max.
+/// Returns the hits to which an additional cost is charged: the hits that `decision` has charged, converted into
+/// reports. A report is charged even above max.
 pub fn extra_charge_hits<'h>(
     hits: impl IntoIterator<Item = Hit<'h>>,
     decision: &Decision,

@@ -224,9 +224,9 @@ pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
         }
 }
 
-/// Returns the number of units that the earlier hits of a request would charge to the counter of the next hit, if the
-/// request were admitted. `is_same` receives the index of an earlier hit, and returns whether this hit has the same
-/// counter as the next hit.
+/// Returns the number of units that the earlier hits of a request charge to the counter of its next hit if the request
+/// is admitted. `is_same` receives the index of an earlier hit, and returns whether this hit has the same counter as
+/// the next hit.
 #[inline]
 pub fn pending_units(
     earlier: &[Hit<'_>],

@@ -1,4 +1,4 @@
-//! Rulings for unit tests, from scripted outcomes or an unavailable store.
+//! Functions for unit tests that create rulings, from scripted outcomes or with an unavailable store.
 //!
 //! A scripted outcome can be one that a real store returns only after a long time, or never.
 

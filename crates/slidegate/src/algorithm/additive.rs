@@ -31,8 +31,8 @@ pub trait Additive: Counter {
         units: impl FnMut(u64) -> u64,
     ) -> Self::State;
 
-    /// Returns the number of units in use at `now`, with each bucket weighted as in a decision. The result may exceed
-    /// max.
+    /// Returns the number of units in use at `now`, with the same weights of the buckets that a decision uses. The
+    /// result may exceed max.
     fn used(&self, state: &Self::State, now: Timestamp) -> u64;
 
     /// Returns the time of the last charge.
@@ -68,11 +68,11 @@ impl BucketLayout {
 /// A counter of any additive algorithm, that is, any algorithm whose states can be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnyAdditive {
-    /// Counts the current and the previous window.
+    /// The sliding window algorithm, which counts the current and the previous window.
     SlidingWindow(SlidingWindow),
-    /// Counts the buckets of a window.
+    /// The sliding buckets algorithm, which counts all buckets of a window.
     SlidingBuckets(SlidingBuckets),
-    /// Counts the current window.
+    /// The fixed window algorithm, which counts the current window.
     FixedWindow(FixedWindow),
 }
 
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a state in which each time bucket has the units of both given states.
+    /// Adds two states: each time bucket of the returned state has the units of this bucket in both given states.
     fn sum_states<C: Additive>(counter: C, left: &C::State, right: &C::State) -> C::State {
         let last = counter.last_charged_at(left).max(counter.last_charged_at(right));
         counter.state_from_buckets(last, |bucket| {

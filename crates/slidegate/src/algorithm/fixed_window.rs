@@ -19,7 +19,7 @@ pub struct FixedWindow {
     window_us: u64,
 }
 
-/// The count of one window after the last charge of a key.
+/// The state of a key: the time of its last charge, and the units that were charged in the window of that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The time of the last charge, in microseconds. The window that contains this time is the current window.

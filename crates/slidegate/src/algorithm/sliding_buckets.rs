@@ -29,7 +29,7 @@ pub struct SlidingBuckets {
     precision_us: u64,
 }
 
-/// The counts of the latest buckets of a key, after its last charge.
+/// The state of a key: the time of its last charge, and the units that were charged in the latest buckets.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The time of the last charge, in microseconds since the Unix epoch.
@@ -43,8 +43,8 @@ pub struct State {
 /// The units of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BucketEntry {
-    /// The lower 32 bits of the bucket number. The numbers of buckets that count at the same time differ by much less
-    /// than 2^32.
+    /// The lower 32 bits of the bucket number. This is sufficient, because the numbers of the buckets in a state differ
+    /// by much less than 2^32.
     bucket: u32,
     /// The units charged in the bucket; never 0.
     count: u32,
@@ -64,8 +64,8 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// Returns the number of entries that are more than `age` buckets older than the bucket `newest`, and the sum of
-    /// their units. `newest` must be the number of the bucket that contains the last charge.
+    /// Returns the number of entries whose buckets are more than `age` buckets before the bucket `newest`, and the sum
+    /// of their units. `newest` must be the number of the bucket that contains the last charge.
     #[inline(always)]
     fn count_entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);
@@ -161,9 +161,9 @@ impl SlidingBuckets {
         current.saturating_sub(self.counted_bucket_count() - 1)
     }
 
-    /// Returns the number of entries that have expired when the bucket with the number `current` begins, and the sum of
-    /// their units. `newest` is the number of the bucket that contains the last charge, and `current` must not be less
-    /// than `newest`.
+    /// Returns the number of entries whose buckets are no longer counted in the bucket with the number `current`, and
+    /// the sum of their units. `newest` is the number of the bucket that contains the last charge, and `current` must
+    /// not be less than `newest`.
     #[inline(always)]
     fn count_expired_entries(&self, state: &State, newest: u64, current: u64) -> (usize, u64) {
         if current == newest {

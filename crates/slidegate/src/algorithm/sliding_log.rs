@@ -112,8 +112,8 @@ impl State {
         (index, units)
     }
 
-    /// Returns the tick of the charge that must expire before `units` units are free, if the charges expire in the
-    /// order of the log, beginning with the charge at `index`.
+    /// Returns the tick of the last charge that must expire to free `units` units. The charges expire in the order of
+    /// the log, beginning with the charge at `index`.
     fn blocking_charge_tick(&self, mut index: usize, units: u64) -> u64 {
         let mut word = self.oldest;
         if index == 0 && units == 1 {

@@ -1,8 +1,9 @@
 //! The sliding window algorithm: counts the current window and the previous window.
 //!
 //! The previous count is weighted by the fraction of its window that the sliding window still covers, rounded **up**.
-//! Windows begin at multiples of their length since the Unix epoch. Admits about max, and always less than twice max,
-//! since a previous count above zero has a weight of at least one unit until its window has passed.
+//! Windows begin at multiples of their length since the Unix epoch. Admits about max per window, and always less than
+//! twice max, because a previous count above zero has a weight of at least one unit while the sliding window covers a
+//! part of the previous window.
 
 use super::additive::{Additive, BucketLayout};
 use super::{ChargeEffect, Counter, TickResolution, clamp_to_max_units};
@@ -171,9 +172,9 @@ impl Counter for SlidingWindow {
         *count = count.saturating_sub(clamp_to_max_units(cost));
     }
 
-    /// Reduces the previous count first, then the current count. A decision weights the previous count, so one unit of
-    /// it counts as a part of a unit. Therefore the previous count is reduced to the largest count whose weighted value
-    /// is lower by `cost` units.
+    /// Reduces the previous count first, then the current count. A decision uses the weighted previous count, which may
+    /// be lower than the count itself. The previous count is therefore reduced until its weighted value is lower by
+    /// `cost` units.
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         if cost == 0 {
             return;
@@ -203,7 +204,7 @@ impl Counter for SlidingWindow {
     }
 }
 
-/// Adds states with each window as one time bucket.
+/// Each time bucket is one window.
 impl Additive for SlidingWindow {
     fn layout(&self) -> BucketLayout {
         BucketLayout { bucket_us: self.resolution.window_us(), buckets: 2 }

@@ -5,8 +5,8 @@
 //! it falls by `max` each tick, and each charged unit adds `window`. Admits at most burst + max in any window.
 //!
 //! Units that are charged without a check, such as reported ones, can raise the level above the burst. This debt leaks
-//! like the rest, so the limit denies for debt / max windows. The debt is at most `max_debt` units; units above that
-//! are not charged.
+//! at the same rate, so the limit denies requests for debt / max windows. The debt is at most `max_debt` units; units
+//! above that are not charged.
 //!
 //! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
 //! the expiry of a state is known when it is written.

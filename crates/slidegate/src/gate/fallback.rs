@@ -1,5 +1,5 @@
-//! Counts in memory while the store is unavailable. The counts are kept until their windows have passed, even if the
-//! store responds again earlier.
+//! The fallback: counts in memory, which replace the counts of the store while the store is unavailable. The counts in
+//! memory are kept until their windows have passed, even if the store responds again earlier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,8 @@ use crate::clock::{Clock, Timestamp};
 use crate::outcome::Outcome;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
 
-/// Minimum time for which counts are kept, so that counts in use are not dropped: longer than a decision takes.
+/// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
+/// decision that uses them.
 const MIN_LOCAL_COUNTS_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Value of `needed_until` if there are no counts in memory.

@@ -73,8 +73,8 @@ pub(super) fn refund_and_charge_now<S: SyncStore + ?Sized>(
     hits.merge_into_decision(refunded, store.take_now(&hits.charges))
 }
 
-/// Returns the hits of a request in the form in which they are passed to a peek. Each refund is replaced by a hit that
-/// requires one unit and costs nothing, so that the peek returns the present status of the refund's counter.
+/// Returns the hits with which a peek of a request calls the store. Each refund is replaced by a hit that requires one
+/// unit and costs nothing, so that the peek returns the present status of the refund's counter.
 pub(super) fn hits_for_peek<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
     let mut hits = matched.hits();
     let pairs = hits.iter_mut().zip(matched.refund_flag_per_hit());

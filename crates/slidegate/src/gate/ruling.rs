@@ -61,7 +61,7 @@ impl<'r> LimitStatus<'r> {
     }
 
     /// Returns the match that has the limit, that is, the rule that applies to a descriptor. `matched` must be the
-    /// rules from which the decision was made; otherwise returns another match or `None`.
+    /// rules from which the decision was made; otherwise the result is a different match, or `None`.
     pub fn find_match<'a, 'm>(&self, matched: &'a MatchedRules<'m>) -> Option<&'a Match<'m>> {
         matched.matches().nth(self.match_index())
     }

@@ -58,8 +58,8 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Returns the rules from which `decision` was made for `request`. If the decision was made without the store, the
-    /// limits of these rules are this instance's shares.
+    /// Returns the rules from which `decision` was made for `request`. If the decision was made without the store, each
+    /// limit of these rules is reduced to the share of this instance.
     fn rules_used_for_decision<'r>(
         &'r self,
         request: &'r Request<'_>,
@@ -72,8 +72,8 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Charges the cost of `request`, which is the additional cost to settle, to the limits that `decision` has
-    /// charged, even above max.
+    /// Charges an additional cost to the limits that `decision` has charged, even above max. The additional cost is the
+    /// cost of `request`.
     async fn charge_additional_cost(
         &self,
         request: &Request<'_>,
@@ -102,8 +102,8 @@ impl<S: Store> Gate<S> {
     /// Records units that have been consumed already. A report is never denied: units are charged even above max, and
     /// the counters then deny requests until enough units have left the window.
     ///
-    /// Charges only rules whose cost is set in the descriptors: rules without a cost of their own if [`cost`] was
-    /// called, and rules with a [named cost]. Rules with a constant cost are skipped.
+    /// Rules with a constant cost are skipped. Rules with a [named cost] are charged if the descriptor has a cost with
+    /// this name. Rules without a cost of their own are charged if [`cost`] was called.
     ///
     /// [`cost`]: crate::Descriptor::cost
     /// [named cost]: crate::Descriptor::with_cost
@@ -140,8 +140,8 @@ impl<S: Store> Gate<S> {
     }
 }
 
-/// Returns the part of a decision's receipt that was charged by rules without a cost of their own. These rules charge
-/// the cost of the request. Refunds are left out.
+/// Returns the charges in a decision's receipt that have the cost of the request, that is, the charges of all rules
+/// that do not state a cost. Refunds are left out.
 fn request_cost_part_of_receipt(matched: &MatchedRules<'_>, decision: &Decision) -> Receipt {
     let hits = matched.hits();
     let all = (hits.iter().zip(decision.outcomes()))

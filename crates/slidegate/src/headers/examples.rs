@@ -9,7 +9,7 @@ use sfv::{FieldType, List, ListEntry, Parser};
 use super::*;
 use crate::test_util::{self, ScriptedOutcome};
 
-/// Returns the canonical form of a list in a structured field, from an independent parser.
+/// Returns the canonical form of a list in a structured field. An independent parser reads and writes the list.
 fn canonical_header_list(list: &str) -> String {
     Parser::new(list).parse::<List>().unwrap().serialize().unwrap()
 }
@@ -108,7 +108,8 @@ fn throttled_draft_response_has_retry_after() {
     assert_eq!(header_value(&headers, "retry-after"), Some("5"));
 }
 
-/// Examples of the draft that this crate never writes: the reason, the text, and its canonical form if it differs.
+/// Examples of the draft that this crate never writes. An entry has the reason, the text of the example, and the
+/// canonical form of this text if it differs.
 #[rustfmt::skip]
 const INEXPRESSIBLE_DRAFT_EXAMPLES: [(&str, &str, Option<&str>); 9] = [
     ("partition key", r#""peruser";q=100;w=60;pk=:cHsdsRa894==:"#,

@@ -12,7 +12,7 @@ use crate::gate::{LimitStatus, Ruling};
 /// The names of the headers of this style, in the order in which they are written.
 pub const HEADER_NAMES: [&str; 3] = ["ratelimit-policy", "ratelimit", RETRY_AFTER_HEADER_NAME];
 
-/// Returns the value of `RateLimit-Policy`.
+/// Returns the value of the header `RateLimit-Policy`, which lists all limits that are shown to clients.
 pub fn write_policies(ruling: &Ruling) -> HeaderText {
     let mut policies = HeaderText::default();
     for (index, status) in visible_limits(ruling).enumerate() {
@@ -24,7 +24,7 @@ pub fn write_policies(ruling: &Ruling) -> HeaderText {
     policies
 }
 
-/// Writes `RateLimit`.
+/// Writes the header `RateLimit`, which describes the binding limit.
 pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) {
     let mut limit = HeaderText::default();
     push_name(&mut limit, &context.binding);

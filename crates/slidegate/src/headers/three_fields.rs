@@ -1,7 +1,7 @@
-//! The styles with three fields for limit, remaining units and reset.
+//! The styles with three header fields, which contain the limit, the remaining units and the reset.
 //!
-//! draft-ietf-httpapi-ratelimit-headers-03 lists all limits after the binding one, and its reset is in seconds from
-//! now. The `X-` headers are older than any draft; their reset is a Unix time, as in the API of GitHub.
+//! draft-ietf-httpapi-ratelimit-headers-03 lists all limits after the binding limit; its reset is in seconds from now.
+//! The `X-` headers are older than any draft; their reset is a Unix time, as in the API of GitHub.
 
 use super::{
     HeaderCallback, HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, clamp_to_field_integer,

@@ -1,4 +1,4 @@
-//! Methods of a limiter over any store, including stores that respond later or fail.
+//! Methods of a limiter for all kinds of stores, including stores that respond later or fail.
 
 use smallvec::SmallVec;
 
@@ -26,7 +26,7 @@ impl<S: Store> Limiter<S> {
         self.limits.iter().map(hit).collect()
     }
 
-    /// Decides a request of `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
+    /// Decides a request for `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
     /// whether one unit would fit, and charges nothing.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl<S: Store> Limiter<S> {
         self.store.revert(receipt).await
     }
 
-    /// Corrects the charge of an allowed request of `key` to `cost`; see [`settle`](Limiter::settle).
+    /// Corrects the charge of an allowed request for `key` to `cost`; see [`settle`](Limiter::settle).
     ///
     /// # Errors
     /// If the store did not respond.

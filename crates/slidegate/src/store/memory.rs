@@ -76,8 +76,8 @@ pub struct MemoryStore<C = SystemClock> {
     /// The bytes used by the keys of all shards. Each change is made under the lock of the shard whose memory use has
     /// changed.
     memory: AtomicUsize,
-    /// A number, increased by one for each selection, that selects the next shard from which keys are evicted to free
-    /// memory.
+    /// A counter that selects the shard from which the next keys are evicted to free memory. The counter is increased
+    /// by one after each selection.
     next_shard_to_evict: AtomicUsize,
     /// The number of keys that were evicted before they expired.
     evicted: AtomicU64,
@@ -333,7 +333,7 @@ impl<C: Clock> MemoryStore<C> {
         })
     }
 
-    /// Decides one request whose counters have been located.
+    /// Decides one request. `locations` are the locations of its counters.
     #[inline]
     fn take_located_hits(
         &self,
@@ -377,9 +377,9 @@ fn new_shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
 }
 
 impl Limit {
-    /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`]: its slot, its part of
-    /// the free slots of a growing table (at most a quarter of a slot in tables with several hundred keys), and the
-    /// largest heap allocation of its state.
+    /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`]: its slot, its share
+    /// of the free slots of the table, and the largest heap allocation of its state. The share of the free slots is at
+    /// most a quarter of a slot in growing tables with several hundred keys.
     ///
     /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log`
     /// when charges without a check, such as reported ones, have filled the log to twice its max. Most keys take far
@@ -418,8 +418,8 @@ fn new_charge(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost:
     Charge { counter, limit: *hit.limit, charged_at, cost }
 }
 
-/// Returns the time at which a counter counts charges that are made at `now`: `now` plus the phase of the counter's
-/// key.
+/// Returns `now` plus the phase of a counter's key. The counter counts a charge that is made at `now` as if it were
+/// made at the returned time.
 fn shift_time_by_phase(now: Timestamp, location: &HitLocation) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + location.phase_us)
 }

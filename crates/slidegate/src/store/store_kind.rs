@@ -1,5 +1,5 @@
-//! The kinds of stores, synchronous and asynchronous, known to the compiler: a middleware over a synchronous store
-//! needs no memory for pending futures.
+//! The two kinds of stores, synchronous and asynchronous. The kind is a type, so the compiler knows it, and a
+//! middleware over a synchronous store needs no memory for pending futures.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;

@@ -31,7 +31,7 @@ pub const PINNED: CoarseTime = CoarseTime::MAX;
 /// The fingerprint in an empty slot.
 const EMPTY_SLOT_FINGERPRINT: u64 = 0;
 
-/// The minimum number of blocks that a search for an eviction candidate examines.
+/// The minimum number of blocks that are examined to find an eviction candidate.
 const MIN_BLOCKS_PER_EVICTION_SAMPLE: usize = 4;
 
 /// The state of one key, with the times that determine whether it may be evicted.
@@ -159,8 +159,8 @@ impl<S: Default + HeapSize> Table<S> {
         if block + 1 == self.blocks() { 0 } else { block + 1 }
     }
 
-    /// Loads the home block of a fingerprint into the cache. Calls for several fingerprints let their memory accesses
-    /// overlap.
+    /// Loads the first block in the probe sequence of a fingerprint into the cache. Calls for several fingerprints let
+    /// their memory accesses overlap.
     #[inline]
     pub fn prefetch(&self, fingerprint: u64) {
         let home = self.first_probe_block(fingerprint);
@@ -377,7 +377,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
     }
 
     /// Removes the key in a slot. Then closes the gap in the probe sequences: slots that full blocks have displaced
-    /// into later blocks move back towards their home blocks.
+    /// into later blocks move back towards the first blocks of their probe sequences.
     fn remove(&mut self, slot: usize) {
         let mut block = slot / SLOTS_PER_BLOCK;
         let mut hole = slot;
@@ -437,8 +437,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares a table with a `HashMap`. The fingerprints have few home blocks, so that blocks overflow, and slots
-        /// wrap around and are moved back.
+        /// Compares a table with a `HashMap`. The probe sequences of the fingerprints begin at only a few blocks, so
+        /// that blocks overflow, and slots wrap around and are moved back.
         #[test]
         fn state_table_behaves_like_hash_map(
             steps in proptest::collection::vec((any::<bool>(), 0u64..40, any::<u32>()), 1..400),

@@ -92,7 +92,7 @@ pub async fn run_trace<S: Store>(
     Ok(run.stats)
 }
 
-/// A trace while it runs: the store, the model, the receipts so far, and the statistics.
+/// A run of a trace: the store, the model, the receipts of the requests so far, and the statistics.
 struct ConformanceRun<'s, S> {
     store: &'s S,
     model: ModelStore,

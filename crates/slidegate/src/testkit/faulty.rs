@@ -1,6 +1,6 @@
-//! A store with the difficulties of a remote store. Its counters are distributed over slots, and counters in different
-//! slots cannot be charged in one step. Calls fail before or after they have charged, batches are split by slot, and no
-//! call completes immediately.
+//! A store for tests, with the difficulties of a remote store. Its counters are distributed over slots, and counters in
+//! different slots cannot be charged in one step. Calls fail before or after they have charged, batches are split by
+//! slot, and no call completes immediately.
 //!
 //! A request with counters in several slots first peeks at all of them, and then charges slot by slot. If a slot denies
 //! the request in spite of the peek, the store reverts the charges in the other slots, except charges of hits that are
@@ -271,9 +271,9 @@ impl Future for YieldOnce {
     }
 }
 
-/// Charges the always-charged hits of a denied request. Returns each charge with the index of its hit. On entry,
-/// `outcomes` are the results of a peek at all hits and determine whether each hit fits. The outcomes of charged hits
-/// are updated.
+/// Charges the hits of a denied request that are always charged. Returns each charge with the index of its hit. Before
+/// the call, `outcomes` must contain the results of a peek at all hits. The function replaces the outcomes of the
+/// charged hits.
 fn charge_denied_hits(
     slot: &ModelStore,
     part: &SlotHits<'_>,

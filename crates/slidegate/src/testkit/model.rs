@@ -14,7 +14,7 @@ use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{Charge, ChargeResult, CounterId, Outcomes, Receipt, SyncStore};
 
-/// The state of each counter, by the full name of the counter.
+/// A map from the full name of each counter to the state of the counter.
 type CounterStates = HashMap<Box<str>, Box<dyn Any + Send>>;
 
 /// The reference store, with which the conformance suite compares other stores.

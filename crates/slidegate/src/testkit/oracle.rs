@@ -17,8 +17,8 @@ impl Oracle {
         self.charges.push((at.as_micros(), cost));
     }
 
-    /// Removes up to `units` refunded units, as if they had never been charged. The store still counts only the newest
-    /// `counted` units; the oldest units among these are removed.
+    /// Removes up to `units` refunded units, as if they had never been charged. `counted` is the number of units that
+    /// are in use in the store; these are the newest units. The oldest of these units are removed.
     pub fn refund(&mut self, counted: u64, units: u64) {
         let all: u64 = self.charges.iter().map(|(_, cost)| cost).sum();
         let mut to_skip = all.saturating_sub(counted);

@@ -154,7 +154,8 @@ pub async fn units_stay_below_bound<S: Store>(
 }
 
 /// Tests that the `retry_after` of a denial is exact: the request is denied one microsecond before that time has
-/// passed, and allowed once it has passed. The `reset_after` is exact too: once that time has passed, no charge counts.
+/// passed, and allowed once it has passed. The `reset_after` is exact too: once that time has passed, no unit is in
+/// use.
 pub async fn retry_after_is_exact<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -390,8 +391,8 @@ pub async fn refund_frees_as_many_units<S: Store>(
 }
 
 /// Tests that no window contains more units than the limit may admit, not counting refunded units. A refund removes the
-/// oldest units that still count. A sliding log that counts in microseconds must behave exactly as if the refunded
-/// units had never been charged.
+/// oldest units in use. A sliding log that counts in microseconds must behave exactly as if the refunded units had
+/// never been charged.
 pub async fn units_stay_below_bound_without_refunds<S: Store>(
     store: &S,
     clock: &ManualClock,

@@ -7,16 +7,17 @@ use super::shard::{HasStateTable, Shard};
 use super::{HitLocation, MemoryStore};
 use crate::store::table::{CoarseTime, PINNED};
 
-/// The largest number of keys that are evicted from all tables of a shard to free memory for a new key. If the memory
-/// is still not enough, a key in the table of the new key is evicted, which frees a slot.
+/// The largest number of keys of a shard that are evicted to free memory for a new key. If the memory is then still not
+/// enough, one more key is evicted, from the table of the new key, which frees a slot for the new key.
 const MAX_EVICTIONS_PER_INSERT: usize = 16;
 
-/// The smallest number of keys that are evicted from one shard at a time when memory is short. In a large shard an
-/// eighth of the slots is evicted. The tables are then sparse enough to free blocks.
+/// The largest number of keys that are evicted from a small shard at a time when memory is short. In a large shard, the
+/// largest number is an eighth of the slots. After so many evictions, the tables have enough free slots to free whole
+/// blocks.
 const MIN_EVICTION_BATCH_KEYS: usize = 16;
 
 /// The largest number of denied keys that are evicted per charge when memory is short and all keys are being denied.
-/// More than one, so that the number of keys decreases even if each charge inserts a key.
+/// The number is larger than one, so that the number of keys decreases even if each charge inserts a key.
 const MAX_DENIED_EVICTIONS_PER_CHARGE: usize = 2;
 
 impl<C: Clock> MemoryStore<C> {
@@ -51,7 +52,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Evicts keys of a shard until the table of `counter` has a free slot, or there is memory for the table to grow.
+    /// Evicts keys of a shard until the table of `counter` has a free slot, or the memory budget allows the table to
+    /// grow.
     fn evict_to_free_slot<K: HasStateTable>(
         &self,
         shard: &mut Shard,
@@ -71,8 +73,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Adds the bytes by which the state of a charged key has grown to the memory use, and evicts other keys if memory
-    /// is short.
+    /// Records that the state of a charged key has grown by `grown` bytes. Evicts other keys if the store then exceeds
+    /// its memory budget.
     #[cold]
     pub(super) fn record_state_growth<K: HasStateTable>(
         &self,
@@ -92,7 +94,7 @@ impl<C: Clock> MemoryStore<C> {
         shard.set_denied_until(counter, location.fingerprint, denied_until);
     }
 
-    /// Adds the bytes by which a locked shard has grown to the memory use of the store.
+    /// Adds `grown` to the memory use of the store: the bytes by which a locked shard has grown.
     #[inline]
     pub(super) fn add_to_memory_use(&self, grown: isize) {
         if grown != 0 {
@@ -100,7 +102,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Updates a shard, and adds the bytes by which the shard has grown to the memory use of the store.
+    /// Updates a shard by calling `update`. Adds the growth of the shard, in bytes, to the memory use of the store.
     pub(super) fn update_shard<R>(
         &self,
         shard: &mut Shard,
@@ -169,8 +171,8 @@ impl<C: Clock> MemoryStore<C> {
         expires.inspect(|expires| self.count_evicted_key(*expires, now)).is_some()
     }
 
-    /// Adds a removed key, which expires at `expires`, to the number of evicted keys, unless the key had expired
-    /// already.
+    /// Subtracts a removed key from the number of keys, and counts it as evicted unless it expired before `now`.
+    /// `expires` is the time at which the key expires.
     fn count_evicted_key(&self, expires: CoarseTime, now: CoarseTime) {
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
@@ -196,8 +198,8 @@ impl<C: Clock> MemoryStore<C> {
         None
     }
 
-    /// Evicts the key with the earliest end of its denial, from any shard, and returns the time at which the denial
-    /// ends. Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
+    /// Evicts the key whose denial ends first, from any shard, and returns the time at which the denial ends. Skips
+    /// locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
     fn evict_denied_key(&self, shard: &mut Shard, shard_index: usize) -> Option<CoarseTime> {
         let mut soonest = shard.all_denied_until();
         let mut soonest_other = None;

@@ -1,4 +1,4 @@
-//! The locks of all shards that a request affects, so that the request is atomic.
+//! Locking of all shards that a request affects, so that the request is atomic.
 
 use smallvec::SmallVec;
 

@@ -15,8 +15,8 @@ use crate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK,
 /// The number of decisions between two sweeps.
 const DECISIONS_PER_SWEEP: u8 = 64;
 
-/// The states of a part of the keys of a store. The table of the default algorithm is on the cache line of the lock;
-/// the other tables are created on first use.
+/// One of the parts into which a store divides its keys, with the states of these keys. The table of the default
+/// algorithm is on the cache line of the lock; the other tables are created on first use.
 #[derive(Default)]
 pub(super) struct Shard {
     /// The number of decisions since the last sweep.
@@ -105,7 +105,7 @@ impl Shard {
     }
 
     /// Removes the expired keys in all blocks, and returns the number of removed keys. A table that shrinks during the
-    /// sweep reorders its blocks, so expired keys may remain for another call.
+    /// sweep reorders its blocks, so some expired keys may be missed; another call removes them.
     pub(super) fn sweep_all(&mut self, now: CoarseTime) -> usize {
         self.tables()
             .map(|table| (0..table.blocks()).map(|_| table.sweep(now)).sum::<usize>())
@@ -150,7 +150,7 @@ impl Shard {
         slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
     }
 
-    /// Evicts the key with the earliest end of its denial. Returns the time at which the denial ends.
+    /// Evicts the key whose denial ends first. Returns the time at which the denial ends.
     pub(super) fn evict_denied_key(&mut self) -> Option<CoarseTime> {
         remove_soonest_expiring(
             self.tables().filter_map(|table| Some((table.candidate_by_denial_end()?, table))),
@@ -284,7 +284,7 @@ impl Shard {
     }
 }
 
-/// Removes the candidate that expires first from the table that is paired with it. Returns the time at which this
+/// Removes the candidate that expires first. Each candidate is paired with its table. Returns the time at which this
 /// candidate expires; `None` if there are no candidates.
 fn remove_soonest_expiring<'t>(
     candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
