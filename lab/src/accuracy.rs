@@ -1,5 +1,5 @@
-//! Measures the accuracy of the decisions of a limit. The reference is an exact log, which keeps every charge that the
-//! limit itself allowed.
+//! Measures the accuracy of the decisions of a limit. Each decision is compared with an exact log, which keeps every
+//! charge that the limit allowed.
 
 use std::error::Error;
 use std::ops::AddAssign;
@@ -11,7 +11,8 @@ use crate::exact_log::ExactLog;
 /// A time at which a window of any usual length starts: 2026-01-01, 00:00 UTC, in microseconds.
 pub const MIDNIGHT_US: u64 = 1_767_225_600_000_000;
 
-/// The numbers of decisions, and of the decisions that differ from the exact log, which keeps every charge.
+/// Statistics of the decisions of a limit. A decision is wrong if it differs from the decision of an exact log, which
+/// keeps every charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccuracyStats {
     /// The number of all decisions, allowed and denied.
@@ -20,10 +21,10 @@ pub struct AccuracyStats {
     pub allowed: u64,
     /// The number of requests that were allowed although they exceeded the maximum of the limit.
     pub false_allows: u64,
-    /// The number of requests that were denied although the exact log had enough units left for them.
+    /// The number of requests that were denied although the exact log shows at least one available unit.
     pub false_denies: u64,
-    /// The number of decisions near the limit: the exact number of units in the window, including the request, is
-    /// between 0.8 and 1.2 times the maximum of the limit.
+    /// The number of decisions near the limit. A decision is near the limit if the exact number of units in the window,
+    /// including the requested unit, is between 0.8 and 1.2 times the maximum of the limit.
     pub near_limit: u64,
     /// The number of wrong decisions among the decisions counted in `near_limit`.
     pub near_limit_wrong: u64,
@@ -36,7 +37,7 @@ pub struct AccuracyStats {
 }
 
 impl AccuracyStats {
-    /// Returns the number of wrong decisions: decisions that differ from the exact log, which keeps every charge.
+    /// Returns the number of wrong decisions: the sum of `false_allows` and `false_denies`.
     pub fn wrong(&self) -> u64 {
         self.false_allows + self.false_denies
     }
@@ -52,7 +53,7 @@ impl AccuracyStats {
     }
 }
 
-/// Returns `part` as a percentage of `total`; 0 if `part` and `total` are 0.
+/// Returns `part` as a percentage of `total`; 0 if both are 0.
 pub fn percent(part: u64, total: u64) -> f64 {
     100.0 * part as f64 / total.max(1) as f64
 }
@@ -70,8 +71,8 @@ impl AddAssign for AccuracyStats {
     }
 }
 
-/// A meter that checks requests of one key with a limit on the real memory store, and compares each decision with an
-/// exact log of the allowed requests. It has a manual clock.
+/// A meter of the accuracy of one limit for one key. It decides each request with slidegate's memory store and a manual
+/// clock, and compares the decision with an exact log of the allowed requests.
 pub struct AccuracyMeter {
     clock: ManualClock,
     limiter: Limiter<MemoryStore<ManualClock>>,
@@ -94,8 +95,8 @@ impl AccuracyMeter {
         Ok(Self { clock, limiter, exact_log, key, max, stats: AccuracyStats::default() })
     }
 
-    /// Requests one unit of the key at `now_us`, which must not be before the time of the previous call. Returns `true`
-    /// if the limit allows the request.
+    /// Requests one unit of the key at the time `now_us` in microseconds, which must not be before the time of the
+    /// previous call. Returns `true` if the limit allows the request.
     pub fn check(&mut self, now_us: u64) -> bool {
         self.clock.set(Timestamp::from_micros(now_us));
         let is_allowed = self.limiter.check(&self.key).is_allowed();
@@ -181,8 +182,8 @@ mod tests {
         Algorithm::ALL.into_iter().map(move |algorithm| Limit::new(quota, algorithm).unwrap())
     }
 
-    /// Returns the sorted request times of 100 pairs of bursts, one pair for each combination of ten offsets of the
-    /// first burst and ten gaps before the second burst. Each burst has as many requests as the limit allows.
+    /// Returns the sorted request times of 100 pairs of bursts. The pairs combine ten offsets of the first burst with
+    /// ten gaps between the bursts. Each burst has as many requests as the limit allows.
     fn generate_burst_pair_times() -> Vec<u64> {
         let offsets = (0..100).map(|nth| (nth % 10, nth / 10));
         let pair = |nth: usize, (first, gap): (u64, u64)| {

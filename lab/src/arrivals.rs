@@ -34,8 +34,8 @@ impl ArrivalPattern {
         }
     }
 
-    /// Returns sorted request times in microseconds. They cover `windows` windows, with `rate` requests in each window
-    /// on average. The seed also determines at which position in a window the first request can arrive.
+    /// Returns sorted request times in microseconds for `windows` windows, with `rate` requests per window on average.
+    /// `seed` determines all random numbers, among them the position in a window at which the times start.
     pub fn arrivals(self, window_us: u64, rate: f64, windows: u64, seed: u64) -> Vec<u64> {
         let mut rng = Rng::with_seed(seed);
         let start_us = MIDNIGHT_US + rng.u64(0..window_us);

@@ -1,4 +1,4 @@
-//! Keeps the time of every charge of one key, to know exactly which decisions are right.
+//! Keeps the time of every charge of one key, so that the correct decision is known for each request.
 //!
 //! The oracle in slidegate's test kit scans all charges on every call. The log in this module drops expired charges
 //! instead. A test compares the log with the oracle.

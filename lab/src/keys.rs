@@ -81,8 +81,8 @@ pub struct KeySequence<'k> {
 }
 
 impl<'k> KeySequence<'k> {
-    /// Samples a sequence of `length` keys. The order of the keys is shuffled first, so that frequent keys are not
-    /// adjacent in memory.
+    /// Samples a sequence of `length` keys. The distribution is applied to a random permutation of the keys, so that
+    /// frequent keys are not adjacent in memory.
     pub fn new(keys: &'k Keys, distribution: &KeyDistribution, length: usize) -> Self {
         let mut rng = fastrand::Rng::with_seed(1);
         let mut permutation: Vec<u32> = (0..keys.count as u32).collect();
@@ -91,7 +91,7 @@ impl<'k> KeySequence<'k> {
         Self { keys, indices }
     }
 
-    /// Returns `count` keys of the sequence, each as (number, key). The seed determines the start position.
+    /// Returns `count` successive keys of the sequence, each as (number, key). The seed determines the first of them.
     pub fn iter(&self, seed: u64, count: usize) -> KeyIter<'_> {
         let begin = fastrand::Rng::with_seed(seed).usize(0..self.indices.len());
         let (before, from) = self.indices.split_at(begin);

@@ -27,15 +27,15 @@ pub trait BenchLimiter: Sync {
     /// Returns the name of the limiter in tables.
     fn name(&self) -> &'static str;
 
-    /// Charges `units` to a key. Returns `true` if the charge is allowed. The key is given as its number `nth` and as a
-    /// string.
+    /// Charges `units` to a key. Returns `true` if the charge is allowed. `nth` and `key` are the same key, as a number
+    /// and as a string.
     fn charge_units(&self, nth: usize, key: &str, units: u32) -> bool;
 
     /// Charges one unit to each key. Returns the number of denied charges.
     fn charge_keys_and_count_denied(&self, keys: KeyIter<'_>) -> usize;
 }
 
-/// The type of the keys that a limiter counts by.
+/// The type of the keys of a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// Strings of 20 bytes.

@@ -25,12 +25,12 @@ pub struct Timing {
     pub denied: f64,
 }
 
-/// A function that runs one turn of a contender in one thread. It makes decisions on keys that are sampled with the
-/// seed in its argument. Returns the number of denials.
+/// A function that runs one turn of a contender in one thread. The argument is the seed with which the function samples
+/// keys. Returns the number of denied decisions.
 pub type TurnFn<'a> = dyn Fn(u64) -> usize + Sync + 'a;
 
-/// Measures all contenders in turns, all with the same seeds and so the same sampled keys. Returns one result for each
-/// contender, in order.
+/// Measures all contenders in rounds. In a round, all contenders receive the same seeds and thus sample the same keys.
+/// Returns one result for each contender, in the order of `contenders`.
 pub fn run_interleaved(plan: MeasurePlan, contenders: &[&TurnFn<'_>]) -> Vec<Timing> {
     let mut rounds = vec![Vec::new(); contenders.len()];
     for round in 0..plan.rounds {
@@ -56,15 +56,15 @@ fn measure_round_of_contender(plan: MeasurePlan, round: u64, turn: &TurnFn<'_>) 
     Timing { ns, denied }
 }
 
-/// Returns the median time and the mean share of denials of the rounds. There must be at least one round.
+/// Returns the median time of the rounds, and their mean share of denials. There must be at least one round.
 fn summarize_rounds(mut rounds: Vec<Timing>) -> Timing {
     rounds.sort_unstable_by(|one, other| one.ns.total_cmp(&other.ns));
     let denied: f64 = rounds.iter().map(|round| round.denied).sum();
     Timing { ns: rounds[rounds.len() / 2].ns, denied: denied / rounds.len() as f64 }
 }
 
-/// Reads the clock `times` times, in the same way as slidegate's `SystemClock` does. Returns 0 as the number of
-/// denials, so that it can be used in a turn.
+/// Reads the clock `times` times, in the same way as slidegate's `SystemClock` does. Always returns 0, because a turn
+/// must return a number of denials.
 pub fn read_clock(clock: &quanta::Clock, times: usize) -> usize {
     let started = clock.raw();
     for _ in 0..times {

@@ -12,12 +12,12 @@ use crate::progress::StepProgress;
 use crate::table::MarkdownTable;
 use crate::targets::{BenchTarget, TargetResults};
 
-/// The results of one benchmark program, to which each section of the program adds.
+/// The results of one benchmark program. Each section of the program adds its results.
 #[derive(Default, Serialize, Deserialize)]
 pub struct ReportPart {
     /// The text of all sections so far, in Markdown.
     pub text: String,
-    /// The measurements of targets, which meet or miss them.
+    /// The worst measurement for each target so far.
     pub targets: TargetResults,
     /// The charts of all sections so far.
     pub charts: Vec<Chart>,
@@ -81,7 +81,7 @@ impl ReportPart {
         self.charts.push(Chart { name: name.to_owned(), svg });
     }
 
-    /// Compares a measurement with a target. If a target has several measurements, the worst one counts.
+    /// Compares a measurement with a target. If a target has several measurements, only the worst one is kept.
     pub fn record_target(&mut self, target: &BenchTarget, measured: f64) {
         self.targets.record(target, measured);
     }

@@ -8,7 +8,7 @@ use slidegate::{Clock, Descriptor, Gate, MemoryStore, Policy, Request, Ruling, S
 /// so that all rules match equally often.
 pub const REQUESTS: usize = 3_000;
 
-/// A generator of similar rules, and of requests that match them. It defines by which attributes the rules differ.
+/// A generator of rules that differ in certain attributes, and of requests that match these rules.
 #[derive(Clone, Copy)]
 pub struct PolicyShape {
     /// The name of the shape in tables.
@@ -146,7 +146,8 @@ impl PolicyShape {
     }
 }
 
-/// A gate (a policy and a store) with the requests to check. Each request matches exactly one rule and has its own key.
+/// A gate (a policy and a store), and the requests that it checks. Each request matches exactly one rule and has its
+/// own key.
 pub struct Workload<C: Clock> {
     gate: Gate<MemoryStore<C>>,
     requests: Vec<Vec<(String, String)>>,
@@ -193,7 +194,7 @@ impl<C: Clock> Workload<C> {
         Request::new("default", Descriptor::new(attributes))
     }
 
-    /// Checks the request with the number `nth`. Numbers beyond the last request start again at the first request.
+    /// Checks the request with the number `nth`. After the last request, the numbers continue with the first request.
     #[inline]
     pub fn check(&self, nth: usize) -> Ruling {
         self.gate.check_now(&self.nth_request(nth))

@@ -55,9 +55,9 @@ impl Drop for TempFile {
 }
 
 impl ServerProcess {
-    /// Starts the program that `command` returns, and waits until the program logs the address on which it listens.
-    /// `command` receives the path of a file with `content`. In the log, `address_prefix` is the text before the
-    /// address.
+    /// Starts a server program, and waits until it logs the address on which it listens. `command` returns the command
+    /// that starts the program; its argument is the path of a file with `content`. In the log, `address_prefix` is the
+    /// text before the address.
     ///
     /// # Errors
     /// If the program cannot be started, or exits before it logs its address.

@@ -11,8 +11,8 @@ pub struct BenchTarget {
     pub text: &'static str,
     /// The lowest or highest value with which a measurement meets the target.
     pub bound: TargetBound,
-    /// The reason for which a measurement misses the target, if a profile has shown it. The report shows the reason
-    /// only if the target is missed.
+    /// The known reason for which a measurement misses the target; empty if no reason is known. The report shows the
+    /// reason only if the target is missed.
     pub limited_by: &'static str,
 }
 
@@ -38,7 +38,7 @@ struct BenchTargetResult {
 }
 
 impl TargetResults {
-    /// Records a measurement for a target. If a target has several measurements, the worst one counts.
+    /// Records a measurement for a target. If a target has several measurements, only the worst one is kept.
     pub fn record(&mut self, target: &BenchTarget, measured: f64) {
         match self.0.iter_mut().find(|result| result.text == target.text) {
             Some(result) => {
@@ -78,8 +78,8 @@ impl TargetResults {
         table
     }
 
-    /// Returns a Markdown list of the missed targets that have a known reason, with these reasons. Returns an empty
-    /// text if no reason is known or no target is missed.
+    /// Returns a Markdown list of the missed targets whose reason is known, each with its reason. The text is empty if
+    /// there are no such targets.
     pub fn explain_misses(&self) -> String {
         let missed = self.0.iter().filter(|result| !result.is_target_met());
         let explained = missed.filter(|result| !result.limited_by.is_empty());
@@ -95,8 +95,8 @@ impl BenchTargetResult {
         }
     }
 
-    /// Formats the worst measurement with two digits after the decimal point, or with four if two would not show the
-    /// difference to the bound.
+    /// Formats the worst measurement with two digits after the decimal point. If two digits would not show the
+    /// difference to the bound, or if the bound is below 0.1 but not 0, uses four digits.
     fn format_worst_measurement(&self) -> String {
         let (TargetBound::AtLeast(target) | TargetBound::AtMost(target)) = self.bound;
         let rounded = format!("{:.2}", self.worst);

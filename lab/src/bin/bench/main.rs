@@ -20,8 +20,8 @@ use report::{BenchReport, MeasuredPart};
 
 /// A benchmark program, which measures one part of the report.
 pub struct BenchProgram {
-    /// The name of the program without the prefix `bench_`, which is also the name of its Makefile target without the
-    /// prefix `bench-`.
+    /// The name of the program without the prefix `bench_`. The Makefile target has the same name with the prefix
+    /// `bench-`.
     pub name: &'static str,
     /// The heading of the part of the report that the program measures.
     pub title: &'static str,

@@ -17,7 +17,8 @@ const MAX_UNITS_PER_WINDOW: u64 = 100;
 
 const LIMIT_WINDOW_US: u64 = 10_000_000;
 
-/// The number of measured positions of the first burst in a window, and of the second burst after the first.
+/// The number of steps into which a window is divided. The first burst is measured at each step of a window, and the
+/// second burst at each step after the first burst.
 const BURST_POSITIONS_PER_WINDOW: u64 = 100;
 
 const SECTION_INTRODUCTION: &str = "\
@@ -62,8 +63,8 @@ struct BurstPairResult {
     gap_us: u64,
 }
 
-/// Measures all pairs of bursts. Returns the pair with the most allowed requests among the pairs with the shortest gap,
-/// and among all pairs.
+/// Measures all pairs of bursts, and returns two of them. The first is the pair with the most allowed requests among
+/// the pairs with the shortest gap, the second is the pair with the most allowed requests of all.
 fn find_worst_burst_pairs(meter: &mut AccuracyMeter) -> [BurstPairResult; 2] {
     let step = LIMIT_WINDOW_US / BURST_POSITIONS_PER_WINDOW;
     let gaps =

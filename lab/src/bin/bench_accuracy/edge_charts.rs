@@ -50,8 +50,8 @@ pub fn run(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns evenly spaced request times in microseconds, from the start to the end of the range `windows`, whose bounds
-/// are in windows. The number of requests per window is `times` times the maximum of the limit.
+/// Returns evenly spaced request times in microseconds. The start and the end of the range `windows` are multiples of
+/// the window length. In each window there are `times` times as many requests as the limit allows.
 fn generate_evenly_spaced_times(windows: std::ops::Range<f64>, times: u64) -> Vec<u64> {
     let step = LIMIT_WINDOW_US / (times * MAX_UNITS_PER_WINDOW);
     let us = |windows: f64| (windows * LIMIT_WINDOW_US as f64) as u64;
@@ -82,8 +82,8 @@ fn draw_allowed_requests_chart(
         .draw_with_reference_line(MAX_UNITS_PER_WINDOW as f64, "max")
 }
 
-/// Returns the points of a chart line: the time in windows, and the number of requests that were allowed within the
-/// last window. The first point is at four fifths of the first window.
+/// Returns the points of a chart line. The x value is the time, in window lengths. The y value is the number of
+/// requests that were allowed in the window that ends at this time. The first point is at x = 0.8.
 fn measure_allowed_over_time(
     algorithm: Algorithm,
     request_times: &[u64],

@@ -42,7 +42,8 @@ proven in [ALGORITHMS.md](ALGORITHMS.md).
 memory (`sliding_window`), for calendar windows (`fixed_window`), or for bursts in addition to a steady rate \
 (`token_bucket`; the intended bursts count as false allows here).";
 
-/// Measures each algorithm with each arrival pattern. Returns the results of each pattern, in order.
+/// Measures each algorithm with each arrival pattern. Returns the results of each pattern, in the order of
+/// [`PATTERNS`].
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>, Box<dyn Error>> {
     let keys = effort.pick(50, 5);
     part.progress.add_steps(PATTERNS.len());
@@ -89,7 +90,7 @@ fn pattern_heading(pattern: ArrivalPattern) -> &'static str {
     }
 }
 
-/// Each limit with its results, one for each of the [`RELATIVE_LOADS`].
+/// The limits and their results. Each limit has one result for each load in [`RELATIVE_LOADS`].
 type LimitsWithStatsByLoad = Vec<(Limit, [AccuracyStats; RELATIVE_LOADS.len()])>;
 
 fn measure_accuracy_with_pattern(

@@ -39,7 +39,8 @@ const WRONG_NEAR_LIMIT_TARGET: BenchTarget = BenchTarget {
 /// The maximum number of times that the recording is repeated to form a longer recording.
 const MAX_RECORDING_REPETITIONS: u64 = 10;
 
-/// The maximum number of requests of the longer recording, which repeats the recording.
+/// The maximum number of requests in the longer recording, which repeats the recording. A recording with more requests
+/// is not repeated.
 const MAX_REQUESTS_IN_REPEATED_RECORDING: u64 = 1_000_000;
 
 const TABLE_COLUMNS: [&str; 10] = [
@@ -58,9 +59,9 @@ const TABLE_COLUMNS: [&str; 10] = [
 const MEASURED_WINDOW_NAMES_AND_SECONDS: [(&str, u64); 3] =
     [("10 s", 10), ("1 min", 60), ("1 h", 3_600)];
 
-/// The rules by which the maximum of a limit is chosen, with their names. `Some(share)`: in at least `share`
-/// thousandths of the windows that end with a request, the number of requests is at most the maximum. `None`: the
-/// maximum is a fifth above the highest number of requests in any window.
+/// The rules that choose the maximum of a limit, with their names. The recording is first measured: for each request,
+/// the requests in the window that ends with it are counted. `Some(share)`: for at least `share` thousandths of the
+/// requests, the count is at most the maximum. `None`: the maximum is a fifth above the highest count.
 const RULES_FOR_CHOOSING_LIMIT_MAX: [(&str, Option<usize>); 4] =
     [("90 %", Some(900)), ("99 %", Some(990)), ("99.9 %", Some(999)), ("all plus 20 %", None)];
 
@@ -76,7 +77,7 @@ different positions within the seconds and with a different start in the window,
 
 **Fits** is the rule. **Both, by phase** is the range of wrong decisions over all plays.";
 
-/// Measures the recording without changes, and a longer recording, which repeats it without idle minutes.
+/// Measures the recording without changes, and a longer recording, which consists of repetitions without idle minutes.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<dyn Error>> {
     let (recording, name) = Recording::from_env()?;
     let requests = effort.pick(1_000_000, 100_000);
@@ -112,12 +113,12 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
 struct SlidingWindowResult {
     max: u64,
     sum: AccuracyStats,
-    /// The result of each time that the recording was played.
+    /// One result for each time that the recording was played.
     plays: Vec<AccuracyStats>,
 }
 
-/// Measures a recording with limits for all windows and all rules, and adds a table to the report. Plays the recording
-/// `times` times for each limit. Returns the rows of the table, in order.
+/// Plays a recording `times` times with each limit, and adds a table to the report. There is a limit for each
+/// combination of algorithm, window and rule. Returns the rows of the table, which are the results of `sliding_window`.
 fn measure_accuracy_with_recording(
     recording: &Recording,
     times: u64,
@@ -189,7 +190,7 @@ fn choose_limit_max(window_counts: &[u64], thousandths: Option<usize>) -> u64 {
     }
 }
 
-/// Each limit with its results, one for each time that the recording was played.
+/// The limits and their results. Each limit has one result for each time that the recording was played.
 type LimitsWithStatsPerPlay = Vec<(Limit, Vec<AccuracyStats>)>;
 
 /// Plays a recording `times` times with each limit. Each play starts at a different position in the window of the

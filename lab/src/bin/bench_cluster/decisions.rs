@@ -1,5 +1,5 @@
-//! Measures the decision times of the memory store, of a cluster with a single node, and of one of three nodes while
-//! all of its charges are replicated.
+//! Measures the decision times of three stores: the memory store, a cluster with a single node, and one node of three
+//! during replication.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -31,10 +31,10 @@ const DECISIONS_PER_ROUND: usize = 1_000_000;
 /// The time between two replications of the changed counters.
 const REPLICATION_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The limit of each key. Every other key is charged up to this limit before the measurement.
+/// The limit of each key. Before the measurement, every other key is charged up to this limit.
 const LIMIT_PER_KEY: &str = "100000/d";
 
-/// A node of a cluster, without network connections. This process simulates the other nodes.
+/// A cluster node without network connections. The benchmark simulates the other nodes.
 struct SimulatedNode {
     store: ClusterStore<Arc<DriftCorrectedClock>>,
 }
@@ -60,8 +60,8 @@ impl SimulatedNode {
         self.store.counters()
     }
 
-    /// Simulates two other nodes of the cluster, which have acknowledged all updates up to the flush with the number
-    /// `flush`. A flush is one replication of the changed counters.
+    /// Records that two simulated nodes have acknowledged all updates up to the flush with the number `flush`. A flush
+    /// is one replication of the changed counters.
     fn acknowledge_flushes_up_to(&self, flush: u64) {
         let member = |id| MemberProgress {
             incarnation: Incarnation(id),
@@ -124,7 +124,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Charges this number of keys in each store, and then measures the decision time of each store.
+/// Charges `key_count` keys in each store, and then measures the decision times. Returns the results of the memory
+/// store, of the cluster with a single node, and of the node of three, in this order.
 fn measure_decision_times(effort: Effort, key_count: usize) -> Result<Vec<Timing>, Box<dyn Error>> {
     let limit: Limit = LIMIT_PER_KEY.parse()?;
     let keys = Keys::new(key_count);
@@ -148,7 +149,7 @@ fn measure_decision_times(effort: Effort, key_count: usize) -> Result<Vec<Timing
     Ok(run_interleaved(plan, &turns))
 }
 
-/// Charges every key of a store. Every other key is charged up to the limit, and the remaining keys are charged one
+/// Charges every key of a store once. Keys with an even number are charged up to the limit, and the other keys one
 /// unit.
 fn charge_all_keys(store: &impl Store, keys: &Keys, limit: &Limit) {
     let scope = KeyScope::new("api", "per-tenant", "1d", &["tenant"]);
@@ -183,8 +184,8 @@ fn charge_random_keys_and_count_denied(
     denied
 }
 
-/// Runs `decide` while a second thread replicates. In each interval, the second thread drains the changed counters of
-/// the node, acknowledges them, and merges as many updates from another simulated node.
+/// Runs `decide` while a second thread simulates replication. In each interval, the thread drains the changed counters
+/// of the node, acknowledges them, and merges the same number of updates from a simulated node.
 fn decide_during_replication(node: &SimulatedNode, decide: impl FnOnce() -> usize) -> usize {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Measures the memory per key of each limiter. A new child process fills each limiter.
+//! Measures the memory per key of each limiter. Each limiter is filled in a separate child process.
 
 use std::error::Error;
 use std::hash::RandomState;

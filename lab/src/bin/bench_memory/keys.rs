@@ -1,4 +1,5 @@
-//! Measures the decision time by the number of keys, for string and number keys, sampled uniformly and by Zipf's law.
+//! Measures the decision time with different numbers of keys. The keys are strings or numbers, and are sampled
+//! uniformly or by Zipf's law.
 
 use std::error::Error;
 use std::hash::RandomState;
@@ -16,13 +17,13 @@ use lab::targets::{BenchTarget, TargetBound};
 /// The number of decisions per thread and round.
 pub const DECISIONS: usize = 1_000_000;
 
-/// The number of keys in the precomputed sequence of sampled keys. Each round uses a part of the sequence.
+/// The number of keys in the sequence that is sampled before the measurement. Each round uses a part of the sequence.
 pub const SEQUENCE_LEN: usize = 4 * DECISIONS;
 
 type FoldhashBuildHasher = foldhash::fast::RandomState;
 
-/// The minimum number of keys for the targets. With this number of keys, most of them do not fit into the caches of the
-/// processor.
+/// The minimum number of keys in a measurement that is compared with a target. Most of so many keys do not fit into the
+/// caches of the processor.
 const MIN_KEYS_FOR_TARGETS: usize = 1_000_000;
 
 const REASON_FOR_GOVERNOR_RATIO: &str = "at a million keys a decision takes 350 to 450 instructions and two cache \
@@ -56,7 +57,7 @@ const BARE_TEXT_MAP_RATIO_TARGET: BenchTarget = BenchTarget {
     limited_by: "the same as for governor.",
 };
 
-/// The type of the keys, their distribution, and the number of threads of a measurement.
+/// The settings of a measurement: the type of the keys, their distribution, and the number of threads.
 struct KeyBenchSetting {
     kind: KeyKind,
     is_zipf: bool,
@@ -83,12 +84,12 @@ impl KeyBenchSetting {
     }
 }
 
-/// The results of one setting with each number of keys.
+/// The results of one setting, for each number of keys.
 #[derive(Default)]
 struct KeyBenchTimings {
-    /// The names of the compared limiters, and of the clock read at the end.
+    /// The names of the compared limiters. The last name is the clock read, which is also measured.
     names: Vec<&'static str>,
-    /// For each number of keys, the timings in the order of `names`.
+    /// The results for each number of keys. Each result has a timing for each of the `names`.
     timings: Vec<Vec<Timing>>,
 }
 
@@ -164,7 +165,7 @@ fn new_filled_limiters(
     Ok(limiters)
 }
 
-/// Charges every key of a limiter. Every other key is charged up to its limit, and the remaining keys are charged one
+/// Charges every key of a limiter once. Keys with an even number are charged up to the limit, and the other keys one
 /// unit.
 pub fn fill_keys(limiter: &dyn BenchLimiter, keys: &Keys) {
     let half = keys.count() / 2;
@@ -228,8 +229,8 @@ fn format_with_thousands_separators(count: usize) -> String {
     }
 }
 
-/// Compares the results with the targets. The targets are for string keys that are sampled uniformly, and for at least
-/// [`MIN_KEYS_FOR_TARGETS`] keys.
+/// Compares results with the targets. Only results for uniformly sampled string keys are compared, and only with at
+/// least [`MIN_KEYS_FOR_TARGETS`] keys.
 fn compare_with_targets(
     setting: &KeyBenchSetting,
     key_counts: &[usize],

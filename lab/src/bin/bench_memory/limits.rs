@@ -1,4 +1,4 @@
-//! Measures the decision time by the number of limits of a key.
+//! Measures the decision time with different numbers of limits per key.
 
 use std::error::Error;
 use std::num::NonZeroU32;
@@ -19,14 +19,15 @@ const KEY_COUNT: usize = 100_000;
 
 const LIMIT_COUNTS: [usize; 4] = [1, 2, 4, 8];
 
-/// The maximum of each limit. It is so high that every request is allowed, so all limits of a request are checked.
+/// The maximum of each limit. It is so high that no limit denies a request, and so every limit is checked for each
+/// request.
 const MAX_UNITS_PER_WINDOW: u32 = 1_000_000;
 
 type KeyedGovernorLimiter =
     RateLimiter<String, DashMapStateStore<String, foldhash::fast::RandomState>, DefaultClock>;
 
-/// Measures one slidegate limiter with several limits, and the same number of governor limiters, which are called one
-/// after another.
+/// Measures one slidegate limiter with several limits. It is compared with as many governor limiters, which have one
+/// limit each and are called one after another.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(LIMIT_COUNTS.len());
     let keys = Keys::new(KEY_COUNT);

@@ -16,7 +16,7 @@ pub const CHILD_ARGUMENT: &str = "log-child";
 
 const DECISIONS_PER_ROUND: usize = 1_000_000;
 
-/// The number of keys for which there are targets, and with which the memory is measured.
+/// The number of keys in the measurements that have targets, and in the measurement of the memory.
 const KEY_COUNT_FOR_TARGET: usize = 100_000;
 
 const BYTES_PER_LOG_ENTRY_TARGET: BenchTarget = BenchTarget {
@@ -85,7 +85,8 @@ fn measure_sliding_logs(effort: Effort, keys: usize, logs: &ComparedSlidingLogs)
     run_interleaved(plan, &turns.each_ref().map(|turn| turn as &TurnFn<'_>))
 }
 
-/// Requests one unit of a uniformly sampled key in each time step. Returns the number of denied requests.
+/// Requests one unit in each time step. The key is sampled uniformly for each request. Returns the number of denied
+/// requests.
 fn count_denied_requests(
     log: &dyn LogContender,
     keys: usize,

@@ -28,7 +28,8 @@ const ALLOCATIONS_PER_DECISION_TARGET: BenchTarget = BenchTarget {
     limited_by: "",
 };
 
-/// Measures all kinds of rules, including the rules with a leading star, for which the policy has no index.
+/// Measures policies with different kinds of rules. One kind has a glob with a leading star, for which the policy has
+/// no index.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(SHAPES.len() + 1);
     let mut table = MarkdownTable::new(["", "3 rules", "1,000 rules", "ratio", "allocations"]);
@@ -80,8 +81,8 @@ fn measure_decisions_with_policy_shape(
     Ok([timings[0].ns, timings[1].ns, allocations[1]])
 }
 
-/// Returns the number of memory allocations per decision. Before they are counted, each request is checked once, so
-/// that all keys exist.
+/// Returns the number of memory allocations per decision. Each request is checked once before the count, so that all
+/// keys exist.
 fn measure_allocations_per_decision(workload: &Workload<SystemClock>) -> f64 {
     workload.count_denied(REQUESTS);
     let region = Region::new(COUNTING_ALLOCATOR);

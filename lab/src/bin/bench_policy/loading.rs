@@ -17,7 +17,7 @@ const LOAD_TIME_TARGET: BenchTarget = BenchTarget {
     limited_by: "",
 };
 
-/// Measures all kinds of rules that an index supports, and adds a table to the report.
+/// Measures the loading time for each kind of rule that an index supports, and adds a table to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(SHAPES.len());
     part.add_text(

@@ -1,4 +1,4 @@
-//! Measures the decision time by the number of rules that match a request.
+//! Measures the decision time with different numbers of rules that match a request.
 
 use std::error::Error;
 

@@ -19,15 +19,16 @@ const IDENTITY_COUNT: usize = 100_000;
 
 const QUOTAS: [&str; 3] = ["10/s", "600/min", "10000/h"];
 
-/// For each limit, the window in seconds, the precision (the length of a bucket) in seconds, and the maximum.
+/// The three limits of an identity, each as (window, precision, maximum). The precision is the length of a time bucket.
+/// The window and the precision are in seconds.
 type ThreeBucketLimits = [(u64, u64, u64); 3];
 
-/// The limits of the article that published the script. Only the longest window slides: the other windows have a single
-/// bucket.
+/// The limits in the article that published the script. Only the longest window slides, because it has several buckets.
+/// The other windows have a single bucket each.
 const LIMITS_WITH_ONE_SLIDING_WINDOW: ThreeBucketLimits =
     [(1, 1, 10), (60, 60, 600), (3600, 60, 10_000)];
 
-/// Limits in which the window of a minute slides, too, because it has several buckets.
+/// Limits with two sliding windows. The window of a minute slides, too, because it has several buckets.
 const LIMITS_WITH_TWO_SLIDING_WINDOWS: ThreeBucketLimits =
     [(1, 1, 10), (60, 5, 600), (3600, 60, 10_000)];
 
@@ -39,8 +40,8 @@ const CPU_RATIO_TARGET: BenchTarget = BenchTarget {
         All windows of slidegate slide: \"two slide\" is the closest comparison.",
 };
 
-/// Measures identities that have sent requests for 2 minutes and for an hour with the clock of the caller, and for an
-/// hour with the clock of Redis.
+/// Measures identities that have sent requests for 2 minutes or for an hour. The requests contain the time of the
+/// caller, or Redis reads its own clock.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(if scale.is_quick { 2 } else { 7 });
     part.add_text(format!(
@@ -157,8 +158,9 @@ fn charge_all_identities(
     Ok([bytes_per_identity(own_server, own)?, bytes_per_identity(plain_server, plain)?])
 }
 
-/// Returns the command that writes the hash of an identity. The counts are as if the identity had sent one request in
-/// each bucket, and it has reached the limit in [`BucketBenchCase::index_of_reached_limit`].
+/// Returns the command that writes the hash of an identity, with at least one request in each bucket. If the identity
+/// has reached a limit (see [`BucketBenchCase::index_of_reached_limit`]), the newest bucket has all remaining requests
+/// up to this limit.
 fn new_bucket_hash_command(identity: usize, now_s: u64, case: &BucketBenchCase) -> Cmd {
     let mut command = redis::cmd("HSET");
     command.arg(plain_key(identity));

@@ -1,5 +1,5 @@
-//! Measures concurrent callers whose requests are coalesced (waiting requests share one script call), compared with one
-//! script call per request.
+//! Measures concurrent callers. Slidegate's store coalesces their requests: waiting requests share one script call. The
+//! store is compared with scripts that are called once per request.
 
 use std::error::Error;
 use std::slice;
@@ -28,10 +28,11 @@ const IDENTITY_COUNT: usize = 100_000;
 
 const SMALL_IDENTITY_COUNT: usize = 10;
 
-/// The maximum of each limit. Some identities have reached it from the start. The others do not reach it during a run.
+/// The maximum of each limit. Some identities have reached it before the measurement. The others do not reach it during
+/// the measurement.
 const MAX_UNITS_PER_WINDOW: u64 = 1_000_000;
 
-/// The number of units that each identity has used in the previous window.
+/// The number of units that each identity is charged in the previous window, before the measurement.
 const UNITS_CHARGED_IN_PREVIOUS_WINDOW: u64 = 300;
 
 const REASON_FOR_CPU_RATIO: &str = "the commands themselves: receiving 96 keys, an MGET of all and a SET of half of \
@@ -91,13 +92,13 @@ fn new_callers_table() -> MarkdownTable {
     ])
 }
 
-/// Returns `true` if the identity has reached its limit from the start. This holds for half of the frequent identities
-/// and for half of the rare identities.
+/// Returns `true` if the identity has reached its limit before the measurement. This is the case for half of the
+/// frequent identities and for half of the rare identities.
 fn identity_has_reached_limit(identity: usize) -> bool {
     matches!(identity % 4, 0 | 3)
 }
 
-/// A Redis server, with two clients of it: one sends the time of the caller, and for the other Redis reads its own
+/// A Redis server with two clients. One client sends the time of the caller. For the other client, Redis reads its own
 /// clock.
 struct ServerWithClockBackends {
     server: RedisServer,
@@ -110,7 +111,7 @@ impl ServerWithClockBackends {
         if uses_caller_clock { &self.with_caller_clock } else { &self.with_redis_clock }
     }
 
-    /// Starts a server with clients that use slidegate's store, which coalesces requests.
+    /// Starts a server with two clients that use slidegate's store, which coalesces requests.
     fn start_with_coalesced_calls(
         runtime: &Runtime,
         slidegate: &Arc<SlidegateScripts>,
@@ -131,7 +132,7 @@ impl ServerWithClockBackends {
         Ok(Self { with_caller_clock, with_redis_clock, server })
     }
 
-    /// Starts a server with clients that call these scripts once per request.
+    /// Starts a server with two clients that call their script once per request, without coalescing.
     fn start_with_separate_calls(
         runtime: &Runtime,
         with_caller_clock: Arc<dyn BenchScript>,
@@ -260,8 +261,8 @@ fn clock_name(uses_caller_clock: bool) -> &'static str {
 }
 
 /// Returns the commands that charge all identities before a measurement, in the previous window and in the current
-/// window. In the current window, the identities for which [`identity_has_reached_limit`] returns `true` reach the
-/// limit with the longest window.
+/// window. Identities for which [`identity_has_reached_limit`] returns `true` are charged up to the limit with the
+/// longest window.
 fn new_initial_charge_commands(
     slidegate: &SlidegateScripts,
     now: Timestamp,
@@ -331,7 +332,7 @@ fn measure_contenders_in_rounds(
     Ok(rounds.split_off(1))
 }
 
-/// The number of limits and identities of a measurement.
+/// A kind of measurement: one limit with many identities, one limit with few identities, or three limits.
 #[derive(Clone, Copy)]
 enum CoalescingScenario {
     One,
@@ -351,14 +352,16 @@ impl CoalescingScenario {
     }
 }
 
-/// The result of the first contender compared with another one. All values are medians of the rounds, and the ratios
-/// are medians of the ratios in each round.
+/// The results of the first contender and of another contender, and their ratios. Each ratio is computed per round. All
+/// values are medians of the rounds.
 struct CallerComparison {
     own: LoadResult,
     other: LoadResult,
-    /// The number of decisions per CPU second, relative to the other contender.
+    /// The number of decisions per CPU second of the first contender, divided by the same number of the other
+    /// contender.
     cpu_ratio: f64,
-    /// The 99th percentile of the latencies, relative to the other contender.
+    /// The 99th percentile of the latencies of the first contender, divided by the same percentile of the other
+    /// contender.
     p99_ratio: f64,
 }
 

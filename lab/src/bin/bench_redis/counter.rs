@@ -20,11 +20,11 @@ use crate::scripts::{
 
 const IDENTITY_COUNT: usize = 100_000;
 
-/// The maximum of each limit. Every other identity has reached it from the start. The others do not reach it during a
-/// run.
+/// The maximum of each limit. Every other identity has reached it before the measurement. The others do not reach it
+/// during the measurement.
 const MAX_UNITS_PER_WINDOW: u64 = 1_000;
 
-/// The number of units that each identity has used in the previous window.
+/// The number of units that each identity is charged in the previous window, before the measurement.
 const UNITS_CHARGED_IN_PREVIOUS_WINDOW: u64 = 300;
 
 const MEMORY_RATIO_TARGET: BenchTarget = BenchTarget {

@@ -22,11 +22,11 @@ use crate::server::RedisServer;
 
 const IDENTITY_COUNT: usize = 10;
 
-/// The start time of the measurement, in seconds. A window also starts at this time.
+/// The start time of the measurement, in seconds since the Unix epoch. It is also the start of a window.
 const START_TIME_S: u64 = 500_000 * 3600;
 
-/// The measured request rates relative to the limit. Each rate has a target for the reduction of calls, with its
-/// minimum and its text.
+/// The measured request rates, as multiples of the limit. Each rate has a target: the minimum factor by which the
+/// denial cache reduces the calls of Redis, and the text of the target.
 const REQUEST_RATES_WITH_TARGETS: [(u64, f64, &str); 2] = [
     (20, 10.0, "denial cache, 95 % denied, reduction of calls"),
     (100, 40.0, "denial cache, 99 % denied, reduction of calls"),
@@ -86,7 +86,8 @@ impl DenialCacheBenchCase {
         format!("{}/{}", self.max, self.window)
     }
 
-    /// Returns the interval between requests in microseconds at which all identities together use exactly their limits.
+    /// Returns an interval between requests, in microseconds. At this interval, all identities together use exactly
+    /// their limits.
     fn request_interval_at_limit_us(&self) -> u64 {
         self.window_s * 1_000_000 / (self.max * IDENTITY_COUNT as u64)
     }
@@ -215,8 +216,8 @@ async fn compare_decisions_of_stores(
     Ok((denied, differing))
 }
 
-/// Measures many concurrent callers that send requests at a constant rate, with and without the denial cache. Waiting
-/// requests share script calls in both cases.
+/// Measures many concurrent callers that send requests at a constant rate, with and without the denial cache. In both
+/// cases, waiting requests share script calls.
 fn measure_denial_cache_with_many_callers(
     scale: BenchScale,
     runtime: &Runtime,

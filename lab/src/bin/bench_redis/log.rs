@@ -14,8 +14,8 @@ use crate::request_sequence::{RequestSequence, UnitRequest};
 use crate::rounds::{PIPELINED, SINGLE, ScriptServer, ScriptServerPair, TurnPlan, compare, table};
 use crate::scripts::{BenchScript, PlainScript, SlidegateScripts};
 
-/// The measured limits: the maximum of the limit, and the targets for the CPU time and for the memory of slidegate,
-/// relative to the sorted set.
+/// The measured maximums of the limit, each with two targets for slidegate relative to the sorted set: the CPU time,
+/// and the memory. `None`: there is no target for the memory.
 const LIMIT_MAXES_WITH_TARGETS: [(usize, f64, Option<f64>); 4] =
     [(10, 1.0, None), (100, 0.8, Some(0.333)), (1_000, 0.8, Some(0.083)), (10_000, 1.0, None)];
 
@@ -26,7 +26,8 @@ const ONE_HOUR: Duration = Duration::from_secs(3600);
 /// The window of the measurements in which Redis reads its own clock.
 const WINDOW_WITH_REDIS_CLOCK: Duration = Duration::from_secs(4);
 
-/// The number of requests of a turn in which Redis reads its own clock, half of them before the measurement.
+/// The number of requests of a turn in which Redis reads its own clock. The first half of them is sent before the
+/// measurement.
 const REQUESTS_PER_TURN_WITH_REDIS_CLOCK: usize = 40_000;
 
 /// Measures the logs with each limit, and adds the tables to the report.

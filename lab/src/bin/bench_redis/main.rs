@@ -35,7 +35,7 @@ pub struct BenchScale {
     decisions: usize,
     /// The maximums of the limits with which logs are measured.
     log_maxes: &'static [usize],
-    /// The sum of the limits of all logs together, in charges.
+    /// The number of charges in all logs together, when all of them are full.
     log_charges: usize,
     /// The number of rounds of the measurements with concurrent callers.
     caller_rounds: usize,

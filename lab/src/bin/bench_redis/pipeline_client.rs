@@ -30,8 +30,8 @@ impl PipelineClient {
         (0..CONNECTIONS).map(|_| server.connect()).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Sends all commands and passes each reply to `on_reply`. In each wave, every connection sends a pipeline of
-    /// commands, and then the replies on all connections are read.
+    /// Sends all commands in waves, and passes each reply to `on_reply`. In each wave, every connection first sends a
+    /// pipeline of commands. Then the replies on all connections are read.
     pub fn run(
         &mut self,
         pipeline: PipelineSettings,

@@ -1,5 +1,5 @@
-//! Measures the decisions per second of one Redis server, by the pipeline depth: the number of requests that a
-//! connection sends before it reads the replies.
+//! Measures the decisions per second of one Redis server with different pipeline depths. The depth is the number of
+//! requests that a connection sends before it reads the replies.
 
 use std::error::Error;
 

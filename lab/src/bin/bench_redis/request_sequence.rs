@@ -20,7 +20,7 @@ pub struct UnitRequest {
 pub struct RequestSequence {
     /// The number of identities, from which each request samples one.
     pub identities: usize,
-    /// The time of the request at position 0 and the interval between requests, by the clock of the caller; `None` if
+    /// The time of the request at position 0, and the interval between requests, by the clock of the caller. `None` if
     /// Redis reads its own clock.
     pub time: Option<(Timestamp, Duration)>,
     /// The position of the next request.
@@ -28,7 +28,7 @@ pub struct RequestSequence {
 }
 
 impl RequestSequence {
-    /// Returns the next `count` requests. The position does not advance.
+    /// Returns the next `count` requests, but does not advance the position.
     pub fn next(&self, count: usize) -> impl Iterator<Item = UnitRequest> + use<> {
         let Self { identities, time, position } = *self;
         let mut rng = fastrand::Rng::with_seed(position);

@@ -14,7 +14,7 @@ use crate::request_sequence::RequestSequence;
 use crate::scripts::BenchScript;
 use crate::server::RedisServer;
 
-/// The text before the tables, which describes their columns.
+/// The text before the tables of the report. It describes the columns of the tables.
 pub const INTRODUCTION: &str = "slidegate and the plain script each have a separate redis-server. Both receive the \
     same requests, in turns, on 50 connections that each send 16 requests before they read the replies (\"16\"), or \
     one (\"1\"). CPU is the time of the main thread of Redis, in microseconds per decision: the median of the \
@@ -78,12 +78,12 @@ impl<'a> ScriptServer<'a> {
     }
 }
 
-/// The number of requests of a turn, and their pipelining.
+/// The plan of one turn: the number of requests, and the pipelining with which they are sent.
 #[derive(Clone, Copy)]
 pub struct TurnPlan {
     /// The pipelining of the measured requests.
     pub pipeline: PipelineSettings,
-    /// The pipelining and the number of the requests that are sent before the measurement; `None` for no such requests.
+    /// The requests before the measurement: their pipelining and their number. `None` if there are no such requests.
     pub warm_up: Option<(PipelineSettings, usize)>,
     /// The number of measured requests.
     pub measured: usize,

@@ -12,7 +12,7 @@ use slidegate_redis::{RedisStore, Settings};
 
 use crate::request_sequence::UnitRequest;
 
-/// A Redis script, with the command that calls it and the meaning of its reply.
+/// A Redis script: its source text, the command that calls it, and the meaning of its reply.
 pub trait BenchScript: Send + Sync {
     /// Returns the Lua source text of the script.
     fn lua_source(&self) -> String;
@@ -31,12 +31,13 @@ pub struct SlidegateScripts {
 }
 
 impl SlidegateScripts {
-    /// Creates the scripts for limits with these quotas and this algorithm, with default store settings.
+    /// Creates the scripts of a rule whose limits have these quotas and this algorithm. They are called as a store with
+    /// default settings calls them.
     pub fn new(quotas: &[&str], algorithm: Algorithm) -> Result<Self, Box<dyn Error>> {
         Self::with_settings(quotas, algorithm, &Settings::default())
     }
 
-    /// Creates the scripts for limits with these quotas and this algorithm. The scripts are called as a store with
+    /// Creates the scripts of a rule whose limits have these quotas and this algorithm. They are called as a store with
     /// these settings calls them.
     pub fn with_settings(
         quotas: &[&str],
@@ -53,8 +54,8 @@ impl SlidegateScripts {
         Ok(Self { caller: ScriptCaller::new(settings), limits })
     }
 
-    /// Returns the command that charges units to an identity, even above the maximum. `limit` is the index of the
-    /// charged limit.
+    /// Returns the command that charges units to an identity, even beyond the maximum. `limit` is the index of the
+    /// limit that is charged.
     pub fn charge_command(&self, identity: usize, limit: usize, units: u64, now: Timestamp) -> Cmd {
         self.with_hits_for_identity(identity, |hits| {
             let hit = Hit { cost: units, ..hits[limit] }.reported();
@@ -62,7 +63,7 @@ impl SlidegateScripts {
         })
     }
 
-    /// Returns the source text of the script that charges one limit only.
+    /// Returns the Lua source text of the script that charges a single limit.
     pub fn single_limit_script(&self) -> String {
         self.with_hits_for_identity(0, |hits| self.caller.script(&hits[..1]).to_owned())
     }
@@ -108,16 +109,17 @@ impl BenchScript for SlidegateScripts {
     }
 }
 
-/// A commonly published script, which has one key.
+/// A commonly published script, which is called with one key.
 pub struct PlainScript<A> {
     script: &'static str,
     sha: String,
-    /// A function that returns the arguments of a call after the key.
+    /// A function that returns the arguments that follow the key in the call for a request.
     arguments: A,
 }
 
 impl<A: Fn(UnitRequest) -> Vec<String>> PlainScript<A> {
-    /// Creates a script from its Lua source text, and a function that returns the arguments of each call after the key.
+    /// Creates a script. `script` is its Lua source text; `arguments` is a function that returns the arguments that
+    /// follow the key in the call for a request.
     pub fn new(script: &'static str, arguments: A) -> Self {
         Self { script, sha: redis::Script::new(script).get_hash().to_owned(), arguments }
     }
@@ -170,7 +172,7 @@ pub fn two_keys_with_caller_clock(max: u64) -> impl BenchScript {
     })
 }
 
-/// Returns the two-key script with windows of a day, for which Redis reads its own clock.
+/// Returns the variant of the two-key script in which Redis reads its own clock. Its windows last a day.
 pub fn two_keys_with_redis_clock(max: u64) -> impl BenchScript {
     PlainScript::new(include_str!("plain/counter_time.lua"), move |_: UnitRequest| {
         [DAY_S.to_string(), max.to_string(), "1".into()].into()

@@ -13,11 +13,11 @@ use crate::rounds::TurnResult;
 /// The number of persistent connections.
 const CONNECTION_COUNT: usize = 16;
 
-/// The policy of the server, and the requests of a measurement.
+/// The requests of a measurement in a closed loop, and the policy of the server.
 pub struct ClosedLoop {
     pub name: &'static str,
     pub policy: &'static str,
-    /// The number of tenants. The requests have these tenants in turn.
+    /// The number of tenants. Successive requests have these tenants in turn.
     pub tenants: usize,
     /// The number of requests that a connection sends before it waits for the responses.
     pub depth: usize,

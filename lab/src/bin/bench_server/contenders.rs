@@ -30,7 +30,7 @@ rules:
 
 type ServerStartResult = Result<ServerProcess, Box<dyn Error>>;
 
-/// Starts slidegate. The address of the returned server is the listener for this protocol.
+/// Starts slidegate. The returned process has the address on which slidegate listens for this protocol.
 pub fn slidegate(protocol: Protocol) -> ServerStartResult {
     let address_prefix = match protocol {
         Protocol::Http => " listening on http://",
@@ -59,7 +59,7 @@ pub fn throttlecrab(protocol: Protocol) -> ServerStartResult {
 }
 
 /// Starts a server that always sends this response, which was recorded from slidegate. `threads` is the number of
-/// worker threads; 0 serves on a single thread.
+/// worker threads; with 0, the server runs on a single thread.
 pub fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> ServerStartResult {
     let (protocol, content) = match protocol {
         Protocol::Http => (bare::HTTP, response.to_bytes()?),

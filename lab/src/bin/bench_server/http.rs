@@ -75,7 +75,7 @@ const HTTP_LOADS: [HttpLoad; 3] = [
     },
 ];
 
-/// A compared server, and the request that it receives.
+/// A compared server, and the request that is sent to it.
 struct HttpContender {
     name: &'static str,
     server: ServerProcess,

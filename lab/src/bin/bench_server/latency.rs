@@ -29,10 +29,11 @@ part of all other rows. The values are medians of the rounds.";
 /// The time between opening the connections and the start of the measurement.
 const MEASUREMENT_START_DELAY: Duration = Duration::from_millis(50);
 
-/// A compared server, and the request that it receives.
+/// A compared server, and the request that is sent to it.
 struct LatencyContender {
     name: &'static str,
-    /// The server and the request. `None` sends no requests, to measure the delay of the load threads alone.
+    /// The server, and the request that is sent to it. `None`: no requests are sent, to measure the delay of the load
+    /// threads alone.
     target: Option<(ServerProcess, BenchRequest)>,
 }
 
@@ -130,8 +131,8 @@ impl LatencyContender {
         Self { name, target: Some((server, request)) }
     }
 
-    /// Sends `rate` requests per second for the duration `time`, on several connections. Returns the percentiles of the
-    /// delays.
+    /// Sends `rate` requests per second in total, on several connections, for the duration `time`. Returns the
+    /// percentiles of the delays.
     fn measure_delays(
         &self,
         rate: f64,
@@ -178,8 +179,8 @@ fn connect_and_warm_up(
     Ok(connection)
 }
 
-/// Sends requests on one connection at their due times. Returns the delays. Errors are texts, because an error must be
-/// sent to another thread.
+/// Sends requests on one connection at their due times. Returns the delays, or the text of an error. The error is a
+/// text because it must be sent to another thread.
 fn measure_connection_delays(
     mut connection: Option<BenchConnection>,
     due: Poisson,

@@ -1,6 +1,6 @@
 //! Sends requests in an open loop: each request is due at a predetermined time, even if earlier responses are late. The
-//! delay of a request is measured from its due time. A closed loop sends no requests while it waits for a response, and
-//! so does not measure most of the requests that a stall of the server would delay.
+//! delay of a request is measured from its due time. A closed loop would wait for each response before it sends the
+//! next request. Most of the requests that a stall of the server would delay would then never be sent.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::{fs, thread};
 use hdrhistogram::Histogram;
 use quanta::Instant;
 
-/// The maximum delay in the histogram. Longer delays count as this delay.
+/// The maximum delay in the histogram. Longer delays are recorded as this delay.
 const MAX_HISTOGRAM_DELAY: Duration = Duration::from_secs(60);
 
 /// The number of significant decimal digits of the delays in the histogram.
@@ -68,7 +68,7 @@ pub struct Poisson {
 }
 
 impl Poisson {
-    /// Creates due times with this mean number of requests per second. The last one is before `end`.
+    /// Creates an iterator over due times with this mean number of requests per second. All due times are before `end`.
     pub fn new(per_second: f64, end: Duration, seed: u64) -> Self {
         let mean = Duration::from_secs_f64(1.0 / per_second);
         Self { random: fastrand::Rng::with_seed(seed), mean, next: Duration::ZERO, end }

@@ -15,7 +15,7 @@ pub struct TurnResult {
 }
 
 impl TurnResult {
-    /// Returns a result with the median of each value over all rounds.
+    /// Returns a result in which each value is the median over all rounds.
     pub fn median(rounds: &[Self]) -> Self {
         Self {
             per_second: median(rounds, |round| round.per_second),
@@ -32,9 +32,9 @@ pub fn median<T>(rounds: &[T], value: impl Fn(&T) -> f64) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Runs rounds in which the contenders take turns. Each round begins with a different contender. `turn` runs one turn
-/// of the contender with this index. Returns the results of each contender. An additional first round fills tables and
-/// caches, and its results are dropped.
+/// Runs rounds in which the contenders take turns. Each round starts with a different contender. `turn` receives the
+/// index of a contender and runs its turn. Returns the results of each contender. An additional first round fills
+/// tables and caches, and its results are dropped.
 pub fn run_interleaved<T>(
     rounds: usize,
     contenders: usize,

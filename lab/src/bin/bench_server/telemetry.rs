@@ -1,5 +1,5 @@
-//! Measures the cost of telemetry: `/v1/check` of a server with the default telemetry, and of a server without
-//! telemetry.
+//! Measures the cost of telemetry. `/v1/check` of a server with the default telemetry is compared with `/v1/check` of a
+//! server without telemetry.
 
 use std::error::Error;
 
@@ -40,7 +40,7 @@ rules:
   - { name: everybody, limits: [100000000/s] }
 ";
 
-/// The measured combinations of policy and pipelining.
+/// The measured loads. Each load has one of the two policies, and a pipeline depth.
 const MEASURED_LOADS: [ClosedLoop; 4] = [
     ClosedLoop {
         name: "all allowed",

@@ -19,8 +19,8 @@ use tower::layer::util::Identity;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
-/// The number of clients, which send requests in turn. It is so high that the distribution of clients over the shards
-/// of a store hardly affects the counts.
+/// The number of clients, which send requests in turn. It is so high that the instruction counts hardly depend on the
+/// distribution of the clients over the shards of a store.
 const CLIENT_COUNT: usize = 512;
 
 /// The number of requests before the counted requests: two requests of each client.
@@ -84,7 +84,7 @@ fn service_without_layers() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))
 }
 
-/// Returns a service with a layer that does nothing, to measure the cost of any layer in axum.
+/// Returns a service with a layer that does nothing. It shows the minimum cost of a layer in axum.
 fn service_with_noop_layer() -> Router {
     service_without_layers().layer(Identity::new())
 }

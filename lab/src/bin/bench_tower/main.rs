@@ -19,8 +19,8 @@ use lab::targets::{BenchTarget, TargetBound};
 /// The first argument of the child process that runs one case under valgrind.
 const RUN_CASE_ARGUMENT: &str = "run";
 
-/// The numbers of requests of two runs of a case. The second run is twice as long, and the difference of their
-/// instruction counts contains only the work per request, without the start of the program.
+/// The numbers of requests in two runs of a case. The instruction counts of the runs are subtracted. The difference
+/// contains only the work for the additional requests, without the start of the program.
 const REQUESTS_PER_RUN: [&str; 2] = ["4000", "8000"];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,5 +1,5 @@
-//! Defines the kinds of decisions whose instructions are counted. Each kind of decision is repeated with the same set
-//! of keys until all decisions take the same path.
+//! Defines the kinds of decisions whose instructions are counted. Before the count, each kind of decision is repeated
+//! with the same keys until all decisions execute the same code path.
 
 use std::error::Error;
 
@@ -8,22 +8,22 @@ use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Timestamp, 
 
 const BATCH_SIZE: usize = 16;
 
-/// The number of keys: a multiple of the batch size. It is so high that the distribution of keys over the shards and
-/// blocks of the store hardly affects the counts.
+/// The number of keys: a multiple of the batch size. It is so high that the instruction counts hardly depend on the
+/// distribution of the keys over the shards and blocks of the store.
 const KEY_COUNT: usize = 32 * BATCH_SIZE;
 
-/// The number of units that a limit of a denied case allows per key.
+/// The maximum number of units per key and window in the cases in which requests are denied.
 const MAX_UNITS_PER_KEY: usize = 100;
 
-/// The number of decisions before the counted decisions. After them every key has reached its limit in a denied case,
-/// and has been requested for more than a window in an allowed case.
+/// The number of decisions before the counted decisions. In a case with denied requests, every key has then reached its
+/// limit. In a case with allowed requests, requests have then been sent for more than a minute of the manual clock.
 const WARM_UP_DECISIONS: usize = KEY_COUNT * MAX_UNITS_PER_KEY;
 
-/// The number of decisions of which the instructions are counted.
+/// The number of decisions whose instructions are counted.
 pub const DECISIONS: usize = 10_000;
 
-/// The time of the first decision, in microseconds. During the few minutes of a case after this time, no calendar
-/// window ends that is longer than a minute.
+/// The time of the first decision, in microseconds. A case lasts a few minutes after this time. Of the calendar
+/// windows, only windows of at most a minute end during a case.
 const FIRST_DECISION_TIME_US: u64 = 1_700_000_000_000_000;
 
 /// A kind of decision whose instructions are counted.
@@ -101,7 +101,7 @@ impl Case {
         Self { name: format!("{name}.allowed"), limits, step_us, is_allowed: true, decision_call }
     }
 
-    /// Creates a case in which time hardly advances, so that keys that have reached their limit stay denied.
+    /// Creates a case in which time hardly advances. Keys that have reached their limit therefore stay denied.
     fn new_case_with_denied_requests(name: &str, limits: Vec<Limit>) -> Self {
         Self {
             name: format!("{name}.denied"),

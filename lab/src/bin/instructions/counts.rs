@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 const COUNTS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
 
-/// The tolerated difference between a new count and the file, in percent. Compilers change the counts, too.
+/// The tolerated difference between a new count and the file, in percent. Different compiler versions also change the
+/// counts.
 const COUNT_TOLERANCE_PERCENT: u64 = 10;
 
 /// The number of instructions per decision, for each case.
@@ -39,7 +40,7 @@ impl InstructionCounts {
     }
 
     /// Returns the cases whose counts differ from the counts in `before` by more than the tolerance, and the cases that
-    /// are not in `before`.
+    /// are missing in `before`.
     pub fn drifts_from<'c>(&'c self, before: &'c Self) -> impl Iterator<Item = Drift> {
         self.0.iter().filter_map(|(case, to)| before.find_drift_of_case(case, *to))
     }

@@ -15,7 +15,8 @@ use tokio::net::TcpListener;
 use crate::connection::RecordedResponse;
 use crate::request::{AUTH, CHECK};
 
-/// Serves on a free port and always sends this response, which was serialized by [`RecordedResponse::to_bytes`].
+/// Serves on a free port, and sends this response to every request. The response was serialized by
+/// [`RecordedResponse::to_bytes`].
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     super::print_listen_address(listener.local_addr()?);

@@ -1,5 +1,5 @@
-//! Bare servers, which always send the same response, to compare slidegate with. Each is written as the guide of its
-//! framework shows.
+//! Bare servers, which always send the same response. Slidegate is compared with them. Each is written as the guide of
+//! its framework shows.
 
 mod axum;
 mod tonic;
@@ -13,17 +13,17 @@ use tokio::runtime::{Builder, Runtime};
 /// The first argument of the child process that runs a bare server, which always sends the same response.
 pub const CHILD_ARGUMENT: &str = "bare";
 
-/// The protocol argument of the child process for an HTTP server.
+/// The command line argument with which the child process starts an HTTP server.
 pub const HTTP: &str = "http";
 
-/// The protocol argument of the child process for a gRPC server.
+/// The command line argument with which the child process starts a gRPC server.
 pub const GRPC: &str = "grpc";
 
-/// The text in the log of a bare server before the address on which it listens.
+/// The start of the log line of a bare server that shows its listen address. The address follows this text.
 pub const ADDRESS_PREFIX: &str = "bare server listening on ";
 
-/// Runs a bare server that always sends the response in the file `response`. `threads` is the number of worker threads;
-/// 0 serves on the current thread.
+/// Runs a bare server, which sends the response in the file `response` to every request. `threads` is the number of
+/// worker threads; with 0, the server runs on the current thread.
 pub fn serve(protocol: &str, threads: &str, response: &str) -> Result<(), Box<dyn Error>> {
     let (runtime, response) = (new_runtime(threads.parse()?)?, fs::read(response)?);
     match protocol {

@@ -24,7 +24,8 @@ impl RateLimitService for FixedResponseService {
     }
 }
 
-/// Serves on a free port and always sends this response message, an encoded `RateLimitResponse`.
+/// Serves on a free port, and sends this response message to every request. The message is an encoded
+/// `RateLimitResponse`.
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let fixed_response = FixedResponseService(RateLimitResponse::decode(response)?);
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
