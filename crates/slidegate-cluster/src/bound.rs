@@ -1,4 +1,4 @@
-//! Upper bound of the overshoot: the units that a cluster admits beyond a limit.
+//! Upper bound of the overshoot. The overshoot is the number of units that a cluster admits beyond a limit.
 //!
 //! A node stops admitting requests for a key when it has charged `max_unsynced` units (N below) that not every member
 //! has acknowledged. A single charge above N is admitted if the node has no unacknowledged units. So at most C = max(N,
@@ -14,9 +14,9 @@
 
 use slidegate::{Algorithm, Limit};
 
-/// Returns the maximum number of units, in any window of the limit's length, that a cluster admits in addition to the
-/// maximum that a single node admits. A charge belongs to a window by the timestamp that the charging node has assigned
-/// to it.
+/// Returns the maximum overshoot of a cluster: the number of units that it can admit into any window of the limit's
+/// length in addition to the maximum of a single node. The timestamp that the charging node has assigned to a charge
+/// determines the windows to which the charge belongs.
 ///
 /// - `nodes`: number of node incarnations that charge within the window, at least 1. A restarted node counts twice.
 /// - `max_unsynced`: units that a node may charge before every member has acknowledged them. If the rule does not set
@@ -69,8 +69,9 @@ fn max_units_of_single_node(limit: &Limit) -> u64 {
     }
 }
 
-/// Returns the number of counts that an arbitrary time range of one window's length can overlap. A count is the number
-/// of units that a decision compares with the maximum, so the cluster can exceed the maximum once for each count.
+/// Returns the factor by which the overshoot is multiplied for an arbitrary time range of one window's length. The
+/// factor is 2 for `fixed_window` and `sliding_window`, since such a range can overlap two windows or two counts, and
+/// each of the two can exceed its maximum. For other algorithms, the factor is 1.
 fn max_counts_overlapping_any_window(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,

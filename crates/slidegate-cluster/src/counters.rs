@@ -49,10 +49,10 @@ pub use decide::{Attempt, CapPolicy};
 /// Maximum number of shards.
 const MAX_SHARDS: usize = 1024;
 
-/// Number of shards that one call of [`Counters::prune`] cleans up.
+/// Number of shards from which one call of [`Counters::prune`] removes expired counters and keys.
 const SHARDS_PER_PRUNE_CALL: usize = 64;
 
-/// Number of decisions in a shard between two sweeps, which remove expired keys.
+/// Number of decisions in a shard between two sweeps. A sweep removes expired keys.
 const DECISIONS_BETWEEN_SWEEPS: u8 = 64;
 
 /// The counters of all keys on this node.
@@ -69,8 +69,8 @@ pub struct Counters {
     max_memory: usize,
     /// Memory of the states of all shards, in bytes.
     state_bytes: AtomicUsize,
-    /// Memory of the replicas of all shards, in bytes. Each merge of updates and each call of [`Counters::prune`]
-    /// recount the shards that they change.
+    /// Memory of the replicas of all shards, in bytes. The number is updated when counter updates are merged, and by
+    /// [`Counters::prune`].
     replica_bytes: AtomicUsize,
     evicted: AtomicU64,
     /// The first shard that the next call of [`Counters::prune`] visits.
@@ -103,7 +103,7 @@ impl BuildHasher for FingerprintSecret {
     }
 }
 
-/// The place at which a hit is counted: the shard, the fingerprint of the key, and the type of the counter.
+/// The location of the counter of a hit: the shard, the fingerprint of the key, and the type of the counter.
 #[derive(Clone, Copy)]
 struct CounterLocation {
     shard: usize,
@@ -227,13 +227,14 @@ impl Counters {
         Timestamp::from_micros(now.as_micros().saturating_sub(self.max_clock_skew_us))
     }
 
-    /// Converts microseconds since the Unix epoch to coarse time: units of 65.536 ms since the counters were created.
+    /// Converts a time in microseconds since the Unix epoch to coarse time, which counts units of 65.536 ms since the
+    /// counters were created.
     fn to_coarse_time(&self, moment_us: u64) -> CoarseTime {
         let coarse = moment_us.saturating_sub(self.start_us) >> 16;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
-    /// Inserts a state without units for a new key. If the key limit or the memory limit is reached, evicts old keys
+    /// Inserts a state with zero units for a new key. If the key limit or the memory limit is reached, evicts old keys
     /// first. Returns the index of the table slot that contains the new state.
     #[cold]
     fn insert_state<C: HasStateTable>(
@@ -259,8 +260,8 @@ impl Counters {
         at
     }
 
-    /// Adds one to the number of keys, after removing expired keys. Evicts an old key of the shard if the number then
-    /// exceeds the maximum.
+    /// Removes expired keys from the shard, and then adds one to the number of keys. If the number exceeds the maximum,
+    /// evicts an old key of the shard.
     fn increment_key_count_and_evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.to_coarse_time(now.as_micros());
         self.sweep_shard(shard, now);
@@ -304,8 +305,8 @@ impl Counters {
 }
 
 impl CounterLocation {
-    /// Returns the time by which the counter of this key computes its windows: the time of the node plus the phase of
-    /// the key.
+    /// Returns the time that the counter of this key uses to compute its windows. This time is the time of the node
+    /// plus the phase of the key.
     #[inline(always)]
     fn to_counter_time(self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)

@@ -1,4 +1,4 @@
-//! Cluster options of a rule, with defaults for the options that the rule omits.
+//! Cluster options of a rule, with default values for the options that the rule does not set.
 
 use std::num::NonZeroU64;
 
@@ -22,8 +22,9 @@ impl HitOptions {
         }
     }
 
-    /// Returns `true` if each node of a cluster of `nodes` nodes may have `units` unacknowledged units: units that it
-    /// has charged to the key, but that not every member has acknowledged.
+    /// Returns `true` if `units` is at most the maximum number of unacknowledged units per node, in a cluster of
+    /// `nodes` nodes. A unit is unacknowledged if the node has charged it to the key, but not every member has
+    /// acknowledged it.
     #[inline]
     pub(crate) fn allows_unsynced_units(&self, units: u64, nodes: u32) -> bool {
         match self.max_unsynced {
@@ -33,14 +34,15 @@ impl HitOptions {
         }
     }
 
-    /// Returns the maximum number of unacknowledged units for each node of a cluster of `nodes` nodes: units that it
-    /// has charged to the key, but that not every member has acknowledged.
+    /// Returns the maximum number of unacknowledged units per node, in a cluster of `nodes` nodes. A unit is
+    /// unacknowledged if the node has charged it to the key, but not every member has acknowledged it.
     pub(crate) fn max_unsynced(&self, nodes: u32) -> u64 {
         let share = self.capacity / (2 * u64::from(nodes.max(1)));
         self.max_unsynced.unwrap_or(share.max(1))
     }
 
-    /// Returns whether charges to the key need the acknowledgement of unreachable members.
+    /// Returns the `on_partition` option of the rule, which determines whether charges to the key need the
+    /// acknowledgements of unreachable members.
     pub(crate) fn on_partition(&self) -> OnPartition {
         self.on_partition
     }

@@ -1,8 +1,8 @@
 //! Membership: nodes discover each other through seed addresses and gossip over UDP, and detect nodes that have become
 //! silent.
 //!
-//! `chitchat` provides gossip and failure detection; its datagrams are authenticated. This module adds the distinction
-//! between three kinds of nodes that are no longer seen. A node has *left* if it announced its departure. A node was
+//! `chitchat` provides gossip and failure detection; its datagrams are authenticated. This module distinguishes three
+//! kinds of nodes from which heartbeats no longer arrive. A node has *left* if it announced its departure. A node was
 //! *replaced* if a newer incarnation has the same name. Any other node is *silent*, and may still admit requests.
 
 mod address;
@@ -41,9 +41,9 @@ const GOSSIP_INTERVAL: Duration = Duration::from_millis(200);
 /// Number of gossip rounds for which a leaving node keeps running after it has announced its departure.
 const LEAVE_GOSSIP_ROUNDS: u32 = 3;
 
-/// Time for which a node that is no longer seen is remembered. The state of such a node is gossiped for half of that
-/// time. Nodes that are disconnected for longer find each other again through their seeds. If the time were longer, the
-/// old incarnations of a node that restarts repeatedly could fill the datagrams.
+/// Time for which a dead node is remembered. The state of a dead node is gossiped for half of this time. Nodes that are
+/// disconnected for longer find each other again through their seeds. With a longer time, the old incarnations of a
+/// node that restarts repeatedly could fill the datagrams.
 const DEAD_NODE_RETENTION: Duration = Duration::from_secs(600);
 
 /// Settings of the membership of one node.
@@ -62,7 +62,7 @@ pub struct Settings {
     pub max_clock_skew: Duration,
 }
 
-/// A reason for which a node cannot join a cluster.
+/// An error that prevents a node from joining a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The length of the node name is invalid. The length is limited, since the name is part of every datagram.
@@ -83,8 +83,8 @@ pub fn incarnation(name: &str, generation: u64) -> Incarnation {
     Incarnation(generation << 12 | name_hash >> 4)
 }
 
-/// The membership of this node. If it is dropped, other nodes see this node as silent. [`leave`](Self::leave) announces
-/// the departure first.
+/// The membership of this node in its cluster. If it is dropped without [`leave`](Self::leave), the other nodes
+/// consider this node silent, because it has not announced its departure.
 #[derive(Debug)]
 pub struct Membership {
     tasks: Option<GossipTasks>,
@@ -115,7 +115,7 @@ impl Drop for GossipTasks {
 }
 
 impl Membership {
-    /// Starts to gossip over `socket` in Tokio tasks. `clock` is the wall clock, which dates the authenticated
+    /// Starts to gossip over `socket` in Tokio tasks. `clock` is the wall clock, which timestamps the authenticated
     /// datagrams.
     ///
     /// # Errors

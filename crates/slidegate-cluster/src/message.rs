@@ -1,8 +1,8 @@
 //! Wire format of the messages between nodes.
 //!
 //! A frame contains one message: a version, a byte with the message kind and flags, and the fields, mostly
-//! variable-length integers. Decoding is strict: each byte must have a meaning, memory is never allocated because of a
-//! claimed length alone, and invalid input returns an error and never panics.
+//! variable-length integers. Decoding is strict. A frame may contain no unused bytes. A length in a frame is compared
+//! with the size of the frame before memory is allocated for it. Invalid input returns an error and never panics.
 
 mod roster;
 mod updates;
@@ -76,11 +76,11 @@ pub struct UpdateFrame {
 pub struct Ack {
     /// The position of the last frame that has arrived together with all earlier frames of its epoch.
     pub received: Position,
-    /// The position that the acknowledging node had reached in its own stream in the opposite direction.
+    /// The position that the acknowledging node had reached in its own stream to the receiver of this acknowledgement.
     pub sent: Position,
 }
 
-/// A reason for which a frame cannot be decoded.
+/// An error that occurs when a frame is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MessageError {
@@ -184,7 +184,7 @@ pub fn ack_frame(ack: &Ack) -> Vec<u8> {
     frame
 }
 
-/// Encodes the message that a leaving node sends as a frame.
+/// Returns the frame with which a node announces that it leaves the cluster.
 pub fn leaving_frame() -> Vec<u8> {
     vec![VERSION, MESSAGE_KIND_LEAVING]
 }

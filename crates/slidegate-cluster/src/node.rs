@@ -1,4 +1,5 @@
-//! A cluster node: its settings, its start, and its departure. One task drives all parts of a running node.
+//! A cluster node: functions that start the node and leave the cluster, and the settings of the node. One task drives
+//! all parts of a running node.
 
 mod driver;
 mod status;
@@ -61,7 +62,7 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// A reason for which a node does not start.
+/// An error that prevents a node from starting.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The address to listen on is in use or does not belong to this machine.

@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Upper bounds of the histogram buckets, in thousandths of max. A value is the number of units above max, relative to
-/// max. One further bucket counts larger values.
+/// Upper bounds of the histogram buckets, in thousandths of max. A recorded value is the number of units above max,
+/// divided by max. Values above the last bound are counted in one further bucket.
 pub const OVERSHOOT_BOUNDS_PERMILLE: [u64; 8] = [1, 5, 10, 25, 50, 100, 250, 500];
 
 /// The overshoot of one key in one time bucket.
@@ -19,8 +19,8 @@ pub(crate) struct BucketOvershoot {
     pub(crate) max: u64,
 }
 
-/// A histogram of the time buckets in which a key exceeded max. The value of a time bucket is its number of units above
-/// max, relative to max.
+/// A histogram of the time buckets in which a key exceeded max. The value that is recorded for a time bucket is the
+/// number of units above max, divided by max.
 #[derive(Debug, Default)]
 pub struct OvershootHistogram {
     counts: [AtomicU64; OVERSHOOT_BOUNDS_PERMILLE.len() + 1],
@@ -37,8 +37,8 @@ impl OvershootHistogram {
         self.sum.fetch_add(share, Ordering::Relaxed);
     }
 
-    /// Returns the count of each histogram bucket, and the sum of all recorded values. A value of 1.0 means that the
-    /// units above max were equal to max.
+    /// Returns the number of recorded values in each histogram bucket, and the sum of all recorded values. A value of
+    /// 1.0 means that the number of counted units was twice the max.
     pub fn snapshot(&self) -> (Vec<u64>, f64) {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         (counts, self.sum.load(Ordering::Relaxed) as f64 / 1000.0)

@@ -10,14 +10,15 @@ pub use slidegate::algorithm::additive::BucketLayout;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// The units that one incarnation has charged to one key in one time bucket, and the number of these units that were
-/// removed. Both numbers only grow.
+/// A replicated counter for the charges of one incarnation to one key in one time bucket. It contains the number of
+/// charged units, and the number of these units that were removed. Both numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PnCounter {
     /// Units charged. Only the incarnation that owns the counter increases this number.
     pub charged: u64,
-    /// Number of the charged units that were removed by a revert, a refund or a reset, on any node. Two nodes that
-    /// increase the number at the same time remove the same units, so a merge never subtracts later charges.
+    /// Number of the charged units that were removed by a revert, a refund or a reset, on any node. If two nodes
+    /// increase the number at the same time, they remove the same units, and a merge takes the larger number. A merge
+    /// thus never removes later charges.
     pub removed: u64,
 }
 

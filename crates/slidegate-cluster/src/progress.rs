@@ -1,5 +1,5 @@
-//! Replication progress: the flushes of this node that each other member has acknowledged. Decisions need no other
-//! information about the members.
+//! Replication progress: the last flush of this node that each other member has acknowledged. Decisions need no other
+//! information from the replication engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,8 +17,9 @@ pub struct Progress {
     pub members: Vec<MemberProgress>,
     /// The number of members that have not left, including this node and silent members.
     pub nodes: u32,
-    /// The moment at which this node and the members that it can reach became a majority: more than half of all
-    /// members, or the half with the smallest name if they are evenly split. `None` if they are not a majority.
+    /// The moment at which this node and the members that it can reach became a majority; `None` if they are not a
+    /// majority. A majority is more than half of all members, or exactly half of them if this half contains the member
+    /// with the smallest name.
     pub majority_since: Option<Timestamp>,
     /// Whether this node is still waiting for the member list and the counters of the cluster.
     pub is_joining: bool,
@@ -49,12 +50,13 @@ impl Progress {
         self.members.is_empty() && !self.is_joining
     }
 
-    /// Returns the last flush that every required member has acknowledged, for a limit whose charges expire after
-    /// `lifetime_us` microseconds: [`FlushSeq::MAX`] if no member is required, 0 while this node is joining.
+    /// Returns the last flush that every required member has acknowledged. Returns [`FlushSeq::MAX`] if no member is
+    /// required, and 0 while this node is joining. The charges of the limit expire after `lifetime_us` microseconds.
     ///
     /// For a [bounded](OnPartition::Bounded) limit, a silent member is required until this node has been part of a
-    /// majority without that member for longer than `lifetime_us` plus the maximum clock skew. By then, all earlier
-    /// charges of the silent member have expired, even on the clock with the largest difference.
+    /// majority without that member for longer than `lifetime_us` plus the maximum clock skew. After this time, all
+    /// earlier charges of the silent member have expired on every node, even if its clock differs by the maximum clock
+    /// skew.
     pub fn acknowledged_flush(
         &self,
         now: Timestamp,
@@ -87,8 +89,8 @@ impl Progress {
         })
     }
 
-    /// Returns the last flush that every member has acknowledged, including silent members: [`FlushSeq::MAX`] without
-    /// other members, 0 while this node is joining.
+    /// Returns the last flush that every member has acknowledged, including silent members. Returns [`FlushSeq::MAX`]
+    /// if there are no other members, and 0 while this node is joining.
     pub fn flush_acknowledged_by_all(&self) -> FlushSeq {
         match self.is_joining {
             true => 0,

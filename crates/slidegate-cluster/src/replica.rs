@@ -1,10 +1,11 @@
 //! The replica of one key: the replicated counters from which the local state of the key is built.
 //!
-//! A decision charges the local state only. The replica finds the charges of this node later, as the difference between
-//! the units in the state and the units that the replica has already recorded. Charges are recorded before each send,
-//! merge and removal, and before a changed bucket leaves the state. After updates from other nodes have arrived, the
-//! state is rebuilt from all counters. Units with a future timestamp, from a node whose clock is ahead, count in the
-//! current bucket until their own bucket begins. This module is pure: no I/O, no clock.
+//! A decision charges only the local state, not the replica. The charges are copied to the replica later: they are the
+//! difference between the units in the state and the units that the replica has already recorded. Charges are recorded
+//! before each send, merge and removal, and before a changed bucket leaves the state. After updates from other nodes
+//! have arrived, the state is rebuilt from all counters. If a node whose clock is ahead sends units with a future
+//! timestamp, these units are added to the current bucket until their own bucket begins. This module is pure: no I/O,
+//! no clock.
 
 use slidegate::Timestamp;
 use slidegate::algorithm::additive::{Additive, BucketLayout};
@@ -18,15 +19,15 @@ use crate::replicated_counters::FlushSeq;
 /// Maximum number of expired buckets that are kept for nodes whose clocks are behind.
 const MAX_EXPIRED_BUCKETS_KEPT: usize = 64;
 
-/// The counter of this node in one time bucket, and the parts of it that were sent and acknowledged.
+/// The counter of this node in one time bucket, with the value that was last sent and the units that were acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LocalBucket {
     bucket: u64,
     units: PnCounter,
     /// The value of the counter in the last update that was sent.
     sent: PnCounter,
-    /// Units charged by this node at the time of the snapshot that awaits acknowledgement. A snapshot is the counter
-    /// values of one flush.
+    /// The number of units that this node had charged when the snapshot that awaits acknowledgement was taken. A
+    /// snapshot contains the counter values of one flush.
     in_flight: u64,
     /// Units charged by this node that every member has acknowledged.
     acknowledged: u64,
@@ -38,8 +39,7 @@ struct RemoteBucket {
     bucket: u64,
     incarnation: Incarnation,
     units: PnCounter,
-    /// The number of removed units that the other nodes know: the number that this node last sent to them or received
-    /// from one of them.
+    /// The number of removed units that this node last sent to the other nodes or received from one of them.
     known_removed: u64,
     /// Whether some of the units may have been removed by a node other than the node that charged them. The removing
     /// node may stop before its update has reached all members, so this counter is sent again when a node leaves.
@@ -52,14 +52,15 @@ pub(crate) struct KeyReplica {
     layout: BucketLayout,
     local: SmallVec<[LocalBucket; 2]>,
     remote: Vec<RemoteBucket>,
-    /// Pairs of a bucket and its units in the key's state, at the last time that the state was compared with this
-    /// replica.
+    /// The number of units in each bucket of the key's state when the state was last compared with this replica. Each
+    /// pair is a bucket and its number of units.
     recorded_units: SmallVec<[(u64, u64); 2]>,
-    /// The bucket in which units with a future timestamp are counted; `None` if there are no such units.
+    /// The bucket that was current when the state was last rebuilt, to which units with a future timestamp were added;
+    /// `None` if there were no such units.
     future_units_since: Option<u64>,
     /// Whether updates of other nodes have arrived that the state does not contain yet.
     has_unapplied_updates: bool,
-    /// The flush of the snapshot that awaits acknowledgement; 0 if no snapshot awaits acknowledgement.
+    /// The number of the flush whose snapshot awaits acknowledgement; 0 if no snapshot awaits acknowledgement.
     snapshot_seq: FlushSeq,
     /// The last flush that contained a counter of this key.
     last_sent_seq: FlushSeq,
@@ -102,8 +103,8 @@ impl KeyReplica {
             .map_or(0, |(_, units)| *units)
     }
 
-    /// Stores the current units of `state`, so that the next comparison finds the units that were charged or removed in
-    /// between.
+    /// Stores the current units of `state`. The next comparison finds the units that were charged or removed after this
+    /// call.
     fn update_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
         self.recorded_units = buckets_counted_in_state(counter, state)
@@ -160,8 +161,8 @@ impl KeyReplica {
         self.future_units_since.is_some()
     }
 
-    /// Returns pairs of a bucket and the units that all incarnations have charged and not removed in it, oldest bucket
-    /// first.
+    /// Returns the number of units in each bucket: the units that were charged by any incarnation and not removed. Each
+    /// pair is a bucket and its number of units. The oldest bucket is first.
     fn units_by_bucket(&self) -> SmallVec<[(u64, u64); 4]> {
         let mut sums: SmallVec<[(u64, u64); 4]> = SmallVec::new();
         let local = self.local.iter().map(|local| (local.bucket, local.units.value()));
@@ -240,8 +241,8 @@ impl KeyReplica {
         }
     }
 
-    /// Marks the units of all flushes up to `acknowledged` as known to every member, so that the next snapshot can be
-    /// taken.
+    /// Records that every member has acknowledged all flushes up to `acknowledged`. If the current snapshot is one of
+    /// them, its units become acknowledged, and the next snapshot can be taken.
     pub(crate) fn mark_flushes_acknowledged(&mut self, acknowledged: FlushSeq) {
         let is_snapshot_acknowledged = self.snapshot_seq != 0 && self.snapshot_seq <= acknowledged;
         for local in &mut self.local {
@@ -261,8 +262,8 @@ impl KeyReplica {
         self.unsynced_units_by_bucket(now).map(|(_, units)| units).fold(0, u64::saturating_add)
     }
 
-    /// Returns pairs of an unexpired bucket and its number of unacknowledged units (charged by this node, but not
-    /// acknowledged by every member), oldest bucket first.
+    /// Returns the number of unacknowledged units in each unexpired bucket: units that this node has charged, but that
+    /// not every member has acknowledged. Each pair is a bucket and its number of units. The oldest bucket is first.
     fn unsynced_units_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
         let is_unexpired = move |local: &&LocalBucket| {
             self.layout.bucket_expires_us(local.bucket) > now.as_micros()
@@ -273,8 +274,8 @@ impl KeyReplica {
             .map(|local| (local.bucket, local.units.charged - local.acknowledged))
     }
 
-    /// Returns the number of microseconds until at most `max_units` unacknowledged units remain because the others have
-    /// expired. Assumes that no acknowledgement arrives before.
+    /// Returns the time in microseconds after which so many unacknowledged units have expired that at most `max_units`
+    /// of them remain. Assumes that no further acknowledgement arrives.
     pub(crate) fn micros_until_unsynced_units_expire(&self, max_units: u64, now: Timestamp) -> u64 {
         let mut left = self.unsynced_units(now);
         for (bucket, units) in self.unsynced_units_by_bucket(now) {
@@ -286,8 +287,8 @@ impl KeyReplica {
         0
     }
 
-    /// Passes each counter with unsent changes of this node (`local_incarnation`) to `visit`, and marks the changes as
-    /// sent in `flush`.
+    /// Calls `visit` for each counter with unsent changes, and marks the changes as sent in `flush`.
+    /// `local_incarnation` is the incarnation of this node.
     pub(crate) fn take_unsent_changes(
         &mut self,
         local_incarnation: Incarnation,
@@ -313,7 +314,7 @@ impl KeyReplica {
         self.last_sent_seq = flush;
     }
 
-    /// Passes all unexpired counters of this node to `visit` if at least one of them was sent after `flush` or has
+    /// Calls `visit` for all unexpired counters of this node if a counter of the key was sent after `flush` or has
     /// unsent changes.
     pub(crate) fn visit_changed_since(
         &self,
@@ -333,9 +334,9 @@ impl KeyReplica {
         }
     }
 
-    /// Passes the unexpired counters of other incarnations that `is_selected` selects to `visit`. The arguments of
-    /// `is_selected` are the incarnation that charged the units, and `true` if another node may have removed some of
-    /// the units.
+    /// Calls `visit` for each unexpired counter of another incarnation for which `is_selected` returns `true`. The
+    /// arguments of `is_selected` are the incarnation that charged the units, and `true` if another node may have
+    /// removed some of the units.
     pub(crate) fn visit_counters_of_other_nodes(
         &self,
         now: Timestamp,
@@ -428,7 +429,7 @@ impl RemoteBucket {
     }
 }
 
-/// Returns the range of buckets whose units a state contains.
+/// Returns the range of the buckets that a state covers: the current bucket and the earlier buckets of the same window.
 fn buckets_counted_in_state<C: Additive>(
     counter: C,
     state: &C::State,

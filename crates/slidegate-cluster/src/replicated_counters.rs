@@ -19,9 +19,10 @@ pub trait ReplicatedCounters: Send + Sync {
         updates: &mut Vec<CounterUpdate>,
     ) -> bool;
 
-    /// Calls `visit` for each unexpired counter of this node that has changed after `flush`: sent in a later flush, or
-    /// not sent yet. Also visits counters of other incarnations: all of them with `include_remote`, otherwise only
-    /// counters from which a node other than the owner may have removed units.
+    /// Calls `visit` for each unexpired counter of this node that has changed after `flush`. The change may have been
+    /// sent in a later flush, or may not have been sent yet. Also visits counters of other incarnations. If
+    /// `include_remote` is `true`, visits all of them; otherwise, only counters from which a node other than the owner
+    /// may have removed units.
     fn visit_changed_since(
         &self,
         flush: FlushSeq,

@@ -2,7 +2,7 @@
 //!
 //! The engine has no I/O and no clock. Its inputs are the time, received frames and membership changes. Its outputs are
 //! frames to send and a [`Progress`]: the flushes of this node that the other members have acknowledged. Decisions read
-//! nothing but this progress from the engine.
+//! only this progress from the engine.
 //!
 //! # Protocol
 //!
@@ -71,7 +71,8 @@ use members::DepartedMembers;
 use peer::PeerState;
 use settings::{elapsed_us, to_micros};
 
-/// Minimum time without acknowledgements after which a new epoch of a stream begins, in microseconds.
+/// Minimum timeout of a stream, in microseconds. If no acknowledgement of a sent frame arrives within the timeout, the
+/// stream begins a new epoch.
 const MIN_STUCK_STREAM_TIMEOUT_US: u64 = 100_000;
 
 /// The recipient of a frame, and the encoded frame.
@@ -99,8 +100,9 @@ pub struct ReplicationEngine {
     flush_budget_bytes: usize,
     peers: BTreeMap<Incarnation, PeerState>,
     departed: DepartedMembers,
-    /// Other incarnations whose counters this node has relayed to the members, each with the flush that contained the
-    /// counters. A new epoch relays them again to peers that did not receive that flush.
+    /// Other incarnations whose counters this node has relayed to the members, each with the number of the flush that
+    /// contained the counters. If a peer has not received this flush, the next epoch of its stream contains the
+    /// counters again.
     relayed_incarnations: Vec<(Incarnation, FlushSeq)>,
     /// Other incarnations whose counters are relayed to the members at the next tick.
     relay_queue: Vec<Incarnation>,
@@ -253,7 +255,8 @@ impl ReplicationEngine {
         self.apply_pending_acks(from, now);
     }
 
-    /// Applies the stored acknowledgements of a peer for which all earlier frames of the peer have arrived.
+    /// Applies the stored acknowledgements of a peer that can be applied now. An acknowledgement can be applied after
+    /// all frames that the peer sent before it have arrived.
     fn apply_pending_acks(&mut self, from: Incarnation, now: Timestamp) {
         if self.peers.get_mut(&from).is_some_and(PeerState::apply_pending_acks) {
             self.prune_flush_history();

@@ -4,8 +4,8 @@
 //! Messages are not encrypted: an eavesdropper can read counters of key fingerprints and the member list. Without the
 //! key, an attacker cannot forge, change or replay messages.
 //!
-//! - A **datagram** contains its sender's incarnation and a counter that follows the sender's clock, so that even a
-//!   node that has just started recognizes an old datagram. See [`DatagramSealer`] and [`DatagramOpener`].
+//! - A **datagram** contains its sender's incarnation and a counter that is derived from the sender's clock. Even a
+//!   node that has just started can thus recognize an old datagram. See [`DatagramSealer`] and [`DatagramOpener`].
 //! - A **stream** begins with a [handshake](start_handshake) in which both sides contribute a random nonce. The nonces
 //!   determine one key per direction. Then numbered frames follow: see [`FrameSealer`] and [`FrameOpener`].
 //!

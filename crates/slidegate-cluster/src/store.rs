@@ -99,8 +99,8 @@ impl<C: Clock> ClusterStore<C> {
         self.counters.take(hits, self.clock.now(), cap_policy)
     }
 
-    /// Retries a request each time that other nodes have acknowledged more flushes, until the deadline. Then decides
-    /// the request finally: denies it if acknowledgements are still missing.
+    /// Retries a request each time that other nodes have acknowledged more flushes, until the deadline. At the
+    /// deadline, decides the request for the last time, and denies it if acknowledgements are still missing.
     #[cold]
     async fn take_when_synced(
         &self,

@@ -61,8 +61,8 @@ pub struct LinkTraffic {
 /// A transport of frames of up to [`MAX_FRAME`] bytes. The order of frames between two nodes is preserved only within
 /// one link, such as a TCP connection.
 pub trait Transport: Send + 'static {
-    /// Keeps links to the given peers only. Removed peers cause no further link events, not even
-    /// [`TransportEvent::LinkDown`]. Frames that removed peers have sent may still arrive.
+    /// Replaces the set of peers to which links are kept. Links from this node to all other nodes are closed, without a
+    /// [`TransportEvent::LinkDown`] or any later link event. Frames that removed peers have sent may still arrive.
     fn set_peers(&mut self, peers: &[PeerAddress]);
 
     /// Sends a frame to a peer without waiting. The frame is dropped if the link is down, the frame is too long, or the

@@ -1,5 +1,5 @@
-//! Conformance of the cluster store: a single node behaves like the model, and nodes that replicate after each request
-//! behave like one memory store.
+//! Tests that the counters of a cluster give correct results. A single node must behave like the model. Several nodes
+//! that replicate after each request must behave like one memory store.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

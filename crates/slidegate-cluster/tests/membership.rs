@@ -1,5 +1,5 @@
-//! Membership on loopback: nodes find, miss and leave each other through sealed datagrams. Time is paused and advances
-//! while all tasks are idle.
+//! Tests of the membership on the loopback interface: nodes discover each other, become silent and leave. Their
+//! datagrams are sealed. Tokio's clock is paused, and advances only while all tasks are idle.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
 const LOOPBACK_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// An unspecified address: all interfaces.
+/// The unspecified address, with which a node listens on all interfaces.
 const WILDCARD_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7_000);
 

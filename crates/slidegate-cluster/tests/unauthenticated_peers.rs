@@ -1,4 +1,5 @@
-//! Unauthenticated TCP clients on the port of a node, and an attacker on the connection between two nodes.
+//! Tests of the TCP transport with clients that do not have the key, and with an attacker that changes or replays the
+//! traffic between two nodes.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 use std::io::ErrorKind;

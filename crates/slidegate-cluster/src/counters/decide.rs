@@ -1,4 +1,5 @@
-//! Decisions: each request is evaluated and charged in one step, while its shards are locked.
+//! Decisions of requests. The shards of a request are locked while the request is evaluated and charged, so that the
+//! decision is one atomic step.
 
 use std::time::Duration;
 
@@ -23,12 +24,13 @@ use crate::replica::KeyReplica;
 pub enum Attempt {
     /// The request is decided.
     Decided(ChargeResult),
-    /// The request fits its limits, but this node would then have too many units that not every member has
-    /// acknowledged. Nothing was charged. A retry may succeed after further acknowledgements.
+    /// The request fits its limits, but with it this node would exceed its maximum of unacknowledged units. Nothing was
+    /// charged. A retry may succeed after the other members have acknowledged more units.
     Unsynced,
 }
 
-/// The treatment of a request that fits its limits, but for which this node has too many unacknowledged units.
+/// The action for a request that fits its limits, but with which this node would exceed its maximum of unacknowledged
+/// units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapPolicy {
     /// Return [`Attempt::Unsynced`], so that the caller can retry.
@@ -48,7 +50,8 @@ struct DecisionContext {
     cap_policy: CapPolicy,
 }
 
-/// A hit that is being evaluated, with the units that must be available and the current time of its counter.
+/// A hit that is being evaluated, with the number of units that must be available in its limit, and the current time
+/// according to its counter.
 #[derive(Clone, Copy)]
 struct HitInEvaluation<'a> {
     hit: &'a Hit<'a>,
@@ -57,7 +60,8 @@ struct HitInEvaluation<'a> {
 }
 
 impl Counters {
-    /// Decides one request and charges its hits, unless a hit is denied or its key has too many unacknowledged units.
+    /// Decides one request. Its hits are charged unless the request is denied, or with it this node would exceed its
+    /// maximum of unacknowledged units.
     ///
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
@@ -169,8 +173,9 @@ impl Counters {
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
-    /// Returns the outcome of each hit, evaluated as if all hits before it were charged. Also returns the denied
-    /// outcomes of the hits that would exceed the maximum of unacknowledged units, each with the index of its hit.
+    /// Returns two lists. The first contains the outcome of each hit, evaluated as if all earlier hits of the request
+    /// were charged. The second contains an entry for each hit that would exceed the maximum of unacknowledged units:
+    /// the index of the hit, and the outcome with which it is denied.
     #[expect(clippy::type_complexity, reason = "both are lists by index")]
     fn evaluate_hits(
         &self,
@@ -283,8 +288,9 @@ impl Counters {
         (outcome, exceeds_max_unsynced_units)
     }
 
-    /// Rebuilds the state of a key from its replica, if the replica contains updates that the state lacks or units with
-    /// a future timestamp have become due. Also records the overshoot of the key.
+    /// Rebuilds the state of a key from its replica if the state is outdated. A state is outdated if the replica
+    /// contains updates that the state lacks, or if the time of units with a future timestamp may have come. Also
+    /// records the overshoot of the key.
     #[cold]
     fn rebuild_outdated_state<C: HasStateTable>(
         &self,
@@ -358,8 +364,8 @@ impl Counters {
             )
     }
 
-    /// Charges a hit to the state in `slot`, or to a new state if `slot` is `None`. Updates `outcome` to the status
-    /// after the charge.
+    /// Charges a hit to the state in `slot`, or to a new state if `slot` is `None`. Sets `outcome` to the status of the
+    /// limit after the charge.
     #[inline(always)]
     fn charge<C: HasStateTable>(
         &self,
@@ -404,8 +410,9 @@ impl Counters {
         Ok(Charge { counter, limit: *hit.limit, charged_at: charged.charged_at, cost: hit.cost })
     }
 
-    /// Copies the charges of a state to its replica if the current bucket of the state has ended. The next charge to
-    /// the state may remove an old bucket. A node whose clock is behind may still need the units in that bucket.
+    /// Copies the charges of a state to its replica if the current bucket of the state has ended. The next charge then
+    /// begins a new bucket, and may remove an old bucket from the state. The replica keeps the units of the old bucket,
+    /// since a node whose clock is behind may still need them.
     #[inline(always)]
     fn copy_charges_to_replica_before_next_bucket<C: HasStateTable>(
         &self,

@@ -1,5 +1,5 @@
-//! Counter kinds. A kind is an algorithm with its bucket length and its number of buckets. Instead of these values, the
-//! state of each key contains the index of a kind.
+//! Counter kinds. A kind is an algorithm with its bucket length and its number of buckets. The state of each key
+//! contains the index of its kind, which uses less memory than the three values.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use slidegate::{Hit, StoreError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CounterKindId(u16);
 
-/// All counter kinds that the limits of this node have used. Limits that differ only in max share one kind.
+/// All counter kinds that have been used on this node. Two limits that differ only in their max have the same kind.
 #[derive(Default)]
 pub(super) struct CounterKinds(RwLock<CounterKindTable>);
 
@@ -27,7 +27,7 @@ impl CounterKinds {
         self.0.read().counters[usize::from(kind.0)]
     }
 
-    /// Returns the index of the kind of `counter`, the counter of a hit. Adds the kind first if no earlier hit had it.
+    /// Returns the index of the kind of a hit's counter. Registers the kind if this is the first hit with it.
     pub(super) fn get_or_register(
         &self,
         hit: &Hit<'_>,

@@ -12,9 +12,9 @@ use super::{Counters, HasStateTable, Shard};
 const MAX_EVICTIONS_PER_CALL: usize = 16;
 
 impl Counters {
-    /// Returns `true` if the states of all keys may grow by `growth_bytes` bytes within the memory limit. Half of the
-    /// limit is always available to states, however large the replicas are. Replicas cannot be evicted, since other
-    /// nodes need them.
+    /// Returns `true` if the memory limit leaves room for `growth_bytes` further bytes of states. States may use the
+    /// part of the limit that the replicas do not use, and always at least half of the limit. Replicas cannot be
+    /// evicted, since other nodes need them.
     fn has_memory_for_growth(&self, growth_bytes: usize) -> bool {
         let replica_bytes = self.replica_bytes.load(Ordering::Relaxed);
         let budget = self.max_memory.saturating_sub(replica_bytes).max(self.max_memory / 2);
@@ -27,8 +27,7 @@ impl Counters {
         self.replica_bytes.load(Ordering::Relaxed) >= self.max_memory / 2
     }
 
-    /// Updates the counted memory of all states after their memory has grown by `growth_bytes` bytes, or shrunk if the
-    /// number is negative.
+    /// Adds `growth_bytes` to the counted memory of all states. The number is negative if the states have shrunk.
     #[inline]
     pub(super) fn add_to_state_bytes(&self, growth_bytes: isize) {
         if growth_bytes != 0 {
@@ -36,8 +35,8 @@ impl Counters {
         }
     }
 
-    /// Updates the counted memory of all replicas with the growth of a shard's replicas since the previous call for
-    /// this shard.
+    /// Updates the counted memory of all replicas: adds the number of bytes by which the replicas of `shard` have grown
+    /// since the previous call for this shard.
     pub(super) fn update_replica_bytes(&self, shard: &mut Shard) {
         let growth_bytes = shard.replicas.take_memory_growth_bytes();
         self.replica_bytes.fetch_add(growth_bytes as usize, Ordering::Relaxed);
@@ -56,8 +55,8 @@ impl Counters {
         result
     }
 
-    /// Evicts keys of a shard until there is memory for a new key. At most one of the evicted keys is a key that is
-    /// being denied, and only if the shard has no other keys.
+    /// Evicts keys of a shard until there is memory for a new key. Prefers keys that are not being denied. If all keys
+    /// of the shard are being denied, evicts at most one of them.
     pub(super) fn evict_until_new_key_fits<C: HasStateTable>(
         &self,
         shard: &mut Shard,

@@ -1,4 +1,5 @@
-//! Sending and merging of counter updates, and removal of units (revert, refund, reset).
+//! Methods of the counters that collect updates for other nodes, merge received updates, and remove units (revert,
+//! refund, reset).
 
 use slidegate::algorithm::Counter;
 use slidegate::algorithm::additive::AnyAdditive;
@@ -110,8 +111,8 @@ impl Counters {
         hits.iter().zip(&locations).map(refund).collect()
     }
 
-    /// Removes all units that this node knows from the counters of the given hits. The removal is replicated to the
-    /// other nodes.
+    /// Resets the counters of the given hits: removes all units that this node has charged or received from other
+    /// nodes. The removal is replicated to the other nodes.
     ///
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
@@ -133,7 +134,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Removes the lists of changed keys from all shards, and returns their keys.
+    /// Empties the lists of changed keys of all shards, and returns the keys that they contained.
     fn take_changed_keys(&self) -> Vec<ChangedKey> {
         let mut changed_keys = Vec::new();
         for (index, padded) in self.shards.iter().enumerate() {
@@ -176,8 +177,8 @@ impl Counters {
         }
     }
 
-    /// Merges an update with which another node has removed units that this node charged. Schedules the result for the
-    /// next flush to all nodes, since the other node may stop before its update has reached all of them.
+    /// Merges an update from another node that has removed units charged by this node. The merged counter is sent to
+    /// all nodes with the next flush, since the other node may stop before its update has reached all of them.
     fn merge_removed_units(
         &self,
         shard: &mut Shard,
@@ -221,8 +222,8 @@ fn reset_state_to_default<S: Default>(state: &mut S) {
     *state = S::default();
 }
 
-/// Returns the remaining units of a key: the fewer, the closer the key is to its limit. Returns `u64::MAX` if the key
-/// has no state.
+/// Returns the remaining units of a key. A smaller number means that the key is closer to its limit. Returns `u64::MAX`
+/// if the key has no state.
 fn remaining_units_of_key<C: HasStateTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
     let table = C::state_table(&mut shard.states);
     let Some(at) = table.find(key) else { return u64::MAX };

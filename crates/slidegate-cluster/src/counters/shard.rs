@@ -1,5 +1,5 @@
-//! Shards: each holds a part of the keys behind one lock. A shard contains the states that decisions read, and the
-//! replicas of keys that were changed on this node or on other nodes.
+//! Shards of the counters. Each shard holds a part of the keys, and has its own lock. A shard contains the states that
+//! decisions read, and the replicas of keys that were changed on this node or on other nodes.
 
 use std::collections::HashMap;
 
@@ -18,14 +18,14 @@ use crate::replica::KeyReplica;
 #[derive(Default)]
 pub(super) struct KeyState<S> {
     pub(super) state: S,
-    /// Upper bound of the unacknowledged units of the key: units that this node has charged, but of which it does not
-    /// know yet that every member has received them.
+    /// Upper bound of the unacknowledged units of the key. A unit is unacknowledged if this node has charged it, but
+    /// not every member has confirmed that it has received the charge.
     pub(super) unsynced: u32,
     pub(super) kind: CounterKindId,
     /// Whether the counters of the key have changes that are not sent to the other nodes.
     pub(super) is_changed: bool,
-    /// Whether a decision must check the replica: it may contain updates that the state lacks, or the state contains
-    /// units with a future timestamp.
+    /// Whether the next decision must check the replica. Either the replica may contain updates that the state lacks,
+    /// or the state contains units with a future timestamp.
     pub(super) is_stale: bool,
 }
 
@@ -36,7 +36,7 @@ impl<S: HeapSize> HeapSize for KeyState<S> {
     }
 }
 
-/// An algorithm with its own table of states in each shard.
+/// An algorithm whose states have their own table in each shard.
 pub(super) trait HasStateTable: Additive {
     /// Returns the table of this algorithm among the tables of a shard.
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
@@ -47,7 +47,7 @@ type AlgorithmState<C> = <C as slidegate::algorithm::Counter>::State;
 /// The states and replicas of a part of the keys, which one mutex protects.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Number of decisions since expired keys were last removed.
+    /// Number of decisions in this shard since expired keys were last removed from it.
     pub(super) unswept: u8,
     pub(super) states: StateTables,
     pub(super) replicas: ShardReplicas,
@@ -217,8 +217,8 @@ struct ReplicaTable {
 }
 
 impl ReplicaTable {
-    /// Returns the memory of all replicas in bytes. Assumes that a hash table has 4 slots, or 8 slots for each 7 keys
-    /// of capacity, each with one control byte.
+    /// Returns the memory of all replicas in bytes. Estimates the memory of the hash table from its capacity: 4 slots
+    /// for up to 3 keys, otherwise 8 slots for each 7 keys. Each slot has one control byte.
     fn memory_bytes(&self) -> usize {
         let slots = match self.replicas.capacity() {
             0 => 0,

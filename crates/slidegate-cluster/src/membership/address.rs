@@ -39,7 +39,7 @@ impl Sockets {
     }
 }
 
-/// A reason for which a node cannot determine its advertised address.
+/// An error that prevents a node from determining its advertised address.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdvertisedAddressError {
     /// The given address is unspecified: it means all interfaces, not the address of one machine.

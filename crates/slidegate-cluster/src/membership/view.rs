@@ -97,8 +97,8 @@ fn read_membership_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> Membe
     )
 }
 
-/// Returns `true` if `node` has the name of this node and a later generation. It was started later than this node, so
-/// it is not a previous incarnation of this node, but another node.
+/// Returns `true` if `node` has the name of this node and a later generation. Such a node was started after this node,
+/// so it is another node and not a previous incarnation of this node.
 fn is_newer_namesake(node: &ChitchatId, own: &ChitchatId) -> bool {
     node.node_id == own.node_id && node.generation_id > own.generation_id
 }
@@ -157,8 +157,8 @@ pub(super) fn build_membership_view<'c>(
     view
 }
 
-/// Returns `true` if `known` is another running node that was given the name of this node, and that may thus admit
-/// requests. All other incarnations with the name of this node count as replaced by this node.
+/// Returns `true` if `known` is another running node with the same name as this node. Such a node may admit requests.
+/// All other incarnations with the name of this node count as replaced by this node.
 fn is_running_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
     known.is_live_and_not_leaving() && is_newer_namesake(known.node, own)
 }

@@ -1,4 +1,4 @@
-//! Rosters: the member list that nodes send to each other.
+//! Wire format of rosters. A roster is the member list that nodes send to each other.
 
 use super::MessageError;
 use super::varint::{ByteReader, write_varint};

@@ -5,11 +5,11 @@
 //! updates: count, then for each: head, [fingerprint: 8 bytes], bucket, charged, [removed]
 //! ```
 //!
-//! A *group* is a combination of bucket layout and incarnation, with the bucket of the first update that has both. Each
-//! update encodes its bucket as the difference from that first bucket. The head of an update is the index of its group,
-//! shifted left by two bits, plus two flags. One flag means that the update has the same key as the previous update.
-//! The other flag means that a number of removed units follows. A changed key thus takes 8 bytes and three small
-//! integers.
+//! A *group* consists of a bucket layout, an incarnation, and a first bucket. Updates with the same layout and the same
+//! incarnation belong to the same group. The first bucket is the bucket of the first update in the group, and each
+//! update encodes its bucket as the difference from it. The head of an update is the index of its group, shifted left
+//! by two bits, plus two flags. One flag means that the update has the same key as the previous update. The other flag
+//! means that a number of removed units follows. A changed key thus takes 8 bytes and three small integers.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ const UPDATE_FLAG_SAME_KEY: u64 = 1;
 const UPDATE_FLAG_HAS_REMOVED_UNITS: u64 = 2;
 const UPDATE_HEAD_FLAG_BITS: u32 = 2;
 
-/// Maximum size of an update and of the group that it may add, in bytes.
+/// Maximum size of an encoded update plus the group that the update may add to the frame, in bytes.
 const MAX_UPDATE_BYTES: usize = 8 + 8 * MAX_VARINT_BYTES;
 /// Minimum size of an encoded group (bucket layout, incarnation and first bucket), in bytes.
 const MIN_UPDATE_GROUP_BYTES: usize = 4;

@@ -15,7 +15,7 @@ pub(super) fn write_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Encodes the difference `to - from` as an unsigned integer, so that small positive and small negative differences
+/// Returns the difference `to - from`, encoded as an unsigned integer. Differences near zero, positive or negative,
 /// become small integers.
 pub(super) fn encode_delta(from: u64, to: u64) -> u64 {
     let difference = to.wrapping_sub(from) as i64;

@@ -17,7 +17,8 @@ use crate::seal::RejectCounters;
 use crate::store::ReplicationHandle;
 use crate::transport::{PeerAddress, Transport, TransportEvent};
 
-/// Minimum interval between two immediate flushes. Flush requests in between share the next flush.
+/// Minimum interval between two immediate flushes. All flush requests that arrive during the interval are combined into
+/// the next flush.
 const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Interval at which the status and its rates are updated.

@@ -1,4 +1,5 @@
-//! Sending of frames: flushes of changed counters, relayed counters, rosters, and the initial states of new epochs.
+//! Methods of the replication engine that send frames: flushes of changed counters, relayed counters, rosters, and the
+//! initial states of new epochs.
 
 use std::sync::Arc;
 
@@ -60,8 +61,8 @@ impl ReplicationEngine {
         self.broadcast_as_one_flush(FrameBody::from_updates(&forwarded), &incarnations, now);
     }
 
-    /// Schedules updates of silent or unknown incarnations to be forwarded at the next tick, since other members may
-    /// not receive them.
+    /// Schedules received updates of silent or unknown incarnations to be forwarded at the next tick, since the other
+    /// members may not have received them.
     pub(super) fn schedule_updates_to_forward(&mut self, updates: &[CounterUpdate]) {
         for update in updates {
             let is_alive = self.peers.get(&update.incarnation).is_some_and(PeerState::is_alive);
@@ -117,8 +118,8 @@ impl ReplicationEngine {
         self.relayed_incarnations.drain(..excess);
     }
 
-    /// Removes old flushes from the history: relayed incarnations that have arrived at all live members, and send times
-    /// of flushes that all required members have acknowledged.
+    /// Removes two kinds of old entries from the history: incarnations whose relayed counters have arrived at all live
+    /// members, and send times of flushes that all required members have acknowledged.
     pub(super) fn prune_flush_history(&mut self) {
         let alive = self.peers.values().filter(|peer| peer.is_alive());
         let delivered = alive.map(|peer| peer.delivered_flush).min().unwrap_or(FlushSeq::MAX);
@@ -204,7 +205,7 @@ impl ReplicationEngine {
         frames
     }
 
-    /// Queues the roster for each live peer to which an older version was sent.
+    /// Queues the current roster for each live peer that has not been sent this version of it.
     fn queue_changed_roster(&mut self) {
         let has_current_roster =
             |sent_roster_version: u64| sent_roster_version == self.roster_version;

@@ -1,4 +1,4 @@
-//! Stream of frames from one peer: tracks the frames received without a gap.
+//! Stream of frames from one peer. Tracks the position up to which all frames have arrived without a gap.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,7 +15,8 @@ const MAX_PENDING_ACKS: usize = 8;
 /// A received acknowledgement, which is stored until all earlier frames of its sender have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingAck {
-    /// The last flush that is acknowledged together with all earlier flushes.
+    /// The flush that this acknowledgement covers: the last flush of this node that has arrived at the peer together
+    /// with all earlier flushes.
     pub covered_flush: FlushSeq,
     /// The position that the peer had reached in its stream to this node when it sent the acknowledgement.
     pub sent: Position,
@@ -68,7 +69,8 @@ impl IncomingStream {
         self.complete_seq.is_some_and(|seq| seq <= self.received.seq)
     }
 
-    /// Returns `true` if a roster at `position` is newer than all previous rosters. Remembers the newer position.
+    /// Returns `true` if a roster at `position` is newer than all rosters that have arrived before. If so, stores its
+    /// position as the newest.
     pub fn advance_roster_position(&mut self, position: Position) -> bool {
         let is_newer = position > self.roster_position;
         self.roster_position = self.roster_position.max(position);

@@ -1,4 +1,5 @@
-//! Members: tracks which nodes are alive, silent or departed, and which nodes count towards a majority (voters).
+//! Members of the cluster. The engine tracks which members are alive, silent or departed, and which of them are voters
+//! (count towards a majority).
 
 use std::collections::VecDeque;
 
@@ -203,9 +204,9 @@ impl ReplicationEngine {
         Roster { is_settled: self.is_settled, entries: members.chain(departed).collect() }
     }
 
-    /// Updates `is_joining` and `is_settled`. This node has joined once a settled member has sent its full state. This
-    /// node is settled once all members have acknowledged it, or once a majority has acknowledged it while the others
-    /// are silent. A settled node counts towards a majority if the network is partitioned.
+    /// Updates `is_joining` and `is_settled`. This node has joined when a settled member has sent its full state to
+    /// this node. This node is settled when all members have acknowledged it, or when a majority has acknowledged it
+    /// and the other members are silent. A settled node counts towards a majority if the network is partitioned.
     pub(super) fn update_join_state(&mut self) {
         self.is_joining &= !self.peers.values().any(PeerState::knows_cluster);
         if self.is_settled || self.is_joining {
@@ -220,8 +221,8 @@ impl ReplicationEngine {
         }
     }
 
-    /// Returns `true` if this node and the reachable voters are a majority: more than half of all members, or the half
-    /// with the smallest name if they are evenly split.
+    /// Returns `true` if this node and the reachable voters are a majority. A majority is more than half of all
+    /// members, or exactly half of them if this half contains the member with the smallest name.
     pub(super) fn belongs_to_majority(&self) -> bool {
         let local_name = self.is_settled.then_some(&self.local_node.name);
         let others = self.peers.values().filter(|peer| peer.is_voter());

@@ -1,4 +1,4 @@
-//! Stream of frames to one peer: queued, in flight and delivered frames.
+//! Stream of frames to one peer. Tracks the frames that are queued, in flight and acknowledged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use super::settings::elapsed_us;
 use crate::message::{FrameBody, Position};
 use crate::replicated_counters::FlushSeq;
 
-/// Maximum number of frames that may wait in the queue once the initial state is sent. Each tick can send more bytes
-/// than it queues, unless it queues forwarded updates.
+/// Maximum number of queued frames after the initial state has been sent. The queue seldom reaches this length, since
+/// each tick can send more bytes than it queues, unless it queues forwarded updates.
 const MAX_QUEUED_FRAMES: usize = 256;
 
 /// A frame that waits in the queue to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct QueuedFrame {
     pub body: Arc<FrameBody>,
-    /// The last flush that is sent completely once this frame and all frames before it are sent.
+    /// The last flush that this frame and all earlier frames together contain completely.
     pub covered_flush: FlushSeq,
 }
 
@@ -34,8 +34,8 @@ struct InFlightFrame {
 pub(super) struct AckEffect {
     /// The last flush that has arrived at the peer together with all earlier flushes.
     pub covered_flush: FlushSeq,
-    /// The duration from the sending of the last newly acknowledged frame to its acknowledgement, in microseconds;
-    /// `None` if no frame is newly acknowledged.
+    /// The round trip time of the last frame that this acknowledgement confirms for the first time, in microseconds;
+    /// `None` if there is no such frame.
     pub round_trip_us: Option<u64>,
 }
 
@@ -93,9 +93,9 @@ impl OutgoingStream {
         self.complete_seq.is_some_and(|seq| seq <= self.sent.seq)
     }
 
-    /// Returns the position of the last sent frame, or the position at which the initial state ends if that is later. A
-    /// peer that has received all frames up to this position has all counters that this node had at the start of the
-    /// epoch, and all updates that were sent since. `None` if the stream is closed.
+    /// Returns the position of the last sent frame, or the position at which the initial state ends if that is later.
+    /// Returns `None` if the stream is closed. A peer that has received all frames up to the position has received the
+    /// complete initial state, and all updates that were sent after it.
     pub fn promised_position(&self) -> Option<Position> {
         let seq = self.complete_seq?.max(self.sent.seq);
         Some(Position { seq, ..self.sent })

@@ -9,7 +9,8 @@ use super::status::FrameTraffic;
 use crate::message::Ack;
 use crate::replicated_counters::FlushSeq;
 
-/// Upper bound for measured round trips, in microseconds, so that a paused node does not distort the timeout.
+/// Upper bound of a measured round trip time, in microseconds. Longer measurements are reduced to this bound, so that a
+/// paused node does not distort the timeout.
 const MAX_MEASURED_ROUND_TRIP_US: u64 = 2_000_000;
 
 /// Maximum number of times that the stuck timeout doubles while nothing is received from the peer.
@@ -21,9 +22,9 @@ pub(super) struct PeerState {
     pub node: NodeInfo,
     /// The moment at which the member became silent; `None` if it is alive.
     pub silent_since: Option<Timestamp>,
-    /// Whether this node knows the member only from rosters, so that charges of this node need no acknowledgement of
-    /// the member. This is safe: without a direct connection, this node does not acknowledge the charges of the member
-    /// either, so the member may not charge freely.
+    /// Whether this node knows the member only from rosters. Charges of this node then need no acknowledgement of the
+    /// member. This is safe, since this node does not acknowledge the charges of the member either. The member thus has
+    /// to stop when it reaches its maximum of unacknowledged units.
     pub is_known_indirectly: bool,
     /// The last flush of this node that the member has acknowledged, or need not acknowledge since it became a member
     /// later. Stored acknowledgements that are not applied yet are not included.
@@ -51,9 +52,10 @@ pub(super) struct PeerState {
     pub received: FrameTraffic,
     /// Number of received frames that were invalid.
     pub rejected_frames: u64,
-    /// Number of received updates that were dated too far in the future.
+    /// Number of received updates whose timestamp was too far in the future.
     pub rejected_updates: u64,
-    /// Decaying maximum of the time until a frame is acknowledged, in microseconds.
+    /// Decaying maximum of the measured round trip times, in microseconds. Each measurement first reduces the previous
+    /// maximum by one eighth.
     round_trip_us: u64,
     /// Number of times that the stuck timeout has doubled. Each check that finds a stuck stream doubles the timeout. A
     /// frame from the member or a new link to the member resets the timeout.
@@ -140,8 +142,9 @@ impl PeerState {
     }
 
     /// Returns the acknowledgement that is due; `None` if no acknowledgement is due or the outgoing stream is closed.
-    /// The acknowledgement refers to the end of this node's initial state even if that is not sent yet: the peer does
-    /// not apply the acknowledgement before the initial state has arrived.
+    /// The acknowledgement contains a position in the stream from this node to the peer, and the peer applies it only
+    /// after all frames up to this position have arrived. The position is never before the end of the initial state,
+    /// even if the initial state is not sent completely.
     pub fn take_due_ack(&mut self) -> Option<Ack> {
         let received =
             Some(self.incoming.received).filter(|received| self.is_ack_due && received.seq > 0)?;

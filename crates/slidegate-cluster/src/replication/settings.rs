@@ -28,8 +28,8 @@ pub struct Settings {
     pub max_clock_skew: Duration,
     /// Maximum time that a node with known seeds waits for a member of a cluster before it starts a new cluster.
     pub join_timeout: Duration,
-    /// Time after which a silent member is removed. Its charges are assumed to have expired from all windows, and it is
-    /// not expected to return.
+    /// Time after which a silent member is removed. The engine then assumes that the charges of the member have expired
+    /// from all windows, and that the member does not return.
     pub silent_timeout: Duration,
     /// Maximum number of bytes sent to each member per interval. Half of them are for changed counters.
     pub interval_bytes: usize,
@@ -54,8 +54,8 @@ impl Settings {
         to_micros(self.max_clock_skew)
     }
 
-    /// Returns `true` if an update is dated further in the future than the maximum clock skew plus one window, so that
-    /// no clock of the cluster can have produced it.
+    /// Returns `true` if the bucket of an update begins more than the maximum clock skew plus one window in the future.
+    /// No correct clock of the cluster can have produced such an update.
     pub(super) fn is_dated_too_far_ahead(&self, update: &CounterUpdate, now: Timestamp) -> bool {
         let latest_us = now.as_micros().saturating_add(self.max_clock_skew_us());
         let begins_us = update.bucket.saturating_mul(update.layout.bucket_us);

@@ -48,7 +48,7 @@ pub struct PeerStatus {
     pub received: FrameTraffic,
     /// Number of received frames that were invalid.
     pub rejected_frames: u64,
-    /// Number of received updates that were dated too far in the future.
+    /// Number of received updates whose timestamp was too far in the future.
     pub rejected_updates: u64,
 }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The counter is the sender's wall clock in microseconds, or the previous counter plus one if that is larger. The
-//! counter thus dates the datagram, and is unique per sender.
+//! counter is thus unique per sender, and also serves as the timestamp of the datagram.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -32,7 +32,8 @@ const DATAGRAM_LIFETIME: Duration = Duration::from_secs(60);
 /// Maximum number of senders whose counters are remembered. Only senders with the key of the cluster are remembered.
 pub const MAX_SENDERS: usize = 1_024;
 
-/// Number of remembered counters per sender, which limits the reordering of datagrams.
+/// Number of counters that are remembered per sender. A datagram that arrives after this number of newer ones is
+/// rejected.
 const REPLAY_WINDOW_DATAGRAMS: usize = 64;
 
 /// A sealer for the datagrams that one node sends. It adds a header and a MAC to each datagram.
@@ -116,7 +117,7 @@ impl DatagramOpener {
     /// Verifies a datagram, and returns its sender and payload. `now` is the wall clock time.
     ///
     /// # Errors
-    /// Returns the reason for which the datagram is rejected. A datagram with an invalid MAC leaves no trace.
+    /// Returns the reason for the rejection of the datagram. A datagram with an invalid MAC does not change the opener.
     pub fn open<'d>(
         &mut self,
         now: Timestamp,
@@ -186,8 +187,7 @@ impl DatagramOpener {
         Ok(sender_window)
     }
 
-    /// Removes senders from the memory of the opener if all datagrams that they have sent so far would be rejected as
-    /// stale.
+    /// Removes the remembered counters of each sender whose previous datagrams would all be rejected as stale.
     fn remove_stale_senders(&mut self, now: Timestamp) {
         let tolerance = self.tolerance;
         self.senders.retain(|_, sender_window| {

@@ -73,7 +73,7 @@ impl FrameOpener {
     /// the frame has not arrived completely.
     ///
     /// # Errors
-    /// Returns the reason for which the frame is rejected. All later frames of the stream are rejected for the same
+    /// Returns the reason for the rejection of the frame. All later frames of the stream are rejected for the same
     /// reason.
     pub fn open(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
         if let Some(reason) = self.failure {

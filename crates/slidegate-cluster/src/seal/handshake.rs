@@ -74,7 +74,7 @@ impl PeerIdentity {
     }
 }
 
-/// Returns the total length of a hello in bytes, which its header determines.
+/// Reads the total length of a hello, in bytes, from its header.
 ///
 /// # Errors
 /// Returns [`RejectReason::WrongVersion`] if the hello does not have this version.
@@ -126,7 +126,7 @@ impl ClientHandshake<'_> {
     /// Processes the server's response. The returned confirmation must be sent before any frame.
     ///
     /// # Errors
-    /// Returns the reason for which the response is rejected.
+    /// Returns the reason for the rejection of the response.
     pub fn on_response(
         self,
         response: &[u8],
@@ -161,7 +161,7 @@ pub struct ServerHandshake<'k> {
 /// Responds to a client's hello. The hello may be a replay, so the client is not authenticated before its confirmation.
 ///
 /// # Errors
-/// Returns the reason for which the hello is rejected.
+/// Returns the reason for the rejection of the hello.
 pub fn accept_handshake<'k>(
     key: &'k ClusterKey,
     local: &PeerIdentity,

@@ -36,8 +36,8 @@ impl ClusterKey {
         if bytes < MIN_KEY_BYTES { Err(ShortKeyError { bytes }) } else { Ok(Self::from_text(text)) }
     }
 
-    /// Returns the publicly known key of clusters without a key, for nodes that listen on loopback only. It still
-    /// detects damaged messages and other versions.
+    /// Returns a publicly known key for clusters without a shared secret, whose nodes listen on loopback only. The key
+    /// does not authenticate nodes, but messages that are damaged or of another version are still rejected.
     pub fn for_loopback() -> Self {
         Self::from_text("slidegate: a cluster on loopback without a key of its own")
     }

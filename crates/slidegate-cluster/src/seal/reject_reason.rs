@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A reason for which a datagram, handshake or frame is rejected. Each is counted in [`RejectCounters`].
+/// The reason for the rejection of a datagram, handshake or frame. Rejections are counted in [`RejectCounters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectReason {
     /// The message ends too early.
@@ -19,7 +19,7 @@ pub enum RejectReason {
     /// The message was authenticated too long ago, according to the local clock: it is a replay, or the clocks differ
     /// too much.
     Stale,
-    /// The message is dated too far in the future, according to the local clock: the clocks differ too much.
+    /// The timestamp of the message is too far in the future, according to the local clock: the clocks differ too much.
     Early,
     /// The message was sent by this node itself. This also happens if one of the seeds of this node refers to the node
     /// itself.

@@ -47,7 +47,8 @@ struct ChannelNetworkState {
 /// A node of the network.
 #[derive(Debug, Default)]
 struct InProcessNode {
-    /// Unique number of the join that added this node.
+    /// Number that is unique for each call of [`ChannelNetwork::join`]. It distinguishes this node from a replaced node
+    /// with the same incarnation.
     join_number: u64,
     /// The peers of the node, and whether their links were last reported as up.
     peers: BTreeMap<Incarnation, bool>,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::LinkTraffic;
 use crate::pn_counter::Incarnation;
 
-/// The counters behind [`LinkTraffic`] for one node, which several tasks update.
+/// The traffic counters of one node, which several tasks update. [`LinkTraffic`] is a snapshot of them.
 #[derive(Debug, Default)]
 pub(super) struct LinkCounters {
     pub(super) sent_frames: AtomicCount,

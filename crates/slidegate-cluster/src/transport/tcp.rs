@@ -1,8 +1,9 @@
 //! Transport over TCP: one stream to each peer for sending, and one stream from each peer for receiving.
 //!
 //! A stream begins with the handshake of [`seal`](crate::seal). Then both sides send keepalives (empty frames) every
-//! second. A stream without received data for [`Timing::idle_timeout`] is closed, and the client reconnects. So a
-//! broken connection is detected, and a restored one used, within seconds, independent of TCP's own timeouts.
+//! second. A stream without received data for [`Timing::idle_timeout`] is closed, and the client reconnects. A broken
+//! connection is thus detected within seconds, independent of TCP's own timeouts. When the network works again, the
+//! client reconnects within seconds.
 //!
 //! All resources are bounded. If a peer does not read, its queue fills and frames are dropped. If this node does not
 //! receive, its peers wait. Unauthenticated peers have [`Timing::handshake_timeout`] to prove that they have the key.

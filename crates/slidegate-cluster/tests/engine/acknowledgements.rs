@@ -1,4 +1,5 @@
-//! Acknowledgements: the updates that they confirm, and the conditions under which an engine applies them.
+//! Tests of acknowledgements. An acknowledgement confirms received updates, and an engine applies it only after all
+//! earlier frames of its sender have arrived.
 
 use slidegate_cluster::message::{Ack, Message, Position, ack_frame};
 use slidegate_cluster::pn_counter::Incarnation;

@@ -1,4 +1,5 @@
-//! Broadcasts: updates reach every node despite lost, repeated and late frames, within the byte budget.
+//! Tests that updates reach every node although frames are lost, repeated or late, and that each node respects its byte
+//! budget.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Nodes that join, restart and leave: when a joining node is settled, and which acknowledgements are required.
+//! Tests of nodes that join, restart or leave. The tests check when a joining node becomes settled, and which members
+//! must acknowledge its flushes.
 
 use std::time::Duration;
 

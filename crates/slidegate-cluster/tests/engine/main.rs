@@ -1,5 +1,5 @@
-//! Guarantees of the replication engine, each tested separately: engines with counters in plain maps, and a network in
-//! which the test controls the delivery of every frame.
+//! Tests of the guarantees of the replication engine. The engines use counters in plain maps, and each test controls
+//! the delivery of every frame.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

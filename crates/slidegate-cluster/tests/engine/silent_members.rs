@@ -1,4 +1,5 @@
-//! Silent members: the time for which their acknowledgements are required, and the state that they receive on return.
+//! Tests of members that become silent. Other members wait for their acknowledgements for a limited time, and send them
+//! the full state when they return.
 
 use std::time::Duration;
 
@@ -179,7 +180,7 @@ fn late_frame_of_dead_node_is_forwarded() {
     assert!(cluster.is_consistent() && cluster.counters(2).units(7) == 1);
 }
 
-/// Checks that updates of a silent member that still arrive are merged, but not acknowledged.
+/// Checks that updates that arrive from a silent member are merged, but not acknowledged.
 #[test]
 fn silent_member_is_not_acknowledged_before_catching_up() {
     let mut cluster = TestCluster::with_nodes(3);

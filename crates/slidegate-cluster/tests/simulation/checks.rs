@@ -43,9 +43,10 @@ pub struct RunStats {
     pub left: u64,
     /// Number of network changes that caused a partition.
     pub partitions: u64,
-    /// Number of charges by a node that no longer required the acknowledgements of all silent members.
+    /// Number of charges that a node made without waiting for the acknowledgements of all silent members.
     pub proceeded_without_silent: u64,
-    /// Units charged after the last reset or refund of a key, which must be counted at the end.
+    /// Number of units that were charged after the last reset or refund of their key. All of them must be in the
+    /// counters at the end.
     pub charged_after_removal: u64,
     /// Number of counters compared at the end.
     pub compared_counters: u64,
@@ -73,7 +74,7 @@ impl RunStats {
         self.max_bound_permille = self.max_bound_permille.max(other.max_bound_permille);
     }
 
-    /// Asserts that the runs contained enough faults, waits and overshoot to test the guarantees.
+    /// Asserts that faults, waiting requests and overshoot were frequent enough in the runs to test the guarantees.
     ///
     /// # Panics
     ///

@@ -37,8 +37,8 @@ impl NetworkConditions {
         }
     }
 
-    /// Replaces the conditions with random ones. After a partition, half of the time the network only delays long
-    /// frames, so that acknowledgements overtake updates between the former partitions.
+    /// Replaces the conditions with random ones. After a partition, with a probability of one half, the only fault is a
+    /// delay of long frames, so that acknowledgements overtake updates between the former partitions.
     pub fn randomize(&mut self, rng: &mut Rng, can_partition: bool, can_lose_frames: bool) {
         let hosts = self.partition_of.len();
         let has_slow_frames_after_heal = self.is_partitioned() && rng.bool();

@@ -24,7 +24,7 @@ pub struct Scenario {
     pub rate: u64,
     /// The cluster options of the rule that contains the limit.
     pub cluster_options: ClusterOptions,
-    /// One in this number of charges is reverted, on average; no charge is reverted if `None`.
+    /// Average number of charges per reverted charge; `None` if no charge is reverted.
     pub revert_one_in: Option<u64>,
     /// Whether several nodes reset and refund the same keys at the same time.
     pub has_removals: bool,

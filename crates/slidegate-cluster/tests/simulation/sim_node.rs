@@ -42,7 +42,7 @@ pub enum RequestOutcome {
 }
 
 impl SimNode {
-    /// Starts a node. `true_time_us` is the time of the simulation, here and in the other methods, not the time of the
+    /// Starts a node. In all methods, `true_time_us` is the time of the simulation, which differs from the time of the
     /// node's clock.
     pub fn start(
         scenario: &Scenario,

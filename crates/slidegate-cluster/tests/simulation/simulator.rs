@@ -1,4 +1,4 @@
-//! The simulator: processes events in order of time, then checks the guarantees of the cluster.
+//! Simulator of a cluster. It processes events in order of time, and then checks the guarantees of the cluster.
 
 use std::time::Duration;
 
@@ -283,8 +283,8 @@ impl Simulator {
         self.schedule(duration_us, Event::ChangeNetwork);
     }
 
-    /// Stops the node of a random host, with or without announcement, if another settled node is running, and schedules
-    /// its restart.
+    /// Stops the node of a random host, and schedules its restart. The node may announce its departure or stop without
+    /// notice. Does nothing if no other settled node is running.
     fn stop_random_node(&mut self) {
         let after_us = self.rng.u64(500_000..5_000_000);
         self.schedule(after_us, Event::StopNode);
@@ -411,7 +411,7 @@ impl Simulator {
         }
     }
 
-    /// Ends all faults: starts the missing nodes and reports all links as up.
+    /// Ends all faults, starts a node on each host that has none, and reports all links as up.
     fn end_faults(&mut self) {
         self.is_healed = true;
         self.network = NetworkConditions::without_faults(self.scenario.hosts);

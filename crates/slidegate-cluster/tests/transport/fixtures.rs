@@ -1,5 +1,5 @@
-//! Fixtures with which the test cases use any kind of transport: a fixture assigns addresses to nodes, and starts their
-//! transports.
+//! Fixtures for the transport tests, so that the same tests run with every kind of transport. A fixture assigns
+//! addresses to nodes, and starts their transports.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;

@@ -1,5 +1,5 @@
-//! Guarantees of the [`Transport`](slidegate_cluster::transport::Transport) trait, tested with each transport by the
-//! same suite.
+//! Tests of the guarantees of the [`Transport`](slidegate_cluster::transport::Transport) trait. The same test suite
+//! runs with each transport.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 mod fixtures;

@@ -46,16 +46,16 @@ fn reject_reason_of_hello(hello: &[u8]) -> Option<RejectReason> {
     super::accept_handshake(&test_key(), &test_identity(BOB), &test_nonces(9)[1], hello).err()
 }
 
-/// Sends a response to Alice after her hello with the first nonce of this seed. Returns her reason for rejecting it;
-/// `None` if she accepts it.
+/// Starts a handshake of Alice with the first nonce of `seed`, and sends `response` to her. Returns her reason for
+/// rejecting the response; `None` if she accepts it.
 fn reject_reason_of_response(seed: u8, response: &[u8]) -> Option<RejectReason> {
     start_handshake(&test_key(), &test_identity(ALICE), &test_nonces(seed)[0])
         .on_response(response)
         .err()
 }
 
-/// Sends a confirmation to Bob after his response to `hello` with the second nonce of this seed. Returns his reason for
-/// rejecting the confirmation; `None` if he accepts it.
+/// Sends `hello` to Bob. After he has responded with the second nonce of `seed`, sends `confirmation` to him. Returns
+/// his reason for rejecting the confirmation; `None` if he accepts it.
 fn reject_reason_of_confirmation(
     seed: u8,
     hello: &[u8],

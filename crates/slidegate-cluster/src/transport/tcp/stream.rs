@@ -16,7 +16,7 @@ use crate::transport::link_counters::LinkCounters;
 /// Capacity that is reserved for each read, in bytes.
 const READ_BUFFER_BYTES: usize = 16 * 1024;
 
-/// A reason for which a connection ended.
+/// The reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PeerStreamError {
     #[error(transparent)]
