@@ -43,7 +43,7 @@ enum ReloadTrigger {
     File(notify::Result<notify::Event>),
 }
 
-/// The result of reading a policy: the texts of its files, or one line for each error.
+/// The result of reading the policy files: their texts, or a list of error messages, each of one line.
 type PolicyReadResult = Result<SourceTexts, Vec<String>>;
 
 /// The state of the thread that reloads the policy when its file changes or SIGHUP is received. Only one reload runs at

@@ -33,8 +33,8 @@ pub struct Replay<'a> {
 pub struct ReplayOptions {
     /// Maximum number of keys that are counted at the same time.
     pub max_keys: usize,
-    /// Maximum delay of a line that is still sorted by time. The delay is the newest time in all earlier lines, minus
-    /// the time of this line.
+    /// Maximum delay of the lines that are sorted by time. The delay of a line is the newest time in all earlier lines,
+    /// minus the time of the line. Lines with a longer delay are replayed out of order.
     pub reorder: Duration,
     /// Whether to measure the maximum number of requests of each client, from which limits are suggested.
     pub measure_demand: bool,

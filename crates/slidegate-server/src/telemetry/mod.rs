@@ -1,8 +1,8 @@
 //! Telemetry: metrics, the keys that are limited most often, the denial log, and traces. Telemetry never changes a
 //! decision.
 //!
-//! No metric label contains a value of a client. Such values appear only in [`top`], the denial log and traces, and
-//! [`redact`] hashes them if necessary.
+//! No metric label contains a value that a client sent. Such values appear only in [`top`], the denial log and traces,
+//! and [`redact`] hashes them if necessary.
 
 mod denial_log;
 mod duration_histogram;

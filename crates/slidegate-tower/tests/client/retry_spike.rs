@@ -98,7 +98,8 @@ async fn measure_retry_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec
     arrivals
 }
 
-/// The retry times of all clients for one combination of jitter: one row of the table in `docs/CLIENT.md`.
+/// The retry times of all clients for one combination of server jitter and client jitter. Each measurement is one row
+/// of the table in `docs/CLIENT.md`.
 struct JitterMeasurement {
     server: u8,
     client: u8,

@@ -53,8 +53,8 @@ fn format_quotas(limits: &[Quota]) -> String {
     format!("[{}]", limits.join(", "))
 }
 
-/// Returns the suggested limits of a rule for one share of denied clients, given as its index in `PER_MILLE`. Omits
-/// limits that another limit implies.
+/// Returns the limits that are suggested for a rule if a certain share of its clients may be denied. `choice_index` is
+/// the index of this share in `PER_MILLE`. Omits limits that another limit implies.
 fn omit_implied_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
     let quotas: Vec<_> = suggested
         .windows
