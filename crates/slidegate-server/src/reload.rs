@@ -137,7 +137,7 @@ impl PolicyReloader {
         }
     }
 
-    /// Handles all events that have already arrived, without waiting for others.
+    /// Handles all reload triggers that have already arrived. Does not wait for further ones.
     fn handle_pending_reload_triggers(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             self.handle_reload_trigger(event);

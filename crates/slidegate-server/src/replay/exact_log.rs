@@ -1,6 +1,6 @@
 //! A log of all units that one key received within a window, from which the units are counted exactly.
 //!
-//! Access logs have a resolution of one second. Units that were added in the same second share one entry of 16 bytes.
+//! Access logs have a resolution of one second. Units with the same time share one entry of 16 bytes.
 
 use std::collections::VecDeque;
 

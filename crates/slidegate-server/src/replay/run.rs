@@ -21,8 +21,8 @@ pub struct Replay<'a> {
     domain: &'a str,
     max_keys: usize,
     clock: ManualClock,
-    /// The gate that decides about the requests. Created at the first request, when the clock already has the time of
-    /// the log, because a store measures time from its creation.
+    /// The gate that decides about the requests. Created at the first request, after the clock has been set to the time
+    /// of the log. A store measures time from its creation.
     gate: Option<Gate<MemoryStore<ManualClock>>>,
     reorder_buffer: ReorderBuffer,
     stats: ReplayStats,
@@ -148,8 +148,9 @@ mod tests {
 
     use super::*;
 
-    /// Limits of every algorithm. For each: whether it may allow a request that an exact log denies, whether it may
-    /// deny a request that an exact log allows, and its maximum number of units in any window.
+    /// Limits of every algorithm, each with its guarantees: whether it may allow a request that an exact log denies,
+    /// whether it may deny a request that an exact log allows, and the maximum number of units that it allows in any
+    /// window.
     const ALGORITHMS_AND_GUARANTEES: [(&str, bool, bool, u64); 7] = [
         ("{ max: 3, window: 10s, algorithm: sliding_log }", false, false, 3),
         ("{ max: 2, window: 1500ms, algorithm: sliding_log }", false, false, 2),

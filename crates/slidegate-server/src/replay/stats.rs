@@ -15,7 +15,7 @@ pub struct ReplayStats {
     pub counts: RequestCounts,
     /// Number of log lines that could not be parsed.
     pub unparsable: u64,
-    /// Number of counters that the store evicted because there were more than `max_keys`.
+    /// Number of limit counters that the store evicted, because there were more counters than `max_keys`.
     pub evicted_counters: u64,
     /// Number of lines that were replayed after a line with a later time, because they arrived too late to be sorted.
     pub out_of_order: u64,
@@ -37,8 +37,8 @@ pub struct RequestCounts {
     pub requests: u64,
     /// Number of requests that were allowed.
     pub allowed: u64,
-    /// Number of requests that were denied because they exceeded this rule or limit. A request that does not exceed
-    /// this limit may be denied by another one, and is not included here.
+    /// Number of requests that were denied because they exceeded this rule or limit. A request that was denied only by
+    /// other rules or limits is not included.
     pub denied: u64,
     /// Number of requests that exceeded the rule or limit but were not denied by it, because the rule only observes or
     /// the units were already consumed.

@@ -297,7 +297,8 @@ impl Metrics {
         LimitCounters { allowed, denied, observed, near }
     }
 
-    /// Returns the Prometheus counter of the requests of a domain to which no rule applies. All policies share it.
+    /// Returns the Prometheus counter of the requests of a domain to which no rule applies. All policies with this
+    /// domain share the counter.
     pub fn unmatched_counter(&self, domain: &str) -> UnmatchedCounter {
         self.unmatched.get_or_create(&DomainLabels { domain: domain.to_owned() }).clone()
     }

@@ -34,7 +34,7 @@ use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::top::{TopList, TopReport};
 use self::unknown_domain_log::UnknownDomainLog;
 
-/// Maximum number of keys in each list of frequently limited keys, per rule and minute.
+/// Maximum number of keys in each [`TopList`] of a rule, per minute.
 const MAX_KEYS_PER_TOP_LIST: usize = 64;
 
 /// The telemetry of the server. Records decisions in the metrics, the top keys and the denial log, and holds the

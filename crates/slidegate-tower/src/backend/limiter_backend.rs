@@ -1,4 +1,4 @@
-//! A backend that decides with a limiter, from one key of a request.
+//! A backend that decides requests with a limiter. The limiter receives one key of the request.
 
 use std::sync::Arc;
 

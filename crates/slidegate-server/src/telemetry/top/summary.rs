@@ -70,10 +70,10 @@ impl<L> Default for Summary<L> {
 }
 
 impl<L: Default> Summary<L> {
-    /// Adds `amount` to the count of a key. For a new key, `can_grow` receives the number of held keys, and returns
-    /// `true` if the summary may hold one more. Otherwise the new key replaces the key with the smallest count; after
-    /// the first replacement, `can_grow` is not called again. `write_label` is called only for a new key, and
-    /// overwrites the label of a replaced key.
+    /// Adds `amount` to the count of a key. If the key is new, calls `can_grow` with the number of held keys. If
+    /// `can_grow` returns `true`, the new key is added. Otherwise the new key replaces the key with the smallest count.
+    /// After the first replacement, `can_grow` is not called any more, and every new key replaces another.
+    /// `write_label` is called only for a new key, and overwrites the label of a replaced key.
     pub fn add(
         &mut self,
         key: u64,
