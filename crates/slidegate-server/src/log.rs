@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::LogFormat;
 
-/// The level and the format of the log.
+/// Settings of the log on standard error: its level and its format.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSettings {
     pub level: LevelFilter,

@@ -61,7 +61,7 @@ impl HeaderWriter {
         values
     }
 
-    /// Moves the values into the headers of a response, which leaves `values` empty.
+    /// Moves the values into the headers of a response. Afterwards, `values` is empty.
     pub fn write(&self, values: &mut HeaderValues, headers: &mut HeaderMap) {
         for (index, value) in values.0.iter_mut().enumerate() {
             if let Some(value) = value.take() {

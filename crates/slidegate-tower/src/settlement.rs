@@ -1,4 +1,4 @@
-//! The final cost of an allowed request, determined from its response.
+//! Settlement of charges: the final cost of an allowed request is determined from its response.
 
 use std::sync::Arc;
 

@@ -41,7 +41,7 @@ pub struct RuleKey {
 }
 
 impl KeyCounts {
-    /// Creates empty counts for at most `max_keys` keys.
+    /// Creates counts of requests and denials, without any keys. At most `max_keys` keys can be counted.
     pub fn new(max_keys: usize) -> Self {
         Self { max_keys, ..Self::default() }
     }

@@ -63,7 +63,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns the statistics of the requests that have been replayed so far.
+    /// Returns the statistics of all requests that have been replayed until now.
     pub fn stats(&self) -> &ReplayStats {
         &self.stats
     }
@@ -103,7 +103,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Replays the lines that are still held for sorting. Called at the end of the last log.
+    /// Replays the lines that the reorder buffer holds. Must be called at the end of the last log.
     pub fn finish(&mut self) {
         while let Some(batch) = self.reorder_buffer.pop() {
             self.replay_batch(batch);

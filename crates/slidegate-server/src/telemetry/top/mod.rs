@@ -66,8 +66,8 @@ pub struct TopKeys {
     secret: foldhash::quality::RandomState,
     shards: [RwLock<RuleShard>; RULE_SHARD_COUNT],
     key_budget: KeyBudget,
-    /// The minute of the current cleanup of expired minutes, and the next shard to clean up, encoded as `unix_minute *
-    /// RULE_SHARD_COUNT + shard`.
+    /// The minute of the current cleanup of expired minutes, and the next shard to clean up, encoded as
+    /// `unix_minute * RULE_SHARD_COUNT + shard`.
     cleanup_position: AtomicU64,
 }
 
