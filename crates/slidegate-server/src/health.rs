@@ -1,4 +1,4 @@
-//! Readiness of the server.
+//! The readiness of the server: whether the server is ready for requests, and the reasons if it is not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::service::Service;
 
-/// The state of the server that determines its readiness together with the store: whether the server is stopping, and
-/// the error in the policy file.
+/// The state of the server from which its readiness is derived: whether the server is stopping, and the error in the
+/// policy file. Readiness also depends on the store, whose state is not included.
 #[derive(Debug, Default)]
 pub struct Health {
     is_draining: AtomicBool,
@@ -52,8 +52,8 @@ struct StoreReadiness {
 }
 
 impl Health {
-    /// Creates the state of a server that is not stopping. With `needs_store`, the server is ready only while the store
-    /// is available.
+    /// Creates the readiness state of a server that is not stopping. If `needs_store` is `true`, the server is ready
+    /// only while the store is available.
     pub fn new(needs_store: bool) -> Self {
         Self { needs_store, ..Self::default() }
     }
@@ -73,8 +73,8 @@ impl Health {
         *self.lock_policy_problem() = problem;
     }
 
-    /// Locks the error in the policy file. Ignores poisoning of the mutex, because the text is complete even after a
-    /// panic.
+    /// Locks the mutex that contains the error in the policy file. Ignores poisoning: a panic cannot leave the error
+    /// text incomplete.
     fn lock_policy_problem(&self) -> MutexGuard<'_, Option<String>> {
         self.policy_problem.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::LogFormat;
 
-/// The level and the format of the log.
+/// Settings of the log on standard error: its level and its format.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSettings {
     pub level: LevelFilter,
@@ -44,7 +44,7 @@ fn write_escaped_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -
     }
 }
 
-/// A writer that escapes all characters that could end a log line or make it look like a different line.
+/// A writer that escapes every character with which a client could end a log line or change its appearance.
 struct SingleLineWriter<W>(W);
 
 impl<W: Write> Write for SingleLineWriter<W> {

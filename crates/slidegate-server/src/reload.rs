@@ -43,7 +43,7 @@ enum ReloadTrigger {
     File(notify::Result<notify::Event>),
 }
 
-/// The result of reading a policy: the texts of its files, or one line for each error.
+/// The result of reading the policy files: their texts, or a list of error messages, each of one line.
 type PolicyReadResult = Result<SourceTexts, Vec<String>>;
 
 /// The state of the thread that reloads the policy when its file changes or SIGHUP is received. Only one reload runs at
@@ -137,7 +137,7 @@ impl PolicyReloader {
         }
     }
 
-    /// Handles all events that have already arrived, without waiting for others.
+    /// Handles all reload triggers that have already arrived. Does not wait for further ones.
     fn handle_pending_reload_triggers(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             self.handle_reload_trigger(event);

@@ -24,7 +24,8 @@ pub struct RequestHandler {
     metrics: Option<ListenerMetrics>,
 }
 
-/// The parent of a request's span, from the trace headers of the caller. `None` if tracing is disabled.
+/// The trace context of a request, read from the trace headers of its caller. It determines the parent of the request's
+/// span. `None` if tracing is disabled.
 pub struct TraceContext(Option<TraceParent>);
 
 /// A request in progress, with its trace span, and with a timer if metrics are collected.
@@ -68,7 +69,8 @@ impl RequestHandler {
         self.metrics.as_ref()
     }
 
-    /// Returns the trace context in the headers of a caller, which is trusted to decide sampling.
+    /// Returns the trace context in the request headers of a caller. The caller is trusted: its sampled flag decides
+    /// whether the request is traced.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let is_tracing = self.service.telemetry().tracer().is_some();
         TraceContext(is_tracing.then(|| parse_trusted_trace_parent(headers)))

@@ -5,10 +5,10 @@
 //! names of a policy.
 //!
 //! A missing value is never an error. An empty header or parameter counts as missing, because otherwise all clients
-//! that send it empty would have the same counter. Bytes that are not UTF-8 are displayed as `U+FFFD`, and counted by a
-//! digest of the bytes. Values of more than [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES) are also counted by a
-//! digest. Therefore no value evades a limit or makes a key longer than that maximum. The HTTP server must bound the
-//! size of the request head.
+//! that send it empty would have the same counter. A value that is not UTF-8 is displayed with `U+FFFD` in place of
+//! each invalid sequence, and is counted by a digest of its bytes. Values of more than
+//! [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES) are also counted by a digest. Therefore no value evades a limit or
+//! makes a key longer than that maximum. The HTTP server must bound the size of the request head.
 
 mod attributes;
 mod client_address;

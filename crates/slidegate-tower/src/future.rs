@@ -1,5 +1,5 @@
-//! The future of a response. The future awaits the decision, the inner service and the settlement, each only if it is
-//! pending.
+//! The future of a response. It awaits the decision, then the inner service, then the settlement. A step that is
+//! already complete is skipped.
 
 use std::pin::Pin;
 use std::sync::Arc;

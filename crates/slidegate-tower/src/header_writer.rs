@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use slidegate::headers::{self, Style};
 use slidegate::{Jitter, JitterSample, Ruling, WallClock};
 
-/// The values of the rate-limit headers for the response to an allowed request. Each value has the same index as its
-/// header name in the header style. A style has at most three names for allowed requests, followed by `Retry-After`,
-/// which only denials have.
+/// The values of the rate-limit headers for the response to an allowed request. A value has the same index as the name
+/// of its header in the header style. A style has at most three headers for allowed requests. The last name of each
+/// style is `Retry-After`, which only denials have.
 #[derive(Default)]
 pub struct HeaderValues([Option<HeaderValue>; 3]);
 
@@ -61,7 +61,7 @@ impl HeaderWriter {
         values
     }
 
-    /// Moves the values into the headers of a response, which leaves `values` empty.
+    /// Moves the values into the headers of a response. Afterwards, `values` is empty.
     pub fn write(&self, values: &mut HeaderValues, headers: &mut HeaderMap) {
         for (index, value) in values.0.iter_mut().enumerate() {
             if let Some(value) = value.take() {

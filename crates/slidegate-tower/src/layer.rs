@@ -65,8 +65,9 @@ impl RateLimitLayer<()> {
     /// Creates a layer that decides with a gate. `attributes` defines the attributes of each request, by which the
     /// policy of the gate selects and counts requests.
     ///
-    /// A request may lack an attribute. For such a request, each rule of the policy either defines with `when_missing`
-    /// whether the rule is skipped or denies the request, or uses an alternative attribute, as in `per: [api_key|ip]`.
+    /// A request may lack an attribute. A rule of the policy can define an alternative attribute, as in
+    /// `per: [api_key|ip]`. Otherwise the `when_missing` of the rule determines whether the rule is skipped or denies
+    /// the request.
     pub fn new<S: Store>(
         gate: impl Into<Arc<Gate<S>>>,
         attributes: Attributes,

@@ -132,7 +132,8 @@ impl SettleContext {
         Request::new(domain, descriptor)
     }
 
-    /// Returns a request with the attributes of the original request, and one named cost, which is charged as a report.
+    /// Returns a request that reports consumed units. It has the attributes of the original request, and `units` as the
+    /// named cost `cost`.
     pub fn report<'r>(&'r self, domain: &'r str, cost: &'r str, units: u64) -> Request<'r> {
         Request::new(domain, self.descriptor().with_cost(cost, units))
     }

@@ -41,8 +41,8 @@ impl<I, B, R> RateLimit<I, B, R> {
 
 impl<B: Backend, R> LayerConfig<B, R> {
     /// Admits an allowed request, or returns the response to a denied or malformed request as `Err`. The decision is
-    /// passed by reference because rulings are large; the ruling is moved out of it only if the charge may be settled
-    /// or reverted.
+    /// passed by reference, because rulings are large. The ruling is moved out of the decision only if the charge may
+    /// be settled or reverted.
     #[inline(always)]
     pub(crate) fn admit<ResBody>(
         &self,

@@ -1,4 +1,4 @@
-//! The final cost of an allowed request, determined from its response.
+//! Settlement of charges: the final cost of an allowed request is determined from its response.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ pub enum Settlement {
     /// Corrects the charge to the actual cost in units, even if that exceeds max. Further requests are then denied
     /// until enough units have left the window.
     Cost(u64),
-    /// Keeps the charge, and charges units of a named cost, even if they exceed max. With a policy, the rules with that
-    /// cost charge the units; with a limiter, all of its limits do.
+    /// Keeps the charge, and also charges units of a named cost, even if they exceed max. A gate charges them to the
+    /// rules that use this cost. A limiter charges them to all of its limits.
     Report {
         /// The name of the cost, such as `tokens`.
         cost: &'static str,

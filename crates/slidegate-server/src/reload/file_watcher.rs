@@ -1,7 +1,7 @@
 //! Detects changes of a file, or of the files in a folder, and whether they are still being written.
 //!
-//! The watched objects are the directories that contain the files, not the files. If a file is replaced by a rename, or
-//! Kubernetes switches a symbolic link on its path, a watch on the previous file reports no event.
+//! The watcher watches the directories that contain the files, not the files themselves. A watch on a file reports no
+//! event if another file is renamed to its path, or if Kubernetes switches a symbolic link on the path.
 
 use std::collections::BTreeSet;
 use std::io;

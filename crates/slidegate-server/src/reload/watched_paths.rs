@@ -1,4 +1,5 @@
-//! Resolves a path to the directory entries that determine the file to which it leads, including symbolic links.
+//! Finds the directory entries to watch for one path: the symbolic links on the path, and the file at its end. If one
+//! of these entries changes, the path may lead to a different file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,9 +10,9 @@ use crate::ratelimit_config::folder;
 /// Maximum number of symbolic links to follow on one path, the same as in Linux.
 const MAX_SYMBOLIC_LINKS: usize = 40;
 
-/// The directory entries that determine the file to which a path leads: the symbolic links on the path, and the final
-/// file, or the first missing entry. The path of each entry is resolved, so its directory is not reached through
-/// symbolic links.
+/// The directory entries to watch for one path. If one of them changes, the path may lead to a different file. The
+/// entries are the symbolic links on the path, and the file at its end. If a part of the path does not exist, the first
+/// missing entry takes the place of the file. The directory of each entry is given without symbolic links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedPaths {
     entries: Vec<PathBuf>,
@@ -21,8 +22,8 @@ pub struct WatchedPaths {
 }
 
 impl WatchedPaths {
-    /// Resolves an absolute path. If it leads to a folder, also resolves the path of each configuration file in the
-    /// folder.
+    /// Finds the entries to watch for an absolute path. If the path leads to a folder, includes the entries for each
+    /// configuration file in the folder.
     pub fn from_path(path: &Path) -> Self {
         let mut watched_paths = Self::from_file(path);
         if path.is_dir() {
@@ -35,7 +36,7 @@ impl WatchedPaths {
         watched_paths
     }
 
-    /// Resolves an absolute path that leads to a single file.
+    /// Finds the entries to watch for an absolute path that leads to a single file.
     pub fn from_file(path: &Path) -> Self {
         let (mut entries, mut resolved, mut remaining) =
             (Vec::new(), PathBuf::new(), path.to_owned());
@@ -78,7 +79,8 @@ impl WatchedPaths {
         self.entries.iter().any(|own| own == entry) || (self.folder.is_some() && is_in_folder())
     }
 
-    /// Returns the directories to watch: the directories that contain the entries, and the folder.
+    /// Returns the directories to watch: the directories that contain the entries, and the watched folder if there is
+    /// one.
     pub fn directories(&self) -> BTreeSet<&Path> {
         let parents = self.entries.iter().filter_map(|entry| entry.parent());
         parents.chain(self.folder.as_deref()).collect()

@@ -17,7 +17,7 @@ const MIN_EXACT_LOGS_BEFORE_CLEANUP: usize = 1024;
 #[derive(Default)]
 pub struct LimitAccuracy {
     logs: ByHash<ExactLog<1>>,
-    /// Number of exact logs at which the logs of idle keys are removed next.
+    /// The number of exact logs that triggers the next removal of the logs of idle keys.
     sweep_threshold: usize,
     pub deviation: Deviation,
     pub worst: WindowPeak,
@@ -32,7 +32,7 @@ pub struct Deviation {
     pub false_denies: u64,
 }
 
-/// The most units that one key received within any window, and the `max` of the limit at that time.
+/// The largest number of units that one key received within any window, and the `max` that the limit had at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowPeak {
     pub units: u64,
@@ -94,8 +94,8 @@ impl LimitAccuracy {
 }
 
 impl Deviation {
-    /// Counts one decision. `fits` states whether the limit has capacity for the request, and `has_capacity` whether
-    /// the exact log has capacity for it.
+    /// Counts one decision if the limit and the exact log differ. `fits` is `true` if the limit has capacity for the
+    /// request. `has_capacity` is `true` if the exact log has capacity for it.
     pub fn record(&mut self, fits: bool, has_capacity: bool) {
         self.false_allows += u64::from(fits && !has_capacity);
         self.false_denies += u64::from(!fits && has_capacity);
@@ -103,7 +103,8 @@ impl Deviation {
 }
 
 impl WindowPeak {
-    /// Returns `self` or `other`: the peak whose units are the larger share of its `max`.
+    /// Returns the larger of the two peaks `self` and `other`. Peaks are compared by their units divided by their
+    /// `max`.
     fn peak_with_larger_share(self, other: Self) -> Self {
         if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
     }

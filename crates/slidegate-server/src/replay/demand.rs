@@ -66,8 +66,8 @@ impl Demand {
         peaks
     }
 
-    /// Releases the memory of requests older than a day, for all clients. Each sweep visits all clients, but more
-    /// requests than clients are recorded between two sweeps, so the amortized cost per request is at most one visit.
+    /// Releases the memory of requests older than a day, for all clients. Each sweep visits all clients. More requests
+    /// than clients are recorded between two sweeps, so the amortized cost per request is at most one visit.
     fn release_memory_of_expired_requests(&mut self, now_us: u64) {
         (self.requests_since_sweep, self.swept_at_us) = (0, now_us);
         for client in &mut self.clients {

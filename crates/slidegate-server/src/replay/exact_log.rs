@@ -1,6 +1,6 @@
-//! An exact log, which keeps all units of one key that are still within a window.
+//! A log of all units that one key received within a window, from which the units are counted exactly.
 //!
-//! Access logs have a resolution of one second, so units of the same time share one entry of 16 bytes.
+//! Access logs have a resolution of one second. Units with the same time share one entry of 16 bytes.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// `(now - length, now]`.
 #[derive(Debug)]
 pub struct ExactLog<const N: usize> {
-    /// The units of each point in time, oldest first.
+    /// One entry for each point in time at which units were added, oldest first.
     entries: VecDeque<UnitsAtOneTime>,
     windows: [WindowStartAndUnits; N],
 }
@@ -35,7 +35,7 @@ impl<const N: usize> Default for ExactLog<N> {
 
 impl<const N: usize> ExactLog<N> {
     /// Returns the number of units in each window that ends at `now_us`. If the newest entry is later than `now_us`,
-    /// the windows end at the time of this entry, because the time of a key never goes backward in the store either.
+    /// the windows end at the time of this entry. The store does the same: it never moves the time of a key backward.
     pub fn units_in_windows(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
         let now_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         for (window, length_us) in self.windows.iter_mut().zip(lengths_us) {

@@ -1,8 +1,8 @@
 //! Counts requests and denials per key, and finds the keys with the most denials.
 //!
-//! The number of requests of a denied key includes the requests before its first denial. So all keys must be counted
-//! from the start: each is identified by a 64-bit hash in 24 bytes, and there are at most as many keys as the store
-//! holds. Attribute names and values are stored only for denied keys.
+//! The requests of all keys are counted from the start, because the number of requests of a denied key includes the
+//! requests before its first denial. Each key is identified by a 64-bit hash and takes 24 bytes. There are at most as
+//! many keys as the store holds. Attribute names and values are stored only for denied keys.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -41,7 +41,7 @@ pub struct RuleKey {
 }
 
 impl KeyCounts {
-    /// Creates empty counts for at most `max_keys` keys.
+    /// Creates counts of requests and denials, without any keys. At most `max_keys` keys can be counted.
     pub fn new(max_keys: usize) -> Self {
         Self { max_keys, ..Self::default() }
     }

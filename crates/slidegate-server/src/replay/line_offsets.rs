@@ -1,4 +1,4 @@
-//! Stores the byte offsets of the values of a parsed line in its text, so that a stored line need not be parsed again.
+//! Stores parsed lines as the byte offsets of their values, so that a stored line need not be parsed again.
 
 use slidegate::Timestamp;
 

@@ -1,7 +1,8 @@
 //! Sorts the lines of an access log by their times.
 //!
-//! A server writes a line when the request ends, and its workers write at different moments, so a log is nearly sorted.
-//! It is sufficient to hold each line until the times in the log have advanced by a short period.
+//! An access log is nearly sorted, but not completely: a server writes a line when the request ends, and its workers
+//! write at different moments. It is sufficient to hold each line until the times in the log have advanced by a short
+//! period.
 
 use std::collections::BTreeMap;
 

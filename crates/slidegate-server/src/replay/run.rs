@@ -21,8 +21,8 @@ pub struct Replay<'a> {
     domain: &'a str,
     max_keys: usize,
     clock: ManualClock,
-    /// The gate that decides about the requests. Created at the first request, when the clock already has the time of
-    /// the log, because a store measures time from its creation.
+    /// The gate that decides about the requests. Created at the first request, after the clock has been set to the time
+    /// of the log. A store measures time from its creation.
     gate: Option<Gate<MemoryStore<ManualClock>>>,
     reorder_buffer: ReorderBuffer,
     stats: ReplayStats,
@@ -33,8 +33,8 @@ pub struct Replay<'a> {
 pub struct ReplayOptions {
     /// Maximum number of keys that are counted at the same time.
     pub max_keys: usize,
-    /// Maximum delay of a line that is still sorted by time. The delay is the newest time in all earlier lines, minus
-    /// the time of this line.
+    /// Maximum delay of the lines that are sorted by time. The delay of a line is the newest time in all earlier lines,
+    /// minus the time of the line. Lines with a longer delay are replayed out of order.
     pub reorder: Duration,
     /// Whether to measure the maximum number of requests of each client, from which limits are suggested.
     pub measure_demand: bool,
@@ -63,7 +63,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns the statistics of the requests that have been replayed so far.
+    /// Returns the statistics of all requests that have been replayed until now.
     pub fn stats(&self) -> &ReplayStats {
         &self.stats
     }
@@ -103,7 +103,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Replays the lines that are still held for sorting. Called at the end of the last log.
+    /// Replays the lines that the reorder buffer holds. Must be called at the end of the last log.
     pub fn finish(&mut self) {
         while let Some(batch) = self.reorder_buffer.pop() {
             self.replay_batch(batch);
@@ -148,8 +148,9 @@ mod tests {
 
     use super::*;
 
-    /// Limits of every algorithm. For each: whether it may allow a request that an exact log denies, whether it may
-    /// deny a request that an exact log allows, and its maximum number of units in any window.
+    /// Limits of every algorithm, each with its guarantees: whether it may allow a request that an exact log denies,
+    /// whether it may deny a request that an exact log allows, and the maximum number of units that it allows in any
+    /// window.
     const ALGORITHMS_AND_GUARANTEES: [(&str, bool, bool, u64); 7] = [
         ("{ max: 3, window: 10s, algorithm: sliding_log }", false, false, 3),
         ("{ max: 2, window: 1500ms, algorithm: sliding_log }", false, false, 2),

@@ -35,8 +35,8 @@ pub enum NextLine<'a> {
 }
 
 impl LogSource {
-    /// Opens an access log, plain or compressed with gzip. The path `-` is standard input. Bytes that are read advance
-    /// `progress`.
+    /// Opens an access log, plain or compressed with gzip. The path `-` is standard input. Advances `progress` by the
+    /// number of bytes that are read.
     pub fn open(path: &Path, progress: &ProgressBar) -> io::Result<Self> {
         if is_stdin(path) {
             Self::new(io::stdin(), progress)

@@ -15,9 +15,9 @@ pub struct ReplayStats {
     pub counts: RequestCounts,
     /// Number of log lines that could not be parsed.
     pub unparsable: u64,
-    /// Number of counters that the store evicted because there were more than `max_keys`.
+    /// Number of limit counters that the store evicted, because there were more counters than `max_keys`.
     pub evicted_counters: u64,
-    /// Number of lines whose time is before the time of the previous line, because they were too late to be sorted.
+    /// Number of lines that were replayed after a line with a later time, because they arrived too late to be sorted.
     pub out_of_order: u64,
     /// The time of the previous line that was replayed.
     previous: Timestamp,
@@ -29,7 +29,7 @@ pub struct ReplayStats {
     pub keys: KeyCounts,
 }
 
-/// Numbers of requests by result: for all requests, one rule or one limit.
+/// Numbers of requests, counted by result. The counts are for all requests, for one rule, or for one limit.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RequestCounts {
     /// Number of all requests to which the rule or limit applied.
@@ -37,8 +37,8 @@ pub struct RequestCounts {
     pub requests: u64,
     /// Number of requests that were allowed.
     pub allowed: u64,
-    /// Number of requests that were denied because they exceeded this rule or limit. Requests within it may still be
-    /// denied by another limit.
+    /// Number of requests that were denied because they exceeded this rule or limit. A request that was denied only by
+    /// other rules or limits is not included.
     pub denied: u64,
     /// Number of requests that exceeded the rule or limit but were not denied by it, because the rule only observes or
     /// the units were already consumed.
@@ -48,12 +48,13 @@ pub struct RequestCounts {
 /// Statistics of the requests to which one rule applied.
 pub struct RuleStats {
     pub counts: RequestCounts,
-    /// Numbers of decisions of the rule that differ from the decision that the exact logs of all its limits make
-    /// together. An exact log keeps every charge.
+    /// Numbers of decisions of the rule that differ from the decision of its exact logs. Each limit has an exact log,
+    /// which keeps every charge. The exact logs allow a request if all of them have capacity for it.
     pub deviation: Deviation,
     /// Statistics of each limit, in the order of the limits in the rule.
     pub limits: Vec<LimitStats>,
-    /// The maximum number of requests of each key of the rule, or `None` if demand is not measured.
+    /// The demand for each key of the rule, which is its maximum number of requests in a window. `None` if demand is
+    /// not measured.
     pub demand: Option<Demand>,
 }
 

@@ -78,7 +78,7 @@ impl LimitChoice {
 }
 
 impl Headroom {
-    /// Adds the headroom to a max, and rounds the sum up to a round number.
+    /// Adds this percentage to the `max` of a limit, and rounds the result up to a round number.
     fn add_headroom_to_max(self, max: u64) -> u64 {
         round_up_to_round_number(max.saturating_mul(100 + self.0).div_ceil(100)).min(MAX_UNITS)
     }
@@ -115,7 +115,8 @@ pub fn log_length(span: Option<(Timestamp, Timestamp)>) -> Duration {
     span.map_or(Duration::ZERO, |span| Duration::from_micros(micros(span)) + Duration::from_secs(1))
 }
 
-/// Returns `true` if a log of this length is shorter than some of the windows for which limits are suggested.
+/// Returns `true` if a log of length `log_length` is shorter than at least one of the windows for which limits are
+/// suggested.
 pub fn is_too_short(log_length: Duration) -> bool {
     WINDOWS_US.into_iter().any(|window_us| Duration::from_micros(window_us) > log_length)
 }
@@ -129,7 +130,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     proptest! {
-        /// Checks that any max smaller than the computed one denies too many clients.
+        /// Checks that the computed max is the smallest possible: every smaller max denies too many clients.
         #[test]
         fn suggested_max_is_smallest_within_denied_client_share(
             mut peaks in proptest::collection::vec(1..40u32, 1..2500),

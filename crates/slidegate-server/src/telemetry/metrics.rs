@@ -1,7 +1,7 @@
 //! The Prometheus metrics of the server. Their names are public interface: `docs/OPERATIONS.md` lists them.
 //!
-//! No label contains a value of a client, so the number of time series is bounded by the policy. `telemetry::top`
-//! reports the keys of clients instead.
+//! No label contains a value that a client sent, so the number of time series is bounded by the policy.
+//! `telemetry::top` reports the keys of clients instead.
 
 mod cluster;
 mod exposition;
@@ -297,7 +297,8 @@ impl Metrics {
         LimitCounters { allowed, denied, observed, near }
     }
 
-    /// Returns the Prometheus counter of the requests of a domain to which no rule applies. All policies share it.
+    /// Returns the Prometheus counter of the requests of a domain to which no rule applies. All policies with this
+    /// domain share the counter.
     pub fn unmatched_counter(&self, domain: &str) -> UnmatchedCounter {
         self.unmatched.get_or_create(&DomainLabels { domain: domain.to_owned() }).clone()
     }
@@ -325,8 +326,8 @@ impl Metrics {
         self.policy_stale.set(i64::from(result == ReloadResult::Failed));
     }
 
-    /// Encodes all metrics as text. `store` and `cluster` are the current states of the store and of the cluster, if
-    /// there is a cluster.
+    /// Encodes all metrics as text. `store` is the current state of the store. `cluster` is the current state of the
+    /// cluster, or `None` without a cluster.
     pub fn encode(
         &self,
         format: Format,

@@ -1,8 +1,8 @@
 //! Telemetry: metrics, the keys that are limited most often, the denial log, and traces. Telemetry never changes a
 //! decision.
 //!
-//! No metric label contains a value of a client. Such values appear only in [`top`], the denial log and traces, and
-//! [`redact`] hashes them if necessary.
+//! No metric label contains a value that a client sent. Such values appear only in [`top`], the denial log and traces,
+//! and [`redact`] hashes them if necessary.
 
 mod denial_log;
 mod duration_histogram;
@@ -34,7 +34,7 @@ use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::top::{TopList, TopReport};
 use self::unknown_domain_log::UnknownDomainLog;
 
-/// Maximum number of keys in each list of frequently limited keys, per rule and minute.
+/// Maximum number of keys in each [`TopList`] of a rule, per minute.
 const MAX_KEYS_PER_TOP_LIST: usize = 64;
 
 /// The telemetry of the server. Records decisions in the metrics, the top keys and the denial log, and holds the

@@ -17,7 +17,7 @@ pub struct UnknownDomainLog {
 }
 
 impl UnknownDomainLog {
-    /// Creates a log without messages.
+    /// Creates a log of unknown domains that has not logged a message yet.
     pub fn new() -> Self {
         Self {
             log_throttle: LogThrottle::new(1, Duration::from_secs(60)),

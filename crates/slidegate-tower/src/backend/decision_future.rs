@@ -42,7 +42,7 @@ pub struct DecisionTask<B: SealedBackend> {
 
 impl<B: SealedBackend> DecisionFuture<B> {
     /// Creates the future of a decision. With [`OnDrop::Revert`], the decision runs in a new tokio task. Outside of a
-    /// tokio runtime no task can be started, so the charge of a dropped request stays.
+    /// tokio runtime, no task can be started. The charge of a dropped request then stays.
     pub fn new(
         future: B::DecideFuture,
         backend: &B,

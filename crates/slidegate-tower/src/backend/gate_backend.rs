@@ -1,4 +1,4 @@
-//! A backend that decides with a gate, from the attributes of a request.
+//! A backend that decides requests with a gate. The gate receives the attributes of the request.
 
 use std::sync::Arc;
 

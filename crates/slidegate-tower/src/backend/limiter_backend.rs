@@ -1,4 +1,4 @@
-//! A backend that decides with a limiter, from one key of a request.
+//! A backend that decides requests with a limiter. The limiter receives one key of the request.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ impl<S, K> LimiterBackend<S, K> {
 impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
     type Kind = S::Kind;
 
-    /// Decides one request without a future, into which the values of the request would have to be moved. Returns
-    /// `None` if the store is asynchronous.
+    /// Decides one request without creating a future. The values of the request would have to be moved into a future.
+    /// Returns `None` if the store is asynchronous.
     #[inline]
     fn decide_now(
         &self,

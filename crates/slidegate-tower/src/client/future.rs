@@ -1,4 +1,5 @@
-//! The future of a request and its retries: it calls the service, sleeps, polls the service ready, and calls again.
+//! The future of a request and its retries. It calls the service. Before each retry, it sleeps, and polls the service
+//! until it is ready.
 
 use std::fmt;
 use std::pin::Pin;

@@ -79,8 +79,8 @@ impl RetryLayer {
         self
     }
 
-    /// Also repeats requests for which this predicate returns `true`, with any method. Select only requests that may be
-    /// carried out twice: a 503 does not mean that the request had no effect.
+    /// Also repeats requests for which this predicate returns `true`, even if their method is not idempotent. Select
+    /// only requests that may be carried out twice: a 503 does not mean that the request had no effect.
     pub fn also_repeat(
         mut self,
         predicate: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! The number of attempts for a request, and the waits between attempts.
+//! The schedule of retries: the maximum number of attempts for a request, and the waits between attempts.
 
 use std::time::Duration;
 

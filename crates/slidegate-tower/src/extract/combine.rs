@@ -1,4 +1,4 @@
-//! Combinators: extractors built from other extractors.
+//! Extractors that are built from other extractors.
 
 use super::{Extract, ExtractedText, RequestHead};
 

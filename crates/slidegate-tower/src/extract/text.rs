@@ -1,4 +1,5 @@
-//! Extracted values: texts that are borrowed, inline or owned, or bytes that are not UTF-8.
+//! The type of the values that extractors return. A value is a text (borrowed, stored inline, or owned), or a sequence
+//! of bytes that is not UTF-8.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Tests the number of attempts of the retrying client, and their total time.
+//! Tests of the number of attempts of the retrying client, and of their total time.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Tests the waits of the retrying client: stated by the response, lengthened by jitter, or chosen by backoff.
+//! Tests of the waits of the retrying client. The response states the wait, or the client chooses it by backoff. Jitter
+//! lengthens a stated wait.
 
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Tests the requests that the retrying client repeats, and the requests that it does not repeat.
+//! Tests that the retrying client repeats only the requests that may be sent more than once.
 
 use bytes::Bytes;
 use http::{Method, Request};

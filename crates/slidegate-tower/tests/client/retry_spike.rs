@@ -69,8 +69,8 @@ impl SimulatedServer {
     }
 }
 
-/// Returns the times at which clients retry, in ascending order, for one combination of jitter. The quota is used up in
-/// advance, so that all first attempts are denied, and is large enough to allow all second attempts.
+/// Returns the times at which clients retry, in ascending order, for one combination of jitter. The quota is used up
+/// before the clients start, so that all first attempts are denied. It is large enough to allow all second attempts.
 async fn measure_retry_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
     fastrand::seed(8);
     let server = Arc::new(SimulatedServer::new(
@@ -98,7 +98,8 @@ async fn measure_retry_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec
     arrivals
 }
 
-/// The retry times of all clients for one combination of jitter: one row of the table in `docs/CLIENT.md`.
+/// The retry times of all clients for one combination of server jitter and client jitter. Each measurement is one row
+/// of the table in `docs/CLIENT.md`.
 struct JitterMeasurement {
     server: u8,
     client: u8,

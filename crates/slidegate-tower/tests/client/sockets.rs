@@ -1,4 +1,4 @@
-//! Tests the retrying client over reqwest, with servers on sockets. Time is paused: only the waits of the client
+//! Tests of the retrying client over reqwest, with servers on sockets. Time is paused: only the waits of the client
 //! advance it, because neither the server nor reqwest uses a timer here.
 
 use std::sync::Arc;

@@ -61,7 +61,7 @@ struct ScriptedServiceState {
     body: Arc<()>,
 }
 
-/// A service that returns scripted responses. Each call needs its own `poll_ready` on the same clone.
+/// A service that returns scripted responses. Each clone must be polled ready before each call.
 pub struct ScriptedService {
     script: Arc<ScriptedServiceState>,
     is_ready: bool,

@@ -1,4 +1,4 @@
-//! Tests the identity of clients: API keys, addresses, and requests with neither.
+//! Tests of layers that identify clients by API key or address, and of requests with neither of them.
 
 use axum::Router;
 use slidegate::Store;

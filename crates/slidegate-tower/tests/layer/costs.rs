@@ -1,4 +1,4 @@
-//! Tests the costs of requests, from headers and functions.
+//! Tests of request costs that a header or a function provides.
 
 use serde_json::json;
 use slidegate::Store;

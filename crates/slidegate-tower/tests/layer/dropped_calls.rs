@@ -1,4 +1,5 @@
-//! Tests calls that end without a response: the client disconnects, the handler panics, or the service fails.
+//! Tests of calls that end without a response, because the client disconnects, the handler panics, or the service
+//! fails.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,4 +1,4 @@
-//! Tests the example `examples/plans.rs`, whose limits depend on the plan of the customer.
+//! Tests of the example `examples/plans.rs`, whose limits depend on the plan of the customer.
 
 use crate::fixture::{TestClient, serve};
 

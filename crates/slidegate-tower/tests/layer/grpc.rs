@@ -1,4 +1,4 @@
-//! Tests gRPC calls between tonic's server and client.
+//! Tests of rate limits on gRPC calls between tonic's server and client.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! Tests a public API whose customers have two keys each: a paid live key without a limit, and a free test key with ten
-//! requests per minute.
+//! Tests of a public API whose customers have two keys each: a paid live key without a limit, and a free test key with
+//! ten requests per minute.
 
 use axum::extract::Request;
 use axum::http::StatusCode;

@@ -1,4 +1,4 @@
-//! Tests nested layers: a limit for all routes, and a limit for one of them.
+//! Tests of nested layers. The outer layer limits all routes, and the inner layer limits one of them.
 
 use axum::Router;
 use axum::routing::get;

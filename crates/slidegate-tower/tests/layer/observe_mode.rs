@@ -1,4 +1,4 @@
-//! Tests observe mode, which reports rulings and denies no request.
+//! Tests of observe mode, in which the layer reports rulings but denies no request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};

@@ -1,4 +1,4 @@
-//! Tests readiness: the layer calls the same service that it has polled ready.
+//! Tests that the layer calls only a service that has been polled ready.
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};

@@ -1,4 +1,5 @@
-//! Tests responses: headers in every style, problem details, custom responses, and jitter.
+//! Tests of the responses that the layer creates or changes: headers in every style, problem details, custom responses,
+//! and jitter.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

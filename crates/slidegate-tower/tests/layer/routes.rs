@@ -1,4 +1,5 @@
-//! Tests a layer at different positions in an axum router. The position determines the requests that the layer counts.
+//! Tests of a layer at different positions in an axum router. The position determines the requests that the layer
+//! counts.
 
 use axum::Router;
 use axum::routing::get;

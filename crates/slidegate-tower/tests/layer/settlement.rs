@@ -1,4 +1,5 @@
-//! Tests settlement: the response of the service corrects or reverts the charge of the request.
+//! Tests of settlement. The response of the service determines whether the charge of the request is corrected or
+//! reverted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

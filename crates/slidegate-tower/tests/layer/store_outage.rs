@@ -1,4 +1,4 @@
-//! Tests decisions while the store is unavailable.
+//! Tests of decisions while the store is unavailable.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -93,7 +93,7 @@ pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Resu
     write_notes_on_uncompared_requests(f, report)
 }
 
-/// Writes notes with the numbers of requests and counters that the comparison does not include.
+/// Writes notes on the requests and counters that the comparison does not include, with their numbers.
 fn write_notes_on_uncompared_requests(
     f: &mut fmt::Formatter<'_>,
     report: &ReplayReport<'_>,

@@ -33,7 +33,7 @@ pub struct ReplayReport<'a> {
     /// Number of requests whose keys were not counted, because there were more keys than `--max-keys`. They are not
     /// included in `top_denied`, `exact` and `suggestions`.
     uncounted_by_key: u64,
-    /// Number of counters of limits that were evicted because there were more than `--max-keys`.
+    /// Number of limit counters that the store evicted, because there were more counters than `--max-keys`.
     forgotten_counts: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     suggestions: Option<Suggestions<'a>>,

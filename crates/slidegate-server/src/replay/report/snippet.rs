@@ -53,8 +53,8 @@ fn format_quotas(limits: &[Quota]) -> String {
     format!("[{}]", limits.join(", "))
 }
 
-/// Returns the suggested limits of a rule for one share of denied clients, given as its index in `PER_MILLE`. Omits
-/// limits that another limit implies.
+/// Returns the limits that are suggested for a rule if a certain share of its clients may be denied. `choice_index` is
+/// the index of this share in `PER_MILLE`. Omits limits that another limit implies.
 fn omit_implied_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
     let quotas: Vec<_> = suggested
         .windows
@@ -70,9 +70,10 @@ fn omit_implied_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> 
         .collect()
 }
 
-/// Returns `true` if every client that keeps within `quota` also keeps within `other`. This is the case if `quota` has
-/// a longer window and at most the same max. It is also the case if `quota` has a shorter window, and its max
-/// multiplied by the number of such windows in the longer one does not exceed the max of `other`.
+/// Returns `true` if every client that keeps within `quota` also keeps within `other`. There are two such cases. Either
+/// `quota` has the longer window, and its max does not exceed the max of `other`. Or `quota` has the shorter window,
+/// and its max, multiplied by the number of shorter windows in the longer one (rounded up), does not exceed the max of
+/// `other`.
 fn quota_implies_other(quota: &Quota, other: &Quota) -> bool {
     let (length, other_length) = (quota.window().as_micros(), other.window().as_micros());
     match length.cmp(&other_length) {

@@ -175,8 +175,9 @@ impl Suggestions<'_> {
 }
 
 impl WindowSuggestion {
-    /// Returns the suggested limits without duplicates. All shares that amount to less than one client have the same
-    /// limit, so only the first of them is returned.
+    /// Returns the suggested limits without duplicates. There is one limit for each share of clients that may be
+    /// denied. If a share, multiplied by the number of clients, is below 1, its limit denies no client. All limits that
+    /// deny no client are equal, so only the first of them is returned.
     fn choices_without_duplicates(&self) -> impl Iterator<Item = &ChoiceReport> {
         let denies_none = |choice: &ChoiceReport| choice.may_deny_clients == 0;
         let no_denials = self.choices.iter().find(|choice| denies_none(choice));
@@ -198,7 +199,7 @@ impl ChoiceReport {
     }
 }
 
-/// Writes a note if some of the shares of clients that may be denied are less than one client.
+/// Writes a note if an allowed share of denied clients, multiplied by the number of clients, is below 1.
 fn write_note_on_shares_below_one_client(
     f: &mut fmt::Formatter<'_>,
     rule: &RuleSuggestions<'_>,

@@ -56,8 +56,8 @@ impl MinuteSummaries {
         }
     }
 
-    /// Returns the summary of a minute, and creates it if necessary. Returns `None` if the minute has expired. A minute
-    /// before the newest one is accepted, because threads may arrive in a different order than they read the clock.
+    /// Returns the summary of a minute, and creates it if necessary. Returns `None` if the minute has expired. Accepts
+    /// a minute before the newest one: a thread that read the clock earlier than another may call this function later.
     fn get_or_create_minute_summary(
         &mut self,
         unix_minute: u64,

@@ -2,8 +2,8 @@
 //! nearly reached a limit, and of requests that only an observing rule would have denied.
 //!
 //! Each [`TopList`] of a rule has one [`summary`] per minute, so that a whole minute expires at once. A report merges
-//! the summaries of the last five minutes. To record a key takes a shared lock on the shard of the rule and the lock of
-//! one list.
+//! the summaries of the last five minutes. Recording a key requires a shared lock on the shard of the rule, and the
+//! lock of one list.
 //!
 //! # Memory
 //!
@@ -66,7 +66,8 @@ pub struct TopKeys {
     secret: foldhash::quality::RandomState,
     shards: [RwLock<RuleShard>; RULE_SHARD_COUNT],
     key_budget: KeyBudget,
-    /// The next shard from which expired minutes are removed, as `unix_minute * RULE_SHARD_COUNT + shard`.
+    /// The minute of the current cleanup of expired minutes, and the next shard to clean up, encoded as
+    /// `unix_minute * RULE_SHARD_COUNT + shard`.
     cleanup_position: AtomicU64,
 }
 

@@ -55,7 +55,8 @@ fn assert_summary_guarantees(
     Ok(())
 }
 
-/// Merges all parts into one: one by one, or, if `in_pairs` is `true`, in pairs and then in pairs of the results.
+/// Merges all parts into one. If `in_pairs` is `true`, merges the parts in pairs, and then the results in pairs.
+/// Otherwise merges one part after the other into the same result.
 fn merge_summaries<L: Copy>(
     mut parts: Vec<Merged<L>>,
     in_pairs: bool,

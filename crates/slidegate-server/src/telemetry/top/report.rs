@@ -34,7 +34,7 @@ pub struct RuleTopKeys {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub observed: Vec<TopKey>,
     /// Exact totals of denials, of observed denials, and of allowed requests after which little of a limit remained.
-    /// The report sorts the rules by them.
+    /// The report sorts the rules by these totals, in this order.
     #[serde(skip)]
     totals: [u64; 3],
 }

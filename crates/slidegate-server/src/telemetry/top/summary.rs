@@ -70,10 +70,10 @@ impl<L> Default for Summary<L> {
 }
 
 impl<L: Default> Summary<L> {
-    /// Adds `amount` to the count of a key. For a new key, `can_grow` receives the number of held keys, and returns
-    /// `true` if the summary may hold one more. Otherwise the new key replaces the key with the smallest count; after
-    /// the first replacement, `can_grow` is not called again. `write_label` is called only for a new key, and
-    /// overwrites the label of a replaced key.
+    /// Adds `amount` to the count of a key. If the key is new, calls `can_grow` with the number of held keys. If
+    /// `can_grow` returns `true`, the new key is added. Otherwise the new key replaces the key with the smallest count.
+    /// After the first replacement, `can_grow` is not called any more, and every new key replaces another.
+    /// `write_label` is called only for a new key, and overwrites the label of a replaced key.
     pub fn add(
         &mut self,
         key: u64,
@@ -143,8 +143,8 @@ pub struct Merged<L> {
 #[derive(Clone, Copy, Debug)]
 struct MergedSummaryEntry<L> {
     label: L,
-    /// The sum of `count - untracked_max` over the merged summaries, which decides whether the key is kept. The excess
-    /// never exceeds the true count, and `excess + untracked_max` is never less than the true count.
+    /// The sum of `count - untracked_max` over the merged summaries. The keys with the largest excess are kept. The
+    /// excess never exceeds the true count, and `excess + untracked_max` is never less than the true count.
     excess: u64,
     /// Lower bound of the true count of the key.
     min_count: u64,
@@ -210,8 +210,8 @@ impl<L: Copy> Merged<L> {
     }
 
     /// Keeps the `capacity` keys with the largest excess. The largest excess among the removed keys is subtracted from
-    /// each remaining key and added to `untracked_max`. The equal subtraction from all keys keeps the error within the
-    /// bound after a merge.
+    /// each remaining key and added to `untracked_max`. The same number is subtracted from all keys, so that the error
+    /// stays within the bound after a merge.
     fn keep_keys_with_largest_excess(&mut self, capacity: usize) {
         if self.entries.len() <= capacity {
             return;

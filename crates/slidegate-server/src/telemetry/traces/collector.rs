@@ -139,7 +139,7 @@ impl HttpClient for CollectorClient {
     }
 }
 
-/// Shows only a name. `HttpClient` requires `Debug`, but the connections may contain secrets.
+/// Writes only the text `Collector`. The trait `HttpClient` requires `Debug`, but the connections may contain secrets.
 impl fmt::Debug for CollectorClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Collector")

@@ -12,7 +12,8 @@ const MAX_TRACESTATE_BYTES: usize = 512;
 /// The relation between the span of a decision and the span of its caller: a child of the caller's span, or only linked
 /// to it.
 pub struct TraceParent {
-    /// The context with the parent of the decision's span. Without a span in it, the decision starts a new trace.
+    /// The context with the parent of the decision's span. If the context contains no span, the decision starts a new
+    /// trace.
     pub(super) context: Context,
     /// The trace id and span id of the caller, if the decision's span is only linked to the caller's span.
     link: Option<(TraceId, SpanId)>,
