@@ -31,8 +31,8 @@ use failure_tracker::FailureTracker;
 pub struct Settings {
     /// Number of consecutive failed calls that opens the breaker.
     pub consecutive_failures: u32,
-    /// Minimum number of calls within one second before the failure rate is checked. If there are at least this number
-    /// of calls, the breaker opens if at least half of them have failed.
+    /// Minimum number of calls within one second before the failure rate is checked. From this number of calls on, the
+    /// breaker opens if at least half of them have failed.
     pub min_calls: u32,
     /// Upper bound of the first backoff, which is the time between the opening of the breaker and the first probe. The
     /// bound doubles after each failed probe, up to `max_backoff`.

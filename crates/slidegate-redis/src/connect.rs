@@ -346,9 +346,9 @@ async fn maintain_connection(
 }
 
 /// Logs the error of a failed connection attempt and publishes it as the current state. The error is logged as a
-/// warning only if the server has rejected the connection, for example because of a wrong password. Without the
-/// warning, this would become visible only with the first request. An unreachable server is reported by the circuit
-/// breaker.
+/// warning only if the server has rejected the connection, for example because of a wrong password. Without this
+/// warning, a wrong password would become visible only with the first request. An unreachable server is reported by the
+/// circuit breaker.
 fn log_and_publish_connect_error(error: &RedisError, publish: &watch::Sender<ConnectionState>) {
     let last_error = error.to_string();
     let is_known = publish.borrow().as_ref().is_err_and(|known| *known == last_error);
