@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::connect::{ConnectError, Settings};
 use crate::store::RedisStore;
 
-/// Maximum number of hosts in an address: Sentinels, or nodes of a Cluster.
+/// Maximum number of hosts in an address. The hosts are Sentinels or nodes of a Cluster.
 const MAX_HOSTS: usize = 64;
 
 /// An address of Redis: `redis://`, `rediss://` (TLS) or `unix://` for one server, `redis+sentinel://` or
@@ -37,8 +37,8 @@ pub(crate) enum AddressTarget {
 pub(crate) struct SentinelTarget {
     pub sentinels: Vec<ConnectionInfo>,
     pub service: String,
-    /// Credentials and database for connections to the master. The host in this value is unused: the Sentinels report
-    /// the host of the master.
+    /// Credentials and database for connections to the master. The host in this value is not used, because the
+    /// Sentinels report the host of the master.
     pub login: ConnectionInfo,
 }
 

@@ -31,8 +31,8 @@ use failure_tracker::FailureTracker;
 pub struct Settings {
     /// Number of consecutive failed calls that opens the breaker.
     pub consecutive_failures: u32,
-    /// Minimum number of calls within one second for opening the breaker because of the failure rate. From this number
-    /// of calls on, the breaker opens if at least half of them have failed.
+    /// Minimum number of calls within one second before the failure rate is checked. From this number of calls on, the
+    /// breaker opens if at least half of them have failed.
     pub min_calls: u32,
     /// Upper bound of the first backoff, which is the time between the opening of the breaker and the first probe. The
     /// bound doubles after each failed probe, up to `max_backoff`.
@@ -44,9 +44,9 @@ pub struct Settings {
     pub probe_timeout: Duration,
 }
 
-/// The default settings. The breaker opens after 5 consecutive failures, or if at least half of at least 20 calls
-/// within a second have failed. The first probe follows after at most half a second, and the backoff doubles up to 5
-/// seconds.
+/// The default settings. The breaker opens after 5 consecutive failures. The breaker also opens if there are at least
+/// 20 calls within a second and at least half of them fail. The first probe follows after at most half a second, and
+/// the backoff doubles up to 5 seconds.
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -76,7 +76,7 @@ pub enum BreakerDecision {
 /// neither as a success nor as a failure.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CallPass {
-    /// The epoch in which the call began.
+    /// The epoch of the breaker when the call began.
     epoch: u64,
 }
 
@@ -205,8 +205,8 @@ impl Breaker {
         self.epoch.load(Ordering::Acquire) == pass.epoch
     }
 
-    /// Returns the decision about a call without a lock: allowed while the breaker is closed, rejected during the
-    /// backoff. Returns `None` if a probe is due, which needs the lock.
+    /// Decides about a call without the lock. Calls are allowed while the breaker is closed and rejected during the
+    /// backoff. Returns `None` if a probe is due, because a probe needs the lock.
     #[inline]
     fn decide_without_probe(&self, now: Timestamp) -> Option<BreakerDecision> {
         let epoch = self.epoch.load(Ordering::Acquire);
@@ -272,13 +272,13 @@ impl Breaker {
         self.reject_calls_until(now.after(random));
     }
 
-    /// Makes the breaker reject calls until `moment`.
+    /// Makes the breaker reject calls until the time `moment`.
     fn reject_calls_until(&self, moment: Timestamp) {
         self.rejects_until.store(moment.as_micros(), Ordering::Release);
     }
 
-    /// Adds `step` to the number of the epoch, and returns the new number. The step is 1 when the breaker opens or
-    /// closes, and 2 for other changes of state, so that only epochs of the closed state have even numbers. The caller
+    /// Adds `step` to the number of the epoch, and returns the new number. The number must be even only while the
+    /// breaker is closed: the step is 1 when the breaker opens or closes, and 2 for other changes of state. The caller
     /// must hold the lock of `outage`.
     fn advance_epoch(&self, step: u64) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(step);
@@ -311,7 +311,8 @@ impl fmt::Display for StateChange {
     }
 }
 
-/// Locks and atomics of the breaker: from std, or from shuttle, which explores thread schedules.
+/// The lock and atomic types that the breaker uses. They are from std, or from shuttle, a test library that explores
+/// thread schedules.
 mod sync {
     #[cfg(shuttle)]
     pub(super) use shuttle::sync::{

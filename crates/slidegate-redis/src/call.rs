@@ -11,20 +11,20 @@ use smallvec::SmallVec;
 use crate::script::{AlgorithmSet, Script, Scripts, algorithm_number, is_slot};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
-/// Maximum cost of a charge in an encoded call. The max of a limit is at most this value, so a higher cost never fits,
-/// and is encoded as this value.
+/// Maximum cost of a charge in an encoded call. A higher cost is encoded as this value. Such a cost never fits, because
+/// the max of a limit is at most this value.
 const MAX_ENCODED_COST: u64 = u32::MAX as u64;
 
-/// Maximum cost of a refund in an encoded call, and the value as which a higher cost is encoded. No counter has more
-/// charged units, so both costs have the same effect.
+/// Maximum cost of a refund in an encoded call. A higher cost is encoded as this value. Both costs have the same
+/// effect, because no counter has more charged units.
 const MAX_ENCODED_REFUND: u64 = 1 << 52;
 
-/// Kind code in a batch header: requests that each charge one unit, all of the same limit.
+/// Kind code in a batch header for requests that each charge one unit of the same limit.
 const REQUEST_KIND_SINGLE_UNITS: u8 = 0;
-/// Kind code in a batch header: one request in which each hit can deny the request alone, and has its own slot in a
+/// Kind code in a batch header for one request. Each of its hits can deny the request alone, and has its own slot in a
 /// shared Redis value.
 const REQUEST_KIND_ENFORCED: u8 = 1;
-/// Kind code in a batch header: one request with any hits.
+/// Kind code in a batch header for one request with hits of any kind.
 const REQUEST_KIND_ANY_HITS: u8 = 2;
 
 /// A call of a script: the script, the Redis keys and the encoded argument.
@@ -126,8 +126,8 @@ fn has_default_required_units_and_max_debt(hit: &KeyedHit) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
 
-/// Appends an encoded hit with its limit. The encoded key index is 1: the counter of the hit is in the first key of the
-/// call.
+/// Appends an encoded hit with its limit to `argument`. The encoded key index is always 1, because the counter of the
+/// hit is in the first key of the call.
 fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
     let params = hit.limit.params();
     argument.push(algorithm_number(&hit.limit.algorithm()));
@@ -198,8 +198,8 @@ struct EncodedBatchBody<'k> {
     /// One hit for each limit of the batch, without duplicate limits.
     limits: Vec<&'k KeyedHit>,
     bytes: Vec<u8>,
-    /// The current run of successive requests for one unit of the same limit, which share a header: the offset of the
-    /// header, the index of the limit, and the number of requests. `None` if the last request was of another kind.
+    /// The header that successive requests for one unit of the same limit share: its byte offset, the index of the
+    /// limit, and the number of requests. `None` if the last request was of another kind.
     unit_run: Option<(usize, u16, u16)>,
 }
 
@@ -270,8 +270,9 @@ impl<'k> EncodedBatchBody<'k> {
     }
 }
 
-/// Encodes in one byte when a hit denies its request and when it is charged: the veto, plus 4 times the charge
-/// condition. Adds 16 if the hit, as the only one of its request, would be charged even above the limit.
+/// Returns a byte that encodes when a hit denies its request and when it is charged. The byte is the code of the veto,
+/// plus 4 times the code of the charge condition. 16 is added if the hit, as the only one of its request, would be
+/// charged even above the limit.
 fn encode_admission_byte(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,

@@ -1,4 +1,4 @@
-//! A Redis Cluster: the map of slots to masters, and a [`Server`] for each master.
+//! A client of a Redis Cluster. The client has a map of slots to masters, and a [`Server`] for each master.
 //!
 //! The Cluster client of the `redis` crate is not used, for two reasons. It repeats a command whose response was lost,
 //! which charges twice. And it does not report the node that a command is sent to, but each node needs its own circuit
@@ -47,7 +47,7 @@ pub fn slot_of(key: &str) -> u16 {
 /// A client of a Redis Cluster, which knows the master of each slot.
 pub struct Cluster {
     nodes: Arc<ClusterNodes>,
-    /// Whether the slot map has been loaded, or `None` before the first attempt to load it has ended.
+    /// Whether the slot map has been loaded. `None` before the first attempt to load the map has ended.
     is_map_loaded: watch::Receiver<Option<bool>>,
     refresh_task: JoinHandle<()>,
 }

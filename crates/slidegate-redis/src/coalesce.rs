@@ -99,9 +99,9 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
         is_free
     }
 
-    /// Records that the call of a key has ended, and removes the waiting jobs for the next call of the key: the first
-    /// job, and later jobs while `fits` returns `true` for them, at most [`MAX_BATCH`]. If no job is waiting, returns
-    /// an empty list, and the key has no call in flight any longer.
+    /// Ends the call of a key, and returns the waiting jobs for its next call. These are the first waiting job and the
+    /// jobs behind it while `fits` returns `true` for them, at most [`MAX_BATCH`]. If no job is waiting, returns an
+    /// empty list, and the key no longer has a call in flight.
     pub fn next_batch(&self, key: K, mut fits: impl FnMut(&J) -> bool) -> Vec<Waiter<J, R>> {
         let mut state = self.state.lock();
         let CoalescerState { waiters_by_key, waiter_count, .. } = &mut *state;

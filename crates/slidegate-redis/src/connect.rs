@@ -44,9 +44,9 @@ pub struct Settings {
     /// their own clocks ([`RedisStore::with_clock`](crate::RedisStore::with_clock)), the margin must be longer than the
     /// difference between these clocks.
     pub expiry_margin: Duration,
-    /// Maximum time for which a denial is cached, so that repeated requests are denied without a call to Redis. A
-    /// cached denial expires earlier if the denied cost fits the limit earlier. Zero disables the denial cache, except
-    /// for sampled rules.
+    /// Maximum time for which a denial is cached. During this time, repeated requests are denied without a call to
+    /// Redis. A cached denial expires earlier if the denied cost fits the limit earlier. Zero disables the denial
+    /// cache, except for sampled rules.
     pub deny_cache_ttl: Duration,
     /// PEM file with the CA certificates that verify servers at `rediss://` addresses. `None` uses Mozilla's list of
     /// root certificates.
@@ -101,8 +101,8 @@ pub struct ReconnectingConnection {
     current: watch::Receiver<ConnectionState>,
     /// Whether a connection has ever been established.
     was_connected: Arc<AtomicBool>,
-    /// The highest sequence number of all connections that were reported as lost. The background task replaces the
-    /// current connection if its number is not higher.
+    /// The highest sequence number of all connections that were reported as lost. If the current connection has this
+    /// number or a lower one, the background task replaces the connection.
     lost: watch::Sender<u64>,
     task: JoinHandle<()>,
 }
@@ -118,8 +118,8 @@ pub struct ConnectionHandle {
 }
 
 impl ReconnectingConnection {
-    /// Connects in a background task. `on_reconnect` is called after the first connection, after a connection to
-    /// another server than before, and after a connection that follows a failed attempt.
+    /// Creates a connection that a background task opens. `on_reconnect` is called when the first connection succeeds,
+    /// when a connection to another server succeeds, and when a connection succeeds after a failed attempt.
     pub fn open(source: ConnectionSource, on_reconnect: impl Fn() + Send + 'static) -> Self {
         let (publish, current) = watch::channel(Err("no connection has been made yet".to_owned()));
         let (lost, lost_receiver) = watch::channel(0);
@@ -186,11 +186,11 @@ impl Drop for ReconnectingConnection {
 pub enum ConnectionSource {
     /// One server.
     Server(Box<Client>),
-    /// The current master, as named by Sentinels.
+    /// The current master, as reported by Sentinels.
     Sentinel(Box<Sentinels>),
 }
 
-/// CA certificates that servers are verified with. `None` selects Mozilla's list of root certificates.
+/// The CA certificates that verify servers. `None` selects Mozilla's list of root certificates.
 #[derive(Clone, Debug, Default)]
 pub struct TlsRoots(Option<TlsCertificates>);
 
@@ -346,8 +346,9 @@ async fn maintain_connection(
 }
 
 /// Logs the error of a failed connection attempt and publishes it as the current state. The error is logged as a
-/// warning only if the server has rejected the connection: a wrong password would otherwise become visible only with
-/// the first request. The circuit breaker reports an unreachable server.
+/// warning only if the server has rejected the connection, for example because of a wrong password. Without this
+/// warning, a wrong password would become visible only with the first request. An unreachable server is reported by the
+/// circuit breaker.
 fn log_and_publish_connect_error(error: &RedisError, publish: &watch::Sender<ConnectionState>) {
     let last_error = error.to_string();
     let is_known = publish.borrow().as_ref().is_err_and(|known| *known == last_error);

@@ -28,12 +28,12 @@ const MAX_CACHED_COUNTERS: usize = 65_536;
 /// Maximum number of denied costs that are recorded per counter.
 const MAX_DENIED_COSTS_PER_COUNTER: usize = 4;
 
-/// Number of stripes into which counters are divided. Each stripe has the number of invalidations of its counters. An
-/// invalidation of one counter also discards the replies that are in flight for the other counters of its stripe.
+/// Number of stripes into which counters are divided. Each stripe has the number of invalidations of its counters. If
+/// one counter is invalidated, the replies in flight for all counters of its stripe are discarded.
 const INVALIDATION_STRIPE_COUNT: usize = 64;
 
-/// Number of entries in the table of charged units. Counters that share an entry miss the cache more often than
-/// necessary.
+/// Number of entries in the table of charged units. Several counters can share an entry. Such counters miss the cache
+/// more often than necessary.
 const CHARGED_UNITS_STRIPE_COUNT: usize = 65_536;
 
 /// Minimum time to live of a cached denial of a sampled rule. Most hits of a sampled rule are not sent to Redis, so
@@ -47,11 +47,11 @@ pub struct DenyCache {
     ttl: Duration,
     /// Random seed of the key hash, so that clients cannot choose colliding keys.
     secret: RandomState,
-    /// Number of invalidations in each stripe. If the number has changed since a call was sent, the reply to the call
-    /// is not recorded.
+    /// Number of invalidations in each stripe of counters. The reply to a call is not recorded if this number has
+    /// changed since the call was sent.
     invalidations: [AtomicU64; INVALIDATION_STRIPE_COUNT],
-    /// Units that this instance has charged, plus one for each invalidation, by the hash of the counter. A change shows
-    /// that cached figures are outdated.
+    /// Table of the units that this instance has charged, by the hash of the counter. Each invalidation of a counter
+    /// adds one. A changed value shows that cached figures are outdated.
     charged_by_stripe: Box<[AtomicU64]>,
 }
 
@@ -82,8 +82,8 @@ struct CachedDenial {
     remaining: u64,
 }
 
-/// Returns the number of units that a charge of this cost adds to the table of charged units: the cost, but at most
-/// 2^32, so that a sum never wraps around within the life of a cached entry.
+/// Returns the number of units that a charge of this cost adds to the table of charged units. This is the cost, but at
+/// most 2^32. A sum of such numbers never wraps around within the life of a cached entry.
 pub fn effective_units(cost: u64) -> u64 {
     cost.min(1 << 32)
 }
@@ -110,8 +110,8 @@ pub struct CacheVersion {
     charged_units: u64,
 }
 
-/// The hits of a call in flight. If the value is dropped without [`complete`](Self::complete), all hits count as
-/// charged, because the call may have charged them.
+/// The hits of a call in flight. If the value is dropped without [`complete`](Self::complete), the cache assumes that
+/// all hits were charged, because the call may have charged them.
 pub struct UnconfirmedCharges<'c> {
     cache: &'c DenyCache,
     hits: SmallVec<[UnconfirmedCharge; 2]>,
@@ -120,7 +120,7 @@ pub struct UnconfirmedCharges<'c> {
 /// One hit of a call in flight.
 struct UnconfirmedCharge {
     counter: u64,
-    /// The version before the call.
+    /// The version of the counter before the call.
     version: CacheVersion,
     /// Units by which the call changes the counter; 0 if the rule is sampled.
     units: u64,
@@ -202,9 +202,9 @@ impl DenyCache {
         UnconfirmedCharges { cache: self, hits: hits.iter().map(pending).collect() }
     }
 
-    /// Records the figures in the reply to a hit. `denied` is the number of required units that did not fit, if the hit
-    /// was denied. `version` is the version of the counter before the call, and `charged` is the number of units that
-    /// the call charged.
+    /// Records the figures in the reply to a hit. If the hit was denied, `denied` is the number of required units that
+    /// did not fit the limit. `version` is the version of the counter before the call, and `charged` is the number of
+    /// units that the call charged.
     pub fn record(
         &self,
         hit: &KeyedHit,
@@ -286,8 +286,8 @@ impl DenyCache {
 }
 
 impl UnconfirmedCharges<'_> {
-    /// Ends the call. `charged` yields for each hit whether the call charged it. Returns the versions of the counters
-    /// before the call, in the order of the hits.
+    /// Completes the call. For each hit, `charged` yields `true` if the call charged the hit. Returns the versions of
+    /// the counters before the call, in the order of the hits.
     pub fn complete(mut self, charged: impl Iterator<Item = bool>) -> SmallVec<[CacheVersion; 2]> {
         let hits = self.hits.iter_mut().zip(charged);
         hits.filter(|(_, charged)| !charged).for_each(|(hit, _)| hit.units = 0);
@@ -304,9 +304,10 @@ impl Drop for UnconfirmedCharges<'_> {
 }
 
 impl DenialReport {
-    /// Returns the cached denial for a number of required units, or `None` if the remaining units may change before the
-    /// required units fit. They do not change if exactly one unit is missing, or if the required units never fit and
-    /// all units are free. For a sampled rule, always returns a denial, because its figures are estimates.
+    /// Converts the report into a cached denial of `required` units. Returns `None` if the number of remaining units
+    /// may change before the required units fit. This number does not change if exactly one unit is missing, or if the
+    /// required units never fit and all units are free. For a sampled rule, always returns a denial, because its
+    /// figures are estimates.
     fn to_cached_denial(
         self,
         hit: &KeyedHit,
@@ -329,8 +330,8 @@ impl DenialReport {
 }
 
 impl CounterEntry {
-    /// Looks up a number of required units. `charged_units` is the number of units that this instance has charged to
-    /// the counter since the entry was recorded.
+    /// Looks up whether a number of required units fits the limit. `charged_units` is the number of units that this
+    /// instance has charged to the counter since the entry was recorded.
     fn lookup(&self, now: Timestamp, required: u64, charged_units: u64) -> CacheLookup {
         let is_same_cost =
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;

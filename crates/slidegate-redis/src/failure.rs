@@ -1,5 +1,5 @@
-//! Classifies failed calls: whether the circuit breaker counts the failure, which error the request gets, and whether
-//! another server must be called.
+//! Classifies failed calls. The class determines whether the circuit breaker counts the failure, which error the
+//! request gets, and whether another server must be called.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use slidegate::StoreError;
@@ -28,14 +28,14 @@ pub enum Redirect {
     TryAgain,
 }
 
-/// Error codes of a server that cannot write any key. Up to Redis 6.2, the error of a script has such a code only in
-/// its text.
+/// Error codes with which a server refuses to write any key. Up to Redis 6.2, the error of a script has such a code
+/// only in its text.
 const REFUSED_WRITE_ERROR_CODES: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
 
 impl Failure {
     /// Classifies an error response. The failed request has charged nothing, but other requests in the same call may
-    /// have been charged. Returns `None` if the error may have another cause than a response of the server: then the
-    /// effect of the call is unknown.
+    /// have been charged. Returns `None` if the error may have another cause than a response of the server. In this
+    /// case, the effect of the call is unknown.
     pub fn from_redis_error(error: &RedisError) -> Option<Self> {
         let unavailable = || StoreError::Unavailable(error.to_string());
         let target = || error.redirect_node().map(|(address, _)| address.to_owned());
@@ -69,8 +69,8 @@ impl Failure {
         }
     }
 
-    /// Converts the failure of one of several calls or requests into a timeout, because the others may have charged:
-    /// the effect on the counters is unknown. A redirection stays unchanged.
+    /// Converts the failure of one of several calls or requests into a timeout. The others may have charged, so the
+    /// effect on the counters is unknown. A redirection stays unchanged.
     pub fn into_partial(self) -> Self {
         let timed_out = |error: StoreError| StoreError::TimedOut(error.to_string());
         match self {

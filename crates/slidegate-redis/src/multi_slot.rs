@@ -48,8 +48,9 @@ impl SlotPart {
         Self { slot: self.slot, indexes: self.indexes.clone(), request }
     }
 
-    /// Returns a copy of the part for the call that charges its slot, unless a hit in this slot denies. A joint hit
-    /// never denies in the copy: joint hits deny a request only if none of them fits, which depends on other slots too.
+    /// Returns a copy of the part for the charging call. This call charges the slot, unless a hit in the slot denies. A
+    /// joint hit never denies in the copy. Joint hits deny a request only if none of them fits, and this depends on
+    /// other slots too.
     fn to_charging_part(&self) -> Self {
         let mut part = self.with_script_mode(ScriptMode::Take);
         for hit in Arc::make_mut(&mut part.request).hits.iter_mut() {
@@ -60,7 +61,7 @@ impl SlotPart {
         part
     }
 
-    /// Returns, for each hit of the part, its index in the request and its veto.
+    /// Returns the index in the request and the veto of each hit of the part.
     fn vetoes_by_hit_index(&self) -> impl Iterator<Item = (usize, Veto)> {
         self.indexes.iter().copied().zip(self.request.hits.iter().map(|hit| hit.veto))
     }

@@ -1,4 +1,4 @@
-//! Decodes the replies of scripts: 33 bytes for each hit.
+//! Decodes the replies of scripts. A reply has 33 bytes for each hit.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use crate::script_request::KeyedHit;
 /// Length of the encoded reply to one hit, in bytes.
 pub const HIT_REPLY_BYTES: usize = 33;
 
-// Reply kinds, the first byte of the reply to a hit. No single flipped bit turns a denial into an admission or a
+// Reply codes, the first byte of the reply to a hit. No single flipped bit turns a denial into an admission or a
 // charge.
 
-/// Reply kind: the hit was not charged.
+/// Reply code: the hit was not charged.
 const REPLY_CODE_NOT_CHARGED: u8 = 0;
-/// Reply kind: the hit was charged, and units remain.
+/// Reply code: the hit was charged, and units remain.
 const REPLY_CODE_CHARGED: u8 = 1;
-/// Reply kind: the hit was not charged, because a key has a value that slidegate has not written.
+/// Reply code: the hit was not charged, because a key has a value that slidegate has not written.
 const REPLY_CODE_WRONG_TYPE: u8 = 2;
-/// Reply kind: the hit was charged, and no units remain.
+/// Reply code: the hit was charged, and no units remain.
 const REPLY_CODE_CHARGED_AND_EXHAUSTED: u8 = 6;
-/// Reply kind: the hit was charged although it did not fit its limit.
+/// Reply code: the hit was charged although it did not fit its limit.
 const REPLY_CODE_CHARGED_ABOVE_LIMIT: u8 = 11;
 
 /// The reply to one hit.
@@ -35,8 +35,8 @@ pub struct HitReply {
     /// The number of charged units if it is lower than the cost, because the maximum debt of the limit was reached;
     /// otherwise `None`.
     units: Option<u64>,
-    /// The wait if the hit was charged and no units remain: the time until one unit fits the limit, or `Some(None)` if
-    /// one unit never fits. `None` in all other cases.
+    /// Time until one unit fits the limit, if the hit was charged and no units remain. `Some(None)` if one unit never
+    /// fits. `None` in all other cases.
     pub wait_if_exhausted: Option<Option<Duration>>,
 }
 
@@ -140,10 +140,10 @@ impl HitReply {
         self.charged_at.is_some()
     }
 
-    /// Returns the final outcome of a hit that was decided twice: first by an evaluation of its whole request, with the
-    /// outcome `before`, and then by the call of this reply, which charged it without other hits of the request. If the
-    /// hit did not fit in the evaluation, the final outcome does not fit either, even if the outcome of the later call
-    /// does.
+    /// Returns the final outcome of a hit that was decided twice. First, its whole request was evaluated: `before` is
+    /// the outcome of the hit in this evaluation. Then, the call of this reply charged the hit without other hits of
+    /// the request. If the hit did not fit in the evaluation, the final outcome does not fit either, even if the
+    /// outcome of the later call does.
     pub fn outcome_after(&self, before: &Outcome) -> Outcome {
         if before.fits() || !self.outcome.fits() {
             return self.outcome;

@@ -1,6 +1,7 @@
-//! Composes the Lua scripts from the files in `lua/`. A script consists of the functions of the algorithms that it
-//! needs, and one driver: `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` decides the limits of one
-//! rule, `batch.lua` decides any requests; `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
+//! Composes the Lua scripts from the files in `lua/`. A script consists of one driver and the functions of the
+//! algorithms that it needs. The drivers `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` decides the
+//! limits of one rule, and `batch.lua` decides any requests. The drivers `revert.lua`, `refund.lua` and `reset.lua` are
+//! for maintenance.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -22,7 +23,8 @@ const RESET_LUA: &str = include_str!("../lua/reset.lua");
 /// Number of possible sets of algorithms.
 const ALGORITHM_SET_COUNT: usize = 1 << Algorithm::ALL.len();
 
-/// The Lua files of an algorithm. Each does the same as the Rust file of that name in `slidegate/src/algorithm/`.
+/// The Lua files of an algorithm. Each file does the same as the Rust file with the same name in
+/// `slidegate/src/algorithm/`.
 struct AlgorithmLuaFiles {
     decide: &'static str,
     revert: &'static str,
@@ -74,7 +76,7 @@ pub fn algorithm_number(algorithm: &Algorithm) -> u8 {
 pub struct AlgorithmSet(u8);
 
 impl AlgorithmSet {
-    /// Returns the set with one more algorithm.
+    /// Returns a set that also contains `algorithm`.
     pub fn with(self, algorithm: &Algorithm) -> Self {
         Self(self.0 | 1 << (algorithm_number(algorithm) - 1))
     }
@@ -85,7 +87,7 @@ impl AlgorithmSet {
     }
 }
 
-/// A Lua script, and the state of loading it into one server.
+/// A Lua script, and the number of times that it was sent to one server.
 #[derive(Debug)]
 pub struct Script {
     /// The source text.

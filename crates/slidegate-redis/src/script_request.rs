@@ -41,7 +41,7 @@ pub struct KeyedHit {
     /// Phase of the counter: the number of microseconds that scripts add to the current time, so that the windows of
     /// different keys do not begin at the same time.
     pub phase_us: u64,
-    /// Sampling factor N: one request in N is sent, at N times its cost.
+    /// Sampling factor N: one request in N is sent to Redis, at N times its cost.
     pub sample: u32,
 }
 
@@ -144,8 +144,8 @@ impl RedisKeyspace {
         }
     }
 
-    /// Adds Redis keys to a hit. Returns one hit for each part if the counter is split over several keys, otherwise one
-    /// hit.
+    /// Adds Redis keys to a hit. If the counter of the hit is split over several keys, returns one hit for each of
+    /// these keys. Otherwise returns one hit.
     pub fn keyed_hits_in_all_parts(&self, hit: &Hit<'_>) -> Vec<KeyedHit> {
         match hit.key.redis().and_then(RedisOptions::split_into) {
             None => vec![self.keyed_hit(hit)],

@@ -80,8 +80,8 @@ impl CommandSentFlag {
     }
 }
 
-/// A guard that marks a batch key as having a call in flight. Dropping the guard sends the requests that wait for this
-/// key as the next batch.
+/// A guard of a batch key that has a call in flight. Dropping the guard sends the requests that wait for this key as
+/// the next batch.
 pub struct LeaderGuard {
     server: Arc<Server>,
     batch_key: BatchKey,
@@ -150,7 +150,7 @@ impl Server {
     /// waiting requests.
     ///
     /// The breaker counts script calls, not the requests that wait for a call: a slow call is one failure, regardless
-    /// of the number of requests behind it.
+    /// of the number of requests that wait for it.
     pub async fn decide(
         self: &Arc<Self>,
         batch_key: BatchKey,
@@ -174,8 +174,8 @@ impl Server {
         }
     }
 
-    /// Reserves a batch key, so that all requests that arrive before the returned guard is dropped share a call.
-    /// Returns `None` if the key has a call in flight already.
+    /// Makes the requests of a batch key wait until the returned guard is dropped. Then they share a call. Returns
+    /// `None` if the key has a call in flight already.
     pub fn try_hold(self: &Arc<Self>, batch_key: BatchKey) -> Option<LeaderGuard> {
         self.coalescer.try_hold(batch_key).then(|| LeaderGuard { server: self.clone(), batch_key })
     }
@@ -247,8 +247,8 @@ impl Server {
         reply
     }
 
-    /// Waits for a call. Returns an error if the call has not finished by the deadline. `sent` is the flag of the call:
-    /// if the flag is set, the error reports a possible charge.
+    /// Waits for a call. Returns an error if the call has not finished by the deadline. The error reports a possible
+    /// charge if the flag `sent` of the call is set.
     async fn run_with_deadline<T>(
         &self,
         deadline: Instant,

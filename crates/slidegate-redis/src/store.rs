@@ -223,9 +223,9 @@ impl RedisStoreInner {
         self.charge_in_redis(hits).await
     }
 
-    /// Returns a denial from the [`deny_cache`](crate::deny_cache), or `None` if Redis must decide. Redis must decide
-    /// if a hit is charged even if the request is denied, or if a hit is joint: joint hits deny only if none of them
-    /// fits.
+    /// Returns a denial from the [`deny_cache`](crate::deny_cache), or `None` if Redis must decide. Redis always
+    /// decides a request with a hit that is charged even if the request is denied. It also decides a request with joint
+    /// hits, because these deny only if none of them fits.
     fn find_cached_denial(&self, hits: &KeyedHits) -> Option<ChargeResult> {
         let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         // Whether joint hits deny depends on all of them.
@@ -319,8 +319,8 @@ impl RedisStoreInner {
         })
     }
 
-    /// Records the denials in a reply in the denial cache. The figures of the other counters of the request are
-    /// recorded too: a cached denial is served only if they are known.
+    /// Adds the denials of a reply to the denial cache. The figures of the other counters of the request are added too,
+    /// because a cached denial is served only if they are known.
     fn record_denials(
         &self,
         hits: &KeyedHits,

@@ -95,8 +95,8 @@ impl Topology {
         .await
     }
 
-    /// Reserves the next call to a single server: requests that arrive before the returned guard is dropped share this
-    /// call. Returns `None` if a call is in flight already, or if the topology is a Cluster.
+    /// Makes requests to a single server wait until the returned guard is dropped. Then they share a call. Returns
+    /// `None` if a call is in flight already, or if the topology is a Cluster.
     pub fn try_hold(&self) -> Option<impl Drop> {
         match self {
             Self::Single(server) => server.try_hold(BatchKey::default()),

@@ -1,4 +1,5 @@
-//! Connections to Redis with passwords, users, databases, sockets and TLS, and the errors if a connection fails.
+//! Tests of connections to Redis with passwords, users, databases, sockets and TLS, and of the errors if a connection
+//! fails.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -38,7 +39,7 @@ async fn store_connects_with_password() {
     assert_eq!(take_one_unit_at(&address, new_long_timeout_settings()).await, Ok(9));
 }
 
-/// Runs every operation of a store as a user with the rights that REDIS.md documents.
+/// Tests that a user with the rights that REDIS.md documents can run every operation of a store.
 #[tokio::test]
 async fn user_with_documented_rights_runs_all_operations() {
     let documented = include_str!("../../../docs/REDIS.md");

@@ -1,5 +1,5 @@
-//! The work of one script call is bounded for counters of any size, and the outcomes equal the outcomes of the memory
-//! store.
+//! Tests that the work of one script call is bounded for counters of any size, and that the outcomes equal the outcomes
+//! of the memory store.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -18,15 +18,16 @@ use server::{LONG, Redis};
 
 const MAX_UNITS_PER_WINDOW: u64 = 10_000;
 
-/// Expiry margin that prevents keys from expiring while the injected clock differs from the clock of Redis.
+/// An expiry margin so long that no key expires in a test. Keys expire by the clock of Redis, which differs from the
+/// clock of the tests.
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A window so long that a tick, which is the time unit of a sliding log, is longer than a microsecond.
+/// A long window. With this window, a tick (the time unit of a sliding log) is longer than a microsecond.
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Costs of successive charges in a sliding log, repeated until the log is full.
+/// Costs of successive charges in a sliding log. The list is repeated until the log is full.
 const SINGLE_UNIT_COSTS: &[u64] = &[1];
 const COSTS_OF_TWO_AND_ONE_UNITS: &[u64] = &[2, 1];
 const MIXED_COSTS: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
@@ -43,7 +44,7 @@ struct RedisCommandMonitor {
     lines: BufReader<TcpStream>,
 }
 
-/// The Redis commands that scripts have called, and the bytes that they have read.
+/// Number of Redis commands that scripts have called, and number of bytes that they have read.
 #[derive(Debug, Default)]
 struct ScriptWork {
     calls: usize,
@@ -165,7 +166,7 @@ impl SlidingLogPair {
         assert_eq!(store, model, "{units} at {:?}", self.clock);
     }
 
-    /// Reverts `tenths` tenths of the units of the nth charge, in Redis and in memory.
+    /// Reverts a part of the nth charge, in Redis and in memory: `tenths` / 10 of its units.
     async fn revert(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
         self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
@@ -276,8 +277,8 @@ async fn sliding_log_with_one_high_cost_matches_memory() {
     compare_sliding_log_with_memory(MINUTE, &rare, 7).await;
 }
 
-/// Maximum number of Redis commands in a script call: for the head of the log, a chunk in each step of two binary
-/// searches, and a block.
+/// Maximum number of Redis commands in a script call. A call reads the head of the log, a chunk in each step of two
+/// binary searches, and a block.
 const MAX_COMMANDS_PER_CALL: usize = 25;
 const MAX_BYTES_READ_PER_CALL: i64 = 25 * 264;
 
@@ -338,8 +339,8 @@ async fn script_work_on_full_sliding_log_is_bounded() {
     }
 }
 
-/// Returns the head of a full sliding log, made from the head of another log. The returned head states `words` words
-/// and `total` units, and its oldest charge is `oldest_age` ticks older than the oldest charge of the other log.
+/// Returns the head of a full sliding log: a changed copy of the head of another log. The copy has the number of words
+/// `words`, the number of units `total`, and an oldest charge that is `oldest_age` ticks older.
 fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());

@@ -1,4 +1,4 @@
-//! Opening, probing and closing of the circuit breaker.
+//! Tests of the circuit breaker: opening, probing and closing.
 
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -53,7 +53,8 @@ impl BreakerFixture {
         }
     }
 
-    /// Advances the clock by milliseconds until a probe is allowed. Returns its pass and the time that passed.
+    /// Advances the clock in steps of milliseconds until a probe is allowed. Returns the pass of the probe and the
+    /// elapsed time.
     fn advance_to_probe(&self) -> (CallPass, Duration) {
         let began = self.clock.now().as_micros();
         loop {
@@ -287,8 +288,8 @@ struct BreakerModel {
     /// Number of the current state. Each opening, probe, failed probe and closing begins a new state.
     epoch: u64,
     open: bool,
-    /// While the breaker is open: no probe is allowed before the first time, and a probe must be allowed from the
-    /// second time on.
+    /// Two times that bound the next probe while the breaker is open. No probe is allowed before the first time, and a
+    /// probe must be allowed from the second time on.
     probe_window: (u64, u64),
     backoff_us: u64,
     /// The results that were reported in the current state: the time, and whether the call succeeded.

@@ -1,4 +1,4 @@
-//! The example programs in `examples/redis` and a gate of slidegate share their counters in Redis.
+//! Tests that the example programs in `examples/redis` share their counters in Redis with a gate of slidegate.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -15,7 +15,7 @@ use server::Redis;
 
 const MAX_REQUESTS_PER_HOUR: usize = 5;
 
-/// The example programs, with Python, Node and their packages.
+/// The folder of the example programs, and the folder in which their packages are installed.
 struct ExamplePrograms {
     examples: PathBuf,
     home: PathBuf,
@@ -155,7 +155,8 @@ async fn example_programs_share_counts_with_gate() {
     }
 }
 
-/// Tests the reply to the last unit, which has another form: it includes the wait for the next unit.
+/// Tests sequential requests until the limit is exhausted. The reply to the last unit has another form, which includes
+/// the wait for the next unit.
 #[tokio::test]
 async fn sequential_program_requests_get_exactly_max() {
     let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed_programs());

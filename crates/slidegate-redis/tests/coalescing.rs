@@ -1,4 +1,4 @@
-//! Requests that arrive while a call is in flight share the next call, and each is decided separately.
+//! Tests that requests that arrive while a call is in flight share the next call, and that each is decided separately.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;

@@ -1,4 +1,5 @@
-//! The Redis store returns the same outcomes as the reference model, with a real server and an injected clock.
+//! Tests that the Redis store returns the same outcomes as the reference model. The tests use a real server and a
+//! manual clock.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -12,7 +13,8 @@ use slidegate_redis::{RedisStore, Settings};
 use server::Redis;
 use server::cluster::Cluster;
 
-/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
+/// An expiry margin so long that no key expires in a test. Keys expire by the clock of Redis, and the clock of the
+/// tests may not advance.
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 async fn assert_store_matches_model(

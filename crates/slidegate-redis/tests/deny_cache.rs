@@ -1,5 +1,5 @@
-//! The denial cache changes no decision and no figure. A store with the cache and a store without it receive the same
-//! requests at the same times, and their results are compared.
+//! Tests that the denial cache changes no decision and no figure. A store with the cache and a store without it receive
+//! the same requests at the same times, and their results are compared.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -19,7 +19,8 @@ use server::{LONG, Redis};
 
 const DENY_CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
+/// An expiry margin so long that no key expires in a test. Keys expire by the clock of Redis, and the clock of the
+/// tests may not advance.
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 /// Returns the number of script calls that a server has run.
@@ -80,7 +81,7 @@ impl LowLimitCounters {
     }
 }
 
-/// Advances the clock, often to a time at which a counter changes.
+/// Advances the clock by a random time, often to the end of a wait in `waits`, or a microsecond earlier or later.
 fn advance_clock_randomly(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     let now = clock.now();
     waits.retain(|at| *at > now);
@@ -279,7 +280,8 @@ async fn cached_denial_does_not_deny_smaller_cost() {
     assert!(store.take(&[new_hit(&scope, &limit, 4)]).await.unwrap().allowed);
 }
 
-/// Tests the wait after a denial and a charge of a smaller cost, which makes the wait longer than the cached wait.
+/// Tests the wait after a denial, if a smaller cost is charged afterwards. This charge makes the wait longer than the
+/// cached wait.
 #[tokio::test]
 async fn retry_after_includes_charges_since_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
@@ -297,8 +299,8 @@ async fn retry_after_includes_charges_since_denial() {
     assert!(take(5).await.allowed);
 }
 
-/// Tests the wait after a denial and a charge of another counter of the same request, which makes the wait longer than
-/// the cached wait.
+/// Tests the wait after a denial, if another counter of the same request is charged afterwards. This charge makes the
+/// wait longer than the cached wait.
 #[tokio::test]
 async fn retry_after_includes_charges_of_other_counters() {
     let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());

@@ -1,4 +1,4 @@
-//! The properties that every store must have, as testkit defines them, checked with a Redis store.
+//! Tests that a Redis store has the properties that testkit defines for every store.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -12,7 +12,8 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
-/// Expiry margin that prevents keys from expiring while an injected clock does not advance.
+/// An expiry margin so long that no key expires in a test. Keys expire by the clock of Redis, and the clock of the
+/// tests may not advance.
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);
 
 /// A factory of independent stores that share a Redis server and a manual clock.

@@ -1,4 +1,5 @@
-//! Several processes that charge one key concurrently: in total, exactly max units are allowed.
+//! Tests of several processes that charge one key concurrently. In total, a strict algorithm must allow exactly max
+//! units.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -50,7 +51,7 @@ fn new_limit_of_algorithm(number: usize) -> Limit {
     Limit::new(Quota::new(MAX_UNITS, WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
 }
 
-/// Not a test: the body of the processes that the tests below start.
+/// The program of the processes that the tests below start. This function is not a test itself.
 #[tokio::test]
 #[ignore = "started by the other tests"]
 async fn charge_units_in_racing_process() {
@@ -143,8 +144,8 @@ fn run_racing_processes(number: usize, is_skewed: bool) -> u64 {
     allowed
 }
 
-/// Asserts for each algorithm that the processes are allowed exactly max units if the algorithm is strict, otherwise at
-/// least max and at most the bound of the algorithm.
+/// Asserts that each algorithm allows the processes the right number of units. A strict algorithm must allow exactly
+/// max units. Another algorithm must allow at least max, and at most its bound.
 fn assert_racing_processes_get_max(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
         let allowed = run_racing_processes(number, is_skewed);

@@ -19,7 +19,7 @@ fn explore_thread_schedules(test: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_pct(test, THREAD_SCHEDULE_COUNT, 3);
 }
 
-/// Runs `work` in three threads, with the index of the thread, and returns the sum of the results.
+/// Runs `work` in three threads, and returns the sum of the results. The argument of `work` is the index of the thread.
 fn sum_results_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
     let work = Arc::new(work);
     let total = Arc::new(AtomicUsize::new(0));

@@ -1,5 +1,5 @@
-//! The results of calls while a circuit breaker is closed: the number of consecutive failures, and the failure rate in
-//! the current window of one second.
+//! Records the results of calls while a circuit breaker is closed. Counts the consecutive failures, and the calls and
+//! failed calls in the current window of one second.
 
 use slidegate::Timestamp;
 
@@ -15,7 +15,7 @@ const FAILURE_WINDOW_US: u64 = 1_000_000;
 pub(super) struct FailureTracker {
     /// Failures since the last success.
     consecutive: AtomicU32,
-    /// The current [`WindowCallCounts`], packed.
+    /// The current [`WindowCallCounts`], packed into 64 bits.
     window: AtomicU64,
 }
 

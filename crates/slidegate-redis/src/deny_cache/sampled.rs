@@ -1,6 +1,6 @@
-//! Cached denials of sampled rules. Only one hit in N of a sampled rule is sent to Redis, and the others pass without a
-//! call. After a denial, the others are denied instead, and one hit at a time is sent to Redis as a probe, until Redis
-//! has charged a hit of the rule again.
+//! Cached denials of sampled rules. Normally, one hit in N of a sampled rule is sent to Redis, and the other hits pass
+//! without a call. After a denial, hits no longer pass without a call: they are denied, except for one hit at a time
+//! that is sent to Redis as a probe. This ends when Redis has charged a hit of the rule again.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use slidegate::{Outcome, Timestamp};
 use super::{CacheVersion, CachedDenial, DenialReport, DenyCache};
 use crate::script_request::KeyedHit;
 
-/// Time for which other hits of a sampled limit are denied while a probe is in flight: one hit that is sent to check
-/// whether Redis admits the cost again. Only one hit is sent, because Redis charges each sent hit for many others.
+/// Maximum time for which other hits of a sampled limit are denied while a probe is in flight. A probe is one hit that
+/// is sent to check whether Redis admits the cost again. Only one hit is sent, because Redis charges each sent hit for
+/// many others.
 const SAMPLED_PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl DenyCache {
@@ -35,8 +36,8 @@ impl DenyCache {
         }
     }
 
-    /// Records that a hit of a sampled rule did not fit its limit, possibly only because of a charge that was reverted
-    /// later. So the denial expires immediately, and the next hit is sent as a probe.
+    /// Records that a hit of a sampled rule did not fit its limit. The reason may be a charge that was reverted later.
+    /// Therefore the denial expires immediately, and the next hit is sent as a probe.
     pub fn record_unconfirmed_denial(
         &self,
         hit: &KeyedHit,

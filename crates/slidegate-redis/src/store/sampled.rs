@@ -1,4 +1,4 @@
-//! Sampled rules: the choice of hits that are sent to Redis. With a sampling factor of N, one hit in N is sent, at N
+//! Selects the hits of sampled rules that are sent to Redis. With a sampling factor of N, one hit in N is sent, at N
 //! times its cost. The others pass without a call.
 
 use std::sync::Arc;
@@ -56,9 +56,9 @@ impl RedisStoreInner {
         sampled.map(|(index, hit)| (index, hit.clone(), self.deny_cache.version(hit))).collect()
     }
 
-    /// Records in the denial cache whether the sampled hits of a request with keys in several slots fitted their
-    /// limits. A denial may have been caused by a charge that was reverted later, so the cache does not serve this
-    /// denial. But after the denial, hits no longer pass without a call: the next hit is sent to Redis.
+    /// Records in the denial cache whether the sampled hits of a request fitted their limits. The keys of the request
+    /// are in several slots, so a denial may have been caused by a charge that was reverted later. The cache does not
+    /// serve such a denial. But after the denial, hits no longer pass without a call: the next hit is sent to Redis.
     pub(super) fn record_sampled_outcomes(
         &self,
         sampled_hits: &[(usize, KeyedHit, CacheVersion)],

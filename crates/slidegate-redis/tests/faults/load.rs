@@ -1,4 +1,4 @@
-//! Concurrent callers that check requests continuously, and the records of all results.
+//! Runs concurrent callers that check requests continuously, and records all results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -242,7 +242,8 @@ impl FaultTrial {
         }
     }
 
-    /// Waits until all callers get decisions by the store again, and then for 200 further decisions at each gate.
+    /// Waits until the store of each gate decides again, and then until each gate has 200 further decisions by its
+    /// store.
     pub async fn wait_for_recovery(&self) {
         for load in &self.loads {
             let took = load.wait_for_recovery("after the fault").await;

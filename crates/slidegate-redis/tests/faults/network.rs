@@ -1,4 +1,4 @@
-//! Faults of the network between a store and Redis.
+//! Tests of faults of the network between a store and Redis.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl SingleCounterStore {
     }
 }
 
-/// Numbers of units by the result of their call: charged, possibly charged, and not charged.
+/// Numbers of units, grouped by the result of their call: charged, possibly charged, and not charged.
 #[derive(Debug, Default)]
 struct ChargeTally {
     charged: u64,

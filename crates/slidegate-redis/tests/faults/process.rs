@@ -1,4 +1,4 @@
-//! Faults of the Redis process.
+//! Tests of faults of the Redis process.
 
 use std::sync::Arc;
 use std::time::Duration;

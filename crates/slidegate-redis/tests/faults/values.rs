@@ -1,4 +1,4 @@
-//! Redis keys with values that were not written by slidegate.
+//! Tests of Redis keys with values that were not written by slidegate.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The cost of a limit that is split over sub-keys: an exhausted sub-key denies requests although other sub-keys have
-//! free units.
+//! Tests of the throughput of a limit that is split over sub-keys. An exhausted sub-key denies requests although other
+//! sub-keys have free units, so the throughput is lower than without a split.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ const ROUTES_PER_SET: usize = 64;
 
 const OFFERED_LOAD_RATIOS: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
-/// Expected throughput of a split limit, in percent of the throughput of the same limit without a split, for uniform
-/// and Zipf traffic: the average over the sets of routes, and the minimum.
+/// Expected throughput of a split limit, in percent of the throughput of the same limit without a split. Each row has a
+/// value for uniform traffic and a value for Zipf traffic. A value is the average over the sets of routes, with the
+/// minimum in parentheses.
 const EXPECTED_THROUGHPUT_PERCENT: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
@@ -42,7 +43,7 @@ struct TenantTraffic {
     traffic: RouteDistribution,
     offered: f64,
     routes: Vec<String>,
-    /// Cumulative share of the traffic, by route.
+    /// For each route, the total share of the traffic of this route and all routes before it.
     cumulative_share: Vec<f64>,
     /// Number of requests that are due but not sent yet, including a fraction.
     due_requests: f64,
@@ -93,8 +94,9 @@ impl TenantTraffic {
     }
 }
 
-/// Returns the number of requests that the split limit allowed, divided by the number that the same limit allowed
-/// without a split: the average over the sets of routes, and the minimum.
+/// Returns the throughput of the split limit: the average over the sets of routes, and the minimum. The throughput is
+/// the number of requests that the split limit allowed, divided by the number that the same limit allowed without a
+/// split.
 fn mean_and_min_split_throughput(
     tenants: &[TenantTraffic],
     traffic: RouteDistribution,

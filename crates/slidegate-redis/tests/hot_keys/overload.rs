@@ -1,4 +1,4 @@
-//! The number of requests that a sampled limit allows above its max during a long overload.
+//! Tests of the number of requests that a sampled limit allows above its max during a long overload.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const MINUTE_US: u64 = 60_000_000;
 /// Sampling factor: one request in `SAMPLING_FACTOR` is sent to Redis.
 const SAMPLING_FACTOR: u64 = 10;
 
-/// Number of measured minutes. One minute before them is not measured.
+/// Number of measured minutes, after a first minute that is not measured.
 const MEASURED_MINUTE_COUNT: u64 = 20;
 
 /// Returns the number of allowed requests in each measured minute of an overload. `overload` is the ratio of sent

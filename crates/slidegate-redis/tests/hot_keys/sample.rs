@@ -1,5 +1,5 @@
-//! Sampled limits, which send only one request in N to Redis: the count is right on average, with the documented
-//! variance, and an exhausted limit denies all requests.
+//! Tests of sampled limits, which send only one request in N to Redis. The count must be right on average, with the
+//! documented variance, and an exhausted limit must deny all requests.
 
 use std::time::Duration;
 

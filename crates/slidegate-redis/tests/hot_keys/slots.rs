@@ -1,5 +1,6 @@
-//! Requests that match two rules. If the keys of both rules are in one hash slot, Redis decides them in one script
-//! call. If the keys are in two slots, there are several script calls, but either both rules are charged or none.
+//! Tests of requests that match two rules. If the keys of both rules are in one hash slot, Redis decides them in one
+//! script call. If the keys are in two slots, there are several script calls, but either both rules are charged or
+//! none.
 
 use futures_util::future::join_all;
 use slidegate::{ManualClock, Ruling};

@@ -1,4 +1,4 @@
-//! Limits that are split over sub-keys: each sub-key has its share of the units, and the shares add up to max.
+//! Tests of limits that are split over sub-keys. Each sub-key has its share of the units, and the shares add up to max.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::server::cluster::Cluster;
 const MAX_UNITS_PER_MINUTE: u64 = 100;
 const SUB_KEY_COUNT: u16 = 8;
 
-/// Returns the number of units of a sub-key: 100 units are divided into 8 shares.
+/// Returns the number of units of a sub-key, if 100 units are divided into 8 shares.
 fn expected_units_of_sub_key(part: u16) -> u64 {
     if part < 4 { 13 } else { 12 }
 }

@@ -1,4 +1,4 @@
-//! A Redis Cluster that fails over or migrates slots under load.
+//! Load tests of a Redis Cluster that fails over or migrates slots.
 
 use std::time::Duration;
 
@@ -60,8 +60,8 @@ fn client_names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
 }
 
 impl ClusterLoadTest {
-    /// Starts a Cluster and the load. Each shard has the keys of equally many clients; the first clients belong to the
-    /// first shard. The stores know only one node at first.
+    /// Starts a Cluster and the load. Each shard has the keys of the same number of clients, and the first clients
+    /// belong to the first shard. The stores know only one node at first.
     async fn begin() -> Self {
         let cluster = Cluster::start();
         let shards = cluster.shards();
@@ -87,7 +87,8 @@ impl ClusterLoadTest {
         Self { cluster, load, bytes_per_charge }
     }
 
-    /// Waits until a replica has been promoted and called. Returns the time from which all requests must succeed.
+    /// Waits until a replica has become a master and the stores have called it. Returns the time from which all
+    /// requests must succeed.
     async fn wait_for_failover_to(&self, replica: usize, calls_before: u64) -> Timestamp {
         let promoted = self.cluster.wait_until_promoted(replica, &self.load.clock);
         let replica = &self.cluster.nodes[replica];
@@ -102,8 +103,8 @@ impl ClusterLoadTest {
     }
 
     /// Ends the load once all replicas are in sync. Asserts that the first shard lost at most `lost_bytes` of
-    /// replication data and decided all requests from `recovered_at` on, and that the other shards lost no charge and
-    /// decided all requests.
+    /// replication data, and decided all requests from `recovered_at` on. Asserts that the other shards lost no charge
+    /// and decided all requests.
     async fn end(self, recovered_at: Timestamp, lost_bytes: u64) -> Loss {
         self.cluster.wait_until_settled();
         let replicas: Vec<usize> =

@@ -259,10 +259,10 @@ impl CallerLoad {
         .await;
     }
 
-    /// Waits until the stores call a node. The node is available since the time `since`, and had run `calls_before`
-    /// script calls by then. Asserts that the first new call arrives within `within` plus twice the lateness of the
-    /// machine, counted from `since`. Then waits until the end of this period and returns the end: from then on, all
-    /// requests must succeed.
+    /// Waits until the stores call a node. The node has been available from the time `since` on, and had run
+    /// `calls_before` script calls before. Asserts that the first new call arrives in time: at most `within` plus twice
+    /// the lateness of the machine after `since`. Then waits until the end of this period and returns the end. From
+    /// then on, all requests must succeed.
     pub async fn wait_for_recovery(
         &self,
         node: &Redis,

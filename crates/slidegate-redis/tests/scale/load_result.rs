@@ -6,7 +6,7 @@ use slidegate::Timestamp;
 
 use super::load::{CallOutcome, CallRecord, Client};
 
-/// The results of all calls, and the finally charged units of each limit of each client.
+/// The results of all calls, and the number of units that are charged to each limit of each client at the end.
 pub struct LoadResult {
     pub clients: Arc<[Client]>,
     pub records: Vec<CallRecord>,
@@ -33,8 +33,8 @@ impl LoadResult {
     /// Asserts that the final counts of these clients are consistent with the loss of at most `max_lost` charges by
     /// Redis:
     ///
-    /// - At most this number of units was allowed above max.
-    /// - At most this number of charges is missing.
+    /// - At most `max_lost` units were allowed above max.
+    /// - At most `max_lost` charges are missing.
     /// - No charge was repeated: each remaining charge was allowed, or its result is unknown.
     pub fn assert_counts(&self, clients: &[usize], max_lost: u64) -> Loss {
         let (mut lost, mut above_max) = (0, 0);

@@ -1,4 +1,4 @@
-//! A Sentinel service that fails over under load.
+//! Load tests of a Sentinel service that fails over.
 
 use slidegate::Timestamp;
 
@@ -30,7 +30,8 @@ impl SentinelLoadTest {
         Self { service, load, bytes_per_charge }
     }
 
-    /// Waits until the replica has been promoted and called. Returns the time from which all requests must succeed.
+    /// Waits until the replica has become the master and the stores have called it. Returns the time from which all
+    /// requests must succeed.
     async fn wait_for_failover(&self) -> Timestamp {
         let replica = self.service.replica();
         let promoted = replica.wait_until_promoted(&self.load.clock);

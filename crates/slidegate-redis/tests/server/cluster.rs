@@ -147,7 +147,8 @@ impl Cluster {
         self.nodes[replica].command(&["CLUSTER", "FAILOVER"]);
     }
 
-    /// Waits until a node is a master and considers the Cluster healthy. Returns the time at which this was seen.
+    /// Waits until a node is a master and considers the Cluster healthy. Returns the time of the first check that finds
+    /// this.
     pub fn wait_until_promoted(&self, nth: usize, clock: &SystemClock) -> Timestamp {
         let promoted_at = self.nodes[nth].wait_until_promoted(clock);
         let mut waited = false;

@@ -1,4 +1,4 @@
-//! A temporary folder that is removed when it is dropped.
+//! A temporary folder that is removed when its value is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

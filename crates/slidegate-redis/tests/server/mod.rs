@@ -144,8 +144,8 @@ impl Drop for Redis {
     }
 }
 
-/// Returns a free port, each only once per process. The ports are outside of the range from which the system assigns
-/// ports, so a port stays free while its server restarts, and a client cannot connect to itself.
+/// Returns a free port, and never the same port twice in one process. The ports are outside of the range from which the
+/// system assigns ports, so a port stays free while its server restarts, and a client cannot connect to itself.
 pub fn free_port() -> u16 {
     const TEST_PORT_RANGE: std::ops::Range<u16> = 20_000..32_000;
     static NEXT_PORT_INDEX: AtomicU16 = AtomicU16::new(0);

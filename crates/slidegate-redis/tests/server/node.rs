@@ -59,7 +59,8 @@ impl Node {
         self.read_numeric_info_field("second_repl_offset") - 1
     }
 
-    /// Waits until the server is a master, and polls it continuously. Returns the time at which this was seen.
+    /// Waits until the server is a master, and polls it continuously. Returns the time of the first poll that finds
+    /// this.
     pub fn wait_until_promoted(&self, clock: &SystemClock) -> Timestamp {
         let mut connection = self.try_connection();
         wait_until("the node is a master", || {
@@ -73,8 +74,8 @@ impl Node {
         clock.now()
     }
 
-    /// Kills the server and returns its replication offset. A script blocks the server before, so that the server
-    /// executes no command after this offset.
+    /// Kills the server and returns its replication offset. A script first blocks the server, so that it executes no
+    /// command after this offset.
     pub fn kill_at_known_offset(&mut self) -> u64 {
         const FINAL_OFFSET_LOG_PREFIX: &str = "the final offset is ";
         let halt = format!(

@@ -8,8 +8,8 @@ use super::{Folder, Redis, wait_until};
 /// The name of the Sentinel service.
 pub const NAME: &str = "service";
 
-/// Intervals of the Sentinels in milliseconds. The short intervals apply only while a test waits for the Sentinels to
-/// become ready.
+/// Normal intervals of the Sentinels in milliseconds. While a test waits for the Sentinels to become ready, the short
+/// intervals apply instead.
 const DEFAULT_SENTINEL_PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
 const SHORT_SENTINEL_PERIODS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
 
