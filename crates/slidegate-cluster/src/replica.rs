@@ -103,8 +103,8 @@ impl KeyReplica {
             .map_or(0, |(_, units)| *units)
     }
 
-    /// Stores the current units of `state`. The next comparison finds the units that were charged or removed after this
-    /// call.
+    /// Records the current units of `state`. A later comparison of the state with this record finds the units that were
+    /// charged or removed after this call.
     fn update_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
         self.recorded_units = buckets_counted_in_state(counter, state)

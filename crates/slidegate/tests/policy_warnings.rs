@@ -172,7 +172,7 @@ fn two_client_chosen_keys_both_give_warnings() {
 }
 
 #[test]
-fn restricted_or_unenforced_key_gives_no_warning() {
+fn key_that_clients_cannot_vary_has_no_warning() {
     for rule in [
         "per: [header.x-plan], when: { header.x-plan: free }",
         "per: [header.x-plan, ip], when: { header.x-plan: [free, pro] }",

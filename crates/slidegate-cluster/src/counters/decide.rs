@@ -379,9 +379,7 @@ impl Counters {
         let now = location.to_counter_time(context.now);
         let slot = match slot {
             Some(slot) => {
-                self.copy_charges_to_replica_before_next_bucket(
-                    shard, counter, slot, location, now,
-                );
+                self.replicate_ended_bucket(shard, counter, slot, location, now);
                 slot
             }
             None => {
@@ -414,7 +412,7 @@ impl Counters {
     /// begins a new bucket, and may remove an old bucket from the state. The replica keeps the units of the old bucket,
     /// since a node whose clock is behind may still need them.
     #[inline(always)]
-    fn copy_charges_to_replica_before_next_bucket<C: HasStateTable>(
+    fn replicate_ended_bucket<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,

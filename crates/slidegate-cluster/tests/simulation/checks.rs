@@ -43,7 +43,7 @@ pub struct RunStats {
     pub left: u64,
     /// Number of network changes that caused a partition.
     pub partitions: u64,
-    /// Number of charges that a node made without waiting for the acknowledgements of all silent members.
+    /// Number of charges that a node made although a silent member had not acknowledged the earlier charges.
     pub proceeded_without_silent: u64,
     /// Number of units that were charged after the last reset or refund of their key. All of them must be in the
     /// counters at the end.

@@ -176,7 +176,7 @@ async fn descriptor_override_replaces_limit() {
 }
 
 #[tokio::test]
-async fn rule_can_count_by_repeated_entry_names() {
+async fn repeated_descriptor_entries_can_be_keys() {
     let server = Server::start_with_grpc(
         "rules: [{ name: two, domain: api, per: ['ip', 'ip#2'], limits: [1/h] }]",
         &[],

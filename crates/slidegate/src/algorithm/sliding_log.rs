@@ -114,7 +114,7 @@ impl State {
 
     /// Returns the tick of the last charge that must expire to free `units` units. The charges expire in the order of
     /// the log, beginning with the charge at `index`.
-    fn blocking_charge_tick(&self, mut index: usize, units: u64) -> u64 {
+    fn tick_of_blocking_charge(&self, mut index: usize, units: u64) -> u64 {
         let mut word = self.oldest;
         if index == 0 && units == 1 {
             return self.tick_of_charge(word);
@@ -267,7 +267,7 @@ impl SlidingLog {
         let reset_after_us = micros_until_expiry(self, state, now);
         Outcome::from_used_units((used, max), required, reset_after_us, || {
             // The oldest charges expire one by one, until enough units are free.
-            self.charge_expiry_us(state.blocking_charge_tick(index, used + required - max))
+            self.charge_expiry_us(state.tick_of_blocking_charge(index, used + required - max))
                 - now.as_micros()
         })
     }
@@ -391,7 +391,7 @@ mod tests {
                 for &(tick, cost) in &list {
                     prop_assert_eq!(state.sum_charges_before(tick).1, units);
                     units += u64::from(cost);
-                    prop_assert_eq!(state.blocking_charge_tick(0, units), tick);
+                    prop_assert_eq!(state.tick_of_blocking_charge(0, units), tick);
                 }
             }
         }

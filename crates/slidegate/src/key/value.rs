@@ -15,7 +15,7 @@ use super::{END_OF_DIGEST_BYTE, END_OF_NETWORK_BYTE, END_OF_TEXT_BYTE};
 pub const MAX_VALUE_BYTES: usize = 1024;
 
 /// Maximum length of the prefix of a shortened value, in bytes.
-const MAX_SHORTENED_PREFIX_BYTES: usize = 64;
+const MAX_BYTES_KEPT_OF_SHORTENED_VALUE: usize = 64;
 
 /// Length of a digest in bytes: the first 128 bits of SHA-256.
 pub(super) const DIGEST_BYTES: usize = 16;
@@ -57,7 +57,10 @@ impl<'a> ShortenedValue<'a> {
 
     /// Creates a shortened value from its text and the digest of its bytes.
     pub(crate) fn with_digest(text: &'a str, digest: [u8; DIGEST_BYTES]) -> Self {
-        Self { prefix: &text[..text.floor_char_boundary(MAX_SHORTENED_PREFIX_BYTES)], digest }
+        Self {
+            prefix: &text[..text.floor_char_boundary(MAX_BYTES_KEPT_OF_SHORTENED_VALUE)],
+            digest,
+        }
     }
 
     /// Returns the prefix of the value: at most 64 bytes, without partial characters.

@@ -335,7 +335,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Decides one request. `locations` are the locations of its counters.
     #[inline]
-    fn take_located_hits(
+    fn decide_hits_at_locations(
         &self,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
@@ -428,8 +428,8 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     #[inline]
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         match hits {
-            [hit] => self.take_located_hits(hits, &[self.locate_hit(hit)], self.clock.now()),
-            _ => self.take_located_hits(hits, &self.locate_hits(hits), self.clock.now()),
+            [hit] => self.decide_hits_at_locations(hits, &[self.locate_hit(hit)], self.clock.now()),
+            _ => self.decide_hits_at_locations(hits, &self.locate_hits(hits), self.clock.now()),
         }
     }
 
@@ -465,7 +465,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     fn take_many_now(&self, requests: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
         let now = self.clock.now();
         for hits in requests {
-            on_result(self.take_located_hits(hits, &self.locate_hits(hits), now));
+            on_result(self.decide_hits_at_locations(hits, &self.locate_hits(hits), now));
         }
     }
 

@@ -34,11 +34,11 @@ pub struct ArrivalsResult {
 pub struct AlgorithmResult {
     algorithm: Algorithm,
     stats: AccuracyStats,
-    /// The sum of the errors of all wrong decisions, in percent of the maximum of the limit.
+    /// The sum of the errors of all wrong decisions, in percent of max.
     total_error: f64,
-    /// The maximum number of units that were allowed in any window, in percent of the maximum of the limit.
+    /// The maximum number of units that were allowed in any window, in percent of max.
     worst: f64,
-    /// The proven upper bound of the units allowed in any window, in percent of the maximum of the limit.
+    /// The proven upper bound of the units allowed in any window, in percent of max.
     bound: f64,
 }
 

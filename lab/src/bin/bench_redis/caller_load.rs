@@ -63,7 +63,7 @@ impl CallerBackend {
     }
 }
 
-/// The requests of all callers in one turn of a measurement.
+/// The load that all callers generate in one turn. The measured scripts take turns.
 #[derive(Clone)]
 pub struct CallerLoad {
     pub distribution: KeyDistribution,

@@ -341,7 +341,7 @@ enum CoalescingScenario {
 }
 
 impl CoalescingScenario {
-    fn target_text(self) -> &'static str {
+    fn benchmark_target_name(self) -> &'static str {
         match self {
             Self::One => {
                 "200 coalesced callers, decisions per CPU second relative to separate calls"
@@ -367,7 +367,7 @@ struct CallerComparison {
 
 impl CallerComparison {
     fn compare_with_targets(&self, scenario: CoalescingScenario, part: &mut ReportPart) {
-        let text = scenario.target_text();
+        let text = scenario.benchmark_target_name();
         let target = BenchTarget {
             text,
             bound: TargetBound::AtLeast(2.0),

@@ -1,6 +1,7 @@
 //! The OpenAPI description of `/json`.
 //!
-//! The schemas are written by hand, since Protocol Buffers define the messages of `/json`.
+//! The messages of `/json` are defined in Protocol Buffers, so no schema can be derived from Rust types: the schemas
+//! are written by hand.
 
 use serde_json::{Value, json};
 

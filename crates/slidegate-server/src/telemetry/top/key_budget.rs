@@ -9,7 +9,7 @@ pub const MAX_KEYS: usize = 65_536;
 /// Number of keys that each summary may take even if only the reserved half of the budget is left. A summary that
 /// already holds this number of keys takes more only while more than half of the budget is left. Otherwise floods of
 /// keys in some rules would hide the denials of other rules.
-const MIN_KEYS_PER_SUMMARY: usize = 4;
+const MIN_KEYS_PER_MINUTE_SUMMARY: usize = 4;
 
 /// The maximum number of keys that all summaries together may hold, and the number that is left. Clones share the
 /// budget.
@@ -40,7 +40,7 @@ impl KeyBudget {
     /// Takes one key from the budget, for a summary that already holds `held_keys` keys. Returns `false` if the budget
     /// has no key left for such a summary.
     fn try_take_key(&self, held_keys: usize) -> bool {
-        let reserved = if held_keys < MIN_KEYS_PER_SUMMARY { 0 } else { self.keys / 2 };
+        let reserved = if held_keys < MIN_KEYS_PER_MINUTE_SUMMARY { 0 } else { self.keys / 2 };
         let decrement = |remaining: usize| (remaining > reserved).then(|| remaining - 1);
         self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_ok()
     }
@@ -95,7 +95,7 @@ mod tests {
             |guards: &[BudgetGuard]| guards.iter().map(|guard| guard.keys).min().unwrap();
         assert_eq!(
             (min_keys(&guards[..500]), min_keys(&guards[500..])),
-            (64, MIN_KEYS_PER_SUMMARY)
+            (64, MIN_KEYS_PER_MINUTE_SUMMARY)
         );
         let taken_keys: usize = guards.iter().map(|guard| guard.keys).sum();
         assert_eq!(taken_keys + key_budget.remaining(), MAX_KEYS);

@@ -84,8 +84,8 @@ struct TopListsOfRule {
 }
 
 impl TopKeys {
-    /// Creates empty lists with at most `capacity` keys per rule and minute. Attribute values are stored as `redactor`
-    /// displays them.
+    /// Creates empty lists with at most `capacity` keys per rule and minute. `redactor` hides secret attribute values
+    /// before they are stored.
     pub fn new(capacity: usize, redactor: Redactor, now: Timestamp) -> Self {
         Self::with_key_budget(capacity, redactor, now, KeyBudget::new(key_budget::MAX_KEYS))
     }
