@@ -261,7 +261,12 @@ mod tests {
     const MONTH_SECONDS: u64 = 30 * 86_400;
 
     /// Advances the wall clock by `duration`, and the fast clock by `duration` plus a drift of `ppm` millionths.
-    fn advance_clocks(mock: &quanta::Mock, wall: &ManualClock, duration: Duration, ppm: i64) {
+    fn advance_clocks_with_drift(
+        mock: &quanta::Mock,
+        wall: &ManualClock,
+        duration: Duration,
+        ppm: i64,
+    ) {
         wall.advance(duration);
         let drift_ns = duration.as_micros() as i64 * ppm / 1_000;
         mock.increment((duration.as_nanos() as u64).wrapping_add_signed(drift_ns));
@@ -275,7 +280,7 @@ mod tests {
                 let wall = ManualClock::at(START_TIME);
                 let slewed = CorrectedClock::new(clock, wall.clone());
                 for _ in 0..MONTH_SECONDS.min(100_000 * interval_s) / interval_s {
-                    advance_clocks(&mock, &wall, Duration::from_secs(interval_s), ppm);
+                    advance_clocks_with_drift(&mock, &wall, Duration::from_secs(interval_s), ppm);
                     let difference = slewed.now().0.abs_diff(wall.now().0);
                     assert!(
                         difference <= 1,
@@ -296,7 +301,7 @@ mod tests {
             wall.set(Timestamp(stepped));
             let mut last = slewed.now().0;
             for _ in 0..100_000 {
-                advance_clocks(&mock, &wall, Duration::from_millis(10), 0);
+                advance_clocks_with_drift(&mock, &wall, Duration::from_millis(10), 0);
                 let now = slewed.now().0;
                 let elapsed = now as i64 - last as i64;
                 assert!((10_000 - 25..=10_000 + 25).contains(&elapsed), "{elapsed} µs in 10 ms");

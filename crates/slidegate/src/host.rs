@@ -26,7 +26,7 @@ pub fn normal_host(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns whether a host is in canonical form.
-pub(crate) fn is_normal_host(text: &str) -> bool {
+pub(crate) fn is_canonical_host(text: &str) -> bool {
     strip_port_and_brackets(text).len() == text.len() && !has_upper_case(text)
 }
 
@@ -37,19 +37,19 @@ pub(crate) fn is_host_attribute(name: &str) -> bool {
 
 /// Removes the port, the brackets of an IPv6 address, trailing dots and surrounding white space.
 fn strip_port_and_brackets(text: &str) -> &str {
-    let text = trim_host_end(text.trim_ascii_start());
+    let text = trim_trailing_dots_and_white_space(text.trim_ascii_start());
     if let Some((inside, _)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
         // Brackets around other text are kept: without them, its colons would separate a port.
         return if is_ipv6(inside) { inside } else { &text[..inside.len() + 2] };
     }
     match text.split_once(':') {
-        Some((host, _)) if !is_ipv6(text) => trim_host_end(host),
+        Some((host, _)) if !is_ipv6(text) => trim_trailing_dots_and_white_space(host),
         _ => text,
     }
 }
 
 /// Removes dots (the DNS root) and white space at the end of a host.
-fn trim_host_end(text: &str) -> &str {
+fn trim_trailing_dots_and_white_space(text: &str) -> &str {
     text.trim_end_matches(|end: char| end == '.' || end.is_ascii_whitespace())
 }
 
@@ -104,7 +104,7 @@ mod tests {
     fn canonical_host_is_returned_without_copying() {
         for text in ["api.example.com", "2001:db8::1", ""] {
             assert!(matches!(normal_host(text), Cow::Borrowed(_)), "{text}");
-            assert!(is_normal_host(text), "{text}");
+            assert!(is_canonical_host(text), "{text}");
         }
     }
 
@@ -114,9 +114,9 @@ mod tests {
             text in "[aA1:.\\[\\] %]{0,12}|\\[?[0-9a-fA-F:]{2,9}\\]?[:.]?8?",
         ) {
             let host = normal_host(&text);
-            prop_assert!(is_normal_host(&host), "{:?} of {:?}", host, text);
+            prop_assert!(is_canonical_host(&host), "{:?} of {:?}", host, text);
             prop_assert_eq!(normal_host(&host), &*host);
-            prop_assert_eq!(is_normal_host(&text), host == text);
+            prop_assert_eq!(is_canonical_host(&text), host == text);
         }
 
         #[test]

@@ -18,11 +18,11 @@ use thiserror::Error;
 /// # Ok::<(), slidegate::JitterError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Jitter(MaxJitterExtension);
+pub struct Jitter(MaxDelayExtension);
 
 /// The largest extension of a delay: a fixed duration, or a percentage of the delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MaxJitterExtension {
+enum MaxDelayExtension {
     Fixed(Duration),
     Percent(u8),
 }
@@ -40,16 +40,16 @@ pub enum JitterError {
 
 impl Jitter {
     /// A jitter that never extends a delay.
-    pub const NONE: Self = Self(MaxJitterExtension::Fixed(Duration::ZERO));
+    pub const NONE: Self = Self(MaxDelayExtension::Fixed(Duration::ZERO));
 
     /// Creates a jitter that extends delays by at most `max`.
     pub const fn up_to(max: Duration) -> Self {
-        Self(MaxJitterExtension::Fixed(max))
+        Self(MaxDelayExtension::Fixed(max))
     }
 
     /// Creates a jitter that extends delays by at most this percentage of the delay; values over 100 count as 100.
     pub const fn up_to_percent(percent: u8) -> Self {
-        Self(MaxJitterExtension::Percent(if percent < 100 { percent } else { 100 }))
+        Self(MaxDelayExtension::Percent(if percent < 100 { percent } else { 100 }))
     }
 
     /// Draws a random sample, which extends each delay by the same random fraction of the largest extension.
@@ -63,10 +63,10 @@ impl Jitter {
         JitterSample { jitter: self, random }
     }
 
-    fn max_extension(self, delay: Duration) -> Duration {
+    fn max_delay_extension(self, delay: Duration) -> Duration {
         match self.0 {
-            MaxJitterExtension::Fixed(max) => max,
-            MaxJitterExtension::Percent(percent) => {
+            MaxDelayExtension::Fixed(max) => max,
+            MaxDelayExtension::Percent(percent) => {
                 Duration::from_nanos_u128(delay.as_nanos() * u128::from(percent) / 100)
             }
         }
@@ -91,7 +91,7 @@ impl FromStr for Jitter {
             return Err(malformed());
         }
         match number.parse() {
-            Ok(percent @ 0..=100) => Ok(Self(MaxJitterExtension::Percent(percent))),
+            Ok(percent @ 0..=100) => Ok(Self(MaxDelayExtension::Percent(percent))),
             _ => Err(JitterError::TooLarge(text.to_owned())),
         }
     }
@@ -100,8 +100,8 @@ impl FromStr for Jitter {
 impl fmt::Display for Jitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            MaxJitterExtension::Fixed(max) => write!(f, "{max:?}"),
-            MaxJitterExtension::Percent(percent) => write!(f, "{percent}%"),
+            MaxDelayExtension::Fixed(max) => write!(f, "{max:?}"),
+            MaxDelayExtension::Percent(percent) => write!(f, "{percent}%"),
         }
     }
 }
@@ -120,7 +120,7 @@ impl JitterSample {
 
     /// Returns the extended delay, which is never shorter than `delay`.
     pub fn extend(self, delay: Duration) -> Duration {
-        let max_nanos = self.jitter.max_extension(delay).as_nanos();
+        let max_nanos = self.jitter.max_delay_extension(delay).as_nanos();
         let extension = max_nanos * u128::from(self.random) / u128::from(u32::MAX);
         delay.saturating_add(Duration::from_nanos_u128(extension))
     }
@@ -133,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn jitter_extension_is_proportional_to_random_number() {
+    fn delay_extension_is_proportional_to_random_number() {
         let delay = Duration::from_secs(60);
         for jitter in ["10%".parse().unwrap(), Jitter::up_to(Duration::from_secs(6))] {
             let extended =
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_jitter_percentage_round_trips() {
+    fn jitter_percentage_round_trips_through_text() {
         for text in ["0%", "1%", "10%", "100%"] {
             assert_eq!(text.parse::<Jitter>().unwrap().to_string(), text);
         }
@@ -169,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn jitter_extension_is_within_percentage(
+        fn delay_extension_is_at_most_jitter_percentage(
             seconds: u64, nanos in 0..1_000_000_000_u32, percent in 0..=100_u8, random: u32,
         ) {
             let delay = Duration::new(seconds, nanos);

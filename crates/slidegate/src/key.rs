@@ -32,7 +32,7 @@ const END_OF_DIGEST_BYTE: u8 = 0xFD;
 
 /// Maximum length, in bytes, of the list of names and values in the text of a key. A longer list is replaced by its
 /// digest.
-const MAX_KEY_PAIRS_TEXT_BYTES: usize = 4096;
+const MAX_NAME_VALUE_LIST_BYTES: usize = 4096;
 
 /// The part of a key that comes from a rule: domain, rule, limit, and the names of the attributes in `per`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,7 +210,7 @@ impl<'a> Key<'a> {
         fmt::from_fn(move |f| match parts {
             KeyRepr::Named { scope, values, .. } => {
                 f.write_str("{")?;
-                write_pairs(f, scope.per.iter().zip(values), true)?;
+                write_name_value_pairs(f, scope.per.iter().zip(values), true)?;
                 f.write_str("}")
             }
             KeyRepr::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
@@ -230,8 +230,12 @@ impl<'a> Key<'a> {
             let pairs = || scope.per.iter().zip(values);
             f.write_str("{")?;
             match slot_by {
-                [] => write_pairs(f, pairs(), true)?,
-                _ => write_pairs(f, slot_by.iter().filter_map(|&index| pairs().nth(index)), true)?,
+                [] => write_name_value_pairs(f, pairs(), true)?,
+                _ => write_name_value_pairs(
+                    f,
+                    slot_by.iter().filter_map(|&index| pairs().nth(index)),
+                    true,
+                )?,
             }
             if let Some(part) = part {
                 // Texts are escaped, so they do not contain `#`.
@@ -243,7 +247,7 @@ impl<'a> Key<'a> {
             }
             f.write_str(",")?;
             let rest = pairs().enumerate().filter(|(index, _)| !slot_by.contains(index));
-            write_pairs(f, rest.map(|(_, pair)| pair), false)
+            write_name_value_pairs(f, rest.map(|(_, pair)| pair), false)
         })
     }
 
@@ -312,7 +316,7 @@ impl fmt::Display for Key<'_> {
 }
 
 /// Writes names and values, such as `tenant=acme,ip=192.0.2.7`, or a digest of this text if it is too long.
-fn write_pairs<'p>(
+fn write_name_value_pairs<'p>(
     f: &mut fmt::Formatter<'_>,
     pairs: impl Iterator<Item = (&'p Box<str>, &'p Value<'p>)> + Clone,
     is_in_braces: bool,
@@ -320,20 +324,20 @@ fn write_pairs<'p>(
     let write = |f: &mut fmt::Formatter<'_>| {
         for (index, (name, value)) in pairs.clone().enumerate() {
             f.write_str(if index == 0 { "" } else { "," })?;
-            write_pair(f, name, value, is_in_braces)?;
+            write_name_value_pair(f, name, value, is_in_braces)?;
         }
         Ok(())
     };
     // An escaped byte has three characters. 64 covers `=`, `,` and the text of a network or digest.
     let max_bytes =
-        |name: &str, value: &Value<'_>| 3 * (name.len() + value.text_bytes_to_escape()) + 64;
+        |name: &str, value: &Value<'_>| 3 * (name.len() + value.byte_count_to_escape()) + 64;
     if pairs.clone().map(|(name, value)| max_bytes(name, value)).sum::<usize>()
-        <= MAX_KEY_PAIRS_TEXT_BYTES
+        <= MAX_NAME_VALUE_LIST_BYTES
     {
         return write(f);
     }
     let text = fmt::from_fn(write).to_string();
-    if text.len() <= MAX_KEY_PAIRS_TEXT_BYTES {
+    if text.len() <= MAX_NAME_VALUE_LIST_BYTES {
         return f.write_str(&text);
     }
     // Texts are escaped, so they do not contain parentheses: no other key has this text.
@@ -344,7 +348,7 @@ fn write_pairs<'p>(
 }
 
 /// Writes a name and a value, such as `tenant=acme`.
-fn write_pair(
+fn write_name_value_pair(
     f: &mut fmt::Formatter<'_>,
     name: &str,
     value: &Value<'_>,

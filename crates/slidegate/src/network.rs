@@ -92,11 +92,11 @@ pub(crate) fn parse_network(text: &str) -> Option<Result<IpNet, NetworkError>> {
         return Some(Ok(address.into()));
     }
     let (ip, prefix) = text.split_once('/')?;
-    Some(parse_network_prefix(text, ip.parse().ok()?, prefix))
+    Some(parse_network_with_prefix(text, ip.parse().ok()?, prefix))
 }
 
 /// Parses the prefix length of the network `text`, whose address is `ip`.
-fn parse_network_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkError> {
+fn parse_network_with_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkError> {
     let (family, max_bits) = if ip.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
     let wrong_prefix = || NetworkError::Prefix { text: text.to_owned(), family, max_bits };
     let is_number = prefix.bytes().all(|byte| byte.is_ascii_digit());
@@ -195,14 +195,14 @@ mod tests {
     }
 
     /// Generates IPv6 addresses, including IPv4-mapped ones.
-    fn any_ipv6_address() -> impl Strategy<Value = Ipv6Addr> {
+    fn arbitrary_ipv6_address() -> impl Strategy<Value = Ipv6Addr> {
         let mapped = any::<Ipv4Addr>().prop_map(|address| address.to_ipv6_mapped());
         prop_oneof![any::<Ipv6Addr>(), mapped]
     }
 
     proptest! {
         #[test]
-        fn all_address_spellings_parse_to_same_address(ip in any_ipv6_address()) {
+        fn all_address_spellings_parse_to_same_address(ip in arbitrary_ipv6_address()) {
             for text in address_spellings(ip) {
                 prop_assert_eq!(parse_address(&text), Some(IpAddr::V6(ip).to_canonical()), "{}", text);
             }
@@ -210,7 +210,7 @@ mod tests {
 
         #[test]
         fn all_network_spellings_contain_same_addresses(
-            ip in any_ipv6_address(), other in any_ipv6_address(), shared in 0u8..=128, prefix in 0u8..=128,
+            ip in arbitrary_ipv6_address(), other in arbitrary_ipv6_address(), shared in 0u8..=128, prefix in 0u8..=128,
         ) {
             let mask = |bits: u8| !u128::MAX.checked_shr(bits.into()).unwrap_or(0);
             let first = Ipv6Addr::from_bits(ip.to_bits() & mask(prefix));

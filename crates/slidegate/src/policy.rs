@@ -169,7 +169,7 @@ impl Policy {
         let mut matched_rules = MatchedRules::new();
         let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
         for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
-            let canonical = self.pairs_with_canonical_hosts(descriptor);
+            let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let count_before = matched_rules.len();
@@ -194,7 +194,7 @@ impl Policy {
     /// Returns the attributes of a descriptor with all host names in canonical form. Returns `None` if all host names
     /// are canonical already, or if no rule uses host names.
     #[inline]
-    fn pairs_with_canonical_hosts<'r>(
+    fn attribute_pairs_with_canonical_hosts<'r>(
         &self,
         descriptor: &'r Descriptor<'_>,
     ) -> Option<AttributePairs<'r>> {
@@ -209,7 +209,7 @@ impl Policy {
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
         let matched_rules = self.match_descriptors(request);
         (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
-            let canonical = self.pairs_with_canonical_hosts(descriptor);
+            let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);

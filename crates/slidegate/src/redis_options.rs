@@ -153,7 +153,7 @@ impl RedisOptions {
             }
         }
         let split = Some(LimitSplit { parts, shares: split_shares(&self.limit, parts) });
-        Self { split, ..self }.validate_sample()
+        Self { split, ..self }.validate_sampling_interval()
     }
 
     /// Sends only one request in `one_in` to Redis, and charges it `one_in` times its cost.
@@ -163,7 +163,7 @@ impl RedisOptions {
     pub fn with_sample(self, one_in: u32) -> Result<Self, RedisOptionsError> {
         let sample = NonZeroU32::new(one_in).filter(|n| (2..=Self::MAX_SAMPLE).contains(&n.get()));
         let sample = sample.ok_or(RedisOptionsError::Sample(one_in))?;
-        Self { sample, ..self }.validate_sample()
+        Self { sample, ..self }.validate_sampling_interval()
     }
 
     /// Returns the same options for the keys of another limit.
@@ -174,12 +174,12 @@ impl RedisOptions {
         let own = Self { limit: *limit, split: None, ..self.clone() };
         match self.split_into() {
             Some(parts) => own.with_split(parts.get()),
-            None => own.validate_sample(),
+            None => own.validate_sampling_interval(),
         }
     }
 
     /// Checks that the charge of a sampled request fits in the smallest share, and returns the options unchanged.
-    fn validate_sample(self) -> Result<Self, RedisOptionsError> {
+    fn validate_sampling_interval(self) -> Result<Self, RedisOptionsError> {
         let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest_share());
         let (capacity, sample, parts) = (smallest.capacity(), self.sample, self.split_into());
         match (1..u64::from(sample.get())).contains(&capacity) {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn split_with_empty_share_is_rejected() {
+    fn split_with_share_of_zero_is_rejected() {
         let split = |limit: &Limit, parts| RedisOptions::new(limit).with_split(parts);
         let seven = new_limit("7/min", Algorithm::default());
         assert!(split(&seven, 7).is_ok());

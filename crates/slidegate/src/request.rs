@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
-use crate::host::{is_host_attribute, is_normal_host, normal_host};
+use crate::host::{is_canonical_host, is_host_attribute, normal_host};
 use crate::policy::DescriptorCosts;
 use crate::quota::Quota;
 
@@ -193,7 +193,7 @@ impl<'a> Descriptor<'a> {
     /// already.
     pub(crate) fn attributes_with_canonical_hosts(&self) -> Option<AttributePairs<'_>> {
         let is_host = |(name, _): &(&str, &str)| is_host_attribute(name);
-        if self.iter().filter(is_host).all(|(_, host)| is_normal_host(host)) {
+        if self.iter().filter(is_host).all(|(_, host)| is_canonical_host(host)) {
             return None;
         }
         let hosts = self.hosts.get_or_init(|| {

@@ -97,7 +97,7 @@ pub fn ruling_with_unavailable_store(policy: &str) -> Ruling {
 struct UnavailableStore;
 
 /// Returns the error of a store that cannot be reached.
-fn return_unavailable_error<T>() -> Result<T, StoreError> {
+fn new_unavailable_error<T>() -> Result<T, StoreError> {
     Err(StoreError::Unavailable("out of service".into()))
 }
 
@@ -105,29 +105,29 @@ impl Store for UnavailableStore {
     type Kind = crate::store::Asynchronous;
 
     fn take(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
-        ready(return_unavailable_error())
+        ready(new_unavailable_error())
     }
 
     fn take_many(
         &self,
         _: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
-        ready(return_unavailable_error())
+        ready(new_unavailable_error())
     }
 
     fn peek(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(return_unavailable_error())
+        ready(new_unavailable_error())
     }
 
     fn revert(&self, _: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(return_unavailable_error())
+        ready(new_unavailable_error())
     }
 
     fn refund(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(return_unavailable_error())
+        ready(new_unavailable_error())
     }
 
     fn reset(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(return_unavailable_error())
+        ready(new_unavailable_error())
     }
 }

@@ -64,7 +64,7 @@ fn remaining_units(gate: &TestGate, descriptor: Descriptor<'_>) -> Vec<u64> {
     ruling.limits().map(|limit| limit.outcome.remaining()).collect()
 }
 
-const COSTS_POLICY: &str = "
+const POLICY_WITH_DIFFERENT_COSTS: &str = "
 rules:
   - { name: requests, per: [user], limits: [10/h], cost: 1 }
   - { name: exports, per: [user], limits: [100/h], cost: 20 }
@@ -74,7 +74,7 @@ rules:
 
 #[test]
 fn each_rule_charges_its_own_cost() {
-    let gate = new_gate(COSTS_POLICY);
+    let gate = new_gate(POLICY_WITH_DIFFERENT_COSTS);
     let ann = || Descriptor::new([("user", "ann")]);
     let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
     assert!(check(ann()).decision().is_allowed());
@@ -107,7 +107,7 @@ fn exhausted_rule_denies_request_without_named_cost() {
 
 #[test]
 fn usage_report_charges_only_costs_in_request() {
-    let gate = new_gate(COSTS_POLICY);
+    let gate = new_gate(POLICY_WITH_DIFFERENT_COSTS);
     let ann = || Descriptor::new([("user", "ann")]);
     let report = |descriptor| gate.report_now(&Request::new("default", descriptor));
     let ruling = report(ann().with_cost("tokens", 1_800));
@@ -192,7 +192,7 @@ rules:
 
 #[test]
 fn settlement_corrects_only_unnamed_cost() {
-    let gate = new_gate(COSTS_POLICY);
+    let gate = new_gate(POLICY_WITH_DIFFERENT_COSTS);
     let ann = || Descriptor::new([("user", "ann")]);
     for (settled, expected) in [(4, [9, 80, 700, 4996]), (30, [8, 60, 400, 4966])] {
         let request = Request::new("default", ann().cost(10).with_cost("tokens", 300));

@@ -29,7 +29,7 @@ fn matching_rule_names(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<Strin
 }
 
 /// Returns a row for each limit of a ruling: index of the descriptor, name of the limit, max, and remaining units.
-fn limit_rows_of_ruling(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
+fn descriptor_limit_max_and_remaining(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
     let limits = ruling.limits().map(|status| {
         let max = status.limit.limit().quota().max();
         (status.descriptor(), status.policy_name(), max, status.outcome.remaining())
@@ -148,7 +148,7 @@ rules:
         let descriptors: Vec<_> =
             names.iter().map(|name| new_exact_descriptor(&[(name, "1")])).collect();
         let ruling = gate.check_now(&new_request(descriptors));
-        limit_rows_of_ruling(&ruling)
+        descriptor_limit_max_and_remaining(&ruling)
             .iter()
             .map(|row| (row.0, row.1.to_owned(), row.3))
             .collect::<Vec<_>>()
@@ -179,7 +179,7 @@ fn denied_request_charges_none_of_its_descriptors() {
     for _ in 0..3 {
         let ruling = gate.check_now(&both());
         assert!(!ruling.decision().is_allowed());
-        assert_eq!(limit_rows_of_ruling(&ruling), [(0, "a", 2, 1), (1, "b", 1, 0)]);
+        assert_eq!(descriptor_limit_max_and_remaining(&ruling), [(0, "a", 2, 1), (1, "b", 1, 0)]);
     }
 }
 
@@ -197,7 +197,7 @@ fn requested_limit_replaces_max_and_keeps_counter() {
         let ruling = gate.check_now(&new_request([descriptor]));
         let algorithm = ruling.limits().next().unwrap().limit.limit().algorithm().name();
         assert_eq!(algorithm, "sliding_log");
-        let rows = limit_rows_of_ruling(&ruling)
+        let rows = descriptor_limit_max_and_remaining(&ruling)
             .iter()
             .map(|row| (row.1.to_owned(), row.2, row.3))
             .collect();
@@ -228,8 +228,10 @@ rules:
             None => descriptor,
         };
         let ruling = gate.check_now(&new_request([descriptor]));
-        let rows: Vec<_> =
-            limit_rows_of_ruling(&ruling).iter().map(|row| (row.1.to_owned(), row.3)).collect();
+        let rows: Vec<_> = descriptor_limit_max_and_remaining(&ruling)
+            .iter()
+            .map(|row| (row.1.to_owned(), row.3))
+            .collect();
         (ruling.decision().is_allowed(), rows)
     };
     let left = |name: &str, left| vec![(name.to_owned(), left)];

@@ -95,7 +95,7 @@ fn new_limits_of_all_algorithms(quota: &str) -> [Limit; 5] {
 }
 
 #[test]
-fn single_charge_key_uses_at_most_120_bytes() {
+fn key_with_one_charge_uses_at_most_120_bytes() {
     let fixture = MemoryStoreFixture::new(1 << 30);
     fixture.take_from_each_key(&new_day_limit_with_minute_buckets(10), 0..100_000);
     let bytes = fixture.store.memory_bytes() / 100_000;
@@ -106,7 +106,7 @@ fn single_charge_key_uses_at_most_120_bytes() {
 fn max_state_bytes_matches_largest_key_state() {
     const KEY_COUNT: u64 = 20;
     // The larger kind of slot, its part of a chunk's overhead, and a quarter for free slots.
-    const SLOT_BYTES: usize = 66 + 66 / 4;
+    const HASH_TABLE_SLOT_BYTES: usize = 66 + 66 / 4;
     for limit in new_limits_of_all_algorithms("500/d")
         .into_iter()
         .chain([new_day_limit_with_minute_buckets(500)])
@@ -122,14 +122,19 @@ fn max_state_bytes_matches_largest_key_state() {
         let heap = (worst - fixture.store.memory_bytes()) / KEY_COUNT as usize;
         let promised = limit.max_state_bytes();
         match limit.algorithm() {
-            Algorithm::SlidingBuckets { .. } => assert_eq!(SLOT_BYTES + heap, promised, "{limit}"),
+            Algorithm::SlidingBuckets { .. } => {
+                assert_eq!(HASH_TABLE_SLOT_BYTES + heap, promised, "{limit}")
+            }
             Algorithm::SlidingLog => {
                 let min = promised * 9 / 10;
-                assert!((min..=promised).contains(&(SLOT_BYTES + heap)), "{heap} of {promised}");
+                assert!(
+                    (min..=promised).contains(&(HASH_TABLE_SLOT_BYTES + heap)),
+                    "{heap} of {promised}"
+                );
             }
             _ => {
                 assert_eq!(heap, 0, "{limit}");
-                assert!(promised <= SLOT_BYTES, "{limit}: {promised}");
+                assert!(promised <= HASH_TABLE_SLOT_BYTES, "{limit}: {promised}");
             }
         }
     }

@@ -121,7 +121,7 @@ fn outage_divides_burst_and_rate_among_instances() {
 }
 
 #[test]
-fn overrides_and_bans_apply_during_outage() {
+fn overrides_and_denials_apply_during_outage() {
     let policy = "
 rules:
   - name: a
@@ -291,7 +291,7 @@ fn timed_out_store_call_is_not_retried() {
 
 /// Generates the input of an outage test: the number of instances, the max, and the steps. A step consists of a pause
 /// in microseconds, a number of requests per instance, and whether the store is unavailable.
-fn generate_outages() -> impl Strategy<Value = (u32, u64, Vec<(u64, usize, bool)>)> {
+fn arbitrary_outages() -> impl Strategy<Value = (u32, u64, Vec<(u64, usize, bool)>)> {
     // An outage lasts several steps.
     let span = (prop::collection::vec((0..1_500_000_u64, 0..8_usize), 1..6), any::<bool>());
     let steps = prop::collection::vec(span, 1..16).prop_map(|spans| {
@@ -309,7 +309,7 @@ proptest! {
 
     #[test]
     fn outages_admit_at_most_twice_max_per_window(
-        (instances, max, steps) in generate_outages(),
+        (instances, max, steps) in arbitrary_outages(),
         buckets in any::<bool>(),
     ) {
         let algorithm = if buckets { "sliding_buckets" } else { "sliding_log" };

@@ -117,7 +117,10 @@ mod tests {
     /// Checks that the sum of two states equals a single state with the same charges. Every step makes the same charge
     /// in the single state and in one of the two other states. Times never decrease, since a time before the last
     /// charge of a state counts as the time of that charge.
-    fn assert_sum_matches_single_state<C: Additive>(counter: C, steps: &[(u64, u64, bool)]) {
+    fn assert_sum_of_two_states_equals_one_state<C: Additive>(
+        counter: C,
+        steps: &[(u64, u64, bool)],
+    ) {
         let (mut all, mut parts) =
             (C::State::default(), [C::State::default(), C::State::default()]);
         let mut now_us = 1_700_000_000_000_000;
@@ -139,20 +142,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_of_counter_states_matches_single_state(
+        fn sum_of_two_states_equals_one_state_with_all_charges(
             steps in prop::collection::vec((0..400_000_u64, 1..5_u64, any::<bool>()), 1..80),
         ) {
             let quota = "10/s".parse().unwrap();
             for algorithm in crate::Algorithm::ALL {
                 match Limit::new(quota, algorithm).unwrap().additive() {
                     Some(AnyAdditive::SlidingWindow(counter)) => {
-                        assert_sum_matches_single_state(counter, &steps);
+                        assert_sum_of_two_states_equals_one_state(counter, &steps);
                     }
                     Some(AnyAdditive::SlidingBuckets(counter)) => {
-                        assert_sum_matches_single_state(counter, &steps);
+                        assert_sum_of_two_states_equals_one_state(counter, &steps);
                     }
                     Some(AnyAdditive::FixedWindow(counter)) => {
-                        assert_sum_matches_single_state(counter, &steps);
+                        assert_sum_of_two_states_equals_one_state(counter, &steps);
                     }
                     None => prop_assert!(matches!(algorithm.name(), "sliding_log" | "token_bucket")),
                 }

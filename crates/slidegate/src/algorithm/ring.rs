@@ -5,13 +5,13 @@ use crate::heap::{HeapSize, allocated_bytes};
 /// A first-in, first-out queue. It takes 24 bytes, less than a `VecDeque`, so that the slot of a state in a hash table
 /// fits into one cache line. The capacity grows and shrinks with the number of items.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ring<T> {
+pub(super) struct RingBuffer<T> {
     buffer: Box<[T]>,
     first: u32,
     len: u32,
 }
 
-impl<T: Copy + Default> Ring<T> {
+impl<T: Copy + Default> RingBuffer<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -22,24 +22,24 @@ impl<T: Copy + Default> Ring<T> {
 
     /// Iterates over the items from the oldest to the newest.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = T> + ExactSizeIterator + '_ {
-        (0..self.len()).map(|index| self.buffer[self.buffer_position(index)])
+        (0..self.len()).map(|index| self.buffer[self.buffer_index(index)])
     }
 
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<T> {
-        (index < self.len()).then(|| self.buffer[self.buffer_position(index)])
+        (index < self.len()).then(|| self.buffer[self.buffer_index(index)])
     }
 
     /// Replaces the item at `index`, which must exist.
     pub(super) fn set(&mut self, index: usize, item: T) {
-        let position = self.buffer_position(index);
+        let position = self.buffer_index(index);
         self.buffer[position] = item;
     }
 
     /// Removes the first `count` items, which must exist.
     #[inline(always)]
     pub(super) fn remove_first(&mut self, count: usize) {
-        self.first = self.buffer_position(count) as u32;
+        self.first = self.buffer_index(count) as u32;
         self.len -= count as u32;
     }
 
@@ -54,7 +54,7 @@ impl<T: Copy + Default> Ring<T> {
             return self.remove_first(count);
         }
         for later in index + count..self.len() {
-            let item = self.buffer[self.buffer_position(later)];
+            let item = self.buffer[self.buffer_index(later)];
             self.set(later - count, item);
         }
         self.len -= count as u32;
@@ -63,7 +63,7 @@ impl<T: Copy + Default> Ring<T> {
     /// Converts an index, counted from the oldest item, into a position in the circular buffer. There may be no item at
     /// this index yet.
     #[inline(always)]
-    fn buffer_position(&self, index: usize) -> usize {
+    fn buffer_index(&self, index: usize) -> usize {
         let position = self.first as usize + index;
         if position < self.buffer.len() { position } else { position - self.buffer.len() }
     }
@@ -75,7 +75,7 @@ impl<T: Copy + Default> Ring<T> {
         if len > self.buffer.len() || 4 * len < self.buffer.len() {
             self.resize(len, max_len);
         }
-        self.buffer[self.buffer_position(self.len())] = item;
+        self.buffer[self.buffer_index(self.len())] = item;
         self.len += 1;
     }
 
@@ -91,7 +91,7 @@ impl<T: Copy + Default> Ring<T> {
     }
 }
 
-impl<T> HeapSize for Ring<T> {
+impl<T> HeapSize for RingBuffer<T> {
     #[inline(always)]
     fn heap_bytes(&self) -> usize {
         allocated_bytes(size_of_val(&*self.buffer))
@@ -124,7 +124,7 @@ mod tests {
     proptest! {
         #[test]
         fn ring_behaves_like_vec_deque(steps in prop::collection::vec((0..8_u8, 0..60_usize), 1..400)) {
-            let (mut ring, mut deque) = (Ring::default(), VecDeque::new());
+            let (mut ring, mut deque) = (RingBuffer::default(), VecDeque::new());
             for (nth, (operation, number)) in steps.into_iter().enumerate() {
                 let at = number % deque.len().max(1);
                 match operation {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn first_ring_push_allocates_32_bytes() {
-        let mut ring = Ring::default();
+        let mut ring = RingBuffer::default();
         assert_eq!(ring.heap_bytes(), 0);
         ring.push(1_u64, 1_441);
         assert_eq!(ring.heap_bytes(), 32);

@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
-use super::ring::{Ring, max_heap_bytes};
+use super::ring::{RingBuffer, max_heap_bytes};
 use super::{ChargeEffect, Counter, clamp_to_max_units, fits_in_remaining, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
@@ -37,12 +37,12 @@ pub struct State {
     /// The sum of the counts of all entries.
     total: u64,
     /// The buckets with units, oldest first. None of them has expired at `last_us`.
-    entries: Ring<BucketEntry>,
+    entries: RingBuffer<BucketWithUnits>,
 }
 
 /// The units of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct BucketEntry {
+struct BucketWithUnits {
     /// The lower 32 bits of the bucket number. This is sufficient, because the numbers of the buckets in a state differ
     /// by much less than 2^32.
     bucket: u32,
@@ -67,7 +67,7 @@ impl State {
     /// Returns the number of entries whose buckets are more than `age` buckets before the bucket `newest`, and the sum
     /// of their units. `newest` must be the number of the bucket that contains the last charge.
     #[inline(always)]
-    fn count_entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
+    fn count_buckets_and_units_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);
         while let Some(entry) =
             self.entries.get(entries).filter(|entry| entry.age_in_buckets(newest) > age)
@@ -87,7 +87,7 @@ impl State {
             self.total -= removed;
             if removed < u64::from(entry.count) {
                 let count = entry.count - removed as u32;
-                self.entries.set(index + emptied, BucketEntry { count, ..entry });
+                self.entries.set(index + emptied, BucketWithUnits { count, ..entry });
                 break;
             }
             emptied += 1;
@@ -98,7 +98,7 @@ impl State {
     }
 }
 
-impl BucketEntry {
+impl BucketWithUnits {
     /// Returns the age of this bucket: the number of buckets from it to `newest`, the newest bucket that may have
     /// units.
     #[inline(always)]
@@ -141,7 +141,7 @@ impl SlidingBuckets {
 
     /// Returns the number of buckets whose units are counted in a decision: the current bucket, and all buckets of one
     /// window before it.
-    fn counted_bucket_count(&self) -> u64 {
+    fn unexpired_bucket_count(&self) -> u64 {
         u64::from(self.buckets) + 1
     }
 
@@ -152,33 +152,38 @@ impl SlidingBuckets {
 
     /// Returns the time from which the units of `bucket` are no longer counted, in microseconds since the Unix epoch.
     fn bucket_expires_us(&self, bucket: u64) -> u64 {
-        (bucket + self.counted_bucket_count()) * self.precision_us
+        (bucket + self.unexpired_bucket_count()) * self.precision_us
     }
 
     /// Returns the number of the oldest bucket whose units are counted while `current` is the number of the current
     /// bucket.
-    fn oldest_counted_bucket(&self, current: u64) -> u64 {
-        current.saturating_sub(self.counted_bucket_count() - 1)
+    fn oldest_unexpired_bucket(&self, current: u64) -> u64 {
+        current.saturating_sub(self.unexpired_bucket_count() - 1)
     }
 
     /// Returns the number of entries whose buckets are no longer counted in the bucket with the number `current`, and
     /// the sum of their units. `newest` is the number of the bucket that contains the last charge, and `current` must
     /// not be less than `newest`.
     #[inline(always)]
-    fn count_expired_entries(&self, state: &State, newest: u64, current: u64) -> (usize, u64) {
+    fn count_expired_buckets_and_units(
+        &self,
+        state: &State,
+        newest: u64,
+        current: u64,
+    ) -> (usize, u64) {
         if current == newest {
             return (0, 0);
         }
-        match newest.checked_sub(self.oldest_counted_bucket(current)) {
-            Some(age) => state.count_entries_older_than(age, newest),
+        match newest.checked_sub(self.oldest_unexpired_bucket(current)) {
+            Some(age) => state.count_buckets_and_units_older_than(age, newest),
             None => (state.entries.len(), state.total),
         }
     }
 
     /// Returns the index of the entry for a bucket; `None` if the bucket has no units.
-    fn find_bucket_entry(&self, state: &State, bucket: u64) -> Option<usize> {
+    fn find_bucket_index(&self, state: &State, bucket: u64) -> Option<usize> {
         let newest = self.bucket_number(state.last_us);
-        let age = newest.checked_sub(bucket).filter(|age| *age < self.counted_bucket_count())?;
+        let age = newest.checked_sub(bucket).filter(|age| *age < self.unexpired_bucket_count())?;
         let (mut low, mut high) = (0, state.entries.len());
         while low < high {
             let middle = (low + high) / 2;
@@ -193,7 +198,7 @@ impl SlidingBuckets {
 
     /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
-        max_heap_bytes::<BucketEntry>(self.counted_bucket_count() as usize)
+        max_heap_bytes::<BucketWithUnits>(self.unexpired_bucket_count() as usize)
     }
 
     /// Returns the outcome of a hit that requires `required` free units while `used` units are in use.
@@ -225,11 +230,11 @@ impl SlidingBuckets {
         let current = entry.filter(|entry| entry.bucket == newest as u32);
         let before = current.map_or(0, |entry| entry.count);
         let count = clamp_to_max_units(u64::from(before).saturating_add(units));
-        let entry = BucketEntry { bucket: newest as u32, count };
+        let entry = BucketWithUnits { bucket: newest as u32, count };
         state.total += u64::from(count - before);
         match last.filter(|_| current.is_some()) {
             Some(index) => state.entries.set(index, entry),
-            None if count > 0 => state.entries.push(entry, self.counted_bucket_count() as usize),
+            None if count > 0 => state.entries.push(entry, self.unexpired_bucket_count() as usize),
             None => {}
         }
     }
@@ -246,7 +251,7 @@ impl Counter for SlidingBuckets {
         let now_us = now.as_micros().max(state.last_us);
         let newest = self.bucket_number(now_us);
         let (entries, units) =
-            self.count_expired_entries(state, self.bucket_number(state.last_us), newest);
+            self.count_expired_buckets_and_units(state, self.bucket_number(state.last_us), newest);
         if entries > 0 {
             state.entries.remove_first(entries);
             state.total -= units;
@@ -260,7 +265,7 @@ impl Counter for SlidingBuckets {
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         if let Some(index) =
-            self.find_bucket_entry(state, self.bucket_number(charged_at.as_micros()))
+            self.find_bucket_index(state, self.bucket_number(charged_at.as_micros()))
         {
             let count = state.entries.get(index).map_or(0, |entry| entry.count);
             state.subtract_units(index, cost.min(count.into()));
@@ -270,7 +275,7 @@ impl Counter for SlidingBuckets {
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         let current = self.bucket_number(now.as_micros().max(state.last_us));
         let (expired, _) =
-            self.count_expired_entries(state, self.bucket_number(state.last_us), current);
+            self.count_expired_buckets_and_units(state, self.bucket_number(state.last_us), current);
         state.subtract_units(expired, cost);
     }
 
@@ -295,7 +300,7 @@ impl Additive for SlidingBuckets {
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
         let entry =
-            self.find_bucket_entry(state, bucket).and_then(|index| state.entries.get(index));
+            self.find_bucket_index(state, bucket).and_then(|index| state.entries.get(index));
         entry.map_or(0, |entry| entry.count.into())
     }
 
@@ -306,7 +311,7 @@ impl Additive for SlidingBuckets {
     ) -> State {
         let mut state = State { last_us: last_charged_at.as_micros(), ..State::default() };
         let current = self.bucket_number(state.last_us);
-        for bucket in self.oldest_counted_bucket(current)..=current {
+        for bucket in self.oldest_unexpired_bucket(current)..=current {
             self.add_units(&mut state, bucket, units(bucket));
         }
         state
@@ -315,7 +320,9 @@ impl Additive for SlidingBuckets {
     fn used(&self, state: &State, now: Timestamp) -> u64 {
         let current = self.bucket_number(now.as_micros().max(state.last_us));
         state.total
-            - self.count_expired_entries(state, self.bucket_number(state.last_us), current).1
+            - self
+                .count_expired_buckets_and_units(state, self.bucket_number(state.last_us), current)
+                .1
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

@@ -8,7 +8,7 @@
 //! Ticks modulo 2^31 are unambiguous: all entries lie within one window of the last charge, whose tick is stored in
 //! full, and a window has at most 2^30 ticks. Expired entries are removed before a new one is written.
 
-use super::ring::{Ring, max_heap_bytes};
+use super::ring::{RingBuffer, max_heap_bytes};
 use super::{ChargeEffect, Counter, TickResolution, clamp_to_max_units, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
@@ -40,7 +40,7 @@ pub struct State {
     /// The sum of the costs in the log.
     total: u64,
     /// The words of the log: one or two for each charge, oldest charge first.
-    words: Ring<u32>,
+    words: RingBuffer<u32>,
     /// A copy of the first word of the oldest charge. A denial needs only this copy and `newest`, so it does not have
     /// to load the memory of the ring. Not meaningful while the log is empty.
     oldest: u32,
@@ -89,7 +89,7 @@ impl State {
     }
 
     /// Returns the tick of the newest charge; `None` if the log is empty.
-    fn newest_tick(&self) -> Option<u64> {
+    fn tick_of_newest_charge(&self) -> Option<u64> {
         (!self.words.is_empty()).then(|| self.tick_of_charge(self.newest))
     }
 
@@ -114,7 +114,7 @@ impl State {
 
     /// Returns the tick of the last charge that must expire to free `units` units. The charges expire in the order of
     /// the log, beginning with the charge at `index`.
-    fn tick_of_blocking_charge(&self, mut index: usize, units: u64) -> u64 {
+    fn tick_of_last_charge_that_must_expire(&self, mut index: usize, units: u64) -> u64 {
         let mut word = self.oldest;
         if index == 0 && units == 1 {
             return self.tick_of_charge(word);
@@ -180,7 +180,7 @@ impl State {
     }
 
     /// Removes the newest charge and returns its tick and cost; `None` if the log is empty.
-    fn pop_newest(&mut self) -> Option<(u64, u32)> {
+    fn pop_newest_charge(&mut self) -> Option<(u64, u32)> {
         let index = self.words.len().checked_sub(charge_word_count(self.newest))?;
         let (tick, cost) = (self.tick_of_charge(self.newest), self.charge_cost(index, self.newest));
         self.words.truncate(index);
@@ -267,8 +267,9 @@ impl SlidingLog {
         let reset_after_us = micros_until_expiry(self, state, now);
         Outcome::from_used_units((used, max), required, reset_after_us, || {
             // The oldest charges expire one by one, until enough units are free.
-            self.charge_expiry_us(state.tick_of_blocking_charge(index, used + required - max))
-                - now.as_micros()
+            self.charge_expiry_us(
+                state.tick_of_last_charge_that_must_expire(index, used + required - max),
+            ) - now.as_micros()
         })
     }
 }
@@ -290,10 +291,10 @@ impl Counter for SlidingLog {
             self.resolution.tick_us == 1 || now.as_micros() == self.resolution.tick_start_us(last);
         let mut charge_tick = if is_exact { last } else { last + 1 };
         let mut cost = clamp_to_max_units(cost);
-        if let Some(newest) = state.newest_tick() {
+        if let Some(newest) = state.tick_of_newest_charge() {
             charge_tick = charge_tick.max(newest);
             if charge_tick == newest || state.words.len() >= self.max_log_words() {
-                let merged = state.pop_newest().map_or(0, |(_, cost)| cost);
+                let merged = state.pop_newest_charge().map_or(0, |(_, cost)| cost);
                 cost = clamp_to_max_units(u64::from(merged) + u64::from(cost));
             }
         }
@@ -309,11 +310,11 @@ impl Counter for SlidingLog {
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let charge_tick = self.resolution.tick_at(charged_at);
         let mut later = Vec::new();
-        while state.newest_tick().is_some_and(|newest| newest > charge_tick) {
-            later.extend(state.pop_newest());
+        while state.tick_of_newest_charge().is_some_and(|newest| newest > charge_tick) {
+            later.extend(state.pop_newest_charge());
         }
-        if state.newest_tick() == Some(charge_tick)
-            && let Some((tick, charged)) = state.pop_newest()
+        if state.tick_of_newest_charge() == Some(charge_tick)
+            && let Some((tick, charged)) = state.pop_newest_charge()
         {
             let rest = charged.saturating_sub(clamp_to_max_units(cost));
             if rest > 0 {
@@ -337,7 +338,7 @@ impl Counter for SlidingLog {
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let expires_us = state.newest_tick().map(|newest| self.charge_expiry_us(newest));
+        let expires_us = state.tick_of_newest_charge().map(|newest| self.charge_expiry_us(newest));
         Timestamp::from_micros(expires_us.unwrap_or_default())
     }
 }
@@ -361,7 +362,7 @@ mod tests {
     proptest! {
         /// Applies the same pushes and removals to a log and to a plain list of ticks and costs, and compares both.
         #[test]
-        fn sliding_log_behaves_like_list(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
+        fn sliding_log_behaves_like_list_of_charges(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
             let (mut state, mut list) = (State { last: 1 << 33, ..State::default() }, Vec::new());
             for (operation, ticks, cost) in steps {
                 match operation {
@@ -375,7 +376,7 @@ mod tests {
                         list.retain(|&(tick, _)| tick >= start);
                     }
                     1 => {
-                        let newest = state.pop_newest();
+                        let newest = state.pop_newest_charge();
                         prop_assert_eq!(newest, list.pop());
                     }
                     _ => {
@@ -386,12 +387,12 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(state.total, list.iter().map(|&(_, cost)| u64::from(cost)).sum::<u64>());
-                prop_assert_eq!(state.newest_tick(), list.last().map(|&(tick, _)| tick));
+                prop_assert_eq!(state.tick_of_newest_charge(), list.last().map(|&(tick, _)| tick));
                 let mut units = 0;
                 for &(tick, cost) in &list {
                     prop_assert_eq!(state.sum_charges_before(tick).1, units);
                     units += u64::from(cost);
-                    prop_assert_eq!(state.tick_of_blocking_charge(0, units), tick);
+                    prop_assert_eq!(state.tick_of_last_charge_that_must_expire(0, units), tick);
                 }
             }
         }

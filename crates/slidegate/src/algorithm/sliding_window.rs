@@ -93,7 +93,7 @@ impl SlidingWindow {
 
     /// Returns the first tick at which the `previous` units of the previous window are weighted as at most `free`
     /// units. `start` is the first tick of the current window.
-    fn first_tick_when_previous_fits(&self, free: u64, previous: u64, start: u64) -> u64 {
+    fn first_tick_when_previous_count_fits(&self, free: u64, previous: u64, start: u64) -> u64 {
         start + self.resolution.window_ticks() - (free * self.resolution.window_ticks()) / previous
     }
 }
@@ -115,10 +115,10 @@ impl SlidingWindow {
         Outcome::from_used_units((self.used_units(counts), max), required, reset_after_us, || {
             let free = max - required;
             let fits_at = if current <= free {
-                self.first_tick_when_previous_fits(free - current, previous, start)
+                self.first_tick_when_previous_count_fits(free - current, previous, start)
             } else {
                 // Not before the current window has become the previous one.
-                self.first_tick_when_previous_fits(free, current, start + window)
+                self.first_tick_when_previous_count_fits(free, current, start + window)
             };
             self.resolution.tick_start_us(fits_at) - now.as_micros()
         })

@@ -13,7 +13,7 @@ fn ambiguous_key_values_are_escaped() {
     assert_eq!(write(&["é{}%", ""]), "d:r:1s:{a=%C3%A9%7B%7D%25,b=}");
 }
 
-fn scope_with_slot_by(slot_by: &[usize]) -> Scope {
+fn scope_with_redis_slot_by(slot_by: &[usize]) -> Scope {
     let options = RedisOptions::new(&Limit::deny_all());
     let options = if slot_by.is_empty() { options } else { options.with_slot_by(slot_by).unwrap() };
     Scope::new("d", "r", "1s", &["tenant", "route", "ip"]).with_redis(options)
@@ -28,7 +28,9 @@ const TEST_KEY_VALUES: [Value<'_>; 3] = [
 #[test]
 fn hash_tag_equals_identity_of_tagged_values() {
     let tagged = |slot_by: &[usize]| {
-        Key::new(&scope_with_slot_by(slot_by), &TEST_KEY_VALUES).hash_tagged_identity().to_string()
+        Key::new(&scope_with_redis_slot_by(slot_by), &TEST_KEY_VALUES)
+            .hash_tagged_identity()
+            .to_string()
     };
     assert_eq!(tagged(&[0]), "{tenant=a:b},route=r%3As,ip=(%3A%3A/64)");
     assert_eq!(tagged(&[2]), "{ip=(::/64)},tenant=a%3Ab,route=r%3As");
@@ -55,13 +57,17 @@ fn redis_options_change_only_hash_tags() {
     };
     let plain_key = Key::new(&plain, &TEST_KEY_VALUES);
     assert_eq!(plain_key.hash_tagged_identity().to_string(), plain_key.identity().to_string());
-    let tagged = [scope_with_slot_by(&[]), scope_with_slot_by(&[0]), scope_with_slot_by(&[1, 0])]
-        .map(|scope| {
-            let key = Key::new(&scope, &TEST_KEY_VALUES);
-            assert_eq!(forms(key), forms(plain_key));
-            assert_eq!(forms(key.with_part(3)), forms(plain_key));
-            [key, key.with_part(3)].map(|key| key.hash_tagged_identity().to_string())
-        });
+    let tagged = [
+        scope_with_redis_slot_by(&[]),
+        scope_with_redis_slot_by(&[0]),
+        scope_with_redis_slot_by(&[1, 0]),
+    ]
+    .map(|scope| {
+        let key = Key::new(&scope, &TEST_KEY_VALUES);
+        assert_eq!(forms(key), forms(plain_key));
+        assert_eq!(forms(key.with_part(3)), forms(plain_key));
+        [key, key.with_part(3)].map(|key| key.hash_tagged_identity().to_string())
+    });
     assert_eq!(tagged[0][0], plain_key.identity().to_string());
     assert_eq!(tagged[1][1], "{tenant=a:b#3},route=r%3As,ip=(%3A%3A/64)");
     // A hashed key has neither a sub-key nor a hash tag.
@@ -80,7 +86,10 @@ fn sub_key_gets_share_of_limit() {
     let max = |part| key.with_part(part).share().unwrap().quota().max();
     assert_eq!([0, 1, 2, 3].map(max), [3, 3, 2, 2]);
     assert_eq!(key.with_part(3).part(), Some(3));
-    assert_eq!(Key::new(&scope_with_slot_by(&[0]), &TEST_KEY_VALUES).with_part(3).share(), None);
+    assert_eq!(
+        Key::new(&scope_with_redis_slot_by(&[0]), &TEST_KEY_VALUES).with_part(3).share(),
+        None
+    );
 }
 
 /// A hasher that records the bytes written to it.
@@ -130,7 +139,7 @@ fn ipv4_address_value_equals_its_text_value() {
         let (address, written) = (Value::Ipv4(text.parse().unwrap()), Value::Text(text));
         assert_eq!((address, address.to_string()), (written, text.to_owned()));
         assert_eq!(hash_input_bytes(&[address]), hash_input_bytes(&[written]));
-        let scope = scope_with_slot_by(&[0]);
+        let scope = scope_with_redis_slot_by(&[0]);
         let keys = [address, written].map(|value| {
             let values = ["a".into(), value, value];
             let key = Key::new(&scope, &values);
@@ -147,7 +156,7 @@ fn key_size_is_at_most_four_words() {
     assert!(size_of::<Key<'_>>() <= 4 * size_of::<usize>());
 }
 
-fn any_key_value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
+fn arbitrary_key_value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
     // Networks with octets that also occur in texts and as end markers.
     let octets = proptest::collection::vec(prop_oneof![Just(0xFF), Just(0xFE), Just(b'a')], 16);
     let octets = octets.prop_map(|octets: Vec<u8>| {
@@ -159,8 +168,8 @@ fn any_key_value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
 proptest! {
     #[test]
     fn different_key_values_have_different_hash_input(
-        left in proptest::array::uniform3(any_key_value()),
-        right in proptest::array::uniform3(any_key_value()),
+        left in proptest::array::uniform3(arbitrary_key_value()),
+        right in proptest::array::uniform3(arbitrary_key_value()),
     ) {
         fn borrow_values(values: &[(Option<String>, u128, u8); 3]) -> [Value<'_>; 3] {
             values.each_ref().map(|(text, octets, prefix)| match text {
@@ -178,7 +187,7 @@ proptest! {
         right in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
         slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3).prop_shuffle(),
     ) {
-        let scope = scope_with_slot_by(&slot_by);
+        let scope = scope_with_redis_slot_by(&slot_by);
         let write = |(values, part): &([String; 3], Option<u16>)| {
             let values = values.each_ref().map(|value| Value::Text(value));
             let key = Key::new(&scope, &values);
@@ -247,13 +256,13 @@ proptest! {
         slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3),
         changed in 0usize..3,
     ) {
-        let scope = scope_with_slot_by(&slot_by);
+        let scope = scope_with_redis_slot_by(&slot_by);
         let texts: Vec<String> = texts.iter().zip(repeats).map(|(text, count)| text.repeat(count)).collect();
         let values: Vec<Value<'_>> = texts.iter().map(|text| Value::from(&**text)).collect();
         let key = Key::new(&scope, &values);
         let (identity, tagged) = (key.identity().to_string(), key.hash_tagged_identity().to_string());
-        prop_assert!(identity.len() <= MAX_KEY_PAIRS_TEXT_BYTES + 2, "{}", identity.len());
-        prop_assert!(tagged.len() <= 2 * MAX_KEY_PAIRS_TEXT_BYTES + 3, "{}", tagged.len());
+        prop_assert!(identity.len() <= MAX_NAME_VALUE_LIST_BYTES + 2, "{}", identity.len());
+        prop_assert!(tagged.len() <= 2 * MAX_NAME_VALUE_LIST_BYTES + 3, "{}", tagged.len());
         let other_text = texts[changed].clone() + "!";
         let mut other_values = values.clone();
         other_values[changed] = Value::from(&*other_text);

@@ -52,7 +52,7 @@ pub struct ShortenedValue<'a> {
 impl<'a> ShortenedValue<'a> {
     /// Shortens the value with these bytes. `text` is the value as text, from which the prefix is taken.
     pub(crate) fn new(text: &'a str, bytes: &[u8]) -> Self {
-        Self::with_digest(text, digest(bytes))
+        Self::with_digest(text, truncated_sha256(bytes))
     }
 
     /// Creates a shortened value from its text and the digest of its bytes.
@@ -80,7 +80,7 @@ impl<'a> ShortenedValue<'a> {
 }
 
 /// Returns the first 128 bits of the SHA-256 digest of `bytes`.
-pub(crate) fn digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
+pub(crate) fn truncated_sha256(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
     let mut first = [0; DIGEST_BYTES];
     first.copy_from_slice(&Sha256::digest(bytes)[..DIGEST_BYTES]);
     first
@@ -105,7 +105,7 @@ impl<'a> Value<'a> {
 
     /// Returns the number of bytes of this value's text that a key writes with percent-encoding; 0 for an address or a
     /// network, which needs no encoding.
-    pub(super) fn text_bytes_to_escape(&self) -> usize {
+    pub(super) fn byte_count_to_escape(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Ipv4(_) | Self::Network(_) => 0,

@@ -121,14 +121,16 @@ impl Policy {
     ) -> Result<Self, PolicyErrors> {
         let diagnostics = Diagnostics::new(text);
         let supports = |limit: &Limit| supports(limit).map_err(|error| error.to_string());
-        let policy = read_policy(text, &diagnostics, &supports);
-        diagnostics.into_errors().map_or_else(|| policy.ok_or_else(PolicyErrors::unknown), Err)
+        let policy = parse_and_compile_policy(text, &diagnostics, &supports);
+        diagnostics
+            .into_errors()
+            .map_or_else(|| policy.ok_or_else(PolicyErrors::unexplained_failure), Err)
     }
 }
 
 /// Reads a policy from YAML text, with its warnings. Adds all errors to `diagnostics`. Returns `None` or an incomplete
 /// policy only if there are errors.
-fn read_policy(
+fn parse_and_compile_policy(
     text: &str,
     diagnostics: &Diagnostics<'_>,
     supports: &LimitSupportCheck,

@@ -22,7 +22,7 @@ use super::{DescriptorAttributes, WhenMissing};
 use crate::network::parse_address;
 
 /// The maximum number of rules in a domain for which no index is built. Checking so few rules is as fast as a lookup.
-const MAX_UNINDEXED_RULES: usize = 4;
+const MAX_RULES_WITHOUT_INDEX: usize = 4;
 
 /// A hash map whose hash function has a fixed seed. The keys come from the policy, so a client cannot choose keys that
 /// collide.
@@ -68,7 +68,7 @@ impl RuleIndex {
     /// Creates an index of the rules of one domain. Each rule in `rules` comes with its index in the policy.
     pub(crate) fn new(rules: &[(u32, &Rule)]) -> Self {
         let mut index = Self::default();
-        if rules.len() <= MAX_UNINDEXED_RULES {
+        if rules.len() <= MAX_RULES_WITHOUT_INDEX {
             index.unanchored = rules.iter().map(|(rule_index, _)| *rule_index).collect();
             return index;
         }
@@ -133,10 +133,11 @@ impl AttributeIndex {
     fn collect_matching_rules(&self, value: &str, found: &mut SmallVec<[u32; 16]>) {
         found.extend_from_slice(&self.present);
         found.extend_from_slice(self.literals.get(value).map_or(&[], |rules| rules));
-        self.prefixes.for_each_containing(value, |rules| found.extend_from_slice(rules));
+        self.prefixes.for_each_containing_key(value, |rules| found.extend_from_slice(rules));
         if let Some(address) = parse_address(value).filter(|_| !self.networks.is_empty()) {
-            self.networks
-                .for_each_containing(&IpNet::from(address), |rules| found.extend_from_slice(rules));
+            self.networks.for_each_containing_key(&IpNet::from(address), |rules| {
+                found.extend_from_slice(rules)
+            });
         }
     }
 }
@@ -183,7 +184,7 @@ mod tests {
     use crate::request::{Descriptor, Request};
 
     /// Generates the text of a `when` field with up to two conditions, or an empty text.
-    fn any_when_field() -> impl Strategy<Value = String> {
+    fn arbitrary_when_field() -> impl Strategy<Value = String> {
         let value =
             "a|b|abc|a\\*|ab\\*|\\*c|10\\.0\\.0\\.0/8|10\\.1\\.0\\.0/16|10\\.1\\.0\\.1|::/16";
         let entry = ("[xyz]", proptest::collection::vec(value, 1..3), any::<bool>());
@@ -208,7 +209,7 @@ mod tests {
         /// each, which do not use the index.
         #[test]
         fn index_finds_every_matching_rule(
-            whens in proptest::collection::vec((any_when_field(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
+            whens in proptest::collection::vec((arbitrary_when_field(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
             values in proptest::array::uniform3("|a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"),
         ) {
             let rule = |(rule_index, (when, per)): (usize, &(String, String))| {

@@ -345,7 +345,7 @@ mod tests {
         assert!("/v1/8".parse::<Pattern>().is_ok(), "a path is none");
     }
 
-    fn any_pattern_texts() -> impl Strategy<Value = Vec<String>> {
+    fn arbitrary_pattern_texts() -> impl Strategy<Value = Vec<String>> {
         proptest::collection::vec(
             "[ab]{1,2}|[ab]?\\*[ab]?|10\\.[01]\\.0\\.0/16|10\\.0\\.0\\.0/8",
             1..3,
@@ -363,7 +363,7 @@ mod tests {
 
         #[test]
         fn implied_condition_is_met_by_every_value(
-            (left, right) in (any_pattern_texts(), any_pattern_texts()),
+            (left, right) in (arbitrary_pattern_texts(), arbitrary_pattern_texts()),
             (left_negated, right_negated) in (any::<bool>(), any::<bool>()),
             value in proptest::option::of("[ab]{0,3}|10\\.[01]\\.[01]\\.7"),
         ) {

@@ -170,13 +170,14 @@ impl<C: Clock> MemoryStore<C> {
             let mut shard = padded.shard.lock();
             // A table that shrinks during the sweep reorders its blocks, so repeat until nothing is removed.
             loop {
-                let swept = self.update_shard(&mut shard, |shard| shard.sweep_all(now));
+                let swept =
+                    self.update_shard_and_memory_use(&mut shard, |shard| shard.sweep_all(now));
                 self.keys.fetch_sub(swept, Ordering::Relaxed);
                 if swept == 0 {
                     break;
                 }
             }
-            self.update_shard(&mut shard, Shard::trim);
+            self.update_shard_and_memory_use(&mut shard, Shard::trim);
         }
     }
 
@@ -224,8 +225,13 @@ impl<C: Clock> MemoryStore<C> {
             hits.iter().zip(locations).zip(&mut outcomes).enumerate()
         {
             if is_charged(hit, allowed, outcome) {
-                let (charge, after) =
-                    self.charge_hit(locked_shards.shard(nth), hit, outcome, *location, now);
+                let (charge, after) = self.charge_hit(
+                    locked_shards.shard_of_location(nth),
+                    hit,
+                    outcome,
+                    *location,
+                    now,
+                );
                 *outcome = after.charged_after(outcome);
                 receipt.charges.push(charge);
             }
@@ -246,8 +252,8 @@ impl<C: Clock> MemoryStore<C> {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
             let pending = pending_units(&hits[..nth], &outcomes, is_same);
             let required = hit.required.saturating_add(pending);
-            let counter_now = shift_time_by_phase(now, location);
-            let shard = locked_shards.shard(nth);
+            let counter_now = add_key_phase_to_time(now, location);
+            let shard = locked_shards.shard_of_location(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
                 let slot = shard.find(counter, location.fingerprint);
                 shard.peek_slot(counter, slot, counter_now, required)
@@ -268,7 +274,7 @@ impl<C: Clock> MemoryStore<C> {
     ) -> (Charge, Outcome) {
         let (effect, units) = with_counter!(hit.limit.counter(), counter => {
             let slot = shard.find(counter, location.fingerprint);
-            self.charge_slot(shard, counter, slot, (hit, before), location, now)
+            self.charge_state_in_slot(shard, counter, slot, (hit, before), location, now)
         });
         (new_charge(hit, location, effect.charged_at, units), effect.outcome)
     }
@@ -276,7 +282,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Charges the state in a slot of a table, or inserts a new key and charges its state if `slot` is `None`. Returns
     /// the effect of the charge and the units that were charged.
     #[inline(always)]
-    fn charge_slot<K: HasStateTable>(
+    fn charge_state_in_slot<K: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: K,
@@ -294,7 +300,7 @@ impl<C: Clock> MemoryStore<C> {
             let time_us = time.as_micros().saturating_sub(location.phase_us);
             self.to_coarse_time(Timestamp::from_micros(time_us)).saturating_add(1)
         };
-        let counter_now = shift_time_by_phase(now, &location);
+        let counter_now = add_key_phase_to_time(now, &location);
         // A cost that fits causes no debt, so it need not be limited.
         let units = match before.fits() && hit.cost <= hit.required {
             true => hit.cost,
@@ -320,12 +326,12 @@ impl<C: Clock> MemoryStore<C> {
         self.sweep_if_due(shard, now);
         with_counter!(hit.limit.counter(), counter => {
             let slot = shard.find(counter, location.fingerprint);
-            let outcome = shard.peek_slot(counter, slot, shift_time_by_phase(now, &location), hit.required);
+            let outcome = shard.peek_slot(counter, slot, add_key_phase_to_time(now, &location), hit.required);
             let allowed = outcome.fits() || hit.veto == Veto::Never;
             if !is_charged(hit, allowed, &outcome) {
                 return SingleChargeResult { outcome, charge: None };
             }
-            let (effect, units) = self.charge_slot(shard, counter, slot, (hit, &outcome), location, now);
+            let (effect, units) = self.charge_state_in_slot(shard, counter, slot, (hit, &outcome), location, now);
             SingleChargeResult {
                 outcome: effect.outcome.charged_after(&outcome),
                 charge: Some(new_charge(hit, location, effect.charged_at, units)),
@@ -360,7 +366,8 @@ impl<C: Clock> MemoryStore<C> {
     #[inline]
     fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
         if shard.count_decision() {
-            let swept = self.update_shard(shard, |shard| shard.sweep(self.to_coarse_time(now)));
+            let swept = self
+                .update_shard_and_memory_use(shard, |shard| shard.sweep(self.to_coarse_time(now)));
             if swept > 0 {
                 self.keys.fetch_sub(swept, Ordering::Relaxed);
             }
@@ -420,7 +427,7 @@ fn new_charge(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost:
 
 /// Returns `now` plus the phase of a counter's key. The counter counts a charge that is made at `now` as if it were
 /// made at the returned time.
-fn shift_time_by_phase(now: Timestamp, location: &HitLocation) -> Timestamp {
+fn add_key_phase_to_time(now: Timestamp, location: &HitLocation) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + location.phase_us)
 }
 
@@ -453,11 +460,16 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let mut locked_shards = self.lock_shards(locations);
             for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
                 with_counter!(hit.limit.counter(), counter => {
-                    locked_shards.shard(nth).prefetch(counter, location.fingerprint)
+                    locked_shards.shard_of_location(nth).prefetch(counter, location.fingerprint)
                 });
             }
             for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
-                on_result(self.decide_single_hit(locked_shards.shard(nth), hit, *location, now));
+                on_result(self.decide_single_hit(
+                    locked_shards.shard_of_location(nth),
+                    hit,
+                    *location,
+                    now,
+                ));
             }
         }
     }
@@ -501,7 +513,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             // The key is possibly not denied any more.
             padded.all_denied_until.store(0, Ordering::Relaxed);
             let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
-                shard.refund(counter, location.fingerprint, shift_time_by_phase(now, &location), hit.cost)
+                shard.refund(counter, location.fingerprint, add_key_phase_to_time(now, &location), hit.cost)
             });
             self.add_to_memory_use(grown);
             outcome
@@ -514,7 +526,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let location = self.locate_hit(hit);
             let shard = &mut *self.shards[location.shard].shard.lock();
             let was_removed = with_counter!(hit.limit.counter(), counter => {
-                self.update_shard(shard, |shard| shard.remove(counter, location.fingerprint))
+                self.update_shard_and_memory_use(shard, |shard| shard.remove(counter, location.fingerprint))
             });
             if was_removed {
                 self.keys.fetch_sub(1, Ordering::Relaxed);

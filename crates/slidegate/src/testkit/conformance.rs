@@ -77,15 +77,19 @@ pub async fn run_trace<S: Store>(
                 clock.set(now);
                 Ok(Outcomes::new())
             }
-            ConformanceStep::Take(plans) => run.compare_take(&plans).await,
-            ConformanceStep::TakeMany(requests) => run.compare_take_many(&requests).await,
-            ConformanceStep::Peek(plans) => run.compare_peek(&plans).await,
-            ConformanceStep::Revert(age, tenths) => run.compare_revert(age, tenths).await,
-            ConformanceStep::Refund(plans) => run.compare_refund(&plans).await,
-            ConformanceStep::Reset(plans) => run.compare_reset(&plans).await,
+            ConformanceStep::Take(plans) => run.compare_take_with_model(&plans).await,
+            ConformanceStep::TakeMany(requests) => {
+                run.compare_take_many_with_model(&requests).await
+            }
+            ConformanceStep::Peek(plans) => run.compare_peek_with_model(&plans).await,
+            ConformanceStep::Revert(age, tenths) => {
+                run.compare_revert_with_model(age, tenths).await
+            }
+            ConformanceStep::Refund(plans) => run.compare_refund_with_model(&plans).await,
+            ConformanceStep::Reset(plans) => run.compare_reset_with_model(&plans).await,
         };
         match result {
-            Ok(outcomes) => generator.add_promised_times(&outcomes),
+            Ok(outcomes) => generator.record_promised_times(&outcomes),
             Err(description) => return Err(Mismatch { seed, step, description }),
         }
     }
@@ -137,7 +141,7 @@ fn check_results_are_equal<T: PartialEq + fmt::Debug>(
 
 /// Returns an error if a call that failed with `error` cannot succeed on a retry. A conforming store has no such
 /// failures.
-fn check_retryable(error: StoreError) -> Result<(), String> {
+fn check_error_is_retryable(error: StoreError) -> Result<(), String> {
     match error {
         StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::BreakerOpen => Ok(()),
         StoreError::Unsupported(_) => Err(error.to_string()),
@@ -151,16 +155,16 @@ impl<S: Store> ConformanceRun<'_, S> {
         PlannedHitsWithKeyValues { scope: &self.scope, values, plans }
     }
 
-    async fn compare_take(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
+    async fn compare_take_with_model(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.take(&hits).await {
             Ok(result) => {
                 let model = self.model.take_now(&hits);
-                self.compare_results(plans, result, model)
+                self.compare_results_with_model(plans, result, model)
             }
             Err(StoreError::TimedOut(_)) => {
-                let outcomes = self.resolve_timeout(&hits).await?;
+                let outcomes = self.check_charge_and_reset_after_timeout(&hits).await?;
                 self.stats.failures += 1;
                 Ok(outcomes)
             }
@@ -172,12 +176,15 @@ impl<S: Store> ConformanceRun<'_, S> {
     /// the suite uses only algorithms that the store must support.
     fn count_failure(&mut self, error: StoreError) -> Result<Outcomes, String> {
         self.stats.failures += 1;
-        check_retryable(error).map(|()| Outcomes::new())
+        check_error_is_retryable(error).map(|()| Outcomes::new())
     }
 
     /// Checks that a request that timed out was charged completely or not at all. Then resets the request's keys in
     /// both stores, because two different states can have equal outcomes.
-    async fn resolve_timeout(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
+    async fn check_charge_and_reset_after_timeout(
+        &self,
+        hits: &[Hit<'_>],
+    ) -> Result<Outcomes, String> {
         let found = self.peek_with_retries(hits).await?;
         if found != self.model.peek_now(hits) {
             self.model.take_now(hits);
@@ -188,7 +195,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             )?;
         }
         while let Err(error) = self.store.reset(hits).await {
-            check_retryable(error)?;
+            check_error_is_retryable(error)?;
         }
         self.model.reset_now(hits);
         Ok(found)
@@ -198,12 +205,12 @@ impl<S: Store> ConformanceRun<'_, S> {
         loop {
             match self.store.peek(hits).await {
                 Ok(outcomes) => return Ok(outcomes),
-                Err(error) => check_retryable(error)?,
+                Err(error) => check_error_is_retryable(error)?,
             }
         }
     }
 
-    async fn compare_take_many(
+    async fn compare_take_many_with_model(
         &mut self,
         requests: &[Vec<PlannedHit>],
     ) -> Result<Outcomes, String> {
@@ -221,12 +228,12 @@ impl<S: Store> ConformanceRun<'_, S> {
         check_results_are_equal("results of a batch", &results.len(), &model.len())?;
         let mut outcomes = Outcomes::new();
         for ((plans, result), model) in requests.iter().zip(results).zip(model) {
-            outcomes.extend(self.compare_results(plans, result, model)?);
+            outcomes.extend(self.compare_results_with_model(plans, result, model)?);
         }
         Ok(outcomes)
     }
 
-    fn compare_results(
+    fn compare_results_with_model(
         &mut self,
         plans: &[PlannedHit],
         store: ChargeResult,
@@ -253,7 +260,7 @@ impl<S: Store> ConformanceRun<'_, S> {
         Ok(store.outcomes)
     }
 
-    async fn compare_peek(&self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
+    async fn compare_peek_with_model(&self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         let found = self.peek_with_retries(&hits).await?;
@@ -265,7 +272,7 @@ impl<S: Store> ConformanceRun<'_, S> {
         Ok(found)
     }
 
-    async fn compare_revert(
+    async fn compare_revert_with_model(
         &mut self,
         age: usize,
         tenths: Option<u64>,
@@ -286,7 +293,10 @@ impl<S: Store> ConformanceRun<'_, S> {
         Ok(Outcomes::new())
     }
 
-    async fn compare_refund(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
+    async fn compare_refund_with_model(
+        &mut self,
+        plans: &[PlannedHit],
+    ) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.refund(&hits).await {
@@ -301,7 +311,7 @@ impl<S: Store> ConformanceRun<'_, S> {
         }
     }
 
-    async fn compare_reset(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
+    async fn compare_reset_with_model(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         match self.store.reset(&hits).await {

@@ -43,7 +43,7 @@ pub struct FaultyStore {
 }
 
 /// The hits of a request whose counters are in one slot, and the index of each hit in the request.
-struct SlotHits<'h> {
+struct HitsInSlot<'h> {
     slot: usize,
     indices: Vec<usize>,
     hits: Vec<Hit<'h>>,
@@ -53,8 +53,8 @@ struct SlotHits<'h> {
 /// number of hits in the request.
 async fn call_for_each_slot(
     hits: usize,
-    parts: &[SlotHits<'_>],
-    call: impl Fn(&SlotHits<'_>) -> Outcomes,
+    parts: &[HitsInSlot<'_>],
+    call: impl Fn(&HitsInSlot<'_>) -> Outcomes,
 ) -> Outcomes {
     let mut outcomes = vec![None; hits];
     for part in parts {
@@ -89,12 +89,12 @@ impl FaultyStore {
         counter_name(hit).bytes().map(usize::from).sum::<usize>() % self.slots.len()
     }
 
-    fn split_by_slot<'h>(&self, hits: &[Hit<'h>]) -> Vec<SlotHits<'h>> {
-        let mut parts: Vec<SlotHits<'h>> = Vec::new();
+    fn split_by_slot<'h>(&self, hits: &[Hit<'h>]) -> Vec<HitsInSlot<'h>> {
+        let mut parts: Vec<HitsInSlot<'h>> = Vec::new();
         for (index, hit) in hits.iter().enumerate() {
             let slot = self.slot_index(hit);
             let part = parts.iter().position(|part| part.slot == slot).unwrap_or_else(|| {
-                parts.push(SlotHits { slot, indices: Vec::new(), hits: Vec::new() });
+                parts.push(HitsInSlot { slot, indices: Vec::new(), hits: Vec::new() });
                 parts.len() - 1
             });
             parts[part].indices.push(index);
@@ -104,12 +104,12 @@ impl FaultyStore {
     }
 
     /// Returns `true` with a probability of `percent` percent.
-    fn draw_with_probability(&self, percent: u32) -> bool {
+    fn draw_true_with_probability(&self, percent: u32) -> bool {
         self.rng.lock().u32(..100) < percent
     }
 
     fn fail_randomly(&self) -> Result<(), StoreError> {
-        match self.draw_with_probability(self.faults().unavailable) {
+        match self.draw_true_with_probability(self.faults().unavailable) {
             true => Err(StoreError::Unavailable("injected fault".into())),
             false => Ok(()),
         }
@@ -117,26 +117,34 @@ impl FaultyStore {
 
     /// Charges the hits of one slot. Only this function injects timeouts. After a timeout, the caller does not know
     /// whether the hits were charged.
-    async fn charge_slot(&self, part: &SlotHits<'_>) -> Result<ChargeResult, StoreError> {
+    async fn charge_hits_in_slot(&self, part: &HitsInSlot<'_>) -> Result<ChargeResult, StoreError> {
         YieldOnce::default().await;
         let time_out = || Err(StoreError::TimedOut("injected fault".into()));
-        if self.draw_with_probability(self.faults().lost_before) {
+        if self.draw_true_with_probability(self.faults().lost_before) {
             return time_out();
         }
         let result = self.slots[part.slot].take_now(&part.hits);
-        if self.draw_with_probability(self.faults().lost_after) { time_out() } else { Ok(result) }
+        if self.draw_true_with_probability(self.faults().lost_after) {
+            time_out()
+        } else {
+            Ok(result)
+        }
     }
 
     /// Charges a request whose hits are in several slots, slot by slot.
-    async fn charge_slots(&self, hits: &[Hit<'_>], parts: &[SlotHits<'_>]) -> ChargeResult {
-        let mut outcomes = self.peek_slots(hits.len(), parts).await;
+    async fn charge_hits_slot_by_slot(
+        &self,
+        hits: &[Hit<'_>],
+        parts: &[HitsInSlot<'_>],
+    ) -> ChargeResult {
+        let mut outcomes = self.peek_hits_in_slots(hits.len(), parts).await;
         let mut allowed = admits(hits, &outcomes);
         let mut charges = Vec::new();
         for part in parts {
             YieldOnce::default().await;
             let slot = &self.slots[part.slot];
             if !allowed {
-                charges.extend(charge_denied_hits(slot, part, &mut outcomes));
+                charges.extend(charge_hits_of_denied_request(slot, part, &mut outcomes));
                 continue;
             }
             // Joint hits may be in several slots; they are decided below, after all slots.
@@ -168,7 +176,7 @@ impl FaultyStore {
         ChargeResult { allowed, outcomes, receipt: receipt_of(kept) }
     }
 
-    async fn peek_slots(&self, hits: usize, parts: &[SlotHits<'_>]) -> Outcomes {
+    async fn peek_hits_in_slots(&self, hits: usize, parts: &[HitsInSlot<'_>]) -> Outcomes {
         call_for_each_slot(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
     }
 
@@ -202,8 +210,8 @@ impl Store for FaultyStore {
         self.fail_randomly()?;
         let parts = self.split_by_slot(hits);
         match &parts[..] {
-            [part] => self.charge_slot(part).await,
-            _ => Ok(self.charge_slots(hits, &parts).await),
+            [part] => self.charge_hits_in_slot(part).await,
+            _ => Ok(self.charge_hits_slot_by_slot(hits, &parts).await),
         }
     }
 
@@ -220,7 +228,7 @@ impl Store for FaultyStore {
                 continue;
             }
             self.charge_waiting_requests(&mut waiting, requests, &mut results);
-            results[index] = Some(self.charge_slots(hits, &parts).await);
+            results[index] = Some(self.charge_hits_slot_by_slot(hits, &parts).await);
         }
         self.charge_waiting_requests(&mut waiting, requests, &mut results);
         Ok(results.into_iter().flatten().collect())
@@ -228,7 +236,7 @@ impl Store for FaultyStore {
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.fail_randomly()?;
-        Ok(self.peek_slots(hits.len(), &self.split_by_slot(hits)).await)
+        Ok(self.peek_hits_in_slots(hits.len(), &self.split_by_slot(hits)).await)
     }
 
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
@@ -239,7 +247,7 @@ impl Store for FaultyStore {
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.fail_randomly()?;
-        let refund = |part: &SlotHits<'_>| self.slots[part.slot].refund_now(&part.hits);
+        let refund = |part: &HitsInSlot<'_>| self.slots[part.slot].refund_now(&part.hits);
         Ok(call_for_each_slot(hits.len(), &self.split_by_slot(hits), refund).await)
     }
 
@@ -274,9 +282,9 @@ impl Future for YieldOnce {
 /// Charges the hits of a denied request that are always charged. Returns each charge with the index of its hit. Before
 /// the call, `outcomes` must contain the results of a peek at all hits. The function replaces the outcomes of the
 /// charged hits.
-fn charge_denied_hits(
+fn charge_hits_of_denied_request(
     slot: &ModelStore,
-    part: &SlotHits<'_>,
+    part: &HitsInSlot<'_>,
     outcomes: &mut Outcomes,
 ) -> Vec<(usize, Charge)> {
     let mut charges = Vec::new();

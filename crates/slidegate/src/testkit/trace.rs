@@ -92,7 +92,7 @@ impl ConformanceStepGenerator {
 
     /// Records the times at which, according to these outcomes, a request fits or a counter is reset. Later steps set
     /// the clock to the recorded times.
-    pub(super) fn add_promised_times(&mut self, outcomes: &[Outcome]) {
+    pub(super) fn record_promised_times(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
             let waits = [outcome.retry_after(), Some(outcome.reset_after())];
             // Very long waits are ignored, such as the wait for a token bucket that leaks one unit per year.
@@ -112,7 +112,7 @@ impl ConformanceStepGenerator {
                 (0..self.rng.usize(..=5)).map(|_| self.draw_hits()).collect(),
             ),
             86..=91 => ConformanceStep::Peek(self.draw_hits()),
-            92..=97 => ConformanceStep::Revert(self.rng.usize(..3), self.draw_revert_tenths()),
+            92..=97 => ConformanceStep::Revert(self.rng.usize(..3), self.draw_tenths_to_revert()),
             98 => ConformanceStep::Reset(self.draw_hits()),
             _ => {
                 // A policy change: the max changes, and the counts remain.
@@ -150,7 +150,7 @@ impl ConformanceStepGenerator {
         self.now
     }
 
-    fn draw_revert_tenths(&mut self) -> Option<u64> {
+    fn draw_tenths_to_revert(&mut self) -> Option<u64> {
         self.rng.bool().then(|| self.rng.u64(..=10))
     }
 

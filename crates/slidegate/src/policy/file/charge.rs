@@ -11,20 +11,20 @@ use crate::quota::MAX_UNITS;
 impl Compiler<'_> {
     /// Compiles the charge settings of a rule. If the rule has no valid field `required`, `default_required` is used,
     /// or 1 if that is `None`.
-    pub(super) fn compile_charge(
+    pub(super) fn compile_charge_settings(
         &mut self,
         spec: &RuleSpec,
         default_required: Option<u64>,
     ) -> ChargeSettings {
         ChargeSettings {
-            cost: self.compile_cost(&spec.cost).unwrap_or_default(),
-            required: self.compile_units(&spec.required).or(default_required).unwrap_or(1),
+            cost: self.rule_cost_from_field(&spec.cost).unwrap_or_default(),
+            required: self.units_from_field(&spec.required).or(default_required).unwrap_or(1),
             charges_always: matches!(spec.charge.get(), Some(ChargeSpec::Always)),
         }
     }
 
-    fn compile_cost(&mut self, cost: &Field<CostSpec>) -> Option<RuleCost> {
-        let (cost, at) = cost.spanned()?;
+    fn rule_cost_from_field(&mut self, cost: &Field<CostSpec>) -> Option<RuleCost> {
+        let (cost, at) = cost.value_and_span()?;
         match cost {
             CostSpec::Constant(0) => {
                 self.report(
@@ -34,28 +34,28 @@ impl Compiler<'_> {
                 None
             }
             CostSpec::Constant(units) => {
-                Some(RuleCost::Constant(self.check_max_units(*units, at)?))
+                Some(RuleCost::Constant(self.validate_unit_count(*units, at)?))
             }
             CostSpec::Named(name) => {
-                self.check_name("cost", name, at);
+                self.report_invalid_name("cost", name, at);
                 Some(RuleCost::Named(name.as_str().into()))
             }
         }
     }
 
-    pub(super) fn compile_units(&mut self, units: &Field<u64>) -> Option<u64> {
-        let (&units, at) = units.spanned()?;
-        self.check_max_units(units, at)
+    pub(super) fn units_from_field(&mut self, units: &Field<u64>) -> Option<u64> {
+        let (&units, at) = units.value_and_span()?;
+        self.validate_unit_count(units, at)
     }
 
-    fn check_max_units(&mut self, units: u64, at: SourceSpan) -> Option<u64> {
+    fn validate_unit_count(&mut self, units: u64, at: SourceSpan) -> Option<u64> {
         let too_many = || format!("{units} units are too many: at most {MAX_UNITS}");
         self.ok_or_report(at, (units <= MAX_UNITS).then_some(units).ok_or_else(too_many))
     }
 
     /// Reports each limit whose capacity is smaller than the units that the rule charges or requires, so that every
     /// request would exceed the limit.
-    pub(super) fn check_charge_within_limits(
+    pub(super) fn report_limits_smaller_than_charge(
         &mut self,
         charge: &ChargeSettings,
         limits: &[NamedLimit],

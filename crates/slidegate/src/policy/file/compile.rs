@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::descriptor::RuleAttributeNames;
+use super::descriptor::FieldsWithAttributeNames;
 use super::deserialize::Field;
 use super::limits::NamedLimit;
 use super::rule_context::RuleContext;
@@ -94,7 +94,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Reports an error at position `at` if the store does not support the limit.
-    pub(super) fn check_limit_is_supported(&mut self, limit: &Limit, at: SourceSpan) {
+    pub(super) fn report_unsupported_limit(&mut self, limit: &Limit, at: SourceSpan) {
         self.ok_or_report(at, (self.supports)(limit));
     }
 
@@ -113,7 +113,7 @@ impl<'s> Compiler<'s> {
         at: SourceSpan,
     ) -> (Vec<Rule>, Routes) {
         if let Some((version, at)) =
-            spec.version.spanned().filter(|(version, _)| **version != POLICY_VERSION)
+            spec.version.value_and_span().filter(|(version, _)| **version != POLICY_VERSION)
         {
             let message =
                 format_args!("version {version} is not known: write `version: {POLICY_VERSION}`");
@@ -126,7 +126,7 @@ impl<'s> Compiler<'s> {
             self.report(spec.routes.span(), message);
         }
         for route in templates.iter().take(MAX_ROUTES) {
-            if let Some((template, at)) = route.spanned() {
+            if let Some((template, at)) = route.value_and_span() {
                 let added = self.routes.add_template(template);
                 self.ok_or_report(at, added);
             }
@@ -134,7 +134,7 @@ impl<'s> Compiler<'s> {
         let defaults = spec
             .defaults
             .get()
-            .map_or_else(RuleDefaults::default, |defaults| self.compile_defaults(defaults));
+            .map_or_else(RuleDefaults::default, |defaults| self.compile_rule_defaults(defaults));
         if spec.rules.is_absent() {
             self.report(at, "a policy needs `rules:`, a list of rules");
         }
@@ -146,14 +146,14 @@ impl<'s> Compiler<'s> {
         }
         let (mut names, mut domain_limits) = (HashMap::new(), HashMap::new());
         let rules = rule_specs.iter().take(MAX_RULES).filter_map(|rule| {
-            let (spec, at) = rule.spanned()?;
+            let (spec, at) = rule.value_and_span()?;
             let rule = self.compile_rule(spec, at, &defaults, &mut names);
             self.check_domain_limits(&rule, at, &mut domain_limits);
             Some(rule)
         });
         let mut rules: Vec<Rule> = rules.collect();
-        self.resolve_replaced_rules(spec, &mut rules);
-        self.check_single_requested_limits_rule(spec, &rules);
+        self.set_replaced_rule_indexes(spec, &mut rules);
+        self.report_second_requested_limits_rule(spec, &rules);
         (rules, std::mem::take(&mut self.routes))
     }
 
@@ -181,14 +181,14 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn compile_defaults(&mut self, spec: &DefaultsSpec) -> RuleDefaults {
+    fn compile_rule_defaults(&mut self, spec: &DefaultsSpec) -> RuleDefaults {
         RuleDefaults {
             algorithm: algorithm_from_field(&spec.algorithm).unwrap_or_default(),
             when_missing: spec.when_missing.get().copied().unwrap_or_default(),
-            mode: self.compile_mode(&spec.mode).unwrap_or_default(),
-            required: self.compile_units(&spec.required),
+            mode: self.mode_from_field(&spec.mode).unwrap_or_default(),
+            required: self.units_from_field(&spec.required),
             on_store_error: spec.on_store_error.get().copied().unwrap_or_default(),
-            ipv6_prefix: self.compile_ipv6_prefix(&spec.ipv6_prefix),
+            ipv6_prefix: self.ipv6_prefix_from_field(&spec.ipv6_prefix),
         }
     }
 
@@ -200,16 +200,16 @@ impl<'s> Compiler<'s> {
         names: &mut HashMap<(&'f str, &'f str), SourceSpan>,
     ) -> Rule {
         self.has_descriptor = !spec.descriptor.is_absent();
-        let domain = self.compile_domain(&spec.domain);
-        let name = self.compile_rule_name(&spec.name, at, domain, names);
+        let domain = self.domain_from_field(&spec.domain);
+        let name = self.validate_rule_name(&spec.name, at, domain, names);
         let per = self.compile_per_field(spec, defaults);
         let when = self.compile_when_field(&spec.when);
-        let mode = self.compile_mode(&spec.mode).unwrap_or(defaults.mode);
+        let mode = self.mode_from_field(&spec.mode).unwrap_or(defaults.mode);
         let default_algorithm = algorithm_from_field(&spec.algorithm).unwrap_or(defaults.algorithm);
         let combinations =
             per.entries().iter().map(|alternatives| alternatives.names().count()).product();
-        let redis = self.compile_redis(spec, &per);
-        let cluster = self.compile_cluster(spec);
+        let redis = self.compile_redis_options(spec, &per);
+        let cluster = self.compile_cluster_options(spec);
         let context = RuleContext {
             domain,
             rule: name,
@@ -221,30 +221,34 @@ impl<'s> Compiler<'s> {
         if spec.limits.is_absent() {
             self.report(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
-        let charge = self.compile_charge(spec, defaults.required);
+        let charge = self.compile_charge_settings(spec, defaults.required);
         let limits = self.compile_limits(&spec.limits, default_algorithm);
-        self.check_limits_are_supported(&limits, None);
-        self.check_charge_within_limits(&charge, &limits);
+        self.report_unsupported_limits(&limits, None);
+        self.report_limits_smaller_than_charge(&charge, &limits);
         let settings = RuleSettings { mode, limits: self.add_key_scopes(limits, &context, at) };
         let overrides =
             self.compile_overrides(spec, (default_algorithm, mode, &charge), &when, &context);
         let modes = [mode]
             .into_iter()
             .chain(overrides.iter().map(|rule_override| rule_override.settings.mode));
-        self.check_key_percentage(spec, at, modes, &per);
+        self.report_key_percentage_without_per(spec, at, modes, &per);
         let missing = self.compile_missing_attribute_limit(spec, defaults, &context);
-        let descriptor = self.compile_descriptor(spec);
-        let named = RuleAttributeNames {
+        let descriptor = self.compile_descriptor_names(spec);
+        let named = FieldsWithAttributeNames {
             when: &when,
             per: &per,
             overrides: &overrides,
             redis: redis.as_ref(),
         };
         Rule {
-            attribute_names: named.sorted_names(descriptor.as_deref()),
+            attribute_names: named.sorted_attribute_names(descriptor.as_deref()),
             descriptor,
             replaces: Box::default(),
-            is_for_requested_limits: self.check_requested_limits_rule(spec, default_algorithm, at),
+            is_for_requested_limits: self.validate_requested_limits_rule(
+                spec,
+                default_algorithm,
+                at,
+            ),
             algorithm: default_algorithm,
             identity_scopes: context.key_scopes("", None),
             name: name.into(),
@@ -252,7 +256,7 @@ impl<'s> Compiler<'s> {
             when,
             on_store_error: spec.on_store_error.get().copied().unwrap_or(defaults.on_store_error),
             charge,
-            deny_status: self.compile_deny_status(&spec.deny_status),
+            deny_status: self.deny_status_from_field(&spec.deny_status),
             settings,
             overrides: overrides.into(),
             missing,
@@ -262,8 +266,8 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn compile_domain<'f>(&mut self, domain: &'f Field<String>) -> &'f str {
-        match domain.spanned() {
+    fn domain_from_field<'f>(&mut self, domain: &'f Field<String>) -> &'f str {
+        match domain.value_and_span() {
             None => DEFAULT_DOMAIN,
             Some((name, at)) => {
                 if name.is_empty() || name.len() > 128 {
@@ -274,20 +278,20 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn compile_rule_name<'f>(
+    fn validate_rule_name<'f>(
         &mut self,
         name: &'f Field<String>,
         rule_at: SourceSpan,
         domain: &'f str,
         names: &mut HashMap<(&'f str, &'f str), SourceSpan>,
     ) -> &'f str {
-        let Some((text, at)) = name.spanned() else {
+        let Some((text, at)) = name.value_and_span() else {
             if name.is_absent() {
                 self.report(rule_at, "a rule needs a `name`, for example `name: per-client`");
             }
             return "";
         };
-        self.check_name("rule", text, at);
+        self.report_invalid_name("rule", text, at);
         if let Some(other) = names.insert((domain, text), at) {
             let message = format_args!(
                 "domain `{domain}` already has a rule `{text}`, in line {}: choose another name",
@@ -300,7 +304,7 @@ impl<'s> Compiler<'s> {
 
     /// Reports an error if a name has an invalid length or characters that are not allowed in headers, metrics and
     /// keys. `kind` is the kind of the named item, such as `rule`, for the error message.
-    pub(super) fn check_name(&mut self, kind: &str, name: &str, at: SourceSpan) {
+    pub(super) fn report_invalid_name(&mut self, kind: &str, name: &str, at: SourceSpan) {
         let is_allowed =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
         if name.is_empty() || name.len() > 128 || !name.bytes().all(is_allowed) {
@@ -323,10 +327,10 @@ impl<'s> Compiler<'s> {
         let mut entries: Vec<Vec<Box<str>>> = Vec::new();
         let mut seen = HashSet::new();
         for entry in spec.per.get().into_iter().flatten() {
-            let Some((text, at)) = entry.spanned() else { continue };
+            let Some((text, at)) = entry.value_and_span() else { continue };
             let names = text.split('|').map(str::trim);
             for name in names.clone() {
-                self.check_attribute_name(name, at);
+                self.report_invalid_attribute_name(name, at);
                 if !seen.insert(name) {
                     self.report(at, format_args!("`{name}` is listed in `per` twice: remove one"));
                 }
@@ -348,20 +352,20 @@ impl<'s> Compiler<'s> {
             self.report(spec.per.span(), message);
             entries.clear();
         }
-        let prefix = self.compile_ipv6_prefix(&spec.ipv6_prefix).or(defaults.ipv6_prefix);
+        let prefix = self.ipv6_prefix_from_field(&spec.ipv6_prefix).or(defaults.ipv6_prefix);
         Per::new(entries, prefix.unwrap_or(DEFAULT_IPV6_PREFIX_BITS))
     }
 
-    fn compile_ipv6_prefix(&mut self, prefix: &Field<u64>) -> Option<u8> {
-        let (&bits, at) = prefix.spanned()?;
+    fn ipv6_prefix_from_field(&mut self, prefix: &Field<u64>) -> Option<u8> {
+        let (&bits, at) = prefix.value_and_span()?;
         let valid_bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));
         self.ok_or_report(at, valid_bits.ok_or("an IPv6 prefix has 1 to 128 bits"))
     }
 
     /// Compiles the HTTP status of denied requests. A status below 400 is an error, since a proxy would allow the
     /// request.
-    fn compile_deny_status(&mut self, status: &Field<u64>) -> Option<u16> {
-        let (&status, at) = status.spanned()?;
+    fn deny_status_from_field(&mut self, status: &Field<u64>) -> Option<u16> {
+        let (&status, at) = status.value_and_span()?;
         let valid_status = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
         self.ok_or_report(
             at,
@@ -369,7 +373,7 @@ impl<'s> Compiler<'s> {
         )
     }
 
-    pub(super) fn compile_mode(&mut self, mode: &Field<ModeSpec>) -> Option<Mode> {
+    pub(super) fn mode_from_field(&mut self, mode: &Field<ModeSpec>) -> Option<Mode> {
         Some(match mode.get()? {
             ModeSpec::Enforce => Mode::Enforce,
             ModeSpec::Jointly => Mode::Jointly,
@@ -379,7 +383,7 @@ impl<'s> Compiler<'s> {
                 if map.enforce.is_absent() {
                     self.report(mode.span(), "write the share of the keys: { enforce: 5% }");
                 }
-                let (share, at) = map.enforce.spanned()?;
+                let (share, at) = map.enforce.value_and_span()?;
                 Mode::EnforceFor(self.ok_or_report(at, share.parse())?)
             }
         })
@@ -387,7 +391,7 @@ impl<'s> Compiler<'s> {
 
     /// Reports an error if a rule without `per` has `mode: { enforce: … }`. Such a rule has only one key, so no
     /// percentage of its keys can be selected.
-    fn check_key_percentage(
+    fn report_key_percentage_without_per(
         &mut self,
         spec: &RuleSpec,
         at: SourceSpan,
@@ -447,13 +451,13 @@ impl<'s> Compiler<'s> {
         context.to_rule_limits(limits.collect())
     }
 
-    pub(super) fn check_attribute_name(&mut self, name: &str, at: SourceSpan) {
+    pub(super) fn report_invalid_attribute_name(&mut self, name: &str, at: SourceSpan) {
         if name.is_empty() || name.len() > 128 {
             self.report(at, "the name of an attribute has 1 to 128 bytes");
         } else if name.starts_with("header.") && name.bytes().any(|b| b.is_ascii_uppercase()) {
-            let closest_match = name.to_ascii_lowercase();
+            let most_similar_word = name.to_ascii_lowercase();
             let message = format_args!(
-                "names of headers are lower-case here: did you mean `{closest_match}`?"
+                "names of headers are lower-case here: did you mean `{most_similar_word}`?"
             );
             self.report(at, message);
         }
@@ -461,7 +465,7 @@ impl<'s> Compiler<'s> {
 
     /// Reports an error if the value of a condition on `route` matches none of the policy's `routes`. Does nothing if
     /// the policy has no `routes`, since callers then send the attribute `route` themselves.
-    pub(super) fn check_route(&mut self, text: &str, pattern: &Pattern, at: SourceSpan) {
+    pub(super) fn report_unlisted_route(&mut self, text: &str, pattern: &Pattern, at: SourceSpan) {
         let route_count = self.routes.templates().len();
         let bytes: usize = self.routes.templates().map(str::len).sum();
         let (matches_route, steps): (&dyn Fn(&str) -> bool, _) = match pattern {

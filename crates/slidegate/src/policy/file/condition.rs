@@ -10,13 +10,13 @@ use crate::policy::rule::When;
 
 impl Compiler<'_> {
     pub(super) fn compile_when_field(&mut self, when: &Field<WhenSpec>) -> When {
-        let Some((WhenSpec(entries), at)) = when.spanned() else { return When::default() };
+        let Some((WhenSpec(entries), at)) = when.value_and_span() else { return When::default() };
         if entries.is_empty() {
             self.report(at, "`when` is empty: write an attribute and its value, or leave it out");
         }
         let conditions = entries.iter().filter_map(|(name, condition)| {
-            let (name, at) = name.spanned()?;
-            self.check_attribute_name(name, at);
+            let (name, at) = name.value_and_span()?;
+            self.report_invalid_attribute_name(name, at);
             Some((name.as_str().into(), self.compile_condition(name, condition, false)?))
         });
         When(conditions.collect())
@@ -28,17 +28,19 @@ impl Compiler<'_> {
         condition: &Field<ConditionSpec>,
         negated: bool,
     ) -> Option<Condition> {
-        let (spec, at) = condition.spanned()?;
+        let (spec, at) = condition.value_and_span()?;
         let patterns = match spec {
             ConditionSpec::Map(map) => {
                 return self.compile_condition_map(attribute, map, at, negated);
             }
             ConditionSpec::One(text) => {
-                self.compile_pattern(attribute, text, at).into_iter().collect()
+                self.parse_condition_pattern(attribute, text, at).into_iter().collect()
             }
             ConditionSpec::Any(list) => {
                 let values = self.non_empty_values(list, at);
-                values.filter_map(|(text, at)| self.compile_pattern(attribute, text, at)).collect()
+                values
+                    .filter_map(|(text, at)| self.parse_condition_pattern(attribute, text, at))
+                    .collect()
             }
         };
         Some(Condition::new(negated, patterns))
@@ -55,7 +57,7 @@ impl Compiler<'_> {
         match (map.not.is_absent(), map.literal.is_absent()) {
             (false, true) if !negated => self.compile_condition(attribute, &map.not, true),
             (true, false) => {
-                let (list, at) = map.literal.spanned()?;
+                let (list, at) = map.literal.value_and_span()?;
                 let literal = |(text, _): (&String, _)| match is_host_attribute(attribute) {
                     true => Pattern::Literal(normal_host(text).into()),
                     false => Pattern::Literal(text.as_str().into()),
@@ -83,10 +85,10 @@ impl Compiler<'_> {
         if list.is_empty() {
             self.report(at, "an empty list matches nothing: write the allowed values");
         }
-        list.iter().filter_map(Field::spanned)
+        list.iter().filter_map(Field::value_and_span)
     }
 
-    fn compile_pattern<'t>(
+    fn parse_condition_pattern<'t>(
         &mut self,
         attribute: &str,
         text: &'t str,
@@ -120,7 +122,7 @@ impl Compiler<'_> {
             {
                 self.report(at, PatternError::Host(text.to_owned()));
             }
-            "route" => self.check_route(text, &pattern, at),
+            "route" => self.report_unlisted_route(text, &pattern, at),
             _ => {}
         }
         Some((text, pattern))

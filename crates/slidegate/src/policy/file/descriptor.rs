@@ -16,16 +16,19 @@ use crate::policy::rule::{Override, Rule, When};
 use crate::quota::Quota;
 
 /// The compiled fields of a rule that contain attribute names.
-pub(super) struct RuleAttributeNames<'n> {
+pub(super) struct FieldsWithAttributeNames<'n> {
     pub(super) when: &'n When,
     pub(super) per: &'n Per,
     pub(super) overrides: &'n [Override],
     pub(super) redis: Option<&'n RuleRedisOptions>,
 }
 
-impl RuleAttributeNames<'_> {
+impl FieldsWithAttributeNames<'_> {
     /// Returns the names of all attributes in these fields and in `descriptor`, sorted and without duplicates.
-    pub(super) fn sorted_names(&self, descriptor: Option<&[Box<str>]>) -> Box<[Box<str>]> {
+    pub(super) fn sorted_attribute_names(
+        &self,
+        descriptor: Option<&[Box<str>]>,
+    ) -> Box<[Box<str>]> {
         let when_names =
             |when: &When| when.0.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         let mut names = when_names(self.when);
@@ -44,8 +47,8 @@ impl RuleAttributeNames<'_> {
 impl Compiler<'_> {
     /// Compiles the field `descriptor`: the names that the attributes of a descriptor must have. Returns `None` if it
     /// is absent, or after an error.
-    pub(super) fn compile_descriptor(&mut self, spec: &RuleSpec) -> Option<Box<[Box<str>]>> {
-        let (names, at) = spec.descriptor.spanned()?;
+    pub(super) fn compile_descriptor_names(&mut self, spec: &RuleSpec) -> Option<Box<[Box<str>]>> {
+        let (names, at) = spec.descriptor.value_and_span()?;
         if names.is_empty() || names.len() > MAX_DESCRIPTOR_NAMES {
             self.report(
                 at,
@@ -54,8 +57,8 @@ impl Compiler<'_> {
             return None;
         }
         let mut occurrences: HashMap<&str, usize> = HashMap::new();
-        for (name, at) in names.iter().filter_map(Field::spanned) {
-            self.check_attribute_name(name, at);
+        for (name, at) in names.iter().filter_map(Field::value_and_span) {
+            self.report_invalid_attribute_name(name, at);
             let count = occurrences.entry(name).or_default();
             *count += 1;
             if *count > 1 {
@@ -65,17 +68,17 @@ impl Compiler<'_> {
                 self.report(at, message);
             }
         }
-        self.check_attributes_are_in_descriptor(spec, &occurrences.into_keys().collect());
+        self.report_attributes_outside_descriptor(spec, &occurrences.into_keys().collect());
         Some(names.iter().filter_map(Field::get).map(|name| name.as_str().into()).collect())
     }
 
     /// Reports each attribute in `when` or `per` that the field `descriptor` does not list. A rule with such an
     /// attribute would never apply. `known` are the names in `descriptor`.
-    fn check_attributes_are_in_descriptor(&mut self, spec: &RuleSpec, known: &HashSet<&str>) {
+    fn report_attributes_outside_descriptor(&mut self, spec: &RuleSpec, known: &HashSet<&str>) {
         let when_names = spec.when.get().into_iter().flat_map(|when| &when.0);
-        let per_entries = spec.per.get().into_iter().flatten().filter_map(Field::spanned);
+        let per_entries = spec.per.get().into_iter().flatten().filter_map(Field::value_and_span);
         let single_names = per_entries.filter(|(text, _)| !text.contains('|'));
-        let required = when_names.filter_map(|(name, _)| name.spanned()).chain(single_names);
+        let required = when_names.filter_map(|(name, _)| name.value_and_span()).chain(single_names);
         for (name, at) in required {
             let is_route_of_path = name == "route" && known.contains("path");
             if !known.contains(name.trim()) && !is_route_of_path {
@@ -89,7 +92,7 @@ impl Compiler<'_> {
 
     /// Returns `true` if the rule has `limits: requested`, so that it enforces limits that descriptors contain. Reports
     /// fields that such a rule cannot have.
-    pub(super) fn check_requested_limits_rule(
+    pub(super) fn validate_requested_limits_rule(
         &mut self,
         spec: &RuleSpec,
         algorithm: Algorithm,
@@ -115,14 +118,14 @@ impl Compiler<'_> {
                 true => spec.limits.span(),
                 false => spec.algorithm.span(),
             };
-            self.check_limit_is_supported(&limit, at);
+            self.report_unsupported_limit(&limit, at);
         }
         is_requested
     }
 
     /// Sets `replaces` of each rule: the indexes of the rules whose names the field lists. Reports names without a
     /// rule.
-    pub(super) fn resolve_replaced_rules(&mut self, spec: &PolicySpec, rules: &mut [Rule]) {
+    pub(super) fn set_replaced_rule_indexes(&mut self, spec: &PolicySpec, rules: &mut [Rule]) {
         let rule_specs = spec.rules.get().into_iter().flatten().filter_map(Field::get);
         if rule_specs.clone().all(|rule| rule.replaces.is_absent()) {
             return;
@@ -132,12 +135,12 @@ impl Compiler<'_> {
             .map(|(index, rule)| ((rule.domain.clone(), rule.name.clone()), index))
             .collect();
         for (rule_index, (rule, spec)) in (0..).zip(rules.iter_mut().zip(rule_specs)) {
-            let Some((names, at)) = spec.replaces.spanned() else { continue };
+            let Some((names, at)) = spec.replaces.value_and_span() else { continue };
             if names.is_empty() || names.len() > MAX_REPLACED_RULES {
                 self.report(at, format_args!("a rule replaces 1 to {MAX_REPLACED_RULES} others"));
                 continue;
             }
-            let names = names.iter().filter_map(Field::spanned);
+            let names = names.iter().filter_map(Field::value_and_span);
             let replaced = names.filter_map(|(name, at)| {
                 let index = index_by_name.get(&(rule.domain.clone(), name.as_str().into()));
                 match index {
@@ -171,8 +174,12 @@ impl Compiler<'_> {
     }
 
     /// Reports each rule with `limits: requested` in a domain that already has such a rule.
-    pub(super) fn check_single_requested_limits_rule(&mut self, spec: &PolicySpec, rules: &[Rule]) {
-        let rule_specs = spec.rules.get().into_iter().flatten().filter_map(Field::spanned);
+    pub(super) fn report_second_requested_limits_rule(
+        &mut self,
+        spec: &PolicySpec,
+        rules: &[Rule],
+    ) {
+        let rule_specs = spec.rules.get().into_iter().flatten().filter_map(Field::value_and_span);
         let mut seen_domains = HashSet::new();
         for (rule, (spec, _)) in rules.iter().zip(rule_specs) {
             if rule.is_for_requested_limits && !seen_domains.insert(&rule.domain) {

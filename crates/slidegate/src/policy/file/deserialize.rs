@@ -47,7 +47,7 @@ impl<T> Field<T> {
     }
 
     /// Returns the value and its source position; `None` if the value is absent or invalid.
-    pub(super) fn spanned(&self) -> Option<(&T, SourceSpan)> {
+    pub(super) fn value_and_span(&self) -> Option<(&T, SourceSpan)> {
         Some((self.value.as_ref()?, self.span?))
     }
 
@@ -329,7 +329,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
     ) -> Result<V::Value, DeserializeError> {
         match name {
             FIELD_NEWTYPE_NAME => {
-                visitor.visit_seq(FieldPartAccess { deserializer: self, next_part: 0 })
+                visitor.visit_seq(FieldSpanAndValueAccess { deserializer: self, next_part: 0 })
             }
             _ => visitor.visit_newtype_struct(self),
         }
@@ -343,12 +343,12 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
 }
 
 /// The sequence of parts from which a [`Field`] is deserialized: line, column, width, value.
-struct FieldPartAccess<'n, 'm> {
+struct FieldSpanAndValueAccess<'n, 'm> {
     deserializer: NodeDeserializer<'n, 'm>,
     next_part: usize,
 }
 
-impl<'n> SeqAccess<'n> for FieldPartAccess<'n, '_> {
+impl<'n> SeqAccess<'n> for FieldSpanAndValueAccess<'n, '_> {
     type Error = DeserializeError;
 
     fn next_element_seed<S: DeserializeSeed<'n>>(

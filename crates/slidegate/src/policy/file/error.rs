@@ -228,7 +228,7 @@ pub struct PolicyErrors(pub Vec<PolicyError>);
 
 impl PolicyErrors {
     /// Creates the error that is returned if reading a policy fails although no error was reported.
-    pub(super) fn unknown() -> Self {
+    pub(super) fn unexplained_failure() -> Self {
         let message = "the policy cannot be read".to_owned();
         Self(vec![PolicyError::new(SourceSpan::default(), message, &[])])
     }

@@ -31,7 +31,7 @@ impl Compiler<'_> {
         limits: &Field<LimitsSpec>,
         default_algorithm: Algorithm,
     ) -> Vec<NamedLimit> {
-        let (specs, at) = match limits.spanned() {
+        let (specs, at) = match limits.value_and_span() {
             None | Some((LimitsSpec::Unlimited, _)) => return Vec::new(),
             Some((LimitsSpec::Denied, at)) => return vec![NamedLimit::deny_all(at)],
             Some((LimitsSpec::Requested, at)) => {
@@ -49,9 +49,9 @@ impl Compiler<'_> {
         }
         let mut named_limits: Vec<NamedLimit> = Vec::new();
         for spec in specs.iter().take(MAX_LIMITS) {
-            let Some((spec, at)) = spec.spanned() else { continue };
+            let Some((spec, at)) = spec.value_and_span() else { continue };
             let compiled = match spec {
-                LimitSpec::Text(text) => self.compile_limit_text(at, text, default_algorithm),
+                LimitSpec::Text(text) => self.parse_limit_text(at, text, default_algorithm),
                 LimitSpec::Map(map) => self.compile_limit_map(at, map, default_algorithm),
             };
             let Some(limit) = compiled else { continue };
@@ -70,7 +70,7 @@ impl Compiler<'_> {
     /// Reports each limit that the store does not support, at the position of the limit. `override_algorithm` is `Some`
     /// if an override sets only an algorithm and inherits the limits of its rule. Then errors of limits with this
     /// algorithm are reported at the position of the algorithm.
-    pub(super) fn check_limits_are_supported(
+    pub(super) fn report_unsupported_limits(
         &mut self,
         limits: &[NamedLimit],
         override_algorithm: Option<(Algorithm, SourceSpan)>,
@@ -79,11 +79,11 @@ impl Compiler<'_> {
             let name = limit.algorithm().name();
             let override_algorithm =
                 override_algorithm.filter(|(algorithm, _)| algorithm.name() == name);
-            self.check_limit_is_supported(limit, override_algorithm.map_or(*at, |(_, at)| at));
+            self.report_unsupported_limit(limit, override_algorithm.map_or(*at, |(_, at)| at));
         }
     }
 
-    fn compile_limit_text(
+    fn parse_limit_text(
         &mut self,
         at: SourceSpan,
         text: &str,
@@ -100,8 +100,8 @@ impl Compiler<'_> {
         map: &LimitMap,
         default_algorithm: Algorithm,
     ) -> Option<NamedLimit> {
-        if let Some((name, at)) = map.name.spanned() {
-            self.check_name("limit", name, at);
+        if let Some((name, at)) = map.name.value_and_span() {
+            self.report_invalid_name("limit", name, at);
         }
         for (is_absent, field) in
             [(map.max.is_absent(), "max: 100"), (map.window.is_absent(), "window: 1m")]
@@ -114,9 +114,9 @@ impl Compiler<'_> {
             Some(AlgorithmSpec(algorithm)) => *algorithm,
             None => default_algorithm,
         };
-        let window = self.compile_window(&map.window);
-        let algorithm = self.compile_algorithm(map, algorithm);
-        let (max, max_at) = map.max.spanned()?;
+        let window = self.window_from_field(&map.window);
+        let algorithm = self.add_algorithm_parameters(map, algorithm);
+        let (max, max_at) = map.max.value_and_span()?;
         let quota = self.ok_or_report(max_at, Quota::new(*max, window?))?;
         let limit = self.ok_or_report(at, Limit::new(quota, algorithm?))?;
         let id = match map.name.get() {
@@ -126,15 +126,19 @@ impl Compiler<'_> {
         Some(NamedLimit { id, limit, at })
     }
 
-    fn compile_window(&mut self, window: &Field<String>) -> Option<Duration> {
-        let (text, at) = window.spanned()?;
+    fn window_from_field(&mut self, window: &Field<String>) -> Option<Duration> {
+        let (text, at) = window.value_and_span()?;
         self.ok_or_report(at, quota::parse_window(text))
     }
 
     /// Returns `algorithm` with the parameters that the limit specifies: `precision`, `burst`, `max_debt` or `align`.
     /// Reports parameters of other algorithms, and then returns `None`.
-    fn compile_algorithm(&mut self, map: &LimitMap, algorithm: Algorithm) -> Option<Algorithm> {
-        let precision = self.compile_window(&map.precision);
+    fn add_algorithm_parameters(
+        &mut self,
+        map: &LimitMap,
+        algorithm: Algorithm,
+    ) -> Option<Algorithm> {
+        let precision = self.window_from_field(&map.precision);
         if !map.precision.is_absent() && precision.is_none() {
             return None;
         }

@@ -25,9 +25,9 @@ impl Compiler<'_> {
         }
         let mut overrides: Vec<(Override, SourceSpan)> = Vec::new();
         for override_spec in override_specs.iter().take(MAX_OVERRIDES) {
-            let Some((override_spec, at)) = override_spec.spanned() else { continue };
-            if let Some((name, at)) = override_spec.name.spanned() {
-                self.check_name("override", name, at);
+            let Some((override_spec, at)) = override_spec.value_and_span() else { continue };
+            if let Some((name, at)) = override_spec.name.value_and_span() {
+                self.report_invalid_name("override", name, at);
             }
             let when = self.compile_override_when_field(override_spec, at, rule_when);
             let same =
@@ -43,8 +43,8 @@ impl Compiler<'_> {
             }
             let limits =
                 self.compile_override_limits(override_spec, at, &spec.limits, default_algorithm);
-            self.check_charge_within_limits(charge, &limits);
-            let mode = self.compile_mode(&override_spec.mode).unwrap_or(mode);
+            self.report_limits_smaller_than_charge(charge, &limits);
+            let mode = self.mode_from_field(&override_spec.mode).unwrap_or(mode);
             let settings = RuleSettings { mode, limits: self.add_key_scopes(limits, context, at) };
             let name = override_spec.name.get().map(|name| name.as_str().into());
             overrides.push((Override { name, when, settings }, at));
@@ -94,12 +94,12 @@ impl Compiler<'_> {
             let message = "an override changes something: give it `limits`, `algorithm` or `mode`";
             self.report(at, message);
         }
-        if let Some((LimitsSpec::Requested, at)) = spec.limits.spanned() {
+        if let Some((LimitsSpec::Requested, at)) = spec.limits.value_and_span() {
             self.report(at, "`requested` is for a whole rule: give it a rule of its own");
         }
         let has_no_counts =
             matches!(spec.limits.get(), Some(LimitsSpec::Unlimited | LimitsSpec::Denied));
-        if has_no_counts && let Some((_, at)) = spec.algorithm.spanned() {
+        if has_no_counts && let Some((_, at)) = spec.algorithm.value_and_span() {
             self.report(at, "there is nothing to count here: leave `algorithm` out");
         }
         let inherits = spec.limits.is_absent();
@@ -109,7 +109,7 @@ impl Compiler<'_> {
         let inherited_with = own_algorithm
             .filter(|_| inherits)
             .map(|own_algorithm| (own_algorithm, spec.algorithm.span()));
-        self.check_limits_are_supported(&limits, inherited_with);
+        self.report_unsupported_limits(&limits, inherited_with);
         limits
     }
 }

@@ -18,8 +18,8 @@ use crate::redis_options::RedisOptions;
 impl Compiler<'_> {
     /// Compiles the options of a rule for stores that count in a cluster. Returns `None` if the rule has no options, or
     /// after an error.
-    pub(super) fn compile_cluster(&mut self, rule: &RuleSpec) -> Option<ClusterOptions> {
-        let (spec, at) = rule.cluster.spanned()?;
+    pub(super) fn compile_cluster_options(&mut self, rule: &RuleSpec) -> Option<ClusterOptions> {
+        let (spec, at) = rule.cluster.value_and_span()?;
         if spec.max_unsynced.is_absent() && spec.on_partition.is_absent() {
             let message =
                 "`cluster` is empty: give it `max_unsynced` or `on_partition`, or leave it out";
@@ -27,14 +27,18 @@ impl Compiler<'_> {
         }
         let on_partition = spec.on_partition.get().copied().unwrap_or_default();
         let options = ClusterOptions::new().with_on_partition(on_partition);
-        let Some((&units, at)) = spec.max_unsynced.spanned() else { return Some(options) };
+        let Some((&units, at)) = spec.max_unsynced.value_and_span() else { return Some(options) };
         self.ok_or_report(at, options.with_max_unsynced(units))
     }
 
     /// Compiles the options of a rule for stores that count in Redis. Whether they are valid for each limit of the rule
     /// is checked later.
-    pub(super) fn compile_redis(&mut self, rule: &RuleSpec, per: &Per) -> Option<RuleRedisOptions> {
-        let (spec, at) = rule.redis.spanned()?;
+    pub(super) fn compile_redis_options(
+        &mut self,
+        rule: &RuleSpec,
+        per: &Per,
+    ) -> Option<RuleRedisOptions> {
+        let (spec, at) = rule.redis.value_and_span()?;
         if spec.slot_by.is_absent() && spec.split.is_absent() && spec.sample.is_absent() {
             let message =
                 "`redis` is empty: give it `slot_by`, `split` or `sample`, or leave it out";
@@ -42,29 +46,29 @@ impl Compiler<'_> {
         }
         // A limit that denies everything accepts any split and sample.
         let mut options = RedisOptions::new(&Limit::deny_all());
-        if let Some((into, at)) = self.compile_split_into(&spec.split) {
+        if let Some((into, at)) = self.sub_key_count_of_split(&spec.split) {
             options = self.ok_or_report(at, options.clone().with_split(into)).unwrap_or(options);
         }
-        if let Some((ratio, at)) = self.compile_sample(&spec.sample) {
+        if let Some((ratio, at)) = self.sampling_ratio_from_field(&spec.sample) {
             options = self.ok_or_report(at, options.clone().with_sample(ratio)).unwrap_or(options);
         }
-        if let Some((indexes, at)) = self.compile_slot_by(&spec.slot_by, rule, per) {
+        if let Some((indexes, at)) = self.slot_by_indexes(&spec.slot_by, rule, per) {
             options =
                 self.ok_or_report(at, options.clone().with_slot_by(&indexes)).unwrap_or(options);
         }
-        let split_by = spec.split.get().map(|split| self.compile_split_by(split, per));
+        let split_by = spec.split.get().map(|split| self.attribute_names_of_split(split, per));
         Some(RuleRedisOptions { options, split_by: split_by.unwrap_or_default() })
     }
 
     /// Returns the entries that `slot_by` lists, as indexes into `per`, and the source position of `slot_by`. Returns
     /// `None` if `slot_by` is absent, or if one of its entries is invalid.
-    fn compile_slot_by(
+    fn slot_by_indexes(
         &mut self,
         slot_by: &Field<Vec<Field<String>>>,
         rule: &RuleSpec,
         per: &Per,
     ) -> Option<(Vec<usize>, SourceSpan)> {
-        let (entries, at) = slot_by.spanned()?;
+        let (entries, at) = slot_by.value_and_span()?;
         let known: Vec<String> = per.entries().iter().map(ToString::to_string).collect();
         if known.is_empty() {
             // An invalid `per` has been reported.
@@ -80,7 +84,7 @@ impl Compiler<'_> {
         let indexes: Vec<Option<usize>> = entries
             .iter()
             .map(|entry| {
-                let (text, at) = entry.spanned()?;
+                let (text, at) = entry.value_and_span()?;
                 let names: Vec<&str> = text.split('|').map(str::trim).collect();
                 let text = names.join("|");
                 let index = known.iter().position(|entry| *entry == text);
@@ -96,8 +100,8 @@ impl Compiler<'_> {
         Some((indexes.into_iter().collect::<Option<_>>()?, at))
     }
 
-    fn compile_split_into(&mut self, split: &Field<SplitSpec>) -> Option<(u32, SourceSpan)> {
-        let (spec, at) = split.spanned()?;
+    fn sub_key_count_of_split(&mut self, split: &Field<SplitSpec>) -> Option<(u32, SourceSpan)> {
+        let (spec, at) = split.value_and_span()?;
         for (is_absent, field) in
             [(spec.by.is_absent(), "by: [route]"), (spec.into.is_absent(), "into: 8")]
         {
@@ -105,19 +109,19 @@ impl Compiler<'_> {
                 self.report(at, format_args!("a split needs `by` and `into`: add `{field}`"));
             }
         }
-        let (&into, at) = spec.into.spanned()?;
+        let (&into, at) = spec.into.value_and_span()?;
         Some((into.try_into().unwrap_or(u32::MAX), at))
     }
 
-    fn compile_split_by(&mut self, split: &SplitSpec, per: &Per) -> Box<[Box<str>]> {
-        let Some((names, at)) = split.by.spanned() else { return Box::default() };
+    fn attribute_names_of_split(&mut self, split: &SplitSpec, per: &Per) -> Box<[Box<str>]> {
+        let Some((names, at)) = split.by.value_and_span() else { return Box::default() };
         if names.is_empty() || names.len() > MAX_SPLIT_ATTRIBUTES {
             self.report(at, format_args!("a split is by 1 to {MAX_SPLIT_ATTRIBUTES} attributes"));
             return Box::default();
         }
         let mut seen = HashSet::new();
-        for (name, at) in names.iter().filter_map(Field::spanned) {
-            self.check_attribute_name(name, at);
+        for (name, at) in names.iter().filter_map(Field::value_and_span) {
+            self.report_invalid_attribute_name(name, at);
             if !seen.insert(name.as_str()) {
                 self.report(at, format_args!("`{name}` is listed in `by` twice: remove one"));
             }
@@ -132,8 +136,8 @@ impl Compiler<'_> {
         names.iter().filter_map(Field::get).map(|name| name.as_str().into()).collect()
     }
 
-    fn compile_sample(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
-        let (text, at) = sample.spanned()?;
+    fn sampling_ratio_from_field(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
+        let (text, at) = sample.value_and_span()?;
         let percentage: Percentage = self.ok_or_report(at, text.parse())?;
         let ratio = percentage.to_one_in_n(RedisOptions::MAX_SAMPLE).map_err(|(nearest, ratio)| {
             format!(

@@ -8,7 +8,7 @@ const MAX_SUGGESTION_WORD_BYTES: usize = 128;
 const MIN_SUGGESTION_SIMILARITY: f64 = 0.8;
 
 /// Returns the known word that is most similar to `word`; `None` if no known word is similar enough.
-pub(super) fn closest_match<'w>(
+pub(super) fn most_similar_word<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
 ) -> Option<&'w str> {
@@ -33,8 +33,9 @@ pub(super) fn format_did_you_mean<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
 ) -> String {
-    closest_match(word, known)
-        .map_or_else(String::new, |closest_match| format!(": did you mean `{closest_match}`?"))
+    most_similar_word(word, known).map_or_else(String::new, |most_similar_word| {
+        format!(": did you mean `{most_similar_word}`?")
+    })
 }
 
 pub(super) fn unknown_name_message(word: &str, known: &[&str]) -> String {
@@ -46,9 +47,9 @@ pub(super) fn unknown_name_message(word: &str, known: &[&str]) -> String {
 }
 
 pub(super) fn unknown_field_message(word: &str, fields: &[&str]) -> String {
-    match closest_match(word, fields.iter().copied()) {
-        Some(closest_match) => {
-            format!("there is no field `{word}` here: did you mean `{closest_match}`?")
+    match most_similar_word(word, fields.iter().copied()) {
+        Some(most_similar_word) => {
+            format!("there is no field `{word}` here: did you mean `{most_similar_word}`?")
         }
         None => format!(
             "there is no field `{word}` here: there is {}",

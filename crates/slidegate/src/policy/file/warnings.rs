@@ -38,7 +38,7 @@ struct WarningCollector<'a> {
 
 /// A compiled rule, the [`RuleSpec`] from which it was compiled, and its position in the policy file.
 #[derive(Clone, Copy)]
-struct RuleSource<'a> {
+struct RuleWithSource<'a> {
     /// Index of the rule in the policy.
     rule_index: u32,
     rule: &'a Rule,
@@ -57,26 +57,30 @@ pub(super) fn find_warnings(
         diagnostics: Diagnostics::new(text),
         remaining_steps: MAX_WARNING_SEARCH_STEPS,
     };
-    collector.check_route_parameters(spec);
-    let specs = spec.rules.get().into_iter().flatten().filter_map(Field::spanned);
+    collector.warn_about_colon_parameters(spec);
+    let specs = spec.rules.get().into_iter().flatten().filter_map(Field::value_and_span);
     let sources = (0..).zip(policy.rules()).zip(specs);
-    let sources =
-        sources.map(|((rule_index, rule), (spec, at))| RuleSource { rule_index, rule, spec, at });
-    let mut domains: HashMap<&str, Vec<RuleSource<'_>>> = HashMap::new();
+    let sources = sources.map(|((rule_index, rule), (spec, at))| RuleWithSource {
+        rule_index,
+        rule,
+        spec,
+        at,
+    });
+    let mut domains: HashMap<&str, Vec<RuleWithSource<'_>>> = HashMap::new();
     for source in sources {
-        collector.check_route_without_routes(&source);
-        collector.check_rule_is_reachable(&source);
+        collector.warn_about_route_without_routes(&source);
+        collector.add_warnings_about_single_rule(&source);
         domains.entry(source.rule.domain()).or_default().push(source);
     }
     for rules in domains.values() {
-        collector.check_always_replaced_rules(rules);
-        collector.check_evasions(rules);
+        collector.warn_about_always_replaced_rules(rules);
+        collector.warn_about_evadable_rules(rules);
     }
     collector.diagnostics.into_warnings()
 }
 
 impl WarningCollector<'_> {
-    fn warn(&self, at: SourceSpan, message: impl fmt::Display) {
+    fn add_warning(&self, at: SourceSpan, message: impl fmt::Display) {
         self.diagnostics.push(at, message);
     }
 
@@ -90,8 +94,10 @@ impl WarningCollector<'_> {
 
     /// Adds a warning for each route template with a parameter such as `:id`. This is the syntax of other routers;
     /// slidegate uses `{id}`.
-    fn check_route_parameters(&self, spec: &PolicySpec) {
-        for (template, at) in spec.routes.get().into_iter().flatten().filter_map(Field::spanned) {
+    fn warn_about_colon_parameters(&self, spec: &PolicySpec) {
+        for (template, at) in
+            spec.routes.get().into_iter().flatten().filter_map(Field::value_and_span)
+        {
             let segments =
                 template.split('/').map(|segment| (segment, parse_colon_parameter(segment)));
             let Some((colon, _)) = segments.clone().find(|(_, name)| name.is_some()) else {
@@ -105,12 +111,12 @@ impl WarningCollector<'_> {
             let message = format_args!(
                 "`{colon}` in `{template}` matches only the text `{colon}`; write `{corrected}` for any segment"
             );
-            self.warn(at, message);
+            self.add_warning(at, message);
         }
     }
 
     /// Adds a warning for each condition on `route` of a rule, if the policy has no `routes:`.
-    fn check_route_without_routes(&self, source: &RuleSource<'_>) {
+    fn warn_about_route_without_routes(&self, source: &RuleWithSource<'_>) {
         // A descriptor may have any attribute with this name.
         if !self.policy.routes.is_empty() || source.rule.descriptor.is_some() {
             return;
@@ -118,9 +124,9 @@ impl WarningCollector<'_> {
         let overrides = source.spec.overrides.get().into_iter().flatten().filter_map(Field::get);
         let whens = overrides.map(|rule_override| &rule_override.when).chain([&source.spec.when]);
         let names = whens.filter_map(Field::get).flat_map(|WhenSpec(conditions)| conditions);
-        for (name, at) in names.filter_map(|(name, _)| name.spanned()) {
+        for (name, at) in names.filter_map(|(name, _)| name.value_and_span()) {
             if name == "route" {
-                self.warn(
+                self.add_warning(
                     at,
                     "matches only if the caller sends the attribute `route`, since the policy has no `routes:`; list the paths in `routes:`, unless the caller sends it",
                 );

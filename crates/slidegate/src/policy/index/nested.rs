@@ -71,13 +71,13 @@ impl<K: Ord> NestedKeyMap<K> {
         });
         for index in 1..self.0.len() {
             self.0[index].parent =
-                self.smallest_containing_index(index - 1, self.0[index].key.borrow());
+                self.index_of_smallest_containing_key(index - 1, self.0[index].key.borrow());
         }
     }
 
     /// Calls `on_rules` once for each key that contains the value, with the indexes of the rules of this key.
     #[inline]
-    pub(super) fn for_each_containing<Q: Containment + ?Sized>(
+    pub(super) fn for_each_containing_key<Q: Containment + ?Sized>(
         &self,
         value: &Q,
         mut on_rules: impl FnMut(&[u32]),
@@ -86,7 +86,7 @@ impl<K: Ord> NestedKeyMap<K> {
     {
         let end = self.0.partition_point(|entry| entry.key.borrow() <= value);
         let mut index =
-            end.checked_sub(1).and_then(|last| self.smallest_containing_index(last, value));
+            end.checked_sub(1).and_then(|last| self.index_of_smallest_containing_key(last, value));
         while let Some(entry) = index.and_then(|index| self.0.get(index)) {
             on_rules(&entry.rules);
             index = entry.parent;
@@ -95,7 +95,7 @@ impl<K: Ord> NestedKeyMap<K> {
 
     /// Searches the key at index `last` and its parents for the smallest key that contains `value`. Returns the index
     /// of this key, or `None` if none of these keys contains the value.
-    fn smallest_containing_index<Q: Containment + ?Sized>(
+    fn index_of_smallest_containing_key<Q: Containment + ?Sized>(
         &self,
         last: usize,
         value: &Q,
@@ -127,7 +127,7 @@ mod tests {
         (0..).zip(keys).for_each(|(index, key)| nested.insert(key.clone(), index));
         nested.sort_and_link_keys::<Q>();
         let mut found = Vec::new();
-        nested.for_each_containing(value, |rules| found.extend_from_slice(rules));
+        nested.for_each_containing_key(value, |rules| found.extend_from_slice(rules));
         found.sort_unstable();
         found
     }

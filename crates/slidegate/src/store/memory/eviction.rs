@@ -34,18 +34,18 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.to_coarse_time(now);
         self.add_key_and_evict_if_full(shard, location.shard, now);
         self.evict_to_free_slot(shard, counter, location, now);
-        self.update_shard(shard, |shard| shard.insert(counter, location.fingerprint))
+        self.update_shard_and_memory_use(shard, |shard| shard.insert(counter, location.fingerprint))
     }
 
     /// Adds one to the number of keys, and evicts another key if there are more than `max_keys`. `shard_index` is the
     /// index of `shard`.
     fn add_key_and_evict_if_full(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
-        let swept = self.update_shard(shard, |shard| shard.sweep(now));
+        let swept = self.update_shard_and_memory_use(shard, |shard| shard.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
         if self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys {
             return;
         }
-        let expires = self.update_shard(shard, |shard| shard.evict(now));
+        let expires = self.update_shard_and_memory_use(shard, |shard| shard.evict(now));
         let expires = expires.or_else(|| self.evict_from_other_shards(shard_index, now));
         if let Some(expires) = expires.or_else(|| self.evict_denied_key(shard, shard_index)) {
             self.count_evicted_key(expires, now);
@@ -103,7 +103,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Updates a shard by calling `update`. Adds the growth of the shard, in bytes, to the memory use of the store.
-    pub(super) fn update_shard<R>(
+    pub(super) fn update_shard_and_memory_use<R>(
         &self,
         shard: &mut Shard,
         update: impl FnOnce(&mut Shard) -> R,
@@ -167,7 +167,8 @@ impl<C: Clock> MemoryStore<C> {
         now: CoarseTime,
         evict: impl FnOnce(&mut Shard) -> Option<CoarseTime>,
     ) -> bool {
-        let expires = self.update_shard(shard, |shard| evict(shard).inspect(|_| shard.trim()));
+        let expires =
+            self.update_shard_and_memory_use(shard, |shard| evict(shard).inspect(|_| shard.trim()));
         expires.inspect(|expires| self.count_evicted_key(*expires, now)).is_some()
     }
 
@@ -190,7 +191,9 @@ impl<C: Clock> MemoryStore<C> {
             let Some(mut shard) = padded.shard.try_lock() else {
                 continue;
             };
-            if let Some(expires) = self.update_shard(&mut shard, |shard| shard.evict(now)) {
+            if let Some(expires) =
+                self.update_shard_and_memory_use(&mut shard, |shard| shard.evict(now))
+            {
                 return Some(expires);
             }
             padded.all_denied_until.store(shard.all_denied_until(), Ordering::Relaxed);
@@ -225,9 +228,9 @@ impl<C: Clock> MemoryStore<C> {
             expires
         };
         let Some((padded, mut other)) = soonest_other else {
-            return self.update_shard(shard, evict);
+            return self.update_shard_and_memory_use(shard, evict);
         };
-        let expires = self.update_shard(&mut other, evict);
+        let expires = self.update_shard_and_memory_use(&mut other, evict);
         padded.all_denied_until.store(other.all_denied_until(), Ordering::Relaxed);
         expires
     }

@@ -19,7 +19,7 @@ impl LockedShards<'_> {
     /// Returns the locked shard of a location; `nth` is the index of the location in the list that was passed to
     /// `lock_shards`.
     #[inline(always)]
-    pub(super) fn shard(&mut self, nth: usize) -> &mut Shard {
+    pub(super) fn shard_of_location(&mut self, nth: usize) -> &mut Shard {
         &mut self.shards[self.indices[nth]]
     }
 

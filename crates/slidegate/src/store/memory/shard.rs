@@ -22,12 +22,12 @@ pub(super) struct Shard {
     /// The number of decisions since the last sweep.
     decisions_since_sweep: u8,
     sliding_window: Table<<SlidingWindow as Counter>::State>,
-    other_tables: Option<Box<OtherTables>>,
+    other_tables: Option<Box<NonDefaultTables>>,
 }
 
 #[derive(Default)]
 /// The tables of all algorithms except the default one.
-struct OtherTables {
+struct NonDefaultTables {
     sliding_log: Table<<SlidingLog as Counter>::State>,
     sliding_buckets: Table<<SlidingBuckets as Counter>::State>,
     fixed_window: Table<<FixedWindow as Counter>::State>,
@@ -47,7 +47,7 @@ impl HasStateTable for SlidingWindow {
     }
 }
 
-/// Implements [`HasStateTable`] for the counters whose tables are in [`OtherTables`].
+/// Implements [`HasStateTable`] for the counters whose tables are in [`NonDefaultTables`].
 macro_rules! impl_has_table {
     ($($counter:ty => $table:ident),+ $(,)?) => {
         $(impl HasStateTable for $counter {
@@ -57,7 +57,7 @@ macro_rules! impl_has_table {
             }
         })+
 
-        impl OtherTables {
+        impl NonDefaultTables {
             fn tables(&mut self) -> [&mut dyn Evict; [$(stringify!($counter)),+].len()] {
                 [$(&mut self.$table),+]
             }
@@ -115,7 +115,7 @@ impl Shard {
     /// Evicts the key that expires first in a small sample, and returns the time at which the key expires. A key that
     /// is being denied is not evicted. Returns `None` if no key was evicted.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        remove_soonest_expiring(
+        remove_first_to_expire(
             self.tables().filter_map(|table| Some((table.eviction_candidate(now)?, table))),
         )
     }
@@ -152,7 +152,7 @@ impl Shard {
 
     /// Evicts the key whose denial ends first. Returns the time at which the denial ends.
     pub(super) fn evict_denied_key(&mut self) -> Option<CoarseTime> {
-        remove_soonest_expiring(
+        remove_first_to_expire(
             self.tables().filter_map(|table| Some((table.candidate_by_denial_end()?, table))),
         )
     }
@@ -286,7 +286,7 @@ impl Shard {
 
 /// Removes the candidate that expires first. Each candidate is paired with its table. Returns the time at which this
 /// candidate expires; `None` if there are no candidates.
-fn remove_soonest_expiring<'t>(
+fn remove_first_to_expire<'t>(
     candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
 ) -> Option<CoarseTime> {
     let (candidate, table) = candidates.min_by_key(|(candidate, _)| candidate.expires)?;

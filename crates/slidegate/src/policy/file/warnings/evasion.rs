@@ -8,7 +8,7 @@
 use super::super::deserialize::Field;
 use super::sample_requests::{self, SampleRequest};
 use super::{
-    RuleSource, SourceSpan, WarningCollector, is_address_attribute, is_value_chosen_by_client,
+    RuleWithSource, SourceSpan, WarningCollector, is_address_attribute, is_value_chosen_by_client,
 };
 use crate::policy::matched::Match;
 use crate::policy::mode::Mode;
@@ -16,7 +16,7 @@ use crate::policy::rule::{Override, Rule, RuleSettings, When};
 
 impl WarningCollector<'_> {
     /// Adds a warning for each rule of a domain that a client can evade by inventing values of an attribute.
-    pub(super) fn check_evasions(&mut self, domain: &[RuleSource<'_>]) {
+    pub(super) fn warn_about_evadable_rules(&mut self, domain: &[RuleWithSource<'_>]) {
         let rules = || domain.iter().map(|source| source.rule);
         let has_no_replacements = rules().all(|rule| rule.replaces.is_empty());
         if has_no_replacements && rules().any(limits_all_requests) {
@@ -27,7 +27,7 @@ impl WarningCollector<'_> {
         if has_address && rules().any(|rule| rule.descriptor.is_some() && counts_by_address(rule)) {
             return;
         }
-        let sent = rules().flat_map(client_chosen_names).filter(|name| *name != "path");
+        let sent = rules().flat_map(client_chosen_attribute_names).filter(|name| *name != "path");
         let sent: Vec<&str> = sent.take(sample_requests::MAX_VALUES_PER_ATTRIBUTE).collect();
         let steps = rules().map(count_match_steps).sum();
         for source in domain {
@@ -44,7 +44,7 @@ impl WarningCollector<'_> {
                 let message = format_args!(
                     "the client chooses `{name}`, so each value that it invents has a count of its own, and nothing else limits these requests; {route_remedy}add a rule for them with `per: [ip]` (`remote_address` from Envoy)"
                 );
-                self.warn(per_entry_span(source, name), message);
+                self.add_warning(per_entry_span(source, name), message);
             }
         }
     }
@@ -54,14 +54,14 @@ impl WarningCollector<'_> {
     /// steps for matching one request against all rules of the domain.
     fn find_evaded_attribute<'a>(
         &mut self,
-        source: &RuleSource<'a>,
+        source: &RuleWithSource<'a>,
         sent: &[&str],
         steps: usize,
     ) -> Option<&'a str> {
         if self.remaining_steps < steps {
             return None;
         }
-        client_chosen_names(source.rule).find(|name| {
+        client_chosen_attribute_names(source.rule).find(|name| {
             sample_requests::sample_requests(self.policy, source.rule, sent, name).any(|request| {
                 self.spend_search_steps(steps)
                     && self.is_limited_only_by_invented_value(source.rule_index, &request, name)
@@ -117,7 +117,7 @@ fn find_evaded_descriptor_attribute(rule: &Rule) -> Option<&str> {
                 && !is_restricted_to_listed_values(&rule.when, *when, name)
         })
     };
-    client_chosen_names(rule).find(evades)
+    client_chosen_attribute_names(rule).find(evades)
 }
 
 fn active_override<'r>(rule_match: &Match<'r>) -> Option<&'r Override> {
@@ -126,7 +126,7 @@ fn active_override<'r>(rule_match: &Match<'r>) -> Option<&'r Override> {
 
 /// Returns the attributes that clients choose and by which the rule may count. If an entry of `per` contains an
 /// address, the names after it are left out: the address is always present, so these names are never used.
-fn client_chosen_names(rule: &Rule) -> impl Iterator<Item = &str> {
+fn client_chosen_attribute_names(rule: &Rule) -> impl Iterator<Item = &str> {
     let reached = rule
         .per
         .entries()
@@ -190,7 +190,7 @@ fn counts_by_address(rule: &Rule) -> bool {
     let mut names = rule.per.entries().iter().flat_map(|entry| entry.names());
     always_enforces(&rule.settings)
         && names.any(is_address_attribute)
-        && client_chosen_names(rule).next().is_none()
+        && client_chosen_attribute_names(rule).next().is_none()
 }
 
 /// Returns `true` if a client cannot invent values of the attribute `name`, because a condition allows only values that
@@ -215,8 +215,8 @@ fn count_match_steps(rule: &Rule) -> usize {
 
 /// Returns the source position of the entry of `per` that contains an attribute, or of the rule if no entry contains
 /// it.
-fn per_entry_span(source: &RuleSource<'_>, name: &str) -> SourceSpan {
-    let entries = source.spec.per.get().into_iter().flatten().filter_map(Field::spanned);
+fn per_entry_span(source: &RuleWithSource<'_>, name: &str) -> SourceSpan {
+    let entries = source.spec.per.get().into_iter().flatten().filter_map(Field::value_and_span);
     let mut names = entries.filter(|(text, _)| text.split('|').any(|own| own.trim() == name));
     names.next().map_or(source.at, |(_, at)| at)
 }

@@ -4,39 +4,42 @@ use std::net::IpAddr;
 
 use super::super::deserialize::Field;
 use super::super::spec::{ConditionSpec, WhenSpec};
-use super::{RuleSource, SourceSpan, WarningCollector};
+use super::{RuleWithSource, SourceSpan, WarningCollector};
 use crate::policy::mode::{Mode, WhenMissing};
 use crate::policy::pattern::Condition;
 use crate::policy::rule::{Rule, When};
 
 impl WarningCollector<'_> {
     /// Adds all warnings about one rule that do not depend on other rules.
-    pub(super) fn check_rule_is_reachable(&mut self, source: &RuleSource<'_>) {
-        self.check_zero_percentage(source);
+    pub(super) fn add_warnings_about_single_rule(&mut self, source: &RuleWithSource<'_>) {
+        self.warn_about_zero_percentage(source);
         if source.rule.descriptor.is_none() {
-            self.check_literal_values(&source.spec.when);
+            self.warn_about_impossible_literals(&source.spec.when);
             let overrides = source.spec.overrides.get().into_iter().flatten();
             for other in overrides.filter_map(Field::get) {
-                self.check_literal_values(&other.when);
+                self.warn_about_impossible_literals(&other.when);
             }
-            self.check_path_and_route_conditions(source);
+            self.warn_about_contradictory_path_and_route(source);
         }
-        self.check_count_by_absent_attribute(source);
-        self.check_shadowed_overrides(source);
+        self.warn_about_count_by_absent_attribute(source);
+        self.warn_about_shadowed_overrides(source);
     }
 
     /// Adds a warning if the mode of a rule is `{ enforce: 0% }`, so that the rule never denies.
-    fn check_zero_percentage(&self, source: &RuleSource<'_>) {
+    fn warn_about_zero_percentage(&self, source: &RuleWithSource<'_>) {
         let is_none =
             |mode: Mode| matches!(mode, Mode::EnforceFor(percentage) if percentage.is_zero());
         if is_none(source.rule.settings.mode) {
             let at = if source.spec.mode.is_absent() { source.at } else { source.spec.mode.span() };
-            self.warn(at, "never denies: 0% is no key at all; write `observe`, or a larger share");
+            self.add_warning(
+                at,
+                "never denies: 0% is no key at all; write `observe`, or a larger share",
+            );
         }
     }
 
     /// Adds a warning for each value in a `literal` condition that the attribute can never have.
-    fn check_literal_values(&self, when: &Field<WhenSpec>) {
+    fn warn_about_impossible_literals(&self, when: &Field<WhenSpec>) {
         let Some(WhenSpec(conditions)) = when.get() else { return };
         for (name, condition) in conditions {
             let (Some(name), Some(ConditionSpec::Map(map))) = (name.get(), condition.get()) else {
@@ -47,9 +50,9 @@ impl WarningCollector<'_> {
                 ConditionSpec::One(_) | ConditionSpec::Any(_) => None,
             });
             let literals = map.literal.get().into_iter().chain(not).flatten();
-            for (literal, at) in literals.filter_map(Field::spanned) {
+            for (literal, at) in literals.filter_map(Field::value_and_span) {
                 if let Some(reason) = self.impossible_value_reason(name, literal) {
-                    self.warn(at, format_args!("never matches: {reason}"));
+                    self.add_warning(at, format_args!("never matches: {reason}"));
                 }
             }
         }
@@ -77,7 +80,7 @@ impl WarningCollector<'_> {
     }
 
     /// Adds a warning if `when` has conditions on `path` and `route`, and no allowed path has an allowed route.
-    fn check_path_and_route_conditions(&self, source: &RuleSource<'_>) {
+    fn warn_about_contradictory_path_and_route(&self, source: &RuleWithSource<'_>) {
         let When(conditions) = &source.rule.when;
         let condition_on = |name: &str| {
             conditions.iter().find(|(other, _)| **other == *name).map(|(_, condition)| condition)
@@ -95,11 +98,14 @@ impl WarningCollector<'_> {
         let message = format_args!(
             "never applies: no `path` that is {path} has a `route` that is {route}; write one of the two"
         );
-        self.warn(attribute_span(&source.spec.when, "route").unwrap_or(source.at), message);
+        self.add_warning(
+            attribute_name_span(&source.spec.when, "route").unwrap_or(source.at),
+            message,
+        );
     }
 
     /// Adds a warning if a rule counts by an attribute that its `when` requires to be absent.
-    fn check_count_by_absent_attribute(&self, source: &RuleSource<'_>) {
+    fn warn_about_count_by_absent_attribute(&self, source: &RuleWithSource<'_>) {
         let rule = source.rule;
         let is_absent = |name: &str| {
             let mut conditions = rule.when.0.iter().filter(|(own, _)| **own == *name);
@@ -110,18 +116,20 @@ impl WarningCollector<'_> {
             return;
         };
         if rule.when_missing() == WhenMissing::Skip && rule.always_counts() {
-            let texts = source.spec.per.get().into_iter().flatten().filter_map(Field::spanned);
+            let texts =
+                source.spec.per.get().into_iter().flatten().filter_map(Field::value_and_span);
             let at = texts.zip(rule.per.entries()).find(|(_, own)| *own == entry);
             let message = format_args!(
                 "never applies: `when` requires `{entry}` to be absent, but `per` counts by it; remove it from one of them"
             );
-            self.warn(at.map_or(source.at, |((_, at), _)| at), message);
+            self.add_warning(at.map_or(source.at, |((_, at), _)| at), message);
         }
     }
 
     /// Adds a warning for each override that never applies, since an earlier override matches all of its requests.
-    fn check_shadowed_overrides(&mut self, source: &RuleSource<'_>) {
-        let entries = source.spec.overrides.get().into_iter().flatten().filter_map(Field::spanned);
+    fn warn_about_shadowed_overrides(&mut self, source: &RuleWithSource<'_>) {
+        let entries =
+            source.spec.overrides.get().into_iter().flatten().filter_map(Field::value_and_span);
         let spans: Vec<SourceSpan> = entries.map(|(_, at)| at).collect();
         let overrides = &source.rule.overrides;
         for (index, (later, at)) in overrides.iter().zip(&spans).enumerate() {
@@ -134,7 +142,7 @@ impl WarningCollector<'_> {
                         "never holds: the override in line {} matches all that this one does, and the first that matches holds; put this one before it",
                         earlier_at.line
                     );
-                    self.warn(*at, message);
+                    self.add_warning(*at, message);
                     break;
                 }
             }
@@ -143,7 +151,7 @@ impl WarningCollector<'_> {
 
     /// Adds a warning for each rule of a domain that never applies, since another rule replaces it for all of its
     /// requests.
-    pub(super) fn check_always_replaced_rules(&mut self, domain: &[RuleSource<'_>]) {
+    pub(super) fn warn_about_always_replaced_rules(&mut self, domain: &[RuleWithSource<'_>]) {
         for replacing in domain.iter().filter(|source| !source.rule.replaces.is_empty()) {
             for rule_index in &replacing.rule.replaces {
                 // The rules are in the order of the policy.
@@ -164,7 +172,7 @@ impl WarningCollector<'_> {
                         "never applies: rule `{}` replaces it, and applies to all that it does; take one of them away",
                         replacing.rule.name()
                     );
-                    self.warn(replaced.spec.name.span(), message);
+                    self.add_warning(replaced.spec.name.span(), message);
                 }
             }
         }
@@ -208,8 +216,8 @@ fn count_comparison_steps(left: &When, right: &When) -> usize {
 }
 
 /// Returns the source position of an attribute name in `when`; `None` if `when` does not contain it.
-fn attribute_span(when: &Field<WhenSpec>, name: &str) -> Option<SourceSpan> {
+fn attribute_name_span(when: &Field<WhenSpec>, name: &str) -> Option<SourceSpan> {
     let WhenSpec(conditions) = when.get()?;
-    let mut names = conditions.iter().filter_map(|(name, _)| name.spanned());
+    let mut names = conditions.iter().filter_map(|(name, _)| name.value_and_span());
     names.find(|(own, _)| *own == name).map(|(_, at)| at)
 }
