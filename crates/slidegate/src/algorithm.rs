@@ -35,26 +35,28 @@ pub enum Algorithm {
     /// Records every charge in the window. The result is exact: a window never contains more than max units, and a cost
     /// that fits is never denied.
     SlidingLog,
-    /// Divides the window into buckets and counts the oldest bucket in full. Admits at most max in any window.
+    /// Divides the window into buckets, and counts the oldest bucket in full, even if the window covers only a part of
+    /// it. Admits at most max units in any window.
     SlidingBuckets {
         /// The length of a bucket; must divide the window. Default: a tenth of the window.
         precision: Option<Duration>,
     },
-    /// Counts the current and the previous window, and weights the previous count by the part of the previous window
-    /// that the sliding window still covers. Admits about max per window, with 16 bytes of state per key.
+    /// Counts the current and the previous window, and multiplies the previous count by the fraction of the previous
+    /// window that the sliding window still covers. Admits about max units per window, with 16 bytes of state per key.
     #[default]
     SlidingWindow,
-    /// Counts each window separately. Admits up to twice max around a window boundary.
+    /// Counts each window separately. Admits up to twice max in a time span of one window length that contains a window
+    /// boundary.
     FixedWindow {
         /// The alignment of the windows.
         align: Align,
     },
-    /// The generic cell rate algorithm (GCRA): a steady rate with a burst.
+    /// The generic cell rate algorithm (GCRA): admits a steady rate, and in addition a burst.
     TokenBucket {
         /// The number of units that fit at once if no unit of a key is in use. Default: the max of the quota.
         burst: Option<u64>,
         /// The largest debt: the number of units above the burst that can be charged without a check, for example by
-        /// reports. Default: twice max.
+        /// reports of units that a client has consumed already. Default: twice max.
         max_debt: Option<u64>,
     },
 }
@@ -114,8 +116,8 @@ pub trait Counter: Copy {
     /// long as at most max units are used.
     fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;
 
-    /// Returns the number of units of a cost that can be charged: fewer than `cost` if the charge would exceed the
-    /// largest debt.
+    /// Returns the number of units that a charge of `cost` units counts: less than `cost` only if the whole cost would
+    /// exceed the largest debt.
     #[inline(always)]
     fn chargeable_units(&self, _: &Self::State, _: Timestamp, cost: u64) -> u64 {
         cost
@@ -133,7 +135,7 @@ pub trait Counter: Copy {
     /// are fewer. The number of free units grows by exactly the number of subtracted units.
     fn refund(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
-    /// Returns the time from which the state is equivalent to the default state.
+    /// Returns the time from which the state is equivalent to the default state, because none of its units are in use.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 }
 
@@ -156,7 +158,7 @@ pub(crate) enum AnyCounter {
     TokenBucket(TokenBucket),
 }
 
-/// Evaluates `$body` with `$counter` bound to the concrete counter in `$any`.
+/// Evaluates `$body` with `$counter` bound to the counter that the [`AnyCounter`] `$any` contains.
 macro_rules! with_counter {
     ($any:expr, $counter:ident => $body:expr) => {
         match $any {

@@ -251,8 +251,8 @@ impl<'a> Key<'a> {
         })
     }
 
-    /// Returns a 64-bit fingerprint of this key and the [shape](Limit::shape) of a limit, which clients cannot predict:
-    /// the values are hashed with the secret, and combined with a hash of the scope.
+    /// Returns a 64-bit fingerprint of this key and the [shape](Limit::shape) of a limit. The values are hashed with
+    /// the secret, so clients cannot predict the fingerprint. The result is combined with a hash of the scope.
     ///
     /// The fingerprint is the same in every process, version and machine on which the secret produces the same hashes.
     /// This does not hold for the keys of a [`Limiter`](crate::Limiter) over a [synchronous](crate::Synchronous) store,

@@ -47,7 +47,7 @@ pub struct Policy {
     rules: Arc<[Rule]>,
     routes: Routes,
     by_domain: HashMap<Box<str>, DomainRules>,
-    /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
+    /// Whether any rule of the policy uses an attribute that contains a host name, in a condition or in `per`.
     uses_host_attributes: bool,
     warnings: Arc<[PolicyWarning]>,
 }

@@ -29,7 +29,7 @@ use crate::limit::Limit;
 pub struct RedisOptions {
     /// The limit to which the options apply.
     limit: Limit,
-    /// The indices of the values that determine the hash slot; empty for all values.
+    /// The indices of the values that determine the hash slot. If the list is empty, all values determine it.
     slot_by: Box<[usize]>,
     /// The division of the limit over sub-keys, if it is split.
     split: Option<LimitSplit>,
@@ -70,14 +70,14 @@ pub enum RedisOptionsError {
         "a {quantity} of {units} cannot be split into {parts}: each part needs at least 1, so make it larger, or `into` smaller"
     )]
     EmptyShare {
-        /// `max` or `burst`.
+        /// The parameter of the limit that is too small for the split: `max` or `burst`.
         quantity: &'static str,
-        /// The units to split.
+        /// The value of this parameter, in units.
         units: u64,
         /// The number of sub-keys.
         parts: NonZeroU32,
     },
-    /// The sample is out of bounds.
+    /// The sampling interval is out of bounds.
     #[error("a sample is one request in 2 to {max}, not one in {0}", max = RedisOptions::MAX_SAMPLE)]
     Sample(u32),
     /// The charge of a sampled request never fits. The charge includes the costs of the requests that are not sent to

@@ -83,8 +83,8 @@ fn local_counts_and_instance_count_survive_policy_change() {
     assert_eq!((check_acme_request(&after).decision().remaining(), after.local_keys()), (1, 1));
 }
 
-/// Checks a policy in observe mode with each cause of a denial: a limit, a ban, a missing attribute, a limit that is
-/// enforced only for a share of the keys, and an unavailable store.
+/// Checks a policy in observe mode with each cause of a denial: a limit, `limits: denied`, a missing attribute, a limit
+/// that is enforced only for a share of the keys, and an unavailable store.
 #[test]
 fn policy_in_observe_mode_reports_without_denying() {
     let rules = "

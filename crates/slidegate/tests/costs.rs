@@ -1,5 +1,6 @@
 //! Tests of the units that rules charge and require: costs per rule, reports of consumed units, debts, and required
-//! free units. Other tests cover joint limits, which deny a request only if none of them has capacity for it.
+//! free units. Other tests cover limits in mode `jointly`, which deny a request only if none of them has capacity for
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -44,7 +45,7 @@ fn charge_always_rule_charges_denied_request() {
 }
 
 #[test]
-fn charge_always_denial_leaves_other_rules_uncharged() {
+fn denial_by_charge_always_rule_charges_no_other_rule() {
     let gate = new_gate(
         "
 rules:

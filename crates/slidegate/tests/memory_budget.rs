@@ -84,7 +84,7 @@ fn new_limit(quota: &str, algorithm: Algorithm) -> Limit {
     Limit::new(quota.parse().unwrap(), algorithm).unwrap()
 }
 
-/// Creates a limit per day that counts in 1440 buckets of one minute each.
+/// Creates a limit of `max` units per day, whose `sliding_buckets` counter has 1440 buckets of one minute each.
 fn new_day_limit_with_minute_buckets(max: u32) -> Limit {
     let precision = Some(Duration::from_secs(60));
     new_limit(&format!("{max}/d"), Algorithm::SlidingBuckets { precision })
@@ -190,7 +190,7 @@ fn key_flood_within_budget_evicts_no_denied_key() {
 /// Checks that a store full of keys of one algorithm accepts keys of another algorithm, which expire later. The full
 /// tables of the first algorithm must free memory for the tables of the second.
 #[test]
-fn key_flood_of_other_algorithm_obtains_memory() {
+fn new_keys_of_other_algorithm_obtain_memory() {
     for (first, second) in [(1, 0), (0, 2), (2, 4), (4, 1), (3, 2)] {
         let (first, second) = (
             new_limits_of_all_algorithms("3/d")[first],

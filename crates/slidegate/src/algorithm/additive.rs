@@ -106,7 +106,8 @@ mod tests {
 
     use super::*;
 
-    /// Adds two states: each time bucket of the returned state has the units of this bucket in both given states.
+    /// Adds two states: in the returned state, each time bucket has the sum of the units that this bucket has in `left`
+    /// and in `right`.
     fn sum_states<C: Additive>(counter: C, left: &C::State, right: &C::State) -> C::State {
         let last = counter.last_charged_at(left).max(counter.last_charged_at(right));
         counter.state_from_buckets(last, |bucket| {

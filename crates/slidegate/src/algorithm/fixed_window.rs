@@ -1,7 +1,8 @@
 //! The fixed window algorithm: one count per window.
 //!
-//! Admits up to twice max around a window boundary; this bound can be reached. The caller adds an offset that depends
-//! on the key (its phase) to all times, so that the windows of different keys begin at different times.
+//! Admits up to twice max in a time span of one window length that contains a window boundary; this bound can be
+//! reached. The caller adds an offset that depends on the key (its phase) to all times, so that the windows of
+//! different keys begin at different times.
 
 use super::additive::{Additive, BucketLayout};
 use super::{Align, ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};

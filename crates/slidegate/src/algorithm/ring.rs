@@ -60,8 +60,8 @@ impl<T: Copy + Default> RingBuffer<T> {
         self.len -= count as u32;
     }
 
-    /// Converts an index, counted from the oldest item, into a position in the circular buffer. There may be no item at
-    /// this index yet.
+    /// Converts an index, counted from the oldest item, into an index in `buffer`, in which the items wrap around.
+    /// There may be no item at this index yet.
     #[inline(always)]
     fn buffer_index(&self, index: usize) -> usize {
         let position = self.first as usize + index;

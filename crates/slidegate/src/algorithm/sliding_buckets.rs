@@ -34,13 +34,13 @@ pub struct SlidingBuckets {
 pub struct State {
     /// The time of the last charge, in microseconds since the Unix epoch.
     last_us: u64,
-    /// The sum of the counts of all entries.
+    /// The number of units in all buckets of `entries`.
     total: u64,
     /// The buckets with units, oldest first. None of them has expired at `last_us`.
     entries: RingBuffer<BucketWithUnits>,
 }
 
-/// The units of one bucket.
+/// A bucket that has units, with the number of these units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BucketWithUnits {
     /// The lower 32 bits of the bucket number. This is sufficient, because the numbers of the buckets in a state differ
@@ -64,8 +64,8 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// Returns the number of entries whose buckets are more than `age` buckets before the bucket `newest`, and the sum
-    /// of their units. `newest` must be the number of the bucket that contains the last charge.
+    /// Returns the number of buckets in `entries` that are more than `age` buckets before the bucket `newest`, and the
+    /// sum of their units. `newest` must be the number of the bucket that contains the last charge.
     #[inline(always)]
     fn count_buckets_and_units_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);
@@ -161,9 +161,9 @@ impl SlidingBuckets {
         current.saturating_sub(self.unexpired_bucket_count() - 1)
     }
 
-    /// Returns the number of entries whose buckets are no longer counted in the bucket with the number `current`, and
-    /// the sum of their units. `newest` is the number of the bucket that contains the last charge, and `current` must
-    /// not be less than `newest`.
+    /// Returns the number of buckets in `entries` that are no longer counted when `current` is the current bucket, and
+    /// the sum of their units. `newest` is the bucket that contains the last charge, and `current` must not be less
+    /// than `newest`.
     #[inline(always)]
     fn count_expired_buckets_and_units(
         &self,
@@ -180,7 +180,7 @@ impl SlidingBuckets {
         }
     }
 
-    /// Returns the index of the entry for a bucket; `None` if the bucket has no units.
+    /// Returns the index of a bucket in `entries`; `None` if the bucket has no units.
     fn find_bucket_index(&self, state: &State, bucket: u64) -> Option<usize> {
         let newest = self.bucket_number(state.last_us);
         let age = newest.checked_sub(bucket).filter(|age| *age < self.unexpired_bucket_count())?;

@@ -1,9 +1,9 @@
 //! The sliding window algorithm: counts the current window and the previous window.
 //!
 //! The previous count is weighted by the fraction of its window that the sliding window still covers, rounded **up**.
-//! Windows begin at multiples of their length since the Unix epoch. Admits about max per window, and always less than
-//! twice max, because a previous count above zero has a weight of at least one unit while the sliding window covers a
-//! part of the previous window.
+//! Windows begin at multiples of their length since the Unix epoch. Admits about max units per window, and always less
+//! than twice max. The reason for this bound is the rounding: while the sliding window covers a part of the previous
+//! window, a previous count above zero counts as at least one unit.
 
 use super::additive::{Additive, BucketLayout};
 use super::{ChargeEffect, Counter, TickResolution, clamp_to_max_units};
@@ -13,7 +13,8 @@ use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
-/// The largest number of ticks in a window. It keeps the product of a count and a window at most 2^53.
+/// The largest number of ticks in a window. With this bound, the product of a count and a window is at most 2^53, so
+/// that Lua in Redis computes it exactly.
 const MAX_TICKS_PER_WINDOW: u32 = 1 << 24;
 
 /// A quota that is counted over the current and the previous window.
@@ -36,8 +37,8 @@ pub struct State {
 
 impl HeapSize for State {}
 
-/// The counts of a state, as seen at a given time. By then a new window may have begun, so that the state's current
-/// window is the previous window, or both windows have passed.
+/// The counts of a state, as seen at a given time. By then a new window may have begun. The current window of the state
+/// is then the previous window, or both windows of the state have passed.
 #[derive(Clone, Copy)]
 struct WindowCounts {
     /// The first tick of the current window.

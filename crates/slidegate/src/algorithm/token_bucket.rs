@@ -18,7 +18,8 @@ use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
-/// The largest number of ticks in a window. It keeps a level at most 2^53.
+/// The largest number of ticks in a window. With this bound, a level is at most 2^53, so that Lua in Redis computes it
+/// exactly.
 const MAX_TICKS_PER_WINDOW: u32 = 1 << 24;
 
 /// A quota that is enforced as a steady rate with a burst.

@@ -24,7 +24,8 @@ pub enum RuleCost {
     Request,
     /// The same number of units for each request.
     Constant(u64),
-    /// The cost of the request that has this name. A request without a cost of this name is checked and not charged.
+    /// The cost with this name, one of the named costs of the request. A request without this cost is checked and not
+    /// charged.
     Named(Box<str>),
 }
 

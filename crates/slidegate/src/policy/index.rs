@@ -21,7 +21,7 @@ use super::rule::Rule;
 use super::{DescriptorAttributes, WhenMissing};
 use crate::network::parse_address;
 
-/// The maximum number of rules in a domain for which no index is built. Checking so few rules is as fast as a lookup.
+/// The largest domain, in rules, for which no index is built. Checking so few rules is as fast as a lookup.
 const MAX_RULES_WITHOUT_INDEX: usize = 4;
 
 /// A hash map whose hash function has a fixed seed. The keys come from the policy, so a client cannot choose keys that

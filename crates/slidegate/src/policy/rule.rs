@@ -50,7 +50,7 @@ pub struct Rule {
     /// request (`when_missing: skip`).
     pub(super) missing: Option<RuleLimit>,
     /// Key scopes that contain no limit id: one for each combination of attribute names in `per`. They provide the
-    /// attribute names. If the mode has a percentage, it selects keys in these scopes.
+    /// attribute names. A mode with a percentage of the keys selects keys in these scopes.
     pub(super) identity_scopes: Box<[Scope]>,
 }
 

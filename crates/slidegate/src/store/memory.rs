@@ -203,7 +203,7 @@ impl<C: Clock> MemoryStore<C> {
         (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
 
-    /// Converts a time to coarse time, rounded down.
+    /// Converts a time to coarse time: the number of whole steps of 2^16 microseconds since the store was created.
     fn to_coarse_time(&self, time: Timestamp) -> CoarseTime {
         let coarse = time.as_micros().saturating_sub(self.started_us) >> 16;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
@@ -448,7 +448,8 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         self.decide_single_hit(shard, hit, location, now)
     }
 
-    /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.
+    /// Locks the shards of a batch of hits, and loads all states before the first decision, so that the memory accesses
+    /// overlap.
     fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
         let now = self.clock.now();
         for hits in hits.chunks(HITS_PER_BATCH) {

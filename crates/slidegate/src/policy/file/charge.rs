@@ -23,6 +23,7 @@ impl Compiler<'_> {
         }
     }
 
+    /// Converts the field `cost` of a rule. Reports an invalid cost.
     fn rule_cost_from_field(&mut self, cost: &Field<CostSpec>) -> Option<RuleCost> {
         let (cost, at) = cost.value_and_span()?;
         match cost {
@@ -43,11 +44,13 @@ impl Compiler<'_> {
         }
     }
 
+    /// Returns the number of units in a field. Reports a number above [`MAX_UNITS`].
     pub(super) fn units_from_field(&mut self, units: &Field<u64>) -> Option<u64> {
         let (&units, at) = units.value_and_span()?;
         self.validate_unit_count(units, at)
     }
 
+    /// Returns `units`, or reports an error if they exceed [`MAX_UNITS`].
     fn validate_unit_count(&mut self, units: u64, at: SourceSpan) -> Option<u64> {
         let too_many = || format!("{units} units are too many: at most {MAX_UNITS}");
         self.ok_or_report(at, (units <= MAX_UNITS).then_some(units).ok_or_else(too_many))

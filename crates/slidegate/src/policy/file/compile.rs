@@ -266,6 +266,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
+    /// Returns the domain of a rule, or the default domain. Reports a name with an invalid length.
     fn domain_from_field<'f>(&mut self, domain: &'f Field<String>) -> &'f str {
         match domain.value_and_span() {
             None => DEFAULT_DOMAIN,
@@ -278,6 +279,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
+    /// Returns the name of a rule. Reports a missing or invalid name, and a name that another rule of the domain has.
     fn validate_rule_name<'f>(
         &mut self,
         name: &'f Field<String>,
@@ -323,6 +325,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
+    /// Compiles the field `per` of a rule into the attributes by which the rule counts.
     fn compile_per_field(&mut self, spec: &RuleSpec, defaults: &RuleDefaults) -> Per {
         let mut entries: Vec<Vec<Box<str>>> = Vec::new();
         let mut seen = HashSet::new();
@@ -356,6 +359,7 @@ impl<'s> Compiler<'s> {
         Per::new(entries, prefix.unwrap_or(DEFAULT_IPV6_PREFIX_BITS))
     }
 
+    /// Returns the prefix length in a field. Reports a length that is not from 1 to 128 bits.
     fn ipv6_prefix_from_field(&mut self, prefix: &Field<u64>) -> Option<u8> {
         let (&bits, at) = prefix.value_and_span()?;
         let valid_bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));
@@ -373,6 +377,7 @@ impl<'s> Compiler<'s> {
         )
     }
 
+    /// Converts the field `mode` of a rule or an override. Reports an invalid percentage.
     pub(super) fn mode_from_field(&mut self, mode: &Field<ModeSpec>) -> Option<Mode> {
         Some(match mode.get()? {
             ModeSpec::Enforce => Mode::Enforce,
@@ -455,9 +460,9 @@ impl<'s> Compiler<'s> {
         if name.is_empty() || name.len() > 128 {
             self.report(at, "the name of an attribute has 1 to 128 bytes");
         } else if name.starts_with("header.") && name.bytes().any(|b| b.is_ascii_uppercase()) {
-            let most_similar_word = name.to_ascii_lowercase();
+            let lower_case_name = name.to_ascii_lowercase();
             let message = format_args!(
-                "names of headers are lower-case here: did you mean `{most_similar_word}`?"
+                "names of headers are lower-case here: did you mean `{lower_case_name}`?"
             );
             self.report(at, message);
         }

@@ -88,6 +88,7 @@ impl Compiler<'_> {
         list.iter().filter_map(Field::value_and_span)
     }
 
+    /// Parses a value of a condition as a pattern. Reports a value that the attribute can never have.
     fn parse_condition_pattern<'t>(
         &mut self,
         attribute: &str,

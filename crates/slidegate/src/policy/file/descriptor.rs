@@ -15,7 +15,7 @@ use crate::policy::redis::RuleRedisOptions;
 use crate::policy::rule::{Override, Rule, When};
 use crate::quota::Quota;
 
-/// The compiled fields of a rule that contain attribute names.
+/// The compiled fields of a rule in which attribute names occur, from which the list of all names is built.
 pub(super) struct FieldsWithAttributeNames<'n> {
     pub(super) when: &'n When,
     pub(super) per: &'n Per,

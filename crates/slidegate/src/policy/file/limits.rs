@@ -67,9 +67,9 @@ impl Compiler<'_> {
         named_limits
     }
 
-    /// Reports each limit that the store does not support, at the position of the limit. `override_algorithm` is `Some`
-    /// if an override sets only an algorithm and inherits the limits of its rule. Then errors of limits with this
-    /// algorithm are reported at the position of the algorithm.
+    /// Reports each limit that the store does not support, at the position of the limit. If an override sets an
+    /// algorithm and inherits the limits of its rule, `override_algorithm` is this algorithm with its position. An
+    /// inherited limit with this algorithm is reported at the position of the algorithm.
     pub(super) fn report_unsupported_limits(
         &mut self,
         limits: &[NamedLimit],
@@ -83,6 +83,7 @@ impl Compiler<'_> {
         }
     }
 
+    /// Parses a limit that is written as text, such as `100/min`.
     fn parse_limit_text(
         &mut self,
         at: SourceSpan,
@@ -126,6 +127,7 @@ impl Compiler<'_> {
         Some(NamedLimit { id, limit, at })
     }
 
+    /// Parses the duration in a field, such as `15m`. Reports an invalid duration.
     fn window_from_field(&mut self, window: &Field<String>) -> Option<Duration> {
         let (text, at) = window.value_and_span()?;
         self.ok_or_report(at, quota::parse_window(text))

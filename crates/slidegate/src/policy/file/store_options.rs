@@ -100,6 +100,7 @@ impl Compiler<'_> {
         Some((indexes.into_iter().collect::<Option<_>>()?, at))
     }
 
+    /// Returns the number of sub-keys in the field `split.into`, with its source position. Reports absent fields.
     fn sub_key_count_of_split(&mut self, split: &Field<SplitSpec>) -> Option<(u32, SourceSpan)> {
         let (spec, at) = split.value_and_span()?;
         for (is_absent, field) in
@@ -113,6 +114,7 @@ impl Compiler<'_> {
         Some((into.try_into().unwrap_or(u32::MAX), at))
     }
 
+    /// Returns the attribute names in the field `split.by`. Reports invalid names.
     fn attribute_names_of_split(&mut self, split: &SplitSpec, per: &Per) -> Box<[Box<str>]> {
         let Some((names, at)) = split.by.value_and_span() else { return Box::default() };
         if names.is_empty() || names.len() > MAX_SPLIT_ATTRIBUTES {
@@ -136,6 +138,7 @@ impl Compiler<'_> {
         names.iter().filter_map(Field::get).map(|name| name.as_str().into()).collect()
     }
 
+    /// Converts a sampling percentage such as `10%` to `n`: one in `n` requests is sent to Redis.
     fn sampling_ratio_from_field(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
         let (text, at) = sample.value_and_span()?;
         let percentage: Percentage = self.ok_or_report(at, text.parse())?;

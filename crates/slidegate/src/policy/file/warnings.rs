@@ -36,7 +36,7 @@ struct WarningCollector<'a> {
     remaining_steps: usize,
 }
 
-/// A compiled rule, the [`RuleSpec`] from which it was compiled, and its position in the policy file.
+/// A compiled rule with the [`RuleSpec`] from which it was compiled, and with its position in the policy file.
 #[derive(Clone, Copy)]
 struct RuleWithSource<'a> {
     /// Index of the rule in the policy.
@@ -80,6 +80,7 @@ pub(super) fn find_warnings(
 }
 
 impl WarningCollector<'_> {
+    /// Adds a warning about the part of the policy at position `at`.
     fn add_warning(&self, at: SourceSpan, message: impl fmt::Display) {
         self.diagnostics.push(at, message);
     }

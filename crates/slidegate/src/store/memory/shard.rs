@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 
 use crate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
 
-/// The number of decisions between two sweeps.
+/// The number of decisions of a shard between two sweeps. A sweep removes expired keys.
 const DECISIONS_PER_SWEEP: u8 = 64;
 
 /// One of the parts into which a store divides its keys, with the states of these keys. The table of the default
@@ -157,7 +157,7 @@ impl Shard {
         )
     }
 
-    /// Returns the time until which all keys are known to be denied.
+    /// Returns the time until which all keys of the shard are known to be denied.
     pub(super) fn all_denied_until(&mut self) -> CoarseTime {
         let candidates = self.tables().filter_map(|table| table.candidate_by_denial_end());
         candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)

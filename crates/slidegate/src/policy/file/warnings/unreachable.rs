@@ -79,7 +79,8 @@ impl WarningCollector<'_> {
         }
     }
 
-    /// Adds a warning if `when` has conditions on `path` and `route`, and no allowed path has an allowed route.
+    /// Adds a warning if `when` has conditions on `path` and `route`, and no path that meets the first condition
+    /// matches a route that meets the second.
     fn warn_about_contradictory_path_and_route(&self, source: &RuleWithSource<'_>) {
         let When(conditions) = &source.rule.when;
         let condition_on = |name: &str| {
