@@ -14,7 +14,7 @@ use crate::seal::{
 use crate::transport::link_counters::LinkCounters;
 
 /// Capacity that is reserved for each read, in bytes.
-const READ_BUFFER_BYTES: usize = 16 * 1024;
+const RESERVED_BYTES_PER_READ: usize = 16 * 1024;
 
 /// The reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
@@ -136,7 +136,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         &mut self,
         counters: &LinkCounters,
     ) -> Result<(), PeerStreamError> {
-        self.buffer.reserve(READ_BUFFER_BYTES);
+        self.buffer.reserve(RESERVED_BYTES_PER_READ);
         let read = self.read.read_buf(&mut self.buffer).await?;
         counters.received_bytes.add(read);
         if read > 0 {
