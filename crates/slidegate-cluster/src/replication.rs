@@ -87,7 +87,8 @@ pub struct ReplicationEngine {
     started_at: Timestamp,
     /// Whether this node is waiting for a member that knows the cluster.
     is_joining: bool,
-    /// Whether all known members have acknowledged this node at least once.
+    /// Whether this node is settled: all other members, or voters that are more than half of all members, have
+    /// acknowledged its frames.
     is_settled: bool,
     majority_since: Option<Timestamp>,
     /// The number of the last flush of this node.

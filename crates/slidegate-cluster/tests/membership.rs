@@ -1,5 +1,5 @@
 //! Tests of the membership on the loopback interface: nodes discover each other, become silent and leave. Their
-//! datagrams are sealed. Tokio's clock is paused, and advances only while all tasks are idle.
+//! datagrams are authenticated. Tokio's clock is paused, and advances only while all tasks are idle.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -11,7 +11,7 @@ use slidegate::{Hit, StoreError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CounterKindId(u16);
 
-/// All counter kinds that have been used on this node. Two limits that differ only in their max have the same kind.
+/// All counter kinds that have been used on this node. Two limits that differ only in their maximum have the same kind.
 #[derive(Default)]
 pub(super) struct CounterKinds(RwLock<CounterKindTable>);
 

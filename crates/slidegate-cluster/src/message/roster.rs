@@ -17,7 +17,8 @@ const ROSTER_ENTRY_FLAG_HAS_LEFT: u8 = 1;
 /// The members of a cluster, as known to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Whether all members known to the sender have acknowledged the sender.
+    /// Whether the sender is settled: all other members, or voters that are more than half of all members, have
+    /// acknowledged its frames.
     pub is_settled: bool,
     /// The members known to the sender, including itself and silent members, and members that left recently.
     pub entries: Vec<RosterEntry>,

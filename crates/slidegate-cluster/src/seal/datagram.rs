@@ -1,4 +1,4 @@
-//! Sealed datagrams: each has a header and a message authentication code (MAC).
+//! Sealed (authenticated) datagrams: each has a header and a message authentication code (MAC).
 //!
 //! ```text
 //! version  incarnation  counter  payload  MAC of all preceding bytes

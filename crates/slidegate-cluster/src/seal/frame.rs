@@ -1,4 +1,5 @@
-//! Sealed frames of one direction of a stream: each has a header and a message authentication code (MAC).
+//! Sealed (authenticated) frames of one direction of a stream: each has a header and a message authentication code
+//! (MAC).
 //!
 //! ```text
 //! payload length  counter  payload  MAC of all preceding bytes

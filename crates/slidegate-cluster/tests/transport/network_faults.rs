@@ -70,12 +70,7 @@ async fn send_numbered_frames(
 #[tokio::test(start_paused = true)]
 async fn faultless_network_delivers_immediately_in_order() {
     let arrived_frames = send_numbered_frames(1, NetworkFaults::default(), 500).await;
-    assert!(
-        arrived_frames
-            .iter()
-            .map(|(number_in_frame_from_node1, _)| *number_in_frame_from_node1)
-            .eq(0..500)
-    );
+    assert!(arrived_frames.iter().map(|(number, _)| *number).eq(0..500));
     assert!(arrived_frames.iter().all(|(_, delay)| delay.is_zero()));
 }
 
@@ -89,10 +84,8 @@ async fn same_seed_causes_same_faults() {
 #[tokio::test(start_paused = true)]
 async fn loss_and_duplication_match_configured_rates() {
     let arrived_frames = send_numbered_frames(1, faults_of_all_kinds(), 800).await;
-    let distinct_numbers: std::collections::HashSet<_> = arrived_frames
-        .iter()
-        .map(|(number_in_frame_from_node1, _)| number_in_frame_from_node1)
-        .collect();
+    let distinct_numbers: std::collections::HashSet<_> =
+        arrived_frames.iter().map(|(number, _)| number).collect();
     let lost = 1.0 - distinct_numbers.len() as f64 / 800.0;
     let repeated = arrived_frames.len() as f64 / distinct_numbers.len() as f64 - 1.0;
     assert!((0.25..0.35).contains(&lost), "{lost}");

@@ -15,7 +15,7 @@ use super::{MAX_PENDING_HANDSHAKES, MAX_STREAMS, TcpTransportContext, TransportT
 use crate::pn_counter::Incarnation;
 use crate::seal::{RejectReason, Session};
 
-/// Pause after an error of the listener, most often too many open files.
+/// Pause after the listener has returned an error, most often because too many files are open.
 const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 
 /// Accepts connections until the task is aborted. The abort also closes all accepted connections.

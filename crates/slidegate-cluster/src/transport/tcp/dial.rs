@@ -118,7 +118,7 @@ impl PeerDialer {
         }
     }
 
-    /// Seals a frame and further queued frames, up to [`MAX_FRAME_BYTES_PER_WRITE`].
+    /// Seals (authenticates) a frame and further queued frames, up to [`MAX_FRAME_BYTES_PER_WRITE`].
     fn seal_frames_for_one_write(
         &self,
         sealer: &mut FrameSealer,

@@ -1,4 +1,4 @@
-//! Handshakes and sealed frames on a connection.
+//! Handshakes and authenticated frames on a connection.
 
 use std::io;
 
@@ -104,7 +104,7 @@ fn random_nonce() -> io::Result<Nonce> {
     Ok(random.map_err(|_| io::Error::other("system random generator failed"))?.expose())
 }
 
-/// A reader of sealed frames.
+/// A reader that verifies the received frames of a connection.
 #[derive(Debug)]
 pub(super) struct FrameReader<R> {
     read: R,
