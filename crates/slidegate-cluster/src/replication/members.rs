@@ -205,9 +205,9 @@ impl ReplicationEngine {
     }
 
     /// Updates `is_joining` and `is_settled`. This node has joined when a settled member has sent its full state to
-    /// this node. This node becomes settled when all other members have acknowledged its frames, or when more than half of
-    /// all members are voters that have acknowledged its frames. A settled node counts towards a majority if the network
-    /// is partitioned.
+    /// this node. This node becomes settled when all other members have acknowledged its frames, or when more than half
+    /// of all members are voters that have acknowledged its frames. A settled node counts towards a majority if the
+    /// network is partitioned.
     pub(super) fn update_join_state(&mut self) {
         self.is_joining &= !self.peers.values().any(PeerState::knows_cluster);
         if self.is_settled || self.is_joining {
