@@ -14,7 +14,7 @@ use slidegate_cluster::seal::{
     start_handshake,
 };
 
-const DIALING_NODE: Incarnation = Incarnation(1);
+const CONNECTING_NODE: Incarnation = Incarnation(1);
 const RECEIVING_NODE: Incarnation = Incarnation(2);
 
 /// A modification of the bytes that one node sends to another.
@@ -142,7 +142,7 @@ pub fn check_stream(input: &StreamInput) {
 /// Runs a handshake between two nodes. Returns the sessions of both nodes, or `None` if a message was modified.
 fn complete_handshake(input: &StreamInput) -> Option<[Session; 2]> {
     let key = ClusterKey::for_loopback();
-    let alice = PeerIdentity { incarnation: DIALING_NODE, name: input.name.clone() };
+    let alice = PeerIdentity { incarnation: CONNECTING_NODE, name: input.name.clone() };
     let bob = PeerIdentity { incarnation: RECEIVING_NODE, name: String::from("bob") };
     let client = start_handshake(&key, &alice, &[1; 32]);
     let hello = input.hello_mutation.apply(client.hello());

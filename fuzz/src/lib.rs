@@ -9,7 +9,7 @@ use slidegate::policy::{Condition, Rule};
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, PolicyError, Request};
 
 /// The maximum number of rules of a policy, and of overrides of a rule, for which requests are generated.
-const MAX_TRIED_RULES: usize = 16;
+const MAX_RULES_WITH_GENERATED_REQUESTS: usize = 16;
 
 /// Parses a policy. If it is valid, decides requests with it, otherwise checks the errors. libFuzzer reports inputs
 /// that take too long.
@@ -23,7 +23,7 @@ pub fn check_policy(text: &str) {
         Err(errors) => {
             assert!(!errors.0.is_empty(), "no error is reported");
             assert!(errors.0.len() <= 1_001, "{} errors", errors.0.len());
-            errors.0.iter().for_each(|error| check_error(error, text));
+            errors.0.iter().for_each(|error| check_policy_error(error, text));
             assert!(!errors.to_string().is_empty());
         }
     }
@@ -31,7 +31,7 @@ pub fn check_policy(text: &str) {
 
 /// Checks that an error has a message and a position in the text of the policy, and an excerpt unless the text is
 /// empty.
-fn check_error(error: &PolicyError, text: &str) {
+fn check_policy_error(error: &PolicyError, text: &str) {
     let lines = text.lines().count() as u64;
     assert!((1..=lines.max(1)).contains(&error.line), "{}: {}", error.line, error.message);
     assert!(error.column > 0 && !error.message.is_empty() && !error.to_string().is_empty());
@@ -45,7 +45,7 @@ fn check_decisions(policy: Policy, text: &str) {
     let tail: Vec<&str> = text.lines().next_back().unwrap_or_default().split(' ').collect();
     let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 100));
     let rules = gate.policy().rules();
-    let step = rules.len().div_ceil(MAX_TRIED_RULES).max(1);
+    let step = rules.len().div_ceil(MAX_RULES_WITH_GENERATED_REQUESTS).max(1);
     for rule in rules.iter().step_by(step) {
         for values in [&[][..], &tail] {
             let descriptor = Descriptor::new(attributes_for_rule(rule, values));
@@ -88,10 +88,11 @@ fn attributes_for_rule<'r>(rule: &'r Rule, values: &[&'r str]) -> Vec<(&'r str, 
     let overrides = rule
         .overrides()
         .iter()
-        .take(MAX_TRIED_RULES)
+        .take(MAX_RULES_WITH_GENERATED_REQUESTS)
         .flat_map(|rule_override| rule_override.when().conditions());
     let conditions = rule.when().conditions().chain(overrides);
-    let conditions = conditions.map(|(name, condition)| (name, value_for_condition(condition)));
+    let conditions =
+        conditions.map(|(name, condition)| (name, value_matching_condition(condition)));
     let per = rule.per().entries().iter().flat_map(|entry| entry.names().take(1));
     let attributes = conditions.chain(per.map(|name| (name, "2001:db8::1")));
     let value = |nth: usize, default_value| {
@@ -105,7 +106,7 @@ fn attributes_for_rule<'r>(rule: &'r Rule, values: &[&'r str]) -> Vec<(&'r str, 
 
 /// Returns a value that matches the first pattern of a condition. A glob matches itself, and a network contains its own
 /// address.
-fn value_for_condition(condition: &Condition) -> &str {
+fn value_matching_condition(condition: &Condition) -> &str {
     let pattern = condition.patterns().next().unwrap_or_default();
     pattern
         .rsplit_once('/')

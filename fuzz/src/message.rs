@@ -24,6 +24,7 @@ const MAX_MEMBER_INCARNATION: u64 = 5;
 pub struct TimedInput {
     /// The time since the previous input, in milliseconds.
     delay_ms: u16,
+    /// The incarnation number of the sender, modulo [`MAX_MEMBER_INCARNATION`] plus 2.
     from: u8,
     input: EngineInput,
 }
@@ -60,15 +61,17 @@ impl EngineInput {
             Self::Bytes(bytes) => bytes.clone(),
             Self::WithVersion(bytes) => [&[VERSION], &bytes[..]].concat(),
             Self::Ack([epoch, seq, sent_epoch, sent_seq]) => {
-                let (received, sent) =
-                    (new_position(*epoch, *seq), new_position(*sent_epoch, *sent_seq));
+                let (received, sent) = (
+                    new_stream_position(*epoch, *seq),
+                    new_stream_position(*sent_epoch, *sent_seq),
+                );
                 ack_frame(&Ack { received, sent })
             }
             Self::Updates((epoch, seq), updates) => {
                 let updates: Vec<CounterUpdate> =
                     updates.iter().map(|update| new_counter_update(update, now)).collect();
                 let body = FrameBody::from_updates(&updates).into_iter().next();
-                body.map_or_else(Vec::new, |body| body.to_frame(new_position(*epoch, *seq)))
+                body.map_or_else(Vec::new, |body| body.to_frame(new_stream_position(*epoch, *seq)))
             }
             Self::Roster((epoch, seq), is_complete, is_settled, entries) => {
                 let entries = entries.iter().map(|(incarnation, name, has_left)| RosterEntry {
@@ -77,7 +80,8 @@ impl EngineInput {
                     has_left: *has_left,
                 });
                 let roster = Roster { is_settled: *is_settled, entries: entries.collect() };
-                FrameBody::from_roster(&roster, *is_complete).to_frame(new_position(*epoch, *seq))
+                FrameBody::from_roster(&roster, *is_complete)
+                    .to_frame(new_stream_position(*epoch, *seq))
             }
         }
     }
@@ -85,7 +89,7 @@ impl EngineInput {
 
 /// Returns the position of a frame in the sender's stream. Its epoch and sequence number are at least 1, as in every
 /// valid position.
-fn new_position(epoch: u8, seq: u8) -> Position {
+fn new_stream_position(epoch: u8, seq: u8) -> Position {
     Position { epoch: u64::from(epoch).max(1), seq: u64::from(seq).max(1) }
 }
 

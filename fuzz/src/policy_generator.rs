@@ -67,8 +67,8 @@ const LIMIT_TEXTS: &[&str] = &[
     "x",
     "7/7d",
 ];
-const MAX_UNITS: &[&str] = &["0", "1", "100", "536870912", "99999999999999999999", "many", "-1"];
-const WINDOWS: &[&str] = &["s", "1ms", "7s", "1m", "1d", "52w", "0s", "10fortnights", "''"];
+const UNIT_COUNTS: &[&str] = &["0", "1", "100", "536870912", "99999999999999999999", "many", "-1"];
+const WINDOW_LENGTHS: &[&str] = &["s", "1ms", "7s", "1m", "1d", "52w", "0s", "10fortnights", "''"];
 const MODES: &[&str] = &[
     "enforce",
     "jointly",
@@ -79,16 +79,16 @@ const MODES: &[&str] = &[
     "{ enforce: 101% }",
     "on",
 ];
-const ON_STORE_ERROR: &[&str] = &["allow", "deny", "local", "never"];
-const WHEN_MISSING: &[&str] = &["skip", "deny", "fail"];
-const ON_PARTITION: &[&str] = &["bounded", "available", "split"];
-const SLOT_BY: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "unlisted"];
+const ON_STORE_ERROR_OPTIONS: &[&str] = &["allow", "deny", "local", "never"];
+const WHEN_MISSING_OPTIONS: &[&str] = &["skip", "deny", "fail"];
+const ON_PARTITION_OPTIONS: &[&str] = &["bounded", "available", "split"];
+const SLOT_BY_ENTRIES: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "unlisted"];
 const SPLIT_COUNTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
 const SAMPLE_PERCENTAGES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
 const IPV6_PREFIXES: &[&str] = &["1", "64", "128", "0", "129", "-1"];
-const STATUSES: &[&str] = &["403", "429", "599", "600", "200", "x"];
+const DENY_STATUSES: &[&str] = &["403", "429", "599", "600", "200", "x"];
 const COSTS: &[&str] = &["1", "tokens", "100", "0", "536870913", "Tokens", "''"];
-const CHARGES: &[&str] = &["if_admitted", "always", "never"];
+const CHARGE_OPTIONS: &[&str] = &["if_admitted", "always", "never"];
 
 impl<'a> Arbitrary<'a> for GeneratedPolicy {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
@@ -116,10 +116,10 @@ type FieldGenerator = (&'static str, bool, fn(&mut Unstructured<'_>) -> Result<S
 
 const DEFAULTS_FIELDS: &[FieldGenerator] = &[
     ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
-    ("when_missing", true, |u| choose_value(u, WHEN_MISSING)),
+    ("when_missing", true, |u| choose_value(u, WHEN_MISSING_OPTIONS)),
     ("mode", true, |u| choose_value(u, MODES)),
-    ("required", true, |u| choose_value(u, MAX_UNITS)),
-    ("on_store_error", true, |u| choose_value(u, ON_STORE_ERROR)),
+    ("required", true, |u| choose_value(u, UNIT_COUNTS)),
+    ("on_store_error", true, |u| choose_value(u, ON_STORE_ERROR_OPTIONS)),
     ("ipv6_prefix", true, |u| choose_value(u, IPV6_PREFIXES)),
 ];
 
@@ -131,25 +131,25 @@ const RULE_FIELDS: &[FieldGenerator] = &[
     ("per", true, |u| generate_sequence(u, |u| choose_value(u, PER_ENTRIES))),
     ("overrides", true, |u| generate_sequence(u, |u| generate_mapping(u, OVERRIDE_FIELDS))),
     ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
-    ("when_missing", true, |u| choose_value(u, WHEN_MISSING)),
+    ("when_missing", true, |u| choose_value(u, WHEN_MISSING_OPTIONS)),
     ("mode", true, |u| choose_value(u, MODES)),
-    ("on_store_error", true, |u| choose_value(u, ON_STORE_ERROR)),
-    ("deny_status", true, |u| choose_value(u, STATUSES)),
+    ("on_store_error", true, |u| choose_value(u, ON_STORE_ERROR_OPTIONS)),
+    ("deny_status", true, |u| choose_value(u, DENY_STATUSES)),
     ("cost", true, |u| choose_value(u, COSTS)),
-    ("required", true, |u| choose_value(u, MAX_UNITS)),
-    ("charge", true, |u| choose_value(u, CHARGES)),
+    ("required", true, |u| choose_value(u, UNIT_COUNTS)),
+    ("charge", true, |u| choose_value(u, CHARGE_OPTIONS)),
     ("ipv6_prefix", true, |u| choose_value(u, IPV6_PREFIXES)),
     ("redis", true, |u| generate_mapping(u, REDIS_FIELDS)),
     ("cluster", true, |u| generate_mapping(u, CLUSTER_FIELDS)),
 ];
 
 const CLUSTER_FIELDS: &[FieldGenerator] = &[
-    ("max_unsynced", true, |u| choose_value(u, MAX_UNITS)),
-    ("on_partition", true, |u| choose_value(u, ON_PARTITION)),
+    ("max_unsynced", true, |u| choose_value(u, UNIT_COUNTS)),
+    ("on_partition", true, |u| choose_value(u, ON_PARTITION_OPTIONS)),
 ];
 
 const REDIS_FIELDS: &[FieldGenerator] = &[
-    ("slot_by", true, |u| generate_sequence(u, |u| choose_value(u, SLOT_BY))),
+    ("slot_by", true, |u| generate_sequence(u, |u| choose_value(u, SLOT_BY_ENTRIES))),
     ("split", true, |u| generate_mapping(u, SPLIT_FIELDS)),
     ("sample", true, |u| choose_value(u, SAMPLE_PERCENTAGES)),
 ];
@@ -168,12 +168,12 @@ const OVERRIDE_FIELDS: &[FieldGenerator] = &[
 ];
 
 const LIMIT_FIELDS: &[FieldGenerator] = &[
-    ("max", false, |u| choose_value(u, MAX_UNITS)),
-    ("window", false, |u| choose_value(u, WINDOWS)),
+    ("max", false, |u| choose_value(u, UNIT_COUNTS)),
+    ("window", false, |u| choose_value(u, WINDOW_LENGTHS)),
     ("name", true, |u| choose_value(u, RULE_NAMES)),
     ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
-    ("precision", true, |u| choose_value(u, WINDOWS)),
-    ("burst", true, |u| choose_value(u, MAX_UNITS)),
+    ("precision", true, |u| choose_value(u, WINDOW_LENGTHS)),
+    ("burst", true, |u| choose_value(u, UNIT_COUNTS)),
     ("align", true, |u| choose_value(u, &["clock", "key", "moon"])),
 ];
 

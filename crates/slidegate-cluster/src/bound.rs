@@ -38,7 +38,7 @@ use slidegate::{Algorithm, Limit};
 /// ```
 pub fn overshoot_bound(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
     let unknown_units = nodes.saturating_sub(1).saturating_mul(max_unsynced.max(largest_cost));
-    unknown_units.saturating_mul(max_counts_overlapping_any_window(limit))
+    unknown_units.saturating_mul(overshoot_factor_for_any_window(limit))
 }
 
 /// Returns the maximum number of units that the nodes of a cluster admit into any window of the limit's length: the
@@ -72,7 +72,7 @@ fn max_units_of_single_node(limit: &Limit) -> u64 {
 /// Returns the factor by which the overshoot is multiplied for an arbitrary time range of one window's length. The
 /// factor is 2 for `fixed_window` and `sliding_window`, since such a range can overlap two windows or two counts, and
 /// each of the two can exceed its maximum. For other algorithms, the factor is 1.
-fn max_counts_overlapping_any_window(limit: &Limit) -> u64 {
+fn overshoot_factor_for_any_window(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,
         _ => 1,
@@ -83,7 +83,7 @@ fn max_counts_overlapping_any_window(limit: &Limit) -> u64 {
 mod tests {
     use super::*;
 
-    fn new_limit(max: u64, algorithm: Algorithm) -> Limit {
+    fn new_limit_per_minute(max: u64, algorithm: Algorithm) -> Limit {
         Limit::new(format!("{max}/min").parse().unwrap(), algorithm).unwrap()
     }
 
@@ -96,16 +96,16 @@ mod tests {
     }
 
     #[test]
-    fn overshoot_is_added_for_each_overlapping_count() {
-        let buckets = new_limit(100, Algorithm::SlidingBuckets { precision: None });
+    fn sliding_window_has_twice_the_overshoot() {
+        let buckets = new_limit_per_minute(100, Algorithm::SlidingBuckets { precision: None });
         assert_eq!(max_units_in_window(&buckets, 3, 10, 25), 100 + 2 * 25);
-        let window = new_limit(100, Algorithm::SlidingWindow);
+        let window = new_limit_per_minute(100, Algorithm::SlidingWindow);
         assert_eq!(max_units_in_window(&window, 3, 10, 1), 199 + 2 * 2 * 10);
     }
 
     #[test]
-    fn max_units_saturate_at_u64_max() {
-        let window = new_limit(100, Algorithm::SlidingWindow);
+    fn max_units_in_window_saturates_at_u64_max() {
+        let window = new_limit_per_minute(100, Algorithm::SlidingWindow);
         assert_eq!(max_units_in_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
         assert_eq!(overshoot_bound(&window, 0, 7, 7), 0);
     }

@@ -53,7 +53,7 @@ const MAX_SHARDS: usize = 1024;
 const SHARDS_PER_PRUNE_CALL: usize = 64;
 
 /// Number of decisions in a shard between two sweeps. A sweep removes expired keys.
-const DECISIONS_BETWEEN_SWEEPS: u8 = 64;
+const DECISIONS_BETWEEN_EXPIRED_KEY_SWEEPS: u8 = 64;
 
 /// The counters of all keys on this node.
 pub struct Counters {
@@ -63,7 +63,7 @@ pub struct Counters {
     start_us: u64,
     max_clock_skew_us: u64,
     sync_interval: Duration,
-    shards: Box<[CacheLinePaddedShard]>,
+    shards: Box<[CacheLineAlignedShard]>,
     max_keys: usize,
     keys: AtomicUsize,
     max_memory: usize,
@@ -82,7 +82,7 @@ pub struct Counters {
 
 /// A shard aligned to its own cache line.
 #[repr(align(64))]
-struct CacheLinePaddedShard(Mutex<Shard>);
+struct CacheLineAlignedShard(Mutex<Shard>);
 
 /// The secret key of the hash that computes key fingerprints, identical on every node of a cluster.
 #[derive(Clone)]
@@ -143,7 +143,7 @@ impl Counters {
             start_us: now.as_micros(),
             max_clock_skew_us: settings.max_clock_skew_us,
             sync_interval: settings.sync_interval,
-            shards: (0..shards).map(|_| CacheLinePaddedShard(Mutex::default())).collect(),
+            shards: (0..shards).map(|_| CacheLineAlignedShard(Mutex::default())).collect(),
             max_keys: settings.max_keys,
             keys: AtomicUsize::new(0),
             max_memory: settings.max_memory,
@@ -223,7 +223,7 @@ impl Counters {
 
     /// Returns the current time minus the maximum clock skew. A bucket that expired before this time has expired on
     /// every node, even on a node whose clock is behind.
-    fn expiry_cutoff(&self, now: Timestamp) -> Timestamp {
+    fn cutoff_for_expiry_on_all_nodes(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros().saturating_sub(self.max_clock_skew_us))
     }
 
@@ -264,7 +264,7 @@ impl Counters {
     /// evicts an old key of the shard.
     fn increment_key_count_and_evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.to_coarse_time(now.as_micros());
-        self.sweep_shard(shard, now);
+        self.remove_expired_keys_in_part_of_shard(shard, now);
         if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
             self.evict_selected_key(&mut shard.states, now, |states| states.evict_key(now));
         }
@@ -276,27 +276,29 @@ impl Counters {
     pub fn prune(&self, now: Timestamp) {
         let first = self.next_pruned_shard.fetch_add(SHARDS_PER_PRUNE_CALL, Ordering::Relaxed);
         let (expiry_cutoff, coarse) =
-            (self.expiry_cutoff(now), self.to_coarse_time(now.as_micros()));
+            (self.cutoff_for_expiry_on_all_nodes(now), self.to_coarse_time(now.as_micros()));
         for index in first..first + SHARDS_PER_PRUNE_CALL {
             let shard = &mut *self.shards[index % self.shards.len()].0.lock();
             shard.replicas.remove_expired(expiry_cutoff);
             self.update_replica_bytes(shard);
-            self.sweep_shard(shard, coarse);
+            self.remove_expired_keys_in_part_of_shard(shard, coarse);
             let max_evictions = shard.states.slot_count() / 8;
             self.evict_while_over_memory_limit(shard, coarse, max_evictions);
         }
     }
 
-    /// Removes expired keys from part of the shard, once every [`DECISIONS_BETWEEN_SWEEPS`] decisions.
+    /// Removes expired keys from part of the shard, once every [`DECISIONS_BETWEEN_EXPIRED_KEY_SWEEPS`] decisions.
     #[inline]
-    fn sweep_periodically(&self, shard: &mut Shard, now: Timestamp) {
-        shard.unswept = (shard.unswept + 1) % DECISIONS_BETWEEN_SWEEPS;
-        if shard.unswept == 0 {
-            self.sweep_shard(shard, self.to_coarse_time(now.as_micros()));
+    fn remove_expired_keys_periodically(&self, shard: &mut Shard, now: Timestamp) {
+        shard.decisions_since_expired_key_sweep =
+            (shard.decisions_since_expired_key_sweep + 1) % DECISIONS_BETWEEN_EXPIRED_KEY_SWEEPS;
+        if shard.decisions_since_expired_key_sweep == 0 {
+            self.remove_expired_keys_in_part_of_shard(shard, self.to_coarse_time(now.as_micros()));
         }
     }
 
-    fn sweep_shard(&self, shard: &mut Shard, now: CoarseTime) {
+    /// Removes the expired keys in the next block of each table of the shard.
+    fn remove_expired_keys_in_part_of_shard(&self, shard: &mut Shard, now: CoarseTime) {
         let swept = self.change_states_and_count_memory(&mut shard.states, |states| {
             states.sweep_expired_keys(now)
         });
@@ -313,7 +315,7 @@ impl CounterLocation {
     }
 }
 
-fn locked_shard_mut<'h>(
+fn find_locked_shard<'h>(
     locked: &'h mut LockedShards<'_>,
     location: &CounterLocation,
 ) -> &'h mut Shard {

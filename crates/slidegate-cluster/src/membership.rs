@@ -33,18 +33,18 @@ pub use view::{Member, MembershipView};
 const CHITCHAT_CLUSTER_ID: &str = "slidegate";
 
 /// Key in the gossip state of a node. A node sets it to announce that it leaves the cluster.
-const LEAVING_STATE_KEY: &str = "leaving";
+const LEAVING_KEY_IN_GOSSIP_STATE: &str = "leaving";
 
 /// Interval between gossip rounds.
 const GOSSIP_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Number of gossip rounds for which a leaving node keeps running after it has announced its departure.
-const LEAVE_GOSSIP_ROUNDS: u32 = 3;
+const GOSSIP_ROUNDS_AFTER_DEPARTURE_ANNOUNCEMENT: u32 = 3;
 
 /// Time for which a dead node is remembered. The state of a dead node is gossiped for half of this time. Nodes that are
 /// disconnected for longer find each other again through their seeds. With a longer time, the old incarnations of a
 /// node that restarts repeatedly could fill the datagrams.
-const DEAD_NODE_RETENTION: Duration = Duration::from_secs(600);
+const DEAD_NODE_RETENTION_TIME: Duration = Duration::from_secs(600);
 
 /// Settings of the membership of one node.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ impl Membership {
         }
         let own = incarnation(&settings.name, settings.generation);
         let traffic = Arc::new(GossipTraffic::default());
-        let sealed = gossip::SealedSocket {
+        let sealed = gossip::AuthenticatedUdpSocket {
             socket,
             sealer: DatagramSealer::new(key, own),
             opener: DatagramOpener::new(key, own, settings.max_clock_skew),
@@ -181,7 +181,7 @@ impl Membership {
     pub async fn leave(mut self) {
         let Some(tasks) = self.tasks.take() else { return };
         let announce_leave = |chitchat: &mut chitchat::Chitchat| {
-            chitchat.self_node_state().set(LEAVING_STATE_KEY, "yes");
+            chitchat.self_node_state().set(LEAVING_KEY_IN_GOSSIP_STATE, "yes");
             let live = chitchat.live_nodes().filter(|node| *node != chitchat.self_chitchat_id());
             live.map(|node| node.gossip_advertise_addr).collect::<Vec<_>>()
         };
@@ -189,7 +189,7 @@ impl Membership {
             // Fails only if the gossip task has ended.
             let _ = tasks.gossip.gossip(live);
         }
-        sleep(GOSSIP_INTERVAL * LEAVE_GOSSIP_ROUNDS).await;
+        sleep(GOSSIP_INTERVAL * GOSSIP_ROUNDS_AFTER_DEPARTURE_ANNOUNCEMENT).await;
     }
 }
 
@@ -201,7 +201,7 @@ fn chitchat_config(chitchat_id: ChitchatId, seed_nodes: Vec<String>) -> Chitchat
         gossip_interval: GOSSIP_INTERVAL,
         seed_nodes,
         failure_detector_config: failure_detector_config(),
-        marked_for_deletion_grace_period: DEAD_NODE_RETENTION,
+        marked_for_deletion_grace_period: DEAD_NODE_RETENTION_TIME,
         catchup_callback: None,
         extra_liveness_predicate: None,
     }
@@ -217,6 +217,6 @@ fn failure_detector_config() -> FailureDetectorConfig {
         sampling_window_size: 5,
         max_interval: Duration::from_secs(1),
         initial_interval: Duration::from_millis(400),
-        dead_node_grace_period: DEAD_NODE_RETENTION,
+        dead_node_grace_period: DEAD_NODE_RETENTION_TIME,
     }
 }

@@ -28,14 +28,15 @@ pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 
 /// Maximum size of the header of an update frame, in bytes: version, kind, and the two integers of the position. The
 /// roster and the updates follow the header.
-const MAX_HEADER_BYTES: usize = 2 + 2 * MAX_VARINT_BYTES;
+const MAX_UPDATE_FRAME_HEADER_BYTES: usize = 2 + 2 * MAX_VARINT_BYTES;
 
+/// The lowest two bits of the second byte of a frame are the message kind; the next two bits are flags.
 const MESSAGE_KIND_UPDATES: u8 = 0;
 const MESSAGE_KIND_ACK: u8 = 1;
 const MESSAGE_KIND_LEAVING: u8 = 2;
 const MESSAGE_KIND_MASK: u8 = 0b11;
-const FLAG_INITIAL_STATE_COMPLETE: u8 = 0b100;
-const FLAG_HAS_ROSTER: u8 = 0b1000;
+const MESSAGE_FLAG_INITIAL_STATE_COMPLETE: u8 = 0b100;
+const MESSAGE_FLAG_HAS_ROSTER: u8 = 0b1000;
 
 /// Position of a frame in the stream from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,7 +137,11 @@ pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
     let kind = reader.read_byte()?;
     let message = match kind & MESSAGE_KIND_MASK {
         MESSAGE_KIND_UPDATES
-            if kind & !(MESSAGE_KIND_MASK | FLAG_INITIAL_STATE_COMPLETE | FLAG_HAS_ROSTER) == 0 =>
+            if kind
+                & !(MESSAGE_KIND_MASK
+                    | MESSAGE_FLAG_INITIAL_STATE_COMPLETE
+                    | MESSAGE_FLAG_HAS_ROSTER)
+                == 0 =>
         {
             decode_updates(kind, &mut reader)?
         }
@@ -151,25 +156,28 @@ pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
 }
 
 fn decode_updates(kind: u8, reader: &mut ByteReader<'_>) -> Result<Message, MessageError> {
-    let position = decode_position(reader)?;
-    let roster = match kind & FLAG_HAS_ROSTER {
+    let position = decode_stream_position(reader)?;
+    let roster = match kind & MESSAGE_FLAG_HAS_ROSTER {
         0 => None,
         _ => Some(Roster::decode(reader)?),
     };
     let updates = updates::decode(reader)?;
     Ok(Message::Updates(UpdateFrame {
         position,
-        is_complete: kind & FLAG_INITIAL_STATE_COMPLETE != 0,
+        is_complete: kind & MESSAGE_FLAG_INITIAL_STATE_COMPLETE != 0,
         roster,
         updates,
     }))
 }
 
 fn decode_ack(reader: &mut ByteReader<'_>) -> Result<Message, MessageError> {
-    Ok(Message::Ack(Ack { received: decode_position(reader)?, sent: decode_position(reader)? }))
+    Ok(Message::Ack(Ack {
+        received: decode_stream_position(reader)?,
+        sent: decode_stream_position(reader)?,
+    }))
 }
 
-fn decode_position(reader: &mut ByteReader<'_>) -> Result<Position, MessageError> {
+fn decode_stream_position(reader: &mut ByteReader<'_>) -> Result<Position, MessageError> {
     let position = Position { epoch: reader.read_varint()?, seq: reader.read_varint()? };
     match position {
         Position { epoch: 0, .. } | Position { seq: 0, .. } => Err(MessageError::InvalidPosition),
@@ -180,7 +188,7 @@ fn decode_position(reader: &mut ByteReader<'_>) -> Result<Position, MessageError
 /// Encodes an acknowledgement as a frame.
 pub fn ack_frame(ack: &Ack) -> Vec<u8> {
     let mut frame = vec![VERSION, MESSAGE_KIND_ACK];
-    [ack.received, ack.sent].iter().for_each(|place| write_position(&mut frame, *place));
+    [ack.received, ack.sent].iter().for_each(|place| write_stream_position(&mut frame, *place));
     frame
 }
 
@@ -189,7 +197,7 @@ pub fn leaving_frame() -> Vec<u8> {
     vec![VERSION, MESSAGE_KIND_LEAVING]
 }
 
-fn write_position(frame: &mut Vec<u8>, position: Position) {
+fn write_stream_position(frame: &mut Vec<u8>, position: Position) {
     write_varint(frame, position.epoch);
     write_varint(frame, position.seq);
 }
@@ -216,20 +224,21 @@ impl FrameBody {
         let mut bytes = Vec::new();
         roster.encode(&mut bytes);
         bytes.extend_from_slice(&UpdateEncoder::default().take_bytes());
-        let flags = FLAG_HAS_ROSTER | if is_complete { FLAG_INITIAL_STATE_COMPLETE } else { 0 };
+        let flags = MESSAGE_FLAG_HAS_ROSTER
+            | if is_complete { MESSAGE_FLAG_INITIAL_STATE_COMPLETE } else { 0 };
         Self { flags, bytes: bytes.into() }
     }
 
     /// Returns the maximum size of a frame with this body, in bytes.
     pub fn max_frame_bytes(&self) -> usize {
-        MAX_HEADER_BYTES + self.bytes.len()
+        MAX_UPDATE_FRAME_HEADER_BYTES + self.bytes.len()
     }
 
     /// Returns the complete frame that carries this body at a position of a stream.
     pub fn to_frame(&self, position: Position) -> Vec<u8> {
         let mut frame = Vec::with_capacity(self.max_frame_bytes());
         frame.extend_from_slice(&[VERSION, MESSAGE_KIND_UPDATES | self.flags]);
-        write_position(&mut frame, position);
+        write_stream_position(&mut frame, position);
         frame.extend_from_slice(&self.bytes);
         frame
     }
@@ -245,20 +254,21 @@ pub struct FrameBodyBuilder {
 impl FrameBodyBuilder {
     /// Adds an update to the current frame body. Begins a new body first if the current one is full.
     pub fn push(&mut self, update: &CounterUpdate) {
-        if !self.encoder.has_capacity_for_update(MAX_MESSAGE_BYTES - MAX_HEADER_BYTES) {
-            self.finish_current_body();
+        if !self.encoder.has_capacity_for_update(MAX_MESSAGE_BYTES - MAX_UPDATE_FRAME_HEADER_BYTES)
+        {
+            self.finish_current_frame_body();
         }
         self.encoder.push(update);
     }
 
-    fn finish_current_body(&mut self) {
+    fn finish_current_frame_body(&mut self) {
         self.finished.push(FrameBody { flags: 0, bytes: self.encoder.take_bytes().into() });
     }
 
     /// Returns all frame bodies. The list is empty if no update was added.
     pub fn finish(mut self) -> Vec<FrameBody> {
         if !self.encoder.is_empty() {
-            self.finish_current_body();
+            self.finish_current_frame_body();
         }
         self.finished
     }

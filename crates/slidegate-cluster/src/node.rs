@@ -100,7 +100,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
     /// # Errors
     /// Returns an error if the node cannot listen, needs a key, or has no address that other nodes can reach.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let key = cluster_key(&settings)?;
+        let key = read_or_default_cluster_key(&settings)?;
         let listen_error = |source| StartError::Listen { address: settings.listen, source };
         let sockets = Sockets::bind(settings.listen).await.map_err(listen_error)?;
         let advertise =
@@ -194,7 +194,7 @@ impl<C: Clock> ClusterStore<C> {
     }
 }
 
-fn cluster_key(settings: &Settings) -> Result<ClusterKey, StartError> {
+fn read_or_default_cluster_key(settings: &Settings) -> Result<ClusterKey, StartError> {
     match &settings.key {
         Some(text) => Ok(ClusterKey::new(text)?),
         None if settings.listen.ip().is_loopback() => Ok(ClusterKey::for_loopback()),

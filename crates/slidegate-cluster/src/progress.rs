@@ -1,5 +1,5 @@
-//! Replication progress: the last flush of this node that each other member has acknowledged. Decisions need no other
-//! information from the replication engine.
+//! Replication progress: for each other member, the last flush of this node that the member has acknowledged.
+//! Decisions need no other information from the replication engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -71,13 +71,13 @@ impl Progress {
                 (None, _) => true,
                 (Some(_), OnPartition::Available) => false,
                 (Some(since), OnPartition::Bounded) => {
-                    !self.is_silent_beyond_charge_lifetime(since, now, lifetime_us)
+                    !self.is_silent_for_longer_than_charge_lifetime(since, now, lifetime_us)
                 }
             });
         required.map(|member| member.acknowledged_flush).min().unwrap_or(FlushSeq::MAX)
     }
 
-    fn is_silent_beyond_charge_lifetime(
+    fn is_silent_for_longer_than_charge_lifetime(
         &self,
         since: Timestamp,
         now: Timestamp,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lone_node_needs_no_acknowledgements() {
+    fn single_node_cluster_requires_no_acknowledgements() {
         let acknowledged_flush = Progress::single_node().acknowledged_flush(
             secs_after_start(0),
             CHARGE_LIFETIME_US,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_member_must_acknowledge_for_one_window() {
+    fn silent_member_is_required_until_its_charges_expire() {
         let progress = progress_of_two_members(Some(secs_after_start(0)));
         let acknowledged_flush =
             |now| progress.acknowledged_flush(now, CHARGE_LIFETIME_US, OnPartition::Bounded);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn new_majority_requires_silent_member_for_one_window() {
+    fn new_majority_requires_silent_member_until_its_charges_expire() {
         let progress = progress_of_two_members(Some(secs_after_start(100)));
         let acknowledged_flush =
             |now| progress.acknowledged_flush(now, CHARGE_LIFETIME_US, OnPartition::Bounded);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_available_on_partition_ignores_silent_member() {
+    fn available_on_partition_does_not_require_silent_member() {
         assert_eq!(
             progress_of_two_members(None).acknowledged_flush(
                 secs_after_start(20),

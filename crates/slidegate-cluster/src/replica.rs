@@ -19,9 +19,9 @@ use crate::replicated_counters::FlushSeq;
 /// Maximum number of expired buckets that are kept for nodes whose clocks are behind.
 const MAX_EXPIRED_BUCKETS_KEPT: usize = 64;
 
-/// The counter of this node in one time bucket, with the value that was last sent and the units that were acknowledged.
+/// The counter of this node in one time bucket, the value that was last sent, and the number of acknowledged units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct LocalBucket {
+struct LocalBucketCounter {
     bucket: u64,
     units: PnCounter,
     /// The value of the counter in the last update that was sent.
@@ -35,7 +35,7 @@ struct LocalBucket {
 
 /// The counter of another incarnation in one time bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RemoteBucket {
+struct RemoteBucketCounter {
     bucket: u64,
     incarnation: Incarnation,
     units: PnCounter,
@@ -50,8 +50,8 @@ struct RemoteBucket {
 #[derive(Debug)]
 pub(crate) struct KeyReplica {
     layout: BucketLayout,
-    local: SmallVec<[LocalBucket; 2]>,
-    remote: Vec<RemoteBucket>,
+    local: SmallVec<[LocalBucketCounter; 2]>,
+    remote: Vec<RemoteBucketCounter>,
     /// The number of units in each bucket of the key's state when the state was last compared with this replica. Each
     /// pair is a bucket and its number of units.
     recorded_units: SmallVec<[(u64, u64); 2]>,
@@ -85,11 +85,11 @@ impl KeyReplica {
     /// Finds the units that were charged to `state` since the previous comparison with this replica, and adds them to
     /// the counters of this node.
     pub(crate) fn record_charged_units<C: Additive>(&mut self, counter: C, state: &C::State) {
-        for bucket in buckets_counted_in_state(counter, state) {
+        for bucket in buckets_covered_by_state(counter, state) {
             let (units, recorded_units) =
                 (counter.units(state, bucket), self.recorded_units(bucket));
             if units > recorded_units {
-                let local = self.get_or_create_local_bucket(bucket);
+                let local = self.get_or_create_local_bucket_counter(bucket);
                 local.units.charged = local.units.charged.saturating_add(units - recorded_units);
             }
         }
@@ -107,7 +107,7 @@ impl KeyReplica {
     /// charged or removed after this call.
     fn update_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
-        self.recorded_units = buckets_counted_in_state(counter, state)
+        self.recorded_units = buckets_covered_by_state(counter, state)
             .map(units)
             .filter(|(_, units)| *units > 0)
             .collect();
@@ -151,13 +151,13 @@ impl KeyReplica {
 
     /// Returns `true` if the state contains units with a future timestamp, and a later bucket has begun since the state
     /// was built. The time of these units may have come, so the state must be rebuilt.
-    pub(crate) fn may_future_units_have_become_current(&self, now: Timestamp) -> bool {
+    pub(crate) fn must_rebuild_for_units_with_future_timestamp(&self, now: Timestamp) -> bool {
         self.future_units_since
             .is_some_and(|current_bucket| self.layout.bucket(now) > current_bucket)
     }
 
     /// Returns `true` if the state contains units with a future timestamp.
-    pub(crate) fn state_has_future_units(&self) -> bool {
+    pub(crate) fn state_has_units_with_future_timestamp(&self) -> bool {
         self.future_units_since.is_some()
     }
 
@@ -178,10 +178,11 @@ impl KeyReplica {
     }
 
     /// Returns the counter of this node in a bucket. Creates the counter if it does not exist.
-    fn get_or_create_local_bucket(&mut self, bucket: u64) -> &mut LocalBucket {
+    fn get_or_create_local_bucket_counter(&mut self, bucket: u64) -> &mut LocalBucketCounter {
         let index = self.local.partition_point(|local| local.bucket < bucket);
         if self.local.get(index).is_none_or(|local| local.bucket != bucket) {
-            self.local.insert(index, LocalBucket { bucket, ..LocalBucket::default() });
+            self.local
+                .insert(index, LocalBucketCounter { bucket, ..LocalBucketCounter::default() });
         }
         &mut self.local[index]
     }
@@ -199,13 +200,16 @@ impl KeyReplica {
 
     /// Returns the heap memory of the replica in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let local =
-            if self.local.spilled() { self.local.capacity() * size_of::<LocalBucket>() } else { 0 };
+        let local = if self.local.spilled() {
+            self.local.capacity() * size_of::<LocalBucketCounter>()
+        } else {
+            0
+        };
         let recorded_units = match self.recorded_units.spilled() {
             true => self.recorded_units.capacity() * size_of::<(u64, u64)>(),
             false => 0,
         };
-        let remote = self.remote.capacity() * size_of::<RemoteBucket>();
+        let remote = self.remote.capacity() * size_of::<RemoteBucketCounter>();
         [local, recorded_units, remote].map(allocated_bytes).iter().sum()
     }
 
@@ -265,7 +269,7 @@ impl KeyReplica {
     /// Returns the number of unacknowledged units in each unexpired bucket: units that this node has charged, but that
     /// not every member has acknowledged. Each pair is a bucket and its number of units. The oldest bucket is first.
     fn unsynced_units_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
-        let is_unexpired = move |local: &&LocalBucket| {
+        let is_unexpired = move |local: &&LocalBucketCounter| {
             self.layout.bucket_expires_us(local.bucket) > now.as_micros()
         };
         self.local
@@ -324,7 +328,7 @@ impl KeyReplica {
         mut visit: impl FnMut(Incarnation, u64, PnCounter),
     ) {
         if self.last_sent_seq > flush || self.local.iter().any(|local| local.units != local.sent) {
-            let is_unexpired = |local: &&LocalBucket| {
+            let is_unexpired = |local: &&LocalBucketCounter| {
                 self.layout.bucket_expires_us(local.bucket) > now.as_micros()
             };
             self.local
@@ -343,10 +347,12 @@ impl KeyReplica {
         is_selected: impl Fn(Incarnation, bool) -> bool,
         mut visit: impl FnMut(Incarnation, u64, PnCounter),
     ) {
-        let is_unexpired =
-            |remote: &&RemoteBucket| self.layout.bucket_expires_us(remote.bucket) > now.as_micros();
-        let selected =
-            |remote: &&RemoteBucket| is_selected(remote.incarnation, remote.has_foreign_removals);
+        let is_unexpired = |remote: &&RemoteBucketCounter| {
+            self.layout.bucket_expires_us(remote.bucket) > now.as_micros()
+        };
+        let selected = |remote: &&RemoteBucketCounter| {
+            is_selected(remote.incarnation, remote.has_foreign_removals)
+        };
         for remote in self.remote.iter().filter(is_unexpired).filter(selected) {
             visit(remote.incarnation, remote.bucket, remote.units);
         }
@@ -376,7 +382,7 @@ impl KeyReplica {
             None => {
                 let (units, known_removed) = (*units, units.removed);
                 let has_foreign_removals = units.removed > 0;
-                self.remote.push(RemoteBucket {
+                self.remote.push(RemoteBucketCounter {
                     bucket,
                     incarnation,
                     units,
@@ -421,7 +427,7 @@ impl KeyReplica {
     }
 }
 
-impl RemoteBucket {
+impl RemoteBucketCounter {
     /// Returns `true` if this node knows of removed units that it has neither sent to the other nodes nor received from
     /// them.
     fn has_unsent_removed_units(&self) -> bool {
@@ -430,7 +436,7 @@ impl RemoteBucket {
 }
 
 /// Returns the range of the buckets that a state covers: the current bucket and the earlier buckets of the same window.
-fn buckets_counted_in_state<C: Additive>(
+fn buckets_covered_by_state<C: Additive>(
     counter: C,
     state: &C::State,
 ) -> std::ops::RangeInclusive<u64> {

@@ -21,8 +21,8 @@ pub trait ReplicatedCounters: Send + Sync {
 
     /// Calls `visit` for each unexpired counter of this node that has changed after `flush`. The change may have been
     /// sent in a later flush, or may not have been sent yet. Also visits counters of other incarnations. If
-    /// `include_remote` is `true`, visits all of them; otherwise, only counters from which a node other than the owner
-    /// may have removed units.
+    /// `include_remote` is `true`, visits all of them; otherwise, only counters from which a node may have
+    /// removed units that it has not charged itself.
     fn visit_changed_since(
         &self,
         flush: FlushSeq,
@@ -32,7 +32,7 @@ pub trait ReplicatedCounters: Send + Sync {
     );
 
     /// Calls `visit` for each unexpired counter of one incarnation, and for counters of any other incarnation from
-    /// which a node other than the owner may have removed units.
+    /// which a node may have removed units that it has not charged itself.
     fn visit_incarnation(
         &self,
         incarnation: Incarnation,

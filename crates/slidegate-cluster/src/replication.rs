@@ -87,7 +87,8 @@ pub struct ReplicationEngine {
     started_at: Timestamp,
     /// Whether this node is waiting for a member that knows the cluster.
     is_joining: bool,
-    /// Whether all known members have acknowledged this node at least once.
+    /// Whether this node is settled: all other members, or voters that are more than half of all members, have
+    /// acknowledged its frames.
     is_settled: bool,
     majority_since: Option<Timestamp>,
     /// The number of the last flush of this node.
@@ -163,7 +164,7 @@ impl ReplicationEngine {
         {
             self.is_joining = false;
         }
-        self.remove_long_silent(now);
+        self.remove_members_silent_for_too_long(now);
         self.flush_budget_bytes = self.settings.interval_bytes / 2;
         for peer in self.peers.values_mut() {
             peer.outgoing.refill_budget(self.settings.interval_bytes);
@@ -172,7 +173,7 @@ impl ReplicationEngine {
         self.broadcast_forwarded_and_relayed_counters(counters, now);
         self.broadcast_changes(counters, now);
         self.publish_progress(now);
-        self.drain_frames(now)
+        self.take_frames_to_send(now)
     }
 
     /// Returns frames that send changed counters immediately, without waiting for the next tick.
@@ -182,7 +183,7 @@ impl ReplicationEngine {
         now: Timestamp,
     ) -> Vec<OutboundFrame> {
         self.broadcast_changes(counters, now);
-        self.drain_frames(now)
+        self.take_frames_to_send(now)
     }
 
     /// Handles a frame received from the node `from`, which the transport has authenticated. Returns the frames to
@@ -209,7 +210,7 @@ impl ReplicationEngine {
                 None => self.rejected_frames += 1,
             },
         }
-        self.drain_frames(now)
+        self.take_frames_to_send(now)
     }
 
     fn on_updates_received(
@@ -221,7 +222,7 @@ impl ReplicationEngine {
     ) {
         let UpdateFrame { position, is_complete, roster, mut updates } = frame;
         let received = updates.len();
-        updates.retain(|update| !self.settings.is_dated_too_far_ahead(update, now));
+        updates.retain(|update| !self.settings.is_timestamp_too_far_in_future(update, now));
         let rejected = (received - updates.len()) as u64;
         // Only this node knows its own charges. Other nodes know the units of them that they have removed.
         let own =
@@ -277,7 +278,7 @@ impl ReplicationEngine {
                 self.start_stream_epoch(counters, to, now);
             }
         }
-        self.drain_frames(now)
+        self.take_frames_to_send(now)
     }
 
     /// Returns frames that send changed counters and announce that this node leaves. The node must not charge anything

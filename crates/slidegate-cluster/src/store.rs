@@ -102,7 +102,7 @@ impl<C: Clock> ClusterStore<C> {
     /// Retries a request each time that other nodes have acknowledged more flushes, until the deadline. At the
     /// deadline, decides the request for the last time, and denies it if acknowledgements are still missing.
     #[cold]
-    async fn take_when_synced(
+    async fn retry_take_until_deadline(
         &self,
         hits: &[Hit<'_>],
         deadline: Instant,
@@ -127,14 +127,14 @@ impl<C: Clock> ClusterStore<C> {
         }
     }
 
-    async fn take_until(
+    async fn take_with_deadline(
         &self,
         hits: &[Hit<'_>],
         deadline: Instant,
     ) -> Result<ChargeResult, StoreError> {
         match self.try_take(hits, CapPolicy::Wait)? {
             Attempt::Decided(result) => Ok(result),
-            Attempt::Unsynced => Box::pin(self.take_when_synced(hits, deadline)).await,
+            Attempt::Unsynced => Box::pin(self.retry_take_until_deadline(hits, deadline)).await,
         }
     }
 }
@@ -147,7 +147,8 @@ impl<C: Clock> Store for ClusterStore<C> {
             Attempt::Decided(result) => Ok(result),
             // Boxed, since most decisions do not wait and should not pay for a larger future.
             Attempt::Unsynced => {
-                Box::pin(self.take_when_synced(hits, Instant::now() + self.sync_wait)).await
+                Box::pin(self.retry_take_until_deadline(hits, Instant::now() + self.sync_wait))
+                    .await
             }
         }
     }
@@ -157,7 +158,7 @@ impl<C: Clock> Store for ClusterStore<C> {
         let deadline = Instant::now() + self.sync_wait;
         let mut results = Vec::with_capacity(batches.len());
         for hits in batches {
-            results.push(self.take_until(hits, deadline).await?);
+            results.push(self.take_with_deadline(hits, deadline).await?);
         }
         Ok(results)
     }

@@ -21,7 +21,7 @@ use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::{FlushSeq, ReplicatedCounters};
 use slidegate_cluster::store::ReplicationHandle;
 
-const ADDITIVE_ALGORITHMS: [Algorithm; 4] = [
+const CLUSTER_SUPPORTED_ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingBuckets { precision: None },
     Algorithm::SlidingWindow,
     Algorithm::FixedWindow { align: Align::Key },
@@ -44,7 +44,9 @@ fn new_counters(incarnation: u64, now: Timestamp) -> Counters {
 #[test]
 fn single_node_conforms_to_store_model() {
     let (mut allowed, mut decisions) = (0, 0);
-    for algorithms in ADDITIVE_ALGORITHMS.chunks(1).chain([&ADDITIVE_ALGORITHMS[..]]) {
+    for algorithms in
+        CLUSTER_SUPPORTED_ALGORITHMS.chunks(1).chain([&CLUSTER_SUPPORTED_ALGORITHMS[..]])
+    {
         for seed in 0..200 {
             let clock = ManualClock::default();
             let counters = Arc::new(new_counters(1, clock.now()));
@@ -123,7 +125,8 @@ impl SynchronizedNodes {
 /// Draws a random limit with one of the algorithms that the cluster supports.
 fn draw_random_limit(rng: &mut Rng) -> Limit {
     let quota = ["10/s", "3/min", "100/7s", "1/s"][rng.usize(..4)].parse().unwrap();
-    Limit::new(quota, ADDITIVE_ALGORITHMS[rng.usize(..ADDITIVE_ALGORITHMS.len())]).unwrap()
+    Limit::new(quota, CLUSTER_SUPPORTED_ALGORITHMS[rng.usize(..CLUSTER_SUPPORTED_ALGORITHMS.len())])
+        .unwrap()
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Tests of the membership on the loopback interface: nodes discover each other, become silent and leave. Their
-//! datagrams are sealed. Tokio's clock is paused, and advances only while all tasks are idle.
+//! datagrams are authenticated. Tokio's clock is paused, and advances only while all tasks are idle.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -175,7 +175,7 @@ async fn leaving_node_announces_departure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_joiner_receives_departed_nodes() {
+async fn joining_node_receives_earlier_departures() {
     let node1 = TestMember::join("one", 1, &[]).await;
     let node2 = TestMember::join("two", 1, &[node1.address]).await;
     node1.wait_until_live(&["two"]).await;
@@ -211,7 +211,7 @@ async fn restarted_node_replaces_previous_incarnation_immediately() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lower_generation_replaces_silent_previous_incarnation() {
+async fn node_restarted_with_lower_generation_replaces_silent_incarnation() {
     let node1 = TestMember::join("one", 1, &[]).await;
     let node2 = TestMember::join("two", 9, &[node1.address]).await;
     node1.wait_until_live(&["two"]).await;

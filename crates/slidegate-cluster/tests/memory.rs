@@ -28,7 +28,11 @@ fn test_time() -> Timestamp {
 }
 
 /// Runs an action with a hit of cost 1 on the key that contains `number`.
-fn with_test_hit<T>(limit: &Limit, number: u64, action: impl FnOnce(&Hit<'_>) -> T) -> T {
+fn run_with_hit_of_test_key<T>(
+    limit: &Limit,
+    number: u64,
+    action: impl FnOnce(&Hit<'_>) -> T,
+) -> T {
     let scope = Scope::new("test", "memory", "limit", &["number"]);
     let text = number.to_string();
     let values = [text.as_str().into()];
@@ -38,21 +42,22 @@ fn with_test_hit<T>(limit: &Limit, number: u64, action: impl FnOnce(&Hit<'_>) ->
 
 /// Charges one unit to a key if its limit admits the unit.
 fn charge(counters: &Counters, limit: &Limit, number: u64) {
-    with_test_hit(limit, number, |hit| {
+    run_with_hit_of_test_key(limit, number, |hit| {
         assert!(counters.take(std::slice::from_ref(hit), test_time(), CapPolicy::Deny).is_ok());
     });
 }
 
 /// Returns `true` if a further unit of the key would be denied.
 fn is_test_key_denied(counters: &Counters, limit: &Limit, number: u64) -> bool {
-    with_test_hit(limit, number, |hit| {
+    run_with_hit_of_test_key(limit, number, |hit| {
         let peeked = counters.peek(std::slice::from_ref(hit), test_time());
         peeked.is_ok_and(|outcomes| !outcomes[0].fits())
     })
 }
 
 #[test]
-fn many_new_keys_respect_memory_limit_and_keep_denials() -> Result<(), Box<dyn std::error::Error>> {
+fn new_keys_respect_memory_limit_without_evicting_denied_keys()
+-> Result<(), Box<dyn std::error::Error>> {
     let precision = Some(Duration::from_secs(60));
     for algorithm in [Algorithm::SlidingBuckets { precision }, Algorithm::SlidingWindow] {
         let limit = Limit::new("3/d".parse()?, algorithm)?;

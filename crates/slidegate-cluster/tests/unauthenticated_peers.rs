@@ -21,7 +21,7 @@ const LOOPBACK_ADDRESS: &str = "127.0.0.1:0";
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns timeouts that are short enough for tests.
-fn fast_timing() -> Timing {
+fn short_test_timeouts() -> Timing {
     Timing {
         handshake_timeout: Duration::from_millis(300),
         keepalive_interval: Duration::from_millis(50),
@@ -34,8 +34,8 @@ fn fast_timing() -> Timing {
 
 /// Returns timeouts that are short enough for tests, except for the handshake timeout, which is so long that no test
 /// reaches it.
-fn timing_with_long_handshake_timeout() -> Timing {
-    Timing { handshake_timeout: 2 * TEST_TIMEOUT, ..fast_timing() }
+fn short_timeouts_except_handshake() -> Timing {
+    Timing { handshake_timeout: 2 * TEST_TIMEOUT, ..short_test_timeouts() }
 }
 
 /// A TCP transport with its address.
@@ -89,12 +89,12 @@ impl TransportNode {
         self.transport.set_peers(&[peer]);
         assert_eq!(self.next().await, TransportEvent::LinkUp(peer.incarnation));
         self.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
-        assert_eq!(other.next().await, hello_event(self.peer.incarnation));
+        assert_eq!(other.next().await, hello_frame_event(self.peer.incarnation));
     }
 }
 
 /// Returns the event of a received `hello` frame.
-fn hello_event(from: Incarnation) -> TransportEvent {
+fn hello_frame_event(from: Incarnation) -> TransportEvent {
     TransportEvent::Frame { from, frame: Bytes::from_static(b"hello") }
 }
 
@@ -165,7 +165,7 @@ async fn forward_connection(
 
 #[tokio::test]
 async fn silent_client_is_disconnected() {
-    let node = TransportNode::start(1, fast_timing()).await;
+    let node = TransportNode::start(1, short_test_timeouts()).await;
     let mut client = TcpStream::connect(node.peer.address).await.unwrap();
     wait_until_closed(&mut client).await;
     assert_eq!(node.reject_counters.get(RejectReason::TooSlow), 1);
@@ -173,7 +173,7 @@ async fn silent_client_is_disconnected() {
 
 #[tokio::test]
 async fn wrong_version_byte_is_rejected_immediately() {
-    let node = TransportNode::start(1, timing_with_long_handshake_timeout()).await;
+    let node = TransportNode::start(1, short_timeouts_except_handshake()).await;
     for first_bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01", b"\n", &[VERSION + 1]] {
         let mut client = TcpStream::connect(node.peer.address).await.unwrap();
         client.write_all(first_bytes).await.unwrap();
@@ -184,7 +184,7 @@ async fn wrong_version_byte_is_rejected_immediately() {
 
 #[tokio::test]
 async fn truncated_hello_is_counted() {
-    let node = TransportNode::start(1, timing_with_long_handshake_timeout()).await;
+    let node = TransportNode::start(1, short_timeouts_except_handshake()).await;
     let mut client = TcpStream::connect(node.peer.address).await.unwrap();
     client.write_all(&[VERSION, 1, 2, 3]).await.unwrap();
     client.shutdown().await.unwrap();
@@ -195,8 +195,8 @@ async fn truncated_hello_is_counted() {
 #[tokio::test]
 async fn pending_unauthenticated_clients_do_not_block_nodes() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, timing_with_long_handshake_timeout()).await,
-        TransportNode::start(2, timing_with_long_handshake_timeout()).await,
+        TransportNode::start(1, short_timeouts_except_handshake()).await,
+        TransportNode::start(2, short_timeouts_except_handshake()).await,
     );
     let mut clients = Vec::new();
     for _ in 0..3 * MAX_PENDING_HANDSHAKES {
@@ -216,10 +216,10 @@ async fn node_with_other_key_gets_no_link() {
         LOOPBACK_ADDRESS,
         1,
         "a key that no other node has",
-        fast_timing(),
+        short_test_timeouts(),
     )
     .await;
-    let mut node2 = TransportNode::start(2, fast_timing()).await;
+    let mut node2 = TransportNode::start(2, short_test_timeouts()).await;
     node1.transport.set_peers(&[node2.peer]);
     node2.transport.set_peers(&[node1.peer]);
     node2.wait_until_rejected(RejectReason::WrongMac, 3).await;
@@ -232,8 +232,8 @@ async fn node_with_other_key_gets_no_link() {
 #[tokio::test]
 async fn unexpected_incarnation_gets_no_link() {
     let (mut node1, node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     node1.transport.set_peers(&[PeerAddress { incarnation: Incarnation(3), ..node2.peer }]);
     node1.wait_until_rejected(RejectReason::WrongNode, 2).await;
@@ -242,7 +242,7 @@ async fn unexpected_incarnation_gets_no_link() {
 
 #[tokio::test]
 async fn connection_to_self_is_rejected() {
-    let mut node1 = TransportNode::start(1, fast_timing()).await;
+    let mut node1 = TransportNode::start(1, short_test_timeouts()).await;
     node1.transport.set_peers(&[PeerAddress { incarnation: Incarnation(2), ..node1.peer }]);
     node1.wait_until_rejected(RejectReason::Reflected, 2).await;
     assert!(timeout(Duration::from_millis(50), node1.transport.next()).await.is_err());
@@ -251,8 +251,8 @@ async fn connection_to_self_is_rejected() {
 #[tokio::test]
 async fn broken_link_is_detected_and_reestablished() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     let relay = TestRelay::new(node2.peer.address, |_| {}).await;
     let peer = PeerAddress { address: relay.address, ..node2.peer };
@@ -262,14 +262,14 @@ async fn broken_link_is_detected_and_reestablished() {
     relay.is_paused.send_replace(false);
     assert_eq!(node1.next().await, TransportEvent::LinkUp(peer.incarnation));
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
-    assert_eq!(node2.next().await, hello_event(node1.peer.incarnation));
+    assert_eq!(node2.next().await, hello_frame_event(node1.peer.incarnation));
 }
 
 #[tokio::test]
-async fn modified_frame_closes_link_and_reconnects() {
+async fn link_reconnects_after_modified_frame() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     let mut remaining_changes = 3;
     let relay = TestRelay::new(node2.peer.address, move |outbound| {
@@ -292,7 +292,7 @@ async fn modified_frame_closes_link_and_reconnects() {
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
     assert_eq!(
         node2.next().await,
-        hello_event(node1.peer.incarnation),
+        hello_frame_event(node1.peer.incarnation),
         "no modified frame was delivered"
     );
     assert_eq!(node2.reject_counters.get(RejectReason::WrongMac), 3);
@@ -301,8 +301,8 @@ async fn modified_frame_closes_link_and_reconnects() {
 #[tokio::test]
 async fn replayed_stream_is_rejected() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     let mut relay = TestRelay::new(node2.peer.address, |_| {}).await;
     let peer = PeerAddress { address: relay.address, ..node2.peer };
@@ -317,15 +317,19 @@ async fn replayed_stream_is_rejected() {
     wait_until_closed(&mut client).await;
     assert_eq!(node2.reject_counters.get(RejectReason::WrongMac), 1);
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
-    assert_eq!(node2.next().await, hello_event(node1.peer.incarnation), "the link still works");
+    assert_eq!(
+        node2.next().await,
+        hello_frame_event(node1.peer.incarnation),
+        "the link still works"
+    );
     assert!(timeout(Duration::from_millis(50), node2.transport.next()).await.is_err());
 }
 
 #[tokio::test]
 async fn reconnected_node_replaces_its_older_stream() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     let peer = node2.peer;
     for _ in 0..5 {
@@ -342,7 +346,7 @@ async fn connections_originate_from_listen_address() {
         "127.0.0.2:0",
         1,
         "a key for all of these tests",
-        fast_timing(),
+        short_test_timeouts(),
     )
     .await;
     let peer = PeerAddress { incarnation: Incarnation(2), address: listener.local_addr().unwrap() };
@@ -354,21 +358,21 @@ async fn connections_originate_from_listen_address() {
 #[tokio::test]
 async fn idle_link_stays_up() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     let peer = node2.peer;
     node1.connect_and_send_test_frame(&mut node2, peer).await;
-    assert!(timeout(3 * fast_timing().idle_timeout, node1.transport.next()).await.is_err());
+    assert!(timeout(3 * short_test_timeouts().idle_timeout, node1.transport.next()).await.is_err());
     node1.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
-    assert_eq!(node2.next().await, hello_event(node1.peer.incarnation));
+    assert_eq!(node2.next().await, hello_frame_event(node1.peer.incarnation));
 }
 
 #[tokio::test]
 async fn stream_without_keepalives_is_closed() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     let relay = TestRelay::new(node2.peer.address, |_| {}).await;
     let peer = PeerAddress { address: relay.address, ..node2.peer };
@@ -385,10 +389,10 @@ async fn stream_without_keepalives_is_closed() {
 #[tokio::test]
 async fn only_one_stream_per_incarnation_is_kept() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
-    let (mut duplicate, peer) = (TransportNode::start(1, fast_timing()).await, node2.peer);
+    let (mut duplicate, peer) = (TransportNode::start(1, short_test_timeouts()).await, node2.peer);
     node1.connect_and_send_test_frame(&mut node2, peer).await;
     duplicate.connect_and_send_test_frame(&mut node2, peer).await;
     assert_eq!(node1.next().await, TransportEvent::LinkDown(peer.incarnation));
@@ -397,8 +401,8 @@ async fn only_one_stream_per_incarnation_is_kept() {
 #[tokio::test]
 async fn removed_link_causes_no_link_up_event() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     node1.transport.set_peers(&[node2.peer]);
     while node2.transport.traffic().iter().all(|(_, traffic)| traffic.received_bytes == 0) {
@@ -413,8 +417,8 @@ async fn removed_link_causes_no_link_up_event() {
 #[tokio::test]
 async fn peer_with_new_address_is_redialed() {
     let (mut node1, mut node2) = (
-        TransportNode::start(1, fast_timing()).await,
-        TransportNode::start(2, fast_timing()).await,
+        TransportNode::start(1, short_test_timeouts()).await,
+        TransportNode::start(2, short_test_timeouts()).await,
     );
     let relay = TestRelay::new(node2.peer.address, |_| {}).await;
     let peer = PeerAddress { address: relay.address, ..node2.peer };

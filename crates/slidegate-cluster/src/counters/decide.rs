@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::{
     CounterKindId, CounterLocation, Counters, HasStateTable, KeyState, LockedShards, Shard,
-    locked_shard_mut,
+    find_locked_shard,
 };
 use crate::hit_options::HitOptions;
 use crate::overshoot::BucketOvershoot;
@@ -24,13 +24,12 @@ use crate::replica::KeyReplica;
 pub enum Attempt {
     /// The request is decided.
     Decided(ChargeResult),
-    /// The request fits its limits, but with it this node would exceed its maximum of unacknowledged units. Nothing was
+    /// The request fits its limits, but a charge would exceed this node's maximum of unacknowledged units. Nothing was
     /// charged. A retry may succeed after the other members have acknowledged more units.
     Unsynced,
 }
 
-/// The action for a request that fits its limits, but with which this node would exceed its maximum of unacknowledged
-/// units.
+/// The action if a request fits its limits, but a charge would exceed this node's maximum of unacknowledged units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapPolicy {
     /// Return [`Attempt::Unsynced`], so that the caller can retry.
@@ -60,7 +59,7 @@ struct HitInEvaluation<'a> {
 }
 
 impl Counters {
-    /// Decides one request. Its hits are charged unless the request is denied, or with it this node would exceed its
+    /// Decides one request, and charges its hits if it is allowed. Charges nothing if a charge would exceed this node's
     /// maximum of unacknowledged units.
     ///
     /// # Errors
@@ -75,16 +74,16 @@ impl Counters {
         if let [hit] = hits {
             let location = self.locate_counter(hit)?;
             let shard = &mut *self.shards[location.shard].0.lock();
-            self.sweep_periodically(shard, now);
+            self.remove_expired_keys_periodically(shard, now);
             let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
             return with_counter!(location.counter, counter => {
                 self.decide_single_hit(shard, counter, hit, location, context)
             });
         }
-        self.take_multiple_hits(hits, now, cap_policy)
+        self.lock_shards_and_decide_request(hits, now, cap_policy)
     }
 
-    fn take_multiple_hits(
+    fn lock_shards_and_decide_request(
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
@@ -93,7 +92,7 @@ impl Counters {
         let locations = self.locate_counters(hits)?;
         let mut locked = self.lock_shards(&locations);
         for (_, shard) in &mut locked {
-            self.sweep_periodically(shard, now);
+            self.remove_expired_keys_periodically(shard, now);
         }
         let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
         self.decide_request(&mut locked, hits, &locations, context)
@@ -163,7 +162,7 @@ impl Counters {
         let mut receipt = Receipt::default();
         for ((hit, location), outcome) in hits.iter().zip(locations).zip(&mut outcomes) {
             if is_charged(hit, allowed, outcome) {
-                let shard = locked_shard_mut(locked, location);
+                let shard = find_locked_shard(locked, location);
                 receipt.charges.push(with_counter!(location.counter, counter => {
                     let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
                     self.charge(shard, counter, slot, *location, (hit, outcome), context)?
@@ -192,7 +191,7 @@ impl Counters {
             let required = hit.required.saturating_add(pending_units);
             let pending_hit =
                 HitInEvaluation { hit, required, now: location.to_counter_time(context.now) };
-            let shard = locked_shard_mut(locked, location);
+            let shard = find_locked_shard(locked, location);
             let (outcome, exceeds_max_unsynced_units) = with_counter!(location.counter, counter => {
                 let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
                 self.evaluate_hit(shard, counter, slot, *location, pending_hit, context)
@@ -240,7 +239,7 @@ impl Counters {
             && !shard.replicas.is_empty()
             && shard.replicas.get(location.fingerprint).is_some()
         {
-            let kind = self.kinds.get_or_register(hit, location.counter)?;
+            let kind = self.kinds.get_or_register_kind(hit, location.counter)?;
             return Ok(Some(self.insert_state::<C>(shard, location.fingerprint, kind, now)));
         }
         Ok(slot)
@@ -289,7 +288,7 @@ impl Counters {
     }
 
     /// Rebuilds the state of a key from its replica if the state is outdated. A state is outdated if the replica
-    /// contains updates that the state lacks, or if the time of units with a future timestamp may have come. Also
+    /// contains updates that the state lacks, or if the time of units with a future timestamp may have arrived. Also
     /// records the overshoot of the key.
     #[cold]
     fn rebuild_outdated_state<C: HasStateTable>(
@@ -306,14 +305,14 @@ impl Counters {
             return;
         };
         if !replica.has_unapplied_updates()
-            && !replica.may_future_units_have_become_current(pending_hit.now)
+            && !replica.must_rebuild_for_units_with_future_timestamp(pending_hit.now)
         {
             return;
         }
         replica.record_charged_units(counter, &key_state.state);
         let last_charged_at = counter.last_charged_at(&key_state.state).max(pending_hit.now);
         let rebuilt = replica.rebuild_state(counter, last_charged_at);
-        let is_stale = replica.state_has_future_units();
+        let is_stale = replica.state_has_units_with_future_timestamp();
         let table = C::state_table(&mut shard.states);
         let (_, growth_bytes) = table.update(slot, |slot| {
             slot.state.state = rebuilt;
@@ -379,11 +378,11 @@ impl Counters {
         let now = location.to_counter_time(context.now);
         let slot = match slot {
             Some(slot) => {
-                self.replicate_ended_bucket(shard, counter, slot, location, now);
+                self.copy_ended_bucket_to_replica(shard, counter, slot, location, now);
                 slot
             }
             None => {
-                let kind = self.kinds.get_or_register(hit, location.counter)?;
+                let kind = self.kinds.get_or_register_kind(hit, location.counter)?;
                 self.insert_state::<C>(shard, location.fingerprint, kind, context.now)
             }
         };
@@ -412,7 +411,7 @@ impl Counters {
     /// begins a new bucket, and may remove an old bucket from the state. The replica keeps the units of the old bucket,
     /// since a node whose clock is behind may still need them.
     #[inline(always)]
-    fn replicate_ended_bucket<C: HasStateTable>(
+    fn copy_ended_bucket_to_replica<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,

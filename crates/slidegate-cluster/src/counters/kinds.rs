@@ -11,14 +11,15 @@ use slidegate::{Hit, StoreError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CounterKindId(u16);
 
-/// All counter kinds that have been used on this node. Two limits that differ only in their max have the same kind.
+/// All counter kinds that have been used on this node. Two limits that differ only in their maximum have the same kind.
 #[derive(Default)]
 pub(super) struct CounterKinds(RwLock<CounterKindTable>);
 
+/// The counter (algorithm with its parameters) of each kind, and the index of the kind of each limit shape.
 #[derive(Default)]
 struct CounterKindTable {
     counters: Vec<AnyAdditive>,
-    by_shape: HashMap<u64, CounterKindId>,
+    kind_by_limit_shape: HashMap<u64, CounterKindId>,
 }
 
 impl CounterKinds {
@@ -28,22 +29,22 @@ impl CounterKinds {
     }
 
     /// Returns the index of the kind of a hit's counter. Registers the kind if this is the first hit with it.
-    pub(super) fn get_or_register(
+    pub(super) fn get_or_register_kind(
         &self,
         hit: &Hit<'_>,
         counter: AnyAdditive,
     ) -> Result<CounterKindId, StoreError> {
         let shape = hit.limit.shape();
-        if let Some(kind) = self.0.read().by_shape.get(&shape) {
+        if let Some(kind) = self.0.read().kind_by_limit_shape.get(&shape) {
             return Ok(*kind);
         }
-        let CounterKindTable { counters, by_shape } = &mut *self.0.write();
+        let CounterKindTable { counters, kind_by_limit_shape } = &mut *self.0.write();
         let Ok(next) = u16::try_from(counters.len()) else {
             return Err(StoreError::Unsupported(
                 "too many limits with different windows or algorithms".to_owned(),
             ));
         };
-        let kind = *by_shape.entry(shape).or_insert(CounterKindId(next));
+        let kind = *kind_by_limit_shape.entry(shape).or_insert(CounterKindId(next));
         if kind == CounterKindId(next) {
             counters.push(counter);
         }

@@ -9,13 +9,13 @@ use super::shard::StateTables;
 use super::{Counters, HasStateTable, Shard};
 
 /// Maximum number of keys that are evicted when one key is inserted or grows.
-const MAX_EVICTIONS_PER_CALL: usize = 16;
+const MAX_EVICTIONS_PER_NEW_OR_GROWN_KEY: usize = 16;
 
 impl Counters {
     /// Returns `true` if the memory limit leaves room for `growth_bytes` further bytes of states. States may use the
     /// part of the limit that the replicas do not use, and always at least half of the limit. Replicas cannot be
     /// evicted, since other nodes need them.
-    fn has_memory_for_growth(&self, growth_bytes: usize) -> bool {
+    fn has_memory_for_state_growth(&self, growth_bytes: usize) -> bool {
         let replica_bytes = self.replica_bytes.load(Ordering::Relaxed);
         let budget = self.max_memory.saturating_sub(replica_bytes).max(self.max_memory / 2);
         self.state_bytes.load(Ordering::Relaxed).saturating_add(growth_bytes) <= budget
@@ -64,14 +64,14 @@ impl Counters {
         now: Timestamp,
     ) {
         let now = self.to_coarse_time(now.as_micros());
-        for attempt in 0..MAX_EVICTIONS_PER_CALL {
+        for attempt in 0..MAX_EVICTIONS_PER_NEW_OR_GROWN_KEY {
             let states = &mut shard.states;
-            if self.has_memory_for_growth(C::state_table(states).growth_bytes(key)) {
+            if self.has_memory_for_state_growth(C::state_table(states).growth_bytes(key)) {
                 return;
             }
             let evict = |states: &mut StateTables| match attempt {
                 0 => states.evict_key(now),
-                _ => states.evict_undenied_key(now),
+                _ => states.evict_key_that_is_not_denied(now),
             };
             if !self.evict_selected_key(states, now, evict) {
                 return;
@@ -90,17 +90,17 @@ impl Counters {
         now: Timestamp,
     ) {
         self.add_to_state_bytes(growth_bytes);
-        if self.has_memory_for_growth(0) {
+        if self.has_memory_for_state_growth(0) {
             return;
         }
         // Pins the growing key. If it could be evicted, it would never be denied.
-        let denied_until = replace_denied_until::<C>(shard, key, PINNED);
+        let denied_until = replace_denied_until_time::<C>(shard, key, PINNED);
         self.evict_while_over_memory_limit(
             shard,
             self.to_coarse_time(now.as_micros()),
-            MAX_EVICTIONS_PER_CALL,
+            MAX_EVICTIONS_PER_NEW_OR_GROWN_KEY,
         );
-        replace_denied_until::<C>(shard, key, denied_until);
+        replace_denied_until_time::<C>(shard, key, denied_until);
     }
 
     /// Evicts keys of a shard while the memory limit is exceeded: at most `max_evictions` keys, and no key that is
@@ -112,8 +112,8 @@ impl Counters {
         max_evictions: usize,
     ) {
         for _ in 0..max_evictions {
-            let evict = |states: &mut StateTables| states.evict_undenied_key(now);
-            if self.has_memory_for_growth(0)
+            let evict = |states: &mut StateTables| states.evict_key_that_is_not_denied(now);
+            if self.has_memory_for_state_growth(0)
                 || !self.evict_selected_key(&mut shard.states, now, evict)
             {
                 return;
@@ -131,7 +131,7 @@ impl Counters {
     ) -> bool {
         let expires = self.change_states_and_count_memory(states, |states| {
             let expires = evict(states);
-            if !self.has_memory_for_growth(0) {
+            if !self.has_memory_for_state_growth(0) {
                 states.free_unused_blocks();
             }
             expires
@@ -144,7 +144,7 @@ impl Counters {
 }
 
 /// Replaces the time until which a key is denied. Returns the previous time, or 0 if the key has no state.
-fn replace_denied_until<C: HasStateTable>(
+fn replace_denied_until_time<C: HasStateTable>(
     shard: &mut Shard,
     key: u64,
     denied_until: CoarseTime,

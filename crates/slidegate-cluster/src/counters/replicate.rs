@@ -267,7 +267,7 @@ impl ReplicatedCounters for Counters {
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
         // Units that have expired here may still count on a node whose clock is behind.
-        let now = self.expiry_cutoff(now);
+        let now = self.cutoff_for_expiry_on_all_nodes(now);
         for padded in &self.shards {
             let shard = &mut *padded.0.lock();
             self.copy_all_charges_to_replicas(shard);
@@ -292,7 +292,7 @@ impl ReplicatedCounters for Counters {
         now: Timestamp,
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
-        let now = self.expiry_cutoff(now);
+        let now = self.cutoff_for_expiry_on_all_nodes(now);
         for padded in &self.shards {
             let shard = &mut *padded.0.lock();
             for (key, replica) in shard.replicas.iter_mut() {
@@ -312,7 +312,7 @@ impl ReplicatedCounters for Counters {
     }
 
     fn merge(&self, updates: &[CounterUpdate], now: Timestamp) {
-        let expiry_cutoff = self.expiry_cutoff(now);
+        let expiry_cutoff = self.cutoff_for_expiry_on_all_nodes(now);
         let max_replicas = (2 * self.max_keys / self.shards.len()).max(64);
         for update in updates {
             let bucket_expires_us = update.layout.bucket_expires_us(update.bucket);

@@ -14,7 +14,8 @@ use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BL
 use super::kinds::CounterKindId;
 use crate::replica::KeyReplica;
 
-/// The counter state of one key, and the flags that a decision needs. A key without a replica has no further data.
+/// The counter state of one key, and the flags that a decision needs. Only keys whose counters are exchanged between
+/// nodes have further data, in a replica.
 #[derive(Default)]
 pub(super) struct KeyState<S> {
     pub(super) state: S,
@@ -48,7 +49,7 @@ type AlgorithmState<C> = <C as slidegate::algorithm::Counter>::State;
 #[derive(Default)]
 pub(super) struct Shard {
     /// Number of decisions in this shard since expired keys were last removed from it.
-    pub(super) unswept: u8,
+    pub(super) decisions_since_expired_key_sweep: u8,
     pub(super) states: StateTables,
     pub(super) replicas: ShardReplicas,
 }
@@ -105,14 +106,14 @@ impl StateTables {
     /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
     /// is no other key. Returns the time at which the evicted key would have expired; `None` if no key can be evicted.
     pub(super) fn evict_key(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_undenied_key(now).or_else(|| {
+        self.evict_key_that_is_not_denied(now).or_else(|| {
             self.evict_soonest_expiring_candidate(|table| table.candidate_by_denial_end())
         })
     }
 
     /// Evicts a key as [`evict_key`](Self::evict_key) does, but never a key that is being denied. Returns `None` if no
     /// such key exists.
-    pub(super) fn evict_undenied_key(&mut self, now: CoarseTime) -> Option<CoarseTime> {
+    pub(super) fn evict_key_that_is_not_denied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
         self.evict_soonest_expiring_candidate(|table| table.eviction_candidate(now))
     }
 
@@ -206,6 +207,7 @@ fn mark_stale_in_table<S: Default + HeapSize>(
 #[derive(Default)]
 pub(super) struct ShardReplicas(Option<Box<ReplicaTable>>);
 
+/// The replicas of one shard by key fingerprint, and the keys with unsent changes.
 #[derive(Default)]
 struct ReplicaTable {
     replicas: HashMap<u64, KeyReplica, foldhash::fast::FixedState>,

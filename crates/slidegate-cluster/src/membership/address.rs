@@ -83,7 +83,7 @@ pub async fn resolve_advertised(
     for seed in seeds {
         // Names that do not resolve are skipped here. The gossip task resolves them again.
         for seed in lookup_host(seed).await.into_iter().flatten() {
-            if let Some(ip) = local_ip_towards(seed, listen.ip()).await {
+            if let Some(ip) = local_ip_of_route_to_seed(seed, listen.ip()).await {
                 return Ok(SocketAddr::new(ip, listen.port()));
             }
         }
@@ -107,7 +107,7 @@ pub async fn has_other_seeds(seeds: &[String], own: SocketAddr) -> bool {
 
 /// Returns the local address of the route to a seed. Returns `None` if there is no route, or if the listener does not
 /// receive packets for that address.
-async fn local_ip_towards(seed: SocketAddr, listen: IpAddr) -> Option<IpAddr> {
+async fn local_ip_of_route_to_seed(seed: SocketAddr, listen: IpAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if seed.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     if listen.is_ipv4() && seed.is_ipv6() {

@@ -17,7 +17,7 @@ use tracing::debug;
 use crate::seal::{DatagramOpener, DatagramSealer, MAX_DATAGRAM, RejectCounters, RejectReason};
 
 /// Pause after an error of the gossip socket.
-const SOCKET_ERROR_PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_AFTER_SOCKET_ERROR: Duration = Duration::from_millis(50);
 
 /// Number of gossip bytes sent and received, including the bytes that authenticate each datagram. Rejected datagrams
 /// are counted only by [`RejectCounters`].
@@ -40,7 +40,7 @@ impl GossipTraffic {
 }
 
 /// A UDP socket with the keys to authenticate each sent datagram and to verify each received datagram.
-pub(super) struct SealedSocket {
+pub(super) struct AuthenticatedUdpSocket {
     pub(super) socket: UdpSocket,
     pub(super) sealer: DatagramSealer,
     pub(super) opener: DatagramOpener,
@@ -51,10 +51,10 @@ pub(super) struct SealedSocket {
 
 /// A transport for `chitchat` that returns an already bound socket when it is opened for the first time. Further calls
 /// fail.
-pub(super) struct SingleSocketTransport(Mutex<Option<SealedSocket>>);
+pub(super) struct SingleSocketTransport(Mutex<Option<AuthenticatedUdpSocket>>);
 
 impl SingleSocketTransport {
-    pub(super) const fn new(sealed: SealedSocket) -> Self {
+    pub(super) const fn new(sealed: AuthenticatedUdpSocket) -> Self {
         Self(Mutex::new(Some(sealed)))
     }
 }
@@ -74,8 +74,9 @@ impl Transport for SingleSocketTransport {
     }
 }
 
+/// The gossip socket that `chitchat` uses, with buffers for the datagrams.
 struct GossipSocket {
-    sealed: SealedSocket,
+    sealed: AuthenticatedUdpSocket,
     payload: Vec<u8>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -87,7 +88,8 @@ impl Socket for GossipSocket {
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         self.payload.clear();
         message.serialize(&mut self.payload);
-        let SealedSocket { socket, sealer, clock, reject_counters, traffic, .. } = &mut self.sealed;
+        let AuthenticatedUdpSocket { socket, sealer, clock, reject_counters, traffic, .. } =
+            &mut self.sealed;
         if let Err(reason) = sealer.seal(clock.now(), &self.payload, &mut self.outgoing) {
             reject_counters.count(reason);
             return Ok(());
@@ -102,7 +104,7 @@ impl Socket for GossipSocket {
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
             match self.sealed.socket.recv_from(&mut self.incoming).await {
-                Ok((length, from)) => match self.open_received_datagram(length) {
+                Ok((length, from)) => match self.verify_and_decode_received_datagram(length) {
                     Ok(message) => return Ok((from, message)),
                     Err(reason) => self.sealed.reject_counters.count(reason),
                 },
@@ -113,7 +115,10 @@ impl Socket for GossipSocket {
 }
 
 impl GossipSocket {
-    fn open_received_datagram(&mut self, length: usize) -> Result<ChitchatMessage, RejectReason> {
+    fn verify_and_decode_received_datagram(
+        &mut self,
+        length: usize,
+    ) -> Result<ChitchatMessage, RejectReason> {
         let datagram = self.incoming.get(..length).unwrap_or_default();
         let opened = self.sealed.opener.open(self.sealed.clock.now(), datagram)?;
         self.sealed.traffic.received_bytes.fetch_add(length as u64, Ordering::Relaxed);
@@ -127,6 +132,6 @@ impl GossipSocket {
     /// recover at any time, but an ended task does not.
     async fn pause_after_error(&self, error: &io::Error) {
         debug!(%error, "gossip datagram not received");
-        sleep(SOCKET_ERROR_PAUSE).await;
+        sleep(PAUSE_AFTER_SOCKET_ERROR).await;
     }
 }

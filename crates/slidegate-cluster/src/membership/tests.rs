@@ -56,7 +56,7 @@ fn known_node_with_flags(
 }
 
 #[test]
-fn unseen_node_without_departure_announcement_is_silent() {
+fn node_without_heartbeats_or_departure_announcement_is_silent() {
     let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
         known_node_with_flags("b", 1, SILENT_NODE_FLAGS),
@@ -97,7 +97,7 @@ fn live_incarnation_replaces_newer_silent_one() {
 }
 
 #[test]
-fn newer_live_namesake_is_listed_as_member() {
+fn newer_live_node_with_own_name_is_member() {
     let [live, left] = build_view_with_node_names(&[
         known_node_with_flags("own", 4, LIVE_NODE_FLAGS),
         known_node_with_flags("own", 3, SILENT_NODE_FLAGS),
@@ -134,7 +134,7 @@ async fn start_member(name: &str) -> (Membership, SocketAddr) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn seeds_are_resolved_again_while_alone() {
+async fn lone_node_resolves_seeds_again() {
     let ((one, own), (_two, other)) = (start_member("one").await, start_member("two").await);
     let gossip = Arc::clone(&one.tasks.as_ref().unwrap().gossip);
     let names = vec![format!("localhost:{}", own.port()), format!("localhost:{}", other.port())];
@@ -151,7 +151,7 @@ async fn departure_of_silent_node_spreads_by_gossip() {
     let add_leaving_node = |chitchat: &mut chitchat::Chitchat| {
         let value =
             VersionedValue { value: "yes".to_owned(), version: 1, status: DeletionStatus::Set };
-        let values = [(LEAVING_STATE_KEY.to_owned(), value)];
+        let values = [(LEAVING_KEY_IN_GOSSIP_STATE.to_owned(), value)];
         chitchat.reset_node_state_if_update(&chitchat_id("two", 1), values.into_iter(), 1, 0);
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -162,7 +162,7 @@ async fn departure_of_silent_node_spreads_by_gossip() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn membership_view_closes_when_gossip_ends() {
+async fn membership_view_receiver_closes_when_gossip_task_ends() {
     let (one, _) = start_member("one").await;
     one.tasks.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
     let mut view = one.view();

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{error, warn};
 
-use super::{LEAVING_STATE_KEY, incarnation};
+use super::{LEAVING_KEY_IN_GOSSIP_STATE, incarnation};
 use crate::pn_counter::Incarnation;
 
 /// Interval at which a node that has found no other node resolves its seeds again.
@@ -53,7 +53,8 @@ pub(super) async fn watch_members(
     let notify = Arc::clone(&leaving_changed);
     let (mut live, listening) = {
         let chitchat = chitchat.lock().await;
-        let listening = chitchat.subscribe_event(LEAVING_STATE_KEY, move |_| notify.notify_one());
+        let listening =
+            chitchat.subscribe_event(LEAVING_KEY_IN_GOSSIP_STATE, move |_| notify.notify_one());
         (chitchat.live_nodes_watcher(), listening)
     };
     let (sender, view) = watch::channel(MembershipView::default());
@@ -84,8 +85,8 @@ fn read_membership_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> Membe
     let own = chitchat.self_chitchat_id();
     let live: Vec<&ChitchatId> = chitchat.live_nodes().filter(|node| *node != own).collect();
     live.iter()
-        .filter(|node| is_newer_namesake(node, own))
-        .for_each(|node| warn_once_about_namesake(node, newest_namesake));
+        .filter(|node| is_newer_node_with_own_name(node, own))
+        .for_each(|node| warn_once_about_newer_node_with_own_name(node, newest_namesake));
     let known = chitchat.node_states().iter().filter(|(node, _)| *node != own);
     build_membership_view(
         known.map(|(node, state)| KnownNode {
@@ -99,11 +100,11 @@ fn read_membership_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> Membe
 
 /// Returns `true` if `node` has the name of this node and a later generation. Such a node was started after this node,
 /// so it is another node and not a previous incarnation of this node.
-fn is_newer_namesake(node: &ChitchatId, own: &ChitchatId) -> bool {
+fn is_newer_node_with_own_name(node: &ChitchatId, own: &ChitchatId) -> bool {
     node.node_id == own.node_id && node.generation_id > own.generation_id
 }
 
-fn warn_once_about_namesake(node: &ChitchatId, newest_namesake: &mut u64) {
+fn warn_once_about_newer_node_with_own_name(node: &ChitchatId, newest_namesake: &mut u64) {
     if node.generation_id > *newest_namesake {
         *newest_namesake = node.generation_id;
         let (name, address) = (&node.node_id, node.gossip_advertise_addr);
@@ -112,7 +113,7 @@ fn warn_once_about_namesake(node: &ChitchatId, newest_namesake: &mut u64) {
 }
 
 fn is_leaving(state: &NodeState) -> bool {
-    state.get(LEAVING_STATE_KEY).is_some()
+    state.get(LEAVING_KEY_IN_GOSSIP_STATE).is_some()
 }
 
 /// A node that `chitchat` knows, and its state.
@@ -145,7 +146,7 @@ pub(super) fn build_membership_view<'c>(
         incarnations
             .sort_by_key(|known| (known.is_live_and_not_leaving(), known.node.generation_id));
         let current = incarnations.pop_if(|newest| {
-            newest.node.node_id != own.node_id || is_running_namesake(newest, own)
+            newest.node.node_id != own.node_id || is_running_node_with_own_name(newest, own)
         });
         match current {
             Some(current) if current.is_leaving => view.left.push(to_member(current.node)),
@@ -159,8 +160,8 @@ pub(super) fn build_membership_view<'c>(
 
 /// Returns `true` if `known` is another running node with the same name as this node. Such a node may admit requests.
 /// All other incarnations with the name of this node count as replaced by this node.
-fn is_running_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
-    known.is_live_and_not_leaving() && is_newer_namesake(known.node, own)
+fn is_running_node_with_own_name(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
+    known.is_live_and_not_leaving() && is_newer_node_with_own_name(known.node, own)
 }
 
 fn to_member(node: &ChitchatId) -> Member {

@@ -17,7 +17,8 @@ const ROSTER_ENTRY_FLAG_HAS_LEFT: u8 = 1;
 /// The members of a cluster, as known to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Whether all members known to the sender have acknowledged the sender.
+    /// Whether the sender is settled: all other members, or voters that are more than half of all members, have
+    /// acknowledged its frames.
     pub is_settled: bool,
     /// The members known to the sender, including itself and silent members, and members that left recently.
     pub entries: Vec<RosterEntry>,
@@ -52,8 +53,8 @@ impl Roster {
     }
 
     pub(super) fn decode(reader: &mut ByteReader<'_>) -> Result<Self, MessageError> {
-        let is_settled = decode_flag(reader)?;
-        let count = reader.read_item_count(MIN_ROSTER_ENTRY_BYTES)?;
+        let is_settled = decode_bool(reader)?;
+        let count = reader.read_list_length(MIN_ROSTER_ENTRY_BYTES)?;
         if count > MAX_ROSTER_ENTRIES {
             return Err(MessageError::InvalidRoster);
         }
@@ -65,7 +66,7 @@ impl Roster {
 impl RosterEntry {
     fn decode(reader: &mut ByteReader<'_>) -> Result<Self, MessageError> {
         let incarnation = Incarnation(reader.read_varint()?);
-        let has_left = decode_flag(reader)?;
+        let has_left = decode_bool(reader)?;
         let length = usize::from(reader.read_byte()?);
         let name = std::str::from_utf8(reader.read_bytes(length)?)
             .map_err(|_| MessageError::InvalidRoster)?;
@@ -73,7 +74,7 @@ impl RosterEntry {
     }
 }
 
-fn decode_flag(reader: &mut ByteReader<'_>) -> Result<bool, MessageError> {
+fn decode_bool(reader: &mut ByteReader<'_>) -> Result<bool, MessageError> {
     match reader.read_byte()? {
         0 => Ok(false),
         1 => Ok(true),

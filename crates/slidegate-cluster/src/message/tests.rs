@@ -4,11 +4,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::pn_counter::{BucketLayout, Incarnation, PnCounter};
 
-fn number_of_any_bit_length() -> impl Strategy<Value = u64> {
+fn u64_of_any_bit_length() -> impl Strategy<Value = u64> {
     (0u32..64, any::<u64>()).prop_map(|(bits, number)| number >> bits)
 }
 
-fn any_update() -> impl Strategy<Value = CounterUpdate> {
+fn any_counter_update() -> impl Strategy<Value = CounterUpdate> {
     let layout = (1u64..5, 1u32..=1441)
         .prop_map(|(seconds, buckets)| BucketLayout { bucket_us: seconds * 1_000_000, buckets });
     let near = (1_700_000_000u64..1_700_000_010).boxed();
@@ -18,8 +18,8 @@ fn any_update() -> impl Strategy<Value = CounterUpdate> {
         layout,
         0u64..4,
         bucket,
-        number_of_any_bit_length(),
-        prop_oneof![3 => Just(0), 1 => number_of_any_bit_length()],
+        u64_of_any_bit_length(),
+        prop_oneof![3 => Just(0), 1 => u64_of_any_bit_length()],
     )
         .prop_map(|(key, layout, incarnation, bucket, charged, removed)| CounterUpdate {
             key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -30,13 +30,13 @@ fn any_update() -> impl Strategy<Value = CounterUpdate> {
         })
 }
 
-fn any_position() -> impl Strategy<Value = Position> {
-    (number_of_any_bit_length(), number_of_any_bit_length())
+fn any_stream_position() -> impl Strategy<Value = Position> {
+    (u64_of_any_bit_length(), u64_of_any_bit_length())
         .prop_map(|(epoch, seq)| Position { epoch: epoch.max(1), seq: seq.max(1) })
 }
 
 fn any_roster() -> impl Strategy<Value = Roster> {
-    let entries = (number_of_any_bit_length(), "[a-zä-ö.-]{0,20}", any::<bool>()).prop_map(
+    let entries = (u64_of_any_bit_length(), "[a-zä-ö.-]{0,20}", any::<bool>()).prop_map(
         |(incarnation, name, has_left)| RosterEntry {
             incarnation: Incarnation(incarnation),
             name: name.into(),
@@ -48,15 +48,15 @@ fn any_roster() -> impl Strategy<Value = Roster> {
 }
 
 /// Generates a valid frame with any kind of message.
-fn any_frame() -> impl Strategy<Value = Vec<u8>> {
-    let counts = (any_position(), vec(any_update(), 1..60))
+fn any_valid_frame() -> impl Strategy<Value = Vec<u8>> {
+    let counts = (any_stream_position(), vec(any_counter_update(), 1..60))
         .prop_map(|(position, updates)| FrameBody::from_updates(&updates)[0].to_frame(position));
-    let rosters = (any_position(), any_roster(), any::<bool>()).prop_map(
+    let rosters = (any_stream_position(), any_roster(), any::<bool>()).prop_map(
         |(position, roster, is_complete)| {
             FrameBody::from_roster(&roster, is_complete).to_frame(position)
         },
     );
-    let acks = (any_position(), any_position())
+    let acks = (any_stream_position(), any_stream_position())
         .prop_map(|(received, sent)| ack_frame(&Ack { received, sent }));
     prop_oneof![4 => counts, 2 => rosters, 1 => acks, 1 => Just(leaving_frame())]
 }
@@ -70,7 +70,7 @@ fn decode_update_frame(frame: &[u8]) -> UpdateFrame {
 
 proptest! {
     #[test]
-    fn updates_round_trip(position in any_position(), updates in vec(any_update(), 1..200)) {
+    fn updates_round_trip(position in any_stream_position(), updates in vec(any_counter_update(), 1..200)) {
         let bodies = FrameBody::from_updates(&updates);
         prop_assert_eq!(bodies.len(), 1);
         let expected = UpdateFrame { position, is_complete: false, roster: None, updates };
@@ -78,25 +78,25 @@ proptest! {
     }
 
     #[test]
-    fn roster_round_trips(position in any_position(), roster in any_roster(), is_complete in any::<bool>()) {
+    fn roster_round_trips(position in any_stream_position(), roster in any_roster(), is_complete in any::<bool>()) {
         let frame = FrameBody::from_roster(&roster, is_complete).to_frame(position);
         let expected = UpdateFrame { position, is_complete, roster: Some(roster), updates: Vec::new() };
         prop_assert_eq!(decode_update_frame(&frame), expected);
     }
 
     #[test]
-    fn ack_round_trips(received in any_position(), sent in any_position()) {
+    fn ack_round_trips(received in any_stream_position(), sent in any_stream_position()) {
         let ack = Ack { received, sent };
         prop_assert_eq!(decode(&ack_frame(&ack)), Ok(Message::Ack(ack)));
     }
 
     #[test]
-    fn truncated_frame_is_rejected(frame in any_frame(), cut in any::<prop::sample::Index>()) {
+    fn truncated_frame_is_rejected(frame in any_valid_frame(), cut in any::<prop::sample::Index>()) {
         prop_assert!(decode(&frame[..cut.index(frame.len())]).is_err());
     }
 
     #[test]
-    fn trailing_bytes_are_rejected(frame in any_frame(), more in vec(any::<u8>(), 1..9)) {
+    fn frame_with_trailing_bytes_is_rejected(frame in any_valid_frame(), more in vec(any::<u8>(), 1..9)) {
         prop_assert!(decode(&[frame, more].concat()).is_err());
     }
 
@@ -104,7 +104,7 @@ proptest! {
     /// message has exactly one encoding.
     #[test]
     fn flipped_bit_never_decodes_to_same_message(
-        frame in any_frame(),
+        frame in any_valid_frame(),
         position in any::<prop::sample::Index>(),
         bit in 0u8..8,
     ) {
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_do_not_panic(kind in 0u8..16, bytes in vec(any::<u8>(), 0..400)) {
+    fn decoding_arbitrary_bytes_does_not_panic(kind in 0u8..16, bytes in vec(any::<u8>(), 0..400)) {
         let _ = decode(&bytes);
         let _ = decode(&[&[VERSION, kind], &bytes[..]].concat());
     }
@@ -190,8 +190,8 @@ fn invalid_frames_return_specific_errors() {
     assert_eq!(decode_with(0, 2), Err(MessageError::UnsupportedVersion(2)));
     assert_eq!(decode_with(1, 3), Err(MessageError::UnknownKind(3)));
     assert_eq!(
-        decode_with(1, MESSAGE_KIND_ACK | FLAG_INITIAL_STATE_COMPLETE),
-        Err(MessageError::UnknownKind(MESSAGE_KIND_ACK | FLAG_INITIAL_STATE_COMPLETE))
+        decode_with(1, MESSAGE_KIND_ACK | MESSAGE_FLAG_INITIAL_STATE_COMPLETE),
+        Err(MessageError::UnknownKind(MESSAGE_KIND_ACK | MESSAGE_FLAG_INITIAL_STATE_COMPLETE))
     );
     assert_eq!(decode_with(3, 0), Err(MessageError::InvalidPosition));
     assert_eq!(decode_with(5, 0x80), Err(MessageError::Truncated), "integer without a last byte");
@@ -200,7 +200,7 @@ fn invalid_frames_return_specific_errors() {
 }
 
 #[test]
-fn excessive_counts_are_rejected() {
+fn counts_larger_than_frame_are_rejected() {
     let decode_counts = |counts: &[u64]| {
         let mut frame = vec![VERSION, MESSAGE_KIND_UPDATES, 1, 1];
         counts.iter().for_each(|count| write_varint(&mut frame, *count));

@@ -21,10 +21,11 @@ use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 
 const UPDATE_FLAG_SAME_KEY: u64 = 1;
 const UPDATE_FLAG_HAS_REMOVED_UNITS: u64 = 2;
-const UPDATE_HEAD_FLAG_BITS: u32 = 2;
+/// Number of flag bits at the low end of an update's first integer. The other bits are the index of its group.
+const UPDATE_FLAG_BIT_COUNT: u32 = 2;
 
 /// Maximum size of an encoded update plus the group that the update may add to the frame, in bytes.
-const MAX_UPDATE_BYTES: usize = 8 + 8 * MAX_VARINT_BYTES;
+const MAX_UPDATE_BYTES_WITH_GROUP: usize = 8 + 8 * MAX_VARINT_BYTES;
 /// Minimum size of an encoded group (bucket layout, incarnation and first bucket), in bytes.
 const MIN_UPDATE_GROUP_BYTES: usize = 4;
 /// Minimum size of an encoded update, in bytes.
@@ -41,6 +42,7 @@ pub(super) struct UpdateEncoder {
     update_bytes: Vec<u8>,
 }
 
+/// The index of a group in its frame, and the bucket from which the buckets of the group's updates are counted.
 #[derive(Clone, Copy, Debug)]
 struct UpdateGroup {
     index: u64,
@@ -51,7 +53,8 @@ impl UpdateEncoder {
     /// Returns `true` if one more update of maximum size fits into an encoding of at most `bytes` bytes.
     pub(super) fn has_capacity_for_update(&self, bytes: usize) -> bool {
         let counts = 2 * MAX_VARINT_BYTES;
-        self.group_bytes.len() + self.update_bytes.len() + counts + MAX_UPDATE_BYTES <= bytes
+        self.group_bytes.len() + self.update_bytes.len() + counts + MAX_UPDATE_BYTES_WITH_GROUP
+            <= bytes
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -64,7 +67,7 @@ impl UpdateEncoder {
             if self.last_key == Some(update.key) { UPDATE_FLAG_SAME_KEY } else { 0 };
         let removed_flag = if update.units.removed > 0 { UPDATE_FLAG_HAS_REMOVED_UNITS } else { 0 };
         let bytes = &mut self.update_bytes;
-        write_varint(bytes, group.index << UPDATE_HEAD_FLAG_BITS | same_key_flag | removed_flag);
+        write_varint(bytes, group.index << UPDATE_FLAG_BIT_COUNT | same_key_flag | removed_flag);
         if same_key_flag == 0 {
             bytes.extend_from_slice(&update.key.to_le_bytes());
         }
@@ -109,10 +112,10 @@ impl UpdateEncoder {
 /// Decodes the updates at the end of a frame.
 pub(super) fn decode(reader: &mut ByteReader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
     let mut groups = Vec::new();
-    for _ in 0..reader.read_item_count(MIN_UPDATE_GROUP_BYTES)? {
+    for _ in 0..reader.read_list_length(MIN_UPDATE_GROUP_BYTES)? {
         groups.push(decode_group(reader)?);
     }
-    let count = reader.read_item_count(MIN_UPDATE_BYTES)?;
+    let count = reader.read_list_length(MIN_UPDATE_BYTES)?;
     // The count is at most the number of remaining bytes, so the allocation is at most a small multiple of the frame
     // size.
     let mut updates: Vec<CounterUpdate> = Vec::with_capacity(count);
@@ -146,7 +149,7 @@ fn decode_update(
 ) -> Result<CounterUpdate, MessageError> {
     let head = reader.read_varint()?;
     let group =
-        usize::try_from(head >> UPDATE_HEAD_FLAG_BITS).ok().and_then(|index| groups.get(index));
+        usize::try_from(head >> UPDATE_FLAG_BIT_COUNT).ok().and_then(|index| groups.get(index));
     let &(layout, incarnation, first_bucket) = group.ok_or(MessageError::UnknownGroup)?;
     let key = match head & UPDATE_FLAG_SAME_KEY {
         0 => reader.read_little_endian_u64()?,

@@ -77,9 +77,12 @@ impl<'a> ByteReader<'a> {
         Err(MessageError::InvalidNumber)
     }
 
-    /// Reads the number of items that follow. Each item has at least `min_item_bytes` bytes. Returns an error if so
-    /// many items cannot fit into the unread bytes.
-    pub(super) fn read_item_count(&mut self, min_item_bytes: usize) -> Result<usize, MessageError> {
+    /// Reads the length of a list that follows. Each element has at least `min_item_bytes` bytes. Returns an error if
+    /// so many elements cannot fit into the unread bytes.
+    pub(super) fn read_list_length(
+        &mut self,
+        min_item_bytes: usize,
+    ) -> Result<usize, MessageError> {
         let count = usize::try_from(self.read_varint()?).map_err(|_| MessageError::Truncated)?;
         if count > self.remaining() / min_item_bytes {
             return Err(MessageError::Truncated);
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn small_delta_has_small_encoding() {
+    fn small_delta_is_encoded_as_small_integer() {
         assert_eq!(
             [encode_delta(7, 7), encode_delta(7, 6), encode_delta(7, 8), encode_delta(7, 9)],
             [0, 1, 2, 4]

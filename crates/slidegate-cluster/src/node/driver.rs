@@ -19,10 +19,10 @@ use crate::transport::{PeerAddress, Transport, TransportEvent};
 
 /// Minimum interval between two immediate flushes. All flush requests that arrive during the interval are combined into
 /// the next flush.
-const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
+const MIN_IMMEDIATE_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Interval at which the status and its rates are updated.
-const STATUS_INTERVAL: Duration = Duration::from_millis(500);
+const STATUS_UPDATE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A request that this node leaves the cluster. The driver sends a notification on this channel after the node has
 /// left.
@@ -45,7 +45,7 @@ impl<T: Transport> NodeDriver<T> {
     pub(super) async fn run_event_loop(mut self, mut leave_requests: mpsc::Receiver<LeaveRequest>) {
         let mut view = self.membership.view();
         let mut ticks = new_interval_timer(self.interval);
-        let mut statuses = new_interval_timer(STATUS_INTERVAL);
+        let mut statuses = new_interval_timer(STATUS_UPDATE_INTERVAL);
         let mut flush_at = None;
         let mut flushed_at = Instant::now();
         let mut progress = self.counters.progress().load_full();
@@ -54,7 +54,7 @@ impl<T: Transport> NodeDriver<T> {
             let frames = tokio::select! {
                 _ = ticks.tick() => self.prune_counters_and_tick_engine(),
                 () = self.replication.wait_for_flush_request(), if flush_at.is_none() => {
-                    flush_at = Some((flushed_at + MIN_FLUSH_INTERVAL).max(Instant::now()));
+                    flush_at = Some((flushed_at + MIN_IMMEDIATE_FLUSH_INTERVAL).max(Instant::now()));
                     Vec::new()
                 }
                 () = sleep_until_deadline(flush_at), if flush_at.is_some() => {

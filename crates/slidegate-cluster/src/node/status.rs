@@ -74,7 +74,7 @@ impl ClusterStatus {
 
 impl MemberStatus {
     /// Returns the bytes sent to and received from the member since the previous status.
-    fn traffic_since(&self, previous: &ClusterStatus) -> (u64, u64) {
+    fn sent_and_received_bytes_since(&self, previous: &ClusterStatus) -> (u64, u64) {
         let previous_member = previous.find_member(&self.incarnation);
         let (sent, received) = previous_member.map_or((0, 0), |previous_member| {
             (previous_member.sent_bytes, previous_member.received_bytes)
@@ -105,8 +105,11 @@ impl LatestClusterStatus {
     pub(super) fn update(&self, sources: &ClusterStatusInputs<'_>) {
         let previous = self.load();
         let engine = sources.engine;
-        let mut members: Vec<MemberStatus> =
-            engine.members.iter().map(|member| member_status(member, sources, &previous)).collect();
+        let mut members: Vec<MemberStatus> = engine
+            .members
+            .iter()
+            .map(|member| build_member_status(member, sources, &previous))
+            .collect();
         members.sort_by(|one, other| one.name.cmp(&other.name));
         let mut refused: BTreeMap<&'static str, u64> =
             sources.reject_counters.iter().map(|(reason, count)| (reason.name(), count)).collect();
@@ -114,7 +117,7 @@ impl LatestClusterStatus {
         let malformed =
             peers.map(|member| member.rejected_frames + member.rejected_updates).sum::<u64>();
         *refused.entry("malformed").or_default() += malformed + engine.rejected_frames;
-        let traffic = members.iter().map(|member| member.traffic_since(&previous));
+        let traffic = members.iter().map(|member| member.sent_and_received_bytes_since(&previous));
         let replication_bytes = traffic.fold(previous.replication_bytes, |sum, traffic| {
             (sum.0 + traffic.0, sum.1 + traffic.1)
         });
@@ -134,7 +137,7 @@ impl LatestClusterStatus {
     }
 }
 
-fn member_status(
+fn build_member_status(
     member: &replication::PeerStatus,
     sources: &ClusterStatusInputs<'_>,
     previous: &ClusterStatus,

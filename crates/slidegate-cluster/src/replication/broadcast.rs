@@ -188,7 +188,7 @@ impl ReplicationEngine {
 
     /// Returns the frames to send now: for each peer, the acknowledgement if one is due, and as many queued frames as
     /// its byte budget allows. Removes these frames from the queues.
-    pub(super) fn drain_frames(&mut self, now: Timestamp) -> Vec<OutboundFrame> {
+    pub(super) fn take_frames_to_send(&mut self, now: Timestamp) -> Vec<OutboundFrame> {
         self.queue_changed_roster();
         let mut frames = Vec::new();
         for (to, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.is_alive()) {

@@ -98,13 +98,13 @@ impl IncomingStream {
         let nth = self
             .pending_acks
             .iter()
-            .position(|pending_acks| self.has_received(pending_acks.sent))?;
+            .position(|pending_acks| self.has_received_all_updates_up_to(pending_acks.sent))?;
         self.pending_acks.remove(nth).map(|applied| applied.covered_flush)
     }
 
     /// Returns `true` if all updates up to a position of the stream have arrived, either directly or in the initial
     /// state of a later epoch.
-    fn has_received(&self, sent: Position) -> bool {
+    fn has_received_all_updates_up_to(&self, sent: Position) -> bool {
         match sent.epoch.cmp(&self.received.epoch) {
             std::cmp::Ordering::Less => self.is_complete(),
             std::cmp::Ordering::Equal => sent.seq <= self.received.seq,
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn position_at(epoch: u64, seq: u64) -> Position {
+    fn stream_position(epoch: u64, seq: u64) -> Position {
         Position { epoch, seq }
     }
 
@@ -136,57 +136,57 @@ mod tests {
             let mut stream = IncomingStream::default();
             let mut all = BTreeSet::new();
             for (epoch, seq) in frames {
-                stream.on_frame_received(position_at(epoch, seq), seq == 3);
+                stream.on_frame_received(stream_position(epoch, seq), seq == 3);
                 all.insert((epoch, seq));
                 let newest = all.last().unwrap().0;
                 let gap = (1..).find(|seq| !all.contains(&(newest, *seq))).unwrap();
-                prop_assert_eq!(stream.received, position_at(newest, gap - 1));
+                prop_assert_eq!(stream.received, stream_position(newest, gap - 1));
                 prop_assert_eq!(stream.is_complete(), gap > 3);
             }
         }
     }
 
     #[test]
-    fn out_of_order_frames_are_bounded() {
+    fn stored_out_of_order_frames_are_bounded() {
         let mut stream = IncomingStream::default();
-        (2..5_000).for_each(|seq| stream.on_frame_received(position_at(1, seq), false));
+        (2..5_000).for_each(|seq| stream.on_frame_received(stream_position(1, seq), false));
         assert!(stream.out_of_order.len() <= MAX_OUT_OF_ORDER_FRAMES);
-        stream.on_frame_received(position_at(1, 1), false);
-        assert_eq!(stream.received, position_at(1, MAX_OUT_OF_ORDER_FRAMES as u64 + 1));
-        stream.on_frame_received(position_at(1, u64::MAX), false);
-        stream.on_frame_received(position_at(u64::MAX, u64::MAX), true);
+        stream.on_frame_received(stream_position(1, 1), false);
+        assert_eq!(stream.received, stream_position(1, MAX_OUT_OF_ORDER_FRAMES as u64 + 1));
+        stream.on_frame_received(stream_position(1, u64::MAX), false);
+        stream.on_frame_received(stream_position(u64::MAX, u64::MAX), true);
         assert!(!stream.is_complete());
     }
 
     #[test]
     fn ack_waits_for_earlier_frames() {
         let mut stream = IncomingStream::default();
-        stream.on_frame_received(position_at(1, 1), true);
-        stream.defer_ack(pending_ack(1, position_at(1, 2)));
-        stream.defer_ack(pending_ack(2, position_at(1, 3)));
+        stream.on_frame_received(stream_position(1, 1), true);
+        stream.defer_ack(pending_ack(1, stream_position(1, 2)));
+        stream.defer_ack(pending_ack(2, stream_position(1, 3)));
         assert_eq!(stream.next_applicable_ack(), None);
-        stream.on_frame_received(position_at(1, 2), false);
+        stream.on_frame_received(stream_position(1, 2), false);
         assert_eq!(stream.next_applicable_ack(), Some(1));
         assert_eq!(stream.next_applicable_ack(), None);
     }
 
     #[test]
-    fn ack_is_applied_after_complete_later_epoch() {
+    fn ack_is_applied_after_initial_state_of_later_epoch() {
         let mut stream = IncomingStream::default();
-        stream.on_frame_received(position_at(1, 1), true);
-        stream.defer_ack(pending_ack(1, position_at(1, 2)));
-        stream.on_frame_received(position_at(2, 1), false);
+        stream.on_frame_received(stream_position(1, 1), true);
+        stream.defer_ack(pending_ack(1, stream_position(1, 2)));
+        stream.on_frame_received(stream_position(2, 1), false);
         assert_eq!(stream.next_applicable_ack(), None);
-        stream.on_frame_received(position_at(2, 2), true);
+        stream.on_frame_received(stream_position(2, 2), true);
         assert_eq!(stream.next_applicable_ack(), Some(1));
     }
 
     #[test]
-    fn full_ack_queue_keeps_oldest_and_newest() {
+    fn full_ack_queue_keeps_oldest_acks_and_newest_ack() {
         let mut stream = IncomingStream::default();
-        stream.on_frame_received(position_at(1, 1), true);
-        (2..100).for_each(|seq| stream.defer_ack(pending_ack(seq, position_at(1, seq))));
-        (2..100).for_each(|seq| stream.on_frame_received(position_at(1, seq), false));
+        stream.on_frame_received(stream_position(1, 1), true);
+        (2..100).for_each(|seq| stream.defer_ack(pending_ack(seq, stream_position(1, seq))));
+        (2..100).for_each(|seq| stream.on_frame_received(stream_position(1, seq), false));
         let applied: Vec<FlushSeq> = std::iter::from_fn(|| stream.next_applicable_ack()).collect();
         assert_eq!(applied, [2, 3, 4, 5, 6, 7, 8, 99]);
     }

@@ -1,5 +1,5 @@
-//! Members of the cluster. The engine tracks which members are alive, silent or departed, and which of them are voters
-//! (count towards a majority).
+//! Members of the cluster. The engine tracks which members are alive, silent or departed, and which members are voters.
+//! A voter counts towards a majority.
 
 use std::collections::VecDeque;
 
@@ -76,7 +76,7 @@ impl ReplicationEngine {
         silent.into_iter().for_each(|incarnation| self.schedule_incarnation_to_relay(incarnation));
         self.prune_flush_history();
         self.publish_progress(now);
-        self.drain_frames(now)
+        self.take_frames_to_send(now)
     }
 
     /// Handles a node that is alive: adds it as a member if necessary, and starts a new epoch of the stream to it if it
@@ -148,7 +148,7 @@ impl ReplicationEngine {
     }
 
     /// Removes members that have been silent for longer than `silent_timeout`.
-    pub(super) fn remove_long_silent(&mut self, now: Timestamp) {
+    pub(super) fn remove_members_silent_for_too_long(&mut self, now: Timestamp) {
         let timeout_us = to_micros(self.settings.silent_timeout);
         let is_forgotten = |peer: &&PeerState| {
             peer.silent_since.is_some_and(|since| elapsed_us(since, now) > timeout_us)
@@ -205,8 +205,9 @@ impl ReplicationEngine {
     }
 
     /// Updates `is_joining` and `is_settled`. This node has joined when a settled member has sent its full state to
-    /// this node. This node is settled when all members have acknowledged it, or when a majority has acknowledged it
-    /// and the other members are silent. A settled node counts towards a majority if the network is partitioned.
+    /// this node. This node becomes settled when all other members have acknowledged its frames, or when more than half
+    /// of all members are voters that have acknowledged its frames. A settled node counts towards a majority if the
+    /// network is partitioned.
     pub(super) fn update_join_state(&mut self) {
         self.is_joining &= !self.peers.values().any(PeerState::knows_cluster);
         if self.is_settled || self.is_joining {

@@ -170,31 +170,41 @@ mod tests {
         }
     }
 
-    fn time_at(seconds: u64) -> Timestamp {
+    fn time_at_second(seconds: u64) -> Timestamp {
         Timestamp::from_secs(seconds)
     }
 
-    fn position_at(epoch: u64, seq: u64) -> Position {
+    fn stream_position(epoch: u64, seq: u64) -> Position {
         Position { epoch, seq }
     }
 
     #[test]
-    fn acknowledged_frame_covers_its_flushes() {
+    fn on_ack_returns_covered_flush_and_round_trip_time() {
         let mut stream = OutgoingStream::default();
         stream.refill_budget(1_000_000);
         stream.start_epoch(1, vec![new_queued_frame(0), new_queued_frame(7)]);
-        while stream.next_frame(time_at(1)).is_some() {}
-        assert_eq!(stream.sent, position_at(1, 2));
+        while stream.next_frame(time_at_second(1)).is_some() {}
+        assert_eq!(stream.sent, stream_position(1, 2));
         let arrived =
             |covered_flush, round_trip_us| Some(AckEffect { covered_flush, round_trip_us });
-        assert_eq!(stream.on_ack(position_at(1, 0), time_at(2)), None, "not a frame");
-        assert_eq!(stream.on_ack(position_at(1, 1), time_at(2)), arrived(0, Some(1_000_000)));
-        assert_eq!(stream.on_ack(position_at(1, 1), time_at(2)), arrived(0, None), "no new frame");
-        assert_eq!(stream.on_ack(position_at(1, 3), time_at(2)), None, "never sent");
-        assert_eq!(stream.on_ack(position_at(2, 1), time_at(2)), None, "another epoch");
-        assert_eq!(stream.on_ack(position_at(1, 2), time_at(4)), arrived(7, Some(3_000_000)));
+        assert_eq!(stream.on_ack(stream_position(1, 0), time_at_second(2)), None, "not a frame");
         assert_eq!(
-            stream.on_ack(position_at(1, 1), time_at(4)),
+            stream.on_ack(stream_position(1, 1), time_at_second(2)),
+            arrived(0, Some(1_000_000))
+        );
+        assert_eq!(
+            stream.on_ack(stream_position(1, 1), time_at_second(2)),
+            arrived(0, None),
+            "no new frame"
+        );
+        assert_eq!(stream.on_ack(stream_position(1, 3), time_at_second(2)), None, "never sent");
+        assert_eq!(stream.on_ack(stream_position(2, 1), time_at_second(2)), None, "another epoch");
+        assert_eq!(
+            stream.on_ack(stream_position(1, 2), time_at_second(4)),
+            arrived(7, Some(3_000_000))
+        );
+        assert_eq!(
+            stream.on_ack(stream_position(1, 1), time_at_second(4)),
             None,
             "older than the last acknowledgement"
         );
@@ -202,44 +212,47 @@ mod tests {
     }
 
     #[test]
-    fn frame_above_budget_waits_for_next_interval() {
+    fn frame_above_byte_budget_waits_for_next_interval() {
         let mut stream = OutgoingStream::default();
         stream.start_epoch(1, vec![new_queued_frame(0), new_queued_frame(7)]);
         stream.refill_budget(new_queued_frame(0).body.max_frame_bytes() + 1);
-        assert!(stream.next_frame(time_at(1)).is_some() && stream.next_frame(time_at(1)).is_none());
+        assert!(
+            stream.next_frame(time_at_second(1)).is_some()
+                && stream.next_frame(time_at_second(1)).is_none()
+        );
         assert_eq!(
             stream.promised_position(),
-            Some(position_at(1, 2)),
+            Some(stream_position(1, 2)),
             "the end of the initial state is promised"
         );
         stream.refill_budget(1_000_000);
-        assert!(stream.next_frame(time_at(2)).is_some());
+        assert!(stream.next_frame(time_at_second(2)).is_some());
     }
 
     #[test]
-    fn overflowed_queue_needs_new_epoch() {
+    fn stream_with_overflowed_queue_needs_new_epoch() {
         let mut stream = OutgoingStream::default();
         stream.start_epoch(1, (0..1_000).map(new_queued_frame).collect());
         let body = new_queued_frame(0).body;
         stream.push(&body, 1_000);
-        assert!(!stream.is_stuck(time_at(1), 1), "the initial state may be large");
+        assert!(!stream.is_stuck(time_at_second(1), 1), "the initial state may be large");
         stream.refill_budget(1_000_000);
-        while stream.next_frame(time_at(1)).is_some() {}
-        stream.on_ack(position_at(1, 1_001), time_at(1));
+        while stream.next_frame(time_at_second(1)).is_some() {}
+        stream.on_ack(stream_position(1, 1_001), time_at_second(1));
         (0..1_000).for_each(|_| stream.push(&body, 1_001));
-        assert!(stream.queue.len() <= MAX_QUEUED_FRAMES && stream.is_stuck(time_at(1), 1));
+        assert!(stream.queue.len() <= MAX_QUEUED_FRAMES && stream.is_stuck(time_at_second(1), 1));
     }
 
     #[test]
     fn stream_without_acks_becomes_stuck() {
         let mut stream = OutgoingStream::default();
         stream.refill_budget(1_000_000);
-        assert!(!stream.is_stuck(time_at(9), 1), "no frame in flight");
+        assert!(!stream.is_stuck(time_at_second(9), 1), "no frame in flight");
         stream.start_epoch(1, vec![new_queued_frame(0), new_queued_frame(7)]);
-        while stream.next_frame(time_at(10)).is_some() {}
-        assert!(!stream.is_stuck(time_at(11), 2_000_000));
-        stream.on_ack(position_at(1, 1), time_at(11));
-        assert!(!stream.is_stuck(time_at(12), 2_000_000), "a frame has arrived");
-        assert!(stream.is_stuck(time_at(13), 2_000_000));
+        while stream.next_frame(time_at_second(10)).is_some() {}
+        assert!(!stream.is_stuck(time_at_second(11), 2_000_000));
+        stream.on_ack(stream_position(1, 1), time_at_second(11));
+        assert!(!stream.is_stuck(time_at_second(12), 2_000_000), "a frame has arrived");
+        assert!(stream.is_stuck(time_at_second(13), 2_000_000));
     }
 }

@@ -14,7 +14,7 @@ use crate::replicated_counters::FlushSeq;
 const MAX_MEASURED_ROUND_TRIP_US: u64 = 2_000_000;
 
 /// Maximum number of times that the stuck timeout doubles while nothing is received from the peer.
-const MAX_TIMEOUT_DOUBLINGS: u32 = 4;
+const MAX_STUCK_TIMEOUT_DOUBLINGS: u32 = 4;
 
 /// The replication state of one other member: its liveness, its acknowledgements, and the streams to and from it.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl PeerState {
         let timeout_us = timeout_us.max(self.round_trip_us.saturating_mul(2));
         let is_stuck = self.outgoing.is_stuck(now, timeout_us.saturating_mul(1 << self.doublings));
         if is_stuck {
-            self.doublings = (self.doublings + 1).min(MAX_TIMEOUT_DOUBLINGS);
+            self.doublings = (self.doublings + 1).min(MAX_STUCK_TIMEOUT_DOUBLINGS);
         }
         is_stuck
     }

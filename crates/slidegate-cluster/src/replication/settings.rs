@@ -56,7 +56,11 @@ impl Settings {
 
     /// Returns `true` if the bucket of an update begins more than the maximum clock skew plus one window in the future.
     /// No correct clock of the cluster can have produced such an update.
-    pub(super) fn is_dated_too_far_ahead(&self, update: &CounterUpdate, now: Timestamp) -> bool {
+    pub(super) fn is_timestamp_too_far_in_future(
+        &self,
+        update: &CounterUpdate,
+        now: Timestamp,
+    ) -> bool {
         let latest_us = now.as_micros().saturating_add(self.max_clock_skew_us());
         let begins_us = update.bucket.saturating_mul(update.layout.bucket_us);
         begins_us > latest_us.saturating_add(update.layout.lifetime_us())

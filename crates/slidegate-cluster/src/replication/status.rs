@@ -15,7 +15,8 @@ pub struct EngineStatus {
     pub local_node: NodeInfo,
     /// Whether this node is waiting for a member that knows the cluster.
     pub is_joining: bool,
-    /// Whether all known members have acknowledged this node at least once.
+    /// Whether this node is settled: all other members, or voters that are more than half of all members, have
+    /// acknowledged its frames.
     pub is_settled: bool,
     /// Whether this node and the members that it can reach are a majority of the cluster.
     pub is_majority: bool,

@@ -1,4 +1,4 @@
-//! Sealed datagrams: each has a header and a message authentication code (MAC).
+//! Sealed (authenticated) datagrams: each has a header and a message authentication code (MAC).
 //!
 //! ```text
 //! version  incarnation  counter  payload  MAC of all preceding bytes
@@ -34,7 +34,7 @@ pub const MAX_SENDERS: usize = 1_024;
 
 /// Number of counters that are remembered per sender. A datagram that arrives after this number of newer ones is
 /// rejected.
-const REPLAY_WINDOW_DATAGRAMS: usize = 64;
+const MAX_STORED_COUNTERS_PER_SENDER: usize = 64;
 
 /// A sealer for the datagrams that one node sends. It adds a header and a MAC to each datagram.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub struct DatagramOpener {
     key: hmac::Key,
     local: Incarnation,
     tolerance: Duration,
-    senders: HashMap<Incarnation, SenderReplayWindow>,
+    senders: HashMap<Incarnation, AcceptedCountersOfSender>,
 }
 
 impl DatagramOpener {
@@ -128,7 +128,7 @@ impl DatagramOpener {
             return Err(RejectReason::Reflected);
         }
         self.check_datagram_age(now, counter)?;
-        self.get_or_add_sender_window(now, from)?.accept_counter(counter)?;
+        self.get_or_add_counters_of_sender(now, from)?.check_and_store_counter(counter)?;
         Ok(OpenedDatagram { from, payload })
     }
 
@@ -168,11 +168,11 @@ impl DatagramOpener {
 
     /// Returns the remembered counters of a sender. The counters are reset if they are too far in the future, which
     /// means that the local clock was set back.
-    fn get_or_add_sender_window(
+    fn get_or_add_counters_of_sender(
         &mut self,
         now: Timestamp,
         from: Incarnation,
-    ) -> Result<&mut SenderReplayWindow, RejectReason> {
+    ) -> Result<&mut AcceptedCountersOfSender, RejectReason> {
         if !self.senders.contains_key(&from) && self.senders.len() >= MAX_SENDERS {
             self.remove_stale_senders(now);
             if self.senders.len() >= MAX_SENDERS {
@@ -182,7 +182,7 @@ impl DatagramOpener {
         let latest_us = now.after(self.tolerance).as_micros();
         let sender_window = self.senders.entry(from).or_default();
         if sender_window.newest_counter() > latest_us {
-            *sender_window = SenderReplayWindow::default();
+            *sender_window = AcceptedCountersOfSender::default();
         }
         Ok(sender_window)
     }
@@ -203,19 +203,19 @@ impl DatagramOpener {
 
 /// The latest counters that were accepted from one sender.
 #[derive(Debug, Default)]
-struct SenderReplayWindow {
+struct AcceptedCountersOfSender {
     /// The newest accepted counters, in ascending order.
     newest: VecDeque<u64>,
     /// The largest counter that is no longer remembered. Counters up to this value are rejected.
     floor: u64,
 }
 
-impl SenderReplayWindow {
+impl AcceptedCountersOfSender {
     fn newest_counter(&self) -> u64 {
         self.newest.back().copied().unwrap_or_default()
     }
 
-    fn accept_counter(&mut self, counter: u64) -> Result<(), RejectReason> {
+    fn check_and_store_counter(&mut self, counter: u64) -> Result<(), RejectReason> {
         if counter <= self.floor {
             return Err(RejectReason::Replayed);
         }
@@ -223,7 +223,7 @@ impl SenderReplayWindow {
             return Err(RejectReason::Replayed);
         };
         self.newest.insert(index, counter);
-        if self.newest.len() > REPLAY_WINDOW_DATAGRAMS
+        if self.newest.len() > MAX_STORED_COUNTERS_PER_SENDER
             && let Some(oldest) = self.newest.pop_front()
         {
             self.floor = oldest;

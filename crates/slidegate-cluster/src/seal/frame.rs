@@ -1,4 +1,5 @@
-//! Sealed frames of one direction of a stream: each has a header and a message authentication code (MAC).
+//! Sealed (authenticated) frames of one direction of a stream: each has a header and a message authentication code
+//! (MAC).
 //!
 //! ```text
 //! payload length  counter  payload  MAC of all preceding bytes
@@ -16,10 +17,10 @@ use super::{MAC_BYTES, RejectReason, key};
 /// Maximum size of the payload of a frame, in bytes.
 pub const MAX_FRAME: usize = 64 * 1024;
 
-const LENGTH_FIELD_BYTES: usize = 4;
+const FRAME_LENGTH_FIELD_BYTES: usize = 4;
 
 /// Size of the header before the payload of a frame, in bytes.
-const FRAME_HEADER_BYTES: usize = LENGTH_FIELD_BYTES + 8;
+const FRAME_HEADER_BYTES: usize = FRAME_LENGTH_FIELD_BYTES + 8;
 
 /// Number of bytes that sealing adds to the payload of a frame: header and MAC.
 pub const FRAME_OVERHEAD: usize = FRAME_HEADER_BYTES + MAC_BYTES;
@@ -79,11 +80,14 @@ impl FrameOpener {
         if let Some(reason) = self.failure {
             return Err(reason);
         }
-        self.open_next(arrived).inspect_err(|reason| self.failure = Some(*reason))
+        self.verify_and_take_next_frame(arrived).inspect_err(|reason| self.failure = Some(*reason))
     }
 
-    fn open_next(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
-        let Some(length) = arrived.get(..LENGTH_FIELD_BYTES) else { return Ok(None) };
+    fn verify_and_take_next_frame(
+        &mut self,
+        arrived: &mut BytesMut,
+    ) -> Result<Option<Bytes>, RejectReason> {
+        let Some(length) = arrived.get(..FRAME_LENGTH_FIELD_BYTES) else { return Ok(None) };
         let length =
             usize::try_from(key::read_big_endian_u64(length)).map_err(|_| RejectReason::TooLong)?;
         if length > MAX_FRAME {
@@ -95,7 +99,7 @@ impl FrameOpener {
         let mut frame = arrived.split_to(length + FRAME_OVERHEAD).freeze();
         let mac = frame.split_off(FRAME_HEADER_BYTES + length);
         key::verify_mac(&self.key, &frame, &mac)?;
-        if key::read_big_endian_u64(&frame[LENGTH_FIELD_BYTES..FRAME_HEADER_BYTES])
+        if key::read_big_endian_u64(&frame[FRAME_LENGTH_FIELD_BYTES..FRAME_HEADER_BYTES])
             != self.next_counter
         {
             return Err(RejectReason::Replayed);

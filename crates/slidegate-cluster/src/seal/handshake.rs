@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The response to a replayed hello contains a new nonce, which only a client with the key can confirm. Each MAC also
-//! covers the type of its message, so that no message can be used as a message of another type. The keys of both
+//! covers the message type, so an attacker cannot use a message as a message of another type. The keys of both
 //! directions are derived from both hellos.
 //!
 //! ```text
@@ -34,11 +34,14 @@ pub const CONFIRMATION_BYTES: usize = MAC_BYTES;
 /// Maximum size of a node name, in bytes. Longer names are truncated.
 pub const MAX_NAME_BYTES: usize = u8::MAX as usize;
 
-const CLIENT_HELLO_LABEL: &[u8] = b"who dials greets";
-const SERVER_HELLO_LABEL: &[u8] = b"who answers greets";
-const CONFIRMATION_LABEL: &[u8] = b"who dials confirms";
-const CLIENT_KEY_LABEL: &[u8] = b"key of who dials";
-const SERVER_KEY_LABEL: &[u8] = b"key of who answers";
+/// Input of the MAC of a client's hello, so that the MAC is invalid for a message of another type.
+const CLIENT_HELLO_MAC_LABEL: &[u8] = b"who dials greets";
+const SERVER_HELLO_MAC_LABEL: &[u8] = b"who answers greets";
+const CONFIRMATION_MAC_LABEL: &[u8] = b"who dials confirms";
+/// Input of the key derivation for frames that the client sends.
+const CLIENT_FRAME_KEY_LABEL: &[u8] = b"key of who dials";
+/// Input of the key derivation for frames that the server sends.
+const SERVER_FRAME_KEY_LABEL: &[u8] = b"key of who answers";
 
 /// Identity of one side of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +115,7 @@ pub fn start_handshake<'k>(
     nonce: &Nonce,
 ) -> ClientHandshake<'k> {
     let mut hello = local.encode_hello(nonce);
-    let mac = key::compute_mac(key.handshake_key(), &[CLIENT_HELLO_LABEL, &hello]);
+    let mac = key::compute_mac(key.handshake_key(), &[CLIENT_HELLO_MAC_LABEL, &hello]);
     hello.extend_from_slice(mac.as_ref());
     ClientHandshake { key, local: local.incarnation, hello }
 }
@@ -132,19 +135,23 @@ impl ClientHandshake<'_> {
         response: &[u8],
     ) -> Result<(Session, [u8; CONFIRMATION_BYTES]), RejectReason> {
         let keys = self.key.handshake_key();
-        verify_hello(keys, &[SERVER_HELLO_LABEL, &self.hello], response)?;
+        verify_hello_length_and_mac(keys, &[SERVER_HELLO_MAC_LABEL, &self.hello], response)?;
         let peer = PeerIdentity::decode_hello(response)?;
         if peer.incarnation == self.local {
             return Err(RejectReason::Reflected);
         }
         let mut confirmation = [0; CONFIRMATION_BYTES];
         confirmation.copy_from_slice(
-            key::compute_mac(keys, &[CONFIRMATION_LABEL, &self.hello, response]).as_ref(),
+            key::compute_mac(keys, &[CONFIRMATION_MAC_LABEL, &self.hello, response]).as_ref(),
         );
-        let sealer =
-            FrameSealer::new(key::derive_key(keys, &[CLIENT_KEY_LABEL, &self.hello, response]));
-        let opener =
-            FrameOpener::new(key::derive_key(keys, &[SERVER_KEY_LABEL, &self.hello, response]));
+        let sealer = FrameSealer::new(key::derive_key(
+            keys,
+            &[CLIENT_FRAME_KEY_LABEL, &self.hello, response],
+        ));
+        let opener = FrameOpener::new(key::derive_key(
+            keys,
+            &[SERVER_FRAME_KEY_LABEL, &self.hello, response],
+        ));
         Ok((Session { peer, sealer, opener }, confirmation))
     }
 }
@@ -168,13 +175,13 @@ pub fn accept_handshake<'k>(
     nonce: &Nonce,
     hello: &[u8],
 ) -> Result<ServerHandshake<'k>, RejectReason> {
-    verify_hello(key.handshake_key(), &[CLIENT_HELLO_LABEL], hello)?;
+    verify_hello_length_and_mac(key.handshake_key(), &[CLIENT_HELLO_MAC_LABEL], hello)?;
     let peer = PeerIdentity::decode_hello(hello)?;
     if peer.incarnation == local.incarnation {
         return Err(RejectReason::Reflected);
     }
     let mut response = local.encode_hello(nonce);
-    let mac = key::compute_mac(key.handshake_key(), &[SERVER_HELLO_LABEL, hello, &response]);
+    let mac = key::compute_mac(key.handshake_key(), &[SERVER_HELLO_MAC_LABEL, hello, &response]);
     response.extend_from_slice(mac.as_ref());
     Ok(ServerHandshake { key, peer, hello: hello.to_vec(), response })
 }
@@ -194,22 +201,26 @@ impl ServerHandshake<'_> {
         confirmation: &[u8; CONFIRMATION_BYTES],
     ) -> Result<Session, RejectReason> {
         let keys = self.key.handshake_key();
-        let sealed = [CONFIRMATION_LABEL, &self.hello, &self.response].concat();
+        let sealed = [CONFIRMATION_MAC_LABEL, &self.hello, &self.response].concat();
         key::verify_mac(keys, &sealed, confirmation)?;
         let sealer = FrameSealer::new(key::derive_key(
             keys,
-            &[SERVER_KEY_LABEL, &self.hello, &self.response],
+            &[SERVER_FRAME_KEY_LABEL, &self.hello, &self.response],
         ));
         let opener = FrameOpener::new(key::derive_key(
             keys,
-            &[CLIENT_KEY_LABEL, &self.hello, &self.response],
+            &[CLIENT_FRAME_KEY_LABEL, &self.hello, &self.response],
         ));
         Ok(Session { peer: self.peer, sealer, opener })
     }
 }
 
 /// Verifies the length of a hello, and verifies its MAC, which covers `prefix` and the hello itself.
-fn verify_hello(keys: &hmac::Key, prefix: &[&[u8]], hello: &[u8]) -> Result<(), RejectReason> {
+fn verify_hello_length_and_mac(
+    keys: &hmac::Key,
+    prefix: &[&[u8]],
+    hello: &[u8],
+) -> Result<(), RejectReason> {
     let (header, _) =
         hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
     match hello_length(header)? {

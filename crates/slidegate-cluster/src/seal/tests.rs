@@ -13,6 +13,6 @@ fn test_key() -> ClusterKey {
     ClusterKey::new("a key for all of these tests").unwrap()
 }
 
-fn other_key() -> ClusterKey {
+fn key_of_other_cluster() -> ClusterKey {
     ClusterKey::new("a key of some other cluster").unwrap()
 }

@@ -37,7 +37,7 @@ pub struct ChannelNetwork(Arc<Mutex<ChannelNetworkState>>);
 struct ChannelNetworkState {
     rng: fastrand::Rng,
     faults: NetworkFaults,
-    nodes: BTreeMap<Incarnation, InProcessNode>,
+    nodes: BTreeMap<Incarnation, ChannelNode>,
     /// The partition of each node while the network is partitioned. Unlisted nodes share one partition.
     partitions: BTreeMap<Incarnation, usize>,
     join_count: u64,
@@ -46,7 +46,7 @@ struct ChannelNetworkState {
 
 /// A node of the network.
 #[derive(Debug, Default)]
-struct InProcessNode {
+struct ChannelNode {
     /// Number that is unique for each call of [`ChannelNetwork::join`]. It distinguishes this node from a replaced node
     /// with the same incarnation.
     join_number: u64,
@@ -89,11 +89,8 @@ impl ChannelNetwork {
         state.join_count += 1;
         let changed = Arc::new(Notify::new());
         let join_number = state.join_count;
-        let node = InProcessNode {
-            join_number,
-            changed: Arc::clone(&changed),
-            ..InProcessNode::default()
-        };
+        let node =
+            ChannelNode { join_number, changed: Arc::clone(&changed), ..ChannelNode::default() };
         state.nodes.insert(incarnation, node);
         state.update_links_of_all_nodes();
         drop(state);
@@ -127,7 +124,7 @@ impl ChannelNetwork {
 }
 
 impl ChannelNetworkState {
-    fn is_linked(&self, one: Incarnation, other: Incarnation) -> bool {
+    fn is_link_up_between(&self, one: Incarnation, other: Incarnation) -> bool {
         self.nodes.contains_key(&other)
             && one != other
             && self.partitions.get(&one) == self.partitions.get(&other)
@@ -141,8 +138,9 @@ impl ChannelNetworkState {
 
     fn update_links_of_node(&mut self, local: Incarnation) {
         let peers = self.nodes.get(&local).map(|node| node.peers.clone()).unwrap_or_default();
-        let now =
-            peers.into_iter().map(|(peer, was_up)| (peer, was_up, self.is_linked(local, peer)));
+        let now = peers
+            .into_iter()
+            .map(|(peer, was_up)| (peer, was_up, self.is_link_up_between(local, peer)));
         let changed: Vec<_> = now.filter(|(_, was_up, is_up)| was_up != is_up).collect();
         let Some(node) = self.nodes.get_mut(&local) else { return };
         for (peer, _, is_up) in changed {
@@ -232,7 +230,7 @@ pub struct ChannelTransport {
 impl ChannelTransport {
     /// Runs an action on the network and returns its result. If another transport has joined with the same incarnation,
     /// does nothing and returns the default value.
-    fn with_network_state_or_default<T: Default>(
+    fn run_on_network_unless_replaced<T: Default>(
         &self,
         action: impl FnOnce(&mut ChannelNetworkState) -> T,
     ) -> T {
@@ -245,14 +243,14 @@ impl ChannelTransport {
 
 impl Transport for ChannelTransport {
     fn set_peers(&mut self, peers: &[PeerAddress]) {
-        self.with_network_state_or_default(|state| {
+        self.run_on_network_unless_replaced(|state| {
             let Some(node) = state.nodes.get_mut(&self.local) else { return };
             let wanted =
                 peers.iter().map(|peer| peer.incarnation).filter(|peer| *peer != self.local);
             node.peers = wanted
                 .map(|peer| (peer, node.peers.get(&peer).copied().unwrap_or_default()))
                 .collect();
-            let InProcessNode { peers, events, traffic, .. } = node;
+            let ChannelNode { peers, events, traffic, .. } = node;
             traffic.retain(|peer, _| peers.contains_key(peer));
             events.retain(|event| match event {
                 TransportEvent::LinkUp(peer) | TransportEvent::LinkDown(peer) => {
@@ -265,13 +263,13 @@ impl Transport for ChannelTransport {
     }
 
     fn send(&mut self, to: Incarnation, frame: Bytes) {
-        self.with_network_state_or_default(|state| state.send(self.local, to, &frame));
+        self.run_on_network_unless_replaced(|state| state.send(self.local, to, &frame));
     }
 
     async fn next(&mut self) -> TransportEvent {
         loop {
             let changed = Arc::clone(&self.changed);
-            let polled = self.with_network_state_or_default(|state| Some(state.next(self.local)));
+            let polled = self.run_on_network_unless_replaced(|state| Some(state.next(self.local)));
             match polled.unwrap_or(Err(None)) {
                 Ok(event) => return event,
                 Err(Some(next_arrival)) => tokio::select! {
@@ -284,7 +282,7 @@ impl Transport for ChannelTransport {
     }
 
     fn traffic(&self) -> Vec<(Incarnation, LinkTraffic)> {
-        self.with_network_state_or_default(|state| {
+        self.run_on_network_unless_replaced(|state| {
             let node = state.nodes.get(&self.local);
             node.map(|node| node.traffic.clone().into_iter().collect()).unwrap_or_default()
         })
@@ -294,7 +292,7 @@ impl Transport for ChannelTransport {
 /// Removes the node from the network. The other nodes receive an event that their link to this node is down.
 impl Drop for ChannelTransport {
     fn drop(&mut self) {
-        self.with_network_state_or_default(|state| {
+        self.run_on_network_unless_replaced(|state| {
             state.nodes.remove(&self.local);
             state.update_links_of_all_nodes();
         });

@@ -31,7 +31,7 @@ impl AtomicCount {
 }
 
 impl LinkCounters {
-    fn read(&self) -> LinkTraffic {
+    fn to_link_traffic(&self) -> LinkTraffic {
         LinkTraffic {
             sent_frames: self.sent_frames.read(),
             sent_bytes: self.sent_bytes.read(),
@@ -56,8 +56,8 @@ impl LinkCountersByNode {
         self.lock().retain(|node, counters| is_kept(*node) || Arc::strong_count(counters) > 1);
     }
 
-    pub(super) fn read(&self) -> Vec<(Incarnation, LinkTraffic)> {
-        self.lock().iter().map(|(node, counters)| (*node, counters.read())).collect()
+    pub(super) fn traffic_of_all_nodes(&self) -> Vec<(Incarnation, LinkTraffic)> {
+        self.lock().iter().map(|(node, counters)| (*node, counters.to_link_traffic())).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Incarnation, Arc<LinkCounters>>> {

@@ -167,7 +167,7 @@ impl TcpTransport {
         })
     }
 
-    fn open_link(&mut self, peer: PeerAddress) -> OutgoingPeerLink {
+    fn open_outgoing_link(&mut self, peer: PeerAddress) -> OutgoingPeerLink {
         self.opened_links += 1;
         let counters = self.context.counters.get_or_create(peer.incarnation);
         let dialer = dial::PeerDialer {
@@ -189,7 +189,10 @@ impl TcpTransport {
 
     /// Converts an event of a task to an event of the transport. Returns `None` if the event belongs to a link that was
     /// replaced or removed.
-    fn on_transport_task_event(&mut self, event: TransportTaskEvent) -> Option<TransportEvent> {
+    fn convert_task_event_to_transport_event(
+        &mut self,
+        event: TransportTaskEvent,
+    ) -> Option<TransportEvent> {
         let (peer, number, queue) = match event {
             TransportTaskEvent::Frame { from, frame } => {
                 return Some(TransportEvent::Frame { from, frame });
@@ -221,7 +224,7 @@ impl Transport for TcpTransport {
         });
         for (incarnation, peer) in &wanted {
             if !self.links.contains_key(incarnation) {
-                let link = self.open_link(*peer);
+                let link = self.open_outgoing_link(*peer);
                 self.links.insert(*incarnation, link);
             }
         }
@@ -240,7 +243,7 @@ impl Transport for TcpTransport {
         loop {
             // Never returns `None`, since this transport also holds a sender.
             let Some(event) = self.events.recv().await else { return std::future::pending().await };
-            if let Some(event) = self.on_transport_task_event(event) {
+            if let Some(event) = self.convert_task_event_to_transport_event(event) {
                 return event;
             }
         }
@@ -249,6 +252,6 @@ impl Transport for TcpTransport {
     fn traffic(&self) -> Vec<(Incarnation, LinkTraffic)> {
         // Nodes that are not peers are counted while they have an open stream.
         self.context.counters.retain(|node| self.links.contains_key(&node));
-        self.context.counters.read()
+        self.context.counters.traffic_of_all_nodes()
     }
 }

@@ -141,7 +141,7 @@ fn initial_state_respects_byte_budget_and_completes() {
 }
 
 #[test]
-fn changes_use_half_of_byte_budget() {
+fn changed_counters_use_at_most_half_of_byte_budget() {
     let mut cluster = TestCluster::new();
     cluster.settings.interval_bytes = 200_000;
     cluster.start_node(1, "a");
@@ -161,7 +161,7 @@ fn changes_use_half_of_byte_budget() {
 }
 
 #[test]
-fn single_node_sends_nothing_and_never_waits() {
+fn single_node_cluster_sends_no_flush() {
     let mut cluster = TestCluster::new();
     cluster.start_node(1, "a");
     cluster.charge(1, 7);

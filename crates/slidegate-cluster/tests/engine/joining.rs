@@ -83,7 +83,7 @@ fn joining_node_receives_counters_of_dead_node() {
 /// Checks two nodes that join at the same time: node 3 through node 1, and node 4 through node 2. Nodes 3 and 4 do not
 /// know each other at first.
 #[test]
-fn concurrent_joiners_wait_for_each_other() {
+fn concurrently_joining_nodes_require_mutual_acknowledgements() {
     let mut cluster = TestCluster::with_nodes(2);
     cluster.start_node(3, "c");
     cluster.start_node(4, "d");
@@ -126,7 +126,7 @@ fn joining_nodes_without_settled_member_keep_joining() {
 }
 
 #[test]
-fn node_without_peers_starts_its_own_cluster() {
+fn node_that_finds_no_peers_starts_own_cluster() {
     let mut cluster = TestCluster::new();
     cluster.start_node(1, "a");
     cluster.kill_node(1);
@@ -166,7 +166,7 @@ fn nodes_started_together_become_settled() {
 }
 
 #[test]
-fn merging_clusters_wait_for_each_other() {
+fn nodes_of_merging_clusters_require_mutual_acknowledgements() {
     let mut cluster = TestCluster::with_nodes(1);
     let mut other = TestCluster::new();
     other.start_node(2, "b");
@@ -229,7 +229,7 @@ fn departed_member_need_not_acknowledge() {
 }
 
 #[test]
-fn departure_of_member_is_relayed() {
+fn departure_is_relayed_to_other_members() {
     let mut cluster = TestCluster::with_nodes(3);
     cluster.kill_node(3);
     cluster.set_departed_peer(1, 3, &[2]);

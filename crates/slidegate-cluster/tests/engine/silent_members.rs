@@ -12,7 +12,7 @@ use crate::test_cluster::{InFlightFrame, TestCluster};
 
 /// The time for which acknowledgements of a silent member are required: the lifetime of a charge (20 s) plus the
 /// maximum clock skew (2 s).
-const SILENT_MEMBER_TIMEOUT: Duration = Duration::from_secs(22);
+const SILENT_MEMBER_REQUIREMENT_DURATION: Duration = Duration::from_secs(22);
 
 /// Splits a cluster into two partitions, reports the change to every node, and drops all frames in flight.
 fn partition_cluster(cluster: &mut TestCluster, first: &[u64], second: &[u64]) {
@@ -41,14 +41,18 @@ fn run_partitioned_for(cluster: &mut TestCluster, partition: &[u64], duration: D
 }
 
 #[test]
-fn majority_waits_one_window_for_silent_member() {
+fn majority_requires_silent_member_until_its_charges_expire() {
     let mut cluster = TestCluster::with_nodes(3);
     partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.charge(1, 7);
     run_partitioned_interval(&mut cluster, &[1, 2]);
     let last_flush = cluster.status(1).flush;
     assert!(cluster.acknowledged_flush(1) < last_flush && cluster.status(1).is_majority);
-    run_partitioned_for(&mut cluster, &[1, 2], SILENT_MEMBER_TIMEOUT - Duration::from_secs(1));
+    run_partitioned_for(
+        &mut cluster,
+        &[1, 2],
+        SILENT_MEMBER_REQUIREMENT_DURATION - Duration::from_secs(1),
+    );
     assert!(
         cluster.acknowledged_flush(1) < last_flush,
         "earlier charges of node 3 have not expired"
@@ -62,7 +66,7 @@ fn minority_flush_is_unacknowledged_until_partition_ends() {
     let mut cluster = TestCluster::with_nodes(3);
     partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.charge(3, 7);
-    run_partitioned_for(&mut cluster, &[1, 2], 3 * SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &[1, 2], 3 * SILENT_MEMBER_REQUIREMENT_DURATION);
     assert!(!cluster.status(3).is_majority);
     cluster.tick(3);
     assert_eq!(
@@ -70,7 +74,7 @@ fn minority_flush_is_unacknowledged_until_partition_ends() {
         cluster.peer_status(3, 1).unwrap().acknowledged_flush
     );
     assert!(
-        matches!(cluster.peer_status(3, 1).unwrap().liveness, Liveness::Silent(since) if since > 2 * SILENT_MEMBER_TIMEOUT)
+        matches!(cluster.peer_status(3, 1).unwrap().liveness, Liveness::Silent(since) if since > 2 * SILENT_MEMBER_REQUIREMENT_DURATION)
     );
 }
 
@@ -83,10 +87,10 @@ fn half_containing_smallest_name_is_majority() {
 }
 
 #[test]
-fn node_moved_to_new_majority_waits_one_window() {
+fn node_that_changes_majority_requires_silent_member_again() {
     let mut cluster = TestCluster::with_nodes(3);
     partition_cluster(&mut cluster, &[1, 2], &[3]);
-    run_partitioned_for(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_REQUIREMENT_DURATION);
     // Node 1 moves to the partition of node 3. Node 2 may have charged units just before, based on acknowledgements of
     // node 1.
     partition_cluster(&mut cluster, &[2], &[1, 3]);
@@ -98,7 +102,7 @@ fn node_moved_to_new_majority_waits_one_window() {
     assert!(
         cluster.status(3).is_majority && cluster.acknowledged_flush(3) < cluster.status(3).flush
     );
-    run_partitioned_for(&mut cluster, &[1, 3], SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &[1, 3], SILENT_MEMBER_REQUIREMENT_DURATION);
     assert_eq!(
         cluster.acknowledged_flush(3),
         cluster.status(3).flush.max(cluster.acknowledged_flush(3))
@@ -121,7 +125,7 @@ fn joining_nodes_do_not_form_majority() {
         let others: Vec<u64> = minority.into_iter().filter(|other| *other != node).collect();
         cluster.set_live_peers(node, &others);
     }
-    run_partitioned_for(&mut cluster, &minority, 2 * SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &minority, 2 * SILENT_MEMBER_REQUIREMENT_DURATION);
     assert!(
         minority
             .iter()
@@ -215,7 +219,7 @@ fn silent_member_is_not_acknowledged_before_catching_up() {
 }
 
 #[test]
-fn returning_member_receives_members_added_during_silence() {
+fn returning_member_receives_roster_with_added_members() {
     let mut cluster = TestCluster::with_nodes(3);
     partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.start_node(4, "d");
@@ -239,7 +243,7 @@ fn returning_member_must_acknowledge_missed_flushes() {
     let mut cluster = TestCluster::with_nodes(3);
     partition_cluster(&mut cluster, &[1, 2], &[3]);
     cluster.charge(1, 7);
-    run_partitioned_for(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_TIMEOUT);
+    run_partitioned_for(&mut cluster, &[1, 2], 2 * SILENT_MEMBER_REQUIREMENT_DURATION);
     assert!(cluster.acknowledged_flush(1) >= cluster.status(1).flush);
     cluster.set_all_live();
     assert!(cluster.acknowledged_flush(1) < cluster.status(1).flush);
@@ -248,7 +252,7 @@ fn returning_member_must_acknowledge_missed_flushes() {
 }
 
 #[test]
-fn forgotten_member_can_return() {
+fn member_removed_for_long_silence_can_return() {
     let mut cluster = TestCluster::new();
     cluster.settings.silent_timeout = Duration::from_secs(60);
     (1..=3).for_each(|nth| {

@@ -17,7 +17,7 @@ use crate::scenario::{MAX_CLOCK_SKEW, Scenario};
 use crate::sim_node::{FINGERPRINT_SECRET, RequestOutcome, SimNode};
 
 const NODE_NAMES: [&str; 7] = ["ash", "birch", "cedar", "elm", "fir", "oak", "pine"];
-const KEY_VALUES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const KEY_ATTRIBUTE_VALUES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
 /// The time for which a request waits for acknowledgements before it is denied.
 const SYNC_WAIT_US: u64 = 20_000;
@@ -72,21 +72,21 @@ impl Simulator {
         simulator.start_node(0);
         for host in 1..simulator.scenario.hosts {
             let after_us = simulator.rng.u64(..3_000_000);
-            simulator.schedule(after_us, Event::StartNode(host));
+            simulator.schedule_event_after(after_us, Event::StartNode(host));
         }
         for host in 0..simulator.scenario.hosts {
-            simulator.schedule(0, Event::Request(host));
+            simulator.schedule_event_after(0, Event::Request(host));
         }
         if simulator.scenario.has_removals {
-            simulator.schedule(3_000_000, Event::RemoveUnits);
+            simulator.schedule_event_after(3_000_000, Event::RemoveUnits);
         }
-        simulator.schedule(500_000, Event::ChangeNetwork);
-        simulator.schedule(2_000_000, Event::StopNode);
+        simulator.schedule_event_after(500_000, Event::ChangeNetwork);
+        simulator.schedule_event_after(2_000_000, Event::StopNode);
         simulator
     }
 
     /// Schedules an event that occurs after `after_us` microseconds.
-    fn schedule(&mut self, after_us: u64, event: Event) {
+    fn schedule_event_after(&mut self, after_us: u64, event: Event) {
         self.events.add(self.now_us + after_us, event);
     }
 
@@ -119,7 +119,7 @@ impl Simulator {
         self.run_until(self.now_us + 3 * interval_us);
         self.check_cluster_is_idle()?;
         match self.scenario.cluster_options.on_partition() {
-            OnPartition::Bounded => self.check_bounds()?,
+            OnPartition::Bounded => self.check_overshoot_bounds()?,
             // Each partition limits separately, so the bound of the cluster does not apply.
             OnPartition::Available => {}
         }
@@ -130,13 +130,13 @@ impl Simulator {
     fn run_until(&mut self, until_us: u64) {
         while let Some((event_us, event)) = self.events.next(until_us) {
             self.now_us = event_us;
-            self.handle_event(event);
+            self.run_event(event);
         }
         self.now_us = until_us;
     }
 
     /// Processes one event.
-    fn handle_event(&mut self, event: Event) {
+    fn run_event(&mut self, event: Event) {
         match event {
             Event::Frame { from, to, frame } => {
                 let now_us = self.now_us;
@@ -168,7 +168,7 @@ impl Simulator {
                 }
             }
             Event::RemoveUnits => self.reset_or_refund_random_key(),
-            Event::ChangeNetwork if !self.is_healed => self.change_network(),
+            Event::ChangeNetwork if !self.is_healed => self.change_network_conditions(),
             Event::StopNode if !self.is_healed => self.stop_random_node(),
             Event::StartNode(host) if self.hosts[host].is_none() => self.start_node(host),
             Event::ChangeNetwork | Event::StopNode | Event::StartNode(_) => {}
@@ -200,8 +200,8 @@ impl Simulator {
         self.hosts[host] = Some(node);
         let interval_us = self.scenario.interval.as_micros() as u64;
         let after_us = self.rng.u64(..interval_us);
-        self.schedule(after_us, Event::Tick(host, incarnation));
-        self.schedule(0, Event::Heartbeat(host, incarnation));
+        self.schedule_event_after(after_us, Event::Tick(host, incarnation));
+        self.schedule_event_after(0, Event::Heartbeat(host, incarnation));
     }
 
     /// Runs the replication tick of a node, and schedules its next tick.
@@ -212,7 +212,7 @@ impl Simulator {
         {
             let frames = node.tick(now_us);
             self.send_frames(host, frames);
-            self.schedule(
+            self.schedule_event_after(
                 self.scenario.interval.as_micros() as u64,
                 Event::Tick(host, incarnation),
             );
@@ -233,7 +233,7 @@ impl Simulator {
             self.send_gossip(host, &gossip);
         }
         let after_us = HEARTBEAT_INTERVAL_US + self.rng.u64(..HEARTBEAT_INTERVAL_US / 10);
-        self.schedule(after_us, Event::Heartbeat(host, incarnation));
+        self.schedule_event_after(after_us, Event::Heartbeat(host, incarnation));
     }
 
     /// Sends gossip from host `from` to a random host.
@@ -242,7 +242,7 @@ impl Simulator {
         for delay in self.network.draw_delays(0, &mut self.rng) {
             if self.network.can_carry_gossip(from, to) {
                 let gossip = gossip.clone();
-                self.schedule(delay.as_micros() as u64, Event::Gossip { to, gossip });
+                self.schedule_event_after(delay.as_micros() as u64, Event::Gossip { to, gossip });
             }
         }
     }
@@ -268,26 +268,26 @@ impl Simulator {
                 if self.network.can_carry_frames(from, host) {
                     let frame = frame.clone();
                     let event = Event::Frame { from: sender, to, frame };
-                    self.schedule(delay.as_micros() as u64, event);
+                    self.schedule_event_after(delay.as_micros() as u64, event);
                 }
             }
         }
     }
 
     /// Draws new network conditions and the time of the next change.
-    fn change_network(&mut self) {
+    fn change_network_conditions(&mut self) {
         let Scenario { can_partition, can_lose_frames, .. } = self.scenario;
         self.network.randomize(&mut self.rng, can_partition, can_lose_frames);
         self.stats.partitions += u64::from(self.network.is_partitioned());
         let duration_us = self.rng.u64(500_000..=8_000_000);
-        self.schedule(duration_us, Event::ChangeNetwork);
+        self.schedule_event_after(duration_us, Event::ChangeNetwork);
     }
 
     /// Stops the node of a random host, and schedules its restart. The node may announce its departure or stop without
     /// notice. Does nothing if no other settled node is running.
     fn stop_random_node(&mut self) {
         let after_us = self.rng.u64(500_000..5_000_000);
-        self.schedule(after_us, Event::StopNode);
+        self.schedule_event_after(after_us, Event::StopNode);
         let host = self.rng.usize(..self.scenario.hosts);
         let now_us = self.now_us;
         let is_settled = |node: &SimNode| node.engine.status(node.now(now_us)).is_settled;
@@ -307,7 +307,7 @@ impl Simulator {
         self.hosts[host] = None;
         self.stats.stopped += 1;
         let downtime_us = [0, 300_000, 3_000_000, 9_000_000][self.rng.usize(..4)];
-        self.schedule(downtime_us, Event::StartNode(host));
+        self.schedule_event_after(downtime_us, Event::StartNode(host));
     }
 
     /// Sends a random request to a host and schedules the next one.
@@ -322,7 +322,7 @@ impl Simulator {
             5..=8 => self.rng.u64(..=2 * mean_us),
             _ => self.rng.u64(..=8 * mean_us),
         };
-        self.schedule(after_us, Event::Request(host));
+        self.schedule_event_after(after_us, Event::Request(host));
         let key = self.rng.usize(..self.scenario.keys);
         let cost = self.rng.u64(1..=self.scenario.max_cost);
         self.send_request(host, key, cost, CapPolicy::Wait);
@@ -341,7 +341,7 @@ impl Simulator {
                 continue;
             }
             let Some(node) = &self.hosts[host] else { continue };
-            let (value, limit) = ([Value::Text(KEY_VALUES[key])], self.scenario.limit);
+            let (value, limit) = ([Value::Text(KEY_ATTRIBUTE_VALUES[key])], self.scenario.limit);
             let hit_key = Key::new(&self.scope, &value);
             let hit = Hit::new(hit_key, &limit, units);
             let now = node.now(self.now_us);
@@ -354,14 +354,14 @@ impl Simulator {
         self.charges[key].iter_mut().for_each(|charge| charge.is_reverted = true);
         self.removed_at_us[key] = self.now_us;
         let after_us = self.rng.u64(200_000..3_000_000);
-        self.schedule(after_us, Event::RemoveUnits);
+        self.schedule_event_after(after_us, Event::RemoveUnits);
     }
 
     /// Sends a request to the node of a host. Schedules a retry if the request is unsynced.
     fn send_request(&mut self, host: usize, key: usize, cost: u64, cap_policy: CapPolicy) {
         let now_us = self.now_us;
         let Some(node) = &mut self.hosts[host] else { return };
-        let value = [Value::Text(KEY_VALUES[key])];
+        let value = [Value::Text(KEY_ATTRIBUTE_VALUES[key])];
         let limit = self.scenario.limit;
         let hit_key = Key::new(&self.scope, &value);
         let hit = Hit::new(hit_key, &limit, cost);
@@ -372,7 +372,10 @@ impl Simulator {
                 let frames = node.flush(now_us);
                 let incarnation = node.incarnation;
                 self.send_frames(host, frames);
-                self.schedule(SYNC_WAIT_US, Event::Retry { host, incarnation, key, cost });
+                self.schedule_event_after(
+                    SYNC_WAIT_US,
+                    Event::Retry { host, incarnation, key, cost },
+                );
             }
             RequestOutcome::Allowed(receipt) => {
                 let nodes = node.counters.progress().load().nodes;
@@ -407,7 +410,10 @@ impl Simulator {
             let window_us = self.scenario.window().as_micros() as u64;
             let after_us = self.rng.u64(..window_us);
             let incarnation = charge.incarnation;
-            self.schedule(after_us, Event::Revert { host, incarnation, key, nth, receipt });
+            self.schedule_event_after(
+                after_us,
+                Event::Revert { host, incarnation, key, nth, receipt },
+            );
         }
     }
 
@@ -514,7 +520,7 @@ impl Simulator {
             if charged.saturating_sub(removed) < later {
                 return Err(format!(
                     "{later} units charged to {} after the last removal, only {charged} - {removed} counted: {}",
-                    KEY_VALUES[key],
+                    KEY_ATTRIBUTE_VALUES[key],
                     self.describe_nodes()
                 ));
             }
@@ -544,7 +550,7 @@ impl Simulator {
     }
 
     /// Checks the charges of every key against the overshoot bounds.
-    fn check_bounds(&mut self) -> Result<(), String> {
+    fn check_overshoot_bounds(&mut self) -> Result<(), String> {
         for (key, charges) in self.charges.iter().enumerate() {
             check_bound(&self.scenario.limit, charges, &mut self.stats)?;
             let (_, phase_us) = self.fingerprint_and_phase(key);
@@ -555,7 +561,7 @@ impl Simulator {
 
     /// Returns the fingerprint of a key and the phase of its windows.
     fn fingerprint_and_phase(&self, key: usize) -> (u64, u64) {
-        let value = [Value::Text(KEY_VALUES[key])];
+        let value = [Value::Text(KEY_ATTRIBUTE_VALUES[key])];
         let (key, limit) = (Key::new(&self.scope, &value), &self.scenario.limit);
         (
             key.fingerprint(&FingerprintSecret::from(FINGERPRINT_SECRET), limit.shape()),

@@ -78,7 +78,7 @@ impl TransportFixture for TcpFixture {
             key,
             identity,
             Arc::new(RejectCounters::default()),
-            fast_timing(),
+            short_test_timeouts(),
         )
         .unwrap()
     }
@@ -101,7 +101,7 @@ async fn unused_address(address: SocketAddr) -> SocketAddr {
 }
 
 /// Returns timeouts that are short enough for tests.
-fn fast_timing() -> Timing {
+fn short_test_timeouts() -> Timing {
     Timing {
         keepalive_interval: Duration::from_millis(100),
         idle_timeout: Duration::from_secs(2),

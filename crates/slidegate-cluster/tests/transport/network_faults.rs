@@ -19,7 +19,7 @@ fn millis(millis: u64) -> Duration {
 }
 
 /// Returns network faults of all kinds: loss, duplication and delay.
-fn sample_faults() -> NetworkFaults {
+fn faults_of_all_kinds() -> NetworkFaults {
     NetworkFaults { loss: 0.3, duplication: 0.2, min_delay: millis(5), max_delay: millis(50) }
 }
 
@@ -45,7 +45,7 @@ async fn collect_events(transport: &mut ChannelTransport) -> Vec<(TransportEvent
 }
 
 /// Returns the number in the payload of a frame of node 1. Panics if the event is not such a frame.
-fn frame_number(event: &TransportEvent) -> u32 {
+fn number_in_frame_from_node1(event: &TransportEvent) -> u32 {
     let TransportEvent::Frame { from: NODE1, frame } = event else { panic!("{event:?}") };
     u32::from_be_bytes(frame[..].try_into().unwrap())
 }
@@ -63,29 +63,29 @@ async fn send_numbered_frames(
     collect_events(&mut node2)
         .await
         .iter()
-        .map(|(event, delay)| (frame_number(event), *delay))
+        .map(|(event, delay)| (number_in_frame_from_node1(event), *delay))
         .collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn faultless_network_delivers_immediately_in_order() {
     let arrived_frames = send_numbered_frames(1, NetworkFaults::default(), 500).await;
-    assert!(arrived_frames.iter().map(|(frame_number, _)| *frame_number).eq(0..500));
+    assert!(arrived_frames.iter().map(|(number, _)| *number).eq(0..500));
     assert!(arrived_frames.iter().all(|(_, delay)| delay.is_zero()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn same_seed_causes_same_faults() {
-    let first_run = send_numbered_frames(1, sample_faults(), 500).await;
-    assert_eq!(send_numbered_frames(1, sample_faults(), 500).await, first_run);
-    assert_ne!(send_numbered_frames(2, sample_faults(), 500).await, first_run);
+    let first_run = send_numbered_frames(1, faults_of_all_kinds(), 500).await;
+    assert_eq!(send_numbered_frames(1, faults_of_all_kinds(), 500).await, first_run);
+    assert_ne!(send_numbered_frames(2, faults_of_all_kinds(), 500).await, first_run);
 }
 
 #[tokio::test(start_paused = true)]
 async fn loss_and_duplication_match_configured_rates() {
-    let arrived_frames = send_numbered_frames(1, sample_faults(), 800).await;
+    let arrived_frames = send_numbered_frames(1, faults_of_all_kinds(), 800).await;
     let distinct_numbers: std::collections::HashSet<_> =
-        arrived_frames.iter().map(|(frame_number, _)| frame_number).collect();
+        arrived_frames.iter().map(|(number, _)| number).collect();
     let lost = 1.0 - distinct_numbers.len() as f64 / 800.0;
     let repeated = arrived_frames.len() as f64 / distinct_numbers.len() as f64 - 1.0;
     assert!((0.25..0.35).contains(&lost), "{lost}");
@@ -94,7 +94,7 @@ async fn loss_and_duplication_match_configured_rates() {
 
 #[tokio::test(start_paused = true)]
 async fn delays_match_configured_range_and_reorder_frames() {
-    let arrived_frames = send_numbered_frames(1, sample_faults(), 500).await;
+    let arrived_frames = send_numbered_frames(1, faults_of_all_kinds(), 500).await;
     let delays = || arrived_frames.iter().map(|(_, delay)| *delay);
     let (min_delay, max_delay) = (delays().min().unwrap(), delays().max().unwrap());
     assert!(millis(5) <= min_delay && min_delay < millis(10), "{min_delay:?}");

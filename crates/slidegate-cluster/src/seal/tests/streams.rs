@@ -101,7 +101,7 @@ fn long_name_is_truncated_at_character_boundary() {
 
 #[test]
 fn handshake_with_other_key_is_rejected() {
-    let (own, other, [one, two]) = (test_key(), other_key(), test_nonces(1));
+    let (own, other, [one, two]) = (test_key(), key_of_other_cluster(), test_nonces(1));
     let client = start_handshake(&other, &test_identity(ALICE), &one);
     assert_eq!(reject_reason_of_hello(client.hello()), Some(RejectReason::WrongMac));
     let server =
@@ -131,7 +131,7 @@ fn replayed_handshake_fails_at_confirmation() {
 }
 
 #[test]
-fn response_to_other_hello_is_rejected() {
+fn response_to_hello_of_other_handshake_is_rejected() {
     assert_eq!(reject_reason_of_response(1, &complete_handshake(1).response), None);
     assert_eq!(
         reject_reason_of_response(2, &complete_handshake(1).response),
@@ -187,7 +187,7 @@ fn non_utf8_name_is_rejected() {
 }
 
 #[test]
-fn frame_is_opened_once_in_order() {
+fn frames_open_only_once_and_in_order() {
     let CompletedHandshake { mut alice, bob: Session { mut opener, .. }, .. } =
         complete_handshake(1);
     let [one, two] = [b"one", b"two"].map(|payload| seal_frame(&mut alice.sealer, payload));
@@ -217,7 +217,7 @@ fn frame_of_other_session_is_rejected() {
 }
 
 #[test]
-fn long_frame_is_rejected_by_both_sides() {
+fn frame_above_max_size_is_rejected_by_both_sides() {
     let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
     let mut sealed = b"before".to_vec();
     assert_eq!(alice.sealer.seal(&vec![7; MAX_FRAME + 1], &mut sealed), Err(RejectReason::TooLong));

@@ -15,8 +15,8 @@ use super::{MAX_PENDING_HANDSHAKES, MAX_STREAMS, TcpTransportContext, TransportT
 use crate::pn_counter::Incarnation;
 use crate::seal::{RejectReason, Session};
 
-/// Pause after an error of the listener, most often too many open files.
-const ACCEPT_ERROR_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after the listener has returned an error, most often because too many files are open.
+const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 
 /// Accepts connections until the task is aborted. The abort also closes all accepted connections.
 pub(super) async fn accept_connections(
@@ -37,7 +37,7 @@ pub(super) async fn accept_connections(
                 Ok((stream, _)) => acceptor.start_handshake(stream),
                 Err(error) => {
                     warn!(%error, "cannot accept connections of other nodes");
-                    sleep(ACCEPT_ERROR_PAUSE).await;
+                    sleep(PAUSE_AFTER_ACCEPT_ERROR).await;
                 }
             },
             Some(completed) = acceptor.handshakes.join_next() => {
@@ -45,7 +45,7 @@ pub(super) async fn accept_connections(
                     acceptor.start_stream(stream, session);
                 }
             },
-            Some(ended) = acceptor.streams.tasks.join_next_with_id() => acceptor.streams.remove_ended_task(&ended),
+            Some(ended) = acceptor.streams.tasks.join_next_with_id() => acceptor.streams.remove_stream_of_ended_task(&ended),
         }
     }
 }
@@ -114,7 +114,7 @@ impl IncomingPeerStreams {
         }
     }
 
-    fn remove_ended_task(&mut self, ended: &Result<(Id, ()), JoinError>) {
+    fn remove_stream_of_ended_task(&mut self, ended: &Result<(Id, ()), JoinError>) {
         let id = match ended {
             Ok((id, ())) => *id,
             Err(error) => error.id(),

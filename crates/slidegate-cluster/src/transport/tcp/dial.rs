@@ -16,7 +16,7 @@ use crate::seal::{FrameSealer, RejectReason, Session};
 use crate::transport::link_counters::LinkCounters;
 
 /// Maximum number of bytes that are combined into one write.
-const MAX_WRITE_BYTES: usize = 64 * 1024;
+const MAX_FRAME_BYTES_PER_WRITE: usize = 64 * 1024;
 
 /// A task that keeps a connection to one peer, and sends frames on it.
 pub(super) struct PeerDialer {
@@ -111,15 +111,15 @@ impl PeerDialer {
                     continue;
                 }
                 () = sleep_until(last_received_at + timing.idle_timeout) => return Err(PeerStreamError::IdleTimeout),
-                Some(frame) = frames.next() => self.seal_batch(&mut sealer, frame, &mut frames, &mut sealed)?,
+                Some(frame) = frames.next() => self.seal_frames_for_one_write(&mut sealer, frame, &mut frames, &mut sealed)?,
                 _ = keepalive_interval.tick() => sealer.seal(&[], &mut sealed)?,
             }
             stream::write_with_timeout(&mut write, &sealed, &self.context, &self.counters).await?;
         }
     }
 
-    /// Seals a frame and further queued frames, up to [`MAX_WRITE_BYTES`].
-    fn seal_batch(
+    /// Seals (authenticates) a frame and further queued frames, up to [`MAX_FRAME_BYTES_PER_WRITE`].
+    fn seal_frames_for_one_write(
         &self,
         sealer: &mut FrameSealer,
         first: Bytes,
@@ -130,7 +130,7 @@ impl PeerDialer {
         while let Some(frame) = next {
             sealer.seal(&frame, sealed)?;
             self.counters.sent_frames.add(1);
-            next = if sealed.len() < MAX_WRITE_BYTES { frames.try_next() } else { None };
+            next = if sealed.len() < MAX_FRAME_BYTES_PER_WRITE { frames.try_next() } else { None };
         }
         Ok(())
     }

@@ -52,16 +52,16 @@ impl OutgoingFrameReceiver {
     /// Waits for the next frame; `None` if the queue is closed. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let frame = self.frames.recv().await;
-        self.release_queued_bytes(frame)
+        self.subtract_bytes_of_removed_frame(frame)
     }
 
     /// Returns the next queued frame without waiting; `None` if the queue is empty.
     pub(super) fn try_next(&mut self) -> Option<Bytes> {
         let frame = self.frames.try_recv().ok();
-        self.release_queued_bytes(frame)
+        self.subtract_bytes_of_removed_frame(frame)
     }
 
-    fn release_queued_bytes(&self, frame: Option<Bytes>) -> Option<Bytes> {
+    fn subtract_bytes_of_removed_frame(&self, frame: Option<Bytes>) -> Option<Bytes> {
         frame.inspect(|frame| _ = self.bytes.fetch_sub(frame.len(), Ordering::Relaxed))
     }
 }
@@ -70,7 +70,7 @@ impl OutgoingFrameReceiver {
 mod tests {
     use super::*;
 
-    fn push_until_full(sender: &OutgoingFrameSender, frame: &Bytes) -> usize {
+    fn push_copies_until_queue_is_full(sender: &OutgoingFrameSender, frame: &Bytes) -> usize {
         (0..).take_while(|_| sender.push(frame.clone())).count()
     }
 
@@ -79,9 +79,9 @@ mod tests {
         let (sender, mut receiver) = new_frame_queue();
         for (length, capacity) in [(0, MAX_QUEUED_FRAMES), (65_536, MAX_QUEUED_BYTES / 65_536)] {
             let frame = Bytes::from(vec![7; length]);
-            assert_eq!(push_until_full(&sender, &frame), capacity);
+            assert_eq!(push_copies_until_queue_is_full(&sender, &frame), capacity);
             assert_eq!(receiver.next().await, Some(frame.clone()));
-            assert_eq!(push_until_full(&sender, &frame), 1);
+            assert_eq!(push_copies_until_queue_is_full(&sender, &frame), 1);
             while let Some(left) = receiver.try_next() {
                 assert_eq!(left, frame);
             }

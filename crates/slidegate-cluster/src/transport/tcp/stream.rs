@@ -1,4 +1,4 @@
-//! Handshakes and sealed frames on a connection.
+//! Handshakes and authenticated frames on a connection.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::seal::{
 use crate::transport::link_counters::LinkCounters;
 
 /// Capacity that is reserved for each read, in bytes.
-const READ_BUFFER_BYTES: usize = 16 * 1024;
+const RESERVED_BYTES_PER_READ: usize = 16 * 1024;
 
 /// The reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ fn random_nonce() -> io::Result<Nonce> {
     Ok(random.map_err(|_| io::Error::other("system random generator failed"))?.expose())
 }
 
-/// A reader of sealed frames.
+/// A reader that verifies the received frames of a connection.
 #[derive(Debug)]
 pub(super) struct FrameReader<R> {
     read: R,
@@ -136,7 +136,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         &mut self,
         counters: &LinkCounters,
     ) -> Result<(), PeerStreamError> {
-        self.buffer.reserve(READ_BUFFER_BYTES);
+        self.buffer.reserve(RESERVED_BYTES_PER_READ);
         let read = self.read.read_buf(&mut self.buffer).await?;
         counters.received_bytes.add(read);
         if read > 0 {
