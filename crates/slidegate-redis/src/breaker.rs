@@ -156,7 +156,7 @@ impl Breaker {
     /// Decides whether a call may be made now. Begins a probe if one is due.
     #[inline]
     pub fn admit(&self, now: Timestamp) -> BreakerDecision {
-        self.decide_without_probe(now).unwrap_or_else(|| self.begin_probe(now))
+        self.decide_without_probe(now).unwrap_or_else(|| self.start_probe_if_due(now))
     }
 
     /// Records that a call got a valid response. Returns the change of state if the breaker closes, otherwise `None`.
@@ -165,7 +165,7 @@ impl Breaker {
             return None;
         }
         if !is_closed(pass.epoch) {
-            return self.close(&pass, now);
+            return self.close_after_probe(&pass, now);
         }
         self.tracker.record_success(now);
         None
@@ -181,7 +181,7 @@ impl Breaker {
             return None;
         }
         let reason = self.tracker.record_failure(now, &self.settings)?;
-        self.open(&pass, reason, now)
+        self.open_after_failure(&pass, reason, now)
     }
 
     /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
@@ -217,8 +217,9 @@ impl Breaker {
         (now.as_micros() < rejects_until).then_some(BreakerDecision::Reject)
     }
 
+    /// Decides about a call under the lock. Makes the call a probe, unless another thread has begun a probe first.
     #[cold]
-    fn begin_probe(&self, now: Timestamp) -> BreakerDecision {
+    fn start_probe_if_due(&self, now: Timestamp) -> BreakerDecision {
         let _outage = self.lock_outage_state();
         // Another thread may have begun a probe.
         if let Some(decision) = self.decide_without_probe(now) {
@@ -229,8 +230,14 @@ impl Breaker {
         BreakerDecision::Probe(CallPass { epoch: self.advance_epoch(2) })
     }
 
+    /// Opens the breaker after a failed call. Returns `None` if the epoch of the call has ended.
     #[cold]
-    fn open(&self, pass: &CallPass, reason: OpenReason, now: Timestamp) -> Option<StateChange> {
+    fn open_after_failure(
+        &self,
+        pass: &CallPass,
+        reason: OpenReason,
+        now: Timestamp,
+    ) -> Option<StateChange> {
         let mut outage = self.lock_outage_state();
         if !self.is_current_pass(pass) {
             return None;
@@ -252,12 +259,12 @@ impl Breaker {
     }
 
     /// Closes the breaker after a successful probe. Returns `None` if the epoch of the probe has ended.
-    fn close(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
+    fn close_after_probe(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
         let outage = self.lock_outage_state();
         if !self.is_current_pass(pass) {
             return None;
         }
-        self.tracker.clear();
+        self.tracker.clear_results();
         self.advance_epoch(1);
         let after = now.as_micros().saturating_sub(outage.opened_at.as_micros());
         Some(StateChange::Closed { after: Duration::from_micros(after) })

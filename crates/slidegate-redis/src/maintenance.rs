@@ -33,8 +33,8 @@ impl MaintenanceOp<'_> {
         }
     }
 
-    /// Decodes the reply to the operation. The reply to a refund has the state of each counter, the reply to another
-    /// operation only confirms success.
+    /// Decodes the reply to the operation. The reply to a refund has the state of each counter. The replies to other
+    /// operations only confirm success.
     pub fn decode(&self, bytes: &[u8]) -> Result<ScriptReply, DecodeError> {
         match self {
             Self::Refund(hits) => ScriptReply::decode(hits.len(), bytes),

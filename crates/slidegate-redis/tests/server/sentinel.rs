@@ -10,8 +10,8 @@ pub const NAME: &str = "service";
 
 /// Normal intervals of the Sentinels in milliseconds. While a test waits for the Sentinels to become ready, the short
 /// intervals apply instead.
-const DEFAULT_SENTINEL_PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
-const SHORT_SENTINEL_PERIODS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
+const DEFAULT_SENTINEL_PERIOD_ARGS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
+const SHORT_SENTINEL_PERIOD_ARGS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
 
 pub struct Service {
     nodes: [Node; 2],
@@ -86,17 +86,18 @@ impl Service {
 
     /// Waits until the replica is in sync and all Sentinels know each other and both servers.
     pub fn wait_until_settled(&self) {
-        self.set_sentinel_periods(&SHORT_SENTINEL_PERIODS);
+        self.set_sentinel_periods(&SHORT_SENTINEL_PERIOD_ARGS);
         wait_until("the replica is in sync", || self.replica().is_in_sync());
         for sentinel in &self.sentinels {
             wait_until("a Sentinel knows all others", || {
-                self.check_settled_at_sentinel(sentinel).is_some()
+                self.check_sentinel_knows_all_servers(sentinel).is_some()
             });
         }
-        self.set_sentinel_periods(&DEFAULT_SENTINEL_PERIODS);
+        self.set_sentinel_periods(&DEFAULT_SENTINEL_PERIOD_ARGS);
     }
 
-    fn check_settled_at_sentinel(&self, sentinel: &Redis) -> Option<()> {
+    /// Returns `Some` if a Sentinel knows the master, the replica and the other Sentinels, and considers all healthy.
+    fn check_sentinel_knows_all_servers(&self, sentinel: &Redis) -> Option<()> {
         type SentinelInstanceFields = HashMap<String, String>;
         let holds = |instance: &SentinelInstanceFields, wanted: &[(&str, &str)]| {
             let is =
