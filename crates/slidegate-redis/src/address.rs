@@ -112,8 +112,8 @@ fn parse_single_server_address(text: &str, parameters: &[&str]) -> Result<Addres
     Ok(Address { target: AddressTarget::Server(info), display })
 }
 
-/// Parses the query parameters of an address, which follow the `?`. Fails if the name of a
-/// parameter is not in the list `known`.
+/// Parses the query parameters of an address, which follow the `?`. Fails if the name of a parameter is not in the list
+/// `known`.
 fn parse_query_parameters<'t>(
     query: &'t str,
     known: &[&str],

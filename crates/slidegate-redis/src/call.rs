@@ -15,8 +15,8 @@ use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 /// no limit has a higher maximum than this value.
 const MAX_ENCODED_COST: u64 = u32::MAX as u64;
 
-/// Maximum cost of a refund in an encoded call. A higher cost is encoded as this value. This has the same
-/// effect, because no counter has more charged units than this value.
+/// Maximum cost of a refund in an encoded call. A higher cost is encoded as this value. This has the same effect,
+/// because no counter has more charged units than this value.
 const MAX_ENCODED_REFUND: u64 = 1 << 52;
 
 /// Code at the start of a batch header, for requests that each charge one unit of the same limit.
@@ -271,8 +271,8 @@ impl<'k> EncodedBatchBody<'k> {
 }
 
 /// Encodes in one byte when a hit denies its request and when the hit is charged. The byte is the code of the veto,
-/// plus 4 times the code of the charge condition. 16 is added if the hit, without other hits in its request, would
-/// be charged even above the limit.
+/// plus 4 times the code of the charge condition. 16 is added if the hit, without other hits in its request, would be
+/// charged even above the limit.
 fn encode_admission_byte(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,

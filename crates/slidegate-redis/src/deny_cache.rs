@@ -28,12 +28,12 @@ const MAX_CACHED_COUNTERS: usize = 65_536;
 /// Maximum number of denied costs that are recorded per counter.
 const MAX_DENIED_COSTS_PER_COUNTER: usize = 4;
 
-/// Number of stripes into which counters are divided. Each stripe counts the invalidations of its counters. If
-/// one counter is invalidated, the replies in flight for all counters of its stripe are discarded.
+/// Number of stripes into which counters are divided. Each stripe counts the invalidations of its counters. If one
+/// counter is invalidated, the replies in flight for all counters of its stripe are discarded.
 const INVALIDATION_STRIPE_COUNT: usize = 64;
 
-/// Number of entries in the table of charged units. Several counters can share an entry. A charge to one of them
-/// then counts as a charge to the others too, so the others miss the cache more often than necessary.
+/// Number of entries in the table of charged units. Several counters can share an entry. A charge to one of them then
+/// counts as a charge to the others too, so the others miss the cache more often than necessary.
 const CHARGED_UNITS_TABLE_LEN: usize = 65_536;
 
 /// Minimum time to live of a cached denial of a sampled rule. Most hits of a sampled rule are not sent to Redis, so

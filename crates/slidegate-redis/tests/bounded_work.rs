@@ -293,8 +293,8 @@ async fn sliding_log_with_one_high_cost_matches_memory() {
     assert_redis_sliding_log_matches_memory(MINUTE, &rare, 7).await;
 }
 
-/// Maximum number of Redis commands in a script call. A call reads the head of the log, one range of bytes in
-/// each step of two binary searches, and one block of charges.
+/// Maximum number of Redis commands in a script call. A call reads the head of the log, one range of bytes in each step
+/// of two binary searches, and one block of charges.
 const MAX_COMMANDS_PER_CALL: usize = 25;
 const MAX_BYTES_READ_PER_CALL: i64 = 25 * 264;
 
@@ -355,8 +355,8 @@ async fn script_work_on_full_sliding_log_is_bounded() {
     }
 }
 
-/// Returns the head of a full sliding log: a changed copy of the head of another log. In the copy, the log has
-/// `words` words (charges) and `total` units, and its oldest charge is `oldest_age` ticks older.
+/// Returns the head of a full sliding log: a changed copy of the head of another log. In the copy, the log has `words`
+/// words (charges) and `total` units, and its oldest charge is `oldest_age` ticks older.
 fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());

@@ -156,8 +156,8 @@ async fn example_programs_share_counters_with_gate() {
     }
 }
 
-/// Tests sequential requests until the limit is exhausted. The reply to the charge of the last unit has another
-/// form, which includes the wait for the next unit.
+/// Tests sequential requests until the limit is exhausted. The reply to the charge of the last unit has another form,
+/// which includes the wait for the next unit.
 #[tokio::test]
 async fn sequential_programs_get_exactly_limit_maximum() {
     let (redis, programs) = (Redis::start(), ExamplePrograms::locate_installed_programs());

@@ -1,5 +1,5 @@
-//! Tests of several processes that charge one key concurrently. In total, a strict algorithm must allow exactly as
-//! many units as the maximum of the limit.
+//! Tests of several processes that charge one key concurrently. In total, a strict algorithm must allow exactly as many
+//! units as the maximum of the limit.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -146,9 +146,8 @@ fn run_racing_processes(number: usize, is_skewed: bool) -> u64 {
     allowed
 }
 
-/// Asserts that each algorithm allows the processes the right number of units. A strict algorithm must allow
-/// exactly the maximum of the limit. Another algorithm must allow at least the maximum, and at most its own upper
-/// bound.
+/// Asserts that each algorithm allows the processes the right number of units. A strict algorithm must allow exactly
+/// the maximum of the limit. Another algorithm must allow at least the maximum, and at most its own upper bound.
 fn assert_racing_processes_get_limit_maximum(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
         let allowed = run_racing_processes(number, is_skewed);

@@ -195,8 +195,8 @@ pub fn new_request(identity: &'static str) -> Request<'static> {
 }
 
 /// Asserts that the store never allowed more units than the limits' maxima per second and per day, unless Redis has
-/// lost counts (`redis_lost`).
-/// The exact time of a decision is unknown, so only decisions that are certainly within a window are counted.
+/// lost counts (`redis_lost`). The exact time of a decision is unknown, so only decisions that are certainly within a
+/// window are counted.
 pub fn assert_max_never_exceeded(records: &[LoadRecord], redis_lost: bool) {
     for identity in 0..IDENTITY_NAMES.len() {
         let mut passed: Vec<&LoadRecord> = records

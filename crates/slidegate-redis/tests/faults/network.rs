@@ -13,8 +13,8 @@ use super::load::{FaultTrial, MAX_RECOVERY_TIME, STORE_TIMEOUT, patient_settings
 use crate::proxy::{Proxy, ReplyFault};
 use crate::server::{LONG, Redis, poll_until};
 
-/// Injects each of these faults into many replies under load. Asserts that decisions are made without Redis
-/// during the fault, and by Redis again after it.
+/// Injects each of these faults into many replies under load. Asserts that decisions are made without Redis during the
+/// fault, and by Redis again after it.
 async fn assert_recovery_from_reply_faults(faults: &[ReplyFault]) {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;

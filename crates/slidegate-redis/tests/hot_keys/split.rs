@@ -1,5 +1,5 @@
-//! Tests of limits that are split over sub-keys. Each sub-key has its share of the units. The sum
-//! of the shares is the maximum of the limit.
+//! Tests of limits that are split over sub-keys. Each sub-key has its share of the units. The sum of the shares is the
+//! maximum of the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
