@@ -68,7 +68,7 @@ pub enum BreakerDecision {
     /// Probing: make the call, which tests whether the server works again. All other calls are rejected until its
     /// result is reported.
     Probe(CallPass),
-    /// Open: fail without a call.
+    /// Open: do not make the call, and fail immediately.
     Reject,
 }
 
@@ -144,7 +144,7 @@ impl Breaker {
 
     /// Returns `true` if the breaker is open or probing.
     pub fn is_open(&self) -> bool {
-        !is_closed(self.epoch.load(Ordering::Acquire))
+        !is_closed_in_epoch(self.epoch.load(Ordering::Acquire))
     }
 
     /// Returns `true` if a call would be rejected now. Does not change the state.
@@ -164,7 +164,7 @@ impl Breaker {
         if !self.is_current_pass(&pass) {
             return None;
         }
-        if !is_closed(pass.epoch) {
+        if !is_closed_in_epoch(pass.epoch) {
             return self.close_after_probe(&pass, now);
         }
         self.tracker.record_success(now);
@@ -176,7 +176,7 @@ impl Breaker {
         if !self.is_current_pass(&pass) {
             return None;
         }
-        if !is_closed(pass.epoch) {
+        if !is_closed_in_epoch(pass.epoch) {
             self.extend_backoff(&pass, now);
             return None;
         }
@@ -210,7 +210,7 @@ impl Breaker {
     #[inline]
     fn decide_without_probe(&self, now: Timestamp) -> Option<BreakerDecision> {
         let epoch = self.epoch.load(Ordering::Acquire);
-        if is_closed(epoch) {
+        if is_closed_in_epoch(epoch) {
             return Some(BreakerDecision::Call(CallPass { epoch }));
         }
         let rejects_until = self.rejects_until.load(Ordering::Acquire);
@@ -295,7 +295,7 @@ impl Breaker {
 }
 
 /// Returns `true` if the breaker is closed in the epoch with this number: such epochs have even numbers.
-fn is_closed(epoch: u64) -> bool {
+fn is_closed_in_epoch(epoch: u64) -> bool {
     epoch.is_multiple_of(2)
 }
 

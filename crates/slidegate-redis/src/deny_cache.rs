@@ -55,7 +55,7 @@ pub struct DenyCache {
     charged_units_table: Box<[AtomicU64]>,
 }
 
-/// The cached figures of a counter, from the last recorded reply.
+/// The cached figures of a counter (remaining units and waits), from the last recorded reply.
 #[derive(Clone, Debug)]
 struct CachedCounterFigures {
     limit: Limit,
@@ -126,7 +126,7 @@ struct UnconfirmedCharge {
     units: u64,
 }
 
-/// The figures in the reply to one hit, and the local times of the call and its reply.
+/// The figures in the reply to one hit (remaining units and waits), and the local times of the call and its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct DenialReport {
     pub sent_at: Timestamp,

@@ -167,7 +167,12 @@ impl Server {
                 let _leader_guard = LeaderGuard { server: self.clone(), batch_key };
                 let sent = CommandSentFlag::default();
                 let call_future = self.decide_request_in_own_call(&request, batch_key, &sent);
-                self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await
+                self.make_call_with_breaker(self.wait_for_call_until_deadline(
+                    deadline,
+                    &sent,
+                    call_future,
+                ))
+                .await
             }
             Enqueued::Follower(mut handle) => {
                 self.wait_for_batch_result(&mut handle, deadline).await
@@ -213,12 +218,13 @@ impl Server {
             let reply = string_reply_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
             reply.ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))
         };
-        self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await
+        self.make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
+            .await
     }
 
     /// Makes a call and reports its result to the circuit breaker. If the breaker rejects the call, `call_future` is
     /// never polled.
-    async fn run_with_breaker<T>(
+    async fn make_call_with_breaker<T>(
         &self,
         call_future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
@@ -253,7 +259,7 @@ impl Server {
 
     /// Waits for a call. Returns an error if the call has not finished by the deadline. The error reports a possible
     /// charge if the flag `sent` of the call is set.
-    async fn run_with_deadline<T>(
+    async fn wait_for_call_until_deadline<T>(
         &self,
         deadline: Instant,
         sent: &CommandSentFlag,
@@ -337,8 +343,9 @@ impl Server {
         let deadline = Instant::now() + self.call_settings.timeout;
         let sent = CommandSentFlag::default();
         let call_future = self.decide_requests_in_one_call(&requests, batch_key, &sent);
-        let reply =
-            self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await;
+        let reply = self
+            .make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
+            .await;
         let results: Vec<ScriptResult> = match reply {
             Ok((replies, sent_at)) => replies
                 .into_iter()

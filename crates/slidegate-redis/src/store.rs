@@ -152,7 +152,7 @@ const MAX_HITS_PER_REQUEST: usize = u16::MAX as usize;
 
 /// Returns an error if a request has more than [`MAX_HITS_PER_REQUEST`] hits. Only a request with several descriptors
 /// can have so many: a policy that could produce them from one descriptor is rejected when it is loaded.
-fn check_hit_count(hits: &[Hit<'_>]) -> Result<(), StoreError> {
+fn reject_too_many_hits(hits: &[Hit<'_>]) -> Result<(), StoreError> {
     match hits.len() {
         0..=MAX_HITS_PER_REQUEST => Ok(()),
         count => Err(StoreError::Unsupported(format!(
@@ -444,12 +444,12 @@ impl Store for RedisStore {
     type Kind = slidegate::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        check_hit_count(hits)?;
+        reject_too_many_hits(hits)?;
         self.inner.decide_with_cache_or_redis(self.inner.build_keyed_hits(hits)).await
     }
 
     async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        requests.iter().try_for_each(|hits| check_hit_count(hits))?;
+        requests.iter().try_for_each(|hits| reject_too_many_hits(hits))?;
         let requests = requests.iter().map(|hits| self.inner.build_keyed_hits(hits));
         let results = self.inner.decide_requests_in_order_per_slot(requests).await;
         let any_taken = results.iter().any(Result::is_ok);
@@ -460,7 +460,7 @@ impl Store for RedisStore {
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        check_hit_count(hits)?;
+        reject_too_many_hits(hits)?;
         self.inner.peek(hits).await
     }
 
@@ -469,12 +469,12 @@ impl Store for RedisStore {
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        check_hit_count(hits)?;
+        reject_too_many_hits(hits)?;
         self.inner.refund(hits).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        check_hit_count(hits)?;
+        reject_too_many_hits(hits)?;
         self.inner.reset(hits).await
     }
 }

@@ -60,7 +60,7 @@ macro_rules! check {
 }
 
 #[tokio::test]
-async fn allowed_units_stay_below_algorithm_bound() {
+async fn units_in_window_stay_below_upper_bound() {
     check!(properties::units_stay_below_bound, seeds: [3]);
 }
 
@@ -95,7 +95,7 @@ async fn refund_frees_exactly_refunded_units() {
 }
 
 #[tokio::test]
-async fn allowed_minus_refunded_units_stay_below_bound() {
+async fn unrefunded_units_in_window_stay_below_upper_bound() {
     check!(properties::units_stay_below_bound_without_refunds, seeds: [6]);
 }
 

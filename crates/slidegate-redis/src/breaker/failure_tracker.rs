@@ -36,12 +36,12 @@ impl FailureTracker {
         if self.consecutive.load(Ordering::Relaxed) != 0 {
             self.consecutive.store(0, Ordering::Relaxed);
         }
-        self.count_call(now, 0);
+        self.add_call_to_current_window(now, 0);
     }
 
     /// Records a failed call. Returns the reason to open the breaker, or `None` if the breaker stays closed.
     pub(super) fn record_failure(&self, now: Timestamp, settings: &Settings) -> Option<OpenReason> {
-        let WindowCallCounts { calls, failed, .. } = self.count_call(now, 1);
+        let WindowCallCounts { calls, failed, .. } = self.add_call_to_current_window(now, 1);
         let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if consecutive >= settings.consecutive_failures {
             return Some(OpenReason::ConsecutiveFailures(consecutive));
@@ -58,10 +58,10 @@ impl FailureTracker {
 
     /// Adds one call to the current window, and returns the updated window. `failed` is 1 if the call failed, otherwise
     /// 0.
-    fn count_call(&self, now: Timestamp, failed: u32) -> WindowCallCounts {
+    fn add_call_to_current_window(&self, now: Timestamp, failed: u32) -> WindowCallCounts {
         let mut packed = self.window.load(Ordering::Relaxed);
         loop {
-            let window = WindowCallCounts::unpack_from_u64(packed).add_call(now, failed);
+            let window = WindowCallCounts::unpack_from_u64(packed).with_added_call(now, failed);
             let swapped = self.window.compare_exchange_weak(
                 packed,
                 window.pack_into_u64(),
@@ -83,7 +83,7 @@ impl WindowCallCounts {
 
     /// Returns a copy of the window with one more call. If this window has ended, the copy is a new window with only
     /// this call.
-    fn add_call(self, now: Timestamp, failed: u32) -> Self {
+    fn with_added_call(self, now: Timestamp, failed: u32) -> Self {
         let number = (now.as_micros() / FAILURE_WINDOW_US) % (1 << Self::PACKED_WINDOW_NUMBER_BITS);
         let Self { calls, failed: before, .. } =
             if number == self.number { self } else { Self { number, calls: 0, failed: 0 } };

@@ -91,13 +91,14 @@ impl Load {
             max_lateness_us: Arc::default(),
         };
         load.wait_for_recovery("at the start").await;
-        let mut callers: Vec<_> =
-            (0..CALLER_COUNT).map(|nth| tokio::spawn(load.run_caller(nth))).collect();
+        let mut callers: Vec<_> = (0..CALLER_COUNT)
+            .map(|nth| tokio::spawn(load.send_requests_until_stopped(nth)))
+            .collect();
         callers.push(tokio::spawn(load.measure_machine_lateness()));
         Self { callers, ..load }
     }
 
-    fn run_caller(&self, nth: usize) -> impl Future<Output = ()> + Send + 'static {
+    fn send_requests_until_stopped(&self, nth: usize) -> impl Future<Output = ()> + Send + 'static {
         let (gate, clock) = (self.gate.clone(), self.clock.clone());
         let (records, stop) = (self.records.clone(), self.stop.clone());
         async move {

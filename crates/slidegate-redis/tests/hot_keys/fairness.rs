@@ -31,6 +31,7 @@ const EXPECTED_MEAN_AND_MIN_THROUGHPUT_TEXTS: [[&str; 2]; 5] = [
     ["99 % (99 %)", "99 % (99 %)"],
 ];
 
+/// The distribution of requests over the routes of a set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum RouteDistribution {
     Uniform,

@@ -180,8 +180,8 @@ impl CallerLoad {
                 !take_one_unit(&store, &new_unrecorded_client()).await.is_error()
             })
             .await;
-            let callers =
-                (0..load.clients.len()).map(|client| tokio::spawn(load.run_caller(&store, client)));
+            let callers = (0..load.clients.len())
+                .map(|client| tokio::spawn(load.take_units_until_stopped(&store, client)));
             let callers: Vec<_> = callers.collect();
             load.callers.extend(callers);
         }
@@ -190,7 +190,7 @@ impl CallerLoad {
         load
     }
 
-    fn run_caller(
+    fn take_units_until_stopped(
         &self,
         store: &Arc<RedisStore>,
         client: usize,

@@ -64,7 +64,10 @@ impl Node {
     pub fn wait_until_promoted(&self, clock: &SystemClock) -> Timestamp {
         let mut connection = self.try_connection();
         wait_until("the node is a master", || {
-            let role = connection.as_mut().ok().and_then(|connection| query_role(connection).ok());
+            let role = connection
+                .as_mut()
+                .ok()
+                .and_then(|connection| query_replication_role(connection).ok());
             if role.is_none() {
                 // Sentinel closes all connections of a server that it promotes.
                 connection = self.try_connection();
@@ -137,7 +140,7 @@ impl DerefMut for Node {
     }
 }
 
-fn query_role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
+fn query_replication_role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
     let role: Vec<redis::Value> = redis::cmd("ROLE").query(connection)?;
     redis::from_redis_value(role.into_iter().next().unwrap_or(redis::Value::Nil))
         .map_err(Into::into)

@@ -98,22 +98,22 @@ impl Service {
 
     /// Returns `Some` if a Sentinel knows the master, the replica and the other Sentinels, and considers all healthy.
     fn check_sentinel_knows_all_servers(&self, sentinel: &Redis) -> Option<()> {
-        type SentinelInstanceFields = HashMap<String, String>;
-        let holds = |instance: &SentinelInstanceFields, wanted: &[(&str, &str)]| {
+        type SentinelResponseFields = HashMap<String, String>;
+        let holds = |instance: &SentinelResponseFields, wanted: &[(&str, &str)]| {
             let is =
                 |&(name, value): &(&str, &str)| instance.get(name).is_some_and(|is| is == value);
             wanted.iter().all(is).then_some(())
         };
         let ports = [self.master(), self.replica()].map(|node| node.port().to_string());
-        let master: SentinelInstanceFields =
+        let master: SentinelResponseFields =
             sentinel.try_command(&["SENTINEL", "MASTER", NAME]).ok()?;
         let wanted = [("port", &*ports[0]), ("flags", "master"), ("num-slaves", "1")];
         holds(&master, &wanted)?;
         holds(&master, &[("num-other-sentinels", "2")])?;
-        let others: Vec<SentinelInstanceFields> =
+        let others: Vec<SentinelResponseFields> =
             sentinel.try_command(&["SENTINEL", "SENTINELS", NAME]).ok()?;
         others.iter().try_for_each(|other| holds(other, &[("flags", "sentinel")]))?;
-        let replicas: Vec<SentinelInstanceFields> =
+        let replicas: Vec<SentinelResponseFields> =
             sentinel.try_command(&["SENTINEL", "REPLICAS", NAME]).ok()?;
         let wanted = [("port", &*ports[1]), ("flags", "slave"), ("master-port", &*ports[0])];
         holds(replicas.first()?, &wanted)?;
