@@ -11,7 +11,7 @@ use crate::connect::{ConnectError, Settings};
 use crate::store::RedisStore;
 
 /// Maximum number of hosts in an address. The hosts are Sentinels or nodes of a Cluster.
-const MAX_HOSTS: usize = 64;
+const MAX_HOSTS_PER_ADDRESS: usize = 64;
 
 /// An address of Redis: `redis://`, `rediss://` (TLS) or `unix://` for one server, `redis+sentinel://` or
 /// `redis+cluster://` (`rediss+…://` for TLS) for several. The text form of an address omits user and password.
@@ -112,7 +112,8 @@ fn parse_single_server_address(text: &str, parameters: &[&str]) -> Result<Addres
     Ok(Address { target: AddressTarget::Server(info), display })
 }
 
-/// Parses the query parameters of an address, which follow the `?`. Fails if a parameter is not in `known`.
+/// Parses the query parameters of an address, which follow the `?`. Fails if the name of a parameter is not in the list
+/// `known`.
 fn parse_query_parameters<'t>(
     query: &'t str,
     known: &[&str],
@@ -137,15 +138,15 @@ fn parse_server_url(text: &str) -> Result<ConnectionInfo, &'static str> {
 }
 
 /// Splits `user:password@host:port,host:port` into the part up to and including the `@`, and the list of hosts.
-fn split_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
+fn split_login_and_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
     let (user, hosts) = match authority.rsplit_once('@') {
         Some((user, hosts)) => (&authority[..user.len() + 1], hosts),
         None => ("", authority),
     };
     let hosts: Vec<&str> = hosts.split(',').collect();
-    match (hosts.iter().any(|host| host.is_empty()), hosts.len() > MAX_HOSTS) {
+    match (hosts.iter().any(|host| host.is_empty()), hosts.len() > MAX_HOSTS_PER_ADDRESS) {
         (true, _) => Err("a host is missing".to_owned()),
-        (_, true) => Err(format!("at most {MAX_HOSTS} hosts are allowed")),
+        (_, true) => Err(format!("at most {MAX_HOSTS_PER_ADDRESS} hosts are allowed")),
         _ => Ok((user, hosts)),
     }
 }
@@ -166,7 +167,7 @@ fn parse_sentinel_address(scheme: &str, rest: &str) -> Result<Address, AddressEr
     if service.is_empty() || !service.bytes().all(is_name_byte) {
         return Err(invalid("the name of the Sentinel service must follow the hosts"));
     }
-    let (user, hosts) = split_hosts(authority).map_err(|problem| invalid(&problem))?;
+    let (user, hosts) = split_login_and_hosts(authority).map_err(|problem| invalid(&problem))?;
     let sentinel_user = match (parameter("sentinel_user"), parameter("sentinel_pass")) {
         ("", "") => String::new(),
         (name, password) => format!("{name}:{password}@"),
@@ -199,7 +200,7 @@ fn parse_cluster_address(scheme: &str, rest: &str) -> Result<Address, AddressErr
     if authority.contains('/') {
         return Err(invalid("a Cluster has only one database"));
     }
-    let (user, hosts) = split_hosts(authority).map_err(|problem| invalid(&problem))?;
+    let (user, hosts) = split_login_and_hosts(authority).map_err(|problem| invalid(&problem))?;
     let seed = |host: &&str| parse_server_url(&format!("{scheme}://{user}{host}"));
     let seeds: Result<Vec<_>, _> = hosts.iter().map(seed).collect();
     let seeds = seeds.map_err(invalid)?;

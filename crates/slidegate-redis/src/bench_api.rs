@@ -24,14 +24,14 @@ impl ScriptCaller {
     }
 
     /// Creates the request of a script call that charges the hits.
-    fn build_script_request(&self, hits: &[Hit<'_>]) -> ScriptRequest {
+    fn build_charging_request(&self, hits: &[Hit<'_>]) -> ScriptRequest {
         self.keyspace.request(ScriptMode::Take, hits)
     }
 
     /// Builds the `EVALSHA` command that charges the hits. Redis must have loaded the script before. `None` for `now`
     /// selects the clock of Redis.
     pub fn take(&self, now: Option<Timestamp>, hits: &[Hit<'_>]) -> Cmd {
-        let request = self.build_script_request(hits);
+        let request = self.build_charging_request(hits);
         let call =
             call::build_decide(&self.scripts, now, self.keyspace.expiry_margin_s, &[&request]);
         call.command("EVALSHA", &call.script.sha)
@@ -39,7 +39,7 @@ impl ScriptCaller {
 
     /// Returns the source text of the script that [`take`](Self::take) calls for these hits.
     pub fn script(&self, hits: &[Hit<'_>]) -> &str {
-        let request = self.build_script_request(hits);
+        let request = self.build_charging_request(hits);
         &call::build_decide(&self.scripts, None, self.keyspace.expiry_margin_s, &[&request])
             .script
             .text
@@ -56,7 +56,7 @@ impl ScriptCaller {
         Some(
             ScriptReply::decode(hits.len(), reply)
                 .ok()?
-                .is_admitted(&self.build_script_request(hits).hits),
+                .is_admitted(&self.build_charging_request(hits).hits),
         )
     }
 }

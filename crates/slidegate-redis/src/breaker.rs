@@ -68,7 +68,7 @@ pub enum BreakerDecision {
     /// Probing: make the call, which tests whether the server works again. All other calls are rejected until its
     /// result is reported.
     Probe(CallPass),
-    /// Open: fail without a call.
+    /// Open: do not make the call, and fail immediately.
     Reject,
 }
 
@@ -144,7 +144,7 @@ impl Breaker {
 
     /// Returns `true` if the breaker is open or probing.
     pub fn is_open(&self) -> bool {
-        !is_closed(self.epoch.load(Ordering::Acquire))
+        !is_closed_in_epoch(self.epoch.load(Ordering::Acquire))
     }
 
     /// Returns `true` if a call would be rejected now. Does not change the state.
@@ -156,7 +156,7 @@ impl Breaker {
     /// Decides whether a call may be made now. Begins a probe if one is due.
     #[inline]
     pub fn admit(&self, now: Timestamp) -> BreakerDecision {
-        self.decide_without_probe(now).unwrap_or_else(|| self.begin_probe(now))
+        self.decide_without_probe(now).unwrap_or_else(|| self.start_probe_if_due(now))
     }
 
     /// Records that a call got a valid response. Returns the change of state if the breaker closes, otherwise `None`.
@@ -164,8 +164,8 @@ impl Breaker {
         if !self.is_current_pass(&pass) {
             return None;
         }
-        if !is_closed(pass.epoch) {
-            return self.close(&pass, now);
+        if !is_closed_in_epoch(pass.epoch) {
+            return self.close_after_probe(&pass, now);
         }
         self.tracker.record_success(now);
         None
@@ -176,12 +176,12 @@ impl Breaker {
         if !self.is_current_pass(&pass) {
             return None;
         }
-        if !is_closed(pass.epoch) {
+        if !is_closed_in_epoch(pass.epoch) {
             self.extend_backoff(&pass, now);
             return None;
         }
         let reason = self.tracker.record_failure(now, &self.settings)?;
-        self.open(&pass, reason, now)
+        self.open_after_failure(&pass, reason, now)
     }
 
     /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
@@ -210,15 +210,16 @@ impl Breaker {
     #[inline]
     fn decide_without_probe(&self, now: Timestamp) -> Option<BreakerDecision> {
         let epoch = self.epoch.load(Ordering::Acquire);
-        if is_closed(epoch) {
+        if is_closed_in_epoch(epoch) {
             return Some(BreakerDecision::Call(CallPass { epoch }));
         }
         let rejects_until = self.rejects_until.load(Ordering::Acquire);
         (now.as_micros() < rejects_until).then_some(BreakerDecision::Reject)
     }
 
+    /// Decides about a call under the lock. Makes the call a probe, unless another thread has begun a probe first.
     #[cold]
-    fn begin_probe(&self, now: Timestamp) -> BreakerDecision {
+    fn start_probe_if_due(&self, now: Timestamp) -> BreakerDecision {
         let _outage = self.lock_outage_state();
         // Another thread may have begun a probe.
         if let Some(decision) = self.decide_without_probe(now) {
@@ -229,8 +230,14 @@ impl Breaker {
         BreakerDecision::Probe(CallPass { epoch: self.advance_epoch(2) })
     }
 
+    /// Opens the breaker after a failed call. Returns `None` if the epoch of the call has ended.
     #[cold]
-    fn open(&self, pass: &CallPass, reason: OpenReason, now: Timestamp) -> Option<StateChange> {
+    fn open_after_failure(
+        &self,
+        pass: &CallPass,
+        reason: OpenReason,
+        now: Timestamp,
+    ) -> Option<StateChange> {
         let mut outage = self.lock_outage_state();
         if !self.is_current_pass(pass) {
             return None;
@@ -252,12 +259,12 @@ impl Breaker {
     }
 
     /// Closes the breaker after a successful probe. Returns `None` if the epoch of the probe has ended.
-    fn close(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
+    fn close_after_probe(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
         let outage = self.lock_outage_state();
         if !self.is_current_pass(pass) {
             return None;
         }
-        self.tracker.clear();
+        self.tracker.clear_results();
         self.advance_epoch(1);
         let after = now.as_micros().saturating_sub(outage.opened_at.as_micros());
         Some(StateChange::Closed { after: Duration::from_micros(after) })
@@ -288,7 +295,7 @@ impl Breaker {
 }
 
 /// Returns `true` if the breaker is closed in the epoch with this number: such epochs have even numbers.
-fn is_closed(epoch: u64) -> bool {
+fn is_closed_in_epoch(epoch: u64) -> bool {
     epoch.is_multiple_of(2)
 }
 

@@ -12,20 +12,20 @@ use crate::script::{AlgorithmSet, Script, Scripts, algorithm_number, is_slot};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
 /// Maximum cost of a charge in an encoded call. A higher cost is encoded as this value. Such a cost never fits, because
-/// the max of a limit is at most this value.
+/// no limit has a higher maximum than this value.
 const MAX_ENCODED_COST: u64 = u32::MAX as u64;
 
-/// Maximum cost of a refund in an encoded call. A higher cost is encoded as this value. Both costs have the same
-/// effect, because no counter has more charged units.
+/// Maximum cost of a refund in an encoded call. A higher cost is encoded as this value. This has the same effect,
+/// because no counter has more charged units than this value.
 const MAX_ENCODED_REFUND: u64 = 1 << 52;
 
-/// Kind code in a batch header for requests that each charge one unit of the same limit.
-const REQUEST_KIND_SINGLE_UNITS: u8 = 0;
-/// Kind code in a batch header for one request. Each of its hits can deny the request alone, and has its own slot in a
-/// shared Redis value.
-const REQUEST_KIND_ENFORCED: u8 = 1;
-/// Kind code in a batch header for one request with hits of any kind.
-const REQUEST_KIND_ANY_HITS: u8 = 2;
+/// Code at the start of a batch header, for requests that each charge one unit of the same limit.
+const FORMAT_CODE_SINGLE_UNIT_REQUESTS: u8 = 0;
+/// Code at the start of a batch header, for one request with only enforced hits. Each of these hits can deny the
+/// request alone, is charged only if the request is admitted, and has its own slot in a shared Redis value.
+const FORMAT_CODE_ONLY_ENFORCED_HITS: u8 = 1;
+/// Code at the start of a batch header, for one request with any hits: for example, hits that never deny the request.
+const FORMAT_CODE_ANY_HITS: u8 = 2;
 
 /// A call of a script: the script, the Redis keys and the encoded argument.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub fn build_decide<'s, 'k>(
     expiry_margin_s: u32,
     requests: &[&'k ScriptRequest],
 ) -> ScriptCall<'s, 'k> {
-    let now = encode_now(now);
+    let now = encode_time_or_redis_clock(now);
     match requests {
         [request] if request.hits.len() == 1 => {
             build_single_hit_call(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
@@ -67,7 +67,7 @@ pub fn build_decide<'s, 'k>(
 }
 
 /// Encodes a time in microseconds. `None` is encoded as -1, which selects the clock of Redis.
-fn encode_now(now: Option<Timestamp>) -> [u8; 8] {
+fn encode_time_or_redis_clock(now: Option<Timestamp>) -> [u8; 8] {
     now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes()
 }
 
@@ -87,7 +87,7 @@ fn build_single_hit_call<'s, 'k>(
         _ => 1,
     });
     push_hit_with_limit(&mut argument, hit, expiry_margin_s);
-    if has_default_required_units_and_max_debt(hit) {
+    if uses_default_required_units_and_max_debt(hit) {
         argument.truncate(argument.len() - REQUIRED_UNITS_AND_MAX_DEBT_BYTES);
     }
     let script = scripts.single(&hit.limit.algorithm());
@@ -122,7 +122,7 @@ const REQUIRED_UNITS_AND_MAX_DEBT_BYTES: usize = 8;
 
 /// Returns `true` if a hit has the required units and the maximum debt that a script assumes by default, so that these
 /// two fields need not be sent.
-fn has_default_required_units_and_max_debt(hit: &KeyedHit) -> bool {
+fn uses_default_required_units_and_max_debt(hit: &KeyedHit) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
 
@@ -153,7 +153,7 @@ fn build_batch_call<'s, 'k>(
     let hits = || requests.iter().flat_map(|request| &request.hits);
     // The values that are read with one MGET come first.
     let (mut key_indexes, mut keys, mut algorithms) =
-        (IndexByKey::new(), Keys::new(), AlgorithmSet::default());
+        (RedisKeyIndexes::new(), Keys::new(), AlgorithmSet::default());
     let mut shared_keys = 0;
     for is_slot_turn in [true, false] {
         for hit in hits().filter(|hit| is_slot(&hit.limit.algorithm()) == is_slot_turn) {
@@ -190,8 +190,8 @@ fn build_batch_call<'s, 'k>(
     ScriptCall { script: scripts.batch(algorithms), keys, argument }
 }
 
-/// The index of each key in the call, from 1.
-type IndexByKey<'k> = HashMap<&'k str, u16>;
+/// The index of each Redis key in the list of keys of a call, from 1.
+type RedisKeyIndexes<'k> = HashMap<&'k str, u16>;
 
 /// The encoded requests of a batch, and the limits that they refer to.
 struct EncodedBatchBody<'k> {
@@ -209,19 +209,19 @@ impl<'k> EncodedBatchBody<'k> {
     }
 
     /// Appends an encoded request.
-    fn push_request(&mut self, request: &'k ScriptRequest, key_indexes: &IndexByKey<'_>) {
+    fn push_request(&mut self, request: &'k ScriptRequest, key_indexes: &RedisKeyIndexes<'_>) {
         let key_index =
             |hit: &KeyedHit| key_indexes.get(hit.key.as_str()).copied().unwrap_or_default();
         if let Some(hit) = request.single_unit_hit() {
             return self.push_single_unit_request(hit, key_index(hit));
         }
         self.unit_run = None;
-        let kind = if request.has_only_enforced_slots() {
-            REQUEST_KIND_ENFORCED
+        let format_code = if request.has_only_enforced_slots() {
+            FORMAT_CODE_ONLY_ENFORCED_HITS
         } else {
-            REQUEST_KIND_ANY_HITS
+            FORMAT_CODE_ANY_HITS
         };
-        self.push_request_header(kind, request.hits.len() as u16, request.mode as u16);
+        self.push_request_header(format_code, request.hits.len() as u16, request.mode as u16);
         for hit in &request.hits {
             let limit = self.find_or_add_limit(hit);
             self.bytes.extend(key_index(hit).to_le_bytes());
@@ -244,17 +244,17 @@ impl<'k> EncodedBatchBody<'k> {
             }
             _ => {
                 self.unit_run = Some((self.bytes.len(), limit, 1));
-                self.push_request_header(REQUEST_KIND_SINGLE_UNITS, 1, limit);
+                self.push_request_header(FORMAT_CODE_SINGLE_UNIT_REQUESTS, 1, limit);
             }
         }
         self.bytes.extend(key_index.to_le_bytes());
     }
 
-    /// Appends a header of three fields. For requests that charge one unit each, these are the kind code, the number of
-    /// requests, and the index of the limit. For another request, these are the kind code, the number of hits, and the
-    /// mode.
-    fn push_request_header(&mut self, kind: u8, count: u16, limit_or_mode: u16) {
-        self.bytes.push(kind);
+    /// Appends a header of three fields. For requests that charge one unit each, these are the format code, the number
+    /// of requests, and the index of the limit. For another request, these are the format code, the number of hits, and
+    /// the mode.
+    fn push_request_header(&mut self, format_code: u8, count: u16, limit_or_mode: u16) {
+        self.bytes.push(format_code);
         self.bytes.extend(count.to_le_bytes());
         self.bytes.extend(limit_or_mode.to_le_bytes());
     }
@@ -270,8 +270,8 @@ impl<'k> EncodedBatchBody<'k> {
     }
 }
 
-/// Returns a byte that encodes when a hit denies its request and when it is charged. The byte is the code of the veto,
-/// plus 4 times the code of the charge condition. 16 is added if the hit, as the only one of its request, would be
+/// Encodes in one byte when a hit denies its request and when the hit is charged. The byte is the code of the veto,
+/// plus 4 times the code of the charge condition. 16 is added if the hit, without other hits in its request, would be
 /// charged even above the limit.
 fn encode_admission_byte(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
@@ -341,7 +341,7 @@ pub fn build_refund<'s, 'k>(
     hits: &[&'k KeyedHit],
 ) -> ScriptCall<'s, 'k> {
     let (mut keys, mut algorithms) = (Keys::new(), AlgorithmSet::default());
-    let mut argument = encode_now(now).to_vec();
+    let mut argument = encode_time_or_redis_clock(now).to_vec();
     argument.extend((hits.len() as u16).to_le_bytes());
     for hit in hits {
         let (algorithm, params) = (hit.limit.algorithm(), hit.limit.params());

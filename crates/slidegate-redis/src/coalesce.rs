@@ -1,8 +1,8 @@
 //! Coalesces requests: jobs that arrive while a script call is in flight wait and share the next call.
 //!
 //! Jobs are grouped by key, and each key has at most one call in flight. A job whose key has no call in flight is sent
-//! immediately, alone. Later jobs wait in arrival order and share the next call, at most [`MAX_BATCH`] per call. The
-//! caller of this module makes the calls.
+//! immediately, alone. Later jobs wait in arrival order and share the next call, at most [`MAX_BATCH`] per call. This
+//! module makes no calls: its caller makes them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -54,8 +54,8 @@ pub enum Enqueued<K: CoalesceKey, J, R> {
 pub trait CoalesceKey: Copy + Eq + std::hash::Hash {}
 impl<K: Copy + Eq + std::hash::Hash> CoalesceKey for K {}
 
-/// A handle of a waiting job. Dropping the handle cancels the job. A job that is canceled before its batch is sent
-/// leaves no trace.
+/// A handle of a waiting job. Dropping the handle cancels the job. A job that is canceled before its batch is sent has
+/// no effect.
 #[derive(Debug)]
 pub struct WaitHandle<K: CoalesceKey, J, R> {
     coalescer: Arc<Coalescer<K, J, R>>,

@@ -158,16 +158,16 @@ impl ReconnectingConnection {
     /// Requests that the background task replaces the current connection.
     pub fn replace_current(&self) {
         let number = self.current.borrow().as_ref().map_or(0, |handle| handle.number);
-        self.request_replacement_up_to_number(number);
+        self.request_replacement_if_not_newer_than(number);
     }
 
     /// Requests that the background task replaces this connection, unless it has been replaced already.
     pub fn replace(&self, handle: &ConnectionHandle) {
-        self.request_replacement_up_to_number(handle.number);
+        self.request_replacement_if_not_newer_than(handle.number);
     }
 
     /// Requests that the background task replaces the current connection if its sequence number is `lost` or lower.
-    fn request_replacement_up_to_number(&self, lost: u64) {
+    fn request_replacement_if_not_newer_than(&self, lost: u64) {
         self.lost.send_if_modified(|number| {
             let is_newer = lost > *number;
             *number = (*number).max(lost);

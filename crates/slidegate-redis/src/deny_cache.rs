@@ -28,13 +28,13 @@ const MAX_CACHED_COUNTERS: usize = 65_536;
 /// Maximum number of denied costs that are recorded per counter.
 const MAX_DENIED_COSTS_PER_COUNTER: usize = 4;
 
-/// Number of stripes into which counters are divided. Each stripe has the number of invalidations of its counters. If
-/// one counter is invalidated, the replies in flight for all counters of its stripe are discarded.
+/// Number of stripes into which counters are divided. Each stripe counts the invalidations of its counters. If one
+/// counter is invalidated, the replies in flight for all counters of its stripe are discarded.
 const INVALIDATION_STRIPE_COUNT: usize = 64;
 
-/// Number of entries in the table of charged units. Several counters can share an entry. Such counters miss the cache
-/// more often than necessary.
-const CHARGED_UNITS_STRIPE_COUNT: usize = 65_536;
+/// Number of entries in the table of charged units. Several counters can share an entry. A charge to one of them then
+/// counts as a charge to the others too, so the others miss the cache more often than necessary.
+const CHARGED_UNITS_TABLE_LEN: usize = 65_536;
 
 /// Minimum time to live of a cached denial of a sampled rule. Most hits of a sampled rule are not sent to Redis, so
 /// only the cache can deny them.
@@ -43,7 +43,7 @@ const MIN_SAMPLED_DENIAL_TTL: Duration = Duration::from_secs(1);
 /// A bounded cache of recent denials, by counter.
 #[derive(Debug)]
 pub struct DenyCache {
-    entries: Cache<u64, CounterEntry>,
+    entries: Cache<u64, CachedCounterFigures>,
     ttl: Duration,
     /// Random seed of the key hash, so that clients cannot choose colliding keys.
     secret: RandomState,
@@ -52,12 +52,12 @@ pub struct DenyCache {
     invalidations: [AtomicU64; INVALIDATION_STRIPE_COUNT],
     /// Table of the units that this instance has charged, by the hash of the counter. Each invalidation of a counter
     /// adds one. A changed value shows that cached figures are outdated.
-    charged_by_stripe: Box<[AtomicU64]>,
+    charged_units_table: Box<[AtomicU64]>,
 }
 
-/// The cached figures of a counter, from the last recorded reply.
+/// The cached figures of a counter (remaining units and waits), from the last recorded reply.
 #[derive(Clone, Debug)]
-struct CounterEntry {
+struct CachedCounterFigures {
     limit: Limit,
     /// The version of the counter after the last recorded call.
     version: CacheVersion,
@@ -117,7 +117,7 @@ pub struct UnconfirmedCharges<'c> {
     hits: SmallVec<[UnconfirmedCharge; 2]>,
 }
 
-/// One hit of a call in flight.
+/// One hit of a call in flight, which may or may not be charged.
 struct UnconfirmedCharge {
     counter: u64,
     /// The version of the counter before the call.
@@ -126,7 +126,7 @@ struct UnconfirmedCharge {
     units: u64,
 }
 
-/// The figures in the reply to one hit, and the local times of the call and its reply.
+/// The figures in the reply to one hit (remaining units and waits), and the local times of the call and its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct DenialReport {
     pub sent_at: Timestamp,
@@ -145,8 +145,8 @@ impl DenyCache {
             ttl,
             secret: RandomState::new(),
             invalidations: [const { AtomicU64::new(0) }; INVALIDATION_STRIPE_COUNT],
-            charged_by_stripe: std::iter::repeat_with(|| AtomicU64::new(0))
-                .take(CHARGED_UNITS_STRIPE_COUNT)
+            charged_units_table: std::iter::repeat_with(|| AtomicU64::new(0))
+                .take(CHARGED_UNITS_TABLE_LEN)
                 .collect(),
         }
     }
@@ -164,14 +164,14 @@ impl DenyCache {
         let (required, is_sampled) = (hit.required, hit.sample > 1);
         if !is_sampled {
             let charged_units =
-                self.charged_units(counter).wrapping_sub(entry.version.charged_units);
-            return entry.lookup(now, required, charged_units);
+                self.read_charged_units_table(counter).wrapping_sub(entry.version.charged_units);
+            return entry.lookup_required_units(now, required, charged_units);
         }
         // A denial does not apply if the clock has run back since.
         let is_same_cost =
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         match entry.denials.iter().find(is_same_cost) {
-            Some(denial) => denial.lookup_at(now),
+            Some(denial) => denial.denied_or_stale_at(now),
             // After the denial of a lower cost, a higher cost does not pass without a call.
             None if entry.denials.iter().any(|denial| denial.required <= required) => {
                 CacheLookup::Stale
@@ -182,13 +182,13 @@ impl DenyCache {
 
     /// Returns the version of a hit's counter. The caller takes the version before it sends a call.
     pub fn version(&self, hit: &KeyedHit) -> CacheVersion {
-        self.version_of_counter(self.hash_counter(&hit.key, hit.tag))
+        self.cache_version_of_counter(self.hash_counter(&hit.key, hit.tag))
     }
 
     /// Returns the version of a counter.
-    fn version_of_counter(&self, counter: u64) -> CacheVersion {
-        let invalidation_count = self.invalidation_stripe(counter).load(Ordering::Acquire);
-        CacheVersion { invalidation_count, charged_units: self.charged_units(counter) }
+    fn cache_version_of_counter(&self, counter: u64) -> CacheVersion {
+        let invalidation_count = self.invalidation_count_of_stripe(counter).load(Ordering::Acquire);
+        CacheVersion { invalidation_count, charged_units: self.read_charged_units_table(counter) }
     }
 
     /// Registers a call that may charge these hits. The caller reports the result of the call with
@@ -197,7 +197,7 @@ impl DenyCache {
         let pending = |hit: &KeyedHit| {
             let counter = self.hash_counter(&hit.key, hit.tag);
             let units = if hit.sample == 1 { effective_units(hit.cost) } else { 0 };
-            UnconfirmedCharge { counter, version: self.version_of_counter(counter), units }
+            UnconfirmedCharge { counter, version: self.cache_version_of_counter(counter), units }
         };
         UnconfirmedCharges { cache: self, hits: hits.iter().map(pending).collect() }
     }
@@ -230,22 +230,35 @@ impl DenyCache {
         };
         denials.retain(|other| Some(other.required) != denied && is_relevant(other));
         if let Some(denial) =
-            denied.and_then(|required| report.to_cached_denial(hit, required, ttl))
+            denied.and_then(|required| report.to_cacheable_denial(hit, required, ttl))
         {
             denials.truncate(MAX_DENIED_COSTS_PER_COUNTER - 1);
             denials.push(denial);
         }
         let DenialReport { sent_at, remaining, .. } = *report;
         let expires_at = sent_at.after(ttl);
-        let entry =
-            CounterEntry { limit: hit.limit, version, remaining, sent_at, expires_at, denials };
+        let entry = CachedCounterFigures {
+            limit: hit.limit,
+            version,
+            remaining,
+            sent_at,
+            expires_at,
+            denials,
+        };
         self.insert_unless_invalidated(counter, entry, version);
     }
 
     /// Inserts an entry, unless the counter has been invalidated since `version`.
-    fn insert_unless_invalidated(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
+    fn insert_unless_invalidated(
+        &self,
+        counter: u64,
+        entry: CachedCounterFigures,
+        version: CacheVersion,
+    ) {
         self.entries.insert(counter, entry);
-        if self.invalidation_stripe(counter).load(Ordering::Acquire) != version.invalidation_count {
+        if self.invalidation_count_of_stripe(counter).load(Ordering::Acquire)
+            != version.invalidation_count
+        {
             self.entries.remove(&counter);
         }
     }
@@ -253,8 +266,8 @@ impl DenyCache {
     /// Removes the entry of a counter. Replies to calls that are in flight will not be recorded.
     pub fn invalidate(&self, key: &str, tag: u32) {
         let counter = self.hash_counter(key, tag);
-        self.invalidation_stripe(counter).fetch_add(1, Ordering::AcqRel);
-        self.add_charged_units(counter, 1);
+        self.invalidation_count_of_stripe(counter).fetch_add(1, Ordering::AcqRel);
+        self.add_to_charged_units_table(counter, 1);
         self.entries.remove(&counter);
     }
 
@@ -263,25 +276,25 @@ impl DenyCache {
         self.secret.hash_one((key, tag))
     }
 
-    /// Returns the stripe of a counter, which holds the number of invalidations of all counters in the stripe.
-    fn invalidation_stripe(&self, counter: u64) -> &AtomicU64 {
+    /// Returns the number of invalidations of all counters in the stripe of this counter.
+    fn invalidation_count_of_stripe(&self, counter: u64) -> &AtomicU64 {
         &self.invalidations[(counter % INVALIDATION_STRIPE_COUNT as u64) as usize]
     }
 
     /// Returns the entry of a counter in the table of charged units.
-    fn charged_units_stripe(&self, counter: u64) -> &AtomicU64 {
-        &self.charged_by_stripe[(counter % CHARGED_UNITS_STRIPE_COUNT as u64) as usize]
+    fn charged_units_table_entry(&self, counter: u64) -> &AtomicU64 {
+        &self.charged_units_table[(counter % CHARGED_UNITS_TABLE_LEN as u64) as usize]
     }
 
     /// Returns the value of a counter's entry in the table of charged units. The value includes units of other counters
     /// that share the entry.
-    fn charged_units(&self, counter: u64) -> u64 {
-        self.charged_units_stripe(counter).load(Ordering::Acquire)
+    fn read_charged_units_table(&self, counter: u64) -> u64 {
+        self.charged_units_table_entry(counter).load(Ordering::Acquire)
     }
 
     /// Adds units to a counter's entry in the table of charged units.
-    fn add_charged_units(&self, counter: u64, units: u64) {
-        self.charged_units_stripe(counter).fetch_add(units, Ordering::AcqRel);
+    fn add_to_charged_units_table(&self, counter: u64, units: u64) {
+        self.charged_units_table_entry(counter).fetch_add(units, Ordering::AcqRel);
     }
 }
 
@@ -298,7 +311,7 @@ impl UnconfirmedCharges<'_> {
 impl Drop for UnconfirmedCharges<'_> {
     fn drop(&mut self) {
         for hit in self.hits.iter().filter(|hit| hit.units > 0) {
-            self.cache.add_charged_units(hit.counter, hit.units);
+            self.cache.add_to_charged_units_table(hit.counter, hit.units);
         }
     }
 }
@@ -308,7 +321,7 @@ impl DenialReport {
     /// may change before the required units fit. This number does not change if exactly one unit is missing, or if the
     /// required units never fit and all units are free. For a sampled rule, always returns a denial, because its
     /// figures are estimates.
-    fn to_cached_denial(
+    fn to_cacheable_denial(
         self,
         hit: &KeyedHit,
         required: u64,
@@ -329,15 +342,20 @@ impl DenialReport {
     }
 }
 
-impl CounterEntry {
+impl CachedCounterFigures {
     /// Looks up whether a number of required units fits the limit. `charged_units` is the number of units that this
     /// instance has charged to the counter since the entry was recorded.
-    fn lookup(&self, now: Timestamp, required: u64, charged_units: u64) -> CacheLookup {
+    fn lookup_required_units(
+        &self,
+        now: Timestamp,
+        required: u64,
+        charged_units: u64,
+    ) -> CacheLookup {
         let is_same_cost =
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         if charged_units == 0
             && let Some(denial) = self.denials.iter().find(is_same_cost)
-            && let denied @ CacheLookup::Denied(_) = denial.lookup_at(now)
+            && let denied @ CacheLookup::Denied(_) = denial.denied_or_stale_at(now)
         {
             return denied;
         }
@@ -350,7 +368,7 @@ impl CounterEntry {
 
 impl CachedDenial {
     /// Returns the outcome of the denial at time `now`, or [`CacheLookup::Stale`] if the denial has expired.
-    fn lookup_at(&self, now: Timestamp) -> CacheLookup {
+    fn denied_or_stale_at(&self, now: Timestamp) -> CacheLookup {
         if now >= self.expires_at {
             return CacheLookup::Stale;
         }

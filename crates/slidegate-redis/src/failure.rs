@@ -49,7 +49,7 @@ impl Failure {
                 None => Self::Server(unavailable()),
             },
             ErrorKind::Server(ServerErrorKind::TryAgain) => Self::Redirect(Redirect::TryAgain),
-            _ if is_error_of_key_value(error) => Self::Key(unavailable()),
+            _ if is_caused_by_value_of_key(error) => Self::Key(unavailable()),
             ErrorKind::Server(_) | ErrorKind::Extension => Self::Server(unavailable()),
             _ => return None,
         })
@@ -82,7 +82,7 @@ impl Failure {
 }
 
 /// Returns `true` if a script failed because of the value of a key, so that calls for other keys are not affected.
-fn is_error_of_key_value(error: &RedisError) -> bool {
+fn is_caused_by_value_of_key(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
     match error.code() {
         Some("WRONGTYPE" | "FOREIGN") => true,

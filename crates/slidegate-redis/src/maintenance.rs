@@ -33,8 +33,8 @@ impl MaintenanceOp<'_> {
         }
     }
 
-    /// Decodes the reply to the operation. The reply to a refund has the state of each counter, the reply to another
-    /// operation only confirms success.
+    /// Decodes the reply to the operation. The reply to a refund has the state of each counter. The replies to other
+    /// operations only confirm success.
     pub fn decode(&self, bytes: &[u8]) -> Result<ScriptReply, DecodeError> {
         match self {
             Self::Refund(hits) => ScriptReply::decode(hits.len(), bytes),
@@ -52,7 +52,7 @@ pub async fn revert(
 ) -> Result<(), StoreError> {
     let charges =
         charges.iter().filter_map(|charge| Some((key_and_tag(&charge.counter)?.0, charge)));
-    let operations = group_by_slot(topology, charges)
+    let operations = group_items_by_cluster_slot(topology, charges)
         .into_iter()
         .map(|(slot, charges)| (slot, MaintenanceOp::Revert(charges)));
     run_maintenance_concurrently(topology, operations, deadline).await.map(drop)
@@ -66,13 +66,14 @@ pub async fn refund(
     deadline: Instant,
 ) -> Result<Outcomes, StoreError> {
     let indexed = hits.iter().enumerate().map(|(index, hit)| (&*hit.key, (index, hit)));
-    let (index_groups, operations): (Vec<Vec<usize>>, Vec<_>) = group_by_slot(topology, indexed)
-        .into_iter()
-        .map(|(slot, indexed)| {
-            let (indexes, hits) = indexed.into_iter().unzip();
-            (indexes, (slot, MaintenanceOp::Refund(hits)))
-        })
-        .unzip();
+    let (index_groups, operations): (Vec<Vec<usize>>, Vec<_>) =
+        group_items_by_cluster_slot(topology, indexed)
+            .into_iter()
+            .map(|(slot, indexed)| {
+                let (indexes, hits) = indexed.into_iter().unzip();
+                (indexes, (slot, MaintenanceOp::Refund(hits)))
+            })
+            .unzip();
     let replies = run_maintenance_concurrently(topology, operations.into_iter(), deadline).await?;
     let refunded = replies.iter().flat_map(ScriptReply::hits).map(|hit_reply| hit_reply.outcome);
     let mut outcomes: Vec<_> = index_groups.into_iter().flatten().zip(refunded).collect();
@@ -87,14 +88,14 @@ pub async fn reset(
     deadline: Instant,
 ) -> Result<(), StoreError> {
     let hits = hits.iter().map(|hit| (&*hit.key, hit));
-    let operations = group_by_slot(topology, hits)
+    let operations = group_items_by_cluster_slot(topology, hits)
         .into_iter()
         .map(|(slot, hits)| (slot, MaintenanceOp::Reset(hits)));
     run_maintenance_concurrently(topology, operations, deadline).await.map(drop)
 }
 
 /// Groups items by the Cluster slot of their keys.
-fn group_by_slot<'k, T>(
+fn group_items_by_cluster_slot<'k, T>(
     topology: &Topology,
     items: impl Iterator<Item = (&'k str, T)>,
 ) -> BTreeMap<u16, Vec<T>> {

@@ -88,7 +88,7 @@ pub async fn peek_parts(
 ) -> Result<Outcomes, StoreError> {
     let peeks: Vec<SlotPart> =
         parts.iter().map(|part| part.with_script_mode(ScriptMode::Peek)).collect();
-    let replies = send_all_parts(topology, &peeks, deadline).await;
+    let replies = send_parts_concurrently(topology, &peeks, deadline).await;
     let replies: Vec<ScriptReply> =
         replies.into_iter().collect::<Result<_, _>>().map_err(Failure::into_error)?;
     Ok(merge_outcomes_in_request_order(parts, &replies))
@@ -113,7 +113,7 @@ pub async fn take_parts(
         true => parts.iter().map(SlotPart::to_charging_part).collect(),
         false => parts.iter().filter_map(SlotPart::to_always_charged_part).collect(),
     };
-    let replies = send_all_parts(topology, &charging, deadline).await;
+    let replies = send_parts_concurrently(topology, &charging, deadline).await;
     let is_part_admitted = |reply: &Result<ScriptReply, Failure>, part: &SlotPart| {
         reply.as_ref().is_ok_and(|reply| reply.is_admitted(&part.request.hits))
     };
@@ -163,8 +163,9 @@ pub async fn take_parts(
     }
 }
 
-/// Sends all parts to Redis concurrently, each with its own call. Returns the replies in the order of the parts.
-async fn send_all_parts(
+/// Sends all parts of a request to Redis concurrently, each with its own call. Returns the replies in the order of the
+/// parts.
+async fn send_parts_concurrently(
     topology: &Topology,
     parts: &[SlotPart],
     deadline: Instant,

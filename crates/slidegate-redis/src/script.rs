@@ -10,14 +10,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slidegate::Algorithm;
 use tokio::sync::Mutex;
 
-const BASE_LUA: &str = include_str!("../lua/base.lua");
-const SLOTS_LUA: &str = include_str!("../lua/slots.lua");
-const SINGLE_SLOT_LUA: &str = include_str!("../lua/single_slot.lua");
-const SINGLE_KEY_LUA: &str = include_str!("../lua/single_key.lua");
-const GROUP_LUA: &str = include_str!("../lua/group.lua");
-const BATCH_LUA: &str = include_str!("../lua/batch.lua");
+/// The beginning of every script: constants and helper functions.
+const COMMON_HELPERS_LUA: &str = include_str!("../lua/base.lua");
+/// Functions that find the slot of a limit, and the latest expiry, in a Redis value that several limits share.
+const SLOT_HELPERS_LUA: &str = include_str!("../lua/slots.lua");
+/// The driver that decides one hit whose state is a slot in a Redis value that several limits share.
+const DECIDE_HIT_IN_SLOT_LUA: &str = include_str!("../lua/single_slot.lua");
+/// The driver that decides one hit whose state has its own Redis key.
+const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../lua/single_key.lua");
+/// The driver that decides one request with several hits whose states are slots in one Redis value.
+const DECIDE_HITS_OF_ONE_RULE_LUA: &str = include_str!("../lua/group.lua");
+/// The driver that decides one or more requests with any hits.
+const DECIDE_ANY_REQUESTS_LUA: &str = include_str!("../lua/batch.lua");
+/// The driver that reverts charges.
 const REVERT_LUA: &str = include_str!("../lua/revert.lua");
+/// The driver that subtracts units from counters.
 const REFUND_LUA: &str = include_str!("../lua/refund.lua");
+/// The driver that deletes counters.
 const RESET_LUA: &str = include_str!("../lua/reset.lua");
 
 /// Number of possible sets of algorithms.
@@ -35,7 +44,7 @@ struct AlgorithmLuaFiles {
 }
 
 /// Returns the Lua files of an algorithm.
-fn lua_files_of(algorithm: &Algorithm) -> AlgorithmLuaFiles {
+fn lua_files_of_algorithm(algorithm: &Algorithm) -> AlgorithmLuaFiles {
     macro_rules! scripts {
         ($name:literal, $is_slot:literal) => {
             AlgorithmLuaFiles {
@@ -57,7 +66,7 @@ fn lua_files_of(algorithm: &Algorithm) -> AlgorithmLuaFiles {
 
 /// Returns `true` if the state of a counter with this algorithm is a slot in a Redis value that several limits share.
 pub fn is_slot(algorithm: &Algorithm) -> bool {
-    lua_files_of(algorithm).is_slot
+    lua_files_of_algorithm(algorithm).is_slot
 }
 
 /// Returns the number that identifies an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
@@ -138,69 +147,79 @@ impl Scripts {
     /// Returns the script that decides one hit.
     pub fn single(&self, algorithm: &Algorithm) -> &Script {
         self.single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
-            let AlgorithmLuaFiles { decide, is_slot, .. } = lua_files_of(algorithm);
+            let AlgorithmLuaFiles { decide, is_slot, .. } = lua_files_of_algorithm(algorithm);
             Script::new(
-                [BASE_LUA, decide, if is_slot { SINGLE_SLOT_LUA } else { SINGLE_KEY_LUA }]
-                    .join("\n"),
+                [
+                    COMMON_HELPERS_LUA,
+                    decide,
+                    if is_slot { DECIDE_HIT_IN_SLOT_LUA } else { DECIDE_HIT_WITH_OWN_KEY_LUA },
+                ]
+                .join("\n"),
             )
         })
     }
 
     /// Returns the script that decides one request with several hits, whose states share one Redis value.
     pub fn group(&self, set: AlgorithmSet) -> &Script {
-        self.group[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptKind::Decide, GROUP_LUA))
+        self.group[usize::from(set.0)].get_or_init(|| {
+            compose_script(set, ScriptOperation::Decide, DECIDE_HITS_OF_ONE_RULE_LUA)
+        })
     }
 
     /// Returns the script that decides several requests of any kind, one after another.
     pub fn batch(&self, set: AlgorithmSet) -> &Script {
         self.batch[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptKind::Decide, BATCH_LUA))
+            .get_or_init(|| compose_script(set, ScriptOperation::Decide, DECIDE_ANY_REQUESTS_LUA))
     }
 
     /// Returns the script that reverts charges.
     pub fn revert(&self, set: AlgorithmSet) -> &Script {
         self.revert[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptKind::Revert, REVERT_LUA))
+            .get_or_init(|| compose_script(set, ScriptOperation::Revert, REVERT_LUA))
     }
 
     /// Returns the script that subtracts units from counters.
     pub fn refund(&self, set: AlgorithmSet) -> &Script {
         self.refund[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptKind::Refund, REFUND_LUA))
+            .get_or_init(|| compose_script(set, ScriptOperation::Refund, REFUND_LUA))
     }
 
     /// Returns the script that deletes counters.
     pub fn reset(&self) -> &Script {
-        self.reset.get_or_init(|| Script::new([BASE_LUA, SLOTS_LUA, RESET_LUA].join("\n")))
+        self.reset.get_or_init(|| {
+            Script::new([COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, RESET_LUA].join("\n"))
+        })
     }
 }
 
 /// The operation that a script performs on counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ScriptKind {
+enum ScriptOperation {
     Decide,
     Revert,
     Refund,
 }
 
-/// Composes a script from the functions of a set of algorithms and a driver. The driver finds the functions in a table
-/// by algorithm number.
-fn compose_script(set: AlgorithmSet, kind: ScriptKind, driver: &str) -> Script {
+/// Composes a script from the functions of a set of algorithms and a driver, which is the last part of the script. The
+/// driver finds the functions in a table by algorithm number.
+fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -> Script {
     let mut text =
-        [BASE_LUA, SLOTS_LUA, "local key_functions, slot_functions = {}, {}\n"].join("\n");
-    if kind == ScriptKind::Refund {
+        [COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, "local key_functions, slot_functions = {}, {}\n"]
+            .join("\n");
+    if operation == ScriptOperation::Refund {
         text.push_str("local refund_functions = {}\n");
     }
     for algorithm in set.algorithms() {
-        let (scripts, number) = (lua_files_of(&algorithm), algorithm_number(&algorithm));
+        let (scripts, number) = (lua_files_of_algorithm(&algorithm), algorithm_number(&algorithm));
         let table = if scripts.is_slot { "slot_functions" } else { "key_functions" };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.
-        let _ = match kind {
-            ScriptKind::Decide => writeln!(text, "{table}[{number}] = decide"),
-            ScriptKind::Revert => writeln!(text, "{}{table}[{number}] = revert", scripts.revert),
-            ScriptKind::Refund => writeln!(
+        let _ = match operation {
+            ScriptOperation::Decide => writeln!(text, "{table}[{number}] = decide"),
+            ScriptOperation::Revert => {
+                writeln!(text, "{}{table}[{number}] = revert", scripts.revert)
+            }
+            ScriptOperation::Refund => writeln!(
                 text,
                 "{table}[{number}] = decide\n{}refund_functions[{number}] = refund",
                 scripts.refund
@@ -216,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn algorithm_number_matches_list_position() {
+    fn algorithm_number_is_position_in_algorithm_list() {
         for (position, algorithm) in (1..).zip(&Algorithm::ALL) {
             assert_eq!(algorithm_number(algorithm), position);
         }

@@ -18,7 +18,7 @@ use crate::address::SentinelTarget;
 use crate::connect::{TlsRoots, with_host_and_port};
 
 /// Timeout of a query to a Sentinel.
-const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
+const SENTINEL_QUERY_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The Sentinels of a Redis service, and the master that they reported last.
 pub struct Sentinels {
@@ -28,7 +28,7 @@ pub struct Sentinels {
     login: ConnectionInfo,
     tls_roots: TlsRoots,
     /// The master that the Sentinels reported last.
-    latest: Option<SentinelMaster>,
+    latest: Option<ReportedMaster>,
 }
 
 /// A client of one Sentinel, and the connection to it if there is one.
@@ -37,9 +37,10 @@ struct SentinelConnection {
     connection: Option<MultiplexedConnection>,
 }
 
-/// A master and its configuration epoch. A Sentinel that has missed a failover reports an older epoch.
+/// A master as reported by a Sentinel, and its configuration epoch. A Sentinel that has missed a failover reports an
+/// older epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct SentinelMaster {
+struct ReportedMaster {
     epoch: u64,
     address: String,
 }
@@ -67,7 +68,7 @@ impl Sentinels {
             join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.fetch_master(service)))
                 .await;
         let newest = masters.into_iter().flatten().max_by_key(|master| master.epoch);
-        let is_newer = |newest: &SentinelMaster| match &self.latest {
+        let is_newer = |newest: &ReportedMaster| match &self.latest {
             None => true,
             Some(latest) => newest.epoch >= latest.epoch && newest.address != latest.address,
         };
@@ -97,8 +98,8 @@ pub async fn is_master(connection: &mut MultiplexedConnection) -> RedisResult<bo
 
 impl SentinelConnection {
     /// Queries this Sentinel for the master of a service. Returns `None` if the query fails or the response is invalid.
-    async fn fetch_master(&mut self, service: &str) -> Option<SentinelMaster> {
-        let response = timeout(SENTINEL_TIMEOUT, self.query_master_fields(service)).await;
+    async fn fetch_master(&mut self, service: &str) -> Option<ReportedMaster> {
+        let response = timeout(SENTINEL_QUERY_TIMEOUT, self.fetch_master_fields(service)).await;
         match response {
             Ok(Ok(response)) => parse_master_fields(&response),
             Ok(Err(error)) => {
@@ -114,12 +115,12 @@ impl SentinelConnection {
     }
 
     /// Sends `SENTINEL MASTER`, on a new connection if necessary, and returns the fields of the response.
-    async fn query_master_fields(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
+    async fn fetch_master_fields(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
-                let config =
-                    AsyncConnectionConfig::new().set_connection_timeout(Some(SENTINEL_TIMEOUT));
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(SENTINEL_QUERY_TIMEOUT));
                 let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
                 none.insert(connecting.await?)
             }
@@ -129,12 +130,12 @@ impl SentinelConnection {
 }
 
 /// Parses the response to `SENTINEL MASTER`. Returns `None` if a field is missing or invalid.
-fn parse_master_fields(response: &HashMap<String, String>) -> Option<SentinelMaster> {
+fn parse_master_fields(response: &HashMap<String, String>) -> Option<ReportedMaster> {
     let host = response.get("ip")?;
     let port: u16 = response.get("port")?.parse().ok()?;
     let address = match host.contains(':') {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),
     };
-    Some(SentinelMaster { epoch: response.get("config-epoch")?.parse().ok()?, address })
+    Some(ReportedMaster { epoch: response.get("config-epoch")?.parse().ok()?, address })
 }

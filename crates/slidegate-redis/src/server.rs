@@ -71,11 +71,11 @@ pub struct Server {
 struct CommandSentFlag(AtomicBool);
 
 impl CommandSentFlag {
-    fn set(&self, sent: bool) {
+    fn set_sent(&self, sent: bool) {
         self.0.store(sent, Ordering::Relaxed);
     }
 
-    fn get(&self) -> bool {
+    fn is_sent(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -89,9 +89,11 @@ pub struct LeaderGuard {
 
 impl Drop for LeaderGuard {
     fn drop(&mut self) {
-        let batch = self.server.next_batch(self.batch_key);
+        let batch = self.server.end_call_and_take_next_batch(self.batch_key);
         if !batch.is_empty() {
-            self.server.runtime.spawn(self.server.clone().run_batches(self.batch_key, batch));
+            self.server
+                .runtime
+                .spawn(self.server.clone().run_batches_until_none_waits(self.batch_key, batch));
         }
     }
 }
@@ -164,10 +166,17 @@ impl Server {
             Enqueued::Leader((request, _)) => {
                 let _leader_guard = LeaderGuard { server: self.clone(), batch_key };
                 let sent = CommandSentFlag::default();
-                let call_future = self.decide_one_request(&request, batch_key, &sent);
-                self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await
+                let call_future = self.decide_request_in_own_call(&request, batch_key, &sent);
+                self.make_call_with_breaker(self.wait_for_call_until_deadline(
+                    deadline,
+                    &sent,
+                    call_future,
+                ))
+                .await
             }
-            Enqueued::Follower(mut handle) => self.wait_for_batch(&mut handle, deadline).await,
+            Enqueued::Follower(mut handle) => {
+                self.wait_for_batch_result(&mut handle, deadline).await
+            }
             Enqueued::Full => Err(Failure::Server(StoreError::Unavailable(
                 "too many waiting requests".to_owned(),
             ))),
@@ -181,7 +190,7 @@ impl Server {
     }
 
     /// Waits for the result of the batch that includes this request, until `deadline` at the latest.
-    async fn wait_for_batch(
+    async fn wait_for_batch_result(
         &self,
         handle: &mut WaitHandle<BatchKey, QueuedRequest, ScriptResult>,
         deadline: Instant,
@@ -203,18 +212,19 @@ impl Server {
     ) -> Result<ScriptReply, Failure> {
         let sent = CommandSentFlag::default();
         let call_future = async {
-            let handle = self.connection().await?;
+            let handle = self.wait_for_connection().await?;
             let call = operation.call(&self.scripts, self.call_settings.clocks.counting_now());
             let value = self.run_script(&call, is_asking, &handle, &sent).await?;
             let reply = string_reply_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
-            reply.ok_or_else(|| self.malformed_reply_failure(&handle))
+            reply.ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))
         };
-        self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await
+        self.make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
+            .await
     }
 
     /// Makes a call and reports its result to the circuit breaker. If the breaker rejects the call, `call_future` is
     /// never polled.
-    async fn run_with_breaker<T>(
+    async fn make_call_with_breaker<T>(
         &self,
         call_future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
@@ -249,7 +259,7 @@ impl Server {
 
     /// Waits for a call. Returns an error if the call has not finished by the deadline. The error reports a possible
     /// charge if the flag `sent` of the call is set.
-    async fn run_with_deadline<T>(
+    async fn wait_for_call_until_deadline<T>(
         &self,
         deadline: Instant,
         sent: &CommandSentFlag,
@@ -257,7 +267,7 @@ impl Server {
     ) -> Result<T, Failure> {
         match timeout_at(deadline, call_future).await {
             Ok(reply) => reply,
-            Err(_) => Err(Failure::Server(self.timeout_error(sent.get()))),
+            Err(_) => Err(Failure::Server(self.timeout_error(sent.is_sent()))),
         }
     }
 
@@ -279,14 +289,17 @@ impl Server {
     }
 
     /// Waits until there is a connection to the server.
-    async fn connection(&self) -> Result<ConnectionHandle, Failure> {
+    async fn wait_for_connection(&self) -> Result<ConnectionHandle, Failure> {
         let closed = || Failure::Server(self.timeout_error(false));
         self.connection.connection().await.ok_or_else(closed)
     }
 
     /// Ends the current call of a batch key and returns the waiting requests for its next call. Requests whose deadline
     /// has passed get an error and are not returned.
-    fn next_batch(&self, batch_key: BatchKey) -> Vec<Waiter<QueuedRequest, ScriptResult>> {
+    fn end_call_and_take_next_batch(
+        &self,
+        batch_key: BatchKey,
+    ) -> Vec<Waiter<QueuedRequest, ScriptResult>> {
         loop {
             let mut hits = 0;
             let batch = self.coalescer.next_batch(batch_key, |(request, _)| {
@@ -309,19 +322,19 @@ impl Server {
     }
 
     /// Runs this batch, and further batches of the same key until no request is waiting.
-    async fn run_batches(
+    async fn run_batches_until_none_waits(
         self: Arc<Self>,
         batch_key: BatchKey,
         mut batch: Vec<Waiter<QueuedRequest, ScriptResult>>,
     ) {
         while !batch.is_empty() {
-            self.run_batch(batch_key, batch).await;
-            batch = self.next_batch(batch_key);
+            self.run_one_batch(batch_key, batch).await;
+            batch = self.end_call_and_take_next_batch(batch_key);
         }
     }
 
     /// Decides all requests of a batch with one call, and sends each waiting caller its result.
-    async fn run_batch(
+    async fn run_one_batch(
         &self,
         batch_key: BatchKey,
         batch: Vec<Waiter<QueuedRequest, ScriptResult>>,
@@ -329,9 +342,10 @@ impl Server {
         let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
         let deadline = Instant::now() + self.call_settings.timeout;
         let sent = CommandSentFlag::default();
-        let call_future = self.decide_all_requests(&requests, batch_key, &sent);
-        let reply =
-            self.run_with_breaker(self.run_with_deadline(deadline, &sent, call_future)).await;
+        let call_future = self.decide_requests_in_one_call(&requests, batch_key, &sent);
+        let reply = self
+            .make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
+            .await;
         let results: Vec<ScriptResult> = match reply {
             Ok((replies, sent_at)) => replies
                 .into_iter()
@@ -354,13 +368,14 @@ impl Server {
     }
 
     /// Decides one request with one call.
-    async fn decide_one_request(
+    async fn decide_request_in_own_call(
         &self,
         request: &ScriptRequest,
         batch_key: BatchKey,
         sent: &CommandSentFlag,
     ) -> ScriptResult {
-        let (mut replies, sent_at) = self.decide_all_requests(&[request], batch_key, sent).await?;
+        let (mut replies, sent_at) =
+            self.decide_requests_in_one_call(&[request], batch_key, sent).await?;
         match replies.pop() {
             Some(Ok(reply)) => Ok((reply, sent_at)),
             _ => Err(Failure::Key(wrong_type_error(request))),
@@ -369,20 +384,20 @@ impl Server {
 
     /// Decides requests with one call. Returns the local time at which the call was sent, and for each request its
     /// reply, or an error if a key of the request has a value of the wrong type.
-    async fn decide_all_requests(
+    async fn decide_requests_in_one_call(
         &self,
         requests: &[&ScriptRequest],
         batch_key: BatchKey,
         sent: &CommandSentFlag,
     ) -> Result<(Vec<Result<ScriptReply, DecodeError>>, Timestamp), Failure> {
-        let handle = self.connection().await?;
+        let handle = self.wait_for_connection().await?;
         let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
         let sent_at = clocks.local_now();
         let call =
             call::build_decide(&self.scripts, clocks.counting_now(), *expiry_margin_s, requests);
         let value = self.run_script(&call, batch_key.is_asking, &handle, sent).await?;
-        let replies = decode_replies(requests, &value)
-            .ok_or_else(|| self.malformed_reply_failure(&handle))?;
+        let replies = decode_reply_to_each_request(requests, &value)
+            .ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))?;
         Ok((replies, sent_at))
     }
 
@@ -399,27 +414,36 @@ impl Server {
         let evalsha = call.command("EVALSHA", &script.sha);
         loop {
             let loads = script.loads();
-            sent.set(true);
+            sent.set_sent(true);
             match send_command(&evalsha, is_asking, handle).await {
                 // Nothing was charged.
-                Err(error) if is_missing_script_error(&error) => sent.set(false),
-                reply => return reply.map_err(|error| self.classify_error(&error, handle)),
+                Err(error) if is_missing_script_error(&error) => sent.set_sent(false),
+                reply => {
+                    return reply.map_err(|error| {
+                        self.classify_error_and_replace_connection(&error, handle)
+                    });
+                }
             }
             let loading = script.loading.lock().await;
             if script.loads() != loads {
                 continue;
             }
-            sent.set(true);
+            sent.set_sent(true);
             let reply = send_command(&call.command("EVAL", &script.text), is_asking, handle).await;
             script.loads.fetch_add(1, Ordering::Release);
             drop(loading);
-            return reply.map_err(|error| self.classify_error(&error, handle));
+            return reply
+                .map_err(|error| self.classify_error_and_replace_connection(&error, handle));
         }
     }
 
     /// Classifies the error of a call. Replaces the connection if it was lost, or if it is a connection to a server
     /// that is not the master.
-    fn classify_error(&self, error: &RedisError, handle: &ConnectionHandle) -> Failure {
+    fn classify_error_and_replace_connection(
+        &self,
+        error: &RedisError,
+        handle: &ConnectionHandle,
+    ) -> Failure {
         if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // The server is no longer the master. A new connection finds the current one.
             self.connection.replace(handle);
@@ -433,7 +457,7 @@ impl Server {
 
     /// Replaces the connection and returns the failure for a reply that cannot be decoded. This reply, and all later
     /// replies on the connection, may belong to other calls.
-    fn malformed_reply_failure(&self, handle: &ConnectionHandle) -> Failure {
+    fn replace_connection_after_malformed_reply(&self, handle: &ConnectionHandle) -> Failure {
         self.connection.replace(handle);
         Failure::Server(StoreError::TimedOut("malformed script reply".to_owned()))
     }
@@ -458,7 +482,7 @@ async fn send_command(
 
 /// Decodes a value into the replies to several requests. A reply is an error if a key of its request has a value of the
 /// wrong type. Returns `None` if the value is malformed.
-fn decode_replies(
+fn decode_reply_to_each_request(
     requests: &[&ScriptRequest],
     value: &Value,
 ) -> Option<Vec<Result<ScriptReply, DecodeError>>> {

@@ -142,8 +142,8 @@ fn new_single_server_topology(
     Topology::Single(Arc::new(Server::open("", source, call_settings)))
 }
 
-/// Returns the result of a request without hits.
-fn result_without_hits() -> ChargeResult {
+/// Returns the result of a request without hits: an admission that charges nothing.
+fn result_of_request_without_hits() -> ChargeResult {
     ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
 
@@ -152,7 +152,7 @@ const MAX_HITS_PER_REQUEST: usize = u16::MAX as usize;
 
 /// Returns an error if a request has more than [`MAX_HITS_PER_REQUEST`] hits. Only a request with several descriptors
 /// can have so many: a policy that could produce them from one descriptor is rejected when it is loaded.
-fn check_hit_count(hits: &[Hit<'_>]) -> Result<(), StoreError> {
+fn reject_too_many_hits(hits: &[Hit<'_>]) -> Result<(), StoreError> {
     match hits.len() {
         0..=MAX_HITS_PER_REQUEST => Ok(()),
         count => Err(StoreError::Unsupported(format!(
@@ -176,22 +176,23 @@ impl RedisStoreInner {
     }
 
     /// Charges several requests. Requests whose keys are in the same slot are decided in the given order.
-    async fn take_requests_in_order(
+    async fn decide_requests_in_order_per_slot(
         self: &Arc<Self>,
         requests: impl Iterator<Item = KeyedHits>,
     ) -> Vec<Result<ChargeResult, StoreError>> {
         let (mut results, mut pending) = (Vec::new(), Vec::new());
         let mut leader = None;
         for (index, hits) in requests.enumerate() {
-            if !hits.is_empty() && self.common_slot_of_keys(&hits).is_none() {
+            if !hits.is_empty() && self.common_slot_of_hits(&hits).is_none() {
                 // Its slots are called twice, so no other request may be in flight in them.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
-                results.push((index, self.take_request(hits).await));
+                results.push((index, self.decide_with_cache_or_redis(hits).await));
                 continue;
             }
             leader = leader.or_else(|| self.topology.try_hold());
-            let mut future = Box::pin(async move { (index, self.take_request(hits).await) });
+            let mut future =
+                Box::pin(async move { (index, self.decide_with_cache_or_redis(hits).await) });
             // Polled once, so that it is enqueued before the next request.
             match poll_immediate(&mut future).await {
                 Some(result) => results.push(result),
@@ -205,9 +206,12 @@ impl RedisStoreInner {
     }
 
     /// Decides and charges a request. A denial is served from the denial cache if possible; otherwise Redis is called.
-    async fn take_request(self: &Arc<Self>, hits: KeyedHits) -> Result<ChargeResult, StoreError> {
+    async fn decide_with_cache_or_redis(
+        self: &Arc<Self>,
+        hits: KeyedHits,
+    ) -> Result<ChargeResult, StoreError> {
         if hits.is_empty() {
-            return Ok(result_without_hits());
+            return Ok(result_of_request_without_hits());
         }
         // With an open breaker the request must fail, even if the cache has a denial.
         if hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key)) {
@@ -218,7 +222,7 @@ impl RedisStoreInner {
             return Ok(denial);
         }
         if hits.iter().any(|hit| hit.sample > 1) {
-            return self.charge_sampled(hits).await;
+            return self.charge_request_with_sampled_hits(hits).await;
         }
         self.charge_in_redis(hits).await
     }
@@ -266,13 +270,15 @@ impl RedisStoreInner {
         hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
         let request = ScriptRequest { mode: ScriptMode::Take, hits };
-        match self.common_slot_of_keys(&request.hits) {
-            Some(slot) => self.charge_one_slot(slot, request).await.map_err(Failure::into_error),
+        match self.common_slot_of_hits(&request.hits) {
+            Some(slot) => {
+                self.charge_request_in_one_slot(slot, request).await.map_err(Failure::into_error)
+            }
             None => {
                 // Runs to completion even if the caller is gone, so that charges of a denied request are reverted.
                 let this = self.clone();
                 let charge = async move {
-                    let sampled_hits = this.sampled_hits(&request.hits);
+                    let sampled_hits = this.sampled_hits_with_versions(&request.hits);
                     let pending_charges = this.deny_cache.begin_charges(&request.hits);
                     let parts = split_by_slot(&this.topology, request);
                     let deadline = this.new_request_deadline();
@@ -292,8 +298,9 @@ impl RedisStoreInner {
         }
     }
 
-    /// Returns the slot of these hits, or `None` if their keys are in several slots or there are no hits.
-    fn common_slot_of_keys(&self, hits: &KeyedHits) -> Option<u16> {
+    /// Returns the Cluster slot that contains the keys of all these hits, or `None` if the keys are in several slots or
+    /// there are no hits.
+    fn common_slot_of_hits(&self, hits: &KeyedHits) -> Option<u16> {
         let (first, others) = hits.split_first()?;
         let slot = self.topology.slot(&first.key);
         others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
@@ -301,7 +308,7 @@ impl RedisStoreInner {
 
     /// Decides and charges a request whose keys are in one slot with one call, and records its denials in the denial
     /// cache.
-    async fn charge_one_slot(
+    async fn charge_request_in_one_slot(
         &self,
         slot: u16,
         request: ScriptRequest,
@@ -311,7 +318,7 @@ impl RedisStoreInner {
         let (reply, sent_at) =
             self.topology.decide(slot, &request, self.new_request_deadline()).await?;
         let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
-        self.record_denials(&request.hits, &reply, sent_at, &versions);
+        self.record_denials_in_cache(&request.hits, &reply, sent_at, &versions);
         Ok(ChargeResult {
             allowed: reply.is_admitted(&request.hits),
             outcomes: reply.outcomes(),
@@ -321,7 +328,7 @@ impl RedisStoreInner {
 
     /// Adds the denials of a reply to the denial cache. The figures of the other counters of the request are added too,
     /// because a cached denial is served only if they are known.
-    fn record_denials(
+    fn record_denials_in_cache(
         &self,
         hits: &KeyedHits,
         reply: &ScriptReply,
@@ -362,7 +369,7 @@ impl RedisStoreInner {
     /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         let request = self.keyspace.request(ScriptMode::Peek, hits);
-        match self.common_slot_of_keys(&request.hits) {
+        match self.common_slot_of_hits(&request.hits) {
             Some(slot) => {
                 let reply = self
                     .topology
@@ -437,14 +444,14 @@ impl Store for RedisStore {
     type Kind = slidegate::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        check_hit_count(hits)?;
-        self.inner.take_request(self.inner.build_keyed_hits(hits)).await
+        reject_too_many_hits(hits)?;
+        self.inner.decide_with_cache_or_redis(self.inner.build_keyed_hits(hits)).await
     }
 
     async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        requests.iter().try_for_each(|hits| check_hit_count(hits))?;
+        requests.iter().try_for_each(|hits| reject_too_many_hits(hits))?;
         let requests = requests.iter().map(|hits| self.inner.build_keyed_hits(hits));
-        let results = self.inner.take_requests_in_order(requests).await;
+        let results = self.inner.decide_requests_in_order_per_slot(requests).await;
         let any_taken = results.iter().any(Result::is_ok);
         results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match any_taken {
             true => StoreError::TimedOut(error.to_string()),
@@ -453,7 +460,7 @@ impl Store for RedisStore {
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        check_hit_count(hits)?;
+        reject_too_many_hits(hits)?;
         self.inner.peek(hits).await
     }
 
@@ -462,12 +469,12 @@ impl Store for RedisStore {
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        check_hit_count(hits)?;
+        reject_too_many_hits(hits)?;
         self.inner.refund(hits).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        check_hit_count(hits)?;
+        reject_too_many_hits(hits)?;
         self.inner.reset(hits).await
     }
 }

@@ -75,7 +75,7 @@ impl Topology {
         request: &Arc<ScriptRequest>,
         deadline: Instant,
     ) -> ScriptResult {
-        self.send_to_slot(slot, deadline, |target| async move {
+        self.send_call_to_owner_of_slot(slot, deadline, |target| async move {
             target.server.decide(target.batch_key, request, deadline).await
         })
         .await
@@ -89,7 +89,7 @@ impl Topology {
         operation: &MaintenanceOp<'_>,
         deadline: Instant,
     ) -> Result<ScriptReply, Failure> {
-        self.send_to_slot(slot, deadline, |target| async move {
+        self.send_call_to_owner_of_slot(slot, deadline, |target| async move {
             target.server.run_maintenance(operation, target.batch_key.is_asking, deadline).await
         })
         .await
@@ -106,7 +106,7 @@ impl Topology {
 
     /// Sends a call to the server that has the slot and follows redirections. A redirected call has charged nothing, so
     /// it can be sent again.
-    async fn send_to_slot<T, F>(
+    async fn send_call_to_owner_of_slot<T, F>(
         &self,
         slot: u16,
         deadline: Instant,

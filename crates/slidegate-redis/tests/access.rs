@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use server::{Folder, LONG, Redis, free_port};
 
-/// Takes one unit and returns the number of remaining units.
+/// Takes one unit of a limit, and returns the number of units that remain.
 async fn take_one_unit(store: &RedisStore) -> Result<u64, StoreError> {
     let scope = Scope::new("access", "rule", "limit", &["client"]);
     let limit = Limit::new("10/h".parse().unwrap(), Algorithm::SlidingLog).unwrap();
@@ -24,11 +24,14 @@ async fn take_one_unit(store: &RedisStore) -> Result<u64, StoreError> {
     Ok(store.take(&[hit]).await?.outcomes[0].remaining())
 }
 
-fn new_long_timeout_settings() -> Settings {
+fn settings_with_long_timeout() -> Settings {
     Settings { timeout: LONG, ..Settings::default() }
 }
 
-async fn take_one_unit_at(address: &str, settings: Settings) -> Result<u64, StoreError> {
+async fn open_store_and_take_one_unit(
+    address: &str,
+    settings: Settings,
+) -> Result<u64, StoreError> {
     take_one_unit(&RedisStore::open(address, settings).unwrap()).await
 }
 
@@ -36,7 +39,7 @@ async fn take_one_unit_at(address: &str, settings: Settings) -> Result<u64, Stor
 async fn store_connects_with_password() {
     let redis = Redis::with_args(&["--requirepass", "se cret/@:1"]);
     let address = redis.address().replace("//", "//:se%20cret%2F%40%3A1@");
-    assert_eq!(take_one_unit_at(&address, new_long_timeout_settings()).await, Ok(9));
+    assert_eq!(open_store_and_take_one_unit(&address, settings_with_long_timeout()).await, Ok(9));
 }
 
 /// Tests that a user with the rights that REDIS.md documents can run every operation of a store.
@@ -48,7 +51,7 @@ async fn user_with_documented_rights_runs_all_operations() {
     redis.command(&rights.split(' ').collect::<Vec<_>>());
     redis.command(&["ACL", "SETUSER", "default", "off"]);
     let address = redis.address().replace("//", "//slidegate:password@");
-    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..new_long_timeout_settings() };
+    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..settings_with_long_timeout() };
     let store = RedisStore::open(&address, settings).unwrap();
     let scope = Scope::new("access", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
@@ -73,7 +76,11 @@ async fn user_with_documented_rights_runs_all_operations() {
 async fn store_uses_database_number_of_address() {
     let redis = Redis::start();
     assert_eq!(
-        take_one_unit_at(&format!("{}3", redis.address()), new_long_timeout_settings()).await,
+        open_store_and_take_one_unit(
+            &format!("{}3", redis.address()),
+            settings_with_long_timeout()
+        )
+        .await,
         Ok(9)
     );
     assert!(redis.keys().is_empty(), "none in database 0");
@@ -89,7 +96,7 @@ async fn store_connects_over_unix_socket() {
     let path = folder.file("redis.sock");
     let _redis = Redis::with_args(&["--unixsocket", &path]);
     assert_eq!(
-        take_one_unit_at(&format!("unix://{path}"), new_long_timeout_settings()).await,
+        open_store_and_take_one_unit(&format!("unix://{path}"), settings_with_long_timeout()).await,
         Ok(9)
     );
 }
@@ -127,11 +134,13 @@ async fn tls_connection_requires_trusted_authority() {
         "no",
     ]);
     let address = format!("rediss://localhost:{port}/");
-    let trusting = Settings { ca_file: Some(file("ca.pem").into()), ..new_long_timeout_settings() };
-    assert_eq!(take_one_unit_at(&address, trusting).await, Ok(9));
+    let trusting =
+        Settings { ca_file: Some(file("ca.pem").into()), ..settings_with_long_timeout() };
+    assert_eq!(open_store_and_take_one_unit(&address, trusting).await, Ok(9));
     let timeout = Duration::from_millis(500);
-    let error =
-        take_one_unit_at(&address, Settings { timeout, ..Settings::default() }).await.unwrap_err();
+    let error = open_store_and_take_one_unit(&address, Settings { timeout, ..Settings::default() })
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
 }
 
@@ -143,7 +152,7 @@ async fn store_open_fails_with_unusable_certificate_file() {
         [("rediss://h", "missing.pem"), ("rediss://h", "not.pem"), ("redis://h", "not.pem")]
     {
         let ca_file = Some(Path::new(&folder.file(name)).to_owned());
-        let error = RedisStore::open(address, Settings { ca_file, ..new_long_timeout_settings() })
+        let error = RedisStore::open(address, Settings { ca_file, ..settings_with_long_timeout() })
             .unwrap_err();
         assert!(matches!(error, ConnectError::Ca { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");

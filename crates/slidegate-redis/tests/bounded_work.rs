@@ -31,7 +31,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const SINGLE_UNIT_COSTS: &[u64] = &[1];
 const COSTS_OF_TWO_AND_ONE_UNITS: &[u64] = &[2, 1];
 const MIXED_COSTS: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
-const FIVE_HUNDRED_SINGLE_UNIT_COSTS: &[u64] = &[1; 500];
+const COSTS_OF_500_SINGLE_UNITS: &[u64] = &[1; 500];
 const COSTS_OF_THREE_UNITS: &[u64] = &[3];
 
 /// The byte offset of the running sum of units in the Redis value of a sliding log. The sum is stored modulo
@@ -50,31 +50,31 @@ struct ScriptWork {
     calls: usize,
     bytes_read: i64,
     /// Number of reads of a whole Redis value.
-    whole_reads: usize,
+    whole_value_reads: usize,
 }
 
 impl RedisCommandMonitor {
-    fn start(redis: &Redis) -> Self {
+    fn connect_to(redis: &Redis) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.write_all(b"MONITOR\r\n").unwrap();
         let mut monitor = Self { lines: BufReader::new(stream) };
-        assert_eq!(monitor.read_line(), "+OK");
+        assert_eq!(monitor.read_response_line(), "+OK");
         monitor
     }
 
-    fn read_line(&mut self) -> String {
+    fn read_response_line(&mut self) -> String {
         let mut line = Vec::new();
         self.lines.read_until(b'\n', &mut line).unwrap();
         String::from_utf8_lossy(&line).trim_end().to_owned()
     }
 
     /// Returns the work of scripts since the last call of this method.
-    fn drain_script_work(&mut self, redis: &Redis) -> ScriptWork {
+    fn script_work_since_last_call(&mut self, redis: &Redis) -> ScriptWork {
         redis.command(&["ECHO", "end of work"]);
         let mut work = ScriptWork::default();
         loop {
-            let line = self.read_line();
+            let line = self.read_response_line();
             if line.contains("end of work") {
                 return work;
             }
@@ -86,7 +86,7 @@ impl RedisCommandMonitor {
             if words[0] == "GETRANGE" {
                 let [from, to] = [2, 3].map(|nth: usize| words[nth].parse::<i64>().unwrap());
                 work.bytes_read += to - from + 1;
-                work.whole_reads += usize::from(to < 0);
+                work.whole_value_reads += usize::from(to < 0);
             }
         }
     }
@@ -106,7 +106,8 @@ struct SlidingLogPair {
 }
 
 impl SlidingLogPair {
-    fn open(window: Duration) -> Self {
+    /// Starts a server and creates two empty sliding logs, one in Redis and one in memory.
+    fn open_empty_pair(window: Duration) -> Self {
         let redis = Redis::start();
         // For windows of a minute, whose tick is a microsecond: ticks modulo 2^31 wrap while the log is filled.
         let clock = ManualClock::at(Timestamp::from_micros((1 << 31) * 800_000 - 7_000_000));
@@ -130,18 +131,23 @@ impl SlidingLogPair {
         }
     }
 
-    fn hit(&self, cost: u64) -> Hit<'_> {
+    fn new_hit(&self, cost: u64) -> Hit<'_> {
         Hit::new(Key::new(&self.scope, &[Value::Text("all")]), &self.limit, cost)
     }
 
-    async fn take(&mut self, cost: u64) -> Outcome {
-        self.take_with(|hit| hit, cost).await
+    /// Charges a hit of this cost in Redis and in memory. Asserts that the outcomes are equal.
+    async fn take_in_both(&mut self, cost: u64) -> Outcome {
+        self.take_changed_hit_in_both(|hit| hit, cost).await
     }
 
     /// Charges a hit of this cost in Redis and in memory, after `change` has been applied to the hit. Asserts that the
     /// outcomes are equal.
-    async fn take_with(&mut self, change: impl Fn(Hit<'_>) -> Hit<'_>, cost: u64) -> Outcome {
-        let hit = change(self.hit(cost));
+    async fn take_changed_hit_in_both(
+        &mut self,
+        change: impl Fn(Hit<'_>) -> Hit<'_>,
+        cost: u64,
+    ) -> Outcome {
+        let hit = change(self.new_hit(cost));
         let store = self.store.take(&[hit]).await.unwrap();
         let model = Store::take(&self.model, &[hit]).await.unwrap();
         assert_eq!(store.outcomes, model.outcomes, "{cost} at {:?}", self.clock);
@@ -151,23 +157,25 @@ impl SlidingLogPair {
         model.outcomes[0]
     }
 
-    async fn peek(&self, cost: u64) -> Outcome {
-        let hit = self.hit(cost);
+    /// Evaluates a hit of this cost in Redis and in memory. Asserts that the outcomes are equal.
+    async fn peek_in_both(&self, cost: u64) -> Outcome {
+        let hit = self.new_hit(cost);
         let store = self.store.peek(&[hit]).await.unwrap();
         let model = Store::peek(&self.model, &[hit]).await.unwrap();
         assert_eq!(store, model, "{cost} at {:?}", self.clock);
         model[0]
     }
 
-    async fn refund(&self, units: u64) {
-        let hit = self.hit(units);
+    /// Subtracts units in Redis and in memory. Asserts that the outcomes are equal.
+    async fn refund_in_both(&self, units: u64) {
+        let hit = self.new_hit(units);
         let store = self.store.refund(&[hit]).await.unwrap();
         let model = Store::refund(&self.model, &[hit]).await.unwrap();
         assert_eq!(store, model, "{units} at {:?}", self.clock);
     }
 
     /// Reverts a part of the nth charge, in Redis and in memory: `tenths` / 10 of its units.
-    async fn revert(&mut self, nth: usize, tenths: u64) {
+    async fn revert_tenths_in_both(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
         self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
         Store::revert(&self.model, &model.fraction(tenths, 10)).await.unwrap();
@@ -175,12 +183,12 @@ impl SlidingLogPair {
 
     async fn fill_sliding_log(&mut self, costs: &[u64]) {
         for cost in costs.iter().cycle() {
-            let remaining = self.take(*cost).await.remaining();
+            let remaining = self.take_in_both(*cost).await.remaining();
             if remaining == 0 {
                 return;
             }
             if remaining < *cost {
-                self.take(remaining).await;
+                self.take_in_both(remaining).await;
                 return;
             }
             self.clock.advance(self.step);
@@ -188,7 +196,7 @@ impl SlidingLogPair {
     }
 
     /// Asserts that Redis and memory return the same waits and remaining units for costs of all sizes.
-    async fn assert_equal_peeks(&self, rng: &mut fastrand::Rng) {
+    async fn assert_both_return_same_peeks(&self, rng: &mut fastrand::Rng) {
         for cost in [
             0,
             1,
@@ -200,7 +208,7 @@ impl SlidingLogPair {
             MAX_UNITS_PER_WINDOW + 1,
             rng.u64(1..=MAX_UNITS_PER_WINDOW),
         ] {
-            self.peek(cost).await;
+            self.peek_in_both(cost).await;
         }
     }
 
@@ -221,71 +229,79 @@ impl SlidingLogPair {
 
 /// Fills a sliding log, lets half of it expire while all calls are denied, and continues with calls of all kinds.
 /// Asserts that Redis and memory always return the same outcomes.
-async fn compare_sliding_log_with_memory(window: Duration, costs: &[u64], seed: u64) {
+async fn assert_redis_sliding_log_matches_memory(window: Duration, costs: &[u64], seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut log = SlidingLogPair::open(window);
-    log.take(1).await;
+    let mut log = SlidingLogPair::open_empty_pair(window);
+    log.take_in_both(1).await;
     log.set_running_sum_near_modulus();
     log.fill_sliding_log(costs).await;
-    log.assert_equal_peeks(&mut rng).await;
+    log.assert_both_return_same_peeks(&mut rng).await;
     log.clock.advance(window / 2);
     for _ in 0..20 {
         log.clock.advance(log.step * rng.u32(..500));
-        assert!(!log.take(MAX_UNITS_PER_WINDOW).await.fits());
-        log.assert_equal_peeks(&mut rng).await;
+        assert!(!log.take_in_both(MAX_UNITS_PER_WINDOW).await.fits());
+        log.assert_both_return_same_peeks(&mut rng).await;
     }
     for step in 0..3_000 {
         log.clock.advance(log.step.mul_f64(rng.f64() * 4.0));
         match rng.u32(..100) {
-            0..70 => drop(log.take(costs[step % costs.len()]).await),
-            70..75 => drop(log.take_with(|hit| hit.reported(), rng.u64(1..20)).await),
-            75..80 => log.refund(rng.u64(1..30)).await,
-            80..88 => log.revert(log.receipts.len() - 1, rng.u64(1..=10)).await,
-            88..93 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 10).await,
-            93..95 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 5).await,
-            _ => log.assert_equal_peeks(&mut rng).await,
+            0..70 => drop(log.take_in_both(costs[step % costs.len()]).await),
+            70..75 => {
+                drop(log.take_changed_hit_in_both(|hit| hit.reported(), rng.u64(1..20)).await)
+            }
+            75..80 => log.refund_in_both(rng.u64(1..30)).await,
+            80..88 => log.revert_tenths_in_both(log.receipts.len() - 1, rng.u64(1..=10)).await,
+            88..93 => {
+                log.revert_tenths_in_both(rng.usize(log.receipts.len() / 2..log.receipts.len()), 10)
+                    .await
+            }
+            93..95 => {
+                log.revert_tenths_in_both(rng.usize(log.receipts.len() / 2..log.receipts.len()), 5)
+                    .await
+            }
+            _ => log.assert_both_return_same_peeks(&mut rng).await,
         }
     }
-    log.assert_equal_peeks(&mut rng).await;
+    log.assert_both_return_same_peeks(&mut rng).await;
     for _ in 0..30 {
-        log.refund(MAX_UNITS_PER_WINDOW / 25).await;
-        log.assert_equal_peeks(&mut rng).await;
+        log.refund_in_both(MAX_UNITS_PER_WINDOW / 25).await;
+        log.assert_both_return_same_peeks(&mut rng).await;
     }
 }
 
 #[tokio::test]
 async fn sliding_log_of_single_units_matches_memory_store() {
-    compare_sliding_log_with_memory(MINUTE, SINGLE_UNIT_COSTS, 1).await;
+    assert_redis_sliding_log_matches_memory(MINUTE, SINGLE_UNIT_COSTS, 1).await;
 }
 
 #[tokio::test]
 async fn sliding_log_of_small_costs_matches_memory_store() {
-    compare_sliding_log_with_memory(MINUTE, COSTS_OF_TWO_AND_ONE_UNITS, 3).await;
+    assert_redis_sliding_log_matches_memory(MINUTE, COSTS_OF_TWO_AND_ONE_UNITS, 3).await;
 }
 
 #[tokio::test]
 async fn sliding_log_of_mixed_costs_matches_memory_store() {
-    compare_sliding_log_with_memory(MINUTE, MIXED_COSTS, 4).await;
-    compare_sliding_log_with_memory(HOUR, MIXED_COSTS, 5).await;
-    compare_sliding_log_with_memory(MINUTE, COSTS_OF_THREE_UNITS, 6).await;
+    assert_redis_sliding_log_matches_memory(MINUTE, MIXED_COSTS, 4).await;
+    assert_redis_sliding_log_matches_memory(HOUR, MIXED_COSTS, 5).await;
+    assert_redis_sliding_log_matches_memory(MINUTE, COSTS_OF_THREE_UNITS, 6).await;
 }
 
 #[tokio::test]
 async fn sliding_log_with_one_high_cost_matches_memory() {
-    let mut rare = FIVE_HUNDRED_SINGLE_UNIT_COSTS.to_vec();
+    let mut rare = COSTS_OF_500_SINGLE_UNITS.to_vec();
     rare[300] = 7;
-    compare_sliding_log_with_memory(MINUTE, &rare, 7).await;
+    assert_redis_sliding_log_matches_memory(MINUTE, &rare, 7).await;
 }
 
-/// Maximum number of Redis commands in a script call. A call reads the head of the log, a chunk in each step of two
-/// binary searches, and a block.
+/// Maximum number of Redis commands in a script call. A call reads the head of the log, one range of bytes in each step
+/// of two binary searches, and one block of charges.
 const MAX_COMMANDS_PER_CALL: usize = 25;
 const MAX_BYTES_READ_PER_CALL: i64 = 25 * 264;
 
 fn assert_script_work_is_bounded(work: &ScriptWork, context: &str) {
     assert!((1..=MAX_COMMANDS_PER_CALL).contains(&work.calls), "{context}: {work:?}");
     assert!(
-        work.bytes_read <= MAX_BYTES_READ_PER_CALL && work.whole_reads == 0,
+        work.bytes_read <= MAX_BYTES_READ_PER_CALL && work.whole_value_reads == 0,
         "{context}: {work:?}"
     );
 }
@@ -294,25 +310,25 @@ fn assert_script_work_is_bounded(work: &ScriptWork, context: &str) {
 async fn script_work_on_full_sliding_log_is_bounded() {
     for costs in [SINGLE_UNIT_COSTS, COSTS_OF_TWO_AND_ONE_UNITS, MIXED_COSTS, COSTS_OF_THREE_UNITS]
     {
-        let mut log = SlidingLogPair::open(MINUTE);
+        let mut log = SlidingLogPair::open_empty_pair(MINUTE);
         log.fill_sliding_log(costs).await;
-        let mut monitor = RedisCommandMonitor::start(&log.redis);
+        let mut monitor = RedisCommandMonitor::connect_to(&log.redis);
         let mut rng = fastrand::Rng::with_seed(8);
         // While all charges are in the window, and when half of them have left.
         for share in ["all", "half"] {
             for _ in 0..50 {
                 let cost = rng.u64(MAX_UNITS_PER_WINDOW * 3 / 4..=MAX_UNITS_PER_WINDOW);
-                assert!(!log.take(cost).await.fits());
-                let work = monitor.drain_script_work(&log.redis);
+                assert!(!log.take_in_both(cost).await.fits());
+                let work = monitor.script_work_since_last_call(&log.redis);
                 assert_script_work_is_bounded(
                     &work,
                     &format!("{costs:?}, {share} left, denied {cost}"),
                 );
             }
             for ago in 1..20 {
-                log.revert(log.receipts.len() - ago, 10).await;
+                log.revert_tenths_in_both(log.receipts.len() - ago, 10).await;
                 assert_script_work_is_bounded(
-                    &monitor.drain_script_work(&log.redis),
+                    &monitor.script_work_since_last_call(&log.redis),
                     &format!("{costs:?}, reverted"),
                 );
             }
@@ -320,17 +336,17 @@ async fn script_work_on_full_sliding_log_is_bounded() {
         }
         for units in [1, 77, MAX_UNITS_PER_WINDOW / 4] {
             log.clock.advance(log.step);
-            log.refund(units).await;
-            let work = monitor.drain_script_work(&log.redis);
+            log.refund_in_both(units).await;
+            let work = monitor.script_work_since_last_call(&log.redis);
             assert_script_work_is_bounded(&work, &format!("{costs:?}, {units} refunded"));
         }
         // A charge that resizes the ring copies it, without a loop: one in as many charges as an eighth of the ring.
         let mut resized = 0;
         for _ in 0..50 {
             log.clock.advance(log.step * 20);
-            assert!(log.take(1).await.fits());
-            let work = monitor.drain_script_work(&log.redis);
-            match work.whole_reads {
+            assert!(log.take_in_both(1).await.fits());
+            let work = monitor.script_work_since_last_call(&log.redis);
+            match work.whole_value_reads {
                 0 => assert_script_work_is_bounded(&work, &format!("{costs:?}, charged")),
                 _ => resized += 1,
             }
@@ -339,8 +355,8 @@ async fn script_work_on_full_sliding_log_is_bounded() {
     }
 }
 
-/// Returns the head of a full sliding log: a changed copy of the head of another log. The copy has the number of words
-/// `words`, the number of units `total`, and an oldest charge that is `oldest_age` ticks older.
+/// Returns the head of a full sliding log: a changed copy of the head of another log. In the copy, the log has `words`
+/// words (charges) and `total` units, and its oldest charge is `oldest_age` ticks older.
 fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());
@@ -355,14 +371,14 @@ fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: 
 /// no sliding log has, or with fewer words than the head says.
 #[tokio::test]
 async fn invalid_sliding_log_body_is_not_scanned() {
-    let log = SlidingLogPair::open(MINUTE);
-    let hit = |cost| log.hit(cost);
+    let log = SlidingLogPair::open_empty_pair(MINUTE);
+    let hit = |cost| log.new_hit(cost);
     let receipt = log.store.take(&[hit(3)]).await.unwrap().receipt;
     let key = log.redis.keys().remove(0);
     let mut connection = log.redis.connection();
     let head: Vec<u8> =
         redis::cmd("GETRANGE").arg(&key).arg(0).arg(47).query(&mut connection).unwrap();
-    let mut monitor = RedisCommandMonitor::start(&log.redis);
+    let mut monitor = RedisCommandMonitor::connect_to(&log.redis);
     let mut values = Vec::new();
     for total in [1e4, 2e4, 2e9, 1e15, f64::INFINITY] {
         for oldest_age in [0, MINUTE.as_micros() as u32 * 2] {
@@ -379,7 +395,7 @@ async fn invalid_sliding_log_body_is_not_scanned() {
     for value in values {
         for call in ["take", "peek", "refund", "revert"] {
             redis::cmd("SET").arg(&key).arg(&value[..]).exec(&mut connection).unwrap();
-            monitor.drain_script_work(&log.redis);
+            monitor.script_work_since_last_call(&log.redis);
             // It may fail.
             match call {
                 "take" => drop(log.store.take(&[hit(MAX_UNITS_PER_WINDOW)]).await),
@@ -387,7 +403,7 @@ async fn invalid_sliding_log_body_is_not_scanned() {
                 "refund" => drop(log.store.refund(&[hit(MAX_UNITS_PER_WINDOW / 2)]).await),
                 _ => drop(log.store.revert(&receipt).await),
             }
-            let work = monitor.drain_script_work(&log.redis);
+            let work = monitor.script_work_since_last_call(&log.redis);
             let context = format!("{call}, head {:?}, then {:?}", &value[..48], value.last());
             assert!((1..=2 * MAX_COMMANDS_PER_CALL).contains(&work.calls), "{context}: {work:?}");
             let length: i64 = redis::cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
@@ -397,7 +413,7 @@ async fn invalid_sliding_log_body_is_not_scanned() {
 }
 
 /// Returns the time in microseconds that scripts took since the last call of this function.
-fn drain_script_time_us(redis: &Redis) -> u64 {
+fn script_time_us_since_last_call(redis: &Redis) -> u64 {
     let stats: String = redis.try_command(&["INFO", "commandstats"]).unwrap();
     redis.command(&["CONFIG", "RESETSTAT"]);
     let stats = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
@@ -429,9 +445,9 @@ async fn charge_after_idle_gap_writes_buckets_once() {
             let hit = Hit::new(key, &limit, 1);
             store.take(&[hit]).await.unwrap();
             clock.advance(gap);
-            drain_script_time_us(&redis);
+            script_time_us_since_last_call(&redis);
             store.take(&[hit]).await.unwrap();
-            *us += drain_script_time_us(&redis);
+            *us += script_time_us_since_last_call(&redis);
         }
     }
     let [next, after_gap] = us;

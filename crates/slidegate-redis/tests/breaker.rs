@@ -55,7 +55,7 @@ impl BreakerFixture {
 
     /// Advances the clock in steps of milliseconds until a probe is allowed. Returns the pass of the probe and the
     /// elapsed time.
-    fn advance_to_probe(&self) -> (CallPass, Duration) {
+    fn advance_clock_until_probe(&self) -> (CallPass, Duration) {
         let began = self.clock.now().as_micros();
         loop {
             match self.admit() {
@@ -70,13 +70,13 @@ impl BreakerFixture {
     }
 }
 
-fn new_breaker_fixture() -> BreakerFixture {
+fn new_default_breaker_fixture() -> BreakerFixture {
     BreakerFixture::new(Settings::default())
 }
 
 #[test]
 fn breaker_opens_once_after_five_consecutive_failures() {
-    let bench = new_breaker_fixture();
+    let bench = new_default_breaker_fixture();
     let calls: Vec<CallPass> = (0..8).map(|_| bench.admit_call()).collect();
     let changes: Vec<Option<StateChange>> =
         calls.into_iter().map(|call| bench.record_failure(call)).collect();
@@ -87,20 +87,20 @@ fn breaker_opens_once_after_five_consecutive_failures() {
 
 #[test]
 fn allow_probe_resets_backoff() {
-    let bench = new_breaker_fixture();
+    let bench = new_default_breaker_fixture();
     bench.fail_calls_until_open();
     for _ in 0..6 {
-        let (probe, _) = bench.advance_to_probe();
+        let (probe, _) = bench.advance_clock_until_probe();
         bench.record_failure(probe);
     }
     assert_eq!(bench.admit(), BreakerDecision::Reject);
     bench.breaker.allow_probe(bench.clock.now());
-    let (probe, waited) = bench.advance_to_probe();
+    let (probe, waited) = bench.advance_clock_until_probe();
     assert_eq!(waited, Duration::ZERO);
     assert_eq!(bench.admit(), BreakerDecision::Reject, "only one probe");
     // The probe fails: the backoff starts from its initial value.
     bench.record_failure(probe);
-    let (probe, waited) = bench.advance_to_probe();
+    let (probe, waited) = bench.advance_clock_until_probe();
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
     assert!(matches!(bench.record_success(probe), Some(StateChange::Closed { .. })));
     bench.breaker.allow_probe(bench.clock.now());
@@ -110,7 +110,7 @@ fn allow_probe_resets_backoff() {
 
 #[test]
 fn success_resets_consecutive_failure_count() {
-    let bench = new_breaker_fixture();
+    let bench = new_default_breaker_fixture();
     for _ in 0..4 {
         // Each round is in its own window, so that the failure rate does not count.
         bench.clock.advance(Duration::from_secs(1));
@@ -121,10 +121,10 @@ fn success_resets_consecutive_failure_count() {
 }
 
 #[test]
-fn breaker_opens_when_half_of_calls_fail() {
+fn breaker_opens_when_at_least_half_fail() {
     // One in `period` calls succeeds.
     for period in [2, 3, 4] {
-        let bench = new_breaker_fixture();
+        let bench = new_default_breaker_fixture();
         let change =
             (0..40).find_map(|nth| bench.report_result(bench.admit_call(), nth % period == 0));
         assert!(
@@ -136,10 +136,10 @@ fn breaker_opens_when_half_of_calls_fail() {
         );
         assert!(bench.breaker.is_open());
     }
-    let third = new_breaker_fixture();
+    let third = new_default_breaker_fixture();
     let change = (0..300).find_map(|nth| third.report_result(third.admit_call(), nth % 3 > 0));
     assert_eq!(change, None, "a third is less than half");
-    let slow = new_breaker_fixture();
+    let slow = new_default_breaker_fixture();
     let change = (0..300).find_map(|nth| {
         slow.clock.advance(100 * MILLISECOND);
         slow.report_result(slow.admit_call(), nth % 2 > 0)
@@ -150,11 +150,11 @@ fn breaker_opens_when_half_of_calls_fail() {
 #[test]
 fn backoff_doubles_up_to_maximum() {
     for _ in 0..200 {
-        let bench = new_breaker_fixture();
+        let bench = new_default_breaker_fixture();
         bench.fail_calls_until_open();
         let mut longest = Duration::from_millis(500);
         for _ in 0..8 {
-            let (probe, waited) = bench.advance_to_probe();
+            let (probe, waited) = bench.advance_clock_until_probe();
             assert!(waited >= longest / 2 && waited <= longest + MILLISECOND, "{waited:?}");
             assert_eq!(bench.record_failure(probe), None, "the breaker stays open");
             longest = (2 * longest).min(Duration::from_secs(5));
@@ -166,9 +166,9 @@ fn backoff_doubles_up_to_maximum() {
 fn backoff_differs_between_instances() {
     let waits: std::collections::HashSet<Duration> = (0..20)
         .map(|_| {
-            let bench = new_breaker_fixture();
+            let bench = new_default_breaker_fixture();
             bench.fail_calls_until_open();
-            bench.advance_to_probe().1
+            bench.advance_clock_until_probe().1
         })
         .collect();
     assert!(waits.len() > 5, "{waits:?}");
@@ -176,14 +176,14 @@ fn backoff_differs_between_instances() {
 
 #[test]
 fn successful_probe_closes_breaker_and_resets_backoff() {
-    let bench = new_breaker_fixture();
+    let bench = new_default_breaker_fixture();
     for _ in 0..3 {
         bench.fail_calls_until_open();
         let began = bench.clock.now().as_micros();
-        let (probe, first) = bench.advance_to_probe();
+        let (probe, first) = bench.advance_clock_until_probe();
         assert!(first <= Duration::from_millis(501), "the backoff starts from its initial value");
         bench.record_failure(probe);
-        let (probe, _) = bench.advance_to_probe();
+        let (probe, _) = bench.advance_clock_until_probe();
         let after = Duration::from_micros(bench.clock.now().as_micros() - began);
         assert_eq!(bench.record_success(probe), Some(StateChange::Closed { after }));
         assert!(!bench.breaker.is_open());
@@ -194,9 +194,9 @@ fn successful_probe_closes_breaker_and_resets_backoff() {
 
 #[test]
 fn second_concurrent_probe_is_rejected() {
-    let bench = new_breaker_fixture();
+    let bench = new_default_breaker_fixture();
     bench.fail_calls_until_open();
-    let (probe, _) = bench.advance_to_probe();
+    let (probe, _) = bench.advance_clock_until_probe();
     assert_eq!(bench.admit(), BreakerDecision::Reject);
     bench.clock.advance(900 * MILLISECOND);
     assert_eq!(bench.admit(), BreakerDecision::Reject);
@@ -205,11 +205,11 @@ fn second_concurrent_probe_is_rejected() {
 }
 
 #[test]
-fn unanswered_probe_times_out() {
-    let bench = new_breaker_fixture();
+fn probe_without_result_times_out() {
+    let bench = new_default_breaker_fixture();
     bench.fail_calls_until_open();
-    let (lost, _) = bench.advance_to_probe();
-    let (probe, waited) = bench.advance_to_probe();
+    let (lost, _) = bench.advance_clock_until_probe();
+    let (probe, waited) = bench.advance_clock_until_probe();
     assert_eq!(waited, Duration::from_secs(1));
     assert_eq!(bench.record_success(lost), None, "the probe has timed out");
     assert!(bench.breaker.is_open());
@@ -217,23 +217,23 @@ fn unanswered_probe_times_out() {
 }
 
 #[test]
-fn late_probe_success_closes_breaker_without_newer_probe() {
-    let bench = new_breaker_fixture();
+fn late_probe_success_closes_breaker() {
+    let bench = new_default_breaker_fixture();
     bench.fail_calls_until_open();
-    let (late, _) = bench.advance_to_probe();
+    let (late, _) = bench.advance_clock_until_probe();
     bench.clock.advance(Duration::from_secs(60));
     assert!(bench.record_success(late).is_some());
 }
 
 #[test]
 fn results_of_calls_before_breaker_opens_are_ignored() {
-    let bench = new_breaker_fixture();
+    let bench = new_default_breaker_fixture();
     let mut early: Vec<CallPass> = (0..40).map(|_| bench.admit_call()).collect();
     bench.fail_calls_until_open();
     assert_eq!(bench.record_success(early.pop().unwrap()), None);
     assert_eq!(bench.record_failure(early.pop().unwrap()), None);
     assert!(bench.breaker.is_open());
-    let (probe, _) = bench.advance_to_probe();
+    let (probe, _) = bench.advance_clock_until_probe();
     assert_eq!(bench.record_success(early.pop().unwrap()), None);
     assert_eq!(bench.record_failure(early.pop().unwrap()), None);
     assert_eq!(bench.admit(), BreakerDecision::Reject, "the probe is in flight");
@@ -271,7 +271,7 @@ enum BreakerTestStep {
     },
 }
 
-fn any_breaker_test_step() -> impl Strategy<Value = BreakerTestStep> {
+fn random_breaker_test_step() -> impl Strategy<Value = BreakerTestStep> {
     let pass = prop_oneof![0..2_000_u64, 0..300_000_u64, 0..6_000_000_u64];
     prop_oneof![
         1 => pass.prop_map(|micros| BreakerTestStep::Advance { micros }),
@@ -297,7 +297,7 @@ struct BreakerModel {
 }
 
 impl BreakerModel {
-    fn should_open(&self) -> bool {
+    fn must_open_after_last_result(&self) -> bool {
         let failed_last = self.reports.iter().rev().take_while(|(_, ok)| !ok).count();
         let Some(&(last, false)) = self.reports.last() else { return false };
         let second = |at: u64| at / 1_000_000;
@@ -327,7 +327,7 @@ impl BreakerModel {
             (true, false) => self.start_backoff(now, 2 * self.backoff_us),
             (false, _) => {
                 self.reports.push((now, ok));
-                if self.should_open() {
+                if self.must_open_after_last_result() {
                     self.open = true;
                     self.start_backoff(now, 500_000);
                     return Some(true);
@@ -338,7 +338,11 @@ impl BreakerModel {
     }
 
     /// Checks a decision of the breaker against the model. Returns the number of the state after the decision.
-    fn check_decision(&mut self, now: u64, admit: &BreakerDecision) -> Result<u64, TestCaseError> {
+    fn assert_decision_matches_model(
+        &mut self,
+        now: u64,
+        admit: &BreakerDecision,
+    ) -> Result<u64, TestCaseError> {
         let (allowed_from, required_from) = self.probe_window;
         match admit {
             BreakerDecision::Call(_) => prop_assert!(!self.open),
@@ -358,9 +362,9 @@ proptest! {
 
     #[test]
     fn breaker_matches_model_in_random_steps(
-        steps in prop::collection::vec(any_breaker_test_step(), 1..400),
+        steps in prop::collection::vec(random_breaker_test_step(), 1..400),
     ) {
-        let bench = new_breaker_fixture();
+        let bench = new_default_breaker_fixture();
         let mut model = BreakerModel::default();
         let mut in_flight: Vec<(u64, CallPass)> = Vec::new();
         for step in steps {
@@ -369,7 +373,7 @@ proptest! {
                 BreakerTestStep::Advance { micros } => bench.clock.advance(Duration::from_micros(micros)),
                 BreakerTestStep::BeginCall => {
                     let admit = bench.admit();
-                    let epoch = model.check_decision(now, &admit)?;
+                    let epoch = model.assert_decision_matches_model(now, &admit)?;
                     if let BreakerDecision::Call(pass) | BreakerDecision::Probe(pass) = admit {
                         in_flight.push((epoch, pass));
                     }

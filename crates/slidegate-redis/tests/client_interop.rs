@@ -1,4 +1,4 @@
-//! Tests that the example programs in `examples/redis` share their counters in Redis with a gate of slidegate.
+//! Tests that the example programs in `examples/redis` share their counters in Redis with a [`Gate`] of slidegate.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -22,7 +22,7 @@ struct ExamplePrograms {
 }
 
 impl ExamplePrograms {
-    fn find_installed_programs() -> Self {
+    fn locate_installed_programs() -> Self {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
         for needed in ["venv/bin/python", "node_modules/redis"] {
@@ -40,7 +40,7 @@ impl ExamplePrograms {
     fn python_command(&self, run_args: &ProgramArgs<'_>) -> Command {
         let mut python = Command::new(self.home.join("venv/bin/python"));
         python.arg(self.examples.join("limit.py"));
-        run_args.add_args(python)
+        run_args.add_program_args(python)
     }
 
     /// Creates the command that runs the Node program. Node searches packages in the folder of the program, so a copy
@@ -56,7 +56,7 @@ impl ExamplePrograms {
         std::os::unix::fs::symlink(origin, &lua).unwrap();
         let mut node = Command::new("node");
         node.arg(copy);
-        run_args.add_args(node)
+        run_args.add_program_args(node)
     }
 }
 
@@ -70,7 +70,7 @@ struct ProgramArgs<'a> {
 }
 
 impl ProgramArgs<'_> {
-    fn add_args(&self, mut command: Command) -> Command {
+    fn add_program_args(&self, mut command: Command) -> Command {
         command.args([self.address, self.algorithm, self.client]).arg(self.times.to_string());
         command
     }
@@ -112,8 +112,9 @@ async fn check_request_at_gate(gate: &Gate<RedisStore>, client: &str) -> String 
     }
 }
 
-/// Algorithms that the example programs support, with client names, some of which must be escaped in Redis keys.
-const ALGORITHM_AND_CLIENT_NAMES: [(&str, &str); 4] = [
+/// Pairs of an algorithm that the example programs support, and the name of a client. Some of the names must be escaped
+/// in Redis keys.
+const ALGORITHM_AND_CLIENT_NAME_PAIRS: [(&str, &str); 4] = [
     ("sliding_log", "alice"),
     ("sliding_log", "é=a*b!'(c)"),
     ("sliding_window", "203.0.113.7:443"),
@@ -121,10 +122,10 @@ const ALGORITHM_AND_CLIENT_NAMES: [(&str, &str); 4] = [
 ];
 
 #[tokio::test]
-async fn example_programs_share_counts_with_gate() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed_programs());
+async fn example_programs_share_counters_with_gate() {
+    let (redis, programs) = (Redis::start(), ExamplePrograms::locate_installed_programs());
     let address = redis.address();
-    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAMES {
+    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAME_PAIRS {
         let gate = new_gate(&redis, algorithm);
         let run_args = ProgramArgs { address: &address, algorithm, client, times: 1 };
         let mut lines = run_program(programs.python_command(&run_args));
@@ -155,13 +156,13 @@ async fn example_programs_share_counts_with_gate() {
     }
 }
 
-/// Tests sequential requests until the limit is exhausted. The reply to the last unit has another form, which includes
-/// the wait for the next unit.
+/// Tests sequential requests until the limit is exhausted. The reply to the charge of the last unit has another form,
+/// which includes the wait for the next unit.
 #[tokio::test]
-async fn sequential_program_requests_get_exactly_max() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed_programs());
+async fn sequential_programs_get_exactly_limit_maximum() {
+    let (redis, programs) = (Redis::start(), ExamplePrograms::locate_installed_programs());
     let address = redis.address();
-    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAMES {
+    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAME_PAIRS {
         for (program, run_as) in [
             ("python", ExamplePrograms::python_command as ProgramCommandBuilder),
             ("node", ExamplePrograms::node_command),
@@ -190,10 +191,10 @@ async fn sequential_program_requests_get_exactly_max() {
 }
 
 #[tokio::test]
-async fn concurrent_programs_get_exactly_max() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::find_installed_programs());
+async fn concurrent_programs_get_exactly_limit_maximum() {
+    let (redis, programs) = (Redis::start(), ExamplePrograms::locate_installed_programs());
     let address = redis.address();
-    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAMES {
+    for (algorithm, client) in ALGORITHM_AND_CLIENT_NAME_PAIRS {
         let gate = new_gate(&redis, algorithm);
         let mut lines = vec![
             check_request_at_gate(&gate, client).await,

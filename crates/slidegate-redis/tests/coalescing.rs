@@ -162,7 +162,7 @@ async fn wrong_redis_value_type_fails_only_its_request() {
 }
 
 #[tokio::test]
-async fn request_after_deadline_is_not_charged() {
+async fn request_still_waiting_at_deadline_is_not_charged() {
     let fixture = CoalescingFixture::start(Duration::from_millis(300)).await;
     let limit = new_limit("1000/h", Algorithm::SlidingWindow);
     fixture.redis.pause();
@@ -192,7 +192,7 @@ async fn request_after_deadline_is_not_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousand_concurrent_requests_get_exactly_max() {
+async fn thousand_concurrent_requests_get_exactly_limit_maximum() {
     let fixture = Arc::new(CoalescingFixture::start(LONG).await);
     for algorithm in Algorithm::ALL {
         fixture.redis.command(&["FLUSHDB"]);

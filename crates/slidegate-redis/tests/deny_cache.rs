@@ -44,7 +44,7 @@ fn open_store(
     RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone())
 }
 
-fn new_clock() -> ManualClock {
+fn new_clock_at_fixed_time() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_020))
 }
 
@@ -118,7 +118,7 @@ async fn deny_cache_changes_no_decision() {
     for seed in 0..40 {
         let mut rng = Rng::with_seed(seed);
         let counters = LowLimitCounters::new(&mut rng);
-        let clock = new_clock();
+        let clock = new_clock_at_fixed_time();
         let cached = open_store(&redis, &clock, &format!("with{seed}:"), DENY_CACHE_TTL);
         let uncached = open_store(&redis, &clock, &format!("without{seed}:"), Duration::ZERO);
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(Receipt, Receipt)>) =
@@ -183,13 +183,13 @@ async fn deny_cache_changes_no_decision() {
 /// Tests that an instance notices a revert, refund or reset by another instance after the time to live of a cached
 /// denial at the latest. All other decisions must be exact.
 #[tokio::test]
-async fn revert_by_other_instance_takes_effect_after_ttl() {
+async fn revert_by_other_instance_takes_effect_within_ttl() {
     let redis = Redis::start();
     let mut wrong = 0;
     for seed in 100..140 {
         let mut rng = Rng::with_seed(seed);
         let counters = LowLimitCounters::new(&mut rng);
-        let clock = new_clock();
+        let clock = new_clock_at_fixed_time();
         let this_instance = open_store(&redis, &clock, &format!("shared{seed}:"), DENY_CACHE_TTL);
         let other_instance = open_store(&redis, &clock, &format!("shared{seed}:"), Duration::ZERO);
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(usize, Receipt)>) = Default::default();
@@ -248,7 +248,8 @@ fn new_hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
 
 #[tokio::test]
 async fn exhausted_limit_denies_without_script_call() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let (redis, clock, (scope, limit)) =
+        (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
     let before = script_call_count(&redis);
@@ -270,7 +271,8 @@ async fn exhausted_limit_denies_without_script_call() {
 
 #[tokio::test]
 async fn cached_denial_does_not_deny_smaller_cost() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let (redis, clock, (scope, limit)) =
+        (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     assert!(store.take(&[new_hit(&scope, &limit, 6)]).await.unwrap().allowed);
     assert!(!store.take(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
@@ -284,7 +286,8 @@ async fn cached_denial_does_not_deny_smaller_cost() {
 /// cached wait.
 #[tokio::test]
 async fn retry_after_includes_charges_since_denial() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let (redis, clock, (scope, limit)) =
+        (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", 60 * DENY_CACHE_TTL);
     let take = async |cost| store.take(&[new_hit(&scope, &limit, cost)]).await.unwrap();
     assert!(take(1).await.allowed);
@@ -303,7 +306,8 @@ async fn retry_after_includes_charges_since_denial() {
 /// wait longer than the cached wait.
 #[tokio::test]
 async fn retry_after_includes_charges_of_other_counters() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let (redis, clock, (scope, limit)) =
+        (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", 60 * DENY_CACHE_TTL);
     let shared = Scope::new("deny", "shared", "limit", &["client"]);
     let hits = [new_hit(&scope, &limit, 1), new_hit(&shared, &limit, 1)];
@@ -326,7 +330,8 @@ async fn retry_after_includes_charges_of_other_counters() {
 
 #[tokio::test]
 async fn cached_denial_is_ignored_after_limit_max_changes() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+    let (redis, clock, (scope, limit)) =
+        (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     let more = Limit::new("11/min".parse().unwrap(), limit.algorithm()).unwrap();
     assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
@@ -362,8 +367,9 @@ async fn deny_cache_is_unused_while_breaker_is_open() {
 }
 
 #[tokio::test]
-async fn hit_for_reported_usage_ignores_cached_denial() {
-    let (redis, clock, (scope, limit)) = (Redis::start(), new_clock(), new_scope_and_limit());
+async fn reported_usage_is_charged_despite_cached_denial() {
+    let (redis, clock, (scope, limit)) =
+        (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     let debts = Scope::new("deny", "debts", "limit", &["client"]);
     let debt = new_hit(&debts, &limit, 1).reported();
@@ -378,7 +384,7 @@ async fn hit_for_reported_usage_ignores_cached_denial() {
 /// Tests an instance that reverts charges and is denied concurrently. A denial that was cached before a revert must not
 /// be returned after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn revert_ends_cached_denial() {
+async fn revert_removes_cached_denial() {
     let (redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
     let settings =
         Settings { timeout: LONG, deny_cache_ttl: 60 * DENY_CACHE_TTL, ..Settings::default() };
@@ -388,7 +394,7 @@ async fn revert_ends_cached_denial() {
             let (store, scope, limit) = (store.clone(), scope.clone(), limit);
             tokio::spawn(async move {
                 loop {
-                    // Costs above max: these requests are always denied.
+                    // Costs above the maximum of the limit: these requests are always denied.
                     for cost in [11, 12, 13] {
                         store.take(&[new_hit(&scope, &limit, cost)]).await.unwrap();
                     }

@@ -201,7 +201,7 @@ fn query_redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
 }
 
 #[test]
-fn cluster_slot_with_keys_migrates_and_returns() {
+fn cluster_slot_migrates_to_other_master_and_back() {
     let cluster = Cluster::start();
     let keys = one_key_per_shard(&cluster);
     let (shards, slot) = (cluster.shards(), cluster.slot_of(&keys[0]));

@@ -60,7 +60,7 @@ macro_rules! check {
 }
 
 #[tokio::test]
-async fn allowed_units_stay_below_algorithm_bound() {
+async fn units_in_window_stay_below_upper_bound() {
     check!(properties::units_stay_below_bound, seeds: [3]);
 }
 
@@ -70,7 +70,7 @@ async fn retry_after_and_reset_after_are_exact() {
 }
 
 #[tokio::test]
-async fn cost_above_max_has_no_retry_after() {
+async fn cost_above_limit_maximum_has_no_retry_after() {
     check!(properties::cost_above_max_has_no_retry_after);
 }
 
@@ -95,7 +95,7 @@ async fn refund_frees_exactly_refunded_units() {
 }
 
 #[tokio::test]
-async fn unrefunded_units_stay_below_algorithm_bound() {
+async fn unrefunded_units_in_window_stay_below_upper_bound() {
     check!(properties::units_stay_below_bound_without_refunds, seeds: [6]);
 }
 

@@ -1,5 +1,5 @@
-//! Tests of several processes that charge one key concurrently. In total, a strict algorithm must allow exactly max
-//! units.
+//! Tests of several processes that charge one key concurrently. In total, a strict algorithm must allow exactly as many
+//! units as the maximum of the limit.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -19,13 +19,13 @@ use server::{LONG, Redis, poll_until};
 const PROCESS_COUNT: usize = 8;
 const CONNECTIONS_PER_PROCESS: usize = 50;
 
-/// Requests per connection. All connections together request eight times max.
-const TAKES_PER_CONNECTION: usize = 20;
+/// Requests per connection. All connections together request eight times the maximum of the limit.
+const REQUESTS_PER_CONNECTION: usize = 20;
 
 const MAX_UNITS: u64 = 1_000;
 
 /// A window so long that no unit leaves it during the test.
-const WINDOW: Duration = Duration::from_secs(24 * 3_600);
+const ONE_DAY_WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
 /// Environment variables with the address, the algorithm and the clock skew for a started process.
 const REDIS_ADDRESS_ENV_VAR: &str = "SLIDEGATE_RACES_ADDRESS";
@@ -47,8 +47,8 @@ impl Clock for SkewedClock {
     }
 }
 
-fn new_limit_of_algorithm(number: usize) -> Limit {
-    Limit::new(Quota::new(MAX_UNITS, WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
+fn new_limit_with_algorithm_number(number: usize) -> Limit {
+    Limit::new(Quota::new(MAX_UNITS, ONE_DAY_WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
 }
 
 /// The program of the processes that the tests below start. This function is not a test itself.
@@ -56,8 +56,9 @@ fn new_limit_of_algorithm(number: usize) -> Limit {
 #[ignore = "started by the other tests"]
 async fn charge_units_in_racing_process() {
     let Ok(address) = env::var(REDIS_ADDRESS_ENV_VAR) else { return };
-    let limit =
-        new_limit_of_algorithm(env::var(ALGORITHM_NUMBER_ENV_VAR).unwrap().parse().unwrap());
+    let limit = new_limit_with_algorithm_number(
+        env::var(ALGORITHM_NUMBER_ENV_VAR).unwrap().parse().unwrap(),
+    );
     let skew: Option<i64> = env::var(CLOCK_SKEW_ENV_VAR).ok().map(|skew| skew.parse().unwrap());
     let stores: Vec<RedisStore> = (0..CONNECTIONS_PER_PROCESS)
         .map(|_| {
@@ -84,7 +85,7 @@ async fn charge_units_in_racing_process() {
             let key = Key::new(&scope, &[Value::Text("all")]);
             let hit = Hit::new(key, &limit, 1);
             let mut allowed = 0;
-            for _ in 0..TAKES_PER_CONNECTION {
+            for _ in 0..REQUESTS_PER_CONNECTION {
                 allowed += u64::from(store.take(&[hit]).await.unwrap().allowed);
             }
             allowed
@@ -108,7 +109,7 @@ async fn wait_for_all_processes(address: &str) {
     .await;
 }
 
-fn spawn_process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
+fn spawn_racing_process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
         .args(["--exact", "charge_units_in_racing_process", "--ignored", "--nocapture"])
@@ -121,13 +122,13 @@ fn spawn_process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     command.spawn().unwrap()
 }
 
-/// Runs the processes. Returns the total number of units that they were allowed.
+/// Runs concurrent processes that charge one key. Returns the total number of units that they were allowed.
 fn run_racing_processes(number: usize, is_skewed: bool) -> u64 {
     let redis = Redis::with_args(&["--maxclients", "2000"]);
     // From 200 ms slow to 200 ms fast.
     let skew = |nth: usize| (nth as i64 * 2 - 7) * 200_000 / 7;
     let processes: Vec<Child> = (0..PROCESS_COUNT)
-        .map(|nth| spawn_process(&redis, number, is_skewed.then(|| skew(nth))))
+        .map(|nth| spawn_racing_process(&redis, number, is_skewed.then(|| skew(nth))))
         .collect();
     let count = |child: Child| {
         let output = child.wait_with_output().unwrap();
@@ -137,7 +138,8 @@ fn run_racing_processes(number: usize, is_skewed: bool) -> u64 {
         allowed.unwrap().1.parse::<u64>().unwrap()
     };
     let allowed = processes.into_iter().map(count).sum();
-    let min_calls = (PROCESS_COUNT * CONNECTIONS_PER_PROCESS * (TAKES_PER_CONNECTION + 1)) as u64;
+    let min_calls =
+        (PROCESS_COUNT * CONNECTIONS_PER_PROCESS * (REQUESTS_PER_CONNECTION + 1)) as u64;
     let called = redis.calls_of("evalsha") + redis.calls_of("eval");
     assert!(called >= min_calls, "{called} calls: all requests must reach Redis");
     redis.assert_all_expire();
@@ -145,24 +147,24 @@ fn run_racing_processes(number: usize, is_skewed: bool) -> u64 {
 }
 
 /// Asserts that each algorithm allows the processes the right number of units. A strict algorithm must allow exactly
-/// max units. Another algorithm must allow at least max, and at most its bound.
-fn assert_racing_processes_get_max(is_skewed: bool) {
+/// the maximum of the limit. Another algorithm must allow at least the maximum, and at most its own upper bound.
+fn assert_racing_processes_get_limit_maximum(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
         let allowed = run_racing_processes(number, is_skewed);
         let most = match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX_UNITS,
-            _ => max_units_in_window(&new_limit_of_algorithm(number)),
+            _ => max_units_in_window(&new_limit_with_algorithm_number(number)),
         };
         assert!((MAX_UNITS..=most).contains(&allowed), "{algorithm:?}: {allowed}, at most {most}");
     }
 }
 
 #[test]
-fn processes_on_redis_clock_get_exactly_max() {
-    assert_racing_processes_get_max(false);
+fn processes_on_redis_clock_get_limit_maximum() {
+    assert_racing_processes_get_limit_maximum(false);
 }
 
 #[test]
-fn processes_with_skewed_clocks_get_exactly_max() {
-    assert_racing_processes_get_max(true);
+fn processes_with_skewed_clocks_get_limit_maximum() {
+    assert_racing_processes_get_limit_maximum(true);
 }

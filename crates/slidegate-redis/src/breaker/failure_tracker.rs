@@ -36,12 +36,12 @@ impl FailureTracker {
         if self.consecutive.load(Ordering::Relaxed) != 0 {
             self.consecutive.store(0, Ordering::Relaxed);
         }
-        self.count_call(now, 0);
+        self.add_call_to_current_window(now, 0);
     }
 
     /// Records a failed call. Returns the reason to open the breaker, or `None` if the breaker stays closed.
     pub(super) fn record_failure(&self, now: Timestamp, settings: &Settings) -> Option<OpenReason> {
-        let WindowCallCounts { calls, failed, .. } = self.count_call(now, 1);
+        let WindowCallCounts { calls, failed, .. } = self.add_call_to_current_window(now, 1);
         let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if consecutive >= settings.consecutive_failures {
             return Some(OpenReason::ConsecutiveFailures(consecutive));
@@ -51,17 +51,17 @@ impl FailureTracker {
     }
 
     /// Removes all recorded results.
-    pub(super) fn clear(&self) {
+    pub(super) fn clear_results(&self) {
         self.consecutive.store(0, Ordering::Relaxed);
         self.window.store(0, Ordering::Relaxed);
     }
 
     /// Adds one call to the current window, and returns the updated window. `failed` is 1 if the call failed, otherwise
     /// 0.
-    fn count_call(&self, now: Timestamp, failed: u32) -> WindowCallCounts {
+    fn add_call_to_current_window(&self, now: Timestamp, failed: u32) -> WindowCallCounts {
         let mut packed = self.window.load(Ordering::Relaxed);
         loop {
-            let window = WindowCallCounts::unpack_from_u64(packed).add_call(now, failed);
+            let window = WindowCallCounts::unpack_from_u64(packed).with_added_call(now, failed);
             let swapped = self.window.compare_exchange_weak(
                 packed,
                 window.pack_into_u64(),
@@ -77,18 +77,18 @@ impl FailureTracker {
 }
 
 impl WindowCallCounts {
-    const CALL_COUNT_BITS: u32 = 20;
-    const MAX_CALL_COUNT: u32 = (1 << Self::CALL_COUNT_BITS) - 1;
-    const WINDOW_NUMBER_BITS: u32 = 64 - 2 * Self::CALL_COUNT_BITS;
+    const PACKED_CALL_COUNT_BITS: u32 = 20;
+    const MAX_PACKED_CALL_COUNT: u32 = (1 << Self::PACKED_CALL_COUNT_BITS) - 1;
+    const PACKED_WINDOW_NUMBER_BITS: u32 = 64 - 2 * Self::PACKED_CALL_COUNT_BITS;
 
     /// Returns a copy of the window with one more call. If this window has ended, the copy is a new window with only
     /// this call.
-    fn add_call(self, now: Timestamp, failed: u32) -> Self {
-        let number = (now.as_micros() / FAILURE_WINDOW_US) % (1 << Self::WINDOW_NUMBER_BITS);
+    fn with_added_call(self, now: Timestamp, failed: u32) -> Self {
+        let number = (now.as_micros() / FAILURE_WINDOW_US) % (1 << Self::PACKED_WINDOW_NUMBER_BITS);
         let Self { calls, failed: before, .. } =
             if number == self.number { self } else { Self { number, calls: 0, failed: 0 } };
         // Only the first million calls of a window count.
-        if calls == Self::MAX_CALL_COUNT {
+        if calls == Self::MAX_PACKED_CALL_COUNT {
             return self;
         }
         Self { number, calls: calls + 1, failed: before + failed }
@@ -97,17 +97,17 @@ impl WindowCallCounts {
     /// Packs the window into 64 bits.
     fn pack_into_u64(self) -> u64 {
         let Self { number, calls, failed } = self;
-        (number << (2 * Self::CALL_COUNT_BITS))
-            | (u64::from(calls) << Self::CALL_COUNT_BITS)
+        (number << (2 * Self::PACKED_CALL_COUNT_BITS))
+            | (u64::from(calls) << Self::PACKED_CALL_COUNT_BITS)
             | u64::from(failed)
     }
 
     /// Unpacks a window from 64 bits.
     fn unpack_from_u64(packed: u64) -> Self {
-        let count = |packed: u64| packed as u32 & Self::MAX_CALL_COUNT;
+        let count = |packed: u64| packed as u32 & Self::MAX_PACKED_CALL_COUNT;
         Self {
-            number: packed >> (2 * Self::CALL_COUNT_BITS),
-            calls: count(packed >> Self::CALL_COUNT_BITS),
+            number: packed >> (2 * Self::PACKED_CALL_COUNT_BITS),
+            calls: count(packed >> Self::PACKED_CALL_COUNT_BITS),
             failed: count(packed),
         }
     }

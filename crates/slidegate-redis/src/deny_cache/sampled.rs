@@ -1,6 +1,7 @@
 //! Cached denials of sampled rules. Normally, one hit in N of a sampled rule is sent to Redis, and the other hits pass
 //! without a call. After a denial, hits no longer pass without a call: they are denied, except for one hit at a time
-//! that is sent to Redis as a probe. This ends when Redis has charged a hit of the rule again.
+//! that is sent to Redis as a probe. When Redis has charged a hit of the rule again, the other hits pass without a call
+//! again.
 
 use std::time::Duration;
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
-use super::{KeyedHits, RedisStoreInner, result_without_hits};
+use super::{KeyedHits, RedisStoreInner, result_of_request_without_hits};
 use crate::deny_cache::{CacheLookup, CacheVersion};
 use crate::script_request::KeyedHit;
 
 impl RedisStoreInner {
     /// Charges the hits that must be sent or are selected at random; the other hits pass without a call. A hit must be
     /// sent if its rule is not sampled, if its cost is 0, or if it follows a denial that has expired.
-    pub(super) async fn charge_sampled(
+    pub(super) async fn charge_request_with_sampled_hits(
         self: &Arc<Self>,
         hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
@@ -37,7 +37,7 @@ impl RedisStoreInner {
             .map(|(hit, _)| hit)
             .collect();
         let result = if sent_hits.is_empty() {
-            result_without_hits()
+            result_of_request_without_hits()
         } else {
             self.charge_in_redis(sent_hits).await?
         };
@@ -49,9 +49,11 @@ impl RedisStoreInner {
         Ok(ChargeResult { outcomes: is_sent.iter().map(outcome).collect(), ..result })
     }
 
-    /// Returns the sampled hits of a request whose keys are in several slots. Each hit has its index in the request and
-    /// the version of its cached figures.
-    pub(super) fn sampled_hits(&self, hits: &KeyedHits) -> Vec<(usize, KeyedHit, CacheVersion)> {
+    /// Returns each sampled hit of a request, with its index in the request and the version of its cached figures.
+    pub(super) fn sampled_hits_with_versions(
+        &self,
+        hits: &KeyedHits,
+    ) -> Vec<(usize, KeyedHit, CacheVersion)> {
         let sampled = hits.iter().enumerate().filter(|(_, hit)| hit.sample > 1);
         sampled.map(|(index, hit)| (index, hit.clone(), self.deny_cache.version(hit))).collect()
     }

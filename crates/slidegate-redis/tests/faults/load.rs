@@ -91,13 +91,14 @@ impl Load {
             max_lateness_us: Arc::default(),
         };
         load.wait_for_recovery("at the start").await;
-        let mut callers: Vec<_> =
-            (0..CALLER_COUNT).map(|nth| tokio::spawn(load.run_caller(nth))).collect();
+        let mut callers: Vec<_> = (0..CALLER_COUNT)
+            .map(|nth| tokio::spawn(load.send_requests_until_stopped(nth)))
+            .collect();
         callers.push(tokio::spawn(load.measure_machine_lateness()));
         Self { callers, ..load }
     }
 
-    fn run_caller(&self, nth: usize) -> impl Future<Output = ()> + Send + 'static {
+    fn send_requests_until_stopped(&self, nth: usize) -> impl Future<Output = ()> + Send + 'static {
         let (gate, clock) = (self.gate.clone(), self.clock.clone());
         let (records, stop) = (self.records.clone(), self.stop.clone());
         async move {
@@ -194,8 +195,9 @@ pub fn new_request(identity: &'static str) -> Request<'static> {
     Request::new("default", Descriptor::new([("client", identity)]))
 }
 
-/// Asserts that the store never allowed more than max per second and per day, unless Redis lost counts (`redis_lost`).
-/// The exact time of a decision is unknown, so only decisions that are certainly within a window are counted.
+/// Asserts that the store never allowed more units than the limits' maxima per second and per day, unless Redis has
+/// lost counts (`redis_lost`). The exact time of a decision is unknown, so only decisions that are certainly within a
+/// window are counted.
 pub fn assert_max_never_exceeded(records: &[LoadRecord], redis_lost: bool) {
     for identity in 0..IDENTITY_NAMES.len() {
         let mut passed: Vec<&LoadRecord> = records

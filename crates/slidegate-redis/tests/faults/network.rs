@@ -13,9 +13,9 @@ use super::load::{FaultTrial, MAX_RECOVERY_TIME, STORE_TIMEOUT, patient_settings
 use crate::proxy::{Proxy, ReplyFault};
 use crate::server::{LONG, Redis, poll_until};
 
-/// Injects each of these faults into many replies under load. Checks that decisions degrade during the fault and
-/// recover after it.
-async fn check_recovery_from_reply_faults(faults: &[ReplyFault]) {
+/// Injects each of these faults into many replies under load. Asserts that decisions are made without Redis during the
+/// fault, and by Redis again after it.
+async fn assert_recovery_from_reply_faults(faults: &[ReplyFault]) {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
     let trial = FaultTrial::begin(&proxy.address()).await;
@@ -32,18 +32,18 @@ async fn check_recovery_from_reply_faults(faults: &[ReplyFault]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_and_lost_replies_degrade_decisions() {
-    check_recovery_from_reply_faults(&[ReplyFault::Delay(3 * STORE_TIMEOUT), ReplyFault::Drop])
+    assert_recovery_from_reply_faults(&[ReplyFault::Delay(3 * STORE_TIMEOUT), ReplyFault::Drop])
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_cut_within_reply_degrades_decisions() {
-    check_recovery_from_reply_faults(&[ReplyFault::Cut]).await;
+    assert_recovery_from_reply_faults(&[ReplyFault::Cut]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn corrupt_replies_degrade_decisions() {
-    check_recovery_from_reply_faults(&[
+    assert_recovery_from_reply_faults(&[
         ReplyFault::Flip,
         ReplyFault::Shorten,
         ReplyFault::Insert(b"\0\xff no reply\r\n"),
@@ -56,7 +56,7 @@ async fn corrupt_replies_degrade_decisions() {
 async fn huge_reply_lengths_degrade_decisions() {
     // Complete replies to no request are not tested: later replies would be assigned to the wrong requests, and no
     // network does that.
-    check_recovery_from_reply_faults(&[
+    assert_recovery_from_reply_faults(&[
         ReplyFault::Insert(b"*2000000000\r\n"),
         ReplyFault::Insert(b"*1\r\n*1\r\n*1\r\n*1\r\n"),
     ])
@@ -98,7 +98,7 @@ struct ChargeTally {
 }
 
 impl ChargeTally {
-    fn record<T>(&mut self, result: Result<T, StoreError>, units: u64) {
+    fn record_call_result<T>(&mut self, result: Result<T, StoreError>, units: u64) {
         match result {
             Ok(_) => self.charged += units,
             Err(StoreError::TimedOut(_)) => self.unknown += units,
@@ -121,7 +121,7 @@ async fn call_with_lost_reply_is_not_repeated() {
     poll_until("the store responds", MAX_RECOVERY_TIME, async || {
         let result = proxied.store.take(&[proxied.hit()]).await;
         let is_ok = result.is_ok();
-        tally.record(result, 1);
+        tally.record_call_result(result, 1);
         is_ok
     })
     .await;
@@ -136,16 +136,19 @@ async fn call_with_lost_reply_is_not_repeated() {
         for nth in 0..40 {
             let hit = proxied.hit();
             if nth % 2 == 0 {
-                tally.record(proxied.store.take(&[hit]).await, 1);
+                tally.record_call_result(proxied.store.take(&[hit]).await, 1);
             } else {
-                tally.record(proxied.store.take_many(&[&[hit], &[hit], &[hit]]).await, 3);
+                tally.record_call_result(
+                    proxied.store.take_many(&[&[hit], &[hit], &[hit]]).await,
+                    3,
+                );
             }
             if nth % 8 == 7 {
                 proxy.set_fault(ReplyFault::Pass);
                 poll_until("the store responds", MAX_RECOVERY_TIME, async || {
                     let result = proxied.store.take(&[proxied.hit()]).await;
                     let is_ok = result.is_ok();
-                    tally.record(result, 1);
+                    tally.record_call_result(result, 1);
                     is_ok
                 })
                 .await;
@@ -157,7 +160,7 @@ async fn call_with_lost_reply_is_not_repeated() {
         poll_until("the store responds", MAX_RECOVERY_TIME, async || {
             let result = proxied.store.take(&[proxied.hit()]).await;
             let is_ok = result.is_ok();
-            tally.record(result, 1);
+            tally.record_call_result(result, 1);
             is_ok
         })
         .await;
@@ -209,7 +212,7 @@ async fn batch_after_script_flush_takes_one_round_trip() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failed_batch_reports_unknown_charges() {
+async fn failed_batch_reports_possible_charges() {
     let redis = Redis::start();
     let counter = SingleCounterStore::open(
         &redis.address(),
@@ -244,7 +247,7 @@ async fn failed_batch_reports_unknown_charges() {
 /// regardless of the number of requests that waited for this call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_call_counts_as_one_breaker_failure() {
-    const CONCURRENT_REQUESTS: usize = 50;
+    const CONCURRENT_REQUEST_COUNT: usize = 50;
     let redis = Redis::start();
     let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
     let counter = SingleCounterStore::open(&redis.address(), settings);
@@ -254,7 +257,7 @@ async fn slow_call_counts_as_one_breaker_failure() {
     .await;
     let crowd = async || {
         let hits = [counter.hit()];
-        join_all((0..CONCURRENT_REQUESTS).map(|_| counter.store.take(&hits))).await
+        join_all((0..CONCURRENT_REQUEST_COUNT).map(|_| counter.store.take(&hits))).await
     };
     redis.command(&["CLIENT", "PAUSE", "600"]);
     let results = crowd().await;
@@ -262,7 +265,7 @@ async fn slow_call_counts_as_one_breaker_failure() {
         results.iter().filter(|counter| matches!(counter, Err(StoreError::TimedOut(_))));
     assert_eq!(timed_out.count(), 1, "{results:?}");
     let is_late = |counter: &&Result<_, _>| matches!(counter, Err(StoreError::Unavailable(_)));
-    assert_eq!(results.iter().filter(is_late).count(), CONCURRENT_REQUESTS - 1, "{results:?}");
+    assert_eq!(results.iter().filter(is_late).count(), CONCURRENT_REQUEST_COUNT - 1, "{results:?}");
     assert!(!counter.store.is_breaker_open());
     let results = crowd().await;
     assert!(results.iter().all(Result::is_ok), "{results:?}");

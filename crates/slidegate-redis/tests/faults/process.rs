@@ -45,7 +45,7 @@ async fn paused_server_delays_only_probes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_server_degrades_decisions_until_memory_freed() {
+async fn out_of_memory_server_degrades_decisions_until_memory_freed() {
     let redis = Redis::start();
     let trial = FaultTrial::begin(&redis.address()).await;
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -67,7 +67,7 @@ async fn read_only_server_degrades_decisions_until_writable() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flushed_scripts_degrade_no_decision() {
+async fn script_flush_degrades_no_decision() {
     let redis = Redis::start();
     let trial = FaultTrial::begin(&redis.address()).await;
     for _ in 0..30 {

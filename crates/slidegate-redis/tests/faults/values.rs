@@ -39,7 +39,11 @@ fn new_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Deletes all keys, takes one unit of a limit, and returns the key of its counter.
-async fn charge_and_find_key(redis: &Redis, fixture: &StoredValueFixture, limit: &Limit) -> String {
+async fn charge_one_unit_and_find_key(
+    redis: &Redis,
+    fixture: &StoredValueFixture,
+    limit: &Limit,
+) -> String {
     redis.command(&["FLUSHALL"]);
     assert!(fixture.store.take(&[fixture.hit(limit)]).await.unwrap().allowed);
     redis.keys().remove(0)
@@ -53,7 +57,7 @@ async fn wrong_redis_value_type_fails_only_its_key() {
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
             let limit = new_limit(max, MINUTE, algorithm);
-            let key = charge_and_find_key(&redis, &fixture, &limit).await;
+            let key = charge_one_unit_and_find_key(&redis, &fixture, &limit).await;
             redis.command(&["DEL", &key]);
             redis.command(&["LPUSH", &key, "x"]);
             let bad = fixture.hit(&limit);
@@ -82,7 +86,7 @@ async fn invalid_string_value_fails_only_its_key() {
         for max in [10, 1_000] {
             let (limit, longer) =
                 (new_limit(max, MINUTE, algorithm), new_limit(max, 2 * MINUTE, algorithm));
-            let key = charge_and_find_key(&redis, &fixture, &limit).await;
+            let key = charge_one_unit_and_find_key(&redis, &fixture, &limit).await;
             let mut connection = redis.connection();
             for length in (1..130).chain([200, 280, 4_000, 5_600, 100_000]) {
                 for kind in ["x", "0", "random"] {
@@ -139,10 +143,10 @@ async fn wrong_type_under_load_degrades_only_its_key() {
     trial.end(&redis, false).await;
 }
 
-/// Tests that a key whose value has the wrong type is limited in memory. Successful calls for other keys must not reset
-/// the count in memory.
+/// Tests that requests for a key whose value has the wrong type are counted in memory. Successful calls for other keys
+/// must not reset the count in memory.
 #[tokio::test]
-async fn wrong_type_key_is_limited_in_memory() {
+async fn key_with_wrong_type_is_counted_in_memory() {
     let redis = Redis::start();
     let gate = new_gate(&redis.address(), "local", patient_settings());
     gate.check(&new_request("spoilt")).await;
@@ -248,7 +252,7 @@ async fn refund_of_large_sliding_log_removes_oldest_units() {
 }
 
 #[tokio::test]
-async fn changed_limit_max_keeps_charged_units() {
+async fn changed_limit_maximum_keeps_charged_units() {
     let redis = Redis::start();
     let fixture = StoredValueFixture::open(&redis);
     for algorithm in Algorithm::ALL {

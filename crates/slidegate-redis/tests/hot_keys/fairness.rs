@@ -17,12 +17,13 @@ const MAX_REQUESTS_PER_MINUTE: f64 = 1_000.0;
 const ROUTE_SET_COUNT: usize = 8;
 const ROUTES_PER_SET: usize = 64;
 
-const OFFERED_LOAD_RATIOS: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
+/// Numbers of sent requests, each divided by the number of requests that the limit allows.
+const SENT_REQUESTS_RELATIVE_TO_LIMIT: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
 /// Expected throughput of a split limit, in percent of the throughput of the same limit without a split. Each row has a
 /// value for uniform traffic and a value for Zipf traffic. A value is the average over the sets of routes, with the
 /// minimum in parentheses.
-const EXPECTED_THROUGHPUT_PERCENT: [[&str; 2]; 5] = [
+const EXPECTED_MEAN_AND_MIN_THROUGHPUT_TEXTS: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
     ["95 % (92 %)", "80 % (77 %)"],
@@ -30,6 +31,7 @@ const EXPECTED_THROUGHPUT_PERCENT: [[&str; 2]; 5] = [
     ["99 % (99 %)", "99 % (99 %)"],
 ];
 
+/// The distribution of requests over the routes of a set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum RouteDistribution {
     Uniform,
@@ -78,7 +80,7 @@ impl TenantTraffic {
     }
 
     /// Returns the route indexes of the requests that the tenant sends in the next second.
-    fn draw_routes_of_next_second(&mut self) -> Vec<usize> {
+    fn draw_random_routes_for_next_second(&mut self) -> Vec<usize> {
         self.due_requests += self.offered * MAX_REQUESTS_PER_MINUTE / 60.0;
         let many = self.due_requests.floor();
         self.due_requests -= many;
@@ -122,7 +124,7 @@ async fn split_limit_throughput_matches_documentation() {
     );
     let mut tenants: Vec<TenantTraffic> = [RouteDistribution::Uniform, RouteDistribution::Zipf]
         .into_iter()
-        .flat_map(|traffic| OFFERED_LOAD_RATIOS.map(|offered| (traffic, offered)))
+        .flat_map(|traffic| SENT_REQUESTS_RELATIVE_TO_LIMIT.map(|offered| (traffic, offered)))
         .flat_map(|(traffic, offered)| {
             (0..ROUTE_SET_COUNT).map(move |set| TenantTraffic::new(traffic, offered, set))
         })
@@ -130,7 +132,7 @@ async fn split_limit_throughput_matches_documentation() {
     // Only the third minute counts: by then two windows are full, regardless of the initial state.
     for second in 0..180 {
         let next: Vec<Vec<usize>> =
-            tenants.iter_mut().map(TenantTraffic::draw_routes_of_next_second).collect();
+            tenants.iter_mut().map(TenantTraffic::draw_random_routes_for_next_second).collect();
         let checks = tenants.iter().zip(&next).map(|(tenant, routes)| {
             let check = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
             join_all(routes.iter().map(check))
@@ -151,7 +153,9 @@ async fn split_limit_throughput_matches_documentation() {
     }
     // `--nocapture` prints the table.
     println!("| offered | uniform | Zipf |\n|---|---|---|");
-    for (offered, expected) in OFFERED_LOAD_RATIOS.iter().zip(EXPECTED_THROUGHPUT_PERCENT) {
+    for (offered, expected) in
+        SENT_REQUESTS_RELATIVE_TO_LIMIT.iter().zip(EXPECTED_MEAN_AND_MIN_THROUGHPUT_TEXTS)
+    {
         let row = [RouteDistribution::Uniform, RouteDistribution::Zipf].map(|traffic| {
             let (mean, least) = mean_and_min_split_throughput(&tenants, traffic, *offered);
             format!("{:.0} % ({:.0} %)", 100.0 * mean, 100.0 * least)

@@ -48,9 +48,9 @@ pub async fn is_allowed(instance: &Instance, tenant: &str, route: &str) -> bool 
 
 /// Returns the number of script calls that each master of a Cluster has run.
 pub fn script_calls_per_master(cluster: &Cluster) -> [u64; SHARDS] {
-    std::array::from_fn(|nth| script_calls_at(&cluster.nodes[nth]))
+    std::array::from_fn(|nth| script_call_count_of_node(&cluster.nodes[nth]))
 }
 
-fn script_calls_at(node: &Node) -> u64 {
+fn script_call_count_of_node(node: &Node) -> u64 {
     node.calls_of("evalsha") + node.calls_of("eval")
 }

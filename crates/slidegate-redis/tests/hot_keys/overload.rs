@@ -1,4 +1,4 @@
-//! Tests of the number of requests that a sampled limit allows above its max during a long overload.
+//! Tests of the number of requests that a sampled limit allows above its maximum during a long overload.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const SAMPLING_FACTOR: u64 = 10;
 const MEASURED_MINUTE_COUNT: u64 = 20;
 
 /// Returns the number of allowed requests in each measured minute of an overload. `overload` is the ratio of sent
-/// requests to max.
+/// requests to the maximum of the limit.
 async fn measure_allowed_per_minute(
     redis: &Redis,
     algorithm: &str,
@@ -48,7 +48,7 @@ async fn measure_allowed_per_minute(
 }
 
 #[tokio::test]
-async fn overloaded_sampled_limit_allows_max_on_average() {
+async fn overloaded_sampled_limit_allows_maximum_on_average() {
     let redis = Redis::start();
     // `--nocapture` prints the table.
     println!("| algorithm | overload | instances | mean | sd | most |\n|---|---|---|---|---|---|");

@@ -26,7 +26,7 @@ fn new_tenant_and_route_policy(redis: &str) -> String {
     )
 }
 
-const SLOT_BY_TENANT_OPTION: &str = "redis: { slot_by: [tenant] }";
+const SAME_SLOT_PER_TENANT_OPTION: &str = "redis: { slot_by: [tenant] }";
 
 /// Returns the number of script calls for one request, once all scripts have been loaded.
 async fn count_script_calls_per_request(cluster: &Cluster, instance: &Instance) -> u64 {
@@ -38,14 +38,14 @@ async fn count_script_calls_per_request(cluster: &Cluster, instance: &Instance) 
     script_calls_per_master(cluster).iter().sum::<u64>() - before
 }
 
-fn remaining_per_limit(ruling: &Ruling) -> [u64; 2] {
+fn remaining_units_per_limit(ruling: &Ruling) -> [u64; 2] {
     let mut limits = ruling.limits().map(|status| status.outcome.remaining());
     [limits.next().unwrap(), limits.next().unwrap()]
 }
 
 /// Sends concurrent requests of a tenant, and asserts that the charged units of all limits equal the number of allowed
 /// requests. Returns this number.
-async fn send_concurrent_requests(instance: &Instance, tenant: &str) -> u64 {
+async fn count_allowed_concurrent_requests(instance: &Instance, tenant: &str) -> u64 {
     let checks = (0..CONCURRENT_CALLER_COUNT).map(|nth| async move {
         let mut allowed = [0; ROUTES.len()];
         for turn in 0..3 {
@@ -60,11 +60,15 @@ async fn send_concurrent_requests(instance: &Instance, tenant: &str) -> u64 {
     for (route_index, route) in ROUTES.iter().enumerate() {
         let allowed: u64 = each.iter().map(|allowed| allowed[route_index]).sum();
         let peeked = instance.peek(&new_request(tenant, route)).await;
-        assert_eq!(remaining_per_limit(&peeked)[1], MAX_REQUESTS_PER_ROUTE - allowed, "{route}");
+        assert_eq!(
+            remaining_units_per_limit(&peeked)[1],
+            MAX_REQUESTS_PER_ROUTE - allowed,
+            "{route}"
+        );
         total += allowed;
     }
     let peeked = instance.peek(&new_request(tenant, ROUTES[0])).await;
-    assert_eq!(remaining_per_limit(&peeked)[0], MAX_REQUESTS_PER_TENANT - total);
+    assert_eq!(remaining_units_per_limit(&peeked)[0], MAX_REQUESTS_PER_TENANT - total);
     total
 }
 
@@ -72,13 +76,13 @@ async fn send_concurrent_requests(instance: &Instance, tenant: &str) -> u64 {
 async fn rules_in_one_slot_share_one_script_call() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let instance = new_instance(
-        &new_tenant_and_route_policy(SLOT_BY_TENANT_OPTION),
+        &new_tenant_and_route_policy(SAME_SLOT_PER_TENANT_OPTION),
         &cluster.address(),
         &clock,
     );
     assert_eq!(count_script_calls_per_request(&cluster, &instance).await, 1);
     // The limits of all routes add up to 160, more than the tenant has.
-    assert_eq!(send_concurrent_requests(&instance, "acme").await, MAX_REQUESTS_PER_TENANT);
+    assert_eq!(count_allowed_concurrent_requests(&instance, "acme").await, MAX_REQUESTS_PER_TENANT);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,7 +98,7 @@ async fn rules_in_two_slots_charge_all_or_none() {
     let slots = ["{tenant=first}", "{tenant=first,route=/a}"].map(|key| cluster.slot_of(key));
     assert_ne!(slots[0], slots[1]);
     assert_eq!(count_script_calls_per_request(&cluster, &one).await, 4, "two look, and two charge");
-    let mut allowed = send_concurrent_requests(&one, "acme").await;
+    let mut allowed = count_allowed_concurrent_requests(&one, "acme").await;
     // Some requests were denied because of charges that were reverted later. These units are free again.
     for instance in [&other, &one] {
         for route in ROUTES {
@@ -107,7 +111,7 @@ async fn rules_in_two_slots_charge_all_or_none() {
 }
 
 #[tokio::test]
-async fn exhausted_sampled_rule_denies_across_slots() {
+async fn exhausted_sampled_rule_denies_requests_in_two_slots() {
     fastrand::seed(5);
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let rules = "rules:

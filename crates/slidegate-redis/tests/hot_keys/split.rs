@@ -1,4 +1,5 @@
-//! Tests of limits that are split over sub-keys. Each sub-key has its share of the units, and the shares add up to max.
+//! Tests of limits that are split over sub-keys. Each sub-key has its share of the units. The sum of the shares is the
+//! maximum of the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -59,13 +60,13 @@ async fn exhaust_sub_key(instance: &Instance, route: &str) -> u64 {
     allowed
 }
 
-const ALGORITHMS: [&str; 5] =
+const TESTED_ALGORITHM_NAMES: [&str; 5] =
     ["sliding_log", "sliding_buckets", "sliding_window", "fixed_window", "token_bucket"];
 
 #[tokio::test]
 async fn sub_keys_allow_exactly_their_shares() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    for algorithm in ALGORITHMS {
+    for algorithm in TESTED_ALGORITHM_NAMES {
         let policy = new_split_policy(algorithm).replace("hot", algorithm);
         let instances = [(); 2].map(|()| new_instance(&policy, &redis.address(), &clock));
         let routes = routes_for_all_sub_keys();
@@ -217,7 +218,7 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
 
 #[test]
 fn memory_store_does_not_split_limit() {
-    for algorithm in ALGORITHMS {
+    for algorithm in TESTED_ALGORITHM_NAMES {
         let policy = Policy::from_yaml(&new_split_policy(algorithm)).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 1_000));
         let routes = routes_for_all_sub_keys();

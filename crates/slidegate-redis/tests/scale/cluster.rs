@@ -14,7 +14,7 @@ use crate::server::cluster::{Cluster, Shard};
 use crate::server::node::field;
 use crate::server::wait_until;
 
-const ALL_TIME_RANGE: (Timestamp, Timestamp) =
+const UNBOUNDED_TIME_RANGE: (Timestamp, Timestamp) =
     (Timestamp::from_micros(0), Timestamp::from_micros(u64::MAX));
 
 /// Maximum time from the restart of a lost master until the stores call it: up to five seconds until the next probe of
@@ -62,7 +62,7 @@ fn client_names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
 impl ClusterLoadTest {
     /// Starts a Cluster and the load. Each shard has the keys of the same number of clients, and the first clients
     /// belong to the first shard. The stores know only one node at first.
-    async fn begin() -> Self {
+    async fn start_under_load() -> Self {
         let cluster = Cluster::start();
         let shards = cluster.shards();
         let (address, first) = (cluster.address_of(&[shards[0].master]), shards[0].master);
@@ -89,7 +89,7 @@ impl ClusterLoadTest {
 
     /// Waits until a replica has become a master and the stores have called it. Returns the time from which all
     /// requests must succeed.
-    async fn wait_for_failover_to(&self, replica: usize, calls_before: u64) -> Timestamp {
+    async fn wait_for_failover_to_replica(&self, replica: usize, calls_before: u64) -> Timestamp {
         let promoted = self.cluster.wait_until_promoted(replica, &self.load.clock);
         let replica = &self.cluster.nodes[replica];
         self.load.wait_for_recovery(replica, calls_before, promoted, MAX_PROMOTION_RECOVERY).await
@@ -105,7 +105,7 @@ impl ClusterLoadTest {
     /// Ends the load once all replicas are in sync. Asserts that the first shard lost at most `lost_bytes` of
     /// replication data, and decided all requests from `recovered_at` on. Asserts that the other shards lost no charge
     /// and decided all requests.
-    async fn end(self, recovered_at: Timestamp, lost_bytes: u64) -> Loss {
+    async fn end_load_and_check_results(self, recovered_at: Timestamp, lost_bytes: u64) -> Loss {
         self.cluster.wait_until_settled();
         let replicas: Vec<usize> =
             self.cluster.shards().iter().map(|shard| shard.replica).collect();
@@ -117,8 +117,8 @@ impl ClusterLoadTest {
         let record = self.load.end().await;
         let (first, others): (Vec<_>, Vec<_>) =
             record.all_clients().into_iter().partition(|&client| client < CLIENTS_PER_SHARD);
-        record.assert_available(&first, recovered_at, ALL_TIME_RANGE.1);
-        record.assert_available(&others, ALL_TIME_RANGE.0, ALL_TIME_RANGE.1);
+        record.assert_available(&first, recovered_at, UNBOUNDED_TIME_RANGE.1);
+        record.assert_available(&others, UNBOUNDED_TIME_RANGE.0, UNBOUNDED_TIME_RANGE.1);
         record.assert_counts(&others, 0);
         record.assert_counts(&first, lost_bytes / self.bytes_per_charge)
     }
@@ -127,14 +127,14 @@ impl ClusterLoadTest {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_requested_failovers_lose_no_charge() {
     let _permit = acquire_load_permit().await;
-    let trial = ClusterLoadTest::begin().await;
+    let trial = ClusterLoadTest::start_under_load().await;
     let mut shard = trial.cluster.shards()[0];
-    let mut recovered_at = ALL_TIME_RANGE.0;
+    let mut recovered_at = UNBOUNDED_TIME_RANGE.0;
     for _ in 0..2 {
         trial.cluster.nodes[shard.master].clear_log();
         let calls_before = script_calls_at(&trial.cluster.nodes[shard.replica]);
         trial.cluster.request_failover(shard.replica);
-        recovered_at = trial.wait_for_failover_to(shard.replica, calls_before).await;
+        recovered_at = trial.wait_for_failover_to_replica(shard.replica, calls_before).await;
         trial.cluster.wait_until_settled();
         assert_eq!(
             trial.unreplicated_bytes_of_old_master(shard),
@@ -143,41 +143,41 @@ async fn two_requested_failovers_lose_no_charge() {
         );
         shard = Shard { master: shard.replica, replica: shard.master };
     }
-    trial.end(recovered_at, 0).await;
+    trial.end_load_and_check_results(recovered_at, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_master_loses_only_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let mut trial = ClusterLoadTest::begin().await;
+    let mut trial = ClusterLoadTest::start_under_load().await;
     let shard = trial.cluster.shards()[0];
     let end = trial.cluster.nodes[shard.master].kill_at_known_offset();
-    let recovered_at = trial.wait_for_failover_to(shard.replica, 0).await;
+    let recovered_at = trial.wait_for_failover_to_replica(shard.replica, 0).await;
     let lost = end - trial.cluster.nodes[shard.replica].offset_at_promotion();
     trial.load.wait_for_decisions().await;
     trial.cluster.nodes[shard.master].restart();
-    trial.end(recovered_at, lost).await;
+    trial.end_load_and_check_results(recovered_at, lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_master_loses_only_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let trial = ClusterLoadTest::begin().await;
+    let trial = ClusterLoadTest::start_under_load().await;
     let shard = trial.cluster.shards()[0];
     trial.cluster.nodes[shard.master].clear_log();
     trial.cluster.nodes[shard.master].pause();
-    let recovered_at = trial.wait_for_failover_to(shard.replica, 0).await;
+    let recovered_at = trial.wait_for_failover_to_replica(shard.replica, 0).await;
     trial.load.wait_for_decisions().await;
     trial.cluster.nodes[shard.master].resume();
     trial.cluster.wait_until_settled();
     let lost = trial.unreplicated_bytes_of_old_master(shard);
-    trial.end(recovered_at, lost).await;
+    trial.end_load_and_check_results(recovered_at, lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_master_with_lagging_replica_loses_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let mut trial = ClusterLoadTest::begin().await;
+    let mut trial = ClusterLoadTest::start_under_load().await;
     let shard = trial.cluster.shards()[0];
     let [master, replica] = [shard.master, shard.replica];
     let key = client_hash_tag(&trial.load.clients[0].name);
@@ -186,18 +186,18 @@ async fn killed_master_with_lagging_replica_loses_unreplicated_charges() {
     trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     let end = trial.cluster.nodes[master].kill_at_known_offset();
     trial.cluster.nodes[replica].resume();
-    let recovered_at = trial.wait_for_failover_to(replica, 0).await;
+    let recovered_at = trial.wait_for_failover_to_replica(replica, 0).await;
     let lost_bytes = end - trial.cluster.nodes[replica].offset_at_promotion() - skipped_bytes;
     trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     trial.cluster.nodes[master].restart();
-    let loss = trial.end(recovered_at, lost_bytes).await;
+    let loss = trial.end_load_and_check_results(recovered_at, lost_bytes).await;
     assert!(loss.lost > 100 && loss.above_max > 10, "the test must lose charges: {loss:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_restart_fails_no_request() {
     let _permit = acquire_load_permit().await;
-    let mut trial = ClusterLoadTest::begin().await;
+    let mut trial = ClusterLoadTest::start_under_load().await;
     let shard = trial.cluster.shards()[0];
     trial.cluster.nodes[shard.replica].kill();
     wait_until("the other nodes notice the failure", || {
@@ -206,13 +206,13 @@ async fn replica_restart_fails_no_request() {
     });
     trial.load.wait_for_decisions().await;
     trial.cluster.nodes[shard.replica].restart();
-    trial.end(ALL_TIME_RANGE.0, 0).await;
+    trial.end_load_and_check_results(UNBOUNDED_TIME_RANGE.0, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shard_recovers_after_restart_without_data() {
     let _permit = acquire_load_permit().await;
-    let mut trial = ClusterLoadTest::begin().await;
+    let mut trial = ClusterLoadTest::start_under_load().await;
     let shard = trial.cluster.shards()[0];
     let other = trial.cluster.shards()[1].master;
     trial.cluster.nodes[shard.replica].kill();
@@ -227,7 +227,7 @@ async fn shard_recovers_after_restart_without_data() {
     let recovered_at =
         trial.load.wait_for_recovery(master, 0, back, MAX_RECOVERY_AFTER_RESTART).await;
     trial.cluster.nodes[shard.replica].restart();
-    trial.end(recovered_at, lost_bytes).await;
+    trial.end_load_and_check_results(recovered_at, lost_bytes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -261,7 +261,7 @@ async fn slot_migration_loses_no_charge() {
     cluster.wait_until_settled();
     let record = load.end().await;
     let with_one_key: Vec<usize> = (0..CLIENTS_PER_SHARD).collect();
-    record.assert_available(&with_one_key, ALL_TIME_RANGE.0, ALL_TIME_RANGE.1);
+    record.assert_available(&with_one_key, UNBOUNDED_TIME_RANGE.0, UNBOUNDED_TIME_RANGE.1);
     record.assert_counts(&record.all_clients(), 0);
 }
 

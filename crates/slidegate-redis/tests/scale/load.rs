@@ -44,17 +44,17 @@ impl Client {
     /// Creates a client with a limit of `max` units per day. No unit leaves the window during a test, so counts only
     /// grow.
     pub fn new(name: String, max: u64) -> Self {
-        Self { name, limits: vec![limit_per_day(max, Algorithm::SlidingWindow)] }
+        Self { name, limits: vec![new_limit_per_day(max, Algorithm::SlidingWindow)] }
     }
 
     /// Adds a sliding log limit, whose counter has its own key.
     pub fn with_sliding_log(mut self, max: u64) -> Self {
-        self.limits.push(limit_per_day(max, Algorithm::SlidingLog));
+        self.limits.push(new_limit_per_day(max, Algorithm::SlidingLog));
         self
     }
 }
 
-fn limit_per_day(max: u64, algorithm: Algorithm) -> Limit {
+fn new_limit_per_day(max: u64, algorithm: Algorithm) -> Limit {
     Limit::new(Quota::new(max, Duration::from_secs(86_400)).unwrap(), algorithm).unwrap()
 }
 
@@ -180,8 +180,8 @@ impl CallerLoad {
                 !take_one_unit(&store, &new_unrecorded_client()).await.is_error()
             })
             .await;
-            let callers =
-                (0..load.clients.len()).map(|client| tokio::spawn(load.run_caller(&store, client)));
+            let callers = (0..load.clients.len())
+                .map(|client| tokio::spawn(load.take_units_until_stopped(&store, client)));
             let callers: Vec<_> = callers.collect();
             load.callers.extend(callers);
         }
@@ -190,7 +190,7 @@ impl CallerLoad {
         load
     }
 
-    fn run_caller(
+    fn take_units_until_stopped(
         &self,
         store: &Arc<RedisStore>,
         client: usize,

@@ -13,17 +13,17 @@ pub struct LoadResult {
     pub charged: Vec<Vec<u64>>,
 }
 
-/// The lost charges of a trial.
+/// The lost charges of a load test.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
     /// Number of allowed charges that are missing in the end.
     pub lost: u64,
-    /// Number of units that were allowed above max because of lost charges.
+    /// Number of units that were allowed above the maxima of the limits because of lost charges.
     pub above_max: u64,
 }
 
 impl LoadResult {
-    fn count_calls(&self, client: usize, is_match: impl Fn(CallOutcome) -> bool) -> u64 {
+    fn count_matching_calls(&self, client: usize, is_match: impl Fn(CallOutcome) -> bool) -> u64 {
         self.records
             .iter()
             .filter(|record| record.client == client && is_match(record.outcome))
@@ -33,14 +33,16 @@ impl LoadResult {
     /// Asserts that the final counts of these clients are consistent with the loss of at most `max_lost` charges by
     /// Redis:
     ///
-    /// - At most `max_lost` units were allowed above max.
+    /// - At most `max_lost` units were allowed above the maxima of the limits.
     /// - At most `max_lost` charges are missing.
     /// - No charge was repeated: each remaining charge was allowed, or its result is unknown.
     pub fn assert_counts(&self, clients: &[usize], max_lost: u64) -> Loss {
         let (mut lost, mut above_max) = (0, 0);
         for &client in clients {
-            let allowed = self.count_calls(client, |answer| answer == CallOutcome::Allowed);
-            let unknown = self.count_calls(client, |answer| answer == CallOutcome::TimedOut);
+            let allowed =
+                self.count_matching_calls(client, |answer| answer == CallOutcome::Allowed);
+            let unknown =
+                self.count_matching_calls(client, |answer| answer == CallOutcome::TimedOut);
             assert!(allowed > 0, "the test must allow units");
             let limits = &self.clients[client].limits;
             for (limit, &charged) in limits.iter().zip(&self.charged[client]) {

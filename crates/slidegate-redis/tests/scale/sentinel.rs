@@ -19,7 +19,7 @@ struct SentinelLoadTest {
 }
 
 impl SentinelLoadTest {
-    async fn begin() -> Self {
+    async fn start_under_load() -> Self {
         let service = Service::start();
         let address = service.address();
         let other = Client::new("other".to_owned(), 1_000_000);
@@ -40,7 +40,7 @@ impl SentinelLoadTest {
 
     /// Ends the load once the old master is a replica. Asserts that at most `lost_bytes` of replication data were lost,
     /// and that all requests from `recovered_at` on were decided.
-    async fn end(
+    async fn end_load_and_check_results(
         mut self,
         recovered_at: Timestamp,
         lost_bytes: impl FnOnce(&Service) -> u64,
@@ -68,7 +68,7 @@ fn unreplicated_bytes_of_old_master(service: &Service) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requested_failover_loses_only_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let trial = SentinelLoadTest::begin().await;
+    let trial = SentinelLoadTest::start_under_load().await;
     trial.service.master().clear_log();
     trial.service.request_failover();
     let recovered_at = trial.wait_for_failover().await;
@@ -80,13 +80,13 @@ async fn requested_failover_loses_only_unreplicated_charges() {
         calls_of_old,
         "the old master is not called any more"
     );
-    trial.end(recovered_at, unreplicated_bytes_of_old_master).await;
+    trial.end_load_and_check_results(recovered_at, unreplicated_bytes_of_old_master).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_succeeds_after_master_and_sentinel_kill() {
     let _permit = acquire_load_permit().await;
-    let mut trial = SentinelLoadTest::begin().await;
+    let mut trial = SentinelLoadTest::start_under_load().await;
     trial.service.sentinels[0].kill();
     let end = trial.service.master_mut().kill_at_known_offset();
     let recovered_at = trial.wait_for_failover().await;
@@ -94,13 +94,13 @@ async fn failover_succeeds_after_master_and_sentinel_kill() {
     trial.load.wait_for_decisions().await;
     trial.service.sentinels[0].restart();
     trial.service.master_mut().restart();
-    trial.end(recovered_at, |_| lost).await;
+    trial.end_load_and_check_results(recovered_at, |_| lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_succeeds_after_master_and_sentinel_pause() {
     let _permit = acquire_load_permit().await;
-    let trial = SentinelLoadTest::begin().await;
+    let trial = SentinelLoadTest::start_under_load().await;
     trial.service.master().clear_log();
     trial.service.sentinels[0].pause();
     trial.service.master().pause();
@@ -116,13 +116,13 @@ async fn failover_succeeds_after_master_and_sentinel_pause() {
         calls_of_old,
         "the old master is not called any more"
     );
-    trial.end(recovered_at, unreplicated_bytes_of_old_master).await;
+    trial.end_load_and_check_results(recovered_at, unreplicated_bytes_of_old_master).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_master_with_lagging_replica_loses_unreplicated_charges() {
     let _permit = acquire_load_permit().await;
-    let mut trial = SentinelLoadTest::begin().await;
+    let mut trial = SentinelLoadTest::start_under_load().await;
     let [master, replica] = [trial.service.master(), trial.service.replica()];
     let skipped_bytes = make_replica_lag(master, replica, "large");
     trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
@@ -132,6 +132,6 @@ async fn killed_master_with_lagging_replica_loses_unreplicated_charges() {
     let lost_bytes = end - trial.service.replica().offset_at_promotion() - skipped_bytes;
     trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     trial.service.master_mut().restart();
-    let loss = trial.end(recovered_at, |_| lost_bytes).await;
+    let loss = trial.end_load_and_check_results(recovered_at, |_| lost_bytes).await;
     assert!(loss.lost > 100 && loss.above_max > 10, "the test must lose charges: {loss:?}");
 }

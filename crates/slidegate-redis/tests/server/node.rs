@@ -64,7 +64,10 @@ impl Node {
     pub fn wait_until_promoted(&self, clock: &SystemClock) -> Timestamp {
         let mut connection = self.try_connection();
         wait_until("the node is a master", || {
-            let role = connection.as_mut().ok().and_then(|connection| query_role(connection).ok());
+            let role = connection
+                .as_mut()
+                .ok()
+                .and_then(|connection| query_replication_role(connection).ok());
             if role.is_none() {
                 // Sentinel closes all connections of a server that it promotes.
                 connection = self.try_connection();
@@ -83,31 +86,31 @@ impl Node {
             redis.log(redis.LOG_WARNING, '{FINAL_OFFSET_LOG_PREFIX}' .. info:match('master_repl_offset:(%d+)'))
             while true do end"
         );
-        let entries_before = self.find_log_entries(FINAL_OFFSET_LOG_PREFIX).len();
+        let entries_before = self.log_texts_after_words(FINAL_OFFSET_LOG_PREFIX).len();
         let mut connection = self.connection();
         let halt = redis::cmd("EVAL").arg(halt).arg(0).get_packed_command();
         connection.send_packed_command(&halt).unwrap();
         wait_until("the offset is logged", || {
-            self.find_log_entries(FINAL_OFFSET_LOG_PREFIX).len() > entries_before
+            self.log_texts_after_words(FINAL_OFFSET_LOG_PREFIX).len() > entries_before
         });
         self.kill();
-        self.find_log_entries(FINAL_OFFSET_LOG_PREFIX).pop().unwrap().trim().parse().unwrap()
+        self.log_texts_after_words(FINAL_OFFSET_LOG_PREFIX).pop().unwrap().trim().parse().unwrap()
     }
 
     /// Returns the replication offset of a former master when it first requested to replicate from its new master.
     pub fn offset_at_demotion(&self) -> u64 {
         const RESYNCHRONIZATION_LOG_PREFIX: &str = "Trying a partial resynchronization (request ";
         wait_until("the node replicates from another", || {
-            !self.find_log_entries(RESYNCHRONIZATION_LOG_PREFIX).is_empty()
+            !self.log_texts_after_words(RESYNCHRONIZATION_LOG_PREFIX).is_empty()
         });
-        let request = self.find_log_entries(RESYNCHRONIZATION_LOG_PREFIX).remove(0);
+        let request = self.log_texts_after_words(RESYNCHRONIZATION_LOG_PREFIX).remove(0);
         // The next missing byte: `id:offset).`
         let (_, next) = request.split_once(':').unwrap();
         next.trim_end_matches(").").parse::<u64>().unwrap() - 1
     }
 
-    /// Returns, for each log line that contains `words`, the text after them.
-    fn find_log_entries(&self, words: &str) -> Vec<String> {
+    /// Finds the log lines that contain `words`. Returns the rest of each of these lines, after the words.
+    fn log_texts_after_words(&self, words: &str) -> Vec<String> {
         let log = std::fs::read_to_string(&self.log).unwrap();
         let behind = log.lines().filter_map(|line| Some(line.split_once(words)?.1.to_owned()));
         // An incomplete line has no line end yet.
@@ -137,7 +140,7 @@ impl DerefMut for Node {
     }
 }
 
-fn query_role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
+fn query_replication_role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
     let role: Vec<redis::Value> = redis::cmd("ROLE").query(connection)?;
     redis::from_redis_value(role.into_iter().next().unwrap_or(redis::Value::Nil))
         .map_err(Into::into)

@@ -10,8 +10,8 @@ pub const NAME: &str = "service";
 
 /// Normal intervals of the Sentinels in milliseconds. While a test waits for the Sentinels to become ready, the short
 /// intervals apply instead.
-const DEFAULT_SENTINEL_PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
-const SHORT_SENTINEL_PERIODS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
+const DEFAULT_SENTINEL_PERIOD_ARGS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
+const SHORT_SENTINEL_PERIOD_ARGS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
 
 pub struct Service {
     nodes: [Node; 2],
@@ -86,33 +86,34 @@ impl Service {
 
     /// Waits until the replica is in sync and all Sentinels know each other and both servers.
     pub fn wait_until_settled(&self) {
-        self.set_sentinel_periods(&SHORT_SENTINEL_PERIODS);
+        self.set_sentinel_periods(&SHORT_SENTINEL_PERIOD_ARGS);
         wait_until("the replica is in sync", || self.replica().is_in_sync());
         for sentinel in &self.sentinels {
             wait_until("a Sentinel knows all others", || {
-                self.check_settled_at_sentinel(sentinel).is_some()
+                self.check_sentinel_knows_all_servers(sentinel).is_some()
             });
         }
-        self.set_sentinel_periods(&DEFAULT_SENTINEL_PERIODS);
+        self.set_sentinel_periods(&DEFAULT_SENTINEL_PERIOD_ARGS);
     }
 
-    fn check_settled_at_sentinel(&self, sentinel: &Redis) -> Option<()> {
-        type SentinelInstanceFields = HashMap<String, String>;
-        let holds = |instance: &SentinelInstanceFields, wanted: &[(&str, &str)]| {
+    /// Returns `Some` if a Sentinel knows the master, the replica and the other Sentinels, and considers all healthy.
+    fn check_sentinel_knows_all_servers(&self, sentinel: &Redis) -> Option<()> {
+        type SentinelResponseFields = HashMap<String, String>;
+        let holds = |instance: &SentinelResponseFields, wanted: &[(&str, &str)]| {
             let is =
                 |&(name, value): &(&str, &str)| instance.get(name).is_some_and(|is| is == value);
             wanted.iter().all(is).then_some(())
         };
         let ports = [self.master(), self.replica()].map(|node| node.port().to_string());
-        let master: SentinelInstanceFields =
+        let master: SentinelResponseFields =
             sentinel.try_command(&["SENTINEL", "MASTER", NAME]).ok()?;
         let wanted = [("port", &*ports[0]), ("flags", "master"), ("num-slaves", "1")];
         holds(&master, &wanted)?;
         holds(&master, &[("num-other-sentinels", "2")])?;
-        let others: Vec<SentinelInstanceFields> =
+        let others: Vec<SentinelResponseFields> =
             sentinel.try_command(&["SENTINEL", "SENTINELS", NAME]).ok()?;
         others.iter().try_for_each(|other| holds(other, &[("flags", "sentinel")]))?;
-        let replicas: Vec<SentinelInstanceFields> =
+        let replicas: Vec<SentinelResponseFields> =
             sentinel.try_command(&["SENTINEL", "REPLICAS", NAME]).ok()?;
         let wanted = [("port", &*ports[1]), ("flags", "slave"), ("master-port", &*ports[0])];
         holds(replicas.first()?, &wanted)?;
