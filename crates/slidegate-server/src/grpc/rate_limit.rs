@@ -64,11 +64,11 @@ fn request_result_from_status(code: Code) -> RequestResult {
 }
 
 impl ClassifyResponse for Result<CountedMessage, InvalidRequest> {
-    fn result(&self) -> RequestResult {
+    fn request_result(&self) -> RequestResult {
         self.as_ref().map_or(RequestResult::Invalid, |counted| counted.result)
     }
 
-    fn status_attribute(&self) -> KeyValue {
+    fn status_span_attribute(&self) -> KeyValue {
         let code = if self.is_ok() { Code::Ok } else { Code::InvalidArgument };
         KeyValue::new("rpc.grpc.status_code", code as i64)
     }

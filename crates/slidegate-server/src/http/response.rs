@@ -222,11 +222,11 @@ impl<'r> LimitStatusBody<'r> {
 }
 
 impl ClassifyResponse for Result<CountedResponse, HttpProblem> {
-    fn result(&self) -> RequestResult {
+    fn request_result(&self) -> RequestResult {
         self.as_ref().map_or_else(HttpProblem::result, |counted| counted.result)
     }
 
-    fn status_attribute(&self) -> KeyValue {
+    fn status_span_attribute(&self) -> KeyValue {
         let status =
             self.as_ref().map_or_else(HttpProblem::status, |counted| counted.response.status());
         KeyValue::new("http.response.status_code", i64::from(status.as_u16()))
@@ -240,8 +240,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the status of the response to a check whose store is unavailable. `on_store_error` is this setting of
-    /// the rule.
+    /// Returns the status of the response to a check while the store is unavailable. The rule has the setting
+    /// `on_store_error: {on_store_error}`.
     async fn response_status_without_store(on_store_error: &str) -> StatusCode {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");

@@ -1,7 +1,8 @@
 //! Describes the counters of a rule that a changed policy keeps or resets.
 //!
 //! A counter is identified by the rule, the attributes of its key, and the name and shape of its limit. The shape is
-//! the algorithm, the window, and the subdivision of the window. A change of max or burst keeps the counter.
+//! the algorithm, the window, and the subdivision of the window. A change of the limit's maximum or burst
+//! keeps the counter.
 
 use slidegate::policy::{Override, Rule, RuleLimit, RuleSettings};
 

@@ -197,7 +197,7 @@ impl<'e> LimitCollector<'_, 'e> {
             return Some(ConvertedLimit::Unlimited);
         };
         let (max, capped_max) = (u64::from(max), u64::from(max).min(MAX_UNITS));
-        if max > MAX_UNITS && !self.check_max_can_be_capped(position, max, unit.is_short) {
+        if max > MAX_UNITS && !self.check_limit_max_can_be_lowered(position, max, unit.is_short) {
             return None;
         }
         match self.options.check_quota_is_supported(capped_max, unit.window) {
@@ -209,9 +209,10 @@ impl<'e> LimitCollector<'_, 'e> {
         }
     }
 
-    /// Checks whether a max above [`MAX_UNITS`] can be lowered to `MAX_UNITS`. Adds a note and returns `true` if the
-    /// window is short: so many requests in it are unrealistic. Otherwise adds an error and returns `false`.
-    fn check_max_can_be_capped(
+    /// Checks whether the maximum of a limit, which exceeds [`MAX_UNITS`], can be lowered to `MAX_UNITS`. Adds a note
+    /// and returns `true` if the window is short, because a client cannot realistically send so many requests in it.
+    /// Otherwise adds an error and returns `false`.
+    fn check_limit_max_can_be_lowered(
         &mut self,
         position: SourcePosition,
         max: u64,
@@ -303,7 +304,7 @@ impl LimitWithDescriptorPath<'_> {
 
 impl DescriptorPathStep<'_> {
     /// Returns `true` if each value of the attribute has its own counter. Returns `false` if all matching values share
-    /// one counter, and for a descriptor with an exact value, which needs only one counter.
+    /// one counter, or if the descriptor has an exact value and therefore needs only one counter.
     fn has_counter_per_value(&self) -> bool {
         let ConfigDescriptor { value, is_shared, .. } = self.descriptor;
         value.is_empty() || (value.contains('*') && !is_shared)

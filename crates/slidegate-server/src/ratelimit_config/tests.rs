@@ -210,7 +210,7 @@ fn attributes_from_entries(entries: &[DescriptorEntry]) -> Vec<(String, &'static
     entries.iter().enumerate().map(name).collect()
 }
 
-fn format_key_value(value: Value<'_>) -> String {
+fn format_key_attribute_value(value: Value<'_>) -> String {
     match value {
         Value::Text(_) | Value::Ipv4(_) => value.to_string(),
         other => panic!("{other:?}"),
@@ -234,7 +234,7 @@ proptest! {
             let found: Vec<(String, Vec<String>)> = matched.matches().map(|rule_match| {
                 let counted_values = match rule_match.limits().is_empty() {
                     true => Vec::new(),
-                    false => rule_match.identity().map(|(_, value)| format_key_value(value)).collect(),
+                    false => rule_match.identity().map(|(_, value)| format_key_attribute_value(value)).collect(),
                 };
                 (rule_match.rule().name().to_owned(), counted_values)
             }).collect();
@@ -455,7 +455,7 @@ descriptors:
 }
 
 #[test]
-fn converted_policy_is_deterministic_without_control_characters() {
+fn converted_policy_text_is_deterministic_and_printable() {
     let text = "domain: \"a\\e[0m\\u00a0ü\"\ndescriptors: [{ key: \"k\\u0001l\", value: \"'\\\"\\\\\", rate_limit: { unit: day } }]";
     let (first, second) = (convert_valid_config(text).text, convert_valid_config(text).text);
     assert_eq!(first, second);

@@ -53,8 +53,8 @@ pub struct RuleStats {
     pub deviation: Deviation,
     /// Statistics of each limit, in the order of the limits in the rule.
     pub limits: Vec<LimitStats>,
-    /// The demand for each key of the rule, which is its maximum number of requests in a window. `None` if demand is
-    /// not measured.
+    /// The demand of each key of the rule: the maximum number of requests of the key in windows of several lengths.
+    /// `None` if demand is not measured.
     pub demand: Option<Demand>,
 }
 

@@ -34,13 +34,13 @@ pub struct LimitChoice {
     pub per_mille: u64,
     /// Number of clients that may be denied: the share of all clients, rounded down.
     pub max_denied: u64,
-    /// The smallest max that denies at most `max_denied` clients.
+    /// The smallest maximum of a limit that denies at most `max_denied` clients.
     pub max: u64,
     /// Number of clients that a limit with `max` denies at least once.
     pub denied: u64,
-    /// The suggested max: `max` plus headroom, rounded up to a round number.
+    /// The suggested maximum: `max` plus headroom, rounded up to a round number.
     pub suggested: u64,
-    /// Number of clients that a limit with the suggested max denies at least once.
+    /// Number of clients that a limit with the suggested maximum denies at least once.
     pub still_denied: u64,
 }
 

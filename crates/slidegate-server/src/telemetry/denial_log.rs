@@ -29,8 +29,8 @@ impl DenialLog {
         (per_second > 0).then(|| Self { log_throttle, redactor, clock: SystemClock::new() })
     }
 
-    /// Logs the decision if it denies the request. Also logs each exceeded limit that would have denied the request if
-    /// its rule did not only observe.
+    /// Logs the decision if it denies the request. Also logs each exceeded limit that denied nothing, because its rule
+    /// only observes.
     pub fn record(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
         let decision = ruling.decision();
         if !decision.is_allowed() {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn redacted_key_hashes_values_as_whole() {
+    fn redacted_value_is_hashed_before_truncation() {
         let redactor = Redactor::new(true);
         let key = |tenant: &str| format_test_key(&redactor, tenant, "same");
         let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");

@@ -50,7 +50,8 @@ fn rls_descriptor_schema() -> Value {
         "additionalProperties": false,
         "properties": { "key": string_or_null_schema(), "value": string_or_null_schema() },
     });
-    let mut limits: Vec<Value> = TIME_UNITS_WITH_MAX_MULTIPLIER.iter().map(limit_schema).collect();
+    let mut limits: Vec<Value> =
+        TIME_UNITS_WITH_MAX_MULTIPLIER.iter().map(rls_limit_schema).collect();
     limits.push(json!({ "type": "null" }));
     json!({
         "type": "object",
@@ -76,8 +77,8 @@ const TIME_UNITS_WITH_MAX_MULTIPLIER: [(&str, u32, u32); 7] = [
     ("WEEK", 7, 52),
 ];
 
-/// Returns the schema of a limit with this time unit.
-fn limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
+/// Returns the schema of a limit that a request to `/json` contains, if the limit has this time unit.
+fn rls_limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
     // A string has fewer digits than the largest number, except for 1.
     let pattern = match max_multiplier.ilog10() {
         0 => "^1$".to_owned(),

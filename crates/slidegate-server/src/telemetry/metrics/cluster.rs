@@ -35,7 +35,7 @@ pub struct ClusterStats {
     /// Number of requests denied because too many units that this node charged were not yet acknowledged by other
     /// nodes.
     pub unsynced_denials: u64,
-    /// Histogram of overshoots: the units by which a counter exceeded its max, as a share of max.
+    /// Histogram of overshoots: the units by which a counter exceeded the limit's maximum, as a share of it.
     pub overshoot: OvershootBuckets,
 }
 
