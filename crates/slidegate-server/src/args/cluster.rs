@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn duration_bounds_match_error_messages() {
+    fn cluster_duration_bounds_match_error_messages() {
         let ms = |ms| Some(Duration::from_millis(ms));
         for (text, interval, wait, skew) in [
             ("0ms", None, ms(0), ms(0)),

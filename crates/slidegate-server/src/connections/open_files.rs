@@ -73,7 +73,7 @@ mod tests {
         ConnectionSources { client_listeners: 2, max_other_connections: 64 };
 
     #[test]
-    fn required_open_files_include_every_listener() {
+    fn required_open_files_include_connections_of_every_listener() {
         let connections = NonZeroUsize::new(10_000).unwrap();
         assert_eq!(HTTP_GRPC_AND_ADMIN_LISTENERS.required_open_files(connections), 20_128);
         assert_eq!(

@@ -81,7 +81,7 @@ fn describe_limit_counter_changes(old: &Rule, new: &Rule) -> Option<String> {
             new_override.settings(),
         );
     }
-    changes.describe()
+    changes.describe_kept_and_reset()
 }
 
 /// The names of the limits whose counters a changed rule keeps or resets. Each name is listed once.
@@ -114,7 +114,7 @@ impl LimitCounterChanges {
         }
     }
 
-    fn describe(self) -> Option<String> {
+    fn describe_kept_and_reset(self) -> Option<String> {
         let (kept, reset) = (self.kept.join(", "), self.reset.join(", "));
         match (kept.is_empty(), reset.is_empty()) {
             (true, true) => None,

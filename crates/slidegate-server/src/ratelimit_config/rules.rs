@@ -20,7 +20,7 @@ use super::wildcard;
 
 /// The maximum number of excluded values in all rules of a domain, about the maximum that a policy may contain. A rule
 /// is off for its excluded values.
-const MAX_EXCLUDED_VALUES: usize = 500_000;
+const MAX_EXCLUDED_VALUES_PER_DOMAIN: usize = 500_000;
 
 /// The maximum length of the key of a descriptor, in bytes.
 const MAX_DESCRIPTOR_KEY_BYTES: usize = 128;
@@ -102,7 +102,7 @@ pub fn convert_domain(
                 }
             }
         }
-        limit.to_rule(rule_name, replaces.into_iter().collect())
+        limit.to_converted_rule(rule_name, replaces.into_iter().collect())
     });
     rules.collect()
 }
@@ -150,7 +150,7 @@ impl<'e> LimitCollector<'_, 'e> {
                 continue;
             }
             let name = attribute_name_for_key(&descriptor.key, parents);
-            let excluded = excluded_values(siblings, index);
+            let excluded = values_taken_by_siblings(siblings, index);
             parents.push(DescriptorPathStep { name, descriptor, excluded });
             if let Some(limit) = &descriptor.limit {
                 self.add_limit(limit, parents);
@@ -172,11 +172,11 @@ impl<'e> LimitCollector<'_, 'e> {
                 return;
             }
         };
-        let Some(limit) = self.convert_limit(config) else { return };
+        let Some(limit) = self.convert_limit_for_policy(config) else { return };
         let previous_count = self.excluded_count;
         self.excluded_count += steps.iter().map(|step| step.excluded.value_count()).sum::<usize>();
-        if self.excluded_count > MAX_EXCLUDED_VALUES {
-            if previous_count <= MAX_EXCLUDED_VALUES {
+        if self.excluded_count > MAX_EXCLUDED_VALUES_PER_DOMAIN {
+            if previous_count <= MAX_EXCLUDED_VALUES_PER_DOMAIN {
                 let message =
                     "cannot be expressed: too many values take precedence over others in this file";
                 self.findings.push_error(self.path, descriptor.position, message);
@@ -192,7 +192,7 @@ impl<'e> LimitCollector<'_, 'e> {
         });
     }
 
-    fn convert_limit(&mut self, limit: &ConfigLimit) -> Option<ConvertedLimit> {
+    fn convert_limit_for_policy(&mut self, limit: &ConfigLimit) -> Option<ConvertedLimit> {
         let Some(ConfigQuota { position, max, unit }) = limit.quota else {
             return Some(ConvertedLimit::Unlimited);
         };
@@ -281,7 +281,7 @@ impl ConversionOptions {
 
 impl LimitWithDescriptorPath<'_> {
     /// Creates the rule that enforces this limit.
-    fn to_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
+    fn to_converted_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
         let with_value = self.steps.iter().filter(|step| !step.descriptor.value.is_empty());
         let counted_by = self.steps.iter().filter(|step| step.has_counter_per_value());
         let with_excluded = self.steps.iter().filter(|step| step.excluded.value_count() > 0);
@@ -330,7 +330,7 @@ impl ValueSet {
 }
 
 /// Returns the values that match the descriptor at `index`, but for which one of its siblings takes precedence.
-fn excluded_values(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
+fn values_taken_by_siblings(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
     let descriptor = &siblings[index];
     let mut excluded = ValueSet::default();
     let is_bare = descriptor.value.is_empty();

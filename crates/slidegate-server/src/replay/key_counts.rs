@@ -1,8 +1,8 @@
 //! Counts requests and denials per key, and finds the keys with the most denials.
 //!
 //! The requests of all keys are counted from the start, because the number of requests of a denied key includes the
-//! requests before its first denial. Each key is identified by a 64-bit hash and takes 24 bytes. There are at most as
-//! many keys as the store holds. Attribute names and values are stored only for denied keys.
+//! requests before its first denial. Each key is identified by a 64-bit hash and takes 24 bytes. At most as many
+//! keys are counted as the store can hold. Attribute names and values are stored only for denied keys.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

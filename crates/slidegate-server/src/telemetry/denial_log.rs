@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    fn format_test_key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
+    fn format_tenant_and_ip_key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
         let policy = Policy::from_yaml("rules: [{ name: a, per: [tenant, ip], limits: [1/s] }]");
         let policy = policy.unwrap();
         let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
@@ -153,16 +153,16 @@ mod tests {
     #[test]
     fn logged_key_escapes_separators_in_values() {
         assert_eq!(
-            format_test_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
+            format_tenant_and_ip_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
             "tenant=ac me=ö\n,ip=192.0.2.7"
         );
         assert_eq!(
-            format_test_key(&Redactor::default(), "a,ip=1%", "2"),
+            format_tenant_and_ip_key(&Redactor::default(), "a,ip=1%", "2"),
             "tenant=a%2Cip=1%25,ip=2"
         );
         let long = format!("{}ä", "x".repeat(127));
         assert_eq!(
-            format_test_key(&Redactor::default(), &long, "2"),
+            format_tenant_and_ip_key(&Redactor::default(), &long, "2"),
             format!("tenant={}…,ip=2", "x".repeat(127))
         );
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn redacted_value_is_hashed_before_truncation() {
         let redactor = Redactor::new(true);
-        let key = |tenant: &str| format_test_key(&redactor, tenant, "same");
+        let key = |tenant: &str| format_tenant_and_ip_key(&redactor, tenant, "same");
         let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
         assert_eq!(
             key(&one),

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_clock_step_starts_no_new_interval() {
+    fn backward_clock_step_starts_no_throttle_interval() {
         let throttle = LogThrottle::new(1, ONE_SECOND);
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(9)), Some(0));
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(8)), None);

@@ -42,13 +42,13 @@ pub async fn cluster_status(
     let store = policy.store();
     store
         .cluster_node()
-        .and_then(ClusterStatusBody::from_node)
+        .and_then(ClusterStatusBody::from_cluster_node)
         .map(Json)
         .ok_or_else(|| http_problem_for_store_without_cluster(&uri, store.kind()))
 }
 
 impl ClusterStatusBody {
-    fn from_node(node: &ClusterNode) -> Option<Self> {
+    fn from_cluster_node(node: &ClusterNode) -> Option<Self> {
         let status = ClusterStatus::clone(&*node.status()?);
         let overshoot = overshoot_buckets(node.counters().overshoot());
         Some(Self { status, capped: node.unsynced_denials(), overshoot })

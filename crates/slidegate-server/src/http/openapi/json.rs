@@ -17,11 +17,11 @@ pub fn operation(add_common_error_responses: impl Fn(Value) -> Value) -> Value {
             Protocol Buffers: field names may be written with underscores, and numbers as strings.",
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": rls_request_schema(), "example": example_rls_request() } },
+            "content": { "application/json": { "schema": rls_request_schema(), "example": rls_request_example() } },
         },
         "responses": add_common_error_responses(json!({
-            "200": describe_rls_response("The request is allowed.", "OK"),
-            "429": describe_rls_response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
+            "200": build_openapi_rls_response("The request is allowed.", "OK"),
+            "429": build_openapi_rls_response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
         })),
     })
 }
@@ -115,7 +115,7 @@ fn unsigned_integer_schema(bits: u32) -> Value {
     ] })
 }
 
-fn describe_rls_response(description: &str, code: &str) -> Value {
+fn build_openapi_rls_response(description: &str, code: &str) -> Value {
     let header = json!({
         "type": "object",
         "required": ["key", "value"],
@@ -163,7 +163,7 @@ fn descriptor_status_schema() -> Value {
     })
 }
 
-fn example_rls_request() -> Value {
+fn rls_request_example() -> Value {
     json!({
         "domain": "default",
         "descriptors": [{ "entries": [{ "key": "client", "value": "alice" }] }],
