@@ -111,7 +111,7 @@ impl Explanation {
                     match_index.next().unwrap_or_default(),
                     ruling,
                 ),
-                Err(reason) => RuleExplanation::from_no_match(rule, &reason),
+                Err(reason) => RuleExplanation::from_no_match_reason(rule, &reason),
             };
             RuleExplanation { descriptor: index / rules_per_descriptor + 1, ..explanation }
         });
@@ -145,7 +145,7 @@ fn path_for_route_lookup<'r>(policy: &Policy, request: &'r Request<'_>) -> Optio
 }
 
 impl RuleExplanation {
-    fn from_no_match(rule: &Rule, reason: &NoMatchReason<'_>) -> Self {
+    fn from_no_match_reason(rule: &Rule, reason: &NoMatchReason<'_>) -> Self {
         Self {
             rule: rule.name().to_owned(),
             descriptor: 1,
@@ -168,7 +168,7 @@ impl RuleExplanation {
         };
         let limits = matched.limits().iter().zip(matched.hits());
         let limits = limits.map(|(limit, hit)| {
-            LimitExplanation::from_limit_and_hit(matched, limit, &hit, limit_status(limit))
+            LimitExplanation::from_limit_hit_and_status(matched, limit, &hit, limit_status(limit))
         });
         Self {
             rule: matched.rule().name().to_owned(),
@@ -185,7 +185,7 @@ impl RuleExplanation {
 }
 
 impl LimitExplanation {
-    fn from_limit_and_hit(
+    fn from_limit_hit_and_status(
         matched: &Match<'_>,
         rule_limit: &RuleLimit,
         hit: &Hit<'_>,

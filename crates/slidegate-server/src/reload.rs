@@ -108,7 +108,7 @@ fn read_policy_texts(source: &PolicySource) -> PolicyReadResult {
 impl PolicyReloader {
     fn run_reload_loop(mut self) {
         loop {
-            self.handle_pending_reload_triggers();
+            self.record_pending_reload_triggers();
             if self.is_reload_requested
                 || (self.has_file_changed && !self.watcher.is_being_written())
             {
@@ -116,7 +116,7 @@ impl PolicyReloader {
                 continue;
             }
             match self.wait_for_reload_trigger() {
-                Ok(event) => self.handle_reload_trigger(event),
+                Ok(event) => self.record_reload_trigger(event),
                 Err(RecvTimeoutError::Timeout) => self.has_file_changed = true,
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -130,17 +130,17 @@ impl PolicyReloader {
         }
     }
 
-    fn handle_reload_trigger(&mut self, event: ReloadTrigger) {
+    fn record_reload_trigger(&mut self, event: ReloadTrigger) {
         match event {
             ReloadTrigger::Hangup => self.is_reload_requested = true,
             ReloadTrigger::File(event) => self.has_file_changed |= self.watcher.on_event(&event),
         }
     }
 
-    /// Handles all reload triggers that have already arrived. Does not wait for further ones.
-    fn handle_pending_reload_triggers(&mut self) {
+    /// Records all reload triggers that have already arrived. Does not wait for further ones.
+    fn record_pending_reload_triggers(&mut self) {
         while let Ok(event) = self.events.try_recv() {
-            self.handle_reload_trigger(event);
+            self.record_reload_trigger(event);
         }
     }
 
@@ -171,7 +171,7 @@ impl PolicyReloader {
         let mut previous = read_policy_texts(&self.current.source);
         for _ in 1..MAX_POLICY_FILE_READS_PER_RELOAD {
             thread::sleep(POLICY_FILE_REREAD_INTERVAL);
-            self.handle_pending_reload_triggers();
+            self.record_pending_reload_triggers();
             let now = read_policy_texts(&self.current.source);
             if now == previous && !self.watcher.is_being_written() {
                 // This read is newer than all events handled so far.

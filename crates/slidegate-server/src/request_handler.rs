@@ -41,10 +41,10 @@ struct LatencyTimer<'d>(&'d ListenerMetrics, Instant);
 /// A response that metrics and traces can classify.
 pub trait ClassifyResponse {
     /// Returns the result under which metrics count the response.
-    fn result(&self) -> RequestResult;
+    fn request_result(&self) -> RequestResult;
 
     /// Returns the status of the response as a span attribute.
-    fn status_attribute(&self) -> KeyValue;
+    fn status_span_attribute(&self) -> KeyValue;
 }
 
 impl RequestHandler {

@@ -62,7 +62,7 @@ fn flag_that_caused_error(error: &StartError) -> &'static str {
 /// stores connect in the background.
 pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
     let bounds = settings.bounds;
-    let store = ServerStore::open(settings.store, bounds).await?;
+    let store = ServerStore::open_store(settings.store, bounds).await?;
     let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind()));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
@@ -87,7 +87,10 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
 }
 
 impl ServerStore {
-    async fn open(settings: StoreSettings, bounds: StoreBounds) -> Result<Self, ServiceError> {
+    async fn open_store(
+        settings: StoreSettings,
+        bounds: StoreBounds,
+    ) -> Result<Self, ServiceError> {
         let (address, settings, clock) = match settings {
             StoreSettings::Memory => {
                 let store = MemoryStore::with_clock(SystemClock::new(), bounds.max_keys);

@@ -51,7 +51,7 @@ pub struct ClusterArgs {
         value_name = "DURATION",
         env = "SLIDEGATE_CLUSTER_SYNC_INTERVAL",
         default_value = "250ms",
-        value_parser = parse_sync_interval
+        value_parser = parse_replication_interval
     )]
     pub cluster_sync_interval: Duration,
 
@@ -62,7 +62,7 @@ pub struct ClusterArgs {
         value_name = "DURATION",
         env = "SLIDEGATE_CLUSTER_SYNC_WAIT",
         default_value = "20ms",
-        value_parser = parse_sync_wait
+        value_parser = parse_acknowledgement_wait
     )]
     pub cluster_sync_wait: Duration,
 
@@ -157,19 +157,23 @@ fn parse_node_name(text: &str) -> Result<String, String> {
     Err(format!("use 1 to {MAX_NODE_NAME_BYTES} printable ASCII characters without spaces"))
 }
 
-const MIN_SYNC_INTERVAL: Duration = Duration::from_millis(10);
-const MAX_SYNC_INTERVAL: Duration = Duration::from_secs(10);
-const MAX_SYNC_WAIT: Duration = Duration::from_secs(1);
+/// The minimum of `--cluster-sync-interval`.
+const MIN_REPLICATION_INTERVAL: Duration = Duration::from_millis(10);
+/// The maximum of `--cluster-sync-interval`.
+const MAX_REPLICATION_INTERVAL: Duration = Duration::from_secs(10);
+/// The maximum of `--cluster-sync-wait`, the wait for acknowledgements of other nodes.
+const MAX_ACKNOWLEDGEMENT_WAIT: Duration = Duration::from_secs(1);
+/// The maximum of `--cluster-max-clock-skew`.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-fn parse_sync_interval(text: &str) -> Result<Duration, String> {
-    parse_duration(text, MAX_SYNC_INTERVAL)
-        .filter(|interval| *interval >= MIN_SYNC_INTERVAL)
+fn parse_replication_interval(text: &str) -> Result<Duration, String> {
+    parse_duration(text, MAX_REPLICATION_INTERVAL)
+        .filter(|interval| *interval >= MIN_REPLICATION_INTERVAL)
         .ok_or_else(|| "write it as 250ms or 1s, from 10ms to 10s".to_owned())
 }
 
-fn parse_sync_wait(text: &str) -> Result<Duration, String> {
-    parse_duration(text, MAX_SYNC_WAIT)
+fn parse_acknowledgement_wait(text: &str) -> Result<Duration, String> {
+    parse_duration(text, MAX_ACKNOWLEDGEMENT_WAIT)
         .ok_or_else(|| "write it as 20ms or 1s, from 0ms to 1s".to_owned())
 }
 
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn duration_bounds_match_error_messages() {
+    fn cluster_duration_bounds_match_error_messages() {
         let ms = |ms| Some(Duration::from_millis(ms));
         for (text, interval, wait, skew) in [
             ("0ms", None, ms(0), ms(0)),
@@ -236,8 +240,8 @@ mod tests {
             ("", None, None, None),
         ] {
             let parsed = (
-                parse_sync_interval(text).ok(),
-                parse_sync_wait(text).ok(),
+                parse_replication_interval(text).ok(),
+                parse_acknowledgement_wait(text).ok(),
                 parse_max_clock_skew(text).ok(),
             );
             assert_eq!(parsed, (interval, wait, skew), "{text}");

@@ -102,10 +102,10 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
         Connections::new(protocol, threads, tls_for(AppProtocol::Http), clients),
     );
     if let Some(grpc) = &grpc {
-        info!("gRPC listening on {}", grpc.address()?);
+        info!("gRPC listening on {}", grpc.local_address()?);
     }
     let scheme = if tls.is_some() { "https" } else { "http" };
-    info!(rules, %store, "listening on {scheme}://{}", http.address()?);
+    info!(rules, %store, "listening on {scheme}://{}", http.local_address()?);
     let signal = tokio::select! {
         never = http.accept_connections() => match never {},
         never = accept_connections_if_listening(grpc.as_ref()) => match never {},
@@ -122,17 +122,17 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
         warn!("cutting connections that were still busy after {shutdown_grace:?}");
     }
     if let Some(node) = service.active_policy().store().cluster_node() {
-        node.leave(time_until(deadline).max(MIN_CLUSTER_LEAVE_TIMEOUT)).await;
+        node.leave(time_until_deadline(deadline).max(MIN_CLUSTER_LEAVE_TIMEOUT)).await;
     }
     if let Some(traces) = service.telemetry().tracer() {
-        traces.flush(time_until(deadline)).await;
+        traces.flush(time_until_deadline(deadline)).await;
     }
     info!("stopped");
     Ok(())
 }
 
 /// Returns the time until the deadline, or zero if the deadline has passed.
-fn time_until(deadline: Instant) -> Duration {
+fn time_until_deadline(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
@@ -147,7 +147,7 @@ impl<P: Protocol> ClientListener<P> {
         Self { socket, connections }
     }
 
-    fn address(&self) -> io::Result<SocketAddr> {
+    fn local_address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 

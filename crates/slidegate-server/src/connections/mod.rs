@@ -119,7 +119,7 @@ impl<P: Protocol> Connections<P> {
         if let Err(error) = stream.set_nodelay(true) {
             debug!("cannot set TCP_NODELAY: {error}");
         }
-        let client = ClientConnection {
+        let client = AcceptedConnection {
             protocol: self.protocol.clone(),
             tls: self.tls.clone(),
             peer,
@@ -148,8 +148,8 @@ impl<P: Protocol> Connections<P> {
     }
 }
 
-/// The settings to serve one accepted client connection, including its TLS handshake.
-struct ClientConnection<P> {
+/// An accepted client connection without its byte stream: the address of the client, and the settings to serve it.
+struct AcceptedConnection<P> {
     protocol: P,
     tls: Option<ListenerTls>,
     peer: SocketAddr,
@@ -157,7 +157,7 @@ struct ClientConnection<P> {
     draining: Watcher,
 }
 
-impl<P: Protocol> ClientConnection<P> {
+impl<P: Protocol> AcceptedConnection<P> {
     /// Serves the connection until it ends or is evicted.
     async fn serve_until_evicted(self, stream: TcpStream, evicted: EvictionSignal) {
         let peer = self.peer;

@@ -69,29 +69,26 @@ impl ConnectionSources {
 mod tests {
     use super::*;
 
-    const HTTP_GRPC_AND_ADMIN_CONNECTIONS: ConnectionSources =
+    const HTTP_GRPC_AND_ADMIN_LISTENERS: ConnectionSources =
         ConnectionSources { client_listeners: 2, max_other_connections: 64 };
 
     #[test]
-    fn required_open_files_include_every_listener() {
+    fn required_open_files_include_connections_of_every_listener() {
         let connections = NonZeroUsize::new(10_000).unwrap();
-        assert_eq!(HTTP_GRPC_AND_ADMIN_CONNECTIONS.required_open_files(connections), 20_128);
+        assert_eq!(HTTP_GRPC_AND_ADMIN_LISTENERS.required_open_files(connections), 20_128);
         assert_eq!(
             ConnectionSources { client_listeners: 1, max_other_connections: 0 }
                 .required_open_files(connections),
             10_064
         );
-        assert_eq!(
-            HTTP_GRPC_AND_ADMIN_CONNECTIONS.required_open_files(NonZeroUsize::MAX),
-            u64::MAX
-        );
+        assert_eq!(HTTP_GRPC_AND_ADMIN_LISTENERS.required_open_files(NonZeroUsize::MAX), u64::MAX);
     }
 
     #[test]
     fn reserved_open_files_reduce_connection_maximum() {
         for (allowed, each) in [(20_128, 10_000), (4_096, 1_984), (1_024, 448), (256, 64)] {
             assert_eq!(
-                HTTP_GRPC_AND_ADMIN_CONNECTIONS.max_connections_per_listener(allowed).get(),
+                HTTP_GRPC_AND_ADMIN_LISTENERS.max_connections_per_listener(allowed).get(),
                 each,
                 "{allowed}"
             );
@@ -102,7 +99,7 @@ mod tests {
     fn low_open_file_limit_leaves_half_to_clients() {
         for (allowed, each) in [(200, 50), (20, 5), (3, 1), (0, 1)] {
             assert_eq!(
-                HTTP_GRPC_AND_ADMIN_CONNECTIONS.max_connections_per_listener(allowed).get(),
+                HTTP_GRPC_AND_ADMIN_LISTENERS.max_connections_per_listener(allowed).get(),
                 each,
                 "{allowed}"
             );

@@ -39,7 +39,7 @@ impl Health for HealthService {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let name = request.into_inner().service;
-        match is_known_service(&name) {
+        match is_service_with_health_status(&name) {
             true => Ok(Response::new(health_response(serving_status(&self.service)))),
             false => Err(Status::not_found(format!("unknown service `{name}`"))),
         }
@@ -51,7 +51,7 @@ impl Health for HealthService {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let watch = HealthWatchState {
             service: self.service.clone(),
-            is_known: is_known_service(&request.into_inner().service),
+            has_health_status: is_service_with_health_status(&request.into_inner().service),
             last_sent: None,
         };
         Ok(Response::new(Box::pin(stream::unfold(watch, HealthWatchState::wait_for_status_change))))
@@ -61,7 +61,7 @@ impl Health for HealthService {
 /// The state of the stream of a `Watch` call, which sends the status of a service after each change.
 struct HealthWatchState {
     service: Arc<Service>,
-    is_known: bool,
+    has_health_status: bool,
     /// The status that was sent last. `None` before the first status.
     last_sent: Option<ServingStatus>,
 }
@@ -74,7 +74,7 @@ impl HealthWatchState {
         mut self,
     ) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
         loop {
-            let now = match self.is_known {
+            let now = match self.has_health_status {
                 true => serving_status(&self.service),
                 false => ServingStatus::ServiceUnknown,
             };
@@ -89,7 +89,7 @@ impl HealthWatchState {
     }
 }
 
-fn is_known_service(name: &str) -> bool {
+fn is_service_with_health_status(name: &str) -> bool {
     matches!(name, "" | rls::SERVICE_NAME)
 }
 

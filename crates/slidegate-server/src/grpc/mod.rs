@@ -72,8 +72,8 @@ impl GrpcServices {
         })
     }
 
-    /// Handles a gRPC call with the service that its path names.
-    async fn handle_call(&self, call: Request<Incoming>) -> Response<Body> {
+    /// Passes a gRPC call to the service that its path names, and returns the response of the service.
+    async fn dispatch_call_to_service(&self, call: Request<Incoming>) -> Response<Body> {
         let call = call.map(|body| TimeoutBody::new(body, self.client_timeout));
         if call.uri().path() == rate_limit::PATH {
             return rate_limit::handle(&self.handler, call).await;

@@ -11,7 +11,7 @@ use tokio::time::{Sleep, sleep};
 use crate::connections::ClientIo;
 
 /// Length in bytes of the preface with which every HTTP/2 client begins a connection.
-const PREFACE_BYTES: usize = 24;
+const HTTP2_PREFACE_BYTES: usize = 24;
 
 /// A connection that fails if the client does not send the HTTP/2 preface in time. After the preface, HTTP/2 keep-alive
 /// pings detect dead clients.
@@ -32,7 +32,7 @@ impl PrefaceTimeout {
         let deadline = Box::pin(sleep(client_timeout));
         Self {
             client,
-            pending_preface: Some(PendingPreface { bytes_left: PREFACE_BYTES, deadline }),
+            pending_preface: Some(PendingPreface { bytes_left: HTTP2_PREFACE_BYTES, deadline }),
         }
     }
 

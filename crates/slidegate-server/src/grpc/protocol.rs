@@ -61,7 +61,9 @@ impl Protocol for GrpcProtocol {
         let service = service_fn(move |call| {
             let services = services.clone();
             // Boxed, because hyper moves the future several times.
-            Box::pin(async move { Ok::<_, Infallible>(services.handle_call(call).await) })
+            Box::pin(
+                async move { Ok::<_, Infallible>(services.dispatch_call_to_service(call).await) },
+            )
         });
         self.http
             .serve_connection(TokioIo::new(PrefaceTimeout::new(io, self.client_timeout)), service)

@@ -29,7 +29,7 @@ pub async fn handle(
         grpc.unary(service_fn(|request| decide_rate_limit_call(handler, request)), call).await;
     // Calls with a decision have been counted. A status in the headers means that there is no decision.
     if let Some(status) = Status::from_header_map(response.headers()) {
-        count_result_in_metrics(handler, request_result_from_status(status.code()));
+        count_result_in_metrics(handler, request_result_from_grpc_code(status.code()));
     }
     response
 }
@@ -56,7 +56,7 @@ fn count_result_in_metrics(handler: &RequestHandler, result: RequestResult) {
 
 /// Returns the result that metrics record for a call without a decision. `code` is the gRPC status code with which the
 /// call ended.
-fn request_result_from_status(code: Code) -> RequestResult {
+fn request_result_from_grpc_code(code: Code) -> RequestResult {
     match code {
         Code::Internal | Code::Unknown => RequestResult::Error,
         _ => RequestResult::Invalid,
@@ -64,11 +64,11 @@ fn request_result_from_status(code: Code) -> RequestResult {
 }
 
 impl ClassifyResponse for Result<CountedMessage, InvalidRequest> {
-    fn result(&self) -> RequestResult {
+    fn request_result(&self) -> RequestResult {
         self.as_ref().map_or(RequestResult::Invalid, |counted| counted.result)
     }
 
-    fn status_attribute(&self) -> KeyValue {
+    fn status_span_attribute(&self) -> KeyValue {
         let code = if self.is_ok() { Code::Ok } else { Code::InvalidArgument };
         KeyValue::new("rpc.grpc.status_code", code as i64)
     }

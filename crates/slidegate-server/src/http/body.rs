@@ -43,7 +43,7 @@ where
         return Ok(Bytes::new());
     }
     // A client that sends `Expect: 100-continue` learns that the body is too large before it sends the body.
-    if expects_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
+    if expects_100_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
         return Err(HttpProblem::body_too_large().closing_connection());
     }
     timeout(client_timeout, read_body_frames(body))
@@ -51,7 +51,7 @@ where
         .map_err(|_| HttpProblem::body_timeout(client_timeout))?
 }
 
-fn expects_continue(headers: &HeaderMap) -> bool {
+fn expects_100_continue(headers: &HeaderMap) -> bool {
     headers
         .get(header::EXPECT)
         .is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"))

@@ -22,7 +22,7 @@ pub async fn check(
     trace: TraceContext,
     body: &[u8],
 ) -> Result<CountedResponse, HttpProblem> {
-    CheckMode::Check.handle_request(handler, trace, body).await
+    CheckMode::Check.decide_about_request(handler, trace, body).await
 }
 
 /// Returns the response that `check` would return, and charges nothing.
@@ -31,7 +31,7 @@ pub async fn peek(
     trace: TraceContext,
     body: &[u8],
 ) -> Result<CountedResponse, HttpProblem> {
-    CheckMode::Peek.handle_request(handler, trace, body).await
+    CheckMode::Peek.decide_about_request(handler, trace, body).await
 }
 
 /// Records units that have been consumed. Never denies.
@@ -57,7 +57,7 @@ impl CheckMode {
         }
     }
 
-    async fn handle_request(
+    async fn decide_about_request(
         self,
         handler: &RequestHandler,
         trace: TraceContext,

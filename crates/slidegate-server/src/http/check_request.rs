@@ -136,7 +136,7 @@ struct ExplainDescriptor<'b> {
 }
 
 impl<'b> ExplainRequest<'b> {
-    /// Parses the body of a request for an explanation. The body must contain either attributes or descriptors.
+    /// Parses the body of a request to `/v1/explain`, which must contain either attributes or descriptors.
     pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
         let request: Self = parse_json_object(body)?;
         let is_complete = match (&request.attributes, &request.descriptors) {

@@ -76,7 +76,7 @@ impl DecisionEndpoints {
     ) -> Response {
         let result = self.call_endpoint_handler(endpoint, request, peer).await;
         if let Some(metrics) = self.handler.metrics() {
-            metrics.count_result(result.result());
+            metrics.count_result(result.request_result());
         }
         result.map_or_else(IntoResponse::into_response, |counted| counted.response)
     }

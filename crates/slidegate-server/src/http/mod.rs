@@ -81,11 +81,11 @@ impl HttpService {
 }
 
 impl HttpHandler for HttpService {
-    async fn handle(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
+    async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
         let mut response = match Endpoint::from_request(&request) {
             Some(endpoint) => self.endpoints.handle(endpoint, request, peer).await,
             // Boxed, because this future is large and rarely used.
-            None => Box::pin(self.router.handle(request, peer)).await,
+            None => Box::pin(self.router.respond(request, peer)).await,
         };
         if self.service.health().is_draining() {
             add_connection_close_header(&mut response);

@@ -51,7 +51,12 @@ pub fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "paths": build_path_items([check.as_value(), report.as_value()], decision.as_value(), readiness.as_value(), &auth),
+        "paths": build_openapi_path_items(
+            [check.as_value(), report.as_value()],
+            decision.as_value(),
+            readiness.as_value(),
+            &auth,
+        ),
         "components": {
             "schemas": collect_schema_definitions([input_schemas, output_schemas]),
             "headers": response_header_descriptions(),
@@ -60,7 +65,7 @@ pub fn document() -> Value {
     })
 }
 
-fn build_path_items(
+fn build_openapi_path_items(
     [check, report]: [&Value; 2],
     decision: &Value,
     readiness: &Value,
@@ -162,7 +167,7 @@ fn build_decision_operation(id: &str, summary: &str, request: &Value, decision: 
                 "The store is unavailable, and a rule denies requests without it.",
                 &[],
                 decision,
-                &store_unavailable_example(),
+                &store_unavailable_decision_example(),
             ),
         })),
     })
@@ -305,7 +310,7 @@ fn allowed_decision_example() -> Value {
     })
 }
 
-fn store_unavailable_example() -> Value {
+fn store_unavailable_decision_example() -> Value {
     json!({
         "allowed": false,
         "reason": "store_unavailable",

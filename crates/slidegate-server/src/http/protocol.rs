@@ -25,7 +25,7 @@ const MAX_READ_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 /// A handler of HTTP requests.
 pub trait HttpHandler: Send + Sync + 'static {
     /// Responds to a request. `peer` is the address from which the connection was opened.
-    fn handle(
+    fn respond(
         &self,
         request: Request<Incoming>,
         peer: SocketAddr,
@@ -33,7 +33,7 @@ pub trait HttpHandler: Send + Sync + 'static {
 }
 
 impl HttpHandler for Router {
-    async fn handle(&self, request: Request<Incoming>, _: SocketAddr) -> Response {
+    async fn respond(&self, request: Request<Incoming>, _: SocketAddr) -> Response {
         match self.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -86,7 +86,7 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
         let service = service_fn(move |request| {
             let handler = handler.clone();
             // Boxed, because hyper moves the future several times.
-            Box::pin(async move { Ok::<_, Infallible>(handler.handle(request, peer).await) })
+            Box::pin(async move { Ok::<_, Infallible>(handler.respond(request, peer).await) })
         });
         self.http.serve_connection(TokioIo::new(ClientStream::new(io)), service)
     }

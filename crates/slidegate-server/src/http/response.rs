@@ -42,11 +42,11 @@ impl ResponseRenderer {
     /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
     /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
     pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, HttpProblem> {
-        let (status, result) = status_and_result_of_ruling(ruling)?;
+        let (status, result) = http_status_and_result_of_ruling(ruling)?;
         let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
         CheckResponse::from_ruling(ruling).write(&mut json).map_err(HttpProblem::internal)?;
         let response =
-            self.build_response(ruling, status, Some("application/json"), json.into())?;
+            self.build_http_response(ruling, status, Some("application/json"), json.into())?;
         Ok(CountedResponse { response, result })
     }
 
@@ -58,20 +58,20 @@ impl ResponseRenderer {
         ruling: &Ruling,
         deny_status: Option<StatusCode>,
     ) -> Result<CountedResponse, HttpProblem> {
-        let (status, result) = status_and_result_of_ruling(ruling)?;
+        let (status, result) = http_status_and_result_of_ruling(ruling)?;
         let response = match Problem::from_ruling(ruling) {
-            None => self.build_response(ruling, status, None, Body::empty())?,
+            None => self.build_http_response(ruling, status, None, Body::empty())?,
             Some(denial) => {
                 let status = deny_status.unwrap_or(status);
                 let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
                 let json = json.map_err(HttpProblem::internal)?;
-                self.build_response(ruling, status, Some(PROBLEM_JSON), json.into())?
+                self.build_http_response(ruling, status, Some(PROBLEM_JSON), json.into())?
             }
         };
         Ok(CountedResponse { response, result })
     }
 
-    fn build_response(
+    fn build_http_response(
         &self,
         ruling: &Ruling,
         status: StatusCode,
@@ -106,7 +106,7 @@ impl ResponseRenderer {
 }
 
 /// Returns the HTTP status of the response to a ruling, and the result that metrics record for the response.
-fn status_and_result_of_ruling(
+fn http_status_and_result_of_ruling(
     ruling: &Ruling,
 ) -> Result<(StatusCode, RequestResult), HttpProblem> {
     let decision = ruling.decision();
@@ -222,11 +222,11 @@ impl<'r> LimitStatusBody<'r> {
 }
 
 impl ClassifyResponse for Result<CountedResponse, HttpProblem> {
-    fn result(&self) -> RequestResult {
+    fn request_result(&self) -> RequestResult {
         self.as_ref().map_or_else(HttpProblem::result, |counted| counted.result)
     }
 
-    fn status_attribute(&self) -> KeyValue {
+    fn status_span_attribute(&self) -> KeyValue {
         let status =
             self.as_ref().map_or_else(HttpProblem::status, |counted| counted.response.status());
         KeyValue::new("http.response.status_code", i64::from(status.as_u16()))
@@ -240,8 +240,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the status of the response to a check whose store is unavailable. `on_store_error` is this setting of
-    /// the rule.
+    /// Returns the status of the response to a check while the store is unavailable. The rule has the setting
+    /// `on_store_error: {on_store_error}`.
     async fn response_status_without_store(on_store_error: &str) -> StatusCode {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");

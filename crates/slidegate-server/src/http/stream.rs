@@ -32,7 +32,7 @@ struct PendingErrorResponse {
 }
 
 impl ClientStream {
-    /// Wraps a client connection.
+    /// Wraps a client connection, so that the error responses of hyper on it get a body.
     pub fn new(client: ClientIo) -> Self {
         Self { client, error_response: None }
     }

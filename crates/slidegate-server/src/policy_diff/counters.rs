@@ -1,7 +1,8 @@
 //! Describes the counters of a rule that a changed policy keeps or resets.
 //!
 //! A counter is identified by the rule, the attributes of its key, and the name and shape of its limit. The shape is
-//! the algorithm, the window, and the subdivision of the window. A change of max or burst keeps the counter.
+//! the algorithm, the window, and the subdivision of the window. A change of the limit's maximum or burst
+//! keeps the counter.
 
 use slidegate::policy::{Override, Rule, RuleLimit, RuleSettings};
 
@@ -80,7 +81,7 @@ fn describe_limit_counter_changes(old: &Rule, new: &Rule) -> Option<String> {
             new_override.settings(),
         );
     }
-    changes.describe()
+    changes.describe_kept_and_reset()
 }
 
 /// The names of the limits whose counters a changed rule keeps or resets. Each name is listed once.
@@ -113,7 +114,7 @@ impl LimitCounterChanges {
         }
     }
 
-    fn describe(self) -> Option<String> {
+    fn describe_kept_and_reset(self) -> Option<String> {
         let (kept, reset) = (self.kept.join(", "), self.reset.join(", "));
         match (kept.is_empty(), reset.is_empty()) {
             (true, true) => None,

@@ -1,6 +1,6 @@
 use super::*;
 
-fn diff_lines(old: &str, new: &str) -> Vec<String> {
+fn policy_diff_lines(old: &str, new: &str) -> Vec<String> {
     let policy = |text: &str| Policy::from_yaml(text).unwrap();
     diff(&policy(old), &policy(new)).lines
 }
@@ -14,7 +14,7 @@ fn assert_rule_change_description(old: &str, new: &str, description: &str) {
         "" => Vec::new(),
         description => vec![format!("rule `a` has changed: {description}")],
     };
-    assert_eq!(diff_lines(&policy(old), &policy(new)), expected);
+    assert_eq!(policy_diff_lines(&policy(old), &policy(new)), expected);
 }
 
 #[test]
@@ -64,7 +64,7 @@ rules:
   - { name: b, limits: [{ max: 1, window: 1s }] }
   - { name: a, domain: default, limits: [60/1m], per: [tenant] }
 ";
-    assert!(diff_lines(old, new).is_empty());
+    assert!(policy_diff_lines(old, new).is_empty());
     assert!(diff(&Policy::from_yaml(old).unwrap(), &Policy::from_yaml(new).unwrap()).is_empty());
 }
 
@@ -192,9 +192,11 @@ fn long_description_is_cut_to_one_line() {
         "rules: [{{ name: a, limits: [1/s], when: {{ ip: [{}], key: \"a\\nb\" }} }}]",
         many.join(", ")
     );
-    let lines = diff_lines("rules: []", &new);
+    let lines = policy_diff_lines("rules: []", &new);
     assert!(lines[0].ends_with('…') && lines[0].chars().count() < 500, "{lines:?}");
-    let lines =
-        diff_lines("rules: []", "rules: [{ name: a, limits: [1/s], when: { key: \"a\\nb\" } }]");
+    let lines = policy_diff_lines(
+        "rules: []",
+        "rules: [{ name: a, limits: [1/s], when: { key: \"a\\nb\" } }]",
+    );
     assert!(lines[0].contains("key is `a\\nb`"), "{lines:?}");
 }

@@ -32,7 +32,7 @@ pub const REPLACED_LIMIT_FIELDS: &[&str] = &["name"];
 
 /// Returns `true` if Envoy's reference rate limit server has a field with this name at any position in the file. The
 /// reference server accepts a known field at a wrong position, where it has no effect.
-fn is_known_field(name: &str) -> bool {
+fn is_reference_server_field(name: &str) -> bool {
     [FILE_FIELDS, DESCRIPTOR_FIELDS, RATE_LIMIT_FIELDS].iter().any(|names| names.contains(&name))
 }
 
@@ -43,7 +43,7 @@ pub fn check_fields(path: &Path, node: &YamlNode, findings: &mut Findings) {
     match &node.value {
         YamlValue::Map(entries) => {
             for (position, name, value) in entries {
-                if !is_known_field(name) {
+                if !is_reference_server_field(name) {
                     let known = format_name_list(
                         &[FILE_FIELDS, DESCRIPTOR_FIELDS, RATE_LIMIT_FIELDS].concat(),
                     );

@@ -89,13 +89,13 @@ struct YamlMapFields<'n> {
 }
 
 impl<'n> YamlMapFields<'n> {
-    fn get(&self, field: &str) -> Option<&'n YamlNode> {
+    fn field_value(&self, field: &str) -> Option<&'n YamlNode> {
         self.entries.iter().find(|(name, ..)| *name == field).map(|(_, _, node)| *node)
     }
 
     /// Returns the position of a field's value in the file, or the position of the map if the field is missing.
     fn field_position(&self, field: &str) -> SourcePosition {
-        self.get(field).map_or(self.position, |node| node.position)
+        self.field_value(field).map_or(self.position, |node| node.position)
     }
 }
 
@@ -178,7 +178,10 @@ impl DescriptorParser<'_> {
         for (field, is_set) in
             [("shadow_mode", is_shadow), ("quota_mode", quota_mode_position.is_some())]
         {
-            if is_set && limit.is_none() && fields.get("rate_limit").is_none_or(YamlNode::is_null) {
+            if is_set
+                && limit.is_none()
+                && fields.field_value("rate_limit").is_none_or(YamlNode::is_null)
+            {
                 let message = format_args!(
                     "`{field}` has no effect without a `rate_limit` in the same descriptor"
                 );
@@ -209,7 +212,9 @@ impl DescriptorParser<'_> {
                 self.push_note(fields.field_position(field), message);
             }
         }
-        let Some(metadata) = fields.get("metadata").filter(|node| !node.is_null()) else { return };
+        let Some(metadata) = fields.field_value("metadata").filter(|node| !node.is_null()) else {
+            return;
+        };
         match metadata.value {
             YamlValue::Map(_) => {
                 let message = "`metadata` is accepted and has no effect";
@@ -220,7 +225,7 @@ impl DescriptorParser<'_> {
     }
 
     fn parse_limit(&mut self, fields: &YamlMapFields<'_>) -> Option<ConfigLimit> {
-        let node = fields.get("rate_limit").filter(|node| !node.is_null())?;
+        let node = fields.field_value("rate_limit").filter(|node| !node.is_null())?;
         let fields = self.read_map_fields(
             node,
             RATE_LIMIT_FIELDS,
@@ -252,7 +257,8 @@ impl DescriptorParser<'_> {
         };
         let position = fields.field_position("requests_per_unit");
         let quota = unit.map(|unit| ConfigQuota { position, max: max.unwrap_or_default(), unit });
-        if quota.is_some() && fields.get("requests_per_unit").is_none_or(YamlNode::is_null) {
+        if quota.is_some() && fields.field_value("requests_per_unit").is_none_or(YamlNode::is_null)
+        {
             let message = "without `requests_per_unit` a limit is 0: nothing passes";
             self.push_note(fields.position, message);
         }
@@ -315,7 +321,7 @@ impl DescriptorParser<'_> {
         fields: &YamlMapFields<'n>,
         field: &str,
     ) -> impl Iterator<Item = &'n YamlNode> + use<'n> {
-        let items = match fields.get(field) {
+        let items = match fields.field_value(field) {
             Some(YamlNode { value: YamlValue::List(items), .. }) => &items[..],
             Some(node) if !node.is_null() => {
                 self.push_error(node.position, format_args!("`{field}` must be a list"));
@@ -327,7 +333,7 @@ impl DescriptorParser<'_> {
     }
 
     fn read_text_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> String {
-        match fields.get(field).map(|node| (&node.value, node.position)) {
+        match fields.field_value(field).map(|node| (&node.value, node.position)) {
             None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => String::new(),
             Some((YamlValue::Scalar(_, text), _)) => text.to_string(),
             Some((_, position)) => {
@@ -338,7 +344,7 @@ impl DescriptorParser<'_> {
     }
 
     fn read_bool_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> bool {
-        match fields.get(field).map(|node| (&node.value, node.position)) {
+        match fields.field_value(field).map(|node| (&node.value, node.position)) {
             None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => false,
             Some((YamlValue::Scalar(Scalar::Bool(flag), _), _)) => *flag,
             Some((_, position)) => {
@@ -349,7 +355,7 @@ impl DescriptorParser<'_> {
     }
 
     fn read_number_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> Option<u32> {
-        let node = fields.get(field).filter(|node| !node.is_null())?;
+        let node = fields.field_value(field).filter(|node| !node.is_null())?;
         let number = match &node.value {
             YamlValue::Scalar(Scalar::Int(number), _) => u32::try_from(*number).ok(),
             // `check_fields` has already reported it.

@@ -49,7 +49,7 @@ impl RuleNames {
 
     /// Assigns and returns a unique name that is derived from a path of descriptors.
     fn assign_name_from_path(&mut self, path: &str) -> String {
-        let plain = replace_invalid_chars(path);
+        let plain = replace_chars_invalid_in_rule_name(path);
         let mut name = plain.clone();
         for salt in 0u32.. {
             if name.len() <= MAX_RULE_NAME_BYTES && self.taken.insert(name.clone()) {
@@ -72,7 +72,7 @@ fn is_valid_rule_name(text: &str) -> bool {
 }
 
 /// Converts a path of descriptors to lower case, and replaces each character that is not valid in a rule name with `-`.
-fn replace_invalid_chars(path: &str) -> String {
+fn replace_chars_invalid_in_rule_name(path: &str) -> String {
     let lower_case = path.chars().map(|char| char.to_ascii_lowercase());
     lower_case.map(|char| if is_rule_name_char(char) { char } else { '-' }).collect()
 }

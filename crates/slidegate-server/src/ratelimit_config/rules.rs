@@ -20,7 +20,7 @@ use super::wildcard;
 
 /// The maximum number of excluded values in all rules of a domain, about the maximum that a policy may contain. A rule
 /// is off for its excluded values.
-const MAX_EXCLUDED_VALUES: usize = 500_000;
+const MAX_EXCLUDED_VALUES_PER_DOMAIN: usize = 500_000;
 
 /// The maximum length of the key of a descriptor, in bytes.
 const MAX_DESCRIPTOR_KEY_BYTES: usize = 128;
@@ -102,7 +102,7 @@ pub fn convert_domain(
                 }
             }
         }
-        limit.to_rule(rule_name, replaces.into_iter().collect())
+        limit.to_converted_rule(rule_name, replaces.into_iter().collect())
     });
     rules.collect()
 }
@@ -150,7 +150,7 @@ impl<'e> LimitCollector<'_, 'e> {
                 continue;
             }
             let name = attribute_name_for_key(&descriptor.key, parents);
-            let excluded = excluded_values(siblings, index);
+            let excluded = values_taken_by_siblings(siblings, index);
             parents.push(DescriptorPathStep { name, descriptor, excluded });
             if let Some(limit) = &descriptor.limit {
                 self.add_limit(limit, parents);
@@ -172,11 +172,11 @@ impl<'e> LimitCollector<'_, 'e> {
                 return;
             }
         };
-        let Some(limit) = self.convert_limit(config) else { return };
+        let Some(limit) = self.convert_limit_for_policy(config) else { return };
         let previous_count = self.excluded_count;
         self.excluded_count += steps.iter().map(|step| step.excluded.value_count()).sum::<usize>();
-        if self.excluded_count > MAX_EXCLUDED_VALUES {
-            if previous_count <= MAX_EXCLUDED_VALUES {
+        if self.excluded_count > MAX_EXCLUDED_VALUES_PER_DOMAIN {
+            if previous_count <= MAX_EXCLUDED_VALUES_PER_DOMAIN {
                 let message =
                     "cannot be expressed: too many values take precedence over others in this file";
                 self.findings.push_error(self.path, descriptor.position, message);
@@ -192,12 +192,12 @@ impl<'e> LimitCollector<'_, 'e> {
         });
     }
 
-    fn convert_limit(&mut self, limit: &ConfigLimit) -> Option<ConvertedLimit> {
+    fn convert_limit_for_policy(&mut self, limit: &ConfigLimit) -> Option<ConvertedLimit> {
         let Some(ConfigQuota { position, max, unit }) = limit.quota else {
             return Some(ConvertedLimit::Unlimited);
         };
         let (max, capped_max) = (u64::from(max), u64::from(max).min(MAX_UNITS));
-        if max > MAX_UNITS && !self.check_max_can_be_capped(position, max, unit.is_short) {
+        if max > MAX_UNITS && !self.check_limit_max_can_be_lowered(position, max, unit.is_short) {
             return None;
         }
         match self.options.check_quota_is_supported(capped_max, unit.window) {
@@ -209,9 +209,10 @@ impl<'e> LimitCollector<'_, 'e> {
         }
     }
 
-    /// Checks whether a max above [`MAX_UNITS`] can be lowered to `MAX_UNITS`. Adds a note and returns `true` if the
-    /// window is short: so many requests in it are unrealistic. Otherwise adds an error and returns `false`.
-    fn check_max_can_be_capped(
+    /// Checks whether the maximum of a limit, which exceeds [`MAX_UNITS`], can be lowered to `MAX_UNITS`. Adds a note
+    /// and returns `true` if the window is short, because a client cannot realistically send so many requests in it.
+    /// Otherwise adds an error and returns `false`.
+    fn check_limit_max_can_be_lowered(
         &mut self,
         position: SourcePosition,
         max: u64,
@@ -280,7 +281,7 @@ impl ConversionOptions {
 
 impl LimitWithDescriptorPath<'_> {
     /// Creates the rule that enforces this limit.
-    fn to_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
+    fn to_converted_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
         let with_value = self.steps.iter().filter(|step| !step.descriptor.value.is_empty());
         let counted_by = self.steps.iter().filter(|step| step.has_counter_per_value());
         let with_excluded = self.steps.iter().filter(|step| step.excluded.value_count() > 0);
@@ -303,7 +304,7 @@ impl LimitWithDescriptorPath<'_> {
 
 impl DescriptorPathStep<'_> {
     /// Returns `true` if each value of the attribute has its own counter. Returns `false` if all matching values share
-    /// one counter, and for a descriptor with an exact value, which needs only one counter.
+    /// one counter, or if the descriptor has an exact value and therefore needs only one counter.
     fn has_counter_per_value(&self) -> bool {
         let ConfigDescriptor { value, is_shared, .. } = self.descriptor;
         value.is_empty() || (value.contains('*') && !is_shared)
@@ -329,7 +330,7 @@ impl ValueSet {
 }
 
 /// Returns the values that match the descriptor at `index`, but for which one of its siblings takes precedence.
-fn excluded_values(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
+fn values_taken_by_siblings(siblings: &[ConfigDescriptor], index: usize) -> ValueSet {
     let descriptor = &siblings[index];
     let mut excluded = ValueSet::default();
     let is_bare = descriptor.value.is_empty();

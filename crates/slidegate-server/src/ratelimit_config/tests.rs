@@ -7,7 +7,7 @@ use slidegate::{Algorithm, Descriptor, Request, Value};
 use super::{Conversion, ConversionOptions, convert};
 use crate::policy_file::{FileText, accept_any_limit};
 
-fn new_config_files(texts: &[&str]) -> Vec<FileText> {
+fn config_files_from_texts(texts: &[&str]) -> Vec<FileText> {
     let file = |(index, text): (usize, &&str)| FileText {
         path: format!("{index}.yaml").into(),
         text: (**text).into(),
@@ -21,13 +21,14 @@ const SLIDING_WINDOW_CONVERSION_OPTIONS: ConversionOptions =
 /// Converts the text of a configuration file. Panics if it has errors.
 fn convert_valid_config(text: &str) -> Conversion {
     let fail = |errors: Vec<_>| panic!("{errors:#?}\nin\n{text}");
-    convert(&new_config_files(&[text]), SLIDING_WINDOW_CONVERSION_OPTIONS).unwrap_or_else(fail)
+    convert(&config_files_from_texts(&[text]), SLIDING_WINDOW_CONVERSION_OPTIONS)
+        .unwrap_or_else(fail)
 }
 
 /// Converts the texts of configuration files with errors, and returns the errors, one line each. Panics if there are
 /// none.
 fn convert_invalid_configs(texts: &[&str]) -> Vec<String> {
-    match convert(&new_config_files(texts), SLIDING_WINDOW_CONVERSION_OPTIONS) {
+    match convert(&config_files_from_texts(texts), SLIDING_WINDOW_CONVERSION_OPTIONS) {
         Ok(conversion) => panic!("expected errors, got: {}", conversion.text),
         Err(findings) => findings.iter().map(ToString::to_string).collect(),
     }
@@ -100,7 +101,7 @@ fn matches_wildcard(wildcard: &str, value: &str) -> bool {
 }
 
 /// Generates descriptors with distinct keys and values, and up to `depth` levels of nested descriptors.
-fn arb_descriptors(depth: u32) -> BoxedStrategy<Vec<GeneratedDescriptor>> {
+fn arbitrary_descriptors(depth: u32) -> BoxedStrategy<Vec<GeneratedDescriptor>> {
     let key = prop::sample::select(vec!["k", "l"]);
     let value = prop::sample::select(vec![
         "",
@@ -121,7 +122,8 @@ fn arb_descriptors(depth: u32) -> BoxedStrategy<Vec<GeneratedDescriptor>> {
         GeneratedLimit::Some,
         GeneratedLimit::Some,
     ]);
-    let children = if depth == 0 { Just(Vec::new()).boxed() } else { arb_descriptors(depth - 1) };
+    let children =
+        if depth == 0 { Just(Vec::new()).boxed() } else { arbitrary_descriptors(depth - 1) };
     let branch = (key, value, any::<bool>(), limit, children).prop_map(
         |(key, value, is_shared, limit, branches)| GeneratedDescriptor {
             key,
@@ -146,7 +148,7 @@ fn arb_descriptors(depth: u32) -> BoxedStrategy<Vec<GeneratedDescriptor>> {
 }
 
 /// Generates the entries in the descriptor of a request.
-fn arb_request_entries() -> impl Strategy<Value = Vec<DescriptorEntry>> {
+fn arbitrary_request_entries() -> impl Strategy<Value = Vec<DescriptorEntry>> {
     let value = prop::sample::select(vec![
         "",
         "x",
@@ -210,7 +212,7 @@ fn attributes_from_entries(entries: &[DescriptorEntry]) -> Vec<(String, &'static
     entries.iter().enumerate().map(name).collect()
 }
 
-fn format_key_value(value: Value<'_>) -> String {
+fn format_key_attribute_value(value: Value<'_>) -> String {
     match value {
         Value::Text(_) | Value::Ipv4(_) => value.to_string(),
         other => panic!("{other:?}"),
@@ -222,7 +224,7 @@ proptest! {
 
     #[test]
     fn converted_policy_applies_reference_server_limits(
-        branches in arb_descriptors(2), requests in prop::collection::vec(arb_request_entries(), 1..30),
+        branches in arbitrary_descriptors(2), requests in prop::collection::vec(arbitrary_request_entries(), 1..30),
     ) {
         let text = format!("domain: d\n{}", format_config_descriptors(&branches, "r", 0));
         let Conversion { policy, text, .. } = convert_valid_config(&text);
@@ -234,7 +236,7 @@ proptest! {
             let found: Vec<(String, Vec<String>)> = matched.matches().map(|rule_match| {
                 let counted_values = match rule_match.limits().is_empty() {
                     true => Vec::new(),
-                    false => rule_match.identity().map(|(_, value)| format_key_value(value)).collect(),
+                    false => rule_match.identity().map(|(_, value)| format_key_attribute_value(value)).collect(),
                 };
                 (rule_match.rule().name().to_owned(), counted_values)
             }).collect();
@@ -358,7 +360,7 @@ fn descriptors_inexpressible_in_policy_are_rejected() {
         assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:#?}");
     }
     let log = convert(
-        &new_config_files(&[
+        &config_files_from_texts(&[
             "domain: a\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 9999999 } }]",
         ]),
         ConversionOptions { algorithm: Algorithm::SlidingLog, ..SLIDING_WINDOW_CONVERSION_OPTIONS },
@@ -455,7 +457,7 @@ descriptors:
 }
 
 #[test]
-fn converted_policy_is_deterministic_without_control_characters() {
+fn converted_policy_text_is_deterministic_and_printable() {
     let text = "domain: \"a\\e[0m\\u00a0ü\"\ndescriptors: [{ key: \"k\\u0001l\", value: \"'\\\"\\\\\", rate_limit: { unit: day } }]";
     let (first, second) = (convert_valid_config(text).text, convert_valid_config(text).text);
     assert_eq!(first, second);

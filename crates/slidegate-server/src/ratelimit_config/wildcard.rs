@@ -28,14 +28,16 @@ pub fn matches_wildcard(wildcard: &str, value: &str) -> bool {
 /// Returns `true` if some value may match both wildcards, even if this is not certain. Returns `false` only if no value
 /// can match both.
 pub fn may_overlap(wildcard: &str, other: &str) -> bool {
-    let ((first, last), (other_first, other_last)) =
-        (text_around_wildcards(wildcard), text_around_wildcards(other));
+    let ((first, last), (other_first, other_last)) = (
+        text_before_first_and_after_last_wildcard(wildcard),
+        text_before_first_and_after_last_wildcard(other),
+    );
     (first.starts_with(other_first) || other_first.starts_with(first))
         && (last.ends_with(other_last) || other_last.ends_with(last))
 }
 
 /// Returns the text before the first `*` and the text after the last `*` of a wildcard.
-fn text_around_wildcards(wildcard: &str) -> (&str, &str) {
+fn text_before_first_and_after_last_wildcard(wildcard: &str) -> (&str, &str) {
     let (first, rest) = wildcard.split_once('*').unwrap_or((wildcard, ""));
     (first, rest.rsplit_once('*').map_or(rest, |(_, last)| last))
 }

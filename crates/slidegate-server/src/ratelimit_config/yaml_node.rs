@@ -43,11 +43,12 @@ impl YamlNode {
             },
         };
         match serde_saphyr::from_str_with_options::<Spanned<UntypedYaml>>(source, options) {
-            Ok(raw) => Some(convert_node(raw, source)),
+            Ok(raw) => Some(yaml_node_from_untyped(raw, source)),
             Err(error) => {
                 let error = error.without_snippet();
-                let position =
-                    error.location().map_or(FILE_START, |location| convert_position(&location));
+                let position = error
+                    .location()
+                    .map_or(FILE_START, |location| source_position_from_location(&location));
                 findings.push_error(
                     path,
                     position,
@@ -74,33 +75,37 @@ fn yaml_error_message(message: &str, position: SourcePosition) -> String {
     format!("invalid YAML: {message}")
 }
 
-fn convert_position(location: &Location) -> SourcePosition {
+fn source_position_from_location(location: &Location) -> SourcePosition {
     SourcePosition { line: location.line().max(1), column: location.column().max(1) }
 }
 
-fn convert_node(raw: Spanned<UntypedYaml>, source: &str) -> YamlNode {
+fn yaml_node_from_untyped(raw: Spanned<UntypedYaml>, source: &str) -> YamlNode {
     let value = match raw.value {
         UntypedYaml::Null => YamlValue::Scalar(Scalar::Null, "".into()),
         UntypedYaml::Scalar(text) => {
-            convert_scalar(text, scalar_text_in_source(&raw.defined, source))
+            yaml_value_from_scalar(text, scalar_text_in_source(&raw.defined, source))
         }
-        UntypedYaml::List(items) => {
-            YamlValue::List(items.into_iter().map(|item| convert_node(item, source)).collect())
-        }
+        UntypedYaml::List(items) => YamlValue::List(
+            items.into_iter().map(|item| yaml_node_from_untyped(item, source)).collect(),
+        ),
         UntypedYaml::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
-                (convert_position(&key.referenced), key.value.into(), convert_node(value, source))
+                (
+                    source_position_from_location(&key.referenced),
+                    key.value.into(),
+                    yaml_node_from_untyped(value, source),
+                )
             });
             YamlValue::Map(entries.collect())
         }
     };
-    YamlNode { position: convert_position(&raw.referenced), value }
+    YamlNode { position: source_position_from_location(&raw.referenced), value }
 }
 
 /// Converts a scalar, given its decoded text and its notation in the file. A scalar in quotes or in a block is text.
 /// The notation of a plain scalar determines its type: `010` is a text of three characters if the field needs text, and
 /// the number 8 if the field needs a number.
-fn convert_scalar(decoded: String, notation: Option<&str>) -> YamlValue {
+fn yaml_value_from_scalar(decoded: String, notation: Option<&str>) -> YamlValue {
     match notation {
         Some(plain) if !plain.starts_with(['"', '\'', '|', '>', '!', '&', '*']) => {
             match Scalar::from_plain(plain) {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_watched_entries(path: &Path, entries: &[PathBuf]) {
+    fn assert_watched_directory_entries(path: &Path, entries: &[PathBuf]) {
         assert_eq!(WatchedPaths::from_file(path).entries, entries);
     }
 
@@ -117,10 +117,10 @@ mod tests {
         symlink(&mounted, root.join("elsewhere")).unwrap();
         let in_mounted =
             [mounted.join("policy.yaml"), mounted.join("..data"), first.join("policy.yaml")];
-        assert_watched_entries(&mounted.join("policy.yaml"), &in_mounted);
+        assert_watched_directory_entries(&mounted.join("policy.yaml"), &in_mounted);
         let over_link = [&[root.join("elsewhere")], &in_mounted[..]].concat();
-        assert_watched_entries(&root.join("./elsewhere/policy.yaml"), &over_link);
-        assert_watched_entries(
+        assert_watched_directory_entries(&root.join("./elsewhere/policy.yaml"), &over_link);
+        assert_watched_directory_entries(
             &root.join("elsewhere/../mounted/..data/policy.yaml"),
             &[&over_link[..1], &in_mounted[1..]].concat(),
         );
@@ -154,11 +154,14 @@ mod tests {
     #[test]
     fn path_resolution_ends_at_missing_directory_entry() {
         let root = create_empty_temp_directory("no-trail");
-        assert_watched_entries(&root.join("a/b/c"), &[root.join("a")]);
+        assert_watched_directory_entries(&root.join("a/b/c"), &[root.join("a")]);
         symlink("a/b", root.join("link")).unwrap();
-        assert_watched_entries(&root.join("link/c"), &[root.join("link"), root.join("a")]);
+        assert_watched_directory_entries(
+            &root.join("link/c"),
+            &[root.join("link"), root.join("a")],
+        );
         fs::write(root.join("file"), "").unwrap();
-        assert_watched_entries(&root.join("file/c"), &[root.join("file")]);
+        assert_watched_directory_entries(&root.join("file/c"), &[root.join("file")]);
         symlink("circle", root.join("circle")).unwrap();
         assert_eq!(
             WatchedPaths::from_file(&root.join("circle")).entries.len(),

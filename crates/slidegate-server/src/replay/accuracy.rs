@@ -18,7 +18,7 @@ const MIN_EXACT_LOGS_BEFORE_CLEANUP: usize = 1024;
 pub struct LimitAccuracy {
     logs: ByHash<ExactLog<1>>,
     /// The number of exact logs that triggers the next removal of the logs of idle keys.
-    sweep_threshold: usize,
+    cleanup_threshold: usize,
     pub deviation: Deviation,
     pub worst: WindowPeak,
 }
@@ -32,7 +32,7 @@ pub struct Deviation {
     pub false_denies: u64,
 }
 
-/// The largest number of units that one key received within any window, and the `max` that the limit had at that time.
+/// The largest number of units that one key received within any window, and the maximum of the limit at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowPeak {
     pub units: u64,
@@ -69,7 +69,8 @@ impl LimitAccuracy {
                 charged,
                 &[window_us],
             );
-            self.worst = self.worst.peak_with_larger_share(WindowPeak { units: units.into(), max });
+            self.worst =
+                self.worst.peak_with_larger_share_of_max(WindowPeak { units: units.into(), max });
         }
         has_capacity
     }
@@ -80,14 +81,14 @@ impl LimitAccuracy {
         now_us: u64,
         window_us: u64,
     ) -> &mut ExactLog<1> {
-        if self.logs.len() >= self.sweep_threshold.max(MIN_EXACT_LOGS_BEFORE_CLEANUP)
+        if self.logs.len() >= self.cleanup_threshold.max(MIN_EXACT_LOGS_BEFORE_CLEANUP)
             && !self.logs.contains_key(&key)
         {
-            // After a sweep, every remaining log has units in its window, and the next sweep runs when their number has
+            // After a cleanup, every remaining log has units in its window. The next cleanup runs when their number has
             // doubled. So memory is proportional to the number of active keys, and the amortized cost per new key is
             // two logs.
             self.logs.retain(|_, log| log.release_memory(now_us, &[window_us]));
-            self.sweep_threshold = 2 * self.logs.len();
+            self.cleanup_threshold = 2 * self.logs.len();
         }
         self.logs.entry(key).or_default()
     }
@@ -105,7 +106,7 @@ impl Deviation {
 impl WindowPeak {
     /// Returns the larger of the two peaks `self` and `other`. Peaks are compared by their units divided by their
     /// `max`.
-    fn peak_with_larger_share(self, other: Self) -> Self {
+    fn peak_with_larger_share_of_max(self, other: Self) -> Self {
         if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
     }
 
@@ -193,8 +194,8 @@ mod tests {
     #[test]
     fn worst_window_has_largest_share_of_limit_max() {
         let peak = |units, max| WindowPeak { units, max };
-        assert_eq!(WindowPeak::default().peak_with_larger_share(peak(1, 100)), peak(1, 100));
-        assert_eq!(peak(14, 10).peak_with_larger_share(peak(120, 100)), peak(14, 10));
+        assert_eq!(WindowPeak::default().peak_with_larger_share_of_max(peak(1, 100)), peak(1, 100));
+        assert_eq!(peak(14, 10).peak_with_larger_share_of_max(peak(120, 100)), peak(14, 10));
         assert_eq!((peak(14, 10).percent(), peak(14, 10).units_over_max()), (Some(140), 4));
         assert_eq!(peak(1001, 1000).percent(), Some(101));
         assert_eq!(peak(0, 0).percent(), None);

@@ -9,10 +9,10 @@ use super::key_counts::ByHash;
 /// The lengths of the windows for which demand is measured and limits are suggested, in microseconds, shortest first.
 pub const WINDOWS_US: [u64; 5] = [1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
-/// Minimum number of requests between two sweeps. A sweep releases the memory of expired requests.
+/// Minimum number of requests between two cleanups. A cleanup releases the memory of requests older than a day.
 const MIN_REQUESTS_BETWEEN_CLEANUPS: usize = 1024;
 
-/// Minimum time between two sweeps, in microseconds. A sweep releases the memory of requests older than a day. The
+/// Minimum time between two cleanups, in microseconds. A cleanup releases the memory of requests older than a day. The
 /// interval is much shorter than a day, so that the memory is released soon.
 const MIN_TIME_BETWEEN_CLEANUPS_US: u64 = 3_600_000_000;
 
@@ -23,9 +23,9 @@ pub struct Demand {
     /// whole clients would take longer to grow.
     client_indices: ByHash<u32>,
     clients: Vec<ClientDemand>,
-    /// Number of requests since the last sweep, which released the memory of expired requests.
-    requests_since_sweep: usize,
-    swept_at_us: u64,
+    /// Number of requests since the last cleanup, which released the memory of requests older than a day.
+    requests_since_cleanup: usize,
+    last_cleanup_at_us: u64,
 }
 
 /// The requests of one client within the last day, and its maximum number of requests in a window of each length.
@@ -40,10 +40,11 @@ impl Demand {
     pub fn record(&mut self, client: u64, at: Timestamp) {
         let now_us = at.as_micros();
         self.get_or_create_client_demand(client).add_request_of_client(now_us);
-        self.requests_since_sweep += 1;
-        let is_sweep_due = now_us.saturating_sub(self.swept_at_us) > MIN_TIME_BETWEEN_CLEANUPS_US;
-        if is_sweep_due
-            && self.requests_since_sweep > self.clients.len().max(MIN_REQUESTS_BETWEEN_CLEANUPS)
+        self.requests_since_cleanup += 1;
+        let is_cleanup_due =
+            now_us.saturating_sub(self.last_cleanup_at_us) > MIN_TIME_BETWEEN_CLEANUPS_US;
+        if is_cleanup_due
+            && self.requests_since_cleanup > self.clients.len().max(MIN_REQUESTS_BETWEEN_CLEANUPS)
         {
             self.release_memory_of_expired_requests(now_us);
         }
@@ -66,10 +67,10 @@ impl Demand {
         peaks
     }
 
-    /// Releases the memory of requests older than a day, for all clients. Each sweep visits all clients. More requests
-    /// than clients are recorded between two sweeps, so the amortized cost per request is at most one visit.
+    /// Releases the memory of requests older than a day, for all clients. Each cleanup visits all clients. Between two
+    /// cleanups, more requests than clients are recorded, so the amortized cost per request is at most one visit.
     fn release_memory_of_expired_requests(&mut self, now_us: u64) {
-        (self.requests_since_sweep, self.swept_at_us) = (0, now_us);
+        (self.requests_since_cleanup, self.last_cleanup_at_us) = (0, now_us);
         for client in &mut self.clients {
             client.recent.release_memory(now_us, &WINDOWS_US);
         }

@@ -1,8 +1,8 @@
 //! Counts requests and denials per key, and finds the keys with the most denials.
 //!
 //! The requests of all keys are counted from the start, because the number of requests of a denied key includes the
-//! requests before its first denial. Each key is identified by a 64-bit hash and takes 24 bytes. There are at most as
-//! many keys as the store holds. Attribute names and values are stored only for denied keys.
+//! requests before its first denial. Each key is identified by a 64-bit hash and takes 24 bytes. At most as many
+//! keys are counted as the store can hold. Attribute names and values are stored only for denied keys.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -101,7 +101,7 @@ impl KeyCounts {
 mod tests {
     use super::*;
 
-    fn count_request_and_denial(keys: &mut KeyCounts, rule: usize, values: &[&str], denied: bool) {
+    fn count_decided_request(keys: &mut KeyCounts, rule: usize, values: &[&str], denied: bool) {
         let values = || values.iter().map(|&value| ("a", Cow::Borrowed(value)));
         if let Some(hash) = keys.count_request(rule, values())
             && denied
@@ -121,7 +121,7 @@ mod tests {
             (0, "a", true),
             (0, "c", false),
         ] {
-            count_request_and_denial(&mut keys, rule, &[value], denied);
+            count_decided_request(&mut keys, rule, &[value], denied);
         }
         let most_denied = keys.most_denied(2);
         let denials = most_denied
@@ -134,7 +134,7 @@ mod tests {
     fn keys_beyond_max_keys_are_not_counted() {
         let mut keys = KeyCounts::new(1);
         for value in ["a", "b", "a", "b", "b"] {
-            count_request_and_denial(&mut keys, 0, &[value], true);
+            count_decided_request(&mut keys, 0, &[value], true);
         }
         assert_eq!(keys.most_denied(9).len(), 1);
         assert_eq!((keys.most_denied(9)[0].1.requests, keys.uncounted()), (2, 3));
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn keys_with_equal_concatenated_values_are_distinct() {
         let mut keys = KeyCounts::new(100);
-        count_request_and_denial(&mut keys, 0, &["ab", "c"], true);
-        count_request_and_denial(&mut keys, 0, &["a", "bc"], true);
+        count_decided_request(&mut keys, 0, &["ab", "c"], true);
+        count_decided_request(&mut keys, 0, &["a", "bc"], true);
         assert_eq!(keys.most_denied(9).len(), 2);
     }
 }

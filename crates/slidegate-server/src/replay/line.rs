@@ -50,7 +50,7 @@ pub enum LineError {
 
 /// Parses one line of an access log. `text` does not include the line end.
 pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
-    let (ip, user, time, rest) = split_before_request(text).ok_or(LineError::Start)?;
+    let (ip, user, time, rest) = split_log_line_at_request(text).ok_or(LineError::Start)?;
     let time = parse_timestamp(time).ok_or(LineError::Time)?;
     let (request, rest) = split_at_closing_quote(rest).ok_or(LineError::Quote)?;
     let target = parse_logged_request(request).ok_or(LineError::Request)?;
@@ -93,7 +93,7 @@ impl<'a> Line<'a> {
 
 /// Splits a line into the IP address, the user, the time, and the rest after the opening quote of the request. Returns
 /// `None` if one of these parts is missing.
-fn split_before_request(text: &str) -> Option<(&str, &str, &str, &str)> {
+fn split_log_line_at_request(text: &str) -> Option<(&str, &str, &str, &str)> {
     let (ip, rest) = split_at_byte(text, b' ')?;
     let (_ident, rest) = split_at_byte(rest, b' ')?;
     // A user name may contain spaces.

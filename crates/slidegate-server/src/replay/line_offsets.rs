@@ -26,7 +26,7 @@ impl LineOffsets {
     /// `text` in the shared text buffer.
     pub fn new(text: &str, line: &Line<'_>, line_start: usize) -> Self {
         let byte_range = |value: Option<&str>| {
-            value.map_or(ByteRange::MISSING_VALUE, |value| ByteRange::new(text, value))
+            value.map_or(ByteRange::MISSING_VALUE_RANGE, |value| ByteRange::new(text, value))
         };
         Self { time: line.time, line_start, values: line.values().map(byte_range) }
     }
@@ -41,7 +41,7 @@ impl LineOffsets {
 }
 
 impl ByteRange {
-    const MISSING_VALUE: Self = Self { begin: 1, end: 0 };
+    const MISSING_VALUE_RANGE: Self = Self { begin: 1, end: 0 };
 
     fn new(text: &str, value: &str) -> Self {
         let first = value.as_bytes().first();

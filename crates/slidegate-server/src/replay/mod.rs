@@ -1,8 +1,9 @@
 //! Replays access logs through a policy.
 //!
-//! [`source`] reads lines, [`mod@line`] parses them, [`reorder`] sorts them by time and stores them as
-//! [`line_offsets`], [`run`] passes each request through a gate at the time of its line, [`stats`] counts the results
-//! per rule and limit, [`key_counts`] per key, and [`report`] prints them. Each line is parsed only once.
+//! [`source`] reads lines, and [`mod@line`] parses them. [`reorder`] sorts the lines by time, and stores them as
+//! [`line_offsets`]. [`run`] passes each request through a gate at the time of its line. [`stats`] counts the decisions
+//! per rule and limit, and [`key_counts`] counts them per key. [`report`] prints the counts. Each line is parsed only
+//! once.
 //!
 //! [`accuracy`] compares the decisions of a limit with an [`exact_log`]; [`demand`] measures the peak demand of each
 //! client, from which [`suggest`] derives limits.

@@ -13,7 +13,7 @@ use super::line_offsets::LineOffsets;
 
 /// Maximum number of lines that the buffer holds. If it is exceeded, the earliest lines are released before their delay
 /// is over.
-const MAX_PENDING_LINES: usize = 1_000_000;
+const MAX_REORDER_BUFFER_LINES: usize = 1_000_000;
 
 /// A buffer that delays log lines, and releases them in the order of their times.
 pub struct ReorderBuffer {
@@ -63,7 +63,7 @@ impl ReorderBuffer {
         let (earliest, _) = self.pending.first_key_value()?;
         let is_due =
             earliest.as_micros().saturating_add(self.max_delay_us) <= self.newest.as_micros();
-        if is_due || self.pending_lines > MAX_PENDING_LINES { self.pop() } else { None }
+        if is_due || self.pending_lines > MAX_REORDER_BUFFER_LINES { self.pop() } else { None }
     }
 
     /// Returns the lines with the earliest time even if their delay is not over, or `None` if the buffer is empty.

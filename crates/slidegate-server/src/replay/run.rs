@@ -98,7 +98,7 @@ impl<'a> Replay<'a> {
             line::parse(&text).map_err(|error| format!("{error}: {}", escape_line_start(&text)))?;
         self.reorder_buffer.push(&text, &line);
         while let Some(batch) = self.reorder_buffer.pop_due() {
-            self.replay_batch(batch);
+            self.replay_line_batch(batch);
         }
         Ok(())
     }
@@ -106,13 +106,13 @@ impl<'a> Replay<'a> {
     /// Replays the lines that the reorder buffer holds. Must be called at the end of the last log.
     pub fn finish(&mut self) {
         while let Some(batch) = self.reorder_buffer.pop() {
-            self.replay_batch(batch);
+            self.replay_line_batch(batch);
         }
         self.stats.evicted_counters =
             self.gate.as_ref().map_or(0, |gate| gate.store().evicted_keys());
     }
 
-    fn replay_batch(&mut self, batch: LineBatch) {
+    fn replay_line_batch(&mut self, batch: LineBatch) {
         batch.lines().for_each(|line| self.replay_request(&line));
         self.reorder_buffer.recycle(batch);
     }

@@ -38,7 +38,7 @@ impl LogSource {
     /// Opens an access log, plain or compressed with gzip. The path `-` is standard input. Advances `progress` by the
     /// number of bytes that are read.
     pub fn open(path: &Path, progress: &ProgressBar) -> io::Result<Self> {
-        if is_stdin(path) {
+        if is_stdin_path(path) {
             Self::new(io::stdin(), progress)
         } else {
             Self::new(File::open(path)?, progress)
@@ -82,7 +82,7 @@ impl LogSource {
     }
 }
 
-fn is_stdin(path: &Path) -> bool {
+fn is_stdin_path(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
@@ -118,7 +118,7 @@ mod tests {
         .collect()
     }
 
-    fn line_to_some_bytes(line: impl AsRef<[u8]>) -> Option<Vec<u8>> {
+    fn expected_log_line(line: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         Some(line.as_ref().to_vec())
     }
 
@@ -126,13 +126,13 @@ mod tests {
     fn line_ends_are_removed_from_read_lines() {
         assert_eq!(
             read_all_lines(b"one\r\n\ntwo\n"),
-            [line_to_some_bytes("one"), line_to_some_bytes(""), line_to_some_bytes("two")]
+            [expected_log_line("one"), expected_log_line(""), expected_log_line("two")]
         );
     }
 
     #[test]
     fn last_log_line_without_newline_is_read() {
-        assert_eq!(read_all_lines(b"1\n2"), [line_to_some_bytes("1"), line_to_some_bytes("2")]);
+        assert_eq!(read_all_lines(b"1\n2"), [expected_log_line("1"), expected_log_line("2")]);
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(read_all_lines(b""), []);
         assert_eq!(
             read_all_lines(&GZIP_MAGIC_BYTES[..1]),
-            [line_to_some_bytes(&GZIP_MAGIC_BYTES[..1])]
+            [expected_log_line(&GZIP_MAGIC_BYTES[..1])]
         );
     }
 
@@ -151,7 +151,7 @@ mod tests {
             let log = format!("{longest}{end}{longest}x{end}{longest}{longest}{end}last");
             assert_eq!(
                 read_all_lines(log.as_bytes()),
-                [line_to_some_bytes(&longest), None, None, line_to_some_bytes("last")]
+                [expected_log_line(&longest), None, None, expected_log_line("last")]
             );
         }
     }

@@ -53,8 +53,8 @@ pub struct RuleStats {
     pub deviation: Deviation,
     /// Statistics of each limit, in the order of the limits in the rule.
     pub limits: Vec<LimitStats>,
-    /// The demand for each key of the rule, which is its maximum number of requests in a window. `None` if demand is
-    /// not measured.
+    /// The demand of each key of the rule: the maximum number of requests of the key in windows of several lengths.
+    /// `None` if demand is not measured.
     pub demand: Option<Demand>,
 }
 
@@ -185,7 +185,7 @@ impl RuleStats {
         for status in statuses {
             fit = fit.max(LimitFit::from_status(&status));
             has_capacity &=
-                self.get_or_create_limit(status.limit).record_limit_result(&status, request);
+                self.get_or_create_limit_stats(status.limit).record_limit_result(&status, request);
         }
         self.counts.count_request(request.allowed, fit);
         if let Some(key) = request.key {
@@ -197,7 +197,7 @@ impl RuleStats {
         fit
     }
 
-    fn get_or_create_limit(&mut self, limit: &RuleLimit) -> &mut LimitStats {
+    fn get_or_create_limit_stats(&mut self, limit: &RuleLimit) -> &mut LimitStats {
         let existing_index = self
             .limits
             .iter()

@@ -34,13 +34,13 @@ pub struct LimitChoice {
     pub per_mille: u64,
     /// Number of clients that may be denied: the share of all clients, rounded down.
     pub max_denied: u64,
-    /// The smallest max that denies at most `max_denied` clients.
+    /// The smallest maximum of a limit that denies at most `max_denied` clients.
     pub max: u64,
     /// Number of clients that a limit with `max` denies at least once.
     pub denied: u64,
-    /// The suggested max: `max` plus headroom, rounded up to a round number.
+    /// The suggested maximum: `max` plus headroom, rounded up to a round number.
     pub suggested: u64,
-    /// Number of clients that a limit with the suggested max denies at least once.
+    /// Number of clients that a limit with the suggested maximum denies at least once.
     pub still_denied: u64,
 }
 
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    const MINUTE: Duration = Duration::from_secs(60);
+    const ONE_MINUTE: Duration = Duration::from_secs(60);
 
     proptest! {
         /// Checks that the computed max is the smallest possible: every smaller max denies too many clients.
@@ -138,7 +138,7 @@ mod tests {
         ) {
             peaks.sort_unstable();
             let denied = |max: u64| peaks.iter().filter(|&&peak| u64::from(peak) > max).count() as u64;
-            let suggestion = Suggestion::from_client_peaks(&peaks, MINUTE, Headroom(headroom)).unwrap();
+            let suggestion = Suggestion::from_client_peaks(&peaks, ONE_MINUTE, Headroom(headroom)).unwrap();
             for choice in suggestion.choices {
                 let is_within_share = |max| denied(max) * 1000 <= peaks.len() as u64 * choice.per_mille;
                 let smallest = (0..).find(|&max| is_within_share(max));
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn denied_share_below_one_client_denies_no_client() {
         let peaks: Vec<u32> = (1..=350).collect();
-        let suggestion = Suggestion::from_client_peaks(&peaks, MINUTE, Headroom(20)).unwrap();
+        let suggestion = Suggestion::from_client_peaks(&peaks, ONE_MINUTE, Headroom(20)).unwrap();
         let choices =
             suggestion.choices.map(|choice| (choice.max_denied, choice.max, choice.suggested));
         assert_eq!(choices, [(0, 350, 500), (3, 347, 500), (17, 333, 400)]);

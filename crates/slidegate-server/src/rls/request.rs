@@ -214,7 +214,7 @@ fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidR
 mod tests {
     use super::*;
 
-    fn names_after_numbering(entries: &[(&str, &str)]) -> Vec<String> {
+    fn attribute_names_after_numbering(entries: &[(&str, &str)]) -> Vec<String> {
         let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let mut entries: Vec<_> = entries.iter().map(entry).collect();
         append_numbers_to_repeated_names(&mut entries);
@@ -223,13 +223,19 @@ mod tests {
 
     #[test]
     fn repeated_attribute_names_are_numbered_in_order() {
-        assert_eq!(names_after_numbering(&[("a", "1"), ("b", "2")]), ["a", "b"]);
+        assert_eq!(attribute_names_after_numbering(&[("a", "1"), ("b", "2")]), ["a", "b"]);
         assert_eq!(
-            names_after_numbering(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
+            attribute_names_after_numbering(&[
+                ("a", "1"),
+                ("b", "1"),
+                ("a", "2"),
+                ("a", "2"),
+                ("b", "1")
+            ]),
             ["a", "b", "a#2", "a#3", "b#2"]
         );
         assert_eq!(
-            names_after_numbering(&[
+            attribute_names_after_numbering(&[
                 ("a#2", "1"),
                 ("a", "1"),
                 ("a", "2"),
@@ -239,11 +245,11 @@ mod tests {
             ["a#2", "a", "a#3", "a#4", "a#2#2"]
         );
         assert_eq!(
-            names_after_numbering(&[("a", "1"), ("a", "2"), ("a#2", "1")]),
+            attribute_names_after_numbering(&[("a", "1"), ("a", "2"), ("a#2", "1")]),
             ["a", "a#3", "a#2"]
         );
         let many = vec![("a", ""); 100_000];
-        assert_eq!(names_after_numbering(&many).last().unwrap(), "a#100000");
+        assert_eq!(attribute_names_after_numbering(&many).last().unwrap(), "a#100000");
     }
 
     fn request_with_descriptor(descriptor: RateLimitDescriptor) -> RateLimitRequest {

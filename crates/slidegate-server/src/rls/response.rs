@@ -38,7 +38,7 @@ pub fn build_response(
         response_headers_to_add: headers
             .into_iter()
             .chain(content_type)
-            .map(to_header_value)
+            .map(to_rls_header_value)
             .collect(),
         raw_body: body.unwrap_or_default(),
         ..RateLimitResponse::default()
@@ -50,7 +50,7 @@ fn to_rls_response_code(is_over_limit: bool) -> i32 {
     code as i32
 }
 
-fn to_header_value((key, value): Header) -> HeaderValue {
+fn to_rls_header_value((key, value): Header) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
 }
 

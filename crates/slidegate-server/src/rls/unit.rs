@@ -5,7 +5,7 @@ use std::time::Duration;
 const SECONDS_PER_DAY: u64 = 86_400;
 
 /// The Protobuf enum value of each time unit, and its length in seconds. A month has 30 days, and a year has 365 days.
-const TIME_UNIT_NUMBERS_AND_SECONDS: [(i32, u64); 7] = [
+const TIME_UNIT_ENUM_VALUES_AND_SECONDS: [(i32, u64); 7] = [
     (1, 1),
     (2, 60),
     (3, 3_600),
@@ -17,7 +17,7 @@ const TIME_UNIT_NUMBERS_AND_SECONDS: [(i32, u64); 7] = [
 
 /// Returns the length of the time unit with this Protobuf enum value, or `None` if no unit has the value.
 pub fn unit_length(unit: i32) -> Option<Duration> {
-    let seconds = TIME_UNIT_NUMBERS_AND_SECONDS
+    let seconds = TIME_UNIT_ENUM_VALUES_AND_SECONDS
         .iter()
         .find(|(number, _)| *number == unit)
         .map(|(_, seconds)| *seconds);
@@ -29,8 +29,10 @@ pub fn unit_length(unit: i32) -> Option<Duration> {
 pub fn largest_unit_dividing(window: Duration) -> (i32, u32) {
     let seconds = if window.subsec_nanos() == 0 { window.as_secs() } else { 0 };
     let divides = |unit: &&(i32, u64)| seconds > 0 && seconds.is_multiple_of(unit.1);
-    let largest =
-        TIME_UNIT_NUMBERS_AND_SECONDS.iter().filter(divides).max_by_key(|(_, seconds)| *seconds);
+    let largest = TIME_UNIT_ENUM_VALUES_AND_SECONDS
+        .iter()
+        .filter(divides)
+        .max_by_key(|(_, seconds)| *seconds);
     let units =
         largest.and_then(|(number, unit)| Some((*number, (seconds / unit).try_into().ok()?)));
     units.unwrap_or((0, 1))
@@ -43,8 +45,8 @@ mod tests {
     use crate::rls::messages::envoy::r#type::v3::RateLimitUnit;
 
     #[test]
-    fn every_time_unit_number_matches_unit_length() {
-        for (number, _) in TIME_UNIT_NUMBERS_AND_SECONDS {
+    fn time_unit_enum_value_matches_unit_length() {
+        for (number, _) in TIME_UNIT_ENUM_VALUES_AND_SECONDS {
             assert_eq!(largest_unit_dividing(unit_length(number).unwrap()), (number, 1));
             let (response_unit, request_unit) =
                 (Unit::try_from(number), RateLimitUnit::try_from(number));

@@ -29,8 +29,8 @@ impl DenialLog {
         (per_second > 0).then(|| Self { log_throttle, redactor, clock: SystemClock::new() })
     }
 
-    /// Logs the decision if it denies the request. Also logs each exceeded limit that would have denied the request if
-    /// its rule did not only observe.
+    /// Logs the decision if it denies the request. Also logs each exceeded limit that denied nothing, because its rule
+    /// only observes.
     pub fn record(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
         let decision = ruling.decision();
         if !decision.is_allowed() {
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    fn format_test_key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
+    fn format_tenant_and_ip_key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
         let policy = Policy::from_yaml("rules: [{ name: a, per: [tenant, ip], limits: [1/s] }]");
         let policy = policy.unwrap();
         let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
@@ -153,24 +153,24 @@ mod tests {
     #[test]
     fn logged_key_escapes_separators_in_values() {
         assert_eq!(
-            format_test_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
+            format_tenant_and_ip_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
             "tenant=ac me=ö\n,ip=192.0.2.7"
         );
         assert_eq!(
-            format_test_key(&Redactor::default(), "a,ip=1%", "2"),
+            format_tenant_and_ip_key(&Redactor::default(), "a,ip=1%", "2"),
             "tenant=a%2Cip=1%25,ip=2"
         );
         let long = format!("{}ä", "x".repeat(127));
         assert_eq!(
-            format_test_key(&Redactor::default(), &long, "2"),
+            format_tenant_and_ip_key(&Redactor::default(), &long, "2"),
             format!("tenant={}…,ip=2", "x".repeat(127))
         );
     }
 
     #[test]
-    fn redacted_key_hashes_values_as_whole() {
+    fn redacted_value_is_hashed_before_truncation() {
         let redactor = Redactor::new(true);
-        let key = |tenant: &str| format_test_key(&redactor, tenant, "same");
+        let key = |tenant: &str| format_tenant_and_ip_key(&redactor, tenant, "same");
         let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
         assert_eq!(
             key(&one),

@@ -64,7 +64,7 @@ mod tests {
     const ONE_SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn log_throttle_limits_and_counts_events() {
+    fn log_throttle_counts_suppressed_events() {
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
         let throttle = LogThrottle::new(2, ONE_SECOND);
         let advance_and_acquire = |millis| {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_clock_step_starts_no_new_interval() {
+    fn backward_clock_step_starts_no_throttle_interval() {
         let throttle = LogThrottle::new(1, ONE_SECOND);
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(9)), Some(0));
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(8)), None);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn log_throttle_with_max_zero_suppresses_events() {
+    fn log_throttle_with_zero_max_suppresses_all_events() {
         let throttle = LogThrottle::new(0, ONE_SECOND);
         assert_eq!([1, 2, 3].map(|at| throttle.try_acquire(Timestamp::from_secs(at))), [None; 3]);
     }

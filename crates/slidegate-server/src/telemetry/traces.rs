@@ -121,7 +121,7 @@ impl StoreTracer {
     /// Begins the span of a store call, as a child of the current decision's span. The returned span is empty if no
     /// decision is being traced.
     pub fn begin(&self) -> StoreSpan {
-        StoreSpan::begin(&self.tracer, self.kind)
+        StoreSpan::begin_as_child_of_decision(&self.tracer, self.kind)
     }
 }
 

@@ -26,7 +26,7 @@ impl UnknownDomainLog {
     }
 
     /// Logs a domain that is not in the policy, unless a domain has been logged in the current minute. The field
-    /// `unlogged` is the number of such requests since the last message that were not logged.
+    /// `unlogged` is the number of such requests that were not logged since the last message.
     pub fn log(&self, domain: &str) {
         if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
             let domain = truncate_domain_for_log(domain);

@@ -69,7 +69,8 @@ impl CertificateReloader {
         loop {
             let has_changed = match self.wait_for_reload_trigger() {
                 Ok(trigger) => {
-                    self.may_have_changed_files(trigger) | self.handle_pending_reload_triggers()
+                    self.files_may_have_changed_after(trigger)
+                        | self.drain_pending_reload_triggers()
                 }
                 Err(RecvTimeoutError::Timeout) => true,
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -87,8 +88,8 @@ impl CertificateReloader {
         }
     }
 
-    /// Returns `true` if a trigger means that the files may have changed.
-    fn may_have_changed_files(&mut self, trigger: ReloadTrigger) -> bool {
+    /// Returns `true` if `trigger` means that the files may have changed.
+    fn files_may_have_changed_after(&mut self, trigger: ReloadTrigger) -> bool {
         match trigger {
             ReloadTrigger::Hangup => true,
             ReloadTrigger::File(event) => self
@@ -98,11 +99,11 @@ impl CertificateReloader {
         }
     }
 
-    /// Processes all queued triggers. Returns `true` if the files may have changed.
-    fn handle_pending_reload_triggers(&mut self) -> bool {
+    /// Removes all reload triggers from the queue. Returns `true` if they mean that the files may have changed.
+    fn drain_pending_reload_triggers(&mut self) -> bool {
         let mut has_changed = false;
         while let Ok(trigger) = self.triggers.try_recv() {
-            has_changed |= self.may_have_changed_files(trigger);
+            has_changed |= self.files_may_have_changed_after(trigger);
         }
         has_changed
     }
@@ -137,7 +138,7 @@ impl CertificateReloader {
         let mut previous = self.tls.files.read_contents();
         for _ in 1..MAX_TLS_FILE_READS_PER_RELOAD {
             thread::sleep(TLS_FILE_REREAD_INTERVAL);
-            self.handle_pending_reload_triggers();
+            self.drain_pending_reload_triggers();
             let now = self.tls.files.read_contents();
             if now == previous && !self.watches.iter().any(FileWatcher::is_being_written) {
                 return now;

@@ -19,16 +19,16 @@ pub struct ClusterStatusBody {
     status: ClusterStatus,
     /// Number of requests that were denied because other nodes had not acknowledged enough updates of this node.
     capped: u64,
-    /// A histogram of the counters that exceeded max. Each bucket counts the counters whose excess, as a share of max,
-    /// is in the range of the bucket.
+    /// A histogram of the counters that exceeded the maximum of their limit. Each bucket counts the counters whose
+    /// excess, as a share of this maximum, is in the range of the bucket.
     overshoot: Vec<OvershootBucket>,
 }
 
 /// One bucket of the overshoot histogram.
 #[derive(Debug, PartialEq, Serialize)]
 struct OvershootBucket {
-    /// The upper bound of the excess in this bucket, as a share of max: 0.1 is 10 % above max. Each bucket begins above
-    /// the bound of the previous bucket. Null for the last bucket, which has no upper bound.
+    /// The upper bound of the excess in this bucket, as a share of the limit's maximum: 0.1 is 10 % above the maximum.
+    /// Each bucket begins above the bound of the previous bucket. Null for the last bucket, which has no upper bound.
     le: Option<f64>,
     count: u64,
 }
@@ -42,13 +42,13 @@ pub async fn cluster_status(
     let store = policy.store();
     store
         .cluster_node()
-        .and_then(ClusterStatusBody::from_node)
+        .and_then(ClusterStatusBody::from_cluster_node)
         .map(Json)
-        .ok_or_else(|| not_a_cluster_problem(&uri, store.kind()))
+        .ok_or_else(|| http_problem_for_store_without_cluster(&uri, store.kind()))
 }
 
 impl ClusterStatusBody {
-    fn from_node(node: &ClusterNode) -> Option<Self> {
+    fn from_cluster_node(node: &ClusterNode) -> Option<Self> {
         let status = ClusterStatus::clone(&*node.status()?);
         let overshoot = overshoot_buckets(node.counters().overshoot());
         Some(Self { status, capped: node.unsynced_denials(), overshoot })
@@ -62,7 +62,7 @@ fn overshoot_buckets(overshoot: &OvershootHistogram) -> Vec<OvershootBucket> {
     upper_bounds.zip(counts).map(|(le, count)| OvershootBucket { le, count }).collect()
 }
 
-fn not_a_cluster_problem(uri: &Uri, kind: &str) -> HttpProblem {
+fn http_problem_for_store_without_cluster(uri: &Uri, kind: &str) -> HttpProblem {
     let hint = format!(
         "the store is `{kind}`, not a cluster; start a cluster node with `--store cluster://`"
     );

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn first_client_and_last_proxy_header_value_is_used() {
+    fn repeated_header_uses_first_client_or_last_proxy_value() {
         let found = read_attributes(&[
             ("X-Forwarded-Uri", b"/forged"),
             ("X-Forwarded-Uri", b"/real"),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_mode_ignores_headers_with_different_values() {
+    fn absent_mode_ignores_repeated_header_with_different_values() {
         let strict = |keys: [&[u8]; 2]| {
             read_attributes_with_repeated_headers(
                 RepeatedHeaders::Absent,

@@ -17,11 +17,11 @@ pub fn operation(add_common_error_responses: impl Fn(Value) -> Value) -> Value {
             Protocol Buffers: field names may be written with underscores, and numbers as strings.",
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": rls_request_schema(), "example": example_rls_request() } },
+            "content": { "application/json": { "schema": rls_request_schema(), "example": rls_request_example() } },
         },
         "responses": add_common_error_responses(json!({
-            "200": describe_rls_response("The request is allowed.", "OK"),
-            "429": describe_rls_response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
+            "200": build_openapi_rls_response("The request is allowed.", "OK"),
+            "429": build_openapi_rls_response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
         })),
     })
 }
@@ -50,7 +50,8 @@ fn rls_descriptor_schema() -> Value {
         "additionalProperties": false,
         "properties": { "key": string_or_null_schema(), "value": string_or_null_schema() },
     });
-    let mut limits: Vec<Value> = TIME_UNITS_WITH_MAX_MULTIPLIER.iter().map(limit_schema).collect();
+    let mut limits: Vec<Value> =
+        TIME_UNITS_WITH_MAX_MULTIPLIER.iter().map(rls_limit_schema).collect();
     limits.push(json!({ "type": "null" }));
     json!({
         "type": "object",
@@ -76,8 +77,8 @@ const TIME_UNITS_WITH_MAX_MULTIPLIER: [(&str, u32, u32); 7] = [
     ("WEEK", 7, 52),
 ];
 
-/// Returns the schema of a limit with this time unit.
-fn limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
+/// Returns the schema of a limit that a request to `/json` contains, if the limit has this time unit.
+fn rls_limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
     // A string has fewer digits than the largest number, except for 1.
     let pattern = match max_multiplier.ilog10() {
         0 => "^1$".to_owned(),
@@ -114,7 +115,7 @@ fn unsigned_integer_schema(bits: u32) -> Value {
     ] })
 }
 
-fn describe_rls_response(description: &str, code: &str) -> Value {
+fn build_openapi_rls_response(description: &str, code: &str) -> Value {
     let header = json!({
         "type": "object",
         "required": ["key", "value"],
@@ -162,7 +163,7 @@ fn descriptor_status_schema() -> Value {
     })
 }
 
-fn example_rls_request() -> Value {
+fn rls_request_example() -> Value {
     json!({
         "domain": "default",
         "descriptors": [{ "entries": [{ "key": "client", "value": "alice" }] }],

@@ -23,7 +23,7 @@ impl CheckResponse<'_> {
         writer.write_raw_json(r#","rule":"#);
         writer.write_option(self.rule, JsonWriter::write_string)?;
         writer.write_raw_json(r#","limit":"#);
-        writer.write_option(self.limit.as_ref(), |writer, limit| limit.write(writer))?;
+        writer.write_option(self.limit.as_ref(), |writer, limit| limit.write_json(writer))?;
         writer.write_raw_json(r#","remaining":"#);
         writer.write_option(self.remaining, JsonWriter::write_number)?;
         writer.write_raw_json(r#","reset_after_ms":"#);
@@ -35,7 +35,7 @@ impl CheckResponse<'_> {
         writer.write_raw_json(r#","limits":["#);
         for (index, limit_status) in self.limits.iter().enumerate() {
             writer.write_raw_json(if index == 0 { "" } else { "," });
-            limit_status.write(&mut writer)?;
+            limit_status.write_json(&mut writer)?;
         }
         writer.write_raw_json("]}");
         Ok(())
@@ -43,11 +43,11 @@ impl CheckResponse<'_> {
 }
 
 impl LimitStatusBody<'_> {
-    fn write(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
+    fn write_json(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
         writer.write_raw_json(r#"{"rule":"#);
         writer.write_string(self.rule)?;
         writer.write_raw_json(r#","limit":"#);
-        self.limit.write(writer)?;
+        self.limit.write_json(writer)?;
         writer.write_raw_json(r#","algorithm":"#);
         writer.write_string(self.algorithm)?;
         writer.write_raw_json(r#","allowed":"#);
@@ -66,7 +66,7 @@ impl LimitStatusBody<'_> {
 }
 
 impl LimitBody<'_> {
-    fn write(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
+    fn write_json(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
         writer.write_raw_json(r#"{"name":"#);
         writer.write_string(self.name)?;
         writer.write_raw_json(r#","max":"#);

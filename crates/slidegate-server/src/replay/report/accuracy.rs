@@ -22,7 +22,7 @@ pub struct DeviationReport {
     false_denies: u64,
 }
 
-/// The most units that one key received within any window of the limit.
+/// The largest number of units that one key received within any window of the limit.
 #[derive(Debug, Serialize)]
 struct WorstWindow {
     units: u64,

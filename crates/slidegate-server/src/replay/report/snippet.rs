@@ -32,14 +32,14 @@ fn format_rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
         text += &format!("    per: [{}]\n", per.join(", "));
     }
     let [first, others @ ..] = shares else { return text };
-    let lowest = omit_implied_limits(suggested, 0);
+    let lowest = suggested_limits_without_implied_ones(suggested, 0);
     text += &format!("    limits: {}\n", format_quotas(&lowest));
     let is_loggable = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
     if lowest.iter().all(is_loggable) {
         text += "    algorithm: sliding_log   # exact, like the suggestions\n";
     }
     for (index, share) in (1..).zip(others) {
-        let limits = omit_implied_limits(suggested, index);
+        let limits = suggested_limits_without_implied_ones(suggested, index);
         if limits != lowest {
             text += &format!("    # {share} % instead of {first} %: {}\n", format_quotas(&limits));
         }
@@ -55,7 +55,10 @@ fn format_quotas(limits: &[Quota]) -> String {
 
 /// Returns the limits that are suggested for a rule if a certain share of its clients may be denied. `choice_index` is
 /// the index of this share in `PER_MILLE`. Omits limits that another limit implies.
-fn omit_implied_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
+fn suggested_limits_without_implied_ones(
+    suggested: &RuleSuggestions<'_>,
+    choice_index: usize,
+) -> Vec<Quota> {
     let quotas: Vec<_> = suggested
         .windows
         .iter()

@@ -164,7 +164,7 @@ impl Suggestions<'_> {
             let choices = window.choices_without_duplicates();
             choices.map(|choice| {
                 (
-                    format!("{}: {}", window.name, choice.format_row_name()),
+                    format!("{}: {}", window.name, choice.format_table_row_name()),
                     choice.format_table_cells(),
                 )
             })
@@ -186,7 +186,7 @@ impl WindowSuggestion {
 }
 
 impl ChoiceReport {
-    fn format_row_name(&self) -> String {
+    fn format_table_row_name(&self) -> String {
         match self.may_deny_clients {
             0 => "denying no client".to_owned(),
             _ => format!("denying at most {} %", self.may_deny_percent),
@@ -199,7 +199,7 @@ impl ChoiceReport {
     }
 }
 
-/// Writes a note if an allowed share of denied clients, multiplied by the number of clients, is below 1.
+/// Writes a note if a share of clients that may be denied is less than one client.
 fn write_note_on_shares_below_one_client(
     f: &mut fmt::Formatter<'_>,
     rule: &RuleSuggestions<'_>,

@@ -52,7 +52,7 @@ struct DescriptorEntryJson {
 struct LimitOverrideJson {
     #[serde(alias = "requests_per_unit")]
     requests_per_unit: Option<JsonIntegerUpTo<{ u32::MAX as u64 }>>,
-    unit: Option<TimeUnitNumber>,
+    unit: Option<TimeUnitEnumValue>,
     #[serde(alias = "unit_multiplier")]
     unit_multiplier: Option<JsonIntegerUpTo<{ u32::MAX as u64 }>>,
 }
@@ -64,7 +64,7 @@ struct JsonByteString(Vec<u8>);
 struct JsonIntegerUpTo<const MAX: u64>(u64);
 
 /// The Protobuf enum value of a time unit. In JSON, a unit is written as its name or as this number.
-struct TimeUnitNumber(i32);
+struct TimeUnitEnumValue(i32);
 
 impl From<RequestJson> for RateLimitRequest {
     fn from(json: RequestJson) -> Self {
@@ -87,7 +87,7 @@ impl From<DescriptorJson> for RateLimitDescriptor {
             RateLimitOverride {
                 requests_per_unit: requests_per_unit
                     .map_or(0, |JsonIntegerUpTo(units)| units as u32),
-                unit: unit.map_or(0, |TimeUnitNumber(unit)| unit),
+                unit: unit.map_or(0, |TimeUnitEnumValue(unit)| unit),
                 unit_multiplier: unit_multiplier.map(|JsonIntegerUpTo(units)| units as u32),
             }
         };
@@ -185,12 +185,12 @@ impl<'de, const MAX: u64> Deserialize<'de> for JsonIntegerUpTo<MAX> {
     }
 }
 
-impl<'de> Deserialize<'de> for TimeUnitNumber {
+impl<'de> Deserialize<'de> for TimeUnitEnumValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TimeUnitNumberVisitor;
+        struct TimeUnitEnumValueVisitor;
 
-        impl Visitor<'_> for TimeUnitNumberVisitor {
-            type Value = TimeUnitNumber;
+        impl Visitor<'_> for TimeUnitEnumValueVisitor {
+            type Value = TimeUnitEnumValue;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a unit from SECOND to WEEK, or its number")
@@ -198,24 +198,24 @@ impl<'de> Deserialize<'de> for TimeUnitNumber {
 
             /// Accepts any number, even if no time unit has it. Unknown units are rejected later, when the message is
             /// converted: the error then contains the position of the descriptor, as for gRPC messages.
-            fn visit_u64<E: Error>(self, number: u64) -> Result<TimeUnitNumber, E> {
-                Ok(TimeUnitNumber(i32::try_from(number).unwrap_or(i32::MAX)))
+            fn visit_u64<E: Error>(self, number: u64) -> Result<TimeUnitEnumValue, E> {
+                Ok(TimeUnitEnumValue(i32::try_from(number).unwrap_or(i32::MAX)))
             }
 
-            fn visit_f64<E: Error>(self, number: f64) -> Result<TimeUnitNumber, E> {
+            fn visit_f64<E: Error>(self, number: f64) -> Result<TimeUnitEnumValue, E> {
                 if number.fract() != 0.0 {
                     return Err(E::invalid_value(Unexpected::Float(number), &self));
                 }
-                Ok(TimeUnitNumber(number as i32))
+                Ok(TimeUnitEnumValue(number as i32))
             }
 
-            fn visit_str<E: Error>(self, name: &str) -> Result<TimeUnitNumber, E> {
+            fn visit_str<E: Error>(self, name: &str) -> Result<TimeUnitEnumValue, E> {
                 let unit = RateLimitUnit::from_str_name(name);
                 let unit = unit.ok_or_else(|| E::invalid_value(Unexpected::Str(name), &self))?;
-                Ok(TimeUnitNumber(unit.into()))
+                Ok(TimeUnitEnumValue(unit.into()))
             }
         }
 
-        deserializer.deserialize_any(TimeUnitNumberVisitor)
+        deserializer.deserialize_any(TimeUnitEnumValueVisitor)
     }
 }

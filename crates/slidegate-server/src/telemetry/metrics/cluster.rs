@@ -35,7 +35,7 @@ pub struct ClusterStats {
     /// Number of requests denied because too many units that this node charged were not yet acknowledged by other
     /// nodes.
     pub unsynced_denials: u64,
-    /// Histogram of overshoots: the units by which a counter exceeded its max, as a share of max.
+    /// Histogram of overshoots: the units by which a counter exceeded the limit's maximum, as a share of it.
     pub overshoot: OvershootBuckets,
 }
 
@@ -62,13 +62,13 @@ impl ClusterStats {
     }
 }
 
-/// A histogram of overshoots. An overshoot is the number of units by which a counter exceeded its max, as a share of
-/// max. The upper bounds of the buckets are [`OVERSHOOT_BOUNDS_PERMILLE`], in thousandths of max, and one more bucket
-/// has no upper bound.
+/// A histogram of overshoots. An overshoot is the number of units by which a counter exceeded the limit's maximum, as a
+/// share of this maximum. The upper bounds of the buckets are [`OVERSHOOT_BOUNDS_PERMILLE`], in thousandths of the
+/// maximum. One more bucket has no upper bound.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OvershootBuckets {
     pub counts: Vec<u64>,
-    /// Sum of all recorded overshoots, each as a share of max.
+    /// Sum of all recorded overshoots, each as a share of the limit's maximum.
     pub sum: f64,
 }
 
@@ -94,8 +94,8 @@ struct RejectedFrameLabels {
     reason: &'static str,
 }
 
-/// The overshoot histogram of the last scrape, as a Prometheus metric. An overshoot is the part of a counter above its
-/// max.
+/// The overshoot histogram of the last scrape, as a Prometheus metric. An overshoot is the part of a counter above the
+/// limit's maximum.
 #[derive(Clone, Debug, Default)]
 struct OvershootHistogram(Arc<Mutex<OvershootBuckets>>);
 

@@ -31,14 +31,14 @@ pub fn encode_registry(registry: &Registry, format: Format) -> Result<String, fm
     encode(&mut text, registry)?;
     Ok(match format {
         Format::OpenMetrics => text,
-        Format::Prometheus => convert_to_prometheus(&text),
+        Format::Prometheus => convert_openmetrics_to_prometheus(&text),
     })
 }
 
 /// Converts OpenMetrics text to the Prometheus text format 0.0.4. OpenMetrics declares counters and infos without the
 /// suffix of their samples, such as `_total`, and ends with `# EOF`. The older format declares them with the suffix,
 /// and has no end mark.
-fn convert_to_prometheus(open_metrics: &str) -> String {
+fn convert_openmetrics_to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {
@@ -95,6 +95,6 @@ a_build_info{version=\"1\"} 1
 # TYPE a_took histogram
 a_took_sum 1.5
 ";
-        assert_eq!(convert_to_prometheus(open_metrics), prometheus);
+        assert_eq!(convert_openmetrics_to_prometheus(open_metrics), prometheus);
     }
 }

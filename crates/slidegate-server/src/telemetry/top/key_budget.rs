@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Maximum number of keys in memory, over all rules, lists and minutes together.
 pub const MAX_KEYS: usize = 65_536;
 
-/// Number of keys that each summary may take even if only the reserved half of the budget is left. A summary that
-/// already holds this number of keys takes more only while more than half of the budget is left. Otherwise floods of
-/// keys in some rules would hide the denials of other rules.
+/// Number of keys that each summary may take as long as any key is left in the budget. A summary that already holds
+/// this number of keys takes more only while more than half of the budget is left. Without this reserve, floods of keys
+/// in some rules would hide the denials of other rules.
 const MIN_KEYS_PER_MINUTE_SUMMARY: usize = 4;
 
 /// The maximum number of keys that all summaries together may hold, and the number that is left. Clones share the

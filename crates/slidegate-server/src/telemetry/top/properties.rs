@@ -55,8 +55,8 @@ fn assert_summary_guarantees(
     Ok(())
 }
 
-/// Merges all parts into one. If `in_pairs` is `true`, merges the parts in pairs, and then the results in pairs.
-/// Otherwise merges one part after the other into the same result.
+/// Merges the summaries `parts` into one summary. If `in_pairs` is `true`, merges the summaries in pairs, and then the
+/// results in pairs. Otherwise merges one summary after the other into the same result.
 fn merge_summaries<L: Copy>(
     mut parts: Vec<Merged<L>>,
     in_pairs: bool,

@@ -26,11 +26,11 @@ type MapByKeyHash<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 /// label of type `L`.
 #[derive(Debug)]
 pub struct Summary<L> {
-    /// The keys with their counts, in no particular order. An entry never moves.
+    /// The keys with their counts, in no particular order. Each entry keeps its index.
     entries: Vec<SummaryEntry<L>>,
     indices: MapByKeyHash<u32>,
-    /// The count and index of each entry, smallest count first. A count may be outdated: it is refreshed only when the
-    /// smallest entry is needed, so that an increment of a known key is cheap.
+    /// The count and index of each entry, smallest count first. A count may be outdated: it is updated only when the
+    /// smallest entry is needed, so that a key that the summary already holds is incremented quickly.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// Upper bound of the true count of a key that the summary does not hold: the count of the key that was replaced
     /// last.

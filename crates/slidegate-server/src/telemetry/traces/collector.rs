@@ -151,14 +151,14 @@ async fn send_with_timeout(
     connection: CollectorHttpClient,
     request: Request<Bytes>,
 ) -> Result<StatusCode, String> {
-    match timeout(SPAN_EXPORT_TIMEOUT, connection.send(request)).await {
+    match timeout(SPAN_EXPORT_TIMEOUT, connection.send_request(request)).await {
         Ok(response) => response.map_err(|error| find_root_cause(&*error).to_string()),
         Err(_) => Err(format!("no response within {SPAN_EXPORT_TIMEOUT:?}")),
     }
 }
 
 impl CollectorHttpClient {
-    async fn send(&self, request: Request<Bytes>) -> Result<StatusCode, HttpError> {
+    async fn send_request(&self, request: Request<Bytes>) -> Result<StatusCode, HttpError> {
         let request = request.map(Full::new);
         let response = match self {
             Self::Plain(client) => client.request(request).await?,

@@ -59,9 +59,9 @@ impl DecisionSpan {
     /// Records the result of the request as attributes of the span, and ends the span.
     pub fn finish(&self, response: &impl ClassifyResponse) {
         let Some(context) = &self.0 else { return };
-        let (span, result) = (context.span(), response.result());
+        let (span, result) = (context.span(), response.request_result());
         span.set_attribute(KeyValue::new("slidegate.outcome", result.name()));
-        span.set_attribute(response.status_attribute());
+        span.set_attribute(response.status_span_attribute());
         if matches!(result, RequestResult::StoreUnavailable | RequestResult::Error) {
             span.set_status(Status::error(result.name()));
         }
@@ -70,7 +70,7 @@ impl DecisionSpan {
 }
 
 impl StoreSpan {
-    pub(super) fn begin(tracer: &SdkTracer, kind: &'static str) -> Self {
+    pub(super) fn begin_as_child_of_decision(tracer: &SdkTracer, kind: &'static str) -> Self {
         Self(Context::map_current(|decision| {
             decision.span().is_recording().then(|| {
                 let builder = tracer.span_builder("slidegate.store").with_kind(SpanKind::Client);
