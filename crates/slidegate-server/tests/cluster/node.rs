@@ -24,8 +24,8 @@ const MAX_POLLS: usize = 2_000;
 
 /// Returns a loopback address that no other test uses, neither in this process nor in another test process.
 pub fn unused_address() -> SocketAddr {
-    static NEXT_LOOPBACK_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(1);
-    let nth = NEXT_LOOPBACK_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed);
+    static NEXT_LOOPBACK_ADDRESS_LAST_BYTE: AtomicU8 = AtomicU8::new(1);
+    let nth = NEXT_LOOPBACK_ADDRESS_LAST_BYTE.fetch_add(1, Ordering::Relaxed);
     assert!(nth > 0, "no unused address is left");
     let process = std::process::id();
     let [second, third] = [process >> 8, process].map(|part| u8::try_from(part % 254 + 1).unwrap());
@@ -129,16 +129,16 @@ impl Node {
 
     /// Sends a check request in a domain that has a single rule. An allowed request charges one unit.
     pub fn check(&self, domain: &str) -> CheckOutcome {
-        self.send_request("/v1/check", domain)
+        self.send_check_or_peek("/v1/check", domain)
     }
 
     /// Returns the remaining units of the single rule in a domain, according to the counters of this node. Charges
     /// nothing.
     pub fn remaining_units(&self, domain: &str) -> u64 {
-        self.send_request("/v1/peek", domain).remaining
+        self.send_check_or_peek("/v1/peek", domain).remaining
     }
 
-    fn send_request(&self, path: &str, domain: &str) -> CheckOutcome {
+    fn send_check_or_peek(&self, path: &str, domain: &str) -> CheckOutcome {
         let request = json!({ "domain": domain, "attributes": { "client": "alice" } });
         let response = self.client.post(path, request.to_string()).json();
         assert_eq!(response["degraded"], false, "{response}");

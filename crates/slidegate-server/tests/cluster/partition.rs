@@ -26,7 +26,7 @@ fn wait_until_peers_are_silent(node: &Node, silent_nodes: &[&str]) {
 }
 
 #[test]
-fn partitioned_nodes_stay_within_bound_then_converge() {
+fn allowed_units_stay_bounded_during_partition_then_nodes_converge() {
     let mut configs = node_configs::<3>(POLICY);
     let network = RelayNetwork::with_relays_for(&mut configs);
     let [a, b, c] = start_nodes(&configs);
@@ -82,7 +82,7 @@ fn short_link_failure_loses_no_charges() {
 }
 
 #[test]
-fn overshoot_after_partition_is_counted_in_metrics() {
+fn units_allowed_above_limit_are_counted_after_partition() {
     let limit = "{ max: 20, window: 4s, precision: 1s }";
     let policy = format!(
         "rules: [{{ name: a, per: [client], algorithm: sliding_buckets, limits: [{limit}], cluster: {{ max_unsynced: 20 }} }}]"

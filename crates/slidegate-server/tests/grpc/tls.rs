@@ -122,7 +122,7 @@ fn path_str(path: &Path) -> &str {
 }
 
 #[tokio::test]
-async fn grpc_and_http_require_tls() {
+async fn grpc_and_http_listeners_require_tls() {
     let authority = CertAuthority::new();
     let pair = authority.issue_certificate();
     let files = CertFiles::new(&pair);
@@ -235,7 +235,7 @@ fn invalid_tls_file_error_names_file_and_flag() {
 }
 
 #[tokio::test]
-async fn missing_tls_handshake_times_out() {
+async fn connection_without_tls_handshake_times_out() {
     let files = CertFiles::new(&CertAuthority::new().issue_certificate());
     let flags = [&files.tls_flags()[..], &["--client-timeout", "1"]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);

@@ -60,7 +60,7 @@ struct ClientStats {
 }
 
 impl ClientStats {
-    fn merge(&mut self, other: Self) {
+    fn add_counts(&mut self, other: Self) {
         for (key, count) in other.limit_results {
             *self.limit_results.entry(key).or_default() += count;
         }
@@ -182,7 +182,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
             valid_changes += u64::from(change_policy_file(&folder, &server, changes));
         }
         is_stopped.store(true, Ordering::Relaxed);
-        clients.into_iter().for_each(|client| stats.merge(client.join().unwrap()));
+        clients.into_iter().for_each(|client| stats.add_counts(client.join().unwrap()));
     });
     let reloads = ["changed", "unchanged", "failed"].map(|result| server.reload_count(result));
     println!(
