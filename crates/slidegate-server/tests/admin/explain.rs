@@ -142,7 +142,8 @@ watched: applies
     assert!(text.ends_with("allowed: per-tenant.1h is closest to its limit\n"), "{text}");
 }
 
-/// Each rule matches only one order of attributes, so the command must not sort the attributes of a descriptor.
+/// The rule `of-plan` matches the attributes only in the order `user`, `plan`, so the command must not sort the
+/// attributes of a descriptor.
 #[test]
 fn explain_command_keeps_descriptor_and_attribute_order() {
     let policy = "

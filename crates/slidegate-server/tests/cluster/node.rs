@@ -109,7 +109,7 @@ pub struct Node {
     admin: Client,
 }
 
-/// The outcome of a check request: whether the request was allowed, and the remaining units.
+/// The outcome of a check request: whether the request was allowed, and the remaining units of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOutcome {
     pub allowed: bool,
@@ -214,7 +214,7 @@ pub fn wait_until_connected(nodes: &[&Node]) {
     });
 }
 
-/// Waits until all nodes report exactly `remaining` remaining units in the domain.
+/// Waits until all nodes report the number `remaining` of remaining units in the domain.
 #[track_caller]
 pub fn wait_for_remaining(nodes: &[&Node], domain: &str, remaining: u64) {
     let values = || nodes.iter().map(|node| node.remaining_units(domain)).collect::<Vec<_>>();
@@ -231,8 +231,8 @@ pub fn max_allowed_in_window(max: u64, incarnations: u64, max_unsynced: u64) -> 
     max_units_in_window(&limit, incarnations, max_unsynced, 1)
 }
 
-/// Returns a policy with one rule that allows `max` units in any hour. A node stops allowing units while its peers have
-/// not yet acknowledged `max_unsynced` units that the node has allowed.
+/// Returns a policy with one rule that allows `max` units in any hour. A node allows no further units while its peers
+/// have not acknowledged `max_unsynced` units that the node has allowed.
 pub fn policy_with_max(max: u64, max_unsynced: u64) -> String {
     format!(
         "rules: [{{ name: shared, per: [client], algorithm: sliding_buckets, limits: [{max}/h], cluster: {{ max_unsynced: {max_unsynced} }} }}]"

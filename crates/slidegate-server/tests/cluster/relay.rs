@@ -141,8 +141,8 @@ impl RelayLink {
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 
-    /// Receives datagrams from `receiver` in a loop, and sends each to the address `to` through `socket`. Drops
-    /// datagrams while the link is cut.
+    /// Relays replies back to the sender: receives datagrams from `receiver` in a loop, and sends each through `socket`
+    /// to the address `to`. Drops datagrams while the link is cut.
     fn relay_udp_replies(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
         let mut datagram = vec![0; READ_BUFFER_BYTES];
         loop {

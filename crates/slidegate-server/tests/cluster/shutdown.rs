@@ -33,7 +33,7 @@ fn stopping_node_replicates_last_charges_before_exit() {
     wait_for_remaining(&[&a], "default", 50);
 }
 
-/// A loop that sends requests to three nodes in turn, while one of the nodes may be restarting.
+/// State shared by two threads: one sends requests to three nodes in turn, the other restarts one node after another.
 struct RollingRestartLoad {
     /// The nodes. An entry is `None` while the node restarts.
     nodes: Vec<Mutex<Option<Node>>>,

@@ -1,4 +1,4 @@
-//! Tests of the alerts and recording rules in `deploy/prometheus`, which run Prometheus.
+//! Tests of the alerts and recording rules in `deploy/prometheus`. The tests run Prometheus and promtool.
 
 use std::collections::BTreeSet;
 

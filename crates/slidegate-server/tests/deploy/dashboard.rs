@@ -1,5 +1,5 @@
-//! Tests of the Grafana dashboard in `deploy/grafana`, which check the queries, the documentation and the layout of its
-//! panels.
+//! Tests of the Grafana dashboard in `deploy/grafana`. The tests check the queries, the descriptions and the layout of
+//! the panels.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +31,8 @@ fn read_dashboard_panels() -> Vec<Value> {
     panels.cloned().collect()
 }
 
-/// Returns the queries of a panel. Each query is a PromQL expression and a legend template, such as `{{rule}}`, from
-/// which Grafana generates the names of the displayed series.
+/// Returns the queries of a panel. Each query is a pair of a PromQL expression and a legend template. Grafana generates
+/// the names of the displayed series from the template, such as `{{rule}}`.
 fn panel_queries(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
     array_elements(&panel["targets"])
         .iter()

@@ -1,5 +1,5 @@
-//! Tests of the Dockerfile, which do not build the image. A linter checks the file, and cargo checks that the copied
-//! files form a workspace.
+//! Tests of the Dockerfile. The tests do not build the image. A linter checks the file, and cargo checks that the
+//! copied files form a workspace.
 
 use std::fs;
 use std::path::Path;

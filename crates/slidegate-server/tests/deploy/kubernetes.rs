@@ -1,5 +1,5 @@
 //! Tests of the manifests in `deploy/kubernetes`. The tests compare the manifests with the Kubernetes schemas and with
-//! each other, and run a server with the settings.
+//! each other, and run a server with the settings of the pod.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,8 +15,8 @@ use crate::{
 
 const MANIFEST_FOLDER: &str = "deploy/kubernetes";
 
-/// Kubernetes versions to check: the first version that supports `preStop.sleep`, and the latest with installed
-/// schemas.
+/// Kubernetes versions whose schemas check the manifests: the first version that supports `preStop.sleep`, and the
+/// latest version with installed schemas.
 const KUBERNETES_VERSIONS: [&str; 2] = ["1.30", "1.37"];
 
 fn read_manifest(name: &str) -> Value {
@@ -195,7 +195,8 @@ fn server_with_pod_settings_passes_pod_probes() {
     drop(idle);
 }
 
-/// Returns the name and the value of every field of a manifest whose name ends with `Probe`, at any depth.
+/// Finds all fields of a manifest, at any depth, with a name that ends with `Probe`. Returns the name and the value of
+/// each field.
 fn find_probes(manifest: &Value) -> Vec<(String, Value)> {
     match manifest {
         Value::Object(fields) => {

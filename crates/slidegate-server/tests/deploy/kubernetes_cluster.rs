@@ -137,8 +137,8 @@ fn only_slidegate_pods_reach_cluster_port() {
     assert!(read_project_file("docs/CLUSTER.md").contains(&create), "{create}");
 }
 
-/// Returns the environment variables that a running pod would have. `known` contains the values that Kubernetes or the
-/// test sets. They replace the values in the manifest.
+/// Returns the environment variables that a running pod would have. The values in `known`, which Kubernetes or the test
+/// sets, replace the values in the manifest.
 fn pod_environment_at_runtime(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
     let settings = patched_container_environment().into_iter().map(|variable| {
         let name = expect_string(&variable["name"]).to_owned();

@@ -1,4 +1,4 @@
-//! Tests of the systemd unit in `deploy/systemd`, which run `systemd-analyze`.
+//! Tests of the systemd unit in `deploy/systemd`. The tests run `systemd-analyze`.
 
 use std::fs;
 use std::path::Path;

@@ -15,7 +15,8 @@ use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [1000000/h] }]";
 
-/// Maximum wait for the server. Much longer than any test needs, so that a broken test fails instead of hanging.
+/// Maximum wait for a response of the server. Much longer than any test needs, so that a broken test fails instead of
+/// hanging.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const GRPC_INVALID_ARGUMENT_CODE: &str = "3";
@@ -24,8 +25,8 @@ const GRPC_OUT_OF_RANGE_CODE: &str = "11";
 const GRPC_UNIMPLEMENTED_CODE: &str = "12";
 const GRPC_INTERNAL_CODE: &str = "13";
 
-/// Returns hostile calls. Each has a name, a path, a body, the expected gRPC status code, and a part of the expected
-/// error message.
+/// Returns hostile calls. Each has a name for test failures, the path of a gRPC method, a body, the expected gRPC
+/// status code, and a part of the expected error message.
 fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'static str)> {
     let good = new_request([new_descriptor(&[("user", "ann")])]).encode_to_vec();
     let many = new_request(vec![new_descriptor(&[("a", "b")]); 1_025]).encode_to_vec();

@@ -83,7 +83,8 @@ async fn connect_with_tls(
 }
 
 /// Makes a gRPC call over TLS. Returns the certificate of the server, or `None` if the handshake or the call fails. The
-/// call can fail after a successful handshake, because the server may reject the client certificate late.
+/// call can fail after a successful handshake, because the client can complete the handshake before the server rejects
+/// the client certificate.
 async fn check_over_tls(
     server: &Server,
     authority: &CertAuthority,

@@ -16,7 +16,7 @@ const TRACE_ALL_WITH_SHORT_SHUTDOWN_GRACE_FLAGS: [&str; 4] =
     ["--trace-sample", "100%", "--shutdown-grace", "1s"];
 
 /// Sends many more requests than the export queue can hold, and asserts that all are allowed. Then waits for a log line
-/// that contains `expected_log`, stops the server, and asserts that the loss is not logged again.
+/// that contains `expected_log`, stops the server, and asserts that the server does not log the loss of spans again.
 fn assert_decisions_continue_despite_lost_spans(server: Server, expected_log: &str) {
     let client = Client::new(&server);
     for nth in 0..200 {

@@ -1,4 +1,5 @@
-//! Tests of the log lines of the server: format, escaping, rate and content.
+//! Tests of the log lines of the server: their format and content, the escaping of values, and the bound on the number
+//! of lines.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;

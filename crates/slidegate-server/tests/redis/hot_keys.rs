@@ -7,7 +7,8 @@ use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 use crate::server::Redis;
 
-/// Number of requests, large enough that almost certainly some requests are sampled and some are not.
+/// Number of requests. The number is so large that the server almost certainly counts some of the requests in Redis,
+/// but not all.
 const REQUEST_COUNT: usize = 300;
 
 fn send_check(client: &Client) -> (HttpResponse, Value) {

@@ -11,7 +11,7 @@ const OLD_POLICY: &str =
 const NEW_POLICY: &str =
     "rules: [{ name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]";
 
-/// The first half of a policy file. This half alone is a valid policy, too, but must not be loaded.
+/// The first half of a policy file. The server must not load this half, although it is a valid policy on its own.
 const FIRST_HALF_OF_POLICY: &str =
     "rules:\n  - { name: a, per: [tenant], limits: [100/h], algorithm: sliding_log }\n";
 const SECOND_HALF_OF_POLICY: &str = "  - { name: end, limits: [5/h], algorithm: sliding_log }\n";

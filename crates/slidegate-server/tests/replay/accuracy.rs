@@ -56,7 +56,7 @@ fn new_request_burst_of_client(ip: &str, seconds: i64, number: usize) -> Vec<Acc
     vec![request; number]
 }
 
-/// Returns the expected comparison with an exact log in the JSON report, for a limit with a max of 10.
+/// Returns the part of the JSON report that compares a limit of 10 units with an exact log, filled with these numbers.
 fn expected_comparison_with_exact_log(
     false_allows: u64,
     false_denies: u64,

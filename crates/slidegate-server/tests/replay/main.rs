@@ -187,8 +187,8 @@ struct RequestCounts {
 }
 
 impl RequestCounts {
-    /// Counts a request. `allowed` is `true` if the request was allowed. `fits` is `false` if the limit, rule or key of
-    /// these counts denied the request. A request that fits can be denied by another limit.
+    /// Counts a request. `allowed` is the final decision. `fits` is `false` if the limit, rule or key of these counts
+    /// denied the request. Another limit can deny a request that fits.
     fn count_request(&mut self, allowed: bool, fits: bool) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
