@@ -87,7 +87,7 @@ fn explain_changes_no_counters_or_metrics() {
 
 /// Repeats a denied request exactly at the retry time that `/v1/explain` returned. The repeated request is allowed.
 #[test]
-fn request_after_explained_retry_after_is_allowed() {
+fn request_at_explained_retry_time_is_allowed() {
     let server = Server::start_with_admin(POLICY, &[]);
     let pro = check_body(json!({ "tenant": "acme", "plan": "pro" }), 3);
     let client = Client::new(&server);
@@ -109,7 +109,7 @@ fn request_after_explained_retry_after_is_allowed() {
 }
 
 #[test]
-fn explain_omits_retry_after_for_cost_above_max() {
+fn explain_omits_retry_after_if_cost_exceeds_limit_max() {
     let server = Server::start_with_admin(POLICY, &[]);
     let costly = post_explain(&server, &check_body(json!({ "tenant": "acme" }), 4));
     let limit = &costly["rules"][0]["limits"][0];
@@ -142,7 +142,8 @@ watched: applies
     assert!(text.ends_with("allowed: per-tenant.1h is closest to its limit\n"), "{text}");
 }
 
-/// Each rule matches only one order of attributes, so the command must not sort the attributes of a descriptor.
+/// The rule `of-plan` matches the attributes only in the order `user`, `plan`, so the command must not sort the
+/// attributes of a descriptor.
 #[test]
 fn explain_command_keeps_descriptor_and_attribute_order() {
     let policy = "
@@ -198,7 +199,7 @@ allowed: of-plan is closest to its limit
 }
 
 #[test]
-fn failed_explain_command_prints_reason() {
+fn failed_explain_command_prints_failure_cause() {
     let server = Server::start_with_admin(POLICY, &[]);
     let error = |url: &str, arguments: &[&str]| {
         let output = slidegate_command()
@@ -224,7 +225,7 @@ fn failed_explain_command_prints_reason() {
 }
 
 #[test]
-fn explain_during_store_outage_reports_rule_fallbacks() {
+fn explain_during_store_outage_applies_on_store_error_settings() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];

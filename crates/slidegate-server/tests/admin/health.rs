@@ -72,7 +72,7 @@ fn response_during_shutdown_has_connection_close_header() {
     assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
-fn wait_until_ready(server: &Server) {
+fn wait_until_readyz_succeeds(server: &Server) {
     let client = Client::new(server);
     wait_until("the server is ready", || client.call("GET", "/readyz").status == 200);
 }
@@ -94,7 +94,7 @@ fn unreachable_redis_is_logged_and_shown_by_readyz() {
         }
     }
     redis.restart();
-    wait_until_ready(&strict_server);
+    wait_until_readyz_succeeds(&strict_server);
     strict_server.wait_for_log("connected to Redis for the first time");
     assert_eq!(
         Client::new(&strict_server).call("GET", "/readyz").json()["store"]["reachable"],
@@ -103,14 +103,14 @@ fn unreachable_redis_is_logged_and_shown_by_readyz() {
 }
 
 #[test]
-fn ready_needs_store_flag_fails_readyz_during_outage() {
+fn readyz_fails_during_outage_with_ready_needs_store_flag() {
     let redis = Redis::start();
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "100ms"];
     let default_server = Server::start_with_admin(POLICY, &flags);
     let strict_server =
         Server::start_with_admin(POLICY, &[&flags[..], &["--ready-needs-store"]].concat());
-    wait_until_ready(&strict_server);
+    wait_until_readyz_succeeds(&strict_server);
     redis.pause();
     for (server, status) in [(&default_server, 200), (&strict_server, 503)] {
         let client = Client::new(server);
@@ -129,7 +129,7 @@ fn ready_needs_store_flag_fails_readyz_during_outage() {
     }
     redis.resume();
     // Without any request, because a server that is not ready receives none.
-    wait_until_ready(&strict_server);
+    wait_until_readyz_succeeds(&strict_server);
     let client = Client::new(&strict_server);
     wait_until("the store is called again", || {
         client.post("/v1/check", r#"{"attributes":{}}"#).json()["degraded"] == false

@@ -14,7 +14,7 @@ rules:
 ";
 
 #[test]
-fn observe_mode_allows_all_and_counts_denials() {
+fn observe_mode_allows_requests_but_counts_denials() {
     let server = Server::start_with_admin(POLICY, &["--observe"]);
     let client = Client::new(&server);
     for (domain, tenant, times) in

@@ -22,8 +22,8 @@ const INCOMPLETE_HTTP1_REQUESTS: [&str; 3] =
 /// closes a connection that does not begin with the HTTP/2 preface.
 const INCOMPLETE_HTTP2_REQUESTS: [&str; 1] = [""];
 
-/// Opens `count` connections, and sends one of the incomplete requests in `starts` over each. Begins again with the
-/// first entry of `starts` after the last.
+/// Opens `count` connections, and sends one of the incomplete requests in `starts` over each connection. Uses the
+/// requests in turn if `count` is larger than the length of `starts`.
 fn open_idle_connections(address: SocketAddr, starts: &[&str], count: usize) -> Vec<RawConnection> {
     let connections = starts.iter().cycle().take(count).map(|start| {
         let mut connection = RawConnection::connect(address);

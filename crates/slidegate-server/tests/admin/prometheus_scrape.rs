@@ -26,11 +26,11 @@ rules:
 /// Number of threads that send requests concurrently, small enough to not overload the machine.
 const LOAD_THREAD_COUNT: usize = 4;
 
-/// Counts of request results and of limit outcomes. A key is a request result, such as `request denied`, or the outcome
-/// of a limit, followed by the names of the rule and of the limit, such as `allowed per-tenant 1s`.
+/// Number of requests by result, and number of requests by limit and outcome. A key for a result is a text such as
+/// `request denied`. A key such as `allowed per-tenant 1s` consists of the outcome, the rule name and the limit name.
 type CountsByOutcome = BTreeMap<String, u64>;
 
-/// Returns the path and the body of request number `nth` of a load thread.
+/// Returns the path and the body of the `nth` request that a load thread sends.
 fn nth_request_of_thread(nth: usize, thread_number: usize) -> (&'static str, Value) {
     let tenant = format!("t{}", nth % 3);
     let plan = if nth.is_multiple_of(3) { "pro" } else { "free" };
@@ -41,8 +41,8 @@ fn nth_request_of_thread(nth: usize, thread_number: usize) -> (&'static str, Val
     (path, json!({ "domain": "api", "attributes": attributes, "cost": cost }))
 }
 
-/// Increments the entries of `counts` for the result of a request, and for each limit outcome that the server also
-/// counts in its metrics.
+/// Adds a response to `counts`: the result of the request, and each limit outcome that the server also counts in its
+/// metrics.
 fn count_response_outcomes(counts: &mut CountsByOutcome, path: &str, response: &HttpResponse) {
     let mut count = |label: String| *counts.entry(label).or_default() += 1;
     let result = match response.status {

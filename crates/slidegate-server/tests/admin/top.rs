@@ -32,12 +32,12 @@ fn get_top_keys(server: &Server, query: &str) -> Value {
 }
 
 /// Returns the entry that `/v1/top` must list for a tenant with `count` requests.
-fn expected_top_entry(tenant: &str, count: u64) -> Value {
+fn expected_top_response_entry(tenant: &str, count: u64) -> Value {
     json!({ "key": { "tenant": tenant, "ip": "2001:db8::/64" }, "count": count, "max_overcount": 0 })
 }
 
 #[test]
-fn top_lists_denied_nearly_denied_and_observed_keys() {
+fn top_response_lists_denied_nearly_denied_and_observed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
     send_check_requests(&server, "acme", 10);
     send_check_requests(&server, "bob", 5);
@@ -50,8 +50,8 @@ fn top_lists_denied_nearly_denied_and_observed_keys() {
         {
             "domain": "api",
             "rule": "per-tenant",
-            "denied": [expected_top_entry("acme", 7), expected_top_entry("bob", 2)],
-            "near": [expected_top_entry("acme", 1), expected_top_entry("bob", 1), expected_top_entry("carol", 1)],
+            "denied": [expected_top_response_entry("acme", 7), expected_top_response_entry("bob", 2)],
+            "near": [expected_top_response_entry("acme", 1), expected_top_response_entry("bob", 1), expected_top_response_entry("carol", 1)],
         },
         {
             "domain": "api",
@@ -72,7 +72,7 @@ fn top_lists_denied_nearly_denied_and_observed_keys() {
 }
 
 #[test]
-fn observed_keys_are_never_listed_as_denied() {
+fn observe_mode_lists_no_keys_as_denied() {
     let server = Server::start_with_admin(POLICY, &["--observe"]);
     send_check_requests(&server, "acme", 10);
     let rule = get_top_keys(&server, "")["rules"][0].clone();
@@ -81,7 +81,7 @@ fn observed_keys_are_never_listed_as_denied() {
 }
 
 #[test]
-fn keys_query_parameter_bounds_listed_keys() {
+fn keys_parameter_sets_maximum_number_of_listed_keys() {
     let server = Server::start_with_admin(POLICY, &[]);
     (0..70).for_each(|nth| send_check_requests(&server, &format!("t{nth}"), 4));
     let denied =

@@ -5,9 +5,9 @@ use crate::node::{
     wait_until_connected,
 };
 
-/// A policy with one rule per domain. The rules differ while a node is silent, which means that the node does not
-/// respond. Under the rule `bounded`, each other node allows at most `max_unsynced` more units. Under the rule
-/// `available`, the other nodes do not wait for the silent node, and continue up to the limit.
+/// A policy with one rule per domain. The rules have different effects while a node does not respond (is silent). Under
+/// the rule `bounded`, each other node allows at most `max_unsynced` more units. Under the rule `available`, the other
+/// nodes do not wait for the silent node, and allow units up to the limit.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:

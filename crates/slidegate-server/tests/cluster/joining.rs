@@ -40,7 +40,7 @@ fn three_servers_join_and_share_one_limit() {
 }
 
 #[test]
-fn one_node_can_use_entire_small_limit() {
+fn one_node_can_use_all_units_of_small_limit() {
     let policy =
         "rules: [{ name: shared, per: [client], algorithm: sliding_buckets, limits: [6/h] }]";
     let nodes = start_nodes(&node_configs::<3>(policy));
@@ -67,7 +67,7 @@ fn single_node_forms_cluster() {
 }
 
 #[test]
-fn host_name_is_accepted_as_seed() {
+fn host_name_is_accepted_as_seed_address() {
     let common = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
     let start_server = |more: &[&str]| {
         Node::new(Server::start_with_admin(&policy_with_max(9, 1), &[&common[..], more].concat()))
@@ -92,7 +92,7 @@ fn cluster_status_without_cluster_store_is_404() {
 }
 
 #[test]
-fn seeds_started_simultaneously_form_one_cluster() {
+fn seed_nodes_started_simultaneously_form_one_cluster() {
     let configs = node_configs::<3>(&policy_with_max(90, 5));
     let nodes = thread::scope(|scope| {
         configs

@@ -24,8 +24,8 @@ const MAX_POLLS: usize = 2_000;
 
 /// Returns a loopback address that no other test uses, neither in this process nor in another test process.
 pub fn unused_address() -> SocketAddr {
-    static NEXT_LOOPBACK_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(1);
-    let nth = NEXT_LOOPBACK_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed);
+    static NEXT_LOOPBACK_ADDRESS_LAST_BYTE: AtomicU8 = AtomicU8::new(1);
+    let nth = NEXT_LOOPBACK_ADDRESS_LAST_BYTE.fetch_add(1, Ordering::Relaxed);
     assert!(nth > 0, "no unused address is left");
     let process = std::process::id();
     let [second, third] = [process >> 8, process].map(|part| u8::try_from(part % 254 + 1).unwrap());
@@ -109,7 +109,7 @@ pub struct Node {
     admin: Client,
 }
 
-/// The outcome of a check request: whether the request was allowed, and the remaining units.
+/// The outcome of a check request: whether the request was allowed, and the remaining units of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOutcome {
     pub allowed: bool,
@@ -129,16 +129,16 @@ impl Node {
 
     /// Sends a check request in a domain that has a single rule. An allowed request charges one unit.
     pub fn check(&self, domain: &str) -> CheckOutcome {
-        self.send_request("/v1/check", domain)
+        self.send_check_or_peek("/v1/check", domain)
     }
 
     /// Returns the remaining units of the single rule in a domain, according to the counters of this node. Charges
     /// nothing.
     pub fn remaining_units(&self, domain: &str) -> u64 {
-        self.send_request("/v1/peek", domain).remaining
+        self.send_check_or_peek("/v1/peek", domain).remaining
     }
 
-    fn send_request(&self, path: &str, domain: &str) -> CheckOutcome {
+    fn send_check_or_peek(&self, path: &str, domain: &str) -> CheckOutcome {
         let request = json!({ "domain": domain, "attributes": { "client": "alice" } });
         let response = self.client.post(path, request.to_string()).json();
         assert_eq!(response["degraded"], false, "{response}");
@@ -214,7 +214,7 @@ pub fn wait_until_connected(nodes: &[&Node]) {
     });
 }
 
-/// Waits until all nodes report exactly `remaining` remaining units in the domain.
+/// Waits until all nodes report the number `remaining` of remaining units in the domain.
 #[track_caller]
 pub fn wait_for_remaining(nodes: &[&Node], domain: &str, remaining: u64) {
     let values = || nodes.iter().map(|node| node.remaining_units(domain)).collect::<Vec<_>>();
@@ -231,8 +231,8 @@ pub fn max_allowed_in_window(max: u64, incarnations: u64, max_unsynced: u64) -> 
     max_units_in_window(&limit, incarnations, max_unsynced, 1)
 }
 
-/// Returns a policy with one rule that allows `max` units in any hour. A node stops allowing units while its peers have
-/// not yet acknowledged `max_unsynced` units that the node has allowed.
+/// Returns a policy with one rule that allows `max` units in any hour. A node allows no further units while its peers
+/// have not acknowledged `max_unsynced` units that the node has allowed.
 pub fn policy_with_max(max: u64, max_unsynced: u64) -> String {
     format!(
         "rules: [{{ name: shared, per: [client], algorithm: sliding_buckets, limits: [{max}/h], cluster: {{ max_unsynced: {max_unsynced} }} }}]"

@@ -7,10 +7,10 @@ use crate::node::{
 };
 use crate::relay::RelayNetwork;
 
-/// A policy with one rule per domain. The rules differ while a node is silent, which means that the node does not
-/// respond. Under the rule `bounded`, each other node allows at most `max_unsynced` more units. Under the rule
-/// `available`, the other nodes do not wait for the silent node, and continue up to the limit. The rule `soon` has a
-/// window that is shorter than the partition.
+/// A policy with one rule per domain. The rules have different effects while a node does not respond (is silent). Under
+/// the rule `bounded`, each other node allows at most `max_unsynced` more units. Under the rule `available`, the other
+/// nodes do not wait for the silent node, and allow units up to the limit. The rule `soon` has a window that is shorter
+/// than the partition.
 const POLICY: &str = "
 defaults: { algorithm: sliding_buckets }
 rules:
@@ -26,7 +26,7 @@ fn wait_until_peers_are_silent(node: &Node, silent_nodes: &[&str]) {
 }
 
 #[test]
-fn partitioned_nodes_stay_within_bound_then_converge() {
+fn allowed_units_stay_bounded_during_partition_then_nodes_converge() {
     let mut configs = node_configs::<3>(POLICY);
     let network = RelayNetwork::with_relays_for(&mut configs);
     let [a, b, c] = start_nodes(&configs);
@@ -82,7 +82,7 @@ fn short_link_failure_loses_no_charges() {
 }
 
 #[test]
-fn overshoot_after_partition_is_counted_in_metrics() {
+fn units_allowed_above_limit_are_counted_after_partition() {
     let limit = "{ max: 20, window: 4s, precision: 1s }";
     let policy = format!(
         "rules: [{{ name: a, per: [client], algorithm: sliding_buckets, limits: [{limit}], cluster: {{ max_unsynced: 20 }} }}]"

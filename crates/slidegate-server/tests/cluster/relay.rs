@@ -17,10 +17,10 @@ const READ_BUFFER_BYTES: usize = 65_536;
 
 /// A network of relays through which all traffic between nodes passes.
 #[derive(Clone, Default)]
-pub struct RelayNetwork(Arc<CutLinks>);
+pub struct RelayNetwork(Arc<CurrentlyCutLinks>);
 
 #[derive(Default)]
-struct CutLinks {
+struct CurrentlyCutLinks {
     /// The links that are currently cut. Each link is given as the addresses of the two nodes that it connects.
     cut: Mutex<BTreeSet<[IpAddr; 2]>>,
     changed: Condvar,
@@ -29,7 +29,7 @@ struct CutLinks {
 /// The network link between two nodes, for traffic in both directions.
 #[derive(Clone)]
 struct RelayLink {
-    state: Arc<CutLinks>,
+    state: Arc<CurrentlyCutLinks>,
     ends: [IpAddr; 2],
 }
 
@@ -40,8 +40,8 @@ impl RelayNetwork {
         let network = Self::default();
         for config in &mut *configs {
             let relay = unused_address();
-            network.relay_streams(relay, config.listen);
-            network.relay_datagrams(relay, config.listen);
+            network.start_tcp_relay(relay, config.listen);
+            network.start_udp_relay(relay, config.listen);
             config.advertise = Some(relay);
         }
         let seeds =
@@ -57,7 +57,7 @@ impl RelayNetwork {
         for node in side {
             let pairs = other_side
                 .iter()
-                .map(|other| sorted_node_pair(node.listen.ip(), other.listen.ip()));
+                .map(|other| sorted_address_pair(node.listen.ip(), other.listen.ip()));
             cut.extend(pairs);
         }
     }
@@ -69,20 +69,20 @@ impl RelayNetwork {
     }
 
     fn link_between(&self, from: SocketAddr, to: SocketAddr) -> RelayLink {
-        RelayLink { state: self.0.clone(), ends: sorted_node_pair(from.ip(), to.ip()) }
+        RelayLink { state: self.0.clone(), ends: sorted_address_pair(from.ip(), to.ip()) }
     }
 
-    fn relay_streams(&self, relay: SocketAddr, to: SocketAddr) {
+    fn start_tcp_relay(&self, relay: SocketAddr, to: SocketAddr) {
         let (listener, network) = (TcpListener::bind(relay).unwrap(), self.clone());
         thread::spawn(move || {
             while let Ok((stream, from)) = listener.accept() {
                 let link = network.link_between(from, to);
-                thread::spawn(move || link.relay_connection(stream, to));
+                thread::spawn(move || link.relay_tcp_connection(stream, to));
             }
         });
     }
 
-    fn relay_datagrams(&self, relay: SocketAddr, to: SocketAddr) {
+    fn start_udp_relay(&self, relay: SocketAddr, to: SocketAddr) {
         let (socket, network) = (Arc::new(UdpSocket::bind(relay).unwrap()), self.clone());
         thread::spawn(move || {
             let (mut forwarders, mut datagram) = (HashMap::new(), vec![0; READ_BUFFER_BYTES]);
@@ -92,7 +92,7 @@ impl RelayNetwork {
                     let forwarder = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
                     let (socket, receiver, link) =
                         (socket.clone(), forwarder.clone(), link.clone());
-                    thread::spawn(move || link.relay_reply_datagrams(&receiver, &socket, from));
+                    thread::spawn(move || link.relay_udp_replies(&receiver, &socket, from));
                     forwarder
                 });
                 if !link.is_cut() {
@@ -115,7 +115,7 @@ impl RelayLink {
         drop(self.state.changed.wait_while(cut, |cut| cut.contains(&self.ends)));
     }
 
-    fn relay_connection(self, near: TcpStream, to: SocketAddr) {
+    fn relay_tcp_connection(self, near: TcpStream, to: SocketAddr) {
         self.wait_while_cut();
         let Ok(far) = TcpStream::connect(to) else { return };
         for (from, to) in [(&near, &far), (&far, &near)] {
@@ -141,9 +141,9 @@ impl RelayLink {
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 
-    /// Receives datagrams from `receiver` in a loop, and sends each to the address `to` through `socket`. Drops
-    /// datagrams while the link is cut.
-    fn relay_reply_datagrams(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
+    /// Relays replies back to the sender: receives datagrams from `receiver` in a loop, and sends each through `socket`
+    /// to the address `to`. Drops datagrams while the link is cut.
+    fn relay_udp_replies(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
         let mut datagram = vec![0; READ_BUFFER_BYTES];
         loop {
             // The system reports an error here while the node is not listening.
@@ -156,6 +156,6 @@ impl RelayLink {
 }
 
 /// Returns the two addresses in sorted order, so that swapped arguments produce the same pair.
-fn sorted_node_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
+fn sorted_address_pair(first: IpAddr, second: IpAddr) -> [IpAddr; 2] {
     [first.min(second), first.max(second)]
 }

@@ -11,7 +11,7 @@ use crate::node::{
 };
 
 #[test]
-fn remaining_nodes_do_not_wait_for_departed_node() {
+fn running_nodes_do_not_wait_for_gracefully_stopped_node() {
     let [a, b, c] = start_nodes(&node_configs::<3>(&policy_with_max(90, 5)));
     assert_eq!(b.count_allowed("default", 30), 30);
     b.stop_gracefully();
@@ -23,7 +23,7 @@ fn remaining_nodes_do_not_wait_for_departed_node() {
 }
 
 #[test]
-fn node_replicates_last_charges_before_exit() {
+fn stopping_node_replicates_last_charges_before_exit() {
     // With this long interval, only the shutdown itself can have replicated the charges in time.
     let configs = node_configs::<2>(&policy_with_max(90, 80))
         .map(|config| NodeConfig { sync_interval: "5s", ..config });
@@ -33,7 +33,7 @@ fn node_replicates_last_charges_before_exit() {
     wait_for_remaining(&[&a], "default", 50);
 }
 
-/// A loop that sends requests to three nodes in turn, while one of the nodes may be restarting.
+/// State shared by two threads: one sends requests to three nodes in turn, the other restarts one node after another.
 struct RollingRestartLoad {
     /// The nodes. An entry is `None` while the node restarts.
     nodes: Vec<Mutex<Option<Node>>>,

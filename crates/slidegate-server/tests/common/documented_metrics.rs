@@ -42,14 +42,17 @@ pub fn documented_metrics() -> Vec<DocumentedMetric> {
     let document = fs::read_to_string(path).unwrap();
     let (_, section) = document.split_once("\n## Metrics\n").expect("a section `Metrics`");
     let section = section.split("\n## ").next().unwrap();
-    let metrics: Vec<DocumentedMetric> =
-        section.lines().filter(|line| line.starts_with("| `")).map(parse_metric_row).collect();
+    let metrics: Vec<DocumentedMetric> = section
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(parse_metric_table_row)
+        .collect();
     assert!(metrics.len() > 10, "{metrics:?}");
     metrics
 }
 
 /// Parses one row of the table of metrics.
-fn parse_metric_row(row: &str) -> DocumentedMetric {
+fn parse_metric_table_row(row: &str) -> DocumentedMetric {
     let cells: Vec<&str> = row.trim().trim_matches('|').split('|').map(str::trim).collect();
     let [name, kind, labels, meaning] = cells[..] else { panic!("four cells: {row}") };
     assert!(["counter", "gauge", "histogram"].contains(&kind), "{row}");

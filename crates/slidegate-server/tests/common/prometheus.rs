@@ -46,8 +46,8 @@ impl Prometheus {
         let name = format!("prometheus-{}-{nth}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("prometheus.yml"), scrape_config(targets)).unwrap();
-        let rules = prometheus_deploy_folder().join("slidegate.rules.yml");
+        fs::write(folder.join("prometheus.yml"), build_prometheus_config(targets)).unwrap();
+        let rules = prometheus_config_folder().join("slidegate.rules.yml");
         fs::copy(rules, folder.join("slidegate.rules.yml")).unwrap();
         let (child, address) = spawn_prometheus(&folder);
         let prometheus = Self { child, address, folder, targets: targets.len() };
@@ -176,13 +176,13 @@ pub fn prometheus_program(name: &str) -> Command {
     Command::new(path)
 }
 
-fn prometheus_deploy_folder() -> PathBuf {
+fn prometheus_config_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus")
 }
 
 /// Returns the Prometheus configuration in `deploy/prometheus` with these targets and the short [`SCRAPE_INTERVAL`].
-fn scrape_config(targets: &[SocketAddr]) -> String {
-    let config = fs::read_to_string(prometheus_deploy_folder().join("prometheus.yml")).unwrap();
+fn build_prometheus_config(targets: &[SocketAddr]) -> String {
+    let config = fs::read_to_string(prometheus_config_folder().join("prometheus.yml")).unwrap();
     let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
     let changes = [
         (

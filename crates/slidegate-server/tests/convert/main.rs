@@ -15,12 +15,16 @@ use slidegate::Policy;
 
 /// Returns the folder that contains configuration files of the Envoy reference server (`*.yaml`), and for each the
 /// expected converted policy (`*.policy`).
-fn test_files_folder() -> PathBuf {
+fn conversion_test_files_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert/files")
 }
 
 fn run_slidegate(arguments: &[&str]) -> Output {
-    slidegate_command().current_dir(test_files_folder()).args(arguments).output().unwrap()
+    slidegate_command()
+        .current_dir(conversion_test_files_folder())
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
 fn parse_utf8(bytes: &[u8]) -> &str {
@@ -51,14 +55,15 @@ fn converted_files_match_expected_policies() {
     for name in files {
         let policy = run_slidegate_successfully(&["convert", &format!("{name}.yaml")]);
         let expected =
-            fs::read_to_string(test_files_folder().join(name).with_extension("policy")).unwrap();
+            fs::read_to_string(conversion_test_files_folder().join(name).with_extension("policy"))
+                .unwrap();
         assert_eq!(policy, expected, "{name}.yaml");
         Policy::from_yaml(&policy).unwrap();
     }
 }
 
 #[test]
-fn folder_files_are_converted_in_name_order() {
+fn files_in_folder_are_converted_in_file_name_order() {
     let folder_policy = run_slidegate_successfully(&["convert", "."]);
     let listed = run_slidegate_successfully(&[
         "convert",
@@ -137,7 +142,7 @@ fn conversion_errors_have_locations_and_suppress_output() {
 }
 
 #[test]
-fn validate_suggests_convert_for_ratelimit_files() {
+fn validate_command_suggests_convert_command_for_ratelimit_files() {
     let hint =
         "mail.yaml: this looks like a file of the reference server: `slidegate convert mail.yaml`";
     assert!(run_slidegate_expecting_failure(&["validate", "mail.yaml"], 1).contains(hint));
@@ -145,7 +150,7 @@ fn validate_suggests_convert_for_ratelimit_files() {
 }
 
 #[test]
-fn serve_accepts_exactly_one_policy_source() {
+fn serve_command_accepts_exactly_one_policy_source() {
     let none = run_slidegate_expecting_failure(&["serve"], 2);
     assert!(none.contains("--policy <FILE>"), "{none}");
     let both =

@@ -1,4 +1,4 @@
-//! Tests of the alerts and recording rules in `deploy/prometheus`, which run Prometheus.
+//! Tests of the alerts and recording rules in `deploy/prometheus`. The tests run Prometheus and promtool.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn alerts_pass_promtool_tests() {
 }
 
 #[test]
-fn every_alert_has_firing_and_silent_tests() {
+fn every_alert_is_tested_both_firing_and_not_firing() {
     let file = read_project_yaml(PROMTOOL_TESTS_FILE);
     let tests: Vec<&Value> = array_elements(&file["tests"])
         .iter()

@@ -1,5 +1,5 @@
-//! Tests of the Grafana dashboard in `deploy/grafana`, which check the queries, the documentation and the layout of its
-//! panels.
+//! Tests of the Grafana dashboard in `deploy/grafana`. The tests check the queries, the descriptions and the layout of
+//! the panels.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +31,8 @@ fn read_dashboard_panels() -> Vec<Value> {
     panels.cloned().collect()
 }
 
-/// Returns the queries of a panel. Each query is a PromQL expression and a legend template, such as `{{rule}}`, from
-/// which Grafana generates the names of the displayed series.
+/// Returns the queries of a panel. Each query is a pair of a PromQL expression and a legend template. Grafana generates
+/// the names of the displayed series from the template, such as `{{rule}}`.
 fn panel_queries(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
     array_elements(&panel["targets"])
         .iter()
@@ -73,7 +73,7 @@ fn prometheus_returns_data_for_every_panel() {
             for sample in &samples {
                 assert!(sample.value.is_finite(), "{expression}: {sample:?}");
                 let missing =
-                    legend_labels(legend).find(|&label| !sample.labels.contains_key(label));
+                    legend_label_names(legend).find(|&label| !sample.labels.contains_key(label));
                 assert!(missing.is_none(), "{}: `{legend}` of {sample:?}", panel["title"]);
             }
         }
@@ -88,12 +88,12 @@ fn prometheus_returns_data_for_every_panel() {
 }
 
 /// Returns the label names in a legend template. The template `{{rule}} / {{limit}}` contains `rule` and `limit`.
-fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
+fn legend_label_names(legend: &str) -> impl Iterator<Item = &str> {
     legend.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0)
 }
 
 #[test]
-fn dashboard_queries_exactly_documented_metrics() {
+fn dashboard_shows_all_and_only_documented_metrics() {
     let metrics = documented_metrics();
     let panels = read_dashboard_panels();
     let expressions =

@@ -1,5 +1,5 @@
-//! Tests of the Dockerfile, which do not build the image. A linter checks the file, and cargo checks that the copied
-//! files form a workspace.
+//! Tests of the Dockerfile. The tests do not build the image. A linter checks the file, and cargo checks that the
+//! copied files form a workspace.
 
 use std::fs;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::process::Command;
 
 use crate::{project_path, read_project_file, run_command, venv_command};
 
-const DOCKERFILE: &str = "deploy/Dockerfile";
+const DOCKERFILE_PATH: &str = "deploy/Dockerfile";
 
 /// Returns the instructions of the Dockerfile, each joined to one line, without comments.
 fn read_dockerfile_instructions() -> Vec<String> {
-    let text = read_project_file(DOCKERFILE);
+    let text = read_project_file(DOCKERFILE_PATH);
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let joined = lines.collect::<Vec<_>>().join("\n").replace("\\\n", " ");
     joined.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 /// Returns the arguments of each Dockerfile instruction with this name, such as `COPY`.
-fn instruction_arguments<'i>(instructions: &'i [String], name: &str) -> Vec<&'i str> {
+fn dockerfile_instruction_arguments<'i>(instructions: &'i [String], name: &str) -> Vec<&'i str> {
     let name = format!("{name} ");
     instructions.iter().filter_map(|line| line.strip_prefix(&name)).collect()
 }
@@ -28,7 +28,7 @@ fn dockerfile_passes_linter() {
     run_command(
         venv_command("hadolint")
             .args(["--failure-threshold", "style"])
-            .arg(project_path(DOCKERFILE)),
+            .arg(project_path(DOCKERFILE_PATH)),
     );
 }
 
@@ -37,17 +37,22 @@ fn image_contains_only_binary_and_unprivileged_user() {
     let instructions = read_dockerfile_instructions();
     let last = instructions.iter().position(|line| line == "FROM scratch").expect("a last stage");
     let image = &instructions[last + 1..];
-    assert_eq!(instruction_arguments(image, "COPY"), ["--from=build /slidegate /slidegate"]);
+    assert_eq!(
+        dockerfile_instruction_arguments(image, "COPY"),
+        ["--from=build /slidegate /slidegate"]
+    );
     assert!(
-        instruction_arguments(image, "RUN").is_empty()
-            && instruction_arguments(image, "FROM").is_empty(),
+        dockerfile_instruction_arguments(image, "RUN").is_empty()
+            && dockerfile_instruction_arguments(image, "FROM").is_empty(),
         "{image:?}"
     );
-    let [user] = instruction_arguments(image, "USER")[..] else { panic!("one user: {image:?}") };
+    let [user] = dockerfile_instruction_arguments(image, "USER")[..] else {
+        panic!("one user: {image:?}")
+    };
     let ids: Vec<u32> = user.split(':').map(|id| id.parse().expect("a number")).collect();
     assert!(ids.len() == 2 && !ids.contains(&0), "{user}");
     // The exec form starts no shell, so the program itself receives signals.
-    assert_eq!(instruction_arguments(image, "ENTRYPOINT"), ["[\"/slidegate\"]"]);
+    assert_eq!(dockerfile_instruction_arguments(image, "ENTRYPOINT"), ["[\"/slidegate\"]"]);
 }
 
 #[test]
@@ -56,17 +61,17 @@ fn dockerfile_uses_minimum_rust_version() {
     let (_, rest) = manifest.split_once("\nrust-version = \"").unwrap();
     let version = rest.split('"').next().unwrap();
     assert_eq!(
-        instruction_arguments(&read_dockerfile_instructions(), "FROM")[0],
+        dockerfile_instruction_arguments(&read_dockerfile_instructions(), "FROM")[0],
         format!("rust:{version}-bookworm AS build")
     );
 }
 
 #[test]
-fn docker_context_contains_complete_workspace() {
+fn docker_build_context_contains_complete_workspace() {
     let ignored = read_project_file(".dockerignore");
     let context: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
     let instructions = read_dockerfile_instructions();
-    let copies = instruction_arguments(&instructions, "COPY");
+    let copies = dockerfile_instruction_arguments(&instructions, "COPY");
     let mut copied: Vec<&str> = copies
         .iter()
         .filter(|copy| !copy.starts_with("--from"))

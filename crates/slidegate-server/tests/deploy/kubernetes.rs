@@ -1,5 +1,5 @@
 //! Tests of the manifests in `deploy/kubernetes`. The tests compare the manifests with the Kubernetes schemas and with
-//! each other, and run a server with the settings.
+//! each other, and run a server with the settings of the pod.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,8 +15,8 @@ use crate::{
 
 const MANIFEST_FOLDER: &str = "deploy/kubernetes";
 
-/// Kubernetes versions to check: the first version that supports `preStop.sleep`, and the latest with installed
-/// schemas.
+/// Kubernetes versions whose schemas check the manifests: the first version that supports `preStop.sleep`, and the
+/// latest version with installed schemas.
 const KUBERNETES_VERSIONS: [&str; 2] = ["1.30", "1.37"];
 
 fn read_manifest(name: &str) -> Value {
@@ -34,7 +34,7 @@ fn read_pod_template() -> Value {
     read_manifest("deployment")["spec"]["template"].clone()
 }
 
-fn read_container() -> Value {
+fn read_pod_container() -> Value {
     let pod = read_pod_template();
     let [container] = array_elements(&pod["spec"]["containers"]) else { panic!("one container") };
     container.clone()
@@ -47,8 +47,8 @@ fn find_element_by_name<'v>(list: &'v Value, name: &str) -> &'v Value {
 }
 
 /// Returns the port number of the container port with this name.
-fn container_port(name: &Value) -> u64 {
-    find_element_by_name(&read_container()["ports"], expect_string(name))["containerPort"]
+fn container_port_number(name: &Value) -> u64 {
+    find_element_by_name(&read_pod_container()["ports"], expect_string(name))["containerPort"]
         .as_u64()
         .unwrap()
 }
@@ -72,13 +72,15 @@ fn kustomization_lists_manifests_and_current_image() {
         .map(|name| expect_string(name).to_owned())
         .collect();
     assert_eq!(listed, manifest_names());
-    let image =
-        find_element_by_name(&kustomization["images"], expect_string(&read_container()["image"]));
+    let image = find_element_by_name(
+        &kustomization["images"],
+        expect_string(&read_pod_container()["image"]),
+    );
     assert_eq!(image["newTag"], env!("CARGO_PKG_VERSION"));
 }
 
 #[test]
-fn selectors_match_pod_labels() {
+fn manifest_selectors_match_pod_labels() {
     let deployment = read_manifest("deployment");
     let labels = &read_pod_template()["metadata"]["labels"];
     for (manifest, selector) in [
@@ -105,10 +107,9 @@ fn only_monitoring_namespace_reaches_admin_port() {
     for rule in array_elements(&read_manifest("network")["spec"]["ingress"]) {
         // A rule without ports opens all ports.
         assert!(!array_elements(&rule["ports"]).is_empty(), "{rule}");
-        if array_elements(&rule["ports"])
-            .iter()
-            .any(|open| container_port(&open["port"]) == container_port(&"admin".into()))
-        {
+        if array_elements(&rule["ports"]).iter().any(|open| {
+            container_port_number(&open["port"]) == container_port_number(&"admin".into())
+        }) {
             let [from] = array_elements(&rule["from"]) else {
                 panic!("one permitted source: {rule}")
             };
@@ -121,13 +122,13 @@ fn only_monitoring_namespace_reaches_admin_port() {
 }
 
 #[test]
-fn ports_replicas_and_paths_are_consistent() {
-    let (container, pod) = (read_container(), read_pod_template());
+fn manifest_ports_replicas_and_paths_are_consistent() {
+    let (container, pod) = (read_pod_container(), read_pod_template());
     let variable = |name: &str| {
         expect_string(&find_element_by_name(&container["env"], name)["value"]).to_owned()
     };
     let has_port = |address: &str, name: &str| {
-        address.ends_with(&format!(":{}", container_port(&name.into())))
+        address.ends_with(&format!(":{}", container_port_number(&name.into())))
     };
     assert!(has_port(&variable("SLIDEGATE_HTTP"), "http"));
     assert!(has_port(&variable("SLIDEGATE_ADMIN"), "admin"));
@@ -163,7 +164,7 @@ fn config_map_policy_is_valid() {
 
 #[test]
 fn server_with_pod_settings_passes_pod_probes() {
-    let (container, policy) = (read_container(), write_config_map_policy());
+    let (container, policy) = (read_pod_container(), write_config_map_policy());
     let mut command = slidegate_command();
     for variable in array_elements(&container["env"]) {
         command
@@ -194,7 +195,8 @@ fn server_with_pod_settings_passes_pod_probes() {
     drop(idle);
 }
 
-/// Returns the name and the value of every field of a manifest whose name ends with `Probe`, at any depth.
+/// Finds all fields of a manifest, at any depth, with a name that ends with `Probe`. Returns the name and the value of
+/// each field.
 fn find_probes(manifest: &Value) -> Vec<(String, Value)> {
     match manifest {
         Value::Object(fields) => {
@@ -231,5 +233,5 @@ fn every_probe_uses_admin_port() {
 pub fn seconds_until_kill() -> u64 {
     let seconds = |value: &Value| value.as_u64().unwrap();
     let grace = seconds(&read_pod_template()["spec"]["terminationGracePeriodSeconds"]);
-    grace - seconds(&read_container()["lifecycle"]["preStop"]["sleep"]["seconds"])
+    grace - seconds(&read_pod_container()["lifecycle"]["preStop"]["sleep"]["seconds"])
 }

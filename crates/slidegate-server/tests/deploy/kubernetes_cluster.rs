@@ -12,10 +12,10 @@ use crate::{
     venv_command,
 };
 
-const OVERLAY_FOLDER: &str = "deploy/kubernetes-cluster";
+const CLUSTER_OVERLAY_FOLDER: &str = "deploy/kubernetes-cluster";
 
 fn read_overlay_manifest(name: &str) -> Value {
-    read_project_yaml(&format!("{OVERLAY_FOLDER}/{name}.yaml"))
+    read_project_yaml(&format!("{CLUSTER_OVERLAY_FOLDER}/{name}.yaml"))
 }
 
 /// Applies a strategic merge patch to a manifest as Kubernetes does. Maps are merged by field, and null removes a
@@ -55,7 +55,7 @@ fn read_patched_deployment() -> Value {
     )
 }
 
-fn container_environment() -> Vec<Value> {
+fn patched_container_environment() -> Vec<Value> {
     let deployment = read_patched_deployment();
     let [container] = array_elements(&deployment["spec"]["template"]["spec"]["containers"]) else {
         panic!("one container")
@@ -68,7 +68,7 @@ fn kubernetes_schemas_accept_cluster_manifests() {
     let deployment = TempFile::new(".yaml", read_patched_deployment().to_string());
     for version in ["1.30", "1.37"] {
         let files = ["nodes", "network"]
-            .map(|name| project_path(OVERLAY_FOLDER).join(format!("{name}.yaml")));
+            .map(|name| project_path(CLUSTER_OVERLAY_FOLDER).join(format!("{name}.yaml")));
         let mut validate = venv_command("kubernetes-validate");
         run_command(validate.args(["--strict", "-k", version]).args(files).arg(deployment.path()));
     }
@@ -89,7 +89,7 @@ fn kustomization_lists_every_cluster_manifest() {
     );
     listed.push("kustomization.yaml".to_owned());
     listed.sort();
-    let files = fs::read_dir(project_path(OVERLAY_FOLDER)).unwrap();
+    let files = fs::read_dir(project_path(CLUSTER_OVERLAY_FOLDER)).unwrap();
     let mut files: Vec<String> =
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
     files.sort();
@@ -118,7 +118,7 @@ fn only_slidegate_pods_reach_cluster_port() {
             .map(|port| (port["port"].as_u64().unwrap(), expect_string(&port["protocol"])));
         assert_eq!(ports.collect::<Vec<_>>(), both_protocols(7946));
     }
-    let variables = container_environment();
+    let variables = patched_container_environment();
     let variable = |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap();
     assert_eq!(variable("SLIDEGATE_CLUSTER_LISTEN")["value"], "$(POD_IP):7946");
     let seeds = format!("{}:7946", expect_string(&service["metadata"]["name"]));
@@ -137,10 +137,10 @@ fn only_slidegate_pods_reach_cluster_port() {
     assert!(read_project_file("docs/CLUSTER.md").contains(&create), "{create}");
 }
 
-/// Returns the environment variables that a running pod would have. `known` contains the values that Kubernetes or the
-/// test sets. They replace the values in the manifest.
+/// Returns the environment variables that a running pod would have. The values in `known`, which Kubernetes or the test
+/// sets, replace the values in the manifest.
 fn pod_environment_at_runtime(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
-    let settings = container_environment().into_iter().map(|variable| {
+    let settings = patched_container_environment().into_iter().map(|variable| {
         let name = expect_string(&variable["name"]).to_owned();
         let value = variable["value"].as_str().unwrap_or_default();
         let value = value.replace("$(POD_IP)", &known["POD_IP"]);
@@ -150,7 +150,7 @@ fn pod_environment_at_runtime(known: &BTreeMap<&str, String>) -> Vec<(String, St
 }
 
 #[test]
-fn server_with_pod_settings_runs_as_node() {
+fn server_with_pod_settings_runs_as_cluster_node() {
     let policy = read_project_yaml("deploy/kubernetes/policy.yaml");
     let policy = TempFile::new(".yaml", expect_string(&policy["data"]["policy.yaml"]));
     let [second, third] = std::process::id().to_be_bytes()[2..] else { panic!("four bytes") };
@@ -174,7 +174,7 @@ fn server_with_pod_settings_runs_as_node() {
 }
 
 #[test]
-fn merge_patch_changes_only_named_elements() {
+fn kustomize_patch_changes_only_listed_fields() {
     let manifest = json!({ "a": 1, "b": [{ "name": "x", "value": 1 }, { "name": "y" }], "c": [1] });
     let patch = json!({ "a": null, "b": [{ "name": "x", "value": null, "from": { "f": 2 } }, { "name": "z" }], "c": [2] });
     let expected = json!({ "b": [{ "name": "x", "from": { "f": 2 } }, { "name": "y" }, { "name": "z" }], "c": [2] });

@@ -1,4 +1,4 @@
-//! Tests of the systemd unit in `deploy/systemd`, which run `systemd-analyze`.
+//! Tests of the systemd unit in `deploy/systemd`. The tests run `systemd-analyze`.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::{read_project_file, run_command};
 
-const UNIT_FILE: &str = "deploy/systemd/slidegate.service";
+const SYSTEMD_UNIT_FILE: &str = "deploy/systemd/slidegate.service";
 
 /// Maximum exposure level that `systemd-analyze security` may report for the systemd unit. Levels range from 0 (safest)
 /// to 100. A unit without any hardening has the level 96.
@@ -18,14 +18,14 @@ fn run_systemd_analyze(folder: &str, arguments: &[&str]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     fs::create_dir_all(&folder).unwrap();
     let unit = folder.join("slidegate.service");
-    let content = read_project_file(UNIT_FILE)
+    let content = read_project_file(SYSTEMD_UNIT_FILE)
         .replace("/usr/local/bin/slidegate", env!("CARGO_BIN_EXE_slidegate"));
     fs::write(&unit, content).unwrap();
     run_command(Command::new("systemd-analyze").args(arguments).arg(&unit))
 }
 
 #[test]
-fn systemd_verify_accepts_unit() {
+fn systemd_analyze_verify_accepts_unit() {
     let output = run_systemd_analyze("systemd-verify", &["verify", "--man=no"]);
     // The output also covers units of this machine that the unit refers to.
     let messages: Vec<_> = output.lines().filter(|line| line.contains("slidegate")).collect();
@@ -42,7 +42,7 @@ fn systemd_unit_stays_below_exposure_threshold() {
 
 /// Returns the value of the setting `name` in the systemd unit. Panics unless the setting occurs exactly once.
 pub fn systemd_unit_setting(name: &str) -> String {
-    let unit = read_project_file(UNIT_FILE);
+    let unit = read_project_file(SYSTEMD_UNIT_FILE);
     let mut values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     let value = values.next().unwrap_or_else(|| panic!("no {name}")).to_owned();
     assert_eq!(values.next(), None, "duplicate setting {name}");

@@ -1,8 +1,9 @@
 //! Compares the responses of the server with a reference implementation in Python, over HTTP.
 //!
-//! Random requests go to a server with the memory store and to a server with Redis and the denial cache. Every
-//! decision, limit status and wait is compared. The test takes one minute. `DIFFERENTIAL_SECONDS=600` runs ten minutes,
-//! as does `make differential`, and `DIFFERENTIAL_SEED=7` selects the sequence of requests.
+//! Random requests go to a server with the memory store and to a server with Redis and the denial cache. The test
+//! compares every decision, every limit status and every wait time. The test takes one minute.
+//! `DIFFERENTIAL_SECONDS=600` runs ten minutes, as does `make differential`, and `DIFFERENTIAL_SEED=7` selects the
+//! sequence of requests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -54,7 +54,7 @@ fn strip_backticks(cell: &str) -> Option<&str> {
 }
 
 #[test]
-fn documented_tables_list_exactly_schema_fields() {
+fn documented_field_tables_list_exactly_schema_fields() {
     let schema = serde_json::to_value(schema()).unwrap();
     let definitions = schema["$defs"].as_object().unwrap();
     let documented: BTreeSet<&str> =
@@ -75,24 +75,24 @@ fn documented_tables_list_exactly_schema_fields() {
 }
 
 #[test]
-fn every_schema_keyword_is_documented() {
-    fn collect_schema_keywords<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
+fn every_enum_value_in_schema_is_documented() {
+    fn collect_schema_enum_values<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
         match schema {
             Value::Object(map) => {
                 let values = |name: &str| map.get(name).into_iter();
                 let listed = values("enum").filter_map(Value::as_array).flatten();
                 found.extend(listed.chain(values("const")).filter_map(Value::as_str));
-                map.values().for_each(|value| collect_schema_keywords(value, found));
+                map.values().for_each(|value| collect_schema_enum_values(value, found));
             }
             Value::Array(list) => {
-                list.iter().for_each(|value| collect_schema_keywords(value, found))
+                list.iter().for_each(|value| collect_schema_enum_values(value, found))
             }
             _ => {}
         }
     }
     let schema = serde_json::to_value(schema()).unwrap();
     let (document, mut all) = (read_document("docs/POLICY.md"), Vec::new());
-    collect_schema_keywords(&schema, &mut all);
+    collect_schema_enum_values(&schema, &mut all);
     assert!(
         all.contains(&"observe") && all.contains(&"sliding_log") && all.contains(&"clock"),
         "{all:?}"
@@ -147,7 +147,7 @@ fn client_chosen_attributes_are_documented() {
 }
 
 #[test]
-fn documented_bounds_match_program() {
+fn documented_policy_bounds_match_program() {
     let with_thousands_separators = |number: u64| {
         let digits = number.to_string();
         let groups: Vec<&str> = digits

@@ -55,7 +55,7 @@ fn find_environment_variables(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn documents_name_exactly_existing_flags() {
+fn documents_mention_all_and_only_existing_flags() {
     let documents: String =
         document_paths().iter().map(|document| read_document(document)).collect();
     let (mut named, all_help_texts) = (find_flags(&documents), all_help_texts());
@@ -78,7 +78,7 @@ fn every_serve_flag_has_environment_variable() {
 }
 
 #[test]
-fn help_example_request_is_allowed() {
+fn example_request_in_help_text_is_allowed() {
     let output = slidegate_command().arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let quoted: Vec<&str> = help.split('`').filter(|part| part.starts_with("curl ")).collect();
@@ -93,7 +93,7 @@ fn help_example_request_is_allowed() {
 }
 
 #[test]
-fn flags_and_variables_are_extracted() {
+fn flags_and_environment_variables_are_found_in_text() {
     let text = "| `--max-keys` (SLIDEGATE_MAX_KEYS) |---|--- --x=5 <!-- a--b --not-- SLIDEGATE_…";
     assert_eq!(find_flags(text).into_iter().collect::<Vec<_>>(), ["--max-keys", "--not", "--x"]);
     assert_eq!(

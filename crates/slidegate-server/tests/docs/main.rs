@@ -140,7 +140,7 @@ fn check_excerpt_matches_file(file: &str, block: &FencedBlock) -> Result<(), Str
 }
 
 #[test]
-fn every_recipe_shows_request_outcomes() {
+fn every_policy_recipe_shows_request_outcomes() {
     let blocks = markdown::parse_blocks(&read_document("docs/POLICY.md"));
     let recipes: Vec<&FencedBlock> = blocks
         .iter()

@@ -5,7 +5,7 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Parser, Tag, TagEnd};
 /// A fenced code block of a Markdown document.
 #[derive(Debug)]
 pub struct FencedBlock {
-    /// The text that follows the opening fence, such as `yaml wrong`.
+    /// The text after the opening fence on the same line, such as `yaml wrong`.
     info: String,
     pub text: String,
     /// Line number of the opening fence in the document.

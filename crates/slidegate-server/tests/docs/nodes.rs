@@ -28,9 +28,9 @@ pub struct NodeGroup {
 
 impl Default for NodeGroup {
     fn default() -> Self {
-        static NEXT_LOOPBACK_ADDRESS_NUMBER: AtomicU8 = AtomicU8::new(128);
+        static NEXT_LOOPBACK_ADDRESS_LAST_BYTE: AtomicU8 = AtomicU8::new(128);
         let (process, nth) =
-            (std::process::id(), NEXT_LOOPBACK_ADDRESS_NUMBER.fetch_add(1, Ordering::Relaxed));
+            (std::process::id(), NEXT_LOOPBACK_ADDRESS_LAST_BYTE.fetch_add(1, Ordering::Relaxed));
         let address = format!("127.{}.{}.{nth}", (process >> 8) % 254 + 1, process % 254 + 1);
         Self { address, admin_addresses: Vec::new(), is_node_starting: false }
     }

@@ -208,7 +208,7 @@ fn request_lines_are_parsed() {
 }
 
 #[test]
-fn wrong_request_outcomes_are_errors() {
+fn wrong_documented_outcomes_are_reported_as_errors() {
     let block = |language: &str, text: &str| {
         crate::markdown::parse_blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
     };

@@ -71,7 +71,7 @@ async fn hostile_value_cannot_prevent_denial_by_other_descriptor() {
 }
 
 #[tokio::test]
-async fn padded_value_does_not_evade_ban() {
+async fn long_or_non_utf8_value_does_not_evade_ban() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
     let padding = "x".repeat(100_000);
@@ -115,7 +115,7 @@ async fn requests_with_unusual_keys_or_sizes_never_fail() {
 }
 
 #[tokio::test]
-async fn descriptor_limit_counts_hostile_names_and_values_separately() {
+async fn descriptor_limit_override_counts_hostile_entries_separately() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = Client::connect(&server).await;
     for (key, value) in [

@@ -24,7 +24,7 @@ async fn send_requests_with_costs(client: &Client, hits: &[Option<u64>]) -> Vec<
 }
 
 #[tokio::test]
-async fn consumed_cost_above_max_denies_later_checks() {
+async fn charged_cost_above_limit_max_denies_later_checks() {
     for algorithm in Algorithm::ALL {
         let policy = format!(
             "rules: [{{ name: tokens, domain: api, per: [user], limits: [10/h], algorithm: {algorithm} }}]"
@@ -42,7 +42,7 @@ async fn consumed_cost_above_max_denies_later_checks() {
 }
 
 #[tokio::test]
-async fn descriptor_hits_are_charged_as_named_cost() {
+async fn descriptor_hits_addend_is_charged_as_named_cost() {
     let server = Server::start_with_grpc(
         "
         rules:

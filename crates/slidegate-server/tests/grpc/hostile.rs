@@ -15,17 +15,18 @@ use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [1000000/h] }]";
 
-/// Maximum wait for the server. Much longer than any test needs, so that a broken test fails instead of hanging.
+/// Maximum wait for a response of the server. Much longer than any test needs, so that a broken test fails instead of
+/// hanging.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-const INVALID_ARGUMENT_CODE: &str = "3";
-const DEADLINE_EXCEEDED_CODE: &str = "4";
-const OUT_OF_RANGE_CODE: &str = "11";
-const UNIMPLEMENTED_CODE: &str = "12";
-const INTERNAL_CODE: &str = "13";
+const GRPC_INVALID_ARGUMENT_CODE: &str = "3";
+const GRPC_DEADLINE_EXCEEDED_CODE: &str = "4";
+const GRPC_OUT_OF_RANGE_CODE: &str = "11";
+const GRPC_UNIMPLEMENTED_CODE: &str = "12";
+const GRPC_INTERNAL_CODE: &str = "13";
 
-/// Returns hostile calls. Each has a name, a path, a body, the expected gRPC status code, and a part of the expected
-/// error message.
+/// Returns hostile calls. Each has a name for test failures, the path of a gRPC method, a body, the expected gRPC
+/// status code, and a part of the expected error message.
 fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'static str)> {
     let good = new_request([new_descriptor(&[("user", "ann")])]).encode_to_vec();
     let many = new_request(vec![new_descriptor(&[("a", "b")]); 1_025]).encode_to_vec();
@@ -41,75 +42,75 @@ fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'
             "1,025 descriptors",
             SHOULD_RATE_LIMIT_PATH,
             frame_message(&many),
-            INVALID_ARGUMENT_CODE,
+            GRPC_INVALID_ARGUMENT_CODE,
             "1025 descriptors: at most 1024",
         ),
-        ("over 1 MiB", SHOULD_RATE_LIMIT_PATH, long, OUT_OF_RANGE_CODE, "too large"),
+        ("over 1 MiB", SHOULD_RATE_LIMIT_PATH, long, GRPC_OUT_OF_RANGE_CODE, "too large"),
         (
             "no descriptors",
             SHOULD_RATE_LIMIT_PATH,
             frame_message(&new_request([]).encode_to_vec()),
-            INVALID_ARGUMENT_CODE,
+            GRPC_INVALID_ARGUMENT_CODE,
             "no descriptors",
         ),
         (
             "empty message",
             SHOULD_RATE_LIMIT_PATH,
             frame_message(&[]),
-            INVALID_ARGUMENT_CODE,
+            GRPC_INVALID_ARGUMENT_CODE,
             "no descriptors",
         ),
         (
             "garbage",
             SHOULD_RATE_LIMIT_PATH,
             frame_message(&[0xff; 100]),
-            INVALID_ARGUMENT_CODE,
+            GRPC_INVALID_ARGUMENT_CODE,
             "decode",
         ),
         (
             "truncated message",
             SHOULD_RATE_LIMIT_PATH,
             frame_message(&good[..good.len() - 1]),
-            INVALID_ARGUMENT_CODE,
+            GRPC_INVALID_ARGUMENT_CODE,
             "decode",
         ),
         (
             "truncated frame",
             SHOULD_RATE_LIMIT_PATH,
             frame_message(&good)[..9].to_vec(),
-            INTERNAL_CODE,
+            GRPC_INTERNAL_CODE,
             "EOF",
         ),
-        ("truncated length", SHOULD_RATE_LIMIT_PATH, vec![0, 0], INTERNAL_CODE, "EOF"),
-        ("empty body", SHOULD_RATE_LIMIT_PATH, vec![], INTERNAL_CODE, "issing"),
-        ("compressed", SHOULD_RATE_LIMIT_PATH, compressed, INTERNAL_CODE, "ompress"),
-        ("invalid flag", SHOULD_RATE_LIMIT_PATH, invalid_flag, INTERNAL_CODE, "ompress"),
+        ("truncated length", SHOULD_RATE_LIMIT_PATH, vec![0, 0], GRPC_INTERNAL_CODE, "EOF"),
+        ("empty body", SHOULD_RATE_LIMIT_PATH, vec![], GRPC_INTERNAL_CODE, "issing"),
+        ("compressed", SHOULD_RATE_LIMIT_PATH, compressed, GRPC_INTERNAL_CODE, "ompress"),
+        ("invalid flag", SHOULD_RATE_LIMIT_PATH, invalid_flag, GRPC_INTERNAL_CODE, "ompress"),
         (
             "maximum length",
             SHOULD_RATE_LIMIT_PATH,
             vec![0, 0xff, 0xff, 0xff, 0xff],
-            OUT_OF_RANGE_CODE,
+            GRPC_OUT_OF_RANGE_CODE,
             "too large",
         ),
         (
             "other path",
             "/",
             frame_message(&good),
-            UNIMPLEMENTED_CODE,
+            GRPC_UNIMPLEMENTED_CODE,
             "is not the path of a method",
         ),
         (
             "other service",
             "/some.Service/Do",
             frame_message(&good),
-            UNIMPLEMENTED_CODE,
+            GRPC_UNIMPLEMENTED_CODE,
             "some.Service",
         ),
         (
             "other method",
             "/envoy.service.ratelimit.v3.RateLimitService/Reset",
             frame_message(&good),
-            UNIMPLEMENTED_CODE,
+            GRPC_UNIMPLEMENTED_CODE,
             "no method `Reset`",
         ),
     ]
@@ -153,7 +154,7 @@ async fn hostile_calls_are_rejected_without_memory_growth() {
 }
 
 #[tokio::test]
-async fn invalid_http_2_closes_only_its_connection() {
+async fn invalid_http2_bytes_close_only_their_connection() {
     let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1"]);
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let frames: [&[u8]; 6] = [
@@ -186,13 +187,13 @@ async fn incomplete_call_times_out_without_closing_connection() {
     slow.body.send_data(vec![0, 0].into(), false).unwrap();
     for call in [silent, slow] {
         let outcome = timeout(RESPONSE_TIMEOUT, call.finish()).await.unwrap().unwrap();
-        assert_eq!(outcome.code, DEADLINE_EXCEEDED_CODE, "{outcome:?}");
+        assert_eq!(outcome.code, GRPC_DEADLINE_EXCEEDED_CODE, "{outcome:?}");
     }
     client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
 }
 
 #[tokio::test]
-async fn idle_connection_stays_open() {
+async fn idle_grpc_connection_stays_open() {
     let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1"]);
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
     // No event to wait for: the test is that an idle time above the client timeout is harmless.

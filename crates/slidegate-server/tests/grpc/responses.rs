@@ -89,7 +89,7 @@ async fn rule_applies_only_to_exact_descriptor_and_domain() {
 }
 
 #[tokio::test]
-async fn unlimited_descriptor_has_maximum_remaining() {
+async fn unlimited_descriptor_reports_maximum_remaining_units() {
     let policy = "rules: [{ name: staff, domain: api, when: { user: root }, limits: unlimited }]";
     let server = Server::start_with_grpc(policy, &[]);
     let response = Client::connect(&server)
@@ -125,7 +125,7 @@ async fn descriptor_cost_overrides_request_cost() {
 }
 
 #[tokio::test]
-async fn observed_limit_has_over_limit_status_but_allows() {
+async fn observing_rule_reports_over_limit_but_allows_request() {
     let server = Server::start_with_grpc(
         "rules: [{ name: shadow, domain: api, per: [user], limits: [1/h], mode: observe }]",
         &[],
@@ -176,7 +176,7 @@ async fn descriptor_override_replaces_limit() {
 }
 
 #[tokio::test]
-async fn repeated_descriptor_entries_can_be_keys() {
+async fn rule_can_count_by_repeated_descriptor_entry() {
     let server = Server::start_with_grpc(
         "rules: [{ name: two, domain: api, per: ['ip', 'ip#2'], limits: [1/h] }]",
         &[],

@@ -83,7 +83,8 @@ async fn connect_with_tls(
 }
 
 /// Makes a gRPC call over TLS. Returns the certificate of the server, or `None` if the handshake or the call fails. The
-/// call can fail after a successful handshake, because the server may reject the client certificate late.
+/// call can fail after a successful handshake, because the client can complete the handshake before the server rejects
+/// the client certificate.
 async fn check_over_tls(
     server: &Server,
     authority: &CertAuthority,
@@ -122,7 +123,7 @@ fn path_str(path: &Path) -> &str {
 }
 
 #[tokio::test]
-async fn grpc_and_http_require_tls() {
+async fn grpc_and_http_listeners_require_tls() {
     let authority = CertAuthority::new();
     let pair = authority.issue_certificate();
     let files = CertFiles::new(&pair);
@@ -235,7 +236,7 @@ fn invalid_tls_file_error_names_file_and_flag() {
 }
 
 #[tokio::test]
-async fn missing_tls_handshake_times_out() {
+async fn connection_without_tls_handshake_times_out() {
     let files = CertFiles::new(&CertAuthority::new().issue_certificate());
     let flags = [&files.tls_flags()[..], &["--client-timeout", "1"]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);

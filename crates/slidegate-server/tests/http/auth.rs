@@ -254,7 +254,7 @@ fn many_or_long_unrelated_headers_are_ignored() {
 }
 
 #[test]
-fn padded_header_does_not_evade_ban() {
+fn long_non_utf8_header_does_not_evade_ban() {
     let server = Server::start(PER_API_KEY_POLICY);
     let client = Client::new(&server);
     let evil = [&b"evil"[..], &[b'x'; 5_000], b"\xff"].concat();
@@ -263,7 +263,7 @@ fn padded_header_does_not_evade_ban() {
 }
 
 #[test]
-fn repeated_header_handling_follows_flag() {
+fn repeated_headers_flag_selects_first_value_or_none() {
     let keys = [("x-api-key", "a"), ("x-api-key", "b")];
     let first_value_server = Server::start(PER_API_KEY_POLICY);
     let client = Client::new(&first_value_server);
@@ -346,7 +346,7 @@ fn invalid_trusted_network_prevents_start() {
 }
 
 #[test]
-fn requests_with_any_deny_status_count_as_denied() {
+fn denials_are_counted_for_any_deny_status() {
     let server = Server::start_with_admin(PER_IP_POLICY, &[]);
     let client = Client::new(&server);
     let from = [("x-forwarded-for", "192.0.2.7")];

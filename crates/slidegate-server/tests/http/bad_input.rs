@@ -26,11 +26,11 @@ fn body_with_attribute_count(count: usize) -> String {
     json!({"attributes": serde_json::Map::from_iter(attributes)}).to_string()
 }
 
-fn body_with_name_length(bytes: usize) -> String {
+fn body_with_attribute_name_length(bytes: usize) -> String {
     json!({"attributes": {"n".repeat(bytes): "value"}}).to_string()
 }
 
-fn body_with_value_length(bytes: usize) -> String {
+fn body_with_attribute_value_length(bytes: usize) -> String {
     json!({"attributes": {"name": "v".repeat(bytes)}}).to_string()
 }
 
@@ -43,7 +43,7 @@ fn body_with_cost(cost: &str) -> String {
 }
 
 /// Returns a valid body that is padded with spaces to a length of `bytes` bytes.
-fn padded_body(bytes: usize) -> String {
+fn body_padded_to_length(bytes: usize) -> String {
     let body = r#"{"attributes":{}}"#;
     body.to_owned() + &" ".repeat(bytes - body.len())
 }
@@ -96,13 +96,13 @@ fn long_or_many_attributes_are_accepted() {
     let client = Client::new(&server);
     for body in [
         body_with_attribute_count(10_000),
-        body_with_name_length(100_000),
-        body_with_value_length(1_000_000),
+        body_with_attribute_name_length(100_000),
+        body_with_attribute_value_length(1_000_000),
         body_with_domain_length(100_000),
     ] {
         assert_eq!(client.post("/v1/check", &body).status, 200, "{}", &body[..40]);
     }
-    assert_eq!(client.post("/v1/check", padded_body(1 << 20)).status, 200);
+    assert_eq!(client.post("/v1/check", body_padded_to_length(1 << 20)).status, 200);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn body_over_1_mib_is_413() {
     for path in ["/v1/check", "/v1/peek", "/json"] {
         let detail = "the body is over 1048576 bytes";
         assert_problem(
-            &client.post(path, padded_body((1 << 20) + 1)),
+            &client.post(path, body_padded_to_length((1 << 20) + 1)),
             413,
             "Payload Too Large",
             detail,
@@ -121,7 +121,7 @@ fn body_over_1_mib_is_413() {
 }
 
 #[test]
-fn deep_nesting_is_400() {
+fn deeply_nested_json_is_400() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for (open, close) in [("[", "]"), ("{\"a\":", "}")] {

@@ -67,7 +67,7 @@ fn json_and_check_endpoints_share_hostile_value_counters() {
 }
 
 #[test]
-fn padded_value_does_not_evade_ban() {
+fn long_or_non_utf8_value_does_not_evade_ban() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let agent = |agent: &[u8]| [br#"{"attributes":{"agent":""#, agent, br#""}}"#].concat();
@@ -77,7 +77,7 @@ fn padded_value_does_not_evade_ban() {
 }
 
 #[test]
-fn non_utf8_names_do_not_affect_counting() {
+fn non_utf8_attribute_names_do_not_affect_counting() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let body = b"{\"attributes\":{\"\xff\":\"a\",\"\xfe\":\"b\",\"user\":\"ann\"}}";

@@ -59,7 +59,7 @@ fn invalid_request_keeps_connection_open() {
 }
 
 #[test]
-fn chunked_body_is_accepted_up_to_limit() {
+fn chunked_body_is_accepted_up_to_size_limit() {
     let server = Server::start(POLICY);
     let mut connection = RawConnection::connect(server.address());
     let padding = " ".repeat((1 << 20) - 17);
@@ -70,7 +70,7 @@ fn chunked_body_is_accepted_up_to_limit() {
 }
 
 #[test]
-fn expect_continue_over_limit_is_413() {
+fn expect_continue_body_over_size_limit_is_413() {
     let server = Server::start(POLICY);
     let mut connection = RawConnection::connect(server.address());
     let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-Continue\r\n";

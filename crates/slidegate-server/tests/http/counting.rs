@@ -50,7 +50,7 @@ fn sliding_buckets_allow_exactly_max_across_connections() {
 }
 
 /// Sends 3,000 requests of 100 clients within one window. A few clients send most of the requests. Each decision must
-/// be correct for the number of earlier requests of the same client.
+/// match the number of earlier requests of the same client.
 #[test]
 fn every_decision_matches_request_count() {
     const MAX_PER_CLIENT: u64 = 20;

@@ -43,7 +43,7 @@ fn rate_limit_header_names(response: &HttpResponse) -> Vec<&'static str> {
 }
 
 /// Parses the value of a response header as a number.
-fn numeric_header(response: &HttpResponse, name: &str) -> u64 {
+fn parse_numeric_header(response: &HttpResponse, name: &str) -> u64 {
     response.header(name).unwrap().parse().unwrap()
 }
 
@@ -71,7 +71,7 @@ fn ietf_headers_are_default() {
         }
         assert_eq!(allowed.header("retry-after"), None);
         assert_eq!(
-            numeric_header(&denied, "retry-after"),
+            parse_numeric_header(&denied, "retry-after"),
             ceil_millis_to_seconds(&denied.json()["retry_after_ms"])
         );
     }
@@ -83,14 +83,17 @@ fn draft03_ratelimit_reset_is_relative_seconds() {
     for (response, wait) in [(&allowed, "reset_after_ms"), (&denied, "retry_after_ms")] {
         assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[2..5]);
         assert_eq!(response.header("ratelimit-limit"), Some("2, 2;w=3600, 50;w=86400"));
-        assert_eq!(numeric_header(response, "ratelimit-remaining"), 0);
+        assert_eq!(parse_numeric_header(response, "ratelimit-remaining"), 0);
         assert_eq!(
-            numeric_header(response, "ratelimit-reset"),
+            parse_numeric_header(response, "ratelimit-reset"),
             ceil_millis_to_seconds(&response.json()[wait])
         );
     }
     assert_eq!(allowed.header("retry-after"), None);
-    assert_eq!(numeric_header(&denied, "retry-after"), numeric_header(&denied, "ratelimit-reset"));
+    assert_eq!(
+        parse_numeric_header(&denied, "retry-after"),
+        parse_numeric_header(&denied, "ratelimit-reset")
+    );
 }
 
 #[test]
@@ -101,14 +104,14 @@ fn x_ratelimit_reset_is_epoch_seconds() {
     let dates: RangeInclusive<u64> = before + 3_590..=current_epoch_seconds() + 3_602;
     for response in [&allowed, &denied] {
         assert_eq!(rate_limit_header_names(response), RATE_LIMIT_HEADERS[5..]);
-        assert_eq!(numeric_header(response, "x-ratelimit-limit"), 2);
-        assert_eq!(numeric_header(response, "x-ratelimit-remaining"), 0);
-        let reset = numeric_header(response, "x-ratelimit-reset");
+        assert_eq!(parse_numeric_header(response, "x-ratelimit-limit"), 2);
+        assert_eq!(parse_numeric_header(response, "x-ratelimit-remaining"), 0);
+        let reset = parse_numeric_header(response, "x-ratelimit-reset");
         assert!(dates.contains(&reset), "{reset} is not within {dates:?}");
     }
     assert_eq!(allowed.header("retry-after"), None);
     assert_eq!(
-        numeric_header(&denied, "retry-after"),
+        parse_numeric_header(&denied, "retry-after"),
         ceil_millis_to_seconds(&denied.json()["retry_after_ms"])
     );
 }
@@ -122,7 +125,7 @@ fn headers_flag_none_sends_only_retry_after() {
     );
     assert_eq!(allowed.header("retry-after"), None);
     assert_eq!(
-        numeric_header(&denied, "retry-after"),
+        parse_numeric_header(&denied, "retry-after"),
         ceil_millis_to_seconds(&denied.json()["retry_after_ms"])
     );
 }
@@ -153,9 +156,9 @@ fn collect_retry_after_seconds(client: &Client, reset_header: &str) -> Vec<u64> 
     let denial = || {
         let denied = client.check(&json!({"attributes": {}, "cost": 2}));
         assert_eq!(denied.status, 429);
-        let wait = numeric_header(&denied, "retry-after");
+        let wait = parse_numeric_header(&denied, "retry-after");
         assert_eq!(
-            numeric_header(&denied, reset_header),
+            parse_numeric_header(&denied, reset_header),
             wait,
             "one jitter sample for the whole response"
         );
@@ -177,7 +180,7 @@ fn retry_jitter_applies_only_to_denials() {
     let client = Client::new(&server);
     let allowed = client.check(&json!({"attributes": {}}));
     assert_eq!(
-        numeric_header(&allowed, "ratelimit-reset"),
+        parse_numeric_header(&allowed, "ratelimit-reset"),
         ceil_millis_to_seconds(&allowed.json()["reset_after_ms"]),
         "an allowed response has no jitter"
     );
@@ -202,7 +205,7 @@ fn run_serve_command(args: &[&str]) -> Output {
 }
 
 #[test]
-fn invalid_style_or_jitter_error_names_valid_values() {
+fn invalid_header_style_or_jitter_error_names_valid_values() {
     for (args, message) in [
         (
             ["--headers", "foo"],

@@ -10,13 +10,18 @@ use crate::client::{RawConnection, raw_check_request};
 use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h] }]";
-const POST_HEAD_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
-const NOT_HTTP_DETAIL: &str = "this is not an HTTP/1.1 request";
+const POST_REQUEST_HEAD_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
+const NOT_HTTP_ERROR_DETAIL: &str = "this is not an HTTP/1.1 request";
 
 /// Asserts that the next response on the connection is a problem document with this status, title and detail, and that
 /// the server then closes the connection.
 #[track_caller]
-fn assert_rejected(mut connection: RawConnection, status: u16, title: &str, detail: &str) {
+fn assert_rejected_and_closed(
+    mut connection: RawConnection,
+    status: u16,
+    title: &str,
+    detail: &str,
+) {
     let response = connection.read_response();
     assert_problem(&response, status, title, detail);
     assert_eq!(response.header("connection"), Some("close"));
@@ -31,7 +36,7 @@ fn connect_and_send_bytes(server: &Server, bytes: impl AsRef<[u8]>) -> RawConnec
 }
 
 #[test]
-fn malformed_head_is_400() {
+fn malformed_request_head_is_400() {
     let server = Server::start(POLICY);
     let heads = [
         "nonsense\r\n\r\n".to_owned(),
@@ -40,18 +45,18 @@ fn malformed_head_is_400() {
         "GET /healthz HTTP/1.1\r\nno colon\r\n\r\n".to_owned(),
         "GET /healthz HTTP/1.1\r\nna me: x\r\n\r\n".to_owned(),
         "GET /healthz HTTP/1.1\r\nname: \0\r\n\r\n".to_owned(),
-        format!("{POST_HEAD_START}content-length: x\r\n\r\n"),
-        format!("{POST_HEAD_START}content-length: -1\r\n\r\n"),
-        format!("{POST_HEAD_START}content-length: 99999999999999999999\r\n\r\n"),
-        format!("{POST_HEAD_START}content-length: 1\r\ncontent-length: 2\r\n\r\n"),
-        format!("{POST_HEAD_START}transfer-encoding: gzip\r\n\r\n"),
+        format!("{POST_REQUEST_HEAD_START}content-length: x\r\n\r\n"),
+        format!("{POST_REQUEST_HEAD_START}content-length: -1\r\n\r\n"),
+        format!("{POST_REQUEST_HEAD_START}content-length: 99999999999999999999\r\n\r\n"),
+        format!("{POST_REQUEST_HEAD_START}content-length: 1\r\ncontent-length: 2\r\n\r\n"),
+        format!("{POST_REQUEST_HEAD_START}transfer-encoding: gzip\r\n\r\n"),
     ];
     for head in heads {
-        assert_rejected(
+        assert_rejected_and_closed(
             connect_and_send_bytes(&server, &head),
             400,
             "Bad Request",
-            NOT_HTTP_DETAIL,
+            NOT_HTTP_ERROR_DETAIL,
         );
     }
 }
@@ -64,11 +69,11 @@ fn malformed_request_keeps_earlier_pipelined_responses() {
         raw_check_request(r#"{"attributes":{}}"#).repeat(3) + "?\r\n\r\n",
     );
     assert_eq!([(); 3].map(|()| connection.read_status_and_body().0), [200; 3]);
-    assert_rejected(connection, 400, "Bad Request", NOT_HTTP_DETAIL);
+    assert_rejected_and_closed(connection, 400, "Bad Request", NOT_HTTP_ERROR_DETAIL);
 }
 
 #[test]
-fn head_over_64_kib_is_431() {
+fn request_head_over_64_kib_is_431() {
     let server = Server::start(POLICY);
     let head = |bytes: usize| {
         let [front, rest] = ["GET /healthz HTTP/1.1\r\nname: ", "\r\n\r\n"];
@@ -77,7 +82,12 @@ fn head_over_64_kib_is_431() {
     assert_eq!(connect_and_send_bytes(&server, head(65_536)).read_status_and_body().0, 200);
     for bytes in [65_537, 1 << 20] {
         let rejected = connect_and_send_bytes(&server, head(bytes));
-        assert_rejected(rejected, 431, "Request Header Fields Too Large", "over 65536 bytes");
+        assert_rejected_and_closed(
+            rejected,
+            431,
+            "Request Header Fields Too Large",
+            "over 65536 bytes",
+        );
     }
 }
 
@@ -92,24 +102,35 @@ fn rejected_client_can_finish_sending_and_read_error() {
         connection.write("v".repeat(1_000));
     }
     connection.stream().shutdown(Shutdown::Write).unwrap();
-    assert_rejected(connection, 431, "Request Header Fields Too Large", "over 65536 bytes");
+    assert_rejected_and_closed(
+        connection,
+        431,
+        "Request Header Fields Too Large",
+        "over 65536 bytes",
+    );
 }
 
 #[test]
-fn over_500_headers_are_431() {
+fn request_with_over_500_headers_is_431() {
     let server = Server::start(POLICY);
     let head = |count| format!("GET /healthz HTTP/1.1\r\n{}\r\n", "name: v\r\n".repeat(count));
     assert_eq!(connect_and_send_bytes(&server, head(500)).read_status_and_body().0, 200);
     let rejected = connect_and_send_bytes(&server, head(501));
-    assert_rejected(rejected, 431, "Request Header Fields Too Large", "over 500 headers");
+    assert_rejected_and_closed(
+        rejected,
+        431,
+        "Request Header Fields Too Large",
+        "over 500 headers",
+    );
 }
 
 #[test]
-fn malformed_chunks_are_400() {
+fn malformed_chunked_body_is_400() {
     let server = Server::start(POLICY);
     for chunks in ["zz\r\n{}\r\n", "\r\n", "1\r\n{}\r\n", "ffffffffffffffffff\r\n{}\r\n"] {
-        let request = format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n{chunks}");
-        assert_rejected(
+        let request =
+            format!("{POST_REQUEST_HEAD_START}transfer-encoding: chunked\r\n\r\n{chunks}");
+        assert_rejected_and_closed(
             connect_and_send_bytes(&server, request),
             400,
             "Bad Request",
@@ -123,10 +144,10 @@ fn truncated_body_is_400() {
     let server = Server::start(POLICY);
     let connection = connect_and_send_bytes(
         &server,
-        format!("{POST_HEAD_START}content-length: 18\r\n\r\n{{\"attributes\":{{}}}}"),
+        format!("{POST_REQUEST_HEAD_START}content-length: 18\r\n\r\n{{\"attributes\":{{}}}}"),
     );
     connection.stream().shutdown(Shutdown::Write).unwrap();
-    assert_rejected(connection, 400, "Bad Request", "the body cannot be read");
+    assert_rejected_and_closed(connection, 400, "Bad Request", "the body cannot be read");
 }
 
 #[test]
@@ -134,7 +155,7 @@ fn endless_body_closes_connection() {
     let server = Server::start(POLICY);
     let mut connection = connect_and_send_bytes(
         &server,
-        format!("{POST_HEAD_START}transfer-encoding: chunked\r\n\r\n"),
+        format!("{POST_REQUEST_HEAD_START}transfer-encoding: chunked\r\n\r\n"),
     );
     let chunk = format!("10000\r\n{}\r\n", " ".repeat(65_536));
     let error = (0..10_000).find_map(|_| connection.try_write(&chunk).err()).unwrap();

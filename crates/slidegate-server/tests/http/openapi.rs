@@ -23,13 +23,13 @@ impl OpenApiDescription {
     }
 
     /// Returns the OpenAPI description of the response with this status. Panics if the operation has no such response.
-    fn described_response(&self, method: &str, path: &str, status: u16) -> &Value {
+    fn response_description(&self, method: &str, path: &str, status: u16) -> &Value {
         let operation = &self.0["paths"][path][method.to_ascii_lowercase()];
-        let described_response = &operation["responses"][status.to_string()];
-        assert!(described_response.is_object(), "{method} {path} has no description of {status}");
-        match described_response["$ref"].as_str() {
+        let response_description = &operation["responses"][status.to_string()];
+        assert!(response_description.is_object(), "{method} {path} has no description of {status}");
+        match response_description["$ref"].as_str() {
             Some(reference) => self.0.pointer(reference.strip_prefix('#').unwrap()).unwrap(),
-            None => described_response,
+            None => response_description,
         }
     }
 
@@ -52,9 +52,9 @@ impl OpenApiDescription {
         response: &HttpResponse,
     ) {
         assert_eq!(response.status, status);
-        let described_response = self.described_response(method, path, status);
+        let response_description = self.response_description(method, path, status);
         let content_type = response.header("content-type").unwrap().split(';').next().unwrap();
-        let schema = &described_response["content"][content_type]["schema"];
+        let schema = &response_description["content"][content_type]["schema"];
         let body =
             if content_type == "text/plain" { json!(response.body) } else { response.json() };
         assert!(
@@ -101,7 +101,7 @@ fn decision_headers_match_openapi_description() {
     let openapi = OpenApiDescription::fetch(&client);
     for status in [200, 429] {
         let response = client.post("/v1/check", r#"{"attributes":{"client":"alice"}}"#);
-        let described = &openapi.described_response("POST", "/v1/check", status)["headers"];
+        let described = &openapi.response_description("POST", "/v1/check", status)["headers"];
         let is_rate_limit_header =
             |name: &&str| !["content-type", "content-length", "date"].contains(name);
         let mut found: Vec<_> = response

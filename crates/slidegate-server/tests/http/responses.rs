@@ -33,7 +33,7 @@ fn parse_structured_list(header: &str) -> Vec<(String, Vec<(String, i64)>)> {
     list.into_iter().map(item).collect()
 }
 
-fn structured_list_item(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>) {
+fn structured_list_element(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>) {
     let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), *value));
     (name.to_owned(), parameters.collect())
 }
@@ -49,12 +49,12 @@ fn assert_at_most_10_seconds_below(millis: &Value, max: u64) {
     assert!((max - 10_000..=max + 1).contains(&millis), "{millis} is not just below {max}");
 }
 
-fn assert_two_window_policy_header(response: &HttpResponse) {
+fn assert_ratelimit_policy_header_has_both_windows(response: &HttpResponse) {
     assert_eq!(
         parse_structured_list(response.header("ratelimit-policy").unwrap()),
         [
-            structured_list_item("per-tenant.1m", &[("q", 3), ("w", 60)]),
-            structured_list_item("per-tenant.1h", &[("q", 100), ("w", 3_600)])
+            structured_list_element("per-tenant.1m", &[("q", 3), ("w", 60)]),
+            structured_list_element("per-tenant.1h", &[("q", 100), ("w", 3_600)])
         ]
     );
 }
@@ -106,10 +106,10 @@ fn allowed_response_has_status_of_every_limit() {
             ]
         })
     );
-    assert_two_window_policy_header(&response);
+    assert_ratelimit_policy_header_has_both_windows(&response);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [structured_list_item(
+        [structured_list_element(
             "per-tenant.1m",
             &[("r", 1), ("t", ceil_millis_to_seconds(&minute))]
         )]
@@ -165,10 +165,13 @@ fn denied_response_has_binding_limit_and_retry_after() {
             ]
         })
     );
-    assert_two_window_policy_header(&response);
+    assert_ratelimit_policy_header_has_both_windows(&response);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [structured_list_item("per-tenant.1m", &[("r", 1), ("t", ceil_millis_to_seconds(&wait))])]
+        [structured_list_element(
+            "per-tenant.1m",
+            &[("r", 1), ("t", ceil_millis_to_seconds(&wait))]
+        )]
     );
     assert_eq!(response.header("retry-after"), Some(&*ceil_millis_to_seconds(&wait).to_string()));
 }
@@ -197,7 +200,7 @@ fn cost_above_max_has_no_retry_after() {
     assert_eq!(response.header("retry-after"), None);
     assert_eq!(
         parse_structured_list(response.header("ratelimit").unwrap()),
-        [structured_list_item("few", &[("r", 5)])]
+        [structured_list_element("few", &[("r", 5)])]
     );
 }
 
@@ -206,7 +209,7 @@ fn subsecond_window_is_omitted_from_policy_header() {
     let server = Server::start("rules: [{ name: quick, limits: [5/100ms] }]");
     let response = Client::new(&server).check(&json!({"attributes": {}}));
     let policies = parse_structured_list(response.header("ratelimit-policy").unwrap());
-    assert_eq!(policies, [structured_list_item("quick", &[("q", 5)])]);
+    assert_eq!(policies, [structured_list_element("quick", &[("q", 5)])]);
     assert_eq!(response.json()["limit"]["window_ms"], 100);
 }
 

@@ -12,7 +12,7 @@ const POLICY: &str = "rules: [{ name: all, limits: [1000000/h] }]";
 const HEALTH_CHECK_REQUEST: &str = "GET /healthz HTTP/1.1\r\n\r\n";
 
 /// Starts a server with a client timeout (`--client-timeout`) of one second.
-fn start_with_short_timeout() -> Server {
+fn start_server_with_short_client_timeout() -> Server {
     Server::start_with(POLICY, &["--client-timeout", "1"])
 }
 
@@ -22,8 +22,8 @@ fn assert_healthz_succeeds(server: &Server) {
 }
 
 #[test]
-fn incomplete_head_times_out() {
-    let server = start_with_short_timeout();
+fn incomplete_request_head_times_out() {
+    let server = start_server_with_short_client_timeout();
     for start in ["", "G", "GET /healthz HTTP/1.1\r\nname: "] {
         let mut connection = RawConnection::connect(server.address());
         connection.write(start);
@@ -33,7 +33,7 @@ fn incomplete_head_times_out() {
 
 #[test]
 fn idle_connection_times_out() {
-    let server = start_with_short_timeout();
+    let server = start_server_with_short_client_timeout();
     let mut connection = RawConnection::connect(server.address());
     connection.write(HEALTH_CHECK_REQUEST);
     assert_eq!(connection.read_status_and_body().0, 200);
@@ -41,8 +41,8 @@ fn idle_connection_times_out() {
 }
 
 #[test]
-fn stalled_body_is_408() {
-    let server = start_with_short_timeout();
+fn stalled_request_body_is_408() {
+    let server = start_server_with_short_client_timeout();
     let mut connection = RawConnection::connect(server.address());
     connection.write("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n{");
     let response = connection.read_response();
@@ -52,8 +52,8 @@ fn stalled_body_is_408() {
 }
 
 #[test]
-fn trickling_body_is_408() {
-    let server = start_with_short_timeout();
+fn very_slow_request_body_is_408() {
+    let server = start_server_with_short_client_timeout();
     let mut connection = RawConnection::connect(server.address());
     connection.write("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n");
     let mut trickle = connection.stream().try_clone().unwrap();
@@ -67,7 +67,7 @@ fn trickling_body_is_408() {
 
 #[test]
 fn client_not_reading_responses_is_disconnected() {
-    let server = start_with_short_timeout();
+    let server = start_server_with_short_client_timeout();
     let mut connection = RawConnection::connect(server.address());
     let requests = raw_check_request(r#"{"attributes":{}}"#).repeat(100);
     // Many more responses than the socket buffers on both sides can hold.
@@ -77,7 +77,7 @@ fn client_not_reading_responses_is_disconnected() {
 }
 
 #[test]
-fn connection_above_limit_waits_for_free_slot() {
+fn connection_above_maximum_waits_until_another_closes() {
     let server = Server::start_with(POLICY, &["--max-connections", "2"]);
     let mut served = [(); 2].map(|()| RawConnection::connect(server.address()));
     for connection in &mut served {
@@ -95,7 +95,7 @@ fn connection_above_limit_waits_for_free_slot() {
 }
 
 #[test]
-fn slow_clients_do_not_exhaust_connection_limit() {
+fn slow_clients_beyond_max_connections_do_not_block_others() {
     let server = Server::start_with(POLICY, &["--max-connections", "3", "--client-timeout", "1"]);
     let mut slow = [(); 6].map(|()| RawConnection::connect(server.address()));
     slow.iter_mut().for_each(|connection| connection.write("GET /heal"));
@@ -119,7 +119,7 @@ fn server_out_of_file_descriptors_recovers() {
 }
 
 #[test]
-fn zero_limit_flags_are_usage_errors() {
+fn zero_max_connections_or_client_timeout_is_rejected() {
     for flag in ["--max-connections", "--client-timeout"] {
         let output =
             slidegate_command().args(["serve", "--policy", "x", flag, "0"]).output().unwrap();

@@ -12,12 +12,12 @@ use crate::traces::start_traced_server;
 const SMALL_QUEUE_ENVIRONMENT: [(&str, &str); 2] =
     [("OTEL_BSP_MAX_QUEUE_SIZE", "8"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")];
 
-const TRACE_ALL_WITH_SHORT_GRACE_FLAGS: [&str; 4] =
+const TRACE_ALL_WITH_SHORT_SHUTDOWN_GRACE_FLAGS: [&str; 4] =
     ["--trace-sample", "100%", "--shutdown-grace", "1s"];
 
 /// Sends many more requests than the export queue can hold, and asserts that all are allowed. Then waits for a log line
-/// that contains `expected_log`, stops the server, and asserts that the loss is not logged again.
-fn assert_decisions_continue(server: Server, expected_log: &str) {
+/// that contains `expected_log`, stops the server, and asserts that the server does not log the loss of spans again.
+fn assert_decisions_continue_despite_lost_spans(server: Server, expected_log: &str) {
     let client = Client::new(&server);
     for nth in 0..200 {
         let response =
@@ -40,10 +40,13 @@ fn decisions_continue_without_reachable_collector() {
     let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = start_traced_server(
         &format!("http://{unused_address}"),
-        &TRACE_ALL_WITH_SHORT_GRACE_FLAGS,
+        &TRACE_ALL_WITH_SHORT_SHUTDOWN_GRACE_FLAGS,
         &SMALL_QUEUE_ENVIRONMENT,
     );
-    assert_decisions_continue(server, "the collector did not accept them: Connection refused");
+    assert_decisions_continue_despite_lost_spans(
+        server,
+        "the collector did not accept them: Connection refused",
+    );
 }
 
 #[test]
@@ -51,10 +54,10 @@ fn decisions_continue_while_collector_fails() {
     let collector = FakeCollector::with_mode(CollectorMode::Fail);
     let server = start_traced_server(
         &collector.url(),
-        &TRACE_ALL_WITH_SHORT_GRACE_FLAGS,
+        &TRACE_ALL_WITH_SHORT_SHUTDOWN_GRACE_FLAGS,
         &SMALL_QUEUE_ENVIRONMENT,
     );
-    assert_decisions_continue(
+    assert_decisions_continue_despite_lost_spans(
         server,
         "the collector did not accept them: it responded with 500 Internal Server Error",
     );
@@ -65,8 +68,8 @@ fn decisions_continue_while_collector_hangs() {
     let collector = FakeCollector::with_mode(CollectorMode::Hang);
     let server = start_traced_server(
         &collector.url(),
-        &TRACE_ALL_WITH_SHORT_GRACE_FLAGS,
+        &TRACE_ALL_WITH_SHORT_SHUTDOWN_GRACE_FLAGS,
         &SMALL_QUEUE_ENVIRONMENT,
     );
-    assert_decisions_continue(server, "dropped a Span due to queue full");
+    assert_decisions_continue_despite_lost_spans(server, "dropped a Span due to queue full");
 }

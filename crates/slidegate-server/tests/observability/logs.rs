@@ -1,4 +1,5 @@
-//! Tests of the log lines of the server: format, escaping, rate and content.
+//! Tests of the log lines of the server: their format and content, the escaping of values, and the bound on the number
+//! of lines.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -197,7 +198,7 @@ fn denial_during_store_outage_logs_reason() {
 }
 
 #[test]
-fn log_denials_zero_disables_denial_lines() {
+fn log_denials_flag_zero_disables_denial_lines() {
     let server = Server::start_with(POLICY, &["--log-denials", "0"]);
     send_denied_check(&Client::new(&server), "a");
     let lines = stop_server_and_read_log_lines(&server);
@@ -231,7 +232,7 @@ fn unknown_domains_are_logged_once_per_minute() {
 }
 
 #[test]
-fn known_domains_without_match_are_not_logged() {
+fn policy_domains_without_matching_rule_are_not_logged() {
     let policy = "rules: [{ name: a, when: { path: /a }, limits: [1/s] }]";
     let server = Server::start_with(policy, &JSON_LOG_FLAGS);
     let client = Client::new(&server);

@@ -16,7 +16,7 @@ use crate::common::{Server, TempFile, slidegate_command};
 
 const POLICY: &str = "rules: [{ name: per-tenant, per: [tenant], limits: [2/h], algorithm: sliding_log, on_store_error: deny }]";
 
-const CHECK_BODY: &str = r#"{"attributes":{"tenant":"user-value"}}"#;
+const CHECK_REQUEST_BODY: &str = r#"{"attributes":{"tenant":"user-value"}}"#;
 
 const CALLER_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER_SPAN_ID: &str = "b7ad6b7169203331";
@@ -42,7 +42,7 @@ fn send_post(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) 
     Client::new(server).send(request.body(body.as_bytes().to_vec()).unwrap())
 }
 
-fn caller_traceparent(flags: &str) -> String {
+fn caller_traceparent_with_flags(flags: &str) -> String {
     format!("00-{CALLER_TRACE_ID}-{CALLER_SPAN_ID}-{flags}")
 }
 
@@ -72,7 +72,7 @@ fn assert_span_attributes(span: &Span, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn decision_span_links_caller_and_store() {
+fn decision_span_has_caller_parent_and_store_child() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let server = start_traced_server(&collector.url(), &["--trace-sample", "0%"], &[]);
     for (path, name, outcome, remaining, status) in [
@@ -81,8 +81,12 @@ fn decision_span_links_caller_and_store() {
         ("/v1/check", "slidegate.check", "allowed", "0", "200"),
         ("/v1/check", "slidegate.check", "denied", "0", "429"),
     ] {
-        let headers = [("traceparent", &*caller_traceparent("01")), ("tracestate", "vendor=1")];
-        assert_eq!(send_post(&server, path, CHECK_BODY, &headers).status.to_string(), status);
+        let headers =
+            [("traceparent", &*caller_traceparent_with_flags("01")), ("tracestate", "vendor=1")];
+        assert_eq!(
+            send_post(&server, path, CHECK_REQUEST_BODY, &headers).status.to_string(),
+            status
+        );
         let spans = collector.next_spans(2);
         let (decision, store) = find_decision_and_store_spans(&spans);
         assert_eq!((&*decision.name, decision.kind()), (name, SpanKind::Server));
@@ -120,7 +124,7 @@ fn trace_export_has_service_name_without_user_values() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let environment = [("OTEL_EXPORTER_OTLP_HEADERS", "x-token=abc")];
     let server = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &environment);
-    send_post(&server, "/v1/check", CHECK_BODY, &[]);
+    send_post(&server, "/v1/check", CHECK_REQUEST_BODY, &[]);
     let export = collector.next_export();
     assert_eq!(export.path, "/v1/traces");
     for header in ["content-type: application/x-protobuf", "x-token: abc"] {
@@ -140,10 +144,10 @@ fn traceparent_sampled_flag_overrides_sampling_rate() {
     send_post(
         &sampling_all,
         "/v1/check",
-        CHECK_BODY,
-        &[("traceparent", &*caller_traceparent("00"))],
+        CHECK_REQUEST_BODY,
+        &[("traceparent", &*caller_traceparent_with_flags("00"))],
     );
-    send_post(&sampling_all, "/v1/check", CHECK_BODY, &[]);
+    send_post(&sampling_all, "/v1/check", CHECK_REQUEST_BODY, &[]);
     let spans = collector.next_spans(2);
     let (decision, _) = find_decision_and_store_spans(&spans);
     assert_eq!(
@@ -155,12 +159,12 @@ fn traceparent_sampled_flag_overrides_sampling_rate() {
     send_post(
         &sampling_all,
         "/v1/check",
-        CHECK_BODY,
-        &[("traceparent", &format!("{}-", caller_traceparent("00")))],
+        CHECK_REQUEST_BODY,
+        &[("traceparent", &format!("{}-", caller_traceparent_with_flags("00")))],
     );
     assert_eq!(find_decision_and_store_spans(&collector.next_spans(2)).0.parent_span_id, b"");
     let sampling_none = start_traced_server(&collector.url(), &["--trace-sample", "0%"], &[]);
-    send_post(&sampling_none, "/v1/check", CHECK_BODY, &[]);
+    send_post(&sampling_none, "/v1/check", CHECK_REQUEST_BODY, &[]);
     sampling_none.send_signal("TERM");
     assert_eq!(sampling_none.wait_for_exit_code(), Some(0));
     assert_eq!(collector.received_spans(), []);
@@ -168,7 +172,7 @@ fn traceparent_sampled_flag_overrides_sampling_rate() {
 
 /// Starts a server, sends one request to `/v1/auth` for each `traceparent` header of an end client, stops the server,
 /// and returns all exported spans.
-fn spans_of_forwarded_requests(flags: &[&str], traceparents: &[String]) -> Vec<Span> {
+fn send_forwarded_requests_and_collect_spans(flags: &[&str], traceparents: &[String]) -> Vec<Span> {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let server = start_traced_server(&collector.url(), flags, &[]);
     for traceparent in traceparents {
@@ -191,12 +195,15 @@ fn client_chosen_traceparents(flags: &str) -> [String; 2] {
 #[test]
 fn forwarded_traceparent_cannot_force_spans() {
     let mut sampled = client_chosen_traceparents("01").to_vec();
-    sampled.push(caller_traceparent("01"));
-    assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0%"], &sampled), []);
+    sampled.push(caller_traceparent_with_flags("01"));
+    assert_eq!(send_forwarded_requests_and_collect_spans(&["--trace-sample", "0%"], &sampled), []);
     // The share is so small that only a deliberately chosen trace id could be sampled.
-    assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0.0000001%"], &sampled), []);
     assert_eq!(
-        spans_of_forwarded_requests(
+        send_forwarded_requests_and_collect_spans(&["--trace-sample", "0.0000001%"], &sampled),
+        []
+    );
+    assert_eq!(
+        send_forwarded_requests_and_collect_spans(
             &["--trace-sample", "0.0000001%"],
             &client_chosen_traceparents("00")
         ),
@@ -207,7 +214,7 @@ fn forwarded_traceparent_cannot_force_spans() {
 #[test]
 fn forwarded_traceparent_cannot_suppress_spans() {
     for share in ["100%", "99.9999999%"] {
-        let spans = spans_of_forwarded_requests(
+        let spans = send_forwarded_requests_and_collect_spans(
             &["--trace-sample", share],
             &client_chosen_traceparents("00"),
         );
@@ -226,13 +233,17 @@ fn forwarded_traceparent_cannot_suppress_spans() {
 #[test]
 fn trusted_forwarded_traceparent_decides_sampling() {
     let flags = ["--trust-traceparent", "--trace-sample", "0%"];
-    let spans = spans_of_forwarded_requests(&flags, &[caller_traceparent("01")]);
+    let spans =
+        send_forwarded_requests_and_collect_spans(&flags, &[caller_traceparent_with_flags("01")]);
     let [span] = &*spans else { panic!("{spans:?}") };
     assert_eq!((&*span.name, &*to_hex(&span.trace_id)), ("slidegate.auth", CALLER_TRACE_ID));
     assert_eq!((&*to_hex(&span.parent_span_id), &*span.trace_state), (CALLER_SPAN_ID, "vendor=1"));
     assert_eq!(span.links, []);
     let flags = ["--trust-traceparent", "--trace-sample", "100%"];
-    assert_eq!(spans_of_forwarded_requests(&flags, &[caller_traceparent("00")]), []);
+    assert_eq!(
+        send_forwarded_requests_and_collect_spans(&flags, &[caller_traceparent_with_flags("00")]),
+        []
+    );
 }
 
 #[test]
@@ -248,7 +259,7 @@ fn spans_of_failed_requests_have_outcome_attribute() {
         &spans[0],
         &[("slidegate.outcome", "invalid"), ("http.response.status_code", "400")],
     );
-    send_post(&server, "/v1/check", CHECK_BODY, &[]);
+    send_post(&server, "/v1/check", CHECK_REQUEST_BODY, &[]);
     let spans = collector.next_spans(2);
     let (decision, store) = find_decision_and_store_spans(&spans);
     assert_span_attributes(
@@ -271,7 +282,7 @@ fn pending_spans_are_sent_before_exit() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let environment = [("OTEL_BSP_SCHEDULE_DELAY", "600000")];
     let server = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &environment);
-    send_post(&server, "/v1/check", CHECK_BODY, &[]);
+    send_post(&server, "/v1/check", CHECK_REQUEST_BODY, &[]);
     server.send_signal("TERM");
     assert_eq!(server.wait_for_exit_code(), Some(0));
     assert_eq!(collector.next_spans(2).len(), 2);
@@ -283,7 +294,12 @@ fn no_spans_are_exported_without_otlp_endpoint() {
     // The standard variable of OpenTelemetry does not enable traces.
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url())];
     let server = start_traced_server("", &["--trace-sample", "100%"], &environment);
-    send_post(&server, "/v1/check", CHECK_BODY, &[("traceparent", &*caller_traceparent("01"))]);
+    send_post(
+        &server,
+        "/v1/check",
+        CHECK_REQUEST_BODY,
+        &[("traceparent", &*caller_traceparent_with_flags("01"))],
+    );
     server.send_signal("TERM");
     assert_eq!(server.wait_for_exit_code(), Some(0));
     assert_eq!(collector.connection_count(), 0);
@@ -305,13 +321,13 @@ fn tls_collector_requires_trusted_certificate() {
     let trusted = ("SSL_CERT_FILE", certificate.path().to_str().unwrap());
     let flags = ["--trace-sample", "100%"];
     let server = start_traced_server(&url, &flags, &[trusted]);
-    send_post(&server, "/v1/check", CHECK_BODY, &[]);
+    send_post(&server, "/v1/check", CHECK_REQUEST_BODY, &[]);
     assert_eq!(collector.next_spans(2).len(), 2);
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let other = TempFile::new(".pem", other.cert.pem());
     let distrusting =
         start_traced_server(&url, &flags, &[("SSL_CERT_FILE", other.path().to_str().unwrap())]);
-    send_post(&distrusting, "/v1/check", CHECK_BODY, &[]);
+    send_post(&distrusting, "/v1/check", CHECK_REQUEST_BODY, &[]);
     distrusting
         .wait_for_log("traces lost: the collector did not accept them: invalid peer certificate");
     assert_eq!(collector.received_spans(), []);

@@ -24,11 +24,11 @@ pub fn send_with_curl(
     let output = command.args(arguments).arg(format!("http://{address}{path}")).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {stderr}");
-    CurlResponse::from_curl_output(&String::from_utf8(output.stdout).unwrap())
+    CurlResponse::parse_curl_output(&String::from_utf8(output.stdout).unwrap())
 }
 
 impl CurlResponse {
-    fn from_curl_output(text: &str) -> Self {
+    fn parse_curl_output(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let mut lines = head.lines();
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();

@@ -58,7 +58,7 @@ impl EnvoyWithSlidegate {
     }
 
     /// Sends a request for `path` through Envoy with this `x-user` header.
-    fn send_request_as(&self, path: &str, user: &str) -> CurlResponse {
+    fn send_request_as_user(&self, path: &str, user: &str) -> CurlResponse {
         self.send_request(path, &["-H", &format!("x-user: {user}")])
     }
 }
@@ -163,7 +163,7 @@ fn envoy_accepts_istio_filter() {
 fn envoy_denial_has_both_header_styles_and_body() {
     let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     for remaining in ["1", "0"] {
-        let allowed = setup.send_request_as("/one", "a");
+        let allowed = setup.send_request_as_user("/one", "a");
         assert_eq!(allowed.status, 200, "{allowed:?}");
         assert_eq!(allowed.header("x-ratelimit-limit"), Some(r#"2, 2;w=3600;name="one""#));
         assert_eq!(allowed.header("x-ratelimit-remaining"), Some(remaining));
@@ -171,7 +171,7 @@ fn envoy_denial_has_both_header_styles_and_body() {
             allowed.header("ratelimit").unwrap().starts_with(&format!(r#""one";r={remaining};t="#))
         );
     }
-    let denied = setup.send_request_as("/one", "a");
+    let denied = setup.send_request_as_user("/one", "a");
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
@@ -181,7 +181,7 @@ fn envoy_denial_has_both_header_styles_and_body() {
     let problem: Value = serde_json::from_str(&denied.body).unwrap();
     assert_eq!(problem["violated-policies"][0], "one");
     assert_eq!(
-        setup.send_request_as("/one", "b").status,
+        setup.send_request_as_user("/one", "b").status,
         200,
         "other users have their own counter"
     );
@@ -204,10 +204,13 @@ fn http_2_and_grpc_denials_have_matching_status() {
 fn observing_rule_allows_excess_requests() {
     let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     for _ in 0..3 {
-        assert_eq!(setup.send_request_as("/watched", "a").status, 200);
+        assert_eq!(setup.send_request_as_user("/watched", "a").status, 200);
     }
     // Envoy still reports the status of the rule.
-    assert_eq!(setup.send_request_as("/watched", "a").header("x-ratelimit-remaining"), Some("0"));
+    assert_eq!(
+        setup.send_request_as_user("/watched", "a").header("x-ratelimit-remaining"),
+        Some("0")
+    );
 }
 
 #[test]
@@ -229,7 +232,7 @@ fn denied_descriptor_leaves_other_descriptors_uncharged() {
 fn descriptor_hits_are_charged_and_refunded() {
     let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     let status_and_remaining = |path: &str| {
-        let response = setup.send_request_as(path, "a");
+        let response = setup.send_request_as_user(path, "a");
         (response.status, response.header("x-ratelimit-remaining").unwrap().to_owned())
     };
     let expected = |status: u16, remaining: &str| (status, remaining.to_owned());
@@ -245,13 +248,13 @@ fn descriptor_hits_are_charged_and_refunded() {
 fn limit_override_from_envoy_replaces_policy_limit() {
     let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     for remaining in ["2", "1", "0"] {
-        let response = setup.send_request_as("/override", "a");
+        let response = setup.send_request_as_user("/override", "a");
         assert_eq!(
             (response.status, response.header("x-ratelimit-remaining")),
             (200, Some(remaining))
         );
     }
-    assert_eq!(setup.send_request_as("/override", "a").status, 429);
+    assert_eq!(setup.send_request_as_user("/override", "a").status, 429);
 }
 
 /// Sends requests through Envoy, and returns the response statuses. `tokens` contains one entry per request: the number
@@ -373,9 +376,9 @@ fn envoy_failure_mode_deny_applies_without_slidegate() {
     for (deny, status) in [("false", 200), ("true", 503)] {
         let place = [("failure_mode_deny: false", &*format!("failure_mode_deny: {deny}"))];
         let mut setup = EnvoyWithSlidegate::start_with_test_config(&place);
-        assert_eq!(setup.send_request_as("/one", "a").status, 200);
+        assert_eq!(setup.send_request_as_user("/one", "a").status, 200);
         setup.slidegate = None;
-        assert_eq!(setup.send_request_as("/one", "a").status, status);
+        assert_eq!(setup.send_request_as_user("/one", "a").status, status);
     }
 }
 

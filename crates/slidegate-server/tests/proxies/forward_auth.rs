@@ -129,8 +129,8 @@ fn check_forwarded_attributes(proxy: &Proxy) {
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
 }
 
-/// Checks that requests are denied if the rule has a `deny_status` other than 429. The client receives a 4xx status,
-/// but not `deny_status` from every proxy.
+/// Checks that requests are denied if the rule has a `deny_status` other than 429. The client receives a 4xx status.
+/// Some proxies replace `deny_status` with another 4xx status.
 fn check_custom_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
         let forwarded_before = upstream.request_count();

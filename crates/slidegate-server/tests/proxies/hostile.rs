@@ -98,47 +98,50 @@ fn render_header_lines(count: usize, length: usize) -> String {
 }
 
 /// Returns a header value with a length of `length` bytes.
-fn value_with_length(length: usize) -> String {
+fn header_value_with_length(length: usize) -> String {
     "a".repeat(length)
 }
 
 /// Returns all requests that the tests send to evade a limit.
 fn hostile_requests() -> Vec<HostileRequest> {
     let mut list = HostileRequestList::default();
-    add_long_values_and_many_headers(&mut list);
-    add_unusual_headers(&mut list);
-    add_forged_identity_headers(&mut list);
-    add_unusual_paths_and_hosts(&mut list);
-    add_unusual_methods_and_bodies(&mut list);
+    add_requests_with_long_or_many_headers(&mut list);
+    add_requests_with_unusual_headers(&mut list);
+    add_requests_with_forged_identity_headers(&mut list);
+    add_requests_with_unusual_paths_or_hosts(&mut list);
+    add_requests_with_unusual_methods_or_bodies(&mut list);
     list.0
 }
 
-fn add_long_values_and_many_headers(list: &mut HostileRequestList) {
+fn add_requests_with_long_or_many_headers(list: &mut HostileRequestList) {
     list.add_valid_request(
         "counted header of 1,025 bytes",
-        build_get_request(format!("x-api-key: {}\r\n", value_with_length(1_025))),
+        build_get_request(format!("x-api-key: {}\r\n", header_value_with_length(1_025))),
     );
     list.add_valid_request(
         "counted header of 7,000 bytes",
-        build_get_request(format!("x-api-key: {}\r\n", value_with_length(7_000))),
+        build_get_request(format!("x-api-key: {}\r\n", header_value_with_length(7_000))),
     );
     list.add_unusual_request(
         "counted header of 9,000 bytes",
-        build_get_request(format!("x-api-key: {}\r\n", value_with_length(9_000))),
+        build_get_request(format!("x-api-key: {}\r\n", header_value_with_length(9_000))),
     );
     list.add_unusual_request(
         "counted header of 14,900 bytes",
-        build_get_request(format!("x-api-key: {}\r\n", value_with_length(14_900))),
+        build_get_request(format!("x-api-key: {}\r\n", header_value_with_length(14_900))),
     );
     list.add_unusual_request(
         "counted header of 50 KB",
-        build_get_request(format!("x-api-key: {}\r\n", value_with_length(50_000))),
+        build_get_request(format!("x-api-key: {}\r\n", header_value_with_length(50_000))),
     );
     list.add_valid_request(
         "plan of 1,025 bytes",
-        build_get_request(format!("x-plan: {}\r\nx-api-key: k\r\n", value_with_length(1_025))),
+        build_get_request(format!(
+            "x-plan: {}\r\nx-api-key: k\r\n",
+            header_value_with_length(1_025)
+        )),
     );
-    let key = value_with_length(50_000);
+    let key = header_value_with_length(50_000);
     list.add_unusual_request(
         "key of 50 KB and a plan",
         build_get_request(format!("x-plan: p\r\nx-api-key: {key}\r\n")),
@@ -166,19 +169,19 @@ fn add_long_values_and_many_headers(list: &mut HostileRequestList) {
     }
     list.add_valid_request(
         "cookie of 7 KB",
-        build_get_request(format!("cookie: a={}\r\n", value_with_length(7_000))),
+        build_get_request(format!("cookie: a={}\r\n", header_value_with_length(7_000))),
     );
     list.add_unusual_request(
         "cookie of 60 KB",
-        build_get_request(format!("cookie: a={}\r\n", value_with_length(60_000))),
+        build_get_request(format!("cookie: a={}\r\n", header_value_with_length(60_000))),
     );
     list.add_unusual_request(
         "cookie of 900 KB",
-        build_get_request(format!("cookie: a={}\r\n", value_with_length(900_000))),
+        build_get_request(format!("cookie: a={}\r\n", header_value_with_length(900_000))),
     );
     list.add_unusual_request(
         "header name of 9,000 bytes",
-        build_get_request(format!("{}: v\r\n", value_with_length(9_000))),
+        build_get_request(format!("{}: v\r\n", header_value_with_length(9_000))),
     );
     list.add_unusual_request(
         "method of 3,000 bytes",
@@ -186,11 +189,11 @@ fn add_long_values_and_many_headers(list: &mut HostileRequestList) {
     );
     list.add_unusual_request(
         "host of 7,000 bytes",
-        build_request("GET / HTTP/1.1", format!("host: {}\r\n", value_with_length(7_000))),
+        build_request("GET / HTTP/1.1", format!("host: {}\r\n", header_value_with_length(7_000))),
     );
 }
 
-fn add_unusual_headers(list: &mut HostileRequestList) {
+fn add_requests_with_unusual_headers(list: &mut HostileRequestList) {
     for name in ["x-api-key", "x-unrelated", "x-forwarded-for", "cookie", "user-agent", "x-plan"] {
         for (byte, value) in [("0xff", b"k\xff"), ("0x01", b"k\x01"), ("0x7f", b"k\x7f")] {
             let bytes = build_get_request([name.as_bytes(), b": ", value, b"\r\n"].concat());
@@ -233,7 +236,7 @@ fn add_unusual_headers(list: &mut HostileRequestList) {
     list.add_valid_request("conditional request", build_get_request(kept));
 }
 
-fn add_forged_identity_headers(list: &mut HostileRequestList) {
+fn add_requests_with_forged_identity_headers(list: &mut HostileRequestList) {
     list.add_unusual_request(
         "counted header twice",
         build_get_request("x-api-key: a\r\nx-api-key: b\r\n"),
@@ -280,36 +283,36 @@ fn add_forged_identity_headers(list: &mut HostileRequestList) {
     );
 }
 
-fn add_unusual_paths_and_hosts(list: &mut HostileRequestList) {
+fn add_requests_with_unusual_paths_or_hosts(list: &mut HostileRequestList) {
     list.add_valid_request(
         "path of 7 KB",
-        build_request_for_path(format!("/{}", value_with_length(7_000))),
+        build_request_for_path(format!("/{}", header_value_with_length(7_000))),
     );
     list.add_unusual_request(
         "path of 60 KB",
-        build_request_for_path(format!("/{}", value_with_length(60_000))),
+        build_request_for_path(format!("/{}", header_value_with_length(60_000))),
     );
     list.add_unusual_request(
         "path of 900 KB",
-        build_request_for_path(format!("/{}", value_with_length(900_000))),
+        build_request_for_path(format!("/{}", header_value_with_length(900_000))),
     );
     for length in (14_000..=16_600).step_by(200) {
         list.add_unusual_request(
             format!("path of {length} bytes"),
-            build_request_for_path(format!("/{}", value_with_length(length))),
+            build_request_for_path(format!("/{}", header_value_with_length(length))),
         );
     }
     list.add_valid_request(
         "query of 7 KB",
-        build_request_for_path(format!("/?{}", value_with_length(7_000))),
+        build_request_for_path(format!("/?{}", header_value_with_length(7_000))),
     );
     list.add_unusual_request(
         "query of 60 KB",
-        build_request_for_path(format!("/?{}", value_with_length(60_000))),
+        build_request_for_path(format!("/?{}", header_value_with_length(60_000))),
     );
     list.add_unusual_request(
         "query of 900 KB",
-        build_request_for_path(format!("/?{}", value_with_length(900_000))),
+        build_request_for_path(format!("/?{}", header_value_with_length(900_000))),
     );
     list.add_valid_request(
         "query for slidegate",
@@ -357,7 +360,7 @@ fn add_unusual_paths_and_hosts(list: &mut HostileRequestList) {
     list.add_unusual_request("HTTP/2.0", build_request("GET / HTTP/2.0", "host: shop.example\r\n"));
 }
 
-fn add_unusual_methods_and_bodies(list: &mut HostileRequestList) {
+fn add_requests_with_unusual_methods_or_bodies(list: &mut HostileRequestList) {
     for name in ["HEAD", "OPTIONS", "DELETE"] {
         list.add_valid_request(name, build_request_with_method(name));
     }
@@ -393,11 +396,11 @@ fn add_unusual_methods_and_bodies(list: &mut HostileRequestList) {
     );
     list.add_unusual_request(
         "body of 30 KB",
-        post("content-length: 30000\r\n", &value_with_length(30_000)),
+        post("content-length: 30000\r\n", &header_value_with_length(30_000)),
     );
     list.add_unusual_request(
         "body of 2 MB",
-        post("content-length: 2000000\r\n", &value_with_length(2_000_000)),
+        post("content-length: 2000000\r\n", &header_value_with_length(2_000_000)),
     );
     let get_body = build_request(
         "GET /v1/auth? HTTP/1.1",
@@ -430,7 +433,7 @@ fn add_unusual_methods_and_bodies(list: &mut HostileRequestList) {
 
 /// Returns requests that contain the exhausted API key `k` in different spellings. No spelling may be counted as
 /// another key.
-fn exhausted_key_spellings() -> Vec<HostileRequest> {
+fn requests_with_exhausted_key_spellings() -> Vec<HostileRequest> {
     let mut list = HostileRequestList::default();
     list.add_valid_request("plain", build_get_request("x-api-key: k\r\n"));
     list.add_valid_request("upper case", build_get_request("X-API-KEY: k\r\n"));
@@ -554,7 +557,7 @@ fn assert_exhausted_key_is_blocked(start: StartProxyFn) {
     let setup = ProxySetup::start(start, PER_API_KEY_POLICY);
     setup.exhaust_limit(EXHAUSTED_CLIENT_LAST_BYTE, &build_get_request("x-api-key: k\r\n"));
     let mut passed = Vec::new();
-    for hostile in exhausted_key_spellings() {
+    for hostile in requests_with_exhausted_key_spellings() {
         let before = setup.upstream.request_count();
         let status = setup.send_from_client(EXHAUSTED_CLIENT_LAST_BYTE, &hostile.bytes);
         let heads = setup.upstream.heads_after(before);

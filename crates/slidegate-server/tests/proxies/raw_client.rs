@@ -17,7 +17,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Sends these bytes to a proxy from the address 127.0.0.`from`. Returns the status of the response. Returns `None` if
 /// the proxy closes the connection without a response, or does not respond in time.
 pub fn send_bytes(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
-    let mut stream = connect_from(address, from).unwrap();
+    let mut stream = connect_from_local_address(address, from).unwrap();
     stream.set_read_timeout(Some(WRITE_SHUTDOWN_DELAY)).unwrap();
     // A proxy may respond, and close the connection, before it has read everything.
     let _ = stream.write_all(bytes);
@@ -44,7 +44,7 @@ pub fn send_bytes(address: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
 }
 
 /// Connects from the local address 127.0.0.`from`. The standard library cannot choose the local address.
-fn connect_from(address: SocketAddr, from: u8) -> io::Result<TcpStream> {
+fn connect_from_local_address(address: SocketAddr, from: u8) -> io::Result<TcpStream> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let stream = runtime.block_on(async {
         let socket = TcpSocket::new_v4()?;

@@ -7,7 +7,8 @@ use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 use crate::server::Redis;
 
-/// Number of requests, large enough that almost certainly some requests are sampled and some are not.
+/// Number of requests. The number is so large that the server almost certainly counts some of the requests in Redis,
+/// but not all.
 const REQUEST_COUNT: usize = 300;
 
 fn send_check(client: &Client) -> (HttpResponse, Value) {
@@ -24,7 +25,7 @@ fn start_server(redis: &Redis, policy: &str, flags: &[&str]) -> Server {
 }
 
 #[test]
-fn unsampled_response_has_no_limit_data() {
+fn response_to_uncounted_request_has_no_limit_data() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [100000/h],
         redis: { sample: 10% } }]";
@@ -63,7 +64,7 @@ fn unsampled_response_has_no_limit_data() {
 }
 
 #[test]
-fn sampled_rule_appears_only_in_sampled_responses() {
+fn sampled_rule_appears_only_in_responses_to_counted_requests() {
     let redis = Redis::start();
     let policy = "rules:
       - { name: a, per: [tenant], limits: [100/h], redis: { sample: 10% } }

@@ -57,7 +57,7 @@ fn two_servers_allow_exactly_1000_of_20000_requests() {
 }
 
 #[test]
-fn servers_with_own_clocks_allow_exactly_max() {
+fn servers_using_their_own_clocks_allow_exactly_max() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [200/h], algorithm: sliding_log }]";
     let servers =

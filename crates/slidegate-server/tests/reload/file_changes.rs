@@ -17,16 +17,16 @@ fn policy_with_max(max: u32) -> String {
 
 /// Starts a server with the policy in `folder`, and sends a request, which must be allowed. The policy must allow five
 /// requests per hour.
-fn start_and_charge_one_unit(folder: &PolicyFolder) -> ReloadingServer {
+fn start_server_and_charge_one_unit(folder: &PolicyFolder) -> ReloadingServer {
     let server = folder.start_server(&[]);
     assert_eq!(server.check_remaining(), Some(4));
     server
 }
 
 #[test]
-fn sighup_reloads_and_keeps_counters() {
+fn sighup_reloads_policy_and_keeps_counters() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
-    let server = start_and_charge_one_unit(&folder);
+    let server = start_server_and_charge_one_unit(&folder);
     server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
     assert_eq!((server.reload_count("unchanged"), server.reload_count("changed")), (1, 0));
@@ -38,9 +38,9 @@ fn sighup_reloads_and_keeps_counters() {
 }
 
 #[test]
-fn in_place_write_reloads_when_file_closes() {
+fn policy_overwritten_in_place_reloads_when_file_closes() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
-    let server = start_and_charge_one_unit(&folder);
+    let server = start_server_and_charge_one_unit(&folder);
     folder.overwrite_policy(&policy_with_max(7));
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
@@ -51,9 +51,9 @@ fn in_place_write_reloads_when_file_closes() {
 }
 
 #[test]
-fn each_atomic_replacement_reloads_policy() {
+fn each_atomic_file_replacement_reloads_policy() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
-    let server = start_and_charge_one_unit(&folder);
+    let server = start_server_and_charge_one_unit(&folder);
     for (max, remaining) in [(7, 5), (9, 6), (8, 4)] {
         folder.replace_file(&policy_with_max(max));
         server.wait_for_reload();
@@ -66,7 +66,7 @@ fn each_atomic_replacement_reloads_policy() {
 fn each_config_map_update_reloads_policy() {
     let folder = PolicyFolder::new();
     folder.mount_config_map("1", &policy_with_max(5));
-    let server = start_and_charge_one_unit(&folder);
+    let server = start_server_and_charge_one_unit(&folder);
     for (version, max, remaining) in [("2", 7, 5), ("3", 9, 6), ("4", 8, 4)] {
         folder.mount_config_map(version, &policy_with_max(max));
         server.wait_for_reload();
@@ -106,7 +106,7 @@ fn replaced_parent_folder_reloads_policy() {
 #[test]
 fn policy_file_replaced_by_link_is_reloaded() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
-    let server = start_and_charge_one_unit(&folder);
+    let server = start_server_and_charge_one_unit(&folder);
     for (max, remaining, is_hard_link) in [(7, 5, false), (9, 6, true)] {
         let target = folder.path(&format!("{max}.yaml"));
         fs::write(&target, policy_with_max(max)).unwrap();
@@ -127,7 +127,7 @@ fn policy_file_replaced_by_link_is_reloaded() {
 #[test]
 fn changes_of_other_files_cause_no_reload() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
-    let server = start_and_charge_one_unit(&folder);
+    let server = start_server_and_charge_one_unit(&folder);
     fs::write(folder.path("policy.yaml.bak"), "{").unwrap();
     fs::remove_file(folder.path("policy.yaml.bak")).unwrap();
     // Writing the same content again does not count as a reload either.
@@ -141,7 +141,7 @@ fn changes_of_other_files_cause_no_reload() {
 }
 
 #[test]
-fn half_sent_request_survives_reload() {
+fn partially_sent_request_completes_after_reload() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = folder.start_server(&[]);
     let body = r#"{"attributes":{"tenant":"acme"}}"#;
@@ -163,7 +163,7 @@ fn half_sent_request_survives_reload() {
 }
 
 #[test]
-fn sighup_reloads_without_file_watch() {
+fn sighup_reloads_policy_without_file_watch() {
     // Runs commands in a user namespace that allows no inotify instances, so that files cannot be watched.
     let without_inotify = |command_line: &str| {
         let mut command = Command::new("unshare");

@@ -11,7 +11,7 @@ const OLD_POLICY: &str =
 const NEW_POLICY: &str =
     "rules: [{ name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]";
 
-/// The first half of a policy file. This half alone is a valid policy, too, but must not be loaded.
+/// The first half of a policy file. The server must not load this half, although it is a valid policy on its own.
 const FIRST_HALF_OF_POLICY: &str =
     "rules:\n  - { name: a, per: [tenant], limits: [100/h], algorithm: sliding_log }\n";
 const SECOND_HALF_OF_POLICY: &str = "  - { name: end, limits: [5/h], algorithm: sliding_log }\n";
@@ -24,7 +24,7 @@ fn start_with_old_policy() -> (PolicyFolder, ReloadingServer) {
 }
 
 #[test]
-fn invalid_file_is_reported_and_keeps_policy() {
+fn invalid_policy_file_is_reported_and_not_loaded() {
     let (folder, server) = start_with_old_policy();
     folder.replace_file(
         "rules:\n  - { name: A, limits: [10/s] }\n  - { name: b, limits: [1/fortnight] }\n",
@@ -47,7 +47,7 @@ fn invalid_file_is_reported_and_keeps_policy() {
 }
 
 #[test]
-fn empty_file_is_rejected_until_restored() {
+fn empty_policy_file_is_rejected_until_restored() {
     let (folder, server) = start_with_old_policy();
     for (failures, content) in (1..).zip(["", "  \n\n", "# To be written.\n", "rules:\n", "---\n"])
     {
@@ -83,7 +83,7 @@ fn empty_rule_list_loads_with_warning() {
 }
 
 #[test]
-fn removed_file_is_reported_until_restored() {
+fn removed_policy_file_is_reported_until_restored() {
     let (folder, server) = start_with_old_policy();
     fs::remove_file(folder.policy_path()).unwrap();
     assert!(server.wait_for_rejection().contains("cannot be read: No such file"));

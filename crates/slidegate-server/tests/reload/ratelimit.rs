@@ -27,7 +27,7 @@ fn start_server(path: &Path) -> ReloadingServer {
 
 /// Creates a folder with configuration files, starts a server with the folder, and sends one request, which is allowed.
 /// The domain `default` allows five requests per hour.
-fn start_and_charge_one_unit() -> (PolicyFolder, ReloadingServer) {
+fn start_server_and_charge_one_unit() -> (PolicyFolder, ReloadingServer) {
     let folder = PolicyFolder::new();
     fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 5)).unwrap();
     fs::write(folder.path("b.yml"), ratelimit_file_content("other", 1)).unwrap();
@@ -39,7 +39,7 @@ fn start_and_charge_one_unit() -> (PolicyFolder, ReloadingServer) {
 
 #[test]
 fn added_changed_or_removed_files_reload_policy() {
-    let (folder, server) = start_and_charge_one_unit();
+    let (folder, server) = start_server_and_charge_one_unit();
     fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 7)).unwrap();
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(5));
@@ -57,7 +57,7 @@ fn added_changed_or_removed_files_reload_policy() {
 
 #[test]
 fn invalid_ratelimit_file_keeps_current_policy() {
-    let (folder, server) = start_and_charge_one_unit();
+    let (folder, server) = start_server_and_charge_one_unit();
     fs::write(folder.path("b.yml"), "domain: other\ndescriptors: [{ kee: a }]").unwrap();
     let problem = server.wait_for_rejection();
     assert!(problem.contains("b.yml:2:15: a descriptor needs a `key`"), "{problem}");
@@ -119,7 +119,7 @@ fn config_map_update_of_ratelimit_files_reloads_policy() {
 
 #[test]
 fn sighup_rereads_folder_and_logs_conversion_notes() {
-    let (folder, server) = start_and_charge_one_unit();
+    let (folder, server) = start_server_and_charge_one_unit();
     server.process.send_signal("HUP");
     server.process.wait_for_log("policy unchanged");
     let with_note = ratelimit_file_content("default", 7)

@@ -38,7 +38,7 @@ fn policy_variant(variant: char) -> String {
     )
 }
 
-/// Returns the max of the rules `first` and `end` in a policy variant.
+/// Returns the limit's maximum in the rules `first` and `end` of a policy variant.
 fn max_in_policy_variant(variant: char) -> u64 {
     if variant == 'a' { 400_000_000 } else { 300_000_000 }
 }
@@ -51,7 +51,8 @@ fn remove_last_rule(policy: &str) -> &str {
 /// Counts of the responses that a client received.
 #[derive(Default)]
 struct ClientStats {
-    /// Number of limit results, by rule and by outcome (`allowed` or `denied`).
+    /// Number of limit outcomes, by rule name and outcome: `allowed` if all limits allow the request, `denied` if the
+    /// limit of this rule denies the request.
     limit_results: BTreeMap<(String, &'static str), u64>,
     /// Number of requests, by result (`allowed` or `denied`).
     requests: BTreeMap<&'static str, u64>,
@@ -60,7 +61,7 @@ struct ClientStats {
 }
 
 impl ClientStats {
-    fn merge(&mut self, other: Self) {
+    fn add_counts(&mut self, other: Self) {
         for (key, count) in other.limit_results {
             *self.limit_results.entry(key).or_default() += count;
         }
@@ -76,8 +77,8 @@ impl ClientStats {
         self.requests.values().sum()
     }
 
-    /// Asserts that the response to request number `nth` of a tenant comes from exactly one policy variant, and counts
-    /// the response.
+    /// Asserts that the response to the `nth` request of a tenant comes from exactly one policy variant, and counts the
+    /// response.
     fn count_response(&mut self, nth: u64, status: u16, response: &Value) {
         let allowed = nth < MAX_PER_TENANT;
         assert_eq!(
@@ -182,7 +183,7 @@ fn frequent_reloads_lose_no_requests_or_counts() {
             valid_changes += u64::from(change_policy_file(&folder, &server, changes));
         }
         is_stopped.store(true, Ordering::Relaxed);
-        clients.into_iter().for_each(|client| stats.merge(client.join().unwrap()));
+        clients.into_iter().for_each(|client| stats.add_counts(client.join().unwrap()));
     });
     let reloads = ["changed", "unchanged", "failed"].map(|result| server.reload_count(result));
     println!(

@@ -43,10 +43,10 @@ fn replay_single_rule(test: &str, limit: &str, requests: &[AccessLogRequest]) ->
 
 /// Returns `number` requests of the same client, all of them `seconds` seconds after [`START_UNIX_SECONDS`].
 fn new_request_burst(seconds: i64, number: usize) -> Vec<AccessLogRequest> {
-    new_request_burst_from("::1", seconds, number)
+    new_request_burst_of_client("::1", seconds, number)
 }
 
-fn new_request_burst_from(ip: &str, seconds: i64, number: usize) -> Vec<AccessLogRequest> {
+fn new_request_burst_of_client(ip: &str, seconds: i64, number: usize) -> Vec<AccessLogRequest> {
     let request = AccessLogRequest {
         at: START_UNIX_SECONDS + seconds,
         ip: ip.into(),
@@ -56,8 +56,8 @@ fn new_request_burst_from(ip: &str, seconds: i64, number: usize) -> Vec<AccessLo
     vec![request; number]
 }
 
-/// Returns the expected comparison with an exact log in the JSON report, for a limit with a max of 10.
-fn expected_exact_comparison(
+/// Returns the part of the JSON report that compares a limit of 10 units with an exact log, filled with these numbers.
+fn expected_comparison_with_exact_log(
     false_allows: u64,
     false_denies: u64,
     units: u64,
@@ -93,7 +93,7 @@ fn fixed_window_boundary_bursts_count_as_false_allows() {
     // For most keys a window boundary lies between the bursts, since each key shifts its windows by its own phase.
     let clients = 0..20;
     let bursts_at =
-        |second| move |client| new_request_burst_from(&format!("10.0.0.{client}"), second, 10);
+        |second| move |client| new_request_burst_of_client(&format!("10.0.0.{client}"), second, 10);
     let requests: Vec<_> =
         clients.clone().flat_map(bursts_at(0)).chain(clients.flat_map(bursts_at(59))).collect();
     let limit = "{ max: 10, window: 1m, algorithm: fixed_window }";
@@ -105,7 +105,7 @@ fn fixed_window_boundary_bursts_count_as_false_allows() {
     // Every allowed request of the second bursts is a false allow.
     assert_eq!(
         report["limits"][0]["exact"],
-        expected_exact_comparison(allowed - 200, 0, 20, 200, 10)
+        expected_comparison_with_exact_log(allowed - 200, 0, 20, 200, 10)
     );
 }
 
@@ -114,7 +114,7 @@ fn sliding_window_false_allows_are_counted() {
     // Ten requests in the last second of a window count as five half a window later.
     let requests = [new_request_burst(59, 10), new_request_burst(90, 10)].concat();
     let report = replay_single_rule("late-burst", "10/min", &requests);
-    assert_eq!(report["limits"][0]["exact"], expected_exact_comparison(5, 0, 15, 150, 5));
+    assert_eq!(report["limits"][0]["exact"], expected_comparison_with_exact_log(5, 0, 15, 150, 5));
     assert_eq!(report["exact"], json!({ "false_allows": 5, "false_denies": 0 }));
 }
 
@@ -124,14 +124,14 @@ fn sliding_window_false_denials_are_counted() {
     let requests =
         [new_request_burst(0, 10), new_request_burst(60, 10), new_request_burst(90, 10)].concat();
     let report = replay_single_rule("early-burst", "10/min", &requests);
-    assert_eq!(report["limits"][0]["exact"], expected_exact_comparison(0, 15, 10, 100, 0));
+    assert_eq!(report["limits"][0]["exact"], expected_comparison_with_exact_log(0, 15, 10, 100, 0));
 }
 
 #[test]
 fn token_bucket_burst_counts_as_excess_over_max() {
     let limit = "{ max: 10, window: 1m, burst: 15, algorithm: token_bucket }";
     let report = replay_single_rule("burst", limit, &new_request_burst(0, 20));
-    assert_eq!(report["limits"][0]["exact"], expected_exact_comparison(5, 0, 15, 150, 5));
+    assert_eq!(report["limits"][0]["exact"], expected_comparison_with_exact_log(5, 0, 15, 150, 5));
 
     let files = ReplayFiles::new("burst-text");
     files.write_file("policy.yaml", format!("rules: [ {{ name: all, limits: [{limit}] }} ]"));
@@ -157,7 +157,7 @@ fn exact_comparison_excludes_denials_by_other_limits() {
         ),
     );
     let limits = &files.replay_to_json_report(&["access.log"])["rules"][0]["limits"];
-    assert_eq!(limits[1]["exact"], expected_exact_comparison(0, 0, 9, 90, 0));
+    assert_eq!(limits[1]["exact"], expected_comparison_with_exact_log(0, 0, 9, 90, 0));
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl ReplayFiles {
 
     /// Runs `slidegate replay` with `policy.yaml`, and returns the text report. Panics if the command fails.
     fn replay_to_text_report(&self, arguments: &[&str]) -> String {
-        successful_stdout(self.run_replay_with_policy(arguments, b""))
+        expect_successful_stdout(self.run_replay_with_policy(arguments, b""))
     }
 
     /// Runs `slidegate replay` with `policy.yaml`, and returns the JSON report. Panics if the command fails.
@@ -86,7 +86,7 @@ impl Drop for ReplayFiles {
     }
 }
 
-fn successful_stdout(output: Output) -> String {
+fn expect_successful_stdout(output: Output) -> String {
     assert!(output.status.success(), "{}", stderr_text(&output));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -187,8 +187,8 @@ struct RequestCounts {
 }
 
 impl RequestCounts {
-    /// Counts a request. `allowed` is `true` if the request was allowed. `fits` is `false` if the limit, rule or key of
-    /// these counts denied the request. A request that fits can be denied by another limit.
+    /// Counts a request. `allowed` is the final decision. `fits` is `false` if the limit, rule or key of these counts
+    /// denied the request. Another limit can deny a request that fits.
     fn count_request(&mut self, allowed: bool, fits: bool) {
         self.requests += 1;
         self.allowed += u64::from(allowed);
@@ -320,15 +320,18 @@ fn compression_and_stdin_give_equal_reports() {
     );
     let plain = files.replay_to_text_report(&["access.log"]);
     assert_eq!(files.replay_to_text_report(&["compressed"]), plain);
-    assert_eq!(successful_stdout(files.run_replay_with_policy(&["-"], log.as_bytes())), plain);
     assert_eq!(
-        successful_stdout(files.run_replay_with_policy(&["-"], &gzip_compress(&log))),
+        expect_successful_stdout(files.run_replay_with_policy(&["-"], log.as_bytes())),
+        plain
+    );
+    assert_eq!(
+        expect_successful_stdout(files.run_replay_with_policy(&["-"], &gzip_compress(&log))),
         plain
     );
 }
 
 #[test]
-fn logs_are_read_in_given_order() {
+fn access_logs_are_read_in_given_order() {
     let files = ReplayFiles::new("several");
     let requests = generate_requests();
     let (early, late) = requests.split_at(requests.len() / 2);
@@ -441,7 +444,7 @@ writes ip=192.0.2.7 path=/api/a      21     25
 }
 
 #[test]
-fn unparsable_lines_are_counted_and_first_is_shown() {
+fn unparsable_log_lines_are_counted_and_first_is_shown() {
     let files = ReplayFiles::new("unparsable");
     let line = AccessLogRequest {
         at: START_UNIX_SECONDS,
@@ -460,7 +463,7 @@ fn unparsable_lines_are_counted_and_first_is_shown() {
     files.write_file("access.log", &log);
     let output = files.run_replay_with_policy(&["--json", "access.log"], b"");
     let messages = stderr_text(&output);
-    let report: Value = serde_json::from_str(&successful_stdout(output)).unwrap();
+    let report: Value = serde_json::from_str(&expect_successful_stdout(output)).unwrap();
     assert_eq!((&report["requests"], &report["unparsable"]), (&json!(3), &json!(7)));
     let shown: Vec<&str> = messages.lines().collect();
     assert_eq!(shown.len(), 5, "{messages}");
@@ -473,7 +476,7 @@ fn unparsable_lines_are_counted_and_first_is_shown() {
 }
 
 #[test]
-fn slightly_late_lines_are_reordered() {
+fn slightly_late_log_lines_are_reordered() {
     let files = ReplayFiles::new("late");
     let requests = generate_requests();
     files.write_file("sorted.log", render_access_log(&requests));
@@ -494,7 +497,7 @@ fn slightly_late_lines_are_reordered() {
 }
 
 #[test]
-fn out_of_order_lines_are_counted() {
+fn access_log_lines_out_of_order_are_counted() {
     let files = ReplayFiles::new("order");
     let at = |at| AccessLogRequest {
         at: START_UNIX_SECONDS + at,
@@ -538,7 +541,7 @@ fn only_rules_of_given_domain_are_replayed() {
 
     let output = files.run_replay_with_policy(&["--domain", "nowhere", "access.log"], b"");
     assert!(stderr_text(&output).contains("no rule has domain `nowhere`"));
-    assert!(successful_stdout(output).contains("\ndenied        0\n"));
+    assert!(expect_successful_stdout(output).contains("\ndenied        0\n"));
 }
 
 #[test]

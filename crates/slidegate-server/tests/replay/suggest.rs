@@ -33,7 +33,7 @@ fn suggested_max_is_minimal() {
     let files = ReplayFiles::new("smallest");
     let requests = generate_requests();
     files.write_file("access.log", render_access_log(&requests));
-    let report: Value = serde_json::from_str(&successful_stdout(
+    let report: Value = serde_json::from_str(&expect_successful_stdout(
         files.run_replay(&["--suggest", "--json", "--headroom", "50%", "access.log"], b""),
     ))
     .unwrap();
@@ -89,8 +89,9 @@ fn suggestions_use_only_matching_requests() {
 fn suggested_policy_is_valid_and_accurate() {
     let files = ReplayFiles::new("paste");
     files.write_file("access.log", render_access_log(&generate_requests()));
-    let text =
-        successful_stdout(files.run_replay(&["--suggest", "--headroom", "0", "access.log"], b""));
+    let text = expect_successful_stdout(
+        files.run_replay(&["--suggest", "--headroom", "0", "access.log"], b""),
+    );
     let yaml = &text[text.find("# Suggested by").unwrap()..];
     let policy = Policy::from_yaml(yaml).unwrap();
     assert_eq!((policy.rules().len(), policy.rules()[0].name()), (1, "per-ip"));
@@ -120,7 +121,7 @@ fn equal_suggestions_for_few_clients_are_merged() {
     let requests: Vec<_> = (1..=10).flat_map(|ip| vec![request(ip); ip as usize]).collect();
     files.write_file("access.log", render_access_log(&requests));
     assert_eq!(
-        successful_stdout(files.run_replay(&["--suggest", "access.log"], b"")),
+        expect_successful_stdout(files.run_replay(&["--suggest", "access.log"], b"")),
         "\
 requests      55
 first         2026-01-02T03:04:00Z
@@ -152,12 +153,12 @@ rules:
 }
 
 #[test]
-fn clients_are_identified_by_any_attributes() {
+fn clients_can_be_identified_by_any_attributes() {
     let files = ReplayFiles::new("per");
     files.write_file("access.log", render_access_log(&generate_requests()));
     let arguments = ["--suggest", "--json", "--per", "ip,header.user-agent", "access.log"];
     let report: Value =
-        serde_json::from_str(&successful_stdout(files.run_replay(&arguments, b""))).unwrap();
+        serde_json::from_str(&expect_successful_stdout(files.run_replay(&arguments, b""))).unwrap();
     let rule = &report["suggestions"]["rules"][0];
     assert_eq!(rule["rule"], "per-ip-header.user-agent");
     assert_eq!(rule["per"], json!(["ip", "header.user-agent"]));
@@ -177,9 +178,10 @@ fn invalid_per_argument_is_quoted_in_error() {
 fn log_without_clients_suggests_nothing() {
     let files = ReplayFiles::new("nobody");
     files.write_file("access.log", "");
-    let text = successful_stdout(files.run_replay(&["--suggest", "access.log"], b""));
+    let text = expect_successful_stdout(files.run_replay(&["--suggest", "access.log"], b""));
     assert!(text.ends_with("so no limit is suggested.)\n"), "{text}");
-    let json = successful_stdout(files.run_replay(&["--suggest", "--json", "access.log"], b""));
+    let json =
+        expect_successful_stdout(files.run_replay(&["--suggest", "--json", "access.log"], b""));
     let json: Value = serde_json::from_str(&json).unwrap();
     assert!(Policy::from_yaml(json["suggestions"]["policy"].as_str().unwrap()).is_ok());
 }
@@ -188,8 +190,9 @@ fn log_without_clients_suggests_nothing() {
 fn clients_beyond_max_keys_are_reported() {
     let files = ReplayFiles::new("suggest-bound");
     files.write_file("access.log", render_access_log(&generate_requests()));
-    let text =
-        successful_stdout(files.run_replay(&["--suggest", "--max-keys", "64", "access.log"], b""));
+    let text = expect_successful_stdout(
+        files.run_replay(&["--suggest", "--max-keys", "64", "access.log"], b""),
+    );
     assert!(text.contains("limits for per-ip, of 64 clients"), "{text}");
     assert!(text.contains("of keys beyond --max-keys are omitted"), "{text}");
 }

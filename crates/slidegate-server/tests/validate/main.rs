@@ -107,7 +107,7 @@ fn warned_policies_are_valid_with_expected_warnings() {
 }
 
 #[test]
-fn warnings_are_printed_when_other_files_fail() {
+fn policy_warnings_are_printed_if_other_files_fail() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate");
     let output = slidegate_command()
         .current_dir(&folder)
@@ -168,7 +168,7 @@ fn validate_command_prints_result_of_every_policy() {
 }
 
 #[test]
-fn explain_reports_every_rule() {
+fn explain_command_reports_every_rule() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str]| {
         let policy = ["explain", "--policy", file.path().to_str().unwrap()];
@@ -219,7 +219,7 @@ denied by search, permanently
 }
 
 #[test]
-fn explain_errors_name_cause() {
+fn explain_command_errors_name_cause() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str], code: i32| {
         run_slidegate_expecting_failure(
