@@ -86,7 +86,7 @@ impl AccuracyMeter {
     /// Creates a meter for a key that has no charges yet.
     ///
     /// # Errors
-    /// Never fails: one limit alone always makes a valid limiter.
+    /// Never fails, because a limiter with a single limit is always valid.
     pub fn new(limit: &Limit, key: u64) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
         let limiter = Limiter::with_store([*limit], MemoryStore::with_clock(clock.clone(), 64))?;
@@ -136,7 +136,7 @@ impl AccuracyMeter {
 /// Measures the accuracy of a limit with requests of one key at the times `arrivals_us`, which must be sorted.
 ///
 /// # Errors
-/// Never fails: one limit alone always makes a valid limiter.
+/// Never fails, because a limiter with a single limit is always valid.
 pub fn measure_accuracy(
     limit: &Limit,
     key: u64,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn near_limit_counts_decisions_within_20_percent() {
+    fn decisions_within_20_percent_of_limit_are_near_limit() {
         let limit = new_limit_for_each_algorithm().next().unwrap();
         let times_us = vec![MIDNIGHT_US; 30];
         let stats = measure_accuracy(&limit, 1, &times_us).unwrap();

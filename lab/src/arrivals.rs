@@ -55,10 +55,10 @@ fn generate_evenly_spaced_times(step: f64, length: f64) -> Vec<u64> {
 }
 
 fn generate_poisson_times(mean: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
-    let (mut now, mut times_us) = (sample_exponential(mean, rng), Vec::new());
+    let (mut now, mut times_us) = (sample_exponential_interval(mean, rng), Vec::new());
     while now < length {
         times_us.push(now as u64);
-        now += sample_exponential(mean, rng);
+        now += sample_exponential_interval(mean, rng);
     }
     times_us
 }
@@ -66,15 +66,15 @@ fn generate_poisson_times(mean: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
 fn generate_burst_times(window: f64, rate: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
     let (mut now, mut times_us) = (0.0, Vec::new());
     while now < length {
-        let burst_length = sample_exponential(window / 4.0, rng);
+        let burst_length = sample_exponential_interval(window / 4.0, rng);
         let burst = generate_poisson_times(window / (4.0 * rate), burst_length, rng);
         times_us.extend(burst.iter().map(|after| now as u64 + after));
-        now += burst_length + sample_exponential(0.75 * window, rng);
+        now += burst_length + sample_exponential_interval(0.75 * window, rng);
     }
     times_us
 }
 
-fn sample_exponential(mean: f64, rng: &mut Rng) -> f64 {
+fn sample_exponential_interval(mean: f64, rng: &mut Rng) -> f64 {
     // The argument is in (0, 1].
     -mean * (1.0 - rng.f64()).ln()
 }

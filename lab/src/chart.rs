@@ -55,7 +55,7 @@ const CHART_COLORS: [RGBColor; 8] = [
     RGBColor(140, 140, 140),
 ];
 
-const CHART_SIZE: (u32, u32) = (760, 380);
+const CHART_SIZE_PX: (u32, u32) = (760, 380);
 
 const FONT_FAMILY: &str = "sans-serif";
 
@@ -114,7 +114,7 @@ impl LineChart<'_> {
     {
         let mut svg = String::new();
         {
-            let area = SVGBackend::with_string(&mut svg, CHART_SIZE).into_drawing_area();
+            let area = SVGBackend::with_string(&mut svg, CHART_SIZE_PX).into_drawing_area();
             area.fill(&WHITE)?;
             let legend_bottom =
                 draw_title_and_legend(&area, self.title, &self.legend_entries(reference_line))?;
@@ -205,7 +205,7 @@ fn draw_title_and_legend(
     let (mut x, mut y) = (14, 40);
     for LegendEntry { name, color, symbol } in legend {
         let width = 24 + CHAR_WIDTH_PX * name.chars().count() as i32;
-        if x > 14 && x + width > CHART_SIZE.0 as i32 - 14 {
+        if x > 14 && x + width > CHART_SIZE_PX.0 as i32 - 14 {
             (x, y) = (14, y + 18);
         }
         let line = |from: i32, to: i32| {
@@ -253,7 +253,7 @@ fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> Cha
     let max_value = values.reduce(f64::max).ok_or("a chart without values")?;
     let left = label_width_px(bars.iter().map(|bar| bar.name.as_str()));
     let labels = label_width_px(bars.iter().map(|bar| bar.label.as_str()));
-    let width = f64::from(CHART_SIZE.0 as i32 - left - labels);
+    let width = f64::from(CHART_SIZE_PX.0 as i32 - left - labels);
     let end = |value: f64| left + (width * value / max_value.max(1e-9)) as i32;
     let symbol = LegendEntry {
         name: marks_label.to_owned(),
@@ -264,7 +264,7 @@ fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> Cha
     let head = if marks.is_empty() { 42 } else { 64 };
     let mut svg = String::new();
     {
-        let size = (CHART_SIZE.0, head + 6 + 30 * bars.len() as u32);
+        let size = (CHART_SIZE_PX.0, head + 6 + 30 * bars.len() as u32);
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         area.fill(&WHITE)?;
         draw_title_and_legend(&area, title, &legend)?;
@@ -305,7 +305,7 @@ pub fn grouped_bar_chart(title: &str, legend: &[&str], groups: &[BarGroup]) -> C
     let max_value = bars().map(|bar| bar.0).reduce(f64::max).ok_or("a chart without values")?;
     let left = label_width_px(groups.iter().map(|group| group.name.as_str()));
     let width =
-        f64::from(CHART_SIZE.0 as i32 - left - label_width_px(bars().map(|bar| bar.1.as_str())));
+        f64::from(CHART_SIZE_PX.0 as i32 - left - label_width_px(bars().map(|bar| bar.1.as_str())));
     let legend: Vec<LegendEntry> = legend
         .iter()
         .zip(CHART_COLORS.iter().cycle())
@@ -320,7 +320,7 @@ pub fn grouped_bar_chart(title: &str, legend: &[&str], groups: &[BarGroup]) -> C
     let mut svg = String::new();
     {
         let area =
-            SVGBackend::with_string(&mut svg, (CHART_SIZE.0, height as u32)).into_drawing_area();
+            SVGBackend::with_string(&mut svg, (CHART_SIZE_PX.0, height as u32)).into_drawing_area();
         area.fill(&WHITE)?;
         let mut top = draw_title_and_legend(&area, title, &legend)? + 8;
         for group in groups {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_legend_names_marks_and_reference_line() -> Result<(), Box<dyn Error>> {
+    fn chart_legend_lists_marks_and_reference_line() -> Result<(), Box<dyn Error>> {
         let lines = [Series { name: "alone".into(), points: vec![(0.0, 2.0), (1.0, 5.0)] }];
         let all =
             LineChart { title: "t", x_label: "x", y_label: "y", is_log_x: false, lines: &lines };

@@ -167,8 +167,8 @@ const SHARD_COUNT: usize = 64;
 /// A sharded map from key to count: 64 locked maps. It shows the minimum work of an in-memory limiter, since it only
 /// counts and never denies.
 ///
-/// The shards are of the type `HashTable`, on which `hashbrown::HashMap` is built. So the key is hashed once, and the
-/// hash selects both the shard and the slot.
+/// The shards are of the type `HashTable`, on which `hashbrown::HashMap` is built. The key is hashed only once, because
+/// the hash selects both the shard and the slot in the hash table of the shard.
 pub struct BareMap<K> {
     name: &'static str,
     hasher: foldhash::fast::RandomState,

@@ -34,6 +34,7 @@ pub struct Recording {
     periods: Vec<RecordedRatePeriod>,
 }
 
+/// A period in which every second has the same number of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RecordedRatePeriod {
     requests_per_second: u64,

@@ -34,8 +34,8 @@ impl TempFile {
     /// # Errors
     /// If the file cannot be written.
     pub fn new(content: &[u8]) -> io::Result<Self> {
-        static NEXT_POLICY_FILE_NUMBER: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT_POLICY_FILE_NUMBER.fetch_add(1, Ordering::Relaxed);
+        static NEXT_TEMP_FILE_INDEX: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT_TEMP_FILE_INDEX.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("bench-{}-{nth}", std::process::id()));
         fs::write(&path, content)?;
         Ok(Self(path))

@@ -29,6 +29,7 @@ pub enum TargetBound {
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TargetResults(Vec<BenchTargetResult>);
 
+/// A target, and the worst measurement for it so far.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct BenchTargetResult {
     text: String,

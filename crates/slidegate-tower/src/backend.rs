@@ -1,5 +1,5 @@
-//! Backends, which decide requests for the layer: a gate with an extractor for each attribute, or a limiter with an
-//! extractor of its key.
+//! Backends, which decide for the layer whether a request is allowed: a gate with an extractor for each attribute, or a
+//! limiter with an extractor of its key.
 //!
 //! Each backend implements [`AsyncBackend`]. The function [`adapt`] converts it to a [`Backend`], whose future types
 //! have names, so that no future is boxed.
@@ -52,9 +52,11 @@ pub struct PendingCharge {
 
 /// A backend whose decisions and settlements are async functions.
 pub trait AsyncBackend: Send + Sync + 'static {
+    /// The kind of the backend's store: synchronous or asynchronous.
     type Kind: StoreKind;
 
-    /// Decides one request without waiting. Returns `None` if the store is asynchronous; the caller then uses `decide`.
+    /// Decides immediately whether a request is allowed. Returns `None` if the store is asynchronous; the caller then
+    /// uses [`decide`](Self::decide).
     #[inline]
     fn decide_now(
         &self,
@@ -87,15 +89,16 @@ pub trait SealedBackend: Clone + Send + Sync + 'static {
     type DecideFuture: Future<Output = (Parts, BackendDecision)> + Send + 'static;
     type SettleFuture: Future<Output = ()> + Send + 'static;
 
-    /// Decides one request without waiting. Returns `None` if the store is asynchronous; the caller then uses `decide`.
+    /// Decides immediately whether a request is allowed. Returns `None` if the store is asynchronous; the caller then
+    /// uses [`decide`](Self::decide).
     fn decide_now(
         &self,
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> Option<BackendDecision>;
 
-    /// Decides one request. Returns the decision as `Ok` if the store is synchronous, or a future of the decision as
-    /// `Err` if the store is asynchronous.
+    /// Decides whether a request is allowed. Returns the decision as `Ok` if the store is synchronous, or a future of
+    /// the decision as `Err` if the store is asynchronous.
     fn decide(
         &self,
         options: Arc<RequestOptions>,

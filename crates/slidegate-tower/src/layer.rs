@@ -77,7 +77,7 @@ impl RateLimitLayer<()> {
 
     /// Creates a layer that decides with a limiter, which has one counter for each value of `key`. If a request has no
     /// value, `when_missing` applies: the request is allowed without a charge, or denied like a request whose cost
-    /// exceeds max.
+    /// exceeds the maximum of a limit.
     ///
     /// ```
     /// use slidegate::{Limiter, policy::WhenMissing};

@@ -25,7 +25,7 @@ pub struct RequestOptions {
     pub has_settle_context: bool,
 }
 
-/// The source of the cost of a request, in units.
+/// The source from which a layer takes the cost of a request: always 1, a request header, or a function.
 #[derive(Clone)]
 pub enum CostSource {
     One,
@@ -88,7 +88,8 @@ impl RequestOptions {
         Ok(RequestCosts { unnamed: self.read_cost(head)?, named: named.collect() })
     }
 
-    /// Copies the attributes and costs of a request. Returns `None` if the layer has no settle function.
+    /// Copies the attributes and costs of a request for a later settlement of its charge. Returns `None` if the layer
+    /// has no settle function.
     #[inline]
     pub fn settle_context<'v>(
         &self,

@@ -44,6 +44,7 @@ pub struct Denial<'d> {
     cause: DenialReason<'d>,
 }
 
+/// The cause of a denial: the limits denied the request, or the request is malformed.
 #[derive(Clone, Copy, Debug)]
 enum DenialReason<'d> {
     Ruling { ruling: &'d Ruling, retry_after: Option<Duration> },

@@ -40,9 +40,9 @@ impl<I, B, R> RateLimit<I, B, R> {
 }
 
 impl<B: Backend, R> LayerConfig<B, R> {
-    /// Admits an allowed request, or returns the response to a denied or malformed request as `Err`. The decision is
-    /// passed by reference, because rulings are large. The ruling is moved out of the decision only if the charge may
-    /// be settled or reverted.
+    /// Returns the [`Admission`] of an allowed request, or the response to a denied or malformed request as `Err`. The
+    /// decision is passed by reference, because rulings are large. The ruling is moved out of the decision only if the
+    /// charge may be settled or reverted.
     #[inline(always)]
     pub(crate) fn admit<ResBody>(
         &self,
@@ -62,17 +62,21 @@ impl<B: Backend, R> LayerConfig<B, R> {
                     inspect(head, ruling);
                 }
                 if !ruling.decision().is_allowed() {
-                    return Err(self.denial_response(ruling, head));
+                    return Err(self.new_denial_response(ruling, head));
                 }
                 self.header_writer.values(ruling)
             }
         };
         let is_settled = self.settle.is_some() || self.on_drop != OnDrop::Keep;
-        let settle_guard = if is_settled { self.settle_guard(decision) } else { None };
+        let settle_guard = if is_settled { self.new_settle_guard(decision) } else { None };
         Ok(Admission { header_values, settle_guard })
     }
 
-    fn denial_response<ResBody>(&self, ruling: &Ruling, head: RequestHead<'_>) -> Response<ResBody>
+    fn new_denial_response<ResBody>(
+        &self,
+        ruling: &Ruling,
+        head: RequestHead<'_>,
+    ) -> Response<ResBody>
     where
         R: Respond<ResBody>,
     {
@@ -83,7 +87,7 @@ impl<B: Backend, R> LayerConfig<B, R> {
         response
     }
 
-    fn settle_guard(&self, decision: &mut BackendDecision) -> Option<SettleGuard<B>> {
+    fn new_settle_guard(&self, decision: &mut BackendDecision) -> Option<SettleGuard<B>> {
         let decision = mem::replace(decision, BackendDecision::Uncounted);
         let BackendDecision::Ruling(ruling, context) = decision else {
             return None;

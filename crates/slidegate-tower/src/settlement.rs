@@ -14,11 +14,11 @@ pub enum Settlement {
     Keep,
     /// Reverts the charge.
     Revert,
-    /// Corrects the charge to the actual cost in units, even if that exceeds max. Further requests are then denied
-    /// until enough units have left the window.
+    /// Corrects the charge to the actual cost in units, even if this cost exceeds the maximum of a limit. Further
+    /// requests are then denied until enough units have left the window.
     Cost(u64),
-    /// Keeps the charge, and also charges units of a named cost, even if they exceed max. A gate charges them to the
-    /// rules that use this cost. A limiter charges them to all of its limits.
+    /// Keeps the charge, and also charges units of a named cost, even if they exceed the maximum of a limit. A gate
+    /// charges them to the rules that use this cost. A limiter charges them to all of its limits.
     Report {
         /// The name of the cost, such as `tokens`.
         cost: &'static str,

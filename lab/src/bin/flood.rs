@@ -11,7 +11,7 @@ use slidegate::{Limiter, ManualClock, MemoryStore, Timestamp};
 const MAX_KEYS_IN_STORE: usize = 1_000_000;
 const DECISION_COUNT: usize = 50_000_000;
 const DECISIONS_BETWEEN_MEMORY_MEASUREMENTS: usize = 100_000;
-const UNITS_PER_MINUTE: u64 = 100;
+const UNITS_ALLOWED_PER_MINUTE: u64 = 100;
 
 /// The number of keys that are charged up to their limit before the flood. The flood uses other keys.
 const EXHAUSTED_KEY_COUNT: u64 = 1_000;
@@ -24,11 +24,11 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let start = quanta::Instant::now();
     // The clock does not advance, so exhausted keys stay exhausted.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let limit = format!("{UNITS_PER_MINUTE}/min");
+    let limit = format!("{UNITS_ALLOWED_PER_MINUTE}/min");
     let limiter =
         Limiter::with_store([limit.as_str()], MemoryStore::with_clock(clock, MAX_KEYS_IN_STORE))?;
     for key in 0..EXHAUSTED_KEY_COUNT {
-        let allowed = limiter.check_cost(&key, UNITS_PER_MINUTE).is_allowed();
+        let allowed = limiter.check_cost(&key, UNITS_ALLOWED_PER_MINUTE).is_allowed();
         assert!(allowed, "a new key accepts a charge");
     }
     let mut rng = fastrand::Rng::with_seed(1);

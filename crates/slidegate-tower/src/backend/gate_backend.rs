@@ -29,7 +29,7 @@ impl<S: Store> AsyncBackend for GateBackend<S> {
             Ok(costs) => costs,
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
-        let values = self.attributes.read(head);
+        let values = self.attributes.read_values(head);
         let descriptor = values.descriptor(&costs);
         let context = options.settle_context(&costs, values.iter());
         let ruling = self.gate.check(&Request::new(&options.domain, descriptor)).await;

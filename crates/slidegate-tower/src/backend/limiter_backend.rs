@@ -55,7 +55,7 @@ impl<S, K> LimiterBackend<S, K> {
 impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
     type Kind = S::Kind;
 
-    /// Decides one request without creating a future. The values of the request would have to be moved into a future.
+    /// Decides one request without a future, because the values of the request would have to be moved into the future.
     /// Returns `None` if the store is asynchronous.
     #[inline]
     fn decide_now(

@@ -82,8 +82,13 @@ where
         self.service.call(self.request.clone())
     }
 
-    fn wait_before_retry<R>(&self, response: &Response<R>) -> Option<Duration> {
-        self.config.schedule.wait_before_retry(response, self.attempts, self.started.elapsed())
+    /// Returns the wait before the next attempt; `None` if the response is final.
+    fn compute_wait_before_retry<R>(&self, response: &Response<R>) -> Option<Duration> {
+        self.config.schedule.compute_wait_before_retry(
+            response,
+            self.attempts,
+            self.started.elapsed(),
+        )
     }
 }
 
@@ -101,7 +106,7 @@ where
                 RetryStateProjection::Calling { response } => {
                     let response = ready!(response.poll(cx))?;
                     let retries = this.retries.as_ref();
-                    match retries.and_then(|retries| retries.wait_before_retry(&response)) {
+                    match retries.and_then(|retries| retries.compute_wait_before_retry(&response)) {
                         None => return Poll::Ready(Ok(response)),
                         Some(wait) => RetryState::Sleeping { sleep: tokio::time::sleep(wait) },
                     }

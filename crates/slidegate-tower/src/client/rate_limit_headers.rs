@@ -1,4 +1,5 @@
-//! Parsers of the wait that the headers of a denial state. The functions are pure: the current time is a parameter.
+//! Parsers for the headers of a denial, which state the wait before a retry. The functions are pure: the current time
+//! is a parameter.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +10,7 @@ use slidegate::Timestamp;
 
 const RATE_LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Returns the wait that the headers of a denial state; `None` if the headers state no wait.
+/// Returns the wait that is stated in the headers of a denial; `None` if no header states a wait.
 ///
 /// `now` is the wall time ([`slidegate::WallClock`]). The function uses `now` only if the wait is a date and the
 /// response has no `Date` header; in all other cases, an error of the client's clock does not matter.
@@ -92,20 +93,20 @@ fn parse_longest_rate_limit_wait(headers: &HeaderMap) -> Option<Duration> {
         headers.get_all(RATE_LIMIT_HEADER).iter().map(HeaderValue::as_bytes).collect();
     let list: List = Parser::new(&lines.join(&b", "[..])).parse().ok()?;
     // One malformed item invalidates the whole field: the rest cannot be trusted either.
-    let items: Option<Vec<RateLimitHeaderItem>> =
-        list.iter().map(RateLimitHeaderItem::from_list_entry).collect();
+    let items: Option<Vec<LimitInRateLimitHeader>> =
+        list.iter().map(LimitInRateLimitHeader::from_list_entry).collect();
     items?.into_iter().filter(|item| item.remaining == 0).filter_map(|item| item.reset).max()
 }
 
-/// One item of the `RateLimit` field, which describes one limit.
-struct RateLimitHeaderItem {
+/// The state of one limit, as reported in the `RateLimit` header.
+struct LimitInRateLimitHeader {
     remaining: u64,
     reset: Option<Duration>,
 }
 
-impl RateLimitHeaderItem {
-    /// Reads one item of the field. Returns `None` if the item is not a String with the parameter `r`, or if a
-    /// parameter is malformed.
+impl LimitInRateLimitHeader {
+    /// Parses one entry of the list in the `RateLimit` header. Returns `None` if the entry is not a quoted string with
+    /// the parameter `r`, or if a parameter is malformed.
     fn from_list_entry(entry: &ListEntry) -> Option<Self> {
         let ListEntry::Item(Item { bare_item: BareItem::String(_), params }) = entry else {
             return None;

@@ -41,7 +41,7 @@ impl RetrySchedule {
     /// Returns the wait before the next attempt; `None` if the response is final. `attempt` is the number of the
     /// attempt that received the response, starting at 1, and `elapsed` is the time since the start of the first
     /// attempt.
-    pub fn wait_before_retry<R>(
+    pub fn compute_wait_before_retry<R>(
         &self,
         response: &Response<R>,
         attempt: u32,

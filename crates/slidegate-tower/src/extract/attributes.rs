@@ -37,7 +37,7 @@ impl Attributes {
     }
 
     /// Reads the values of all attributes from a request. Attributes without a value are left out.
-    pub(crate) fn read<'r>(&'r self, head: RequestHead<'r>) -> AttributeValues<'r> {
+    pub(crate) fn read_values<'r>(&'r self, head: RequestHead<'r>) -> AttributeValues<'r> {
         let values = self.0.iter().map(|(name, value)| (&**name, value.attribute(head)));
         AttributeValues(values.filter_map(|(name, value)| Some((name, value?))).collect())
     }
@@ -90,7 +90,7 @@ mod tests {
         attributes: &Attributes,
         request: &Request<()>,
     ) -> Vec<(String, String)> {
-        let read = attributes.read(request.into());
+        let read = attributes.read_values(request.into());
         let costs = RequestCosts::default();
         let descriptor = read.descriptor(&costs);
         descriptor.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -118,7 +118,7 @@ mod tests {
         let attributes =
             Attributes::new().with("user", header("a")).with("user", value("anonymous"));
         let user = |request: &Request<()>| {
-            let read = attributes.read(request.into());
+            let read = attributes.read_values(request.into());
             read.descriptor(&RequestCosts::default()).get("user").map(str::to_owned)
         };
         let known = Request::get("/").header("a", "ann").body(()).unwrap();
@@ -146,9 +146,13 @@ mod tests {
         };
         let request = Request::new(());
         let (six, seven) = (attributes(6), attributes(7));
-        assert!(!six.read((&request).into()).0.spilled());
+        assert!(!six.read_values((&request).into()).0.spilled());
         assert_eq!(
-            seven.read((&request).into()).descriptor(&RequestCosts::default()).iter().count(),
+            seven
+                .read_values((&request).into())
+                .descriptor(&RequestCosts::default())
+                .iter()
+                .count(),
             7
         );
     }

@@ -40,7 +40,7 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxie
         // Split as bytes: an entry that is not UTF-8 invalidates only itself, not the entries that proxies appended.
         let entries = line.as_bytes().rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         for entry in entries.filter(|entry| !entry.is_empty()) {
-            let Some(hop) = parse_forwarded_entry(entry) else { return client };
+            let Some(hop) = parse_forwarded_address(entry) else { return client };
             client = hop;
             if !trusted.contains(hop) {
                 return client;
@@ -50,9 +50,9 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxie
     client
 }
 
-/// Parses one entry of `X-Forwarded-For`, an address with or without a port; `None` if the entry is not an address.
-/// `::ffff:192.0.2.7` becomes 192.0.2.7.
-fn parse_forwarded_entry(entry: &[u8]) -> Option<IpAddr> {
+/// Parses one entry of `X-Forwarded-For`: an address with or without a port. Returns `None` if the entry is not an
+/// address. `::ffff:192.0.2.7` becomes 192.0.2.7.
+fn parse_forwarded_address(entry: &[u8]) -> Option<IpAddr> {
     let entry = str::from_utf8(entry).ok()?;
     let bracketed = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || entry.parse().ok().map(|address: SocketAddr| address.ip());
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_entries_yield_leftmost_or_peer_address() {
+    fn header_without_untrusted_address_yields_leftmost_or_peer_address() {
         assert_eq!(client_address_from_header_line("10.0.0.1, 10.0.0.2"), "10.0.0.1");
         assert_eq!(client_address_from_header_lines(&[b"fd00::1", b"10.0.0.2"]), "fd00::1");
         for empty in [&[][..], &[&b""[..]], &[&b" , ,"[..]]] {
@@ -166,7 +166,7 @@ mod tests {
         prop::collection::vec(line, 0..4)
     }
 
-    fn forwarded_headers(lines: &[Vec<u8>]) -> HeaderMap {
+    fn headers_with_forwarded_for_lines(lines: &[Vec<u8>]) -> HeaderMap {
         let values = lines.iter().map(|line| HeaderValue::from_bytes(line).unwrap());
         values.map(|value| (X_FORWARDED_FOR.clone(), value)).collect()
     }
@@ -185,7 +185,7 @@ mod tests {
         #[test]
         fn client_address_is_peer_or_listed_in_header(lines in arbitrary_header_lines()) {
             let trusted = TRUSTED_PROXIES.parse().unwrap();
-            let headers = forwarded_headers(&lines);
+            let headers = headers_with_forwarded_for_lines(&lines);
             let proxy = IpAddr::from([127, 0, 0, 1]);
             let client = client_address(&headers, proxy, &trusted);
             prop_assert!(client == proxy || parse_listed_addresses(&lines).contains(&client), "{client}");
@@ -204,7 +204,7 @@ mod tests {
                 None => lines.push(appended),
             }
             let client = client_address(
-                &forwarded_headers(&lines), [10, 0, 0, 1].into(), &TRUSTED_PROXIES.parse().unwrap(),
+                &headers_with_forwarded_for_lines(&lines), [10, 0, 0, 1].into(), &TRUSTED_PROXIES.parse().unwrap(),
             );
             prop_assert_eq!(client, IpAddr::from([192, 0, 2, 7]));
         }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_normalized_and_authority_takes_precedence() {
+    fn host_is_normalized_and_uri_authority_overrides_header() {
         for host_header in ["api.example.com", "API.Example.com:80", "api.example.com.:443"] {
             let headers: &[(_, &[u8])] = &[("host", host_header.as_bytes())];
             assert_eq!(extract_value(host(), headers).unwrap(), "api.example.com", "{host_header}");

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_is_unknown_without_extension() {
+    fn peer_address_is_unknown_without_request_extension() {
         assert_eq!(peer_address(&Extensions::new()), None);
         assert_eq!(
             peer_address_from_extension(address_with_last_octet(1)),

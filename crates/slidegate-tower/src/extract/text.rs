@@ -26,6 +26,7 @@ pub(super) type InlineText = ArrayString<MAX_INLINE_BYTES>;
 #[derive(Clone)]
 pub struct ExtractedText<'r>(ExtractedTextRepr<'r>);
 
+/// The forms in which an extracted text is stored.
 #[derive(Clone)]
 enum ExtractedTextRepr<'r> {
     Borrowed(&'r str),

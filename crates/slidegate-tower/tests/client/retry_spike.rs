@@ -70,7 +70,8 @@ impl SimulatedServer {
 }
 
 /// Returns the times at which clients retry, in ascending order, for one combination of jitter. The quota is used up
-/// before the clients start, so that all first attempts are denied. It is large enough to allow all second attempts.
+/// before the clients start, so that all first attempts are denied. The quota is large enough to allow all second
+/// attempts.
 async fn measure_retry_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
     fastrand::seed(8);
     let server = Arc::new(SimulatedServer::new(
@@ -107,20 +108,20 @@ struct JitterMeasurement {
 }
 
 impl JitterMeasurement {
-    async fn measure_with_jitter_percentages((server, client): (u8, u8)) -> Self {
+    async fn measure_with_server_and_client_jitter((server, client): (u8, u8)) -> Self {
         let [retry_jitter, client_jitter] = [server, client].map(Jitter::up_to_percent);
         Self { server, client, retry_times: measure_retry_times(retry_jitter, client_jitter).await }
     }
 
-    /// Returns the largest number of retries in a time slot of length `span`. The slots are consecutive, and the first
+    /// Returns the largest number of retries in one period of length `span`. The periods are consecutive, and the first
     /// begins at the denial.
-    fn max_retries_per_time_slot(&self, span: Duration) -> usize {
+    fn max_retries_in_any_period(&self, span: Duration) -> usize {
         let bucket = |at: &Duration| at.as_nanos() / span.as_nanos();
         self.retry_times.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
     }
 
     fn max_retries_per_second(&self) -> usize {
-        self.max_retries_per_time_slot(Duration::from_secs(1))
+        self.max_retries_in_any_period(Duration::from_secs(1))
     }
 
     /// Returns an upper bound for the number of retries in one second: the mean number if the retries are spread evenly
@@ -136,7 +137,7 @@ impl JitterMeasurement {
         let [first, last] = [self.retry_times.first(), self.retry_times.last()]
             .map(|at| format!("{:.1} s", at.unwrap().as_secs_f64()));
         let max_retries_per_second = self.max_retries_per_second();
-        let max_retries_per_10_ms = self.max_retries_per_time_slot(Duration::from_millis(10));
+        let max_retries_per_10_ms = self.max_retries_in_any_period(Duration::from_millis(10));
         let [server, client] = [self.server, self.client]
             .map(|n| if n == 0 { "none".into() } else { format!("{n} %") });
         format!(
@@ -151,20 +152,22 @@ impl JitterMeasurement {
     }
 }
 
-/// The measured combinations of jitter: jitter of the server and jitter of the client, in percent.
-const MEASURED_JITTER_PERCENTAGES: [(u8, u8); 5] = [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
+/// The combinations of jitter that are measured: maximum jitter of the server, maximum jitter of the client, in
+/// percent.
+const SERVER_AND_CLIENT_JITTER_PERCENT_PAIRS: [(u8, u8); 5] =
+    [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
 
-async fn measure_all_jitter_percentages() -> Vec<JitterMeasurement> {
+async fn measure_all_jitter_percent_pairs() -> Vec<JitterMeasurement> {
     let mut cases = Vec::new();
-    for case in MEASURED_JITTER_PERCENTAGES {
-        cases.push(JitterMeasurement::measure_with_jitter_percentages(case).await);
+    for case in SERVER_AND_CLIENT_JITTER_PERCENT_PAIRS {
+        cases.push(JitterMeasurement::measure_with_server_and_client_jitter(case).await);
     }
     cases
 }
 
 #[tokio::test(start_paused = true)]
 async fn jitter_spreads_retries_of_simultaneously_denied_clients() {
-    for case in measure_all_jitter_percentages().await {
+    for case in measure_all_jitter_percent_pairs().await {
         // No client returns too early.
         assert!(
             case.retry_times[0] >= Duration::from_secs(RETRY_AFTER_SECONDS),
@@ -173,7 +176,7 @@ async fn jitter_spreads_retries_of_simultaneously_denied_clients() {
         );
         match (case.server, case.client) {
             (0, 0) => {
-                assert_eq!(case.max_retries_per_time_slot(Duration::from_millis(1)), CLIENT_COUNT)
+                assert_eq!(case.max_retries_in_any_period(Duration::from_millis(1)), CLIENT_COUNT)
             }
             _ => {
                 assert!(
@@ -191,15 +194,15 @@ async fn jitter_spreads_retries_of_simultaneously_denied_clients() {
 #[tokio::test(start_paused = true)]
 async fn client_jitter_spreads_retries_within_each_second() {
     let [server_only, both] = [
-        JitterMeasurement::measure_with_jitter_percentages((10, 0)).await,
-        JitterMeasurement::measure_with_jitter_percentages((10, 10)).await,
+        JitterMeasurement::measure_with_server_and_client_jitter((10, 0)).await,
+        JitterMeasurement::measure_with_server_and_client_jitter((10, 10)).await,
     ];
     assert_eq!(
-        server_only.max_retries_per_time_slot(Duration::from_millis(1)),
+        server_only.max_retries_in_any_period(Duration::from_millis(1)),
         server_only.max_retries_per_second()
     );
     assert!(
-        both.max_retries_per_time_slot(Duration::from_millis(10)) * 10
+        both.max_retries_in_any_period(Duration::from_millis(10)) * 10
             < both.max_retries_per_second(),
         "{}",
         both.markdown_table_row()
@@ -208,7 +211,7 @@ async fn client_jitter_spreads_retries_within_each_second() {
 
 #[tokio::test(start_paused = true)]
 async fn docs_match_measured_retries() {
-    let cases = measure_all_jitter_percentages().await;
+    let cases = measure_all_jitter_percent_pairs().await;
     let rows: Vec<String> = cases.iter().map(JitterMeasurement::markdown_table_row).collect();
     let svg = chart::draw_chart(&[
         cases[0].to_chart_curve("no jitter"),

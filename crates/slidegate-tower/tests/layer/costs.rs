@@ -71,7 +71,7 @@ async fn malformed_cost_is_rejected_without_charge() {
 }
 
 #[tokio::test]
-async fn cost_above_max_has_no_retry_after() {
+async fn denial_of_cost_above_limit_has_no_retry_after() {
     with_both_stores!(|fixture| {
         for http in start_servers_with_cost_header(&fixture).await {
             for cost in

@@ -46,7 +46,7 @@ async fn connect_client(server: SocketAddr) -> HealthServiceClient {
 
 /// Calls the gRPC health service about a service, and returns the response metadata. The server knows only the empty
 /// service name, and returns an error for any other.
-async fn call_health(
+async fn call_health_service(
     client: &mut HealthServiceClient,
     service: &str,
 ) -> Result<MetadataMap, Status> {
@@ -69,18 +69,18 @@ async fn grpc_metadata_reports_limits() {
             connect_client(serve_tonic_health_service(layer_with_limit_per_ip(&fixture)).await)
                 .await;
         for remaining in [1, 0] {
-            let metadata = call_health(&mut client, "").await.unwrap();
+            let metadata = call_health_service(&mut client, "").await.unwrap();
             assert_eq!(metadata.get("ratelimit-policy").unwrap(), "\"per-ip\";q=2;w=60");
             let expected = format!("\"per-ip\";r={remaining};t=60");
             assert_eq!(metadata.get("ratelimit").unwrap(), &*expected, "{fixture:?}");
             assert!(metadata.get("retry-after").is_none());
         }
-        let denied = call_health(&mut client, "").await.unwrap_err();
+        let denied = call_health_service(&mut client, "").await.unwrap_err();
         assert_eq!((denied.code(), denied.message()), (Code::ResourceExhausted, "quota exceeded"));
         assert_eq!(denied.metadata().get("retry-after").unwrap(), "60", "{fixture:?}");
         assert_eq!(denied.metadata().get("ratelimit").unwrap(), "\"per-ip\";r=0;t=60");
         fixture.clock.advance(MINUTE);
-        assert!(call_health(&mut client, "").await.is_ok(), "{fixture:?}");
+        assert!(call_health_service(&mut client, "").await.is_ok(), "{fixture:?}");
     });
 }
 
@@ -91,7 +91,7 @@ async fn tonic_peer_addresses_are_counted_separately() {
         for local_address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
             let mut client = connect_client_from(local_address, server).await;
             for is_allowed in [true, true, false] {
-                let response = call_health(&mut client, "").await;
+                let response = call_health_service(&mut client, "").await;
                 assert_eq!(response.is_ok(), is_allowed, "{local_address:?} {fixture:?}");
             }
         }
@@ -117,7 +117,7 @@ async fn denial_during_store_outage_has_status_unavailable() {
     fixture.set_faults(UNREACHABLE);
     let layer = layer_with_limit_per_ip(&fixture).on_store_error(OnStoreError::Deny);
     let mut client = connect_client(serve_tonic_health_service(layer).await).await;
-    let status = call_health(&mut client, "").await.unwrap_err();
+    let status = call_health_service(&mut client, "").await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.message(), "temporary reduced capacity");
 }
@@ -132,11 +132,11 @@ async fn settle_callback_receives_grpc_status() {
             });
         let mut client = connect_client(serve_tonic_health_service(layer).await).await;
         for _ in 0..5 {
-            assert!(call_health(&mut client, "").await.is_ok(), "{fixture:?}");
+            assert!(call_health_service(&mut client, "").await.is_ok(), "{fixture:?}");
         }
         for code in [Code::NotFound, Code::NotFound, Code::ResourceExhausted] {
             assert_eq!(
-                call_health(&mut client, "guess").await.unwrap_err().code(),
+                call_health_service(&mut client, "guess").await.unwrap_err().code(),
                 code,
                 "{fixture:?}"
             );
@@ -155,10 +155,10 @@ async fn axum_router_denies_grpc_and_http() {
         let http = serve(app).await;
         let mut client = connect_client(http.address).await;
         for expected in ["\"all\";r=1;t=60", "\"all\";r=0;t=60"] {
-            let metadata = call_health(&mut client, "").await.unwrap();
+            let metadata = call_health_service(&mut client, "").await.unwrap();
             assert_eq!(metadata.get("ratelimit").unwrap(), expected, "{fixture:?}");
         }
-        let denied = call_health(&mut client, "").await.unwrap_err();
+        let denied = call_health_service(&mut client, "").await.unwrap_err();
         assert_eq!((denied.code(), denied.message()), (Code::ResourceExhausted, "quota exceeded"));
         assert_eq!(denied.metadata().get("retry-after").unwrap(), "60", "{fixture:?}");
         let denied = http.get("/").await;

@@ -11,7 +11,7 @@ use slidegate_tower::{Attributes, Denial, RateLimitLayer, extract};
 
 use crate::fixture::{MINUTE, hello_router, serve};
 
-const POLICY: &str = "
+const TEST_API_KEY_LIMIT_POLICY: &str = "
 rules:
   - name: test-keys
     per: [api_key]
@@ -29,9 +29,9 @@ struct ApiKey {
     kind: &'static str,
 }
 
-/// Authenticates a request by its API key: the live or test key of one of two customers. Rejects other keys with status
-/// 401.
-async fn authenticate(mut request: Request, next: Next) -> Response {
+/// Accepts only the live keys and test keys of two customers, and adds the [`ApiKey`] to the request. Rejects other
+/// keys with status 401.
+async fn authenticate_api_key(mut request: Request, next: Next) -> Response {
     let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
     let kind = match key {
         Some("live-a" | "live-b") => "live",
@@ -52,14 +52,14 @@ fn json_denial_response(denial: &Denial<'_>) -> Response {
 }
 
 #[tokio::test]
-async fn kind_of_api_key_selects_limit() {
+async fn only_test_api_keys_are_limited() {
     with_both_stores!(|fixture| {
         let attributes = Attributes::new()
             .with("api_key", extract::extension(|key: &ApiKey| Some(&key.id)))
             .with("kind", extract::extension(|key: &ApiKey| Some(key.kind)));
-        let limit = RateLimitLayer::new(fixture.gate(POLICY), attributes)
+        let limit = RateLimitLayer::new(fixture.gate(TEST_API_KEY_LIMIT_POLICY), attributes)
             .respond_with(json_denial_response);
-        let app = hello_router().layer(limit).layer(middleware::from_fn(authenticate));
+        let app = hello_router().layer(limit).layer(middleware::from_fn(authenticate_api_key));
         let http = serve(app).await;
 
         for test in ["test-a", "test-b"] {

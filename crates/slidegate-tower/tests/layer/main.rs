@@ -1,7 +1,7 @@
 //! Tests of `RateLimitLayer` with axum and tonic servers and clients on sockets.
 //!
-//! Clocks are manual. Behaviour that does not depend on the store is tested over a synchronous store, for which `call`
-//! decides, and over an asynchronous one.
+//! Clocks are manual. Behaviour that does not depend on the store is tested with a synchronous store, for which `call`
+//! makes the decision, and with an asynchronous store.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A panic fails the test.
 
 #[macro_use]

@@ -27,7 +27,7 @@ async fn serve_with_nested_layers(fixture: &StoreFixture<impl Store>, style: Sty
 }
 
 #[tokio::test]
-async fn structured_headers_list_both_layers() {
+async fn ietf_headers_list_limits_of_both_layers() {
     with_both_stores!(|fixture| {
         let http = serve_with_nested_layers(&fixture, Style::Ietf).await;
         for (path, status, expected) in [
@@ -46,7 +46,7 @@ async fn structured_headers_list_both_layers() {
 }
 
 #[tokio::test]
-async fn unstructured_headers_report_only_most_restrictive_layer() {
+async fn single_value_headers_report_layer_with_fewest_remaining_units() {
     for (style, limit, remaining) in [
         (Style::Draft03, "ratelimit-limit", "ratelimit-remaining"),
         (Style::X, "x-ratelimit-limit", "x-ratelimit-remaining"),

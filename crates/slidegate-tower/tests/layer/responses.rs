@@ -147,7 +147,7 @@ async fn response_headers_match_ruling_of_request() {
 }
 
 #[tokio::test]
-async fn denial_body_names_violated_limits() {
+async fn denial_body_lists_violated_limits() {
     with_both_stores!(|fixture| {
         let gate = fixture.gate(
             "rules:

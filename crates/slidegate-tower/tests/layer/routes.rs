@@ -39,7 +39,7 @@ async fn route_layer_counts_only_matched_requests() {
 }
 
 #[tokio::test]
-async fn route_parameters_share_one_counter() {
+async fn paths_of_same_route_share_one_counter() {
     with_both_stores!(|fixture| {
         let gate =
             fixture.gate("rules: [{ name: per-route, per: [method, route], limits: [2/min] }]");

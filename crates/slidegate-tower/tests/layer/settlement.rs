@@ -94,7 +94,7 @@ async fn charge_above_actual_cost_is_refunded() {
 }
 
 #[tokio::test]
-async fn actual_cost_above_max_is_charged() {
+async fn actual_cost_above_limit_is_charged() {
     with_both_stores!(|fixture| {
         for http in start_servers_with_expected_cost(&fixture, 1).await {
             assert_eq!(
@@ -141,7 +141,7 @@ fn keep_charge_of_failed_logins(response: &ResponseHead<'_>) -> Settlement {
     }
 }
 
-async fn handle_login(request: Request) -> StatusCode {
+async fn check_password_of_login(request: Request) -> StatusCode {
     match request.headers().get("x-password").map(|password| password.as_bytes()) {
         Some(b"right") => StatusCode::OK,
         _ => StatusCode::UNAUTHORIZED,
@@ -154,7 +154,7 @@ async fn only_failed_logins_are_counted() {
         let limiter = fixture.limiter(3, MINUTE).named("login");
         let layer = RateLimitLayer::keyed_by(limiter, extract::header("x-user"), WhenMissing::Deny)
             .settle(keep_charge_of_failed_logins);
-        let http = serve(Router::new().route("/", get(handle_login)).layer(layer)).await;
+        let http = serve(Router::new().route("/", get(check_password_of_login)).layer(layer)).await;
         let log_in = async |password: &str| {
             let request = http.request("/").header("x-user", "ann").header("x-password", password);
             http.send(request).await.status

@@ -17,9 +17,9 @@ const MAX_UNITS_PER_WINDOW: u64 = 100;
 
 const LIMIT_WINDOW_US: u64 = 10_000_000;
 
-/// The number of steps into which a window is divided. The first burst is measured at each step of a window, and the
-/// second burst at each step after the first burst.
-const BURST_POSITIONS_PER_WINDOW: u64 = 100;
+/// The number of equal steps into which a window is divided. The first burst is sent at each step of a window in turn,
+/// and the second burst at each step after the first burst.
+const BURST_TIME_STEPS_PER_WINDOW: u64 = 100;
 
 const SECTION_INTRODUCTION: &str = "\
 #### Attack on the window edge
@@ -66,12 +66,12 @@ struct BurstPairResult {
 /// Measures all pairs of bursts, and returns two of them. The first is the pair with the most allowed requests among
 /// the pairs with the shortest gap, the second is the pair with the most allowed requests of all.
 fn find_worst_burst_pairs(meter: &mut AccuracyMeter) -> [BurstPairResult; 2] {
-    let step = LIMIT_WINDOW_US / BURST_POSITIONS_PER_WINDOW;
+    let step = LIMIT_WINDOW_US / BURST_TIME_STEPS_PER_WINDOW;
     let gaps =
-        || (1..BURST_POSITIONS_PER_WINDOW).map(|nth| nth * step).chain([LIMIT_WINDOW_US - 1]);
+        || (1..BURST_TIME_STEPS_PER_WINDOW).map(|nth| nth * step).chain([LIMIT_WINDOW_US - 1]);
     let (mut shortest_gap, mut worst, mut window_start) =
         (BurstPairResult::default(), BurstPairResult::default(), MIDNIGHT_US);
-    for offset in 1..=BURST_POSITIONS_PER_WINDOW {
+    for offset in 1..=BURST_TIME_STEPS_PER_WINDOW {
         for gap_us in gaps() {
             let first = window_start + offset * step - 1;
             let allowed = count_allowed_in_burst(meter, first)

@@ -65,7 +65,7 @@ fn draw_allowed_requests_chart(
 ) -> Result<String, Box<dyn Error>> {
     let mut lines: Vec<Series> = Vec::new();
     for algorithm in Algorithm::ALL {
-        let points = measure_allowed_over_time(
+        let points = measure_allowed_requests_over_time(
             algorithm,
             &request_times,
             (end * CHART_POINTS_PER_WINDOW as f64) as u64,
@@ -84,7 +84,7 @@ fn draw_allowed_requests_chart(
 
 /// Returns the points of a chart line. The x value is the time, in window lengths. The y value is the number of
 /// requests that were allowed in the window that ends at this time. The first point is at x = 0.8.
-fn measure_allowed_over_time(
+fn measure_allowed_requests_over_time(
     algorithm: Algorithm,
     request_times: &[u64],
     samples: u64,

@@ -54,7 +54,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>,
         LIMIT_WINDOW.as_secs(),
         RELATIVE_LOADS.map(|load| load.to_string()).join(", "),
     ));
-    let (mut arrivals, mut by_load) = (Vec::new(), new_load_table());
+    let (mut arrivals, mut by_load) = (Vec::new(), new_accuracy_by_load_table());
     for pattern in PATTERNS {
         part.progress.begin_step(pattern.name());
         let all = measure_accuracy_with_pattern(pattern, keys)?;
@@ -62,7 +62,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>,
         for (result, (limit, stats_by_load)) in results.iter_mut().zip(&all) {
             stats_by_load.iter().try_for_each(|stats| result.add(limit, stats))?;
             if limit.algorithm() == Algorithm::default() {
-                add_load_row(&mut by_load, pattern, stats_by_load);
+                add_accuracy_by_load_row(&mut by_load, pattern, stats_by_load);
             }
         }
         part.add_text(pattern_heading(pattern));
@@ -116,13 +116,13 @@ fn measure_accuracy_with_pattern(
     Ok(all)
 }
 
-fn new_load_table() -> MarkdownTable {
+fn new_accuracy_by_load_table() -> MarkdownTable {
     let loads = RELATIVE_LOADS.map(|load| format!("{load}x: all"));
     let columns = loads.into_iter().flat_map(|load| [load, "near".to_owned()]);
     MarkdownTable::new(["arrivals".to_owned()].into_iter().chain(columns))
 }
 
-fn add_load_row(
+fn add_accuracy_by_load_row(
     table: &mut MarkdownTable,
     pattern: ArrivalPattern,
     stats_by_load: &[AccuracyStats],

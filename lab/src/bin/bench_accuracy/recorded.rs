@@ -15,7 +15,7 @@ use slidegate::{Algorithm, Limit};
 use crate::new_limit_for_each_algorithm;
 use crate::results::{self, AlgorithmResult, ArrivalsResult, format_percent, format_share};
 
-const WRONG_DECISIONS_TARGET: BenchTarget = BenchTarget {
+const MAX_WRONG_DECISIONS_PERCENT: BenchTarget = BenchTarget {
     text: "`sliding_window` on recorded arrivals: wrong decisions, %",
     bound: TargetBound::AtMost(0.01),
     limited_by: "the estimate treats the requests of the previous window as evenly spread. In the default recording \
@@ -27,7 +27,7 @@ const WRONG_DECISIONS_TARGET: BenchTarget = BenchTarget {
         for windows of an hour). `sliding_log` is exact",
 };
 
-const WRONG_NEAR_LIMIT_TARGET: BenchTarget = BenchTarget {
+const MAX_WRONG_DECISIONS_NEAR_LIMIT_PERCENT: BenchTarget = BenchTarget {
     text: "`sliding_window` on recorded arrivals: wrong decisions within 20 % of the limit, %",
     bound: TargetBound::AtMost(1.0),
     limited_by: "the estimate treats the requests of the previous window as evenly spread. The worst case is a \
@@ -43,7 +43,7 @@ const MAX_RECORDING_REPETITIONS: u64 = 10;
 /// is not repeated.
 const MAX_REQUESTS_IN_REPEATED_RECORDING: u64 = 1_000_000;
 
-const TABLE_COLUMNS: [&str; 10] = [
+const RESULT_TABLE_COLUMNS: [&str; 10] = [
     "window",
     "fits",
     "max",
@@ -56,12 +56,11 @@ const TABLE_COLUMNS: [&str; 10] = [
     "worst window",
 ];
 
-const MEASURED_WINDOW_NAMES_AND_SECONDS: [(&str, u64); 3] =
-    [("10 s", 10), ("1 min", 60), ("1 h", 3_600)];
+const WINDOW_NAMES_AND_SECONDS: [(&str, u64); 3] = [("10 s", 10), ("1 min", 60), ("1 h", 3_600)];
 
-/// The rules that choose the maximum of a limit, with their names. The recording is first measured: for each request,
-/// the requests in the window that ends with it are counted. `Some(share)`: for at least `share` thousandths of the
-/// requests, the count is at most the maximum. `None`: the maximum is a fifth above the highest count.
+/// The rules that choose the maximum of a limit, each with its name. A rule uses the counts of
+/// [`sorted_request_counts_per_window`]. With `Some(share)`, the maximum is so large that at least `share` thousandths
+/// of the counts do not exceed it. With `None`, the maximum is 20 % above the highest count.
 const RULES_FOR_CHOOSING_LIMIT_MAX: [(&str, Option<usize>); 4] =
     [("90 %", Some(900)), ("99 %", Some(990)), ("99.9 %", Some(999)), ("all plus 20 %", None)];
 
@@ -84,7 +83,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
     let repetitions = (MAX_REQUESTS_IN_REPEATED_RECORDING / recording.requests())
         .clamp(1, MAX_RECORDING_REPETITIONS);
     let longer = recording.without_idle_minutes().repeated(repetitions as usize);
-    part.progress.add_steps(2 * MEASURED_WINDOW_NAMES_AND_SECONDS.len());
+    part.progress.add_steps(2 * WINDOW_NAMES_AND_SECONDS.len());
     part.add_text(SECTION_INTRODUCTION);
     let mut all_results = results::empty_results();
     let mut measure = |variant: &str, recording: &Recording, part: &mut ReportPart| {
@@ -98,8 +97,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
     };
     let rows = measure(&format!("`{name}` as it is"), &recording, part)?;
     for SlidingWindowResult { sum, .. } in &rows {
-        part.record_target(&WRONG_DECISIONS_TARGET, sum.wrong_percent());
-        part.record_target(&WRONG_NEAR_LIMIT_TARGET, sum.near_limit_wrong_percent());
+        part.record_target(&MAX_WRONG_DECISIONS_PERCENT, sum.wrong_percent());
+        part.record_target(&MAX_WRONG_DECISIONS_NEAR_LIMIT_PERCENT, sum.near_limit_wrong_percent());
     }
     part.add_text(summarize_limits_within_targets(&rows));
     let variant = format!("without idle minutes, {repetitions} repetitions");
@@ -113,11 +112,11 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
 struct SlidingWindowResult {
     max: u64,
     sum: AccuracyStats,
-    /// One result for each time that the recording was played.
+    /// The statistics of each replay of the recording.
     plays: Vec<AccuracyStats>,
 }
 
-/// Plays a recording `times` times with each limit, and adds a table to the report. There is a limit for each
+/// Replays a recording `times` times with each limit, and adds a table to the report. There is a limit for each
 /// combination of algorithm, window and rule. Returns the rows of the table, which are the results of `sliding_window`.
 fn measure_accuracy_with_recording(
     recording: &Recording,
@@ -125,11 +124,11 @@ fn measure_accuracy_with_recording(
     part: &mut ReportPart,
     all_results: &mut [AlgorithmResult],
 ) -> Result<Vec<SlidingWindowResult>, Box<dyn Error>> {
-    let (mut rows, mut table) = (Vec::new(), MarkdownTable::new(TABLE_COLUMNS));
-    for (name, seconds) in MEASURED_WINDOW_NAMES_AND_SECONDS {
+    let (mut rows, mut table) = (Vec::new(), MarkdownTable::new(RESULT_TABLE_COLUMNS));
+    for (name, seconds) in WINDOW_NAMES_AND_SECONDS {
         part.progress.begin_step(&format!("recorded, {name}"));
         let window = Duration::from_secs(seconds);
-        let window_counts = sorted_window_counts(recording, window);
+        let window_counts = sorted_request_counts_per_window(recording, window);
         for (choice, thousandths) in RULES_FOR_CHOOSING_LIMIT_MAX {
             let max = choose_limit_max(&window_counts, thousandths);
             let plays = replay_recording_with_limits(
@@ -168,7 +167,7 @@ fn summarize_limits_within_targets(rows: &[SlidingWindowResult]) -> String {
 
 /// Returns, for each request of a recording, the number of requests in the window that ends with this request. The
 /// numbers are sorted.
-fn sorted_window_counts(recording: &Recording, window: Duration) -> Vec<u64> {
+fn sorted_request_counts_per_window(recording: &Recording, window: Duration) -> Vec<u64> {
     let mut log = ExactLog::new(window.as_micros() as u64);
     let count = |at_us| {
         log.charge(at_us, 1);
@@ -190,18 +189,19 @@ fn choose_limit_max(window_counts: &[u64], thousandths: Option<usize>) -> u64 {
     }
 }
 
-/// The limits and their results. Each limit has one result for each time that the recording was played.
-type LimitsWithStatsPerPlay = Vec<(Limit, Vec<AccuracyStats>)>;
+/// The limits and their results. Each limit has one result for each replay of the recording.
+type LimitsWithStatsPerReplay = Vec<(Limit, Vec<AccuracyStats>)>;
 
-/// Plays a recording `times` times with each limit. Each play starts at a different position in the window of the
-/// limit; the positions are evenly spread over the window. Each play also has different positions of the requests
+/// Replays a recording `times` times with each limit. Each replay starts at a different position in the window of the
+/// limit; the positions are evenly spread over the window. Each replay also has different positions of the requests
 /// within their seconds.
 fn replay_recording_with_limits(
     recording: &Recording,
     times: u64,
     limits: &[Limit],
-) -> Result<LimitsWithStatsPerPlay, Box<dyn Error>> {
-    let mut all: LimitsWithStatsPerPlay = limits.iter().map(|limit| (*limit, Vec::new())).collect();
+) -> Result<LimitsWithStatsPerReplay, Box<dyn Error>> {
+    let mut all: LimitsWithStatsPerReplay =
+        limits.iter().map(|limit| (*limit, Vec::new())).collect();
     let window_us = limits.first().map_or(0, |limit| limit.quota().window().as_micros() as u64);
     for nth in 0..times {
         let mut arrivals = recording.arrivals(nth);
@@ -215,7 +215,10 @@ fn replay_recording_with_limits(
 }
 
 impl SlidingWindowResult {
-    fn format_table_cells(&self, [window, choice]: [&str; 2]) -> [String; TABLE_COLUMNS.len()] {
+    fn format_table_cells(
+        &self,
+        [window, choice]: [&str; 2],
+    ) -> [String; RESULT_TABLE_COLUMNS.len()] {
         let (sum, by_phase) = (&self.sum, || self.plays.iter().map(AccuracyStats::wrong_percent));
         [
             window.to_owned(),
@@ -254,8 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn window_counts_include_window_before_each_request() {
+    fn request_count_covers_window_ending_with_request() {
         let recording = Recording::parse("2\n0*9\n1\n0*30\n1").unwrap();
-        assert_eq!(sorted_window_counts(&recording, Duration::from_secs(20)), [1, 1, 2, 3]);
+        assert_eq!(
+            sorted_request_counts_per_window(&recording, Duration::from_secs(20)),
+            [1, 1, 2, 3]
+        );
     }
 }

@@ -9,7 +9,7 @@ use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, Limit};
 
-const STRICT_ALGORITHMS_TARGET: BenchTarget = BenchTarget {
+const MAX_FALSE_ALLOWS_OF_STRICT_ALGORITHMS: BenchTarget = BenchTarget {
     text: "`sliding_log` and `sliding_buckets`, any traffic: false allows",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
@@ -21,9 +21,9 @@ const CHARTS_INTRODUCTION: &str = "\
 The charts do not show the size of the errors: see *mean error* in the tables. Most wrong denials of \
 `sliding_window` at a constant rate are wrong by one unit.";
 
-/// The results of all algorithms for one kind of arrivals.
+/// The results of all algorithms with one set of arrivals, such as the recorded arrivals.
 pub struct ArrivalsResult {
-    /// The name of the kind of arrivals in charts.
+    /// The name of the set of arrivals in charts.
     pub name: &'static str,
     /// The results in the order of [`Algorithm::ALL`].
     pub results: Vec<AlgorithmResult>,
@@ -34,11 +34,11 @@ pub struct ArrivalsResult {
 pub struct AlgorithmResult {
     algorithm: Algorithm,
     stats: AccuracyStats,
-    /// The sum of the errors of all wrong decisions, in percent of max.
+    /// The sum of the errors of all wrong decisions, in percent of the maximum of the limit.
     total_error: f64,
-    /// The maximum number of units that were allowed in any window, in percent of max.
+    /// The maximum number of units that were allowed in any window, in percent of the maximum of the limit.
     worst: f64,
-    /// The proven upper bound of the units allowed in any window, in percent of max.
+    /// The proven upper bound of the units allowed in any window, in percent of the maximum of the limit.
     bound: f64,
 }
 
@@ -90,7 +90,7 @@ pub fn add_results_table(part: &mut ReportPart, results: &[AlgorithmResult]) {
     ]);
     for AlgorithmResult { algorithm, stats, total_error, worst, bound } in results {
         if is_strict(*algorithm) {
-            part.record_target(&STRICT_ALGORITHMS_TARGET, stats.false_allows as f64);
+            part.record_target(&MAX_FALSE_ALLOWS_OF_STRICT_ALGORITHMS, stats.false_allows as f64);
         }
         table.add_row([
             format!("`{algorithm}`"),
@@ -106,7 +106,7 @@ pub fn add_results_table(part: &mut ReportPart, results: &[AlgorithmResult]) {
     part.add_table(&table);
 }
 
-/// Draws the charts of the results with all kinds of arrivals, and adds them to the report.
+/// Draws charts of the results with all sets of arrivals, and adds them to the report.
 pub fn draw(part: &mut ReportPart, arrivals: &[ArrivalsResult]) -> Result<(), Box<dyn Error>> {
     part.add_text(CHARTS_INTRODUCTION);
     let names = Algorithm::ALL.map(|algorithm| algorithm.name());

@@ -12,7 +12,7 @@ use slidegate::{Algorithm, Limit, Quota};
 
 use crate::results::format_percent;
 
-const MEASURED_LIMIT_MAXES: [u64; 7] = [10, 30, 100, 300, 1_000, 3_000, 10_000];
+const LIMIT_MAXIMUMS_TO_MEASURE: [u64; 7] = [10, 30, 100, 300, 1_000, 3_000, 10_000];
 
 const LIMIT_WINDOW: Duration = Duration::from_secs(10);
 
@@ -34,14 +34,14 @@ rate relative to the limit, and the mean error of the wrong decisions as a share
 /// Measures each size of the limit with each relative load, and adds the table and the chart to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let requests = effort.pick(2_000_000, 200_000);
-    part.progress.add_steps(MEASURED_LIMIT_MAXES.len());
+    part.progress.add_steps(LIMIT_MAXIMUMS_TO_MEASURE.len());
     part.add_text(SECTION_INTRODUCTION);
     let columns =
         RELATIVE_LOADS.iter().flat_map(|load| [format!("{load}x: wrong"), "mean error".to_owned()]);
     let mut table = MarkdownTable::new(["max".to_owned()].into_iter().chain(columns));
     let mut lines =
         RELATIVE_LOADS.map(|load| Series { name: format!("{load}x"), points: Vec::new() });
-    for max in MEASURED_LIMIT_MAXES {
+    for max in LIMIT_MAXIMUMS_TO_MEASURE {
         part.progress.begin_step(&format!("a limit of {max}"));
         let limit = Limit::new(Quota::new(max, LIMIT_WINDOW)?, Algorithm::SlidingWindow)?;
         let windows = (requests / KEY_COUNT / max).max(20);

@@ -27,7 +27,7 @@ const NODE_COUNT: usize = 3;
 const CONNECTIONS_PER_SERVER: u32 = 8;
 
 /// The measured combinations of an algorithm and a replication interval.
-const MEASURED_ALGORITHMS_AND_INTERVALS: [(Algorithm, &str); 4] = [
+const ALGORITHMS_AND_REPLICATION_INTERVALS: [(Algorithm, &str); 4] = [
     (Algorithm::SlidingBuckets { precision: None }, "50ms"),
     (Algorithm::SlidingBuckets { precision: None }, "250ms"),
     (Algorithm::SlidingBuckets { precision: None }, "1s"),
@@ -49,13 +49,13 @@ const WINDOWS_PER_MEASUREMENT: u32 = 2;
 
 /// Measures all combinations of algorithm and replication interval, and adds a table and a chart to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.progress.add_steps(MEASURED_ALGORITHMS_AND_INTERVALS.len());
+    part.progress.add_steps(ALGORITHMS_AND_REPLICATION_INTERVALS.len());
     let window = effort.pick(Duration::from_secs(10), Duration::from_secs(1));
     let quota = Quota::new(u64::from(REQUESTS_PER_SECOND) / 5 * window.as_secs(), window)?;
     let mut runs = Vec::new();
-    for (algorithm, interval) in MEASURED_ALGORITHMS_AND_INTERVALS
+    for (algorithm, interval) in ALGORITHMS_AND_REPLICATION_INTERVALS
         .into_iter()
-        .take(effort.pick(MEASURED_ALGORITHMS_AND_INTERVALS.len(), 2))
+        .take(effort.pick(ALGORITHMS_AND_REPLICATION_INTERVALS.len(), 2))
     {
         let limit = Limit::new(quota, algorithm)?;
         part.progress.begin_step(&format!("three servers, {limit}, replicated every {interval}"));

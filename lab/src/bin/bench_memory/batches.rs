@@ -12,7 +12,7 @@ use lab::targets::{BenchTarget, TargetBound};
 
 use crate::keys::{DECISIONS, SEQUENCE_LEN, fill_keys};
 
-const BATCH_SPEEDUP_TARGET: BenchTarget = BenchTarget {
+const MIN_BATCH_SPEED_RELATIVE_TO_SINGLE_CHECKS: BenchTarget = BenchTarget {
     text: "check_many of 16 and of 64, 10 million keys, speed relative to check",
     bound: TargetBound::AtLeast(2.5),
     limited_by: "",
@@ -33,9 +33,9 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             row.push(format!("{batch_ns:.0} ({:.2}x)", ns[0] / batch_ns));
         }
         if count == 10_000_000 {
-            ns[1..]
-                .iter()
-                .for_each(|batch_ns| part.record_target(&BATCH_SPEEDUP_TARGET, ns[0] / batch_ns));
+            ns[1..].iter().for_each(|batch_ns| {
+                part.record_target(&MIN_BATCH_SPEED_RELATIVE_TO_SINGLE_CHECKS, ns[0] / batch_ns)
+            });
         }
     }
     let mut table = MarkdownTable::new(columns);

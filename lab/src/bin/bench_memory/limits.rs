@@ -17,7 +17,7 @@ use crate::keys::{DECISIONS, SEQUENCE_LEN};
 
 const KEY_COUNT: usize = 100_000;
 
-const LIMIT_COUNTS: [usize; 4] = [1, 2, 4, 8];
+const LIMIT_COUNTS_PER_KEY: [usize; 4] = [1, 2, 4, 8];
 
 /// The maximum of each limit. It is so high that no limit denies a request, and so every limit is checked for each
 /// request.
@@ -29,7 +29,7 @@ type KeyedGovernorLimiter =
 /// Measures one slidegate limiter with several limits. It is compared with as many governor limiters, which have one
 /// limit each and are called one after another.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.progress.add_steps(LIMIT_COUNTS.len());
+    part.progress.add_steps(LIMIT_COUNTS_PER_KEY.len());
     let keys = Keys::new(KEY_COUNT);
     let sequence = KeySequence::new(&keys, &KeyDistribution::Uniform(KEY_COUNT), SEQUENCE_LEN);
     let mut table = MarkdownTable::new([
@@ -41,7 +41,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     ]);
     let mut lines = ["slidegate, one atomic step", "governor, one after another"]
         .map(|name| Series { name: name.to_owned(), points: Vec::new() });
-    for count in LIMIT_COUNTS {
+    for count in LIMIT_COUNTS_PER_KEY {
         part.progress.begin_step(&format!("{count} limits"));
         let ns = measure_decisions_with_limits(effort, &sequence, count)?;
         table.add_row([

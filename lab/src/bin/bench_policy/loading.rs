@@ -9,9 +9,9 @@ use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 use slidegate::Policy;
 
-const RULE_COUNTS: [usize; 2] = [1_000, 10_000];
+const POLICY_RULE_COUNTS: [usize; 2] = [1_000, 10_000];
 
-const LOAD_TIME_TARGET: BenchTarget = BenchTarget {
+const MAX_LOADING_MS: BenchTarget = BenchTarget {
     text: "loading 1,000 rules, ms",
     bound: TargetBound::AtMost(100.0),
     limited_by: "",
@@ -29,14 +29,14 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     for shape in SHAPES {
         part.progress.begin_step(&format!("loading {}", shape.name));
         let [thousand, ten_thousand] =
-            RULE_COUNTS.map(|rules| measure_median_loading_ms(effort, shape, rules));
+            POLICY_RULE_COUNTS.map(|rules| measure_median_loading_ms(effort, shape, rules));
         let (thousand, ten_thousand) = (thousand?, ten_thousand?);
         table.add_row([
             shape.name.to_owned(),
             format!("{thousand:.1} ms"),
             format!("{ten_thousand:.0} ms"),
         ]);
-        part.record_target(&LOAD_TIME_TARGET, thousand);
+        part.record_target(&MAX_LOADING_MS, thousand);
     }
     part.add_table(&table);
     Ok(())

@@ -8,7 +8,7 @@ use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
 use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
 
-const RULE_COUNTS: [usize; 5] = [1, 2, 4, 8, 16];
+const MATCHING_RULE_COUNTS: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// The number of tenants, each of which has its own counter in every rule.
 const TENANT_COUNT: usize = 3_000;
@@ -17,7 +17,10 @@ const TENANT_COUNT: usize = 3_000;
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(1);
     part.progress.begin_step("decisions with many matching rules");
-    let gates = RULE_COUNTS.map(new_gate).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let gates = MATCHING_RULE_COUNTS
+        .map(new_gate_with_matching_rules)
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
     let tenants: Vec<String> = (0..TENANT_COUNT).map(|nth| format!("tenant-{nth:06}")).collect();
     let decisions = effort.pick(300_000, 60_000);
     let turns = gates.iter().map(|gate| {
@@ -34,7 +37,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         run_interleaved(MeasurePlan { rounds: effort.rounds(), threads: 1, decisions }, &turns);
     let mut table = MarkdownTable::new(["matching rules", "ns", "per rule"]);
     let mut points = Vec::new();
-    for (rules, timing) in RULE_COUNTS.iter().zip(&timings) {
+    for (rules, timing) in MATCHING_RULE_COUNTS.iter().zip(&timings) {
         let per_rule = timing.ns / *rules as f64;
         table.add_row([rules.to_string(), format!("{:.0}", timing.ns), format!("{per_rule:.0}")]);
         points.push((*rules as f64, timing.ns));
@@ -52,7 +55,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-fn new_gate(rules: usize) -> Result<Gate<MemoryStore>, Box<dyn Error>> {
+fn new_gate_with_matching_rules(rules: usize) -> Result<Gate<MemoryStore>, Box<dyn Error>> {
     let rules = (0..rules)
         .map(|nth| format!("  - {{ name: r{nth}, per: [tenant], limits: [500000000/w] }}\n"));
     let policy = format!("rules:\n{}", rules.collect::<String>());

@@ -17,7 +17,7 @@ use crate::scripts::{PlainScript, SlidegateScripts, plain_key};
 
 const IDENTITY_COUNT: usize = 100_000;
 
-const QUOTAS: [&str; 3] = ["10/s", "600/min", "10000/h"];
+const QUOTAS_PER_IDENTITY: [&str; 3] = ["10/s", "600/min", "10000/h"];
 
 /// The three limits of an identity, each as (window, precision, maximum). The precision is the length of a time bucket.
 /// The window and the precision are in seconds.
@@ -32,7 +32,7 @@ const LIMITS_WITH_ONE_SLIDING_WINDOW: ThreeBucketLimits =
 const LIMITS_WITH_TWO_SLIDING_WINDOWS: ThreeBucketLimits =
     [(1, 1, 10), (60, 5, 600), (3600, 60, 10_000)];
 
-const CPU_RATIO_TARGET: BenchTarget = BenchTarget {
+const MAX_CPU_RELATIVE_TO_BUCKET_HASH: BenchTarget = BenchTarget {
     text: "three limits, CPU relative to the hash of buckets",
     bound: TargetBound::AtMost(0.35),
     limited_by: "half of all calls are denied, for which the hash needs four to six HGETs; three decisions in Lua, \
@@ -80,6 +80,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     Ok(())
 }
 
+/// The settings of one measurement.
 struct BucketBenchCase {
     name: String,
     /// The time for which each identity has sent requests before the measurement, in minutes.
@@ -108,7 +109,7 @@ fn measure_bucket_case(
     memory: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let slidegate = SlidegateScripts::new(&QUOTAS, Algorithm::SlidingWindow)?;
+    let slidegate = SlidegateScripts::new(&QUOTAS_PER_IDENTITY, Algorithm::SlidingWindow)?;
     let json = case.limits.map(|(window, precision, max)| format!("[{window},{max},{precision}]"));
     let json = format!("[{}]", json.join(","));
     let plain = PlainScript::new(include_str!("plain/buckets.lua"), |request: UnitRequest| {
@@ -127,7 +128,7 @@ fn measure_bucket_case(
     let mut sequence = RequestSequence { identities: IDENTITY_COUNT, time, position: 0 };
     let turn = TurnPlan { pipeline: PIPELINED, warm_up: None, measured: scale.decisions };
     let ratio = compare(scale, &case.name, &mut contenders, &mut sequence, turn, costs, part)?;
-    part.record_target(&CPU_RATIO_TARGET, ratio);
+    part.record_target(&MAX_CPU_RELATIVE_TO_BUCKET_HASH, ratio);
     if case.uses_caller_clock {
         let turn = TurnPlan { pipeline: SINGLE, measured: scale.decisions / 2, ..turn };
         compare(scale, &case.name, &mut contenders, &mut sequence, turn, costs, part)?;

@@ -26,6 +26,7 @@ use crate::server::RedisServer;
 
 const IDENTITY_COUNT: usize = 100_000;
 
+/// The number of identities in the measurements with few identities.
 const SMALL_IDENTITY_COUNT: usize = 10;
 
 /// The maximum of each limit. Some identities have reached it before the measurement. The others do not reach it during
@@ -35,18 +36,18 @@ const MAX_UNITS_PER_WINDOW: u64 = 1_000_000;
 /// The number of units that each identity is charged in the previous window, before the measurement.
 const UNITS_CHARGED_IN_PREVIOUS_WINDOW: u64 = 300;
 
-const REASON_FOR_CPU_RATIO: &str = "the commands themselves: receiving 96 keys, an MGET of all and a SET of half of \
-    them takes two fifths of the time of separate calls, without any decision; half of it is key lookups (by a \
-    profile). A batch without decisions would reach 2.5. Tried without effect: SETRANGE, shorter replies, one pack \
-    call for all replies, no garbage collection.";
+const REASON_FOR_CPU_RELATIVE_TO_SEPARATE_CALLS: &str = "the commands themselves: receiving 96 keys, an MGET of all \
+    and a SET of half of them takes two fifths of the time of separate calls, without any decision; half of it is key \
+    lookups (by a profile). A batch without decisions would reach 2.5. Tried without effect: SETRANGE, shorter \
+    replies, one pack call for all replies, no garbage collection.";
 
-const P99_LATENCY_RATIO_TARGET: BenchTarget = BenchTarget {
+const MAX_P99_RELATIVE_TO_SEPARATE_CALLS: BenchTarget = BenchTarget {
     text: "200 coalesced callers, p99 relative to separate calls",
     bound: TargetBound::AtMost(1.0),
     limited_by: "",
 };
 
-const TWO_KEY_SCRIPT_CPU_RATIO_TARGET: BenchTarget = BenchTarget {
+const MAX_CPU_RELATIVE_TO_TWO_KEY_SCRIPT: BenchTarget = BenchTarget {
     text: "200 callers, two-count window, CPU relative to the two-key script",
     bound: TargetBound::AtMost(0.45),
     limited_by: "the worst row varies between 0.41 and 0.46 between runs.",
@@ -63,7 +64,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
          have reached the limit. CPU is in microseconds per decision; latencies are in milliseconds."
     ));
     let runtime = runtime()?;
-    let (mut table, mut two_keys) = (new_callers_table(), new_callers_table());
+    let (mut table, mut two_keys) = (new_caller_comparison_table(), new_caller_comparison_table());
     measure_coalescing_with_one_limit(scale, &runtime, &mut table, &mut two_keys, part)?;
     if !scale.is_quick {
         measure_coalescing_with_three_limits(scale, &runtime, &mut table, part)?;
@@ -74,7 +75,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-fn new_callers_table() -> MarkdownTable {
+fn new_caller_comparison_table() -> MarkdownTable {
     MarkdownTable::new([
         "",
         "coalesced, us",
@@ -204,7 +205,7 @@ fn measure_coalescing_with_one_limit(
             let two_keys_comparison = compare_first_contender_with(&rounds, 2);
             add_comparison_row(&name, &two_keys_comparison, two_keys);
             part.record_target(
-                &TWO_KEY_SCRIPT_CPU_RATIO_TARGET,
+                &MAX_CPU_RELATIVE_TO_TWO_KEY_SCRIPT,
                 1.0 / two_keys_comparison.cpu_ratio,
             );
         }
@@ -371,10 +372,10 @@ impl CallerComparison {
         let target = BenchTarget {
             text,
             bound: TargetBound::AtLeast(2.0),
-            limited_by: REASON_FOR_CPU_RATIO,
+            limited_by: REASON_FOR_CPU_RELATIVE_TO_SEPARATE_CALLS,
         };
         part.record_target(&target, self.cpu_ratio);
-        part.record_target(&P99_LATENCY_RATIO_TARGET, self.p99_ratio);
+        part.record_target(&MAX_P99_RELATIVE_TO_SEPARATE_CALLS, self.p99_ratio);
     }
 }
 

@@ -32,7 +32,7 @@ const REQUEST_RATES_WITH_TARGETS: [(u64, f64, &str); 2] = [
     (100, 40.0, "denial cache, 99 % denied, reduction of calls"),
 ];
 
-const DENIAL_CACHE_DIFFERENCES_TARGET: BenchTarget = BenchTarget {
+const MAX_DECISIONS_CHANGED_BY_DENIAL_CACHE: BenchTarget = BenchTarget {
     text: "denial cache, different decisions",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
@@ -166,7 +166,7 @@ fn measure_denial_cache_with_one_caller(
                 BenchTarget { text, bound: TargetBound::AtLeast(min_reduction), limited_by: "" };
             part.record_target(&target, without / with);
         }
-        part.record_target(&DENIAL_CACHE_DIFFERENCES_TARGET, differing as f64);
+        part.record_target(&MAX_DECISIONS_CHANGED_BY_DENIAL_CACHE, differing as f64);
     }
     Ok(())
 }

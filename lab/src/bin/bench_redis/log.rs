@@ -16,10 +16,11 @@ use crate::scripts::{BenchScript, PlainScript, SlidegateScripts};
 
 /// The measured maximums of the limit, each with two targets for slidegate relative to the sorted set: the CPU time,
 /// and the memory. `None`: there is no target for the memory.
-const LIMIT_MAXES_WITH_TARGETS: [(usize, f64, Option<f64>); 4] =
+const LIMIT_MAXIMUMS_WITH_TARGETS: [(usize, f64, Option<f64>); 4] =
     [(10, 1.0, None), (100, 0.8, Some(0.333)), (1_000, 0.8, Some(0.083)), (10_000, 1.0, None)];
 
-const REASON_FOR_CPU_RATIO: &str = "the ratio varies by 0.05 to 0.1 between runs. Not profiled.";
+const REASON_FOR_CPU_RELATIVE_TO_SORTED_SET: &str =
+    "the ratio varies by 0.05 to 0.1 between runs. Not profiled.";
 
 const ONE_HOUR: Duration = Duration::from_secs(3600);
 
@@ -43,12 +44,14 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     ));
     let (mut costs, mut memory) = (table(), new_memory_table());
     let is_selected = |(max, _, _): &(usize, _, _)| scale.log_maxes.contains(max);
-    for (max, cpu_bound, memory_bound) in LIMIT_MAXES_WITH_TARGETS.into_iter().filter(is_selected) {
+    for (max, cpu_bound, memory_bound) in
+        LIMIT_MAXIMUMS_WITH_TARGETS.into_iter().filter(is_selected)
+    {
         let text = cpu_target_text(max);
         let target = BenchTarget {
             text,
             bound: TargetBound::AtMost(cpu_bound),
-            limited_by: REASON_FOR_CPU_RATIO,
+            limited_by: REASON_FOR_CPU_RELATIVE_TO_SORTED_SET,
         };
         let ratio = measure_sliding_log_with_caller_clock(
             scale,

@@ -1,6 +1,6 @@
-//! Measures the cost of slidegate's Redis scripts compared with commonly published scripts, and the savings by
-//! coalescing (waiting requests share one script call) and by the denial cache (denials are repeated without a call).
-//! Also measures a Redis Cluster.
+//! Measures the cost of slidegate's Redis scripts compared with commonly published scripts, and the savings by two
+//! features: coalescing, with which waiting requests share one script call, and the denial cache, which repeats denials
+//! without a call. Also measures a Redis Cluster.
 //!
 //! `make bench-redis` runs all sections. `ARGS=--quick` shortens the measurements, and `ARGS='log denials'` runs only
 //! the named sections. The program starts its own Redis servers.

@@ -24,6 +24,7 @@ pub struct BenchConnection {
     request: Request<RequestBody>,
 }
 
+/// The sending half of an HTTP/1.1 or HTTP/2 connection.
 enum RequestSender {
     Http1(http1::SendRequest<RequestBody>),
     Http2(http2::SendRequest<RequestBody>),

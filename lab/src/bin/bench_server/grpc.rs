@@ -13,7 +13,7 @@ use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, run_interleaved};
 use crate::{contenders, h2load};
 
-const TONIC_RATIO_TARGET: BenchTarget = BenchTarget {
+const MIN_THROUGHPUT_RELATIVE_TO_TONIC: BenchTarget = BenchTarget {
     text: "gRPC, calls/s relative to the faster bare tonic",
     bound: TargetBound::AtLeast(0.90),
     limited_by: "by callgrind four fifths of a call are HTTP/2 and tonic's framing, as for tonic alone; the \
@@ -74,7 +74,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             ]);
         }
         part.record_target(
-            &TONIC_RATIO_TARGET,
+            &MIN_THROUGHPUT_RELATIVE_TO_TONIC,
             own.per_second / results[1].per_second.max(results[2].per_second),
         );
         if (load.descriptors, load.depth) == (1, 1) {

@@ -13,7 +13,7 @@ use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, run_interleaved};
 use crate::{contenders, h2load};
 
-const AXUM_RATIO_TARGET: BenchTarget = BenchTarget {
+const MIN_THROUGHPUT_RELATIVE_TO_AXUM: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check`, requests/s relative to the faster bare axum",
     bound: TargetBound::AtLeast(0.85),
     limited_by: "by callgrind a third of slidegate's instructions are in hyper, as they are for axum; a fifth \
@@ -23,7 +23,7 @@ const AXUM_RATIO_TARGET: BenchTarget = BenchTarget {
         an in-memory decision; JSON without serde. Together they halved the instructions.",
 };
 
-const THROTTLECRAB_RATIO_TARGET: BenchTarget = BenchTarget {
+const MIN_REQUESTS_PER_CPU_SECOND_RELATIVE_TO_THROTTLECRAB: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check` with three rules, requests per CPU second relative to throttlecrab-server with one",
     bound: TargetBound::AtLeast(1.3),
     limited_by: "even axum without any decision is not much faster than throttlecrab (see the table): the kernel and \
@@ -41,6 +41,7 @@ the body read as bytes; once on one thread, once with two workers), and throttle
 request and sends smaller responses. All requests have the same body, so there is one key per rule, which all \
 threads update. All requests are allowed. limitador's server is not published as a package, so it is not included.";
 
+/// The HTTP requests of one measurement.
 struct HttpLoad {
     name: &'static str,
     request: fn() -> BenchRequest,
@@ -165,8 +166,11 @@ fn format_result_row(
 fn compare_with_targets(part: &mut ReportPart, results: &[TurnResult]) {
     if let [own, one_thread, two_workers, throttlecrab] = results {
         let faster = one_thread.per_second.max(two_workers.per_second);
-        part.record_target(&AXUM_RATIO_TARGET, own.per_second / faster);
-        part.record_target(&THROTTLECRAB_RATIO_TARGET, throttlecrab.cpu_us / own.cpu_us);
+        part.record_target(&MIN_THROUGHPUT_RELATIVE_TO_AXUM, own.per_second / faster);
+        part.record_target(
+            &MIN_REQUESTS_PER_CPU_SECOND_RELATIVE_TO_THROTTLECRAB,
+            throttlecrab.cpu_us / own.cpu_us,
+        );
     }
 }
 

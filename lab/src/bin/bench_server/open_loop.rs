@@ -1,6 +1,6 @@
 //! Sends requests in an open loop: each request is due at a predetermined time, even if earlier responses are late. The
-//! delay of a request is measured from its due time. A closed loop would wait for each response before it sends the
-//! next request. Most of the requests that a stall of the server would delay would then never be sent.
+//! delay of a request is measured from its due time. A closed loop, in contrast, sends the next request only after the
+//! response. While the server stalls, a closed loop sends no requests, so few delays are measured.
 
 use std::error::Error;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use lab::targets::{BenchTarget, TargetBound};
 use crate::closed_loop::ClosedLoop;
 use crate::rounds::{TurnResult, run_interleaved};
 
-const TELEMETRY_RATIO_TARGET: BenchTarget = BenchTarget {
+const MIN_THROUGHPUT_RELATIVE_TO_NO_TELEMETRY: BenchTarget = BenchTarget {
     text: "server with telemetry, requests/s relative to a server without",
     bound: TargetBound::AtLeast(0.95),
     limited_by: "",
@@ -41,7 +41,7 @@ rules:
 ";
 
 /// The measured loads. Each load has one of the two policies, and a pipeline depth.
-const MEASURED_LOADS: [ClosedLoop; 4] = [
+const CLOSED_LOOPS_TO_MEASURE: [ClosedLoop; 4] = [
     ClosedLoop {
         name: "all allowed",
         policy: POLICY_ALLOWING_ALL_REQUESTS,
@@ -69,14 +69,14 @@ const MEASURED_LOADS: [ClosedLoop; 4] = [
 ];
 
 /// The command line flags of the server with the default telemetry.
-const TELEMETRY_FLAGS: [&str; 2] = ["--admin", "127.0.0.1:0"];
+const DEFAULT_TELEMETRY_FLAGS: [&str; 2] = ["--admin", "127.0.0.1:0"];
 
 /// The command line flags of the server without telemetry.
 const NO_TELEMETRY_FLAGS: [&str; 4] = ["--admin", "none", "--log-denials", "0"];
 
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.add_text(SECTION_INTRODUCTION);
-    part.progress.add_steps(MEASURED_LOADS.len());
+    part.progress.add_steps(CLOSED_LOOPS_TO_MEASURE.len());
     let mut table = MarkdownTable::new([
         "`/v1/check`",
         "with telemetry, requests/s",
@@ -86,7 +86,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         "without, CPU µs",
         "denied",
     ]);
-    for load in &MEASURED_LOADS {
+    for load in &CLOSED_LOOPS_TO_MEASURE {
         part.progress.begin_step(load.name);
         let [with_telemetry, without_telemetry] = measure_with_and_without_telemetry(effort, load)?;
         let throughput = with_telemetry.per_second / without_telemetry.per_second;
@@ -99,7 +99,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             format!("{:.2}", without_telemetry.cpu_us),
             format!("{:.0} %", 100.0 * with_telemetry.denied),
         ]);
-        part.record_target(&TELEMETRY_RATIO_TARGET, throughput);
+        part.record_target(&MIN_THROUGHPUT_RELATIVE_TO_NO_TELEMETRY, throughput);
     }
     part.add_table(&table);
     Ok(())
@@ -110,7 +110,7 @@ fn measure_with_and_without_telemetry(
     load: &ClosedLoop,
 ) -> Result<[TurnResult; 2], Box<dyn Error>> {
     let servers = [
-        start_server(load.policy, &TELEMETRY_FLAGS)?,
+        start_server(load.policy, &DEFAULT_TELEMETRY_FLAGS)?,
         start_server(load.policy, &NO_TELEMETRY_FLAGS)?,
     ];
     let requests = effort.pick(6_000, 1_500);

@@ -27,7 +27,7 @@ const CLIENT_COUNT: usize = 512;
 const WARM_UP_REQUESTS: usize = 2 * CLIENT_COUNT;
 
 /// The number of requests that each client may send per hour. No client reaches this limit.
-const REQUESTS_PER_HOUR: u32 = 1_000_000;
+const REQUESTS_ALLOWED_PER_HOUR: u32 = 1_000_000;
 
 /// A compared case: an axum service with or without a rate limit.
 pub struct Case {
@@ -62,14 +62,14 @@ pub const CASES: &[Case] = &[
         title: "slidegate, a limiter per peer address",
         build: service_with_limiter,
         headers: &["ratelimit-policy", "ratelimit"],
-        target: Some(&crate::LIMITER_INSTRUCTIONS_TARGET),
+        target: Some(&crate::MAX_LIMITER_INSTRUCTIONS_RELATIVE_TO_TOWER_GOVERNOR),
     },
     Case {
         name: "gate",
         title: "slidegate, a gate with one rule per peer address",
         build: service_with_gate,
         headers: &["ratelimit-policy", "ratelimit"],
-        target: Some(&crate::GATE_INSTRUCTIONS_TARGET),
+        target: Some(&crate::MAX_GATE_INSTRUCTIONS_RELATIVE_TO_TOWER_GOVERNOR),
     },
     Case {
         name: "nothing",
@@ -91,7 +91,9 @@ fn service_with_noop_layer() -> Router {
 
 fn service_with_tower_governor() -> Router {
     let mut config = GovernorConfigBuilder::default();
-    config.period(Duration::from_secs(3600) / REQUESTS_PER_HOUR).burst_size(REQUESTS_PER_HOUR);
+    config
+        .period(Duration::from_secs(3600) / REQUESTS_ALLOWED_PER_HOUR)
+        .burst_size(REQUESTS_ALLOWED_PER_HOUR);
     match config.use_headers().finish() {
         Some(config) => service_without_layers().layer(GovernorLayer::new(config)),
         None => unreachable!("neither the period nor the burst is zero"),
@@ -99,7 +101,7 @@ fn service_with_tower_governor() -> Router {
 }
 
 fn service_with_limiter() -> Router {
-    match Limiter::new([format!("{REQUESTS_PER_HOUR}/h").as_str()]) {
+    match Limiter::new([format!("{REQUESTS_ALLOWED_PER_HOUR}/h").as_str()]) {
         Ok(limiter) => service_without_layers().layer(RateLimitLayer::keyed_by(
             limiter,
             new_peer_address_extractor(),
@@ -111,7 +113,7 @@ fn service_with_limiter() -> Router {
 
 fn service_with_gate() -> Router {
     let policy =
-        format!("rules: [{{ name: limiter, per: [ip], limits: [{REQUESTS_PER_HOUR}/h] }}]");
+        format!("rules: [{{ name: limiter, per: [ip], limits: [{REQUESTS_ALLOWED_PER_HOUR}/h] }}]");
     match Policy::from_yaml(&policy) {
         Ok(policy) => {
             let gate = Gate::new(policy, MemoryStore::new());

@@ -21,7 +21,7 @@ const RUN_CASE_ARGUMENT: &str = "run";
 
 /// The numbers of requests in two runs of a case. The instruction counts of the runs are subtracted. The difference
 /// contains only the work for the additional requests, without the start of the program.
-const REQUESTS_PER_RUN: [&str; 2] = ["4000", "8000"];
+const REQUESTS_IN_SHORT_AND_LONG_RUN: [&str; 2] = ["4000", "8000"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -35,13 +35,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-const LIMITER_INSTRUCTIONS_TARGET: BenchTarget = BenchTarget {
+const MAX_LIMITER_INSTRUCTIONS_RELATIVE_TO_TOWER_GOVERNOR: BenchTarget = BenchTarget {
     text: "instructions that a limiter per peer address adds to axum, relative to tower_governor",
     bound: TargetBound::AtMost(0.7),
     limited_by: REASON_FOR_LIMITER_INSTRUCTIONS,
 };
 
-const GATE_INSTRUCTIONS_TARGET: BenchTarget = BenchTarget {
+const MAX_GATE_INSTRUCTIONS_RELATIVE_TO_TOWER_GOVERNOR: BenchTarget = BenchTarget {
     text: "instructions that a gate with one rule adds to axum, relative to tower_governor",
     bound: TargetBound::AtMost(0.7),
     limited_by: "the same; in addition attributes are collected, rules are matched, and a key is built from values.",
@@ -90,7 +90,7 @@ fn measure_instructions_per_request(case: &Case) -> Result<f64, Box<dyn Error>> 
             &[RUN_CASE_ARGUMENT, case.name, requests],
         )
     };
-    let [short_run, long_run] = REQUESTS_PER_RUN;
+    let [short_run, long_run] = REQUESTS_IN_SHORT_AND_LONG_RUN;
     let requests = long_run.parse::<f64>()? - short_run.parse::<f64>()?;
     Ok((run(long_run)? as f64 - run(short_run)? as f64) / requests)
 }

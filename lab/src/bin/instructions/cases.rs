@@ -22,8 +22,8 @@ const WARM_UP_DECISIONS: usize = KEY_COUNT * MAX_UNITS_PER_KEY;
 /// The number of decisions whose instructions are counted.
 pub const DECISIONS: usize = 10_000;
 
-/// The time of the first decision, in microseconds. A case lasts a few minutes after this time. Of the calendar
-/// windows, only windows of at most a minute end during a case.
+/// The time of the first decision, in microseconds. A case lasts a few minutes after this time. During a case, a
+/// calendar window ends only if its length is at most a minute.
 const FIRST_DECISION_TIME_US: u64 = 1_700_000_000_000_000;
 
 /// A kind of decision whose instructions are counted.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::process::ExitCode;
 
-const COUNTS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
+const INSTRUCTION_COUNTS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
 
 /// The tolerated difference between a new count and the file, in percent. Different compiler versions also change the
 /// counts.
@@ -28,14 +28,14 @@ impl InstructionCounts {
     }
 
     pub fn load() -> Result<Self, Box<dyn Error>> {
-        let text =
-            fs::read_to_string(COUNTS_FILE).map_err(|error| format!("{COUNTS_FILE}: {error}"))?;
+        let text = fs::read_to_string(INSTRUCTION_COUNTS_FILE)
+            .map_err(|error| format!("{INSTRUCTION_COUNTS_FILE}: {error}"))?;
         text.lines().map(parse_count_line).collect::<Result<_, _>>().map(Self)
     }
 
     pub fn save(&self) -> Result<ExitCode, Box<dyn Error>> {
         let lines = self.0.iter().map(|(case, count)| format!("{case} {count}\n"));
-        fs::write(COUNTS_FILE, lines.collect::<String>())?;
+        fs::write(INSTRUCTION_COUNTS_FILE, lines.collect::<String>())?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -62,7 +62,8 @@ impl InstructionCounts {
 }
 
 fn parse_count_line(line: &str) -> Result<(String, u64), Box<dyn Error>> {
-    let (case, count) = line.split_once(' ').ok_or_else(|| format!("{COUNTS_FILE}: `{line}`"))?;
+    let (case, count) =
+        line.split_once(' ').ok_or_else(|| format!("{INSTRUCTION_COUNTS_FILE}: `{line}`"))?;
     Ok((case.to_owned(), count.parse()?))
 }
 
@@ -76,7 +77,7 @@ impl fmt::Display for Drift {
                 write!(f, "{case} shrank from {from} to {to} instructions: run with --update")
             }
             Self::Unknown { case } => {
-                write!(f, "{case} is not in {COUNTS_FILE}: run with --update")
+                write!(f, "{case} is not in {INSTRUCTION_COUNTS_FILE}: run with --update")
             }
         }
     }

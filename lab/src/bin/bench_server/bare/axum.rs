@@ -23,11 +23,13 @@ pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     // With Nagle's algorithm, responses would wait for the client to acknowledge the previous ones. A failure to
     // disable it is ignored.
     let listener = listener.tap_io(|client| drop(client.set_nodelay(true)));
-    let router = Router::new().route(CHECK, post(handle_check)).route(AUTH, any(handle_auth));
+    let router =
+        Router::new().route(CHECK, post(respond_to_check)).route(AUTH, any(respond_to_auth));
     let fixed_response = Arc::new(new_fixed_response(&RecordedResponse::from_bytes(response)?)?);
     Ok(axum::serve(listener, router.with_state(fixed_response)).await?)
 }
 
+/// The response that the server sends to every request.
 struct FixedResponse {
     headers: HeaderMap,
     body: Bytes,
@@ -49,11 +51,14 @@ impl FixedResponse {
     }
 }
 
-/// Handles a check request. Reads the whole request body, because slidegate must read it, too.
-async fn handle_check(State(fixed_response): State<Arc<FixedResponse>>, _: Bytes) -> Response {
+/// Sends the fixed response to a check request. Reads the whole request body, because slidegate must also read it.
+async fn respond_to_check(State(fixed_response): State<Arc<FixedResponse>>, _: Bytes) -> Response {
     fixed_response.to_response()
 }
 
-async fn handle_auth(State(fixed_response): State<Arc<FixedResponse>>, _: HeaderMap) -> Response {
+async fn respond_to_auth(
+    State(fixed_response): State<Arc<FixedResponse>>,
+    _: HeaderMap,
+) -> Response {
     fixed_response.to_response()
 }

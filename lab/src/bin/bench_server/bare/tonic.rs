@@ -12,6 +12,7 @@ use crate::messages::envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 use crate::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
+/// A service that sends this response to every request.
 struct FixedResponseService(RateLimitResponse);
 
 #[tonic::async_trait]
