@@ -7,9 +7,6 @@ use std::str::FromStr;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use thiserror::Error;
 
-use crate::connect::{ConnectError, Settings};
-use crate::store::RedisStore;
-
 /// Maximum number of hosts in an address. The hosts are Sentinels or nodes of a Cluster.
 const MAX_HOSTS_PER_ADDRESS: usize = 64;
 
@@ -63,14 +60,6 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Creates a store for this address, like [`RedisStore::open`]. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// If no client can be created with the settings.
-    pub fn open(&self, settings: Settings) -> Result<RedisStore, ConnectError> {
-        RedisStore::from_address(self, settings)
-    }
-
     /// Returns the servers that the address identifies.
     pub(crate) fn target(&self) -> AddressTarget {
         self.target.clone()
@@ -228,6 +217,24 @@ pub(crate) fn host_and_port(address: &ConnectionAddr) -> String {
     }
 }
 
+/// Returns a copy of `template` with another address, `host:port`. Returns `None` if the address does not have this
+/// form.
+pub(crate) fn with_host_and_port(
+    template: &ConnectionInfo,
+    address: &str,
+) -> Option<ConnectionInfo> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = port.parse().ok()?;
+    let address = match template.addr() {
+        ConnectionAddr::TcpTls { insecure, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: None }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    Some(template.clone().set_addr(address))
+}
+
 /// Returns the text form of the address of one server, without user and password.
 fn address_without_credentials(info: &ConnectionInfo) -> String {
     let db = info.redis_settings().db();
@@ -240,6 +247,20 @@ fn address_without_credentials(info: &ConnectionInfo) -> String {
         ConnectionAddr::Unix(path) => format!("unix://{}?db={db}", path.display()),
         // The enum is non-exhaustive.
         _ => "redis".to_owned(),
+    }
+}
+
+/// Replaces user, password and parameters of an address with `…`.
+pub(crate) fn redact_password(address: &str) -> String {
+    let redacted = match (address.find("://"), address.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => {
+            format!("{}…{}", &address[..scheme + 3], &address[at..])
+        }
+        _ => address.to_owned(),
+    };
+    match redacted.split_once('?') {
+        Some((base, _)) => format!("{base}?…"),
+        None => redacted,
     }
 }
 
@@ -324,6 +345,19 @@ mod tests {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
             assert!(!error.contains("secret") && !error.contains("sec/"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn redacted_address_has_no_password() {
+        for (address, redacted) in [
+            ("redis://u:p@h:1/2", "redis://…@h:1/2"),
+            ("redis://:p@q?@h", "redis://…@h"),
+            ("unix:///run/redis?pass=p&db=1", "unix:///run/redis?…"),
+            ("redis://h", "redis://h"),
+            ("@://", "@://"),
+        ] {
+            assert_eq!(redact_password(address), redacted);
         }
     }
 }

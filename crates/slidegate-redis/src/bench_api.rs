@@ -5,10 +5,10 @@ use redis::Cmd;
 use slidegate::{Hit, Timestamp};
 
 use crate::call;
-use crate::connect::Settings;
 use crate::reply::ScriptReply;
 use crate::script::Scripts;
 use crate::script_request::{RedisKeyspace, ScriptMode, ScriptRequest};
+use crate::settings::Settings;
 
 /// A builder of the script calls that a store would send, and a decoder of their replies.
 #[derive(Debug)]

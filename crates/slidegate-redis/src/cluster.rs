@@ -16,10 +16,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::address::host_and_port;
-use crate::connect::{TlsRoots, with_host_and_port};
+use crate::address::{host_and_port, with_host_and_port};
+use crate::connect::ConnectionSource;
 use crate::failure::Failure;
 use crate::server::{CallSettings, Server};
+use crate::tls::TlsRoots;
 
 /// Number of hash slots of a Redis Cluster.
 const CLUSTER_SLOT_COUNT: usize = 16_384;
@@ -96,7 +97,7 @@ impl Cluster {
         call_settings: CallSettings,
     ) -> RedisResult<Self> {
         for seed in &seeds {
-            tls_roots.server_source(seed)?;
+            ConnectionSource::to_server(seed, &tls_roots)?;
         }
         let map = ArcSwap::from_pointee(SlotMap {
             masters: Vec::new(),
@@ -280,8 +281,8 @@ impl ClusterNodes {
         if let Some(server) = servers.get(address) {
             return Some(server.clone());
         }
-        let source =
-            self.tls_roots.server_source(&self.connection_info_of_address(address)?).ok()?;
+        let info = self.connection_info_of_address(address)?;
+        let source = ConnectionSource::to_server(&info, &self.tls_roots).ok()?;
         let server = Arc::new(Server::open(address, source, self.call_settings.clone()));
         servers.insert(address.to_owned(), server.clone());
         Some(server)

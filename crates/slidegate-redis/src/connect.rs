@@ -1,23 +1,18 @@
 //! A connection to Redis that a background task opens, and reopens whenever it is lost.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
-    RedisResult, TlsCertificates,
-};
-use rustls::crypto::ring;
-use thiserror::Error;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::address::{AddressError, SentinelTarget};
+use crate::address::SentinelTarget;
 use crate::sentinel::{Sentinels, is_master};
+use crate::tls::TlsRoots;
 
 /// Timeout of a connection attempt. The timeout is short, because a failover may make another server the master during
 /// the attempt.
@@ -32,68 +27,6 @@ const MAX_RECONNECT_BACKOFF: Duration = Duration::from_millis(500);
 
 /// Interval at which the Sentinels are polled for the current master.
 const SENTINEL_MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Settings of a [`RedisStore`](crate::RedisStore).
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Prefix of every Redis key.
-    pub prefix: String,
-    /// Maximum duration of a request to the store.
-    pub timeout: Duration,
-    /// Additional time to live of a Redis key, beyond the time until which its counters are needed. If clients use
-    /// their own clocks ([`RedisStore::with_clock`](crate::RedisStore::with_clock)), the margin must be longer than the
-    /// difference between these clocks.
-    pub expiry_margin: Duration,
-    /// Maximum time for which a denial is cached. During this time, repeated requests are denied without a call to
-    /// Redis. A cached denial expires earlier if the denied cost fits the limit earlier. Zero disables the denial
-    /// cache, except for sampled rules.
-    pub deny_cache_ttl: Duration,
-    /// PEM file with the CA certificates that verify servers at `rediss://` addresses. `None` uses Mozilla's list of
-    /// root certificates.
-    pub ca_file: Option<PathBuf>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            prefix: "slidegate:".to_owned(),
-            timeout: Duration::from_millis(15),
-            expiry_margin: Duration::from_secs(1),
-            deny_cache_ttl: Duration::from_secs(1),
-            ca_file: None,
-        }
-    }
-}
-
-/// The reason why no store can be created for an address.
-#[derive(Debug, Error)]
-pub enum ConnectError {
-    /// The address is invalid.
-    #[error("`{address}` is not a Redis address: {source}")]
-    Address {
-        /// The address as given, without its password.
-        address: String,
-        /// The cause.
-        #[source]
-        source: AddressError,
-    },
-    /// No client can be created for the address.
-    #[error("cannot create a client for {address}: {message}")]
-    Client {
-        /// The address without its password.
-        address: String,
-        /// The cause.
-        message: String,
-    },
-    /// The file of CA certificates cannot be read, or cannot be used for this address.
-    #[error("cannot trust the certificates in `{}`: {message}", path.display())]
-    Ca {
-        /// The path of the file.
-        path: PathBuf,
-        /// The cause.
-        message: String,
-    },
-}
 
 /// A shared connection that reconnects when it is lost.
 #[derive(Debug)]
@@ -190,66 +123,17 @@ pub enum ConnectionSource {
     Sentinel(Box<Sentinels>),
 }
 
-/// The CA certificates that verify servers. `None` selects Mozilla's list of root certificates.
-#[derive(Clone, Debug, Default)]
-pub struct TlsRoots(Option<TlsCertificates>);
-
-impl TlsRoots {
-    /// Reads the certificates of a PEM file. `None` selects Mozilla's list of root certificates.
-    pub fn from_file(path: Option<&Path>) -> Result<Self, ConnectError> {
-        let Some(path) = path else { return Ok(Self(None)) };
-        let pem = std::fs::read(path).map_err(|error| ConnectError::Ca {
-            path: path.to_owned(),
-            message: error.to_string(),
-        })?;
-        Ok(Self(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) })))
-    }
-
-    /// Creates a client of one server, without connecting.
-    pub fn client(&self, info: &ConnectionInfo) -> RedisResult<Client> {
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            install_crypto_provider();
-        }
-        match &self.0 {
-            Some(certificates) => Client::build_with_tls(info.clone(), certificates.clone()),
-            None => Client::open(info.clone()),
-        }
-    }
-
+impl ConnectionSource {
     /// Creates the source of connections to one server.
-    pub fn server_source(&self, info: &ConnectionInfo) -> RedisResult<ConnectionSource> {
-        Ok(ConnectionSource::Server(Box::new(self.client(info)?)))
+    pub fn to_server(info: &ConnectionInfo, tls_roots: &TlsRoots) -> RedisResult<Self> {
+        Ok(Self::Server(Box::new(tls_roots.client(info)?)))
     }
 
     /// Creates the source of connections to the master of a Sentinel service.
-    pub fn sentinel_source(&self, target: &SentinelTarget) -> RedisResult<ConnectionSource> {
-        Ok(ConnectionSource::Sentinel(Box::new(Sentinels::new(target, self)?)))
+    pub fn to_master(target: &SentinelTarget, tls_roots: &TlsRoots) -> RedisResult<Self> {
+        Ok(Self::Sentinel(Box::new(Sentinels::new(target, tls_roots)?)))
     }
-}
 
-/// Returns a copy of `template` with another address, `host:port`. Returns `None` if the address does not have this
-/// form.
-pub fn with_host_and_port(template: &ConnectionInfo, address: &str) -> Option<ConnectionInfo> {
-    let (host, port) = address.rsplit_once(':')?;
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let port = port.parse().ok()?;
-    let address = match template.addr() {
-        ConnectionAddr::TcpTls { insecure, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: None }
-        }
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    Some(template.clone().set_addr(address))
-}
-
-/// Installs a cryptography provider for rustls. If several providers are compiled in and none is installed, rustls
-/// panics.
-fn install_crypto_provider() {
-    // An error means that one is installed already.
-    let _ = ring::default_provider().install_default();
-}
-
-impl ConnectionSource {
     /// Returns a description of the server for log messages.
     fn server_name_for_log(&self) -> String {
         match self {
@@ -360,36 +244,4 @@ fn log_and_publish_connect_error(error: &RedisError, publish: &watch::Sender<Con
         tracing::debug!(%error, "no connection to Redis");
     }
     publish.send_modify(|state| *state = Err(last_error));
-}
-
-/// Replaces user, password and parameters of an address with `…`.
-pub fn redact_password(address: &str) -> String {
-    let redacted = match (address.find("://"), address.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => {
-            format!("{}…{}", &address[..scheme + 3], &address[at..])
-        }
-        _ => address.to_owned(),
-    };
-    match redacted.split_once('?') {
-        Some((base, _)) => format!("{base}?…"),
-        None => redacted,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn redacted_address_has_no_password() {
-        for (address, redacted) in [
-            ("redis://u:p@h:1/2", "redis://…@h:1/2"),
-            ("redis://:p@q?@h", "redis://…@h"),
-            ("unix:///run/redis?pass=p&db=1", "unix:///run/redis?…"),
-            ("redis://h", "redis://h"),
-            ("@://", "@://"),
-        ] {
-            assert_eq!(redact_password(address), redacted);
-        }
-    }
 }

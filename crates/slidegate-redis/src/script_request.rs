@@ -5,8 +5,8 @@ use std::fmt::Write;
 use slidegate::{ChargeWhen, Hit, Limit, RedisOptions, Veto};
 use smallvec::SmallVec;
 
-use crate::connect::Settings;
 use crate::script::is_slot;
+use crate::settings::Settings;
 
 /// The mode of a request: evaluate only, or also charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use crate::address::SentinelTarget;
-use crate::connect::{TlsRoots, with_host_and_port};
+use crate::address::{SentinelTarget, with_host_and_port};
+use crate::tls::TlsRoots;
 
 /// Timeout of a query to a Sentinel.
 const SENTINEL_QUERY_TIMEOUT: Duration = Duration::from_millis(300);

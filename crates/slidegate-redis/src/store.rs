@@ -15,18 +15,21 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::address::{Address, AddressTarget};
+use crate::address::{Address, AddressTarget, redact_password};
 use crate::call::key_and_tag;
 use crate::clocks::Clocks;
 use crate::cluster::Cluster;
-use crate::connect::{ConnectError, Settings, TlsRoots, redact_password};
+use crate::connect::ConnectionSource;
 use crate::deny_cache::{CacheLookup, CacheVersion, DenialReport, DenyCache, effective_units};
+use crate::error::ConnectError;
 use crate::failure::Failure;
 use crate::maintenance;
 use crate::multi_slot::{self, split_by_slot};
 use crate::reply::{HitReply, ScriptReply};
 use crate::script_request::{KeyedHit, RedisKeyspace, ScriptMode, ScriptRequest};
 use crate::server::{CallSettings, Server};
+use crate::settings::Settings;
+use crate::tls::TlsRoots;
 use crate::topology::Topology;
 
 /// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster.
@@ -80,11 +83,9 @@ impl RedisStore {
         };
         let tls_roots = TlsRoots::from_file(settings.ca_file.as_deref())?;
         let topology = match address.target() {
-            AddressTarget::Server(info) => tls_roots
-                .server_source(&info)
+            AddressTarget::Server(info) => ConnectionSource::to_server(&info, &tls_roots)
                 .map(|source| new_single_server_topology(source, call_settings)),
-            AddressTarget::Sentinel(target) => tls_roots
-                .sentinel_source(&target)
+            AddressTarget::Sentinel(target) => ConnectionSource::to_master(&target, &tls_roots)
                 .map(|source| new_single_server_topology(source, call_settings)),
             AddressTarget::Cluster(seeds) => {
                 Cluster::open(seeds, tls_roots, call_settings).map(Topology::Cluster)
@@ -134,11 +135,18 @@ impl RedisStore {
     }
 }
 
+impl Address {
+    /// Creates a store for this address, like [`RedisStore::open`]. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If no client can be created with the settings.
+    pub fn open(&self, settings: Settings) -> Result<RedisStore, ConnectError> {
+        RedisStore::from_address(self, settings)
+    }
+}
+
 /// Creates the topology of a single server.
-fn new_single_server_topology(
-    source: crate::connect::ConnectionSource,
-    call_settings: CallSettings,
-) -> Topology {
+fn new_single_server_topology(source: ConnectionSource, call_settings: CallSettings) -> Topology {
     Topology::Single(Arc::new(Server::open("", source, call_settings)))
 }
 
