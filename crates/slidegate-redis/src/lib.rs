@@ -21,6 +21,7 @@ mod deny_cache;
 mod error;
 mod failure;
 mod maintenance;
+mod maintenance_op;
 mod multi_slot;
 mod reply;
 mod script;

@@ -19,7 +19,7 @@ use crate::clocks::Clocks;
 use crate::coalesce::{Coalescer, Enqueued, WaitHandle, Waiter};
 use crate::connect::{ConnectionHandle, ConnectionSource, ReconnectingConnection};
 use crate::failure::Failure;
-use crate::maintenance::MaintenanceOp;
+use crate::maintenance_op::MaintenanceOp;
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::Scripts;
 use crate::script_request::ScriptRequest;

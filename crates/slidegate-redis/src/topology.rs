@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, slot_of};
 use crate::failure::{Failure, Redirect};
-use crate::maintenance::MaintenanceOp;
+use crate::maintenance_op::MaintenanceOp;
 use crate::reply::ScriptReply;
 use crate::script_request::ScriptRequest;
 use crate::server::{BatchKey, ScriptResult, Server};
