@@ -1,4 +1,4 @@
-//! A client of a Redis Cluster. The client has a map of slots to masters, and a [`Server`] for each master.
+//! A client of a Redis Cluster. The client has a map of slots to masters, and a [`Node`] for each master.
 //!
 //! The Cluster client of the `redis` crate is not used, for two reasons. It repeats a command whose response was lost,
 //! which charges twice. And it does not report the node that a command is sent to, but each node needs its own circuit
@@ -18,8 +18,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::{host_and_port, with_host_and_port};
 use crate::connect::ConnectionSource;
+use crate::execution::CallSettings;
 use crate::failure::Failure;
-use crate::server::{CallSettings, Server};
+use crate::node::Node;
 use crate::tls::TlsRoots;
 
 /// Number of hash slots of a Redis Cluster.
@@ -60,21 +61,21 @@ struct ClusterNodes {
     call_settings: CallSettings,
     map: ArcSwap<SlotMap>,
     /// The servers that the store connects to, by address.
-    servers: Mutex<HashMap<String, Arc<Server>>>,
+    servers: Mutex<HashMap<String, Arc<Node>>>,
     /// Notified to refresh the slot map, because it is outdated or a call to a node has failed.
     refresh_requested: Notify,
 }
 
 /// The map of slots to masters.
 struct SlotMap {
-    masters: Vec<Arc<Server>>,
+    masters: Vec<Arc<Node>>,
     /// For each slot, the index of its master in `masters`. The index is out of range if the slot has no master.
     master_by_slot: Vec<u16>,
 }
 
 impl SlotMap {
     /// Returns the master of a slot, or `None` if the slot has no master.
-    fn master_of_slot(&self, slot: u16) -> Option<&Arc<Server>> {
+    fn master_of_slot(&self, slot: u16) -> Option<&Arc<Node>> {
         let index = *self.master_by_slot.get(usize::from(slot))?;
         self.masters.get(usize::from(index))
     }
@@ -120,7 +121,7 @@ impl Cluster {
 
     /// Returns the master of a slot. Waits for the first attempt to load the slot map, until `deadline` at the latest.
     /// Fails if the map has never been loaded or the slot has no master.
-    pub async fn master(&self, slot: u16, deadline: Instant) -> Result<Arc<Server>, Failure> {
+    pub async fn master(&self, slot: u16, deadline: Instant) -> Result<Arc<Node>, Failure> {
         let unavailable = |message: String| Failure::Server(StoreError::Unavailable(message));
         if *self.is_map_loaded.borrow() != Some(true) {
             let mut is_map_loaded = self.is_map_loaded.clone();
@@ -139,7 +140,7 @@ impl Cluster {
 
     /// Returns the server to which `server` has redirected a call. The address is `host:port`, or `:port` for the host
     /// of `server`.
-    pub fn redirect_target(&self, server: &Server, address: &str) -> Result<Arc<Server>, Failure> {
+    pub fn redirect_target(&self, server: &Node, address: &str) -> Result<Arc<Node>, Failure> {
         let target = match (address.strip_prefix(':'), server.address().rsplit_once(':')) {
             (Some(port), Some((host, _))) => format!("{host}:{port}"),
             _ => address.to_owned(),
@@ -276,14 +277,14 @@ impl ClusterNodes {
 
     /// Returns the server at an address. If the server is new, starts to connect to it. Returns `None` if the address
     /// is invalid.
-    fn find_or_add_server(&self, address: &str) -> Option<Arc<Server>> {
+    fn find_or_add_server(&self, address: &str) -> Option<Arc<Node>> {
         let mut servers = self.servers.lock();
         if let Some(server) = servers.get(address) {
             return Some(server.clone());
         }
         let info = self.connection_info_of_address(address)?;
         let source = ConnectionSource::to_server(&info, &self.tls_roots).ok()?;
-        let server = Arc::new(Server::open(address, source, self.call_settings.clone()));
+        let server = Node::open(address, source, self.call_settings.clone());
         servers.insert(address.to_owned(), server.clone());
         Some(server)
     }

@@ -4,8 +4,9 @@
 //! available.
 //!
 //! A request passes through these layers, each of which uses only the layers below it: `store` (denial cache,
-//! sampling), `multi_slot` (keys in several slots of a Cluster), `topology` (one server or a Cluster), `server`
-//! (circuit breaker, timeout, coalescing of waiting requests into one call), `connect` (connections).
+//! sampling), `multi_slot` (keys in several slots of a Cluster), `topology` (one server or a Cluster), `node` (deadline,
+//! circuit breaker), `coalescing` (waiting requests share a call), `execution` (scripts and their replies), `connect`
+//! (connections).
 
 pub mod breaker;
 
@@ -15,19 +16,20 @@ pub mod bench_api;
 mod call;
 mod clocks;
 mod cluster;
-mod coalesce;
+mod coalescing;
 mod connect;
 mod deny_cache;
 mod error;
+mod execution;
 mod failure;
 mod maintenance;
 mod maintenance_op;
 mod multi_slot;
+mod node;
 mod reply;
 mod script;
 mod script_request;
 mod sentinel;
-mod server;
 mod settings;
 mod store;
 mod tls;

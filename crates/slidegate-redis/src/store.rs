@@ -22,12 +22,13 @@ use crate::cluster::Cluster;
 use crate::connect::ConnectionSource;
 use crate::deny_cache::{CacheLookup, CacheVersion, DenialReport, DenyCache, effective_units};
 use crate::error::ConnectError;
+use crate::execution::CallSettings;
 use crate::failure::Failure;
 use crate::maintenance;
 use crate::multi_slot::{self, split_by_slot};
+use crate::node::Node;
 use crate::reply::{HitReply, ScriptReply};
 use crate::script_request::{KeyedHit, RedisKeyspace, ScriptMode, ScriptRequest};
-use crate::server::{CallSettings, Server};
 use crate::settings::Settings;
 use crate::tls::TlsRoots;
 use crate::topology::Topology;
@@ -147,7 +148,7 @@ impl Address {
 
 /// Creates the topology of a single server.
 fn new_single_server_topology(source: ConnectionSource, call_settings: CallSettings) -> Topology {
-    Topology::Single(Arc::new(Server::open("", source, call_settings)))
+    Topology::Single(Node::open("", source, call_settings))
 }
 
 /// Returns the result of a request without hits: an admission that charges nothing.

@@ -7,11 +7,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, slot_of};
+use crate::execution::ScriptResult;
 use crate::failure::{Failure, Redirect};
 use crate::maintenance_op::MaintenanceOp;
+use crate::node::{BatchKey, Node};
 use crate::reply::ScriptReply;
 use crate::script_request::ScriptRequest;
-use crate::server::{BatchKey, ScriptResult, Server};
 
 /// Maximum number of redirections that a call follows.
 const MAX_REDIRECTS_PER_CALL: usize = 5;
@@ -22,14 +23,14 @@ const SLOT_MIGRATION_RETRY_DELAY: Duration = Duration::from_millis(1);
 /// The servers of a store.
 pub enum Topology {
     /// One server, or the current master as reported by Sentinels.
-    Single(Arc<Server>),
+    Single(Arc<Node>),
     /// The masters of a Cluster.
     Cluster(Cluster),
 }
 
 /// The server that a call is sent to, and the batch key: only requests with the same batch key share a call.
 struct CallTarget {
-    server: Arc<Server>,
+    server: Arc<Node>,
     batch_key: BatchKey,
 }
 

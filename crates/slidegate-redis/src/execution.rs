@@ -1,0 +1,283 @@
+//! Executes the scripts of one Redis server: sends them, as source text if Redis does not know them, and decodes the
+//! replies.
+//!
+//! A connection is replaced if it was lost, if its server is not the master, or if a reply on it cannot be decoded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use slidegate::{StoreError, Timestamp};
+
+use crate::call::{self, ScriptCall};
+use crate::clocks::Clocks;
+use crate::connect::{ConnectionHandle, ConnectionSource, ReconnectingConnection};
+use crate::failure::Failure;
+use crate::maintenance_op::MaintenanceOp;
+use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
+use crate::script::Scripts;
+use crate::script_request::ScriptRequest;
+
+/// Settings that all servers of a store share.
+#[derive(Clone, Debug)]
+pub struct CallSettings {
+    pub timeout: Duration,
+    /// Additional time to live of a key in seconds, beyond the time until which its counters are needed.
+    pub expiry_margin_s: u32,
+    pub clocks: Arc<Clocks>,
+}
+
+/// The reply to a request and the local time at which the request was sent, or the reason why the call failed.
+pub type ScriptResult = Result<(ScriptReply, Timestamp), Failure>;
+
+/// A flag that is set while a call may have reached Redis, and thus may have charged.
+#[derive(Debug, Default)]
+pub struct CommandSentFlag(AtomicBool);
+
+impl CommandSentFlag {
+    fn set_sent(&self, sent: bool) {
+        self.0.store(sent, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if a call may have reached Redis.
+    pub fn is_sent(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The connection to a Redis server, and the scripts that it may know.
+pub struct ScriptExecutor {
+    connection: ReconnectingConnection,
+    scripts: Scripts,
+    call_settings: CallSettings,
+}
+
+impl ScriptExecutor {
+    /// Creates an executor and connects to the server in the background. `on_reconnect` is called as documented at
+    /// [`ReconnectingConnection::open`].
+    pub fn open(
+        source: ConnectionSource,
+        call_settings: CallSettings,
+        on_reconnect: impl Fn() + Send + 'static,
+    ) -> Self {
+        let connection = ReconnectingConnection::open(source, on_reconnect);
+        Self { connection, scripts: Scripts::new(), call_settings }
+    }
+
+    /// Returns `true` if a connection has ever been established.
+    pub fn was_connected(&self) -> bool {
+        self.connection.was_connected()
+    }
+
+    /// Requests that the current connection is replaced.
+    pub fn replace_connection(&self) {
+        self.connection.replace_current();
+    }
+
+    /// Decides one request with one call.
+    pub async fn decide_request(
+        &self,
+        request: &ScriptRequest,
+        is_asking: bool,
+        sent: &CommandSentFlag,
+    ) -> ScriptResult {
+        let (mut replies, sent_at) =
+            self.decide_requests_in_one_call(&[request], is_asking, sent).await?;
+        match replies.pop() {
+            Some(Ok(reply)) => Ok((reply, sent_at)),
+            _ => Err(Failure::Key(wrong_type_error(request))),
+        }
+    }
+
+    /// Decides all requests of a batch with one call. Returns their results in the order of the requests.
+    pub async fn decide_batch(
+        &self,
+        requests: &[&ScriptRequest],
+        is_asking: bool,
+        sent: &CommandSentFlag,
+    ) -> Result<Vec<ScriptResult>, Failure> {
+        let (replies, sent_at) =
+            self.decide_requests_in_one_call(requests, is_asking, sent).await?;
+        let results = replies.into_iter().zip(requests).map(|(reply, request)| {
+            let reply = reply.map_err(|_| Failure::Key(wrong_type_error(request)))?;
+            Ok((reply, sent_at))
+        });
+        Ok(results.collect())
+    }
+
+    /// Runs a maintenance operation in its own call, which it shares with no other request.
+    pub async fn run_maintenance(
+        &self,
+        operation: &MaintenanceOp<'_>,
+        is_asking: bool,
+        sent: &CommandSentFlag,
+    ) -> Result<ScriptReply, Failure> {
+        let handle = self.wait_for_connection().await?;
+        let call = operation.call(&self.scripts, self.call_settings.clocks.counting_now());
+        let value = self.run_script(&call, is_asking, &handle, sent).await?;
+        let reply = string_reply_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
+        reply.ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))
+    }
+
+    /// Returns the error for a call that did not finish by its deadline. `is_sent` is `true` if the call may have
+    /// reached Redis, and thus may have charged.
+    pub fn timeout_error(&self, is_sent: bool) -> StoreError {
+        match is_sent {
+            true => {
+                StoreError::TimedOut(format!("no response within {:?}", self.call_settings.timeout))
+            }
+            false => StoreError::Unavailable(match self.connection.last_error() {
+                Some(last_error) => format!("no connection: {last_error}"),
+                None => format!(
+                    "not sent within {:?}: earlier calls are slow",
+                    self.call_settings.timeout
+                ),
+            }),
+        }
+    }
+
+    /// Waits until there is a connection to the server.
+    async fn wait_for_connection(&self) -> Result<ConnectionHandle, Failure> {
+        let closed = || Failure::Server(self.timeout_error(false));
+        self.connection.connection().await.ok_or_else(closed)
+    }
+
+    /// Decides requests with one call. Returns the local time at which the call was sent, and for each request its
+    /// reply, or an error if a key of the request has a value of the wrong type.
+    async fn decide_requests_in_one_call(
+        &self,
+        requests: &[&ScriptRequest],
+        is_asking: bool,
+        sent: &CommandSentFlag,
+    ) -> Result<(Vec<Result<ScriptReply, DecodeError>>, Timestamp), Failure> {
+        let handle = self.wait_for_connection().await?;
+        let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
+        let sent_at = clocks.local_now();
+        let call =
+            call::build_decide(&self.scripts, clocks.counting_now(), *expiry_margin_s, requests);
+        let value = self.run_script(&call, is_asking, &handle, sent).await?;
+        let replies = decode_reply_to_each_request(requests, &value)
+            .ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))?;
+        Ok((replies, sent_at))
+    }
+
+    /// Sends `EVALSHA`, and then `EVAL` with the source text if Redis does not know the script. If concurrent calls
+    /// find that the script is missing, one of them sends the text and the others wait for it.
+    async fn run_script(
+        &self,
+        call: &ScriptCall<'_, '_>,
+        is_asking: bool,
+        handle: &ConnectionHandle,
+        sent: &CommandSentFlag,
+    ) -> Result<Value, Failure> {
+        let script = call.script;
+        let evalsha = call.command("EVALSHA", &script.sha);
+        loop {
+            let loads = script.loads();
+            sent.set_sent(true);
+            match send_command(&evalsha, is_asking, handle).await {
+                // Nothing was charged.
+                Err(error) if is_missing_script_error(&error) => sent.set_sent(false),
+                reply => {
+                    return reply.map_err(|error| {
+                        self.classify_error_and_replace_connection(&error, handle)
+                    });
+                }
+            }
+            let loading = script.loading.lock().await;
+            if script.loads() != loads {
+                continue;
+            }
+            sent.set_sent(true);
+            let reply = send_command(&call.command("EVAL", &script.text), is_asking, handle).await;
+            script.loads.fetch_add(1, Ordering::Release);
+            drop(loading);
+            return reply
+                .map_err(|error| self.classify_error_and_replace_connection(&error, handle));
+        }
+    }
+
+    /// Classifies the error of a call. Replaces the connection if it was lost, or if it is a connection to a server
+    /// that is not the master.
+    fn classify_error_and_replace_connection(
+        &self,
+        error: &RedisError,
+        handle: &ConnectionHandle,
+    ) -> Failure {
+        if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
+            // The server is no longer the master. A new connection finds the current one.
+            self.connection.replace(handle);
+        }
+        Failure::from_redis_error(error).unwrap_or_else(|| {
+            // The connection was lost, so the effect of its calls is unknown.
+            self.connection.replace(handle);
+            Failure::Server(StoreError::TimedOut(error.to_string()))
+        })
+    }
+
+    /// Replaces the connection and returns the failure for a reply that cannot be decoded. This reply, and all later
+    /// replies on the connection, may belong to other calls.
+    fn replace_connection_after_malformed_reply(&self, handle: &ConnectionHandle) -> Failure {
+        self.connection.replace(handle);
+        Failure::Server(StoreError::TimedOut("malformed script reply".to_owned()))
+    }
+}
+
+/// Sends a command. If `is_asking` is set, `ASKING` precedes the command, because the slot is being migrated to the
+/// server.
+async fn send_command(
+    command: &Cmd,
+    is_asking: bool,
+    handle: &ConnectionHandle,
+) -> RedisResult<Value> {
+    let mut connection = handle.connection.clone();
+    if !is_asking {
+        return command.query_async(&mut connection).await;
+    }
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("ASKING").add_command(command.clone()).ignore_errors();
+    let mut replies: Vec<RedisResult<Value>> = pipeline.query_async(&mut connection).await?;
+    replies.pop().unwrap_or(Ok(Value::Nil))
+}
+
+/// Decodes a value into the replies to several requests. A reply is an error if a key of its request has a value of the
+/// wrong type. Returns `None` if the value is malformed.
+fn decode_reply_to_each_request(
+    requests: &[&ScriptRequest],
+    value: &Value,
+) -> Option<Vec<Result<ScriptReply, DecodeError>>> {
+    let mut rest = string_reply_bytes(value)?;
+    let mut replies = Vec::with_capacity(requests.len());
+    for request in requests {
+        let (reply, others) = rest.split_at_checked(HIT_REPLY_BYTES * request.hits.len())?;
+        rest = others;
+        match ScriptReply::decode(request.hits.len(), reply) {
+            Err(DecodeError::Malformed) => return None,
+            reply => replies.push(reply),
+        }
+    }
+    rest.is_empty().then_some(replies)
+}
+
+/// Returns the error for a request with a key whose value was not written by slidegate.
+fn wrong_type_error(request: &ScriptRequest) -> StoreError {
+    let keys: Vec<&str> = request.hits.iter().map(|hit| hit.key.as_str()).collect();
+    StoreError::Unavailable(format!(
+        "FOREIGN value not written by slidegate at {}",
+        keys.join(" or ")
+    ))
+}
+
+/// Returns `true` if Redis did not know the script. Such a call has charged nothing.
+fn is_missing_script_error(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Returns the bytes of a string reply, or `None` for a reply of another type.
+fn string_reply_bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    }
+}

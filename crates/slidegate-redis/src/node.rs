@@ -1,0 +1,296 @@
+//! A node: one Redis server with its circuit breaker, the deadlines of requests, and the calls that waiting requests
+//! share.
+//!
+//! The breaker counts failed script calls, not failed requests. Only a call that may have reached Redis fails with
+//! [`StoreError::TimedOut`], because it may have charged.
+
+use std::sync::{Arc, Weak};
+
+use slidegate::StoreError;
+use tokio::time::{Instant, timeout_at};
+
+use crate::breaker::{self, Breaker, BreakerDecision, StateChange};
+use crate::coalescing::{Coalescer, Enqueued, LeaderGuard, LeaderReceiver, WaitHandle, Waiter};
+use crate::connect::ConnectionSource;
+use crate::execution::{CallSettings, CommandSentFlag, ScriptExecutor, ScriptResult};
+use crate::failure::Failure;
+use crate::maintenance_op::MaintenanceOp;
+use crate::reply::ScriptReply;
+use crate::script_request::ScriptRequest;
+
+/// Maximum number of hits in a call that several requests share. A request with more hits is sent alone.
+const MAX_HITS_PER_BATCH: usize = 512;
+
+/// A key by which waiting requests are grouped: only requests with the same key share a call, and the calls of a key
+/// run one after another. A Cluster has a key for each slot, a single server has one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BatchKey {
+    pub slot: u16,
+    /// Whether the slot is being migrated to this server, so that the command `ASKING` must precede the call.
+    pub is_asking: bool,
+    /// Whether each request must be sent in its own call.
+    pub is_alone: bool,
+}
+
+/// A request and its deadline.
+type QueuedRequest = (Arc<ScriptRequest>, Instant);
+
+/// A guard of a batch key that has a call in flight. Requests with this key wait until the guard is dropped.
+type BatchLeaderGuard = LeaderGuard<BatchKey, QueuedRequest, ScriptResult>;
+
+/// A Redis server that calls are sent to.
+pub struct Node {
+    /// `host:port` as reported by the nodes of a Cluster; empty if the server is not part of a Cluster.
+    address: Box<str>,
+    call_settings: CallSettings,
+    executor: ScriptExecutor,
+    breaker: Arc<Breaker>,
+    coalescer: Arc<Coalescer<BatchKey, QueuedRequest, ScriptResult>>,
+}
+
+impl Node {
+    /// Creates a node and connects to its server in the background. `address` is empty if the server is not part of a
+    /// Cluster. Must be called within a tokio runtime, on which the calls for waiting requests run.
+    pub fn open(address: &str, source: ConnectionSource, call_settings: CallSettings) -> Arc<Self> {
+        let breaker = Arc::new(Breaker::new(breaker::Settings {
+            probe_timeout: 2 * call_settings.timeout,
+            ..breaker::Settings::default()
+        }));
+        let on_reconnect = {
+            let (breaker, clocks) = (breaker.clone(), call_settings.clocks.clone());
+            move || breaker.allow_probe(clocks.machine_now())
+        };
+        let (coalescer, leader_receiver) = Coalescer::new();
+        let node = Arc::new(Self {
+            address: address.into(),
+            executor: ScriptExecutor::open(source, call_settings.clone(), on_reconnect),
+            breaker,
+            coalescer,
+            call_settings,
+        });
+        tokio::spawn(run_batches_of_all_keys(Arc::downgrade(&node), leader_receiver));
+        node
+    }
+
+    /// Returns `true` if the circuit breaker is open, so that calls fail immediately, except for probes.
+    pub fn is_breaker_open(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// Returns `true` if a connection has ever been established and the circuit breaker allows a call. An open breaker
+    /// allows a call when its next probe is due. Otherwise an instance of slidegate that gets requests only while it
+    /// reports Redis as reachable would never send the probe.
+    pub fn is_reachable(&self) -> bool {
+        self.executor.was_connected()
+            && !self.breaker.rejects(self.call_settings.clocks.machine_now())
+    }
+
+    /// Returns `host:port` as reported by the nodes of a Cluster, or an empty text if the server is not part of a
+    /// Cluster.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns the name of the server for log messages.
+    fn server_name_for_log(&self) -> String {
+        match &*self.address {
+            "" => "Redis".to_owned(),
+            address => format!("Redis at {address}"),
+        }
+    }
+
+    /// Decides a request by `deadline` at the latest: with its own call, or with a call that it shares with other
+    /// waiting requests.
+    ///
+    /// The breaker counts script calls, not the requests that wait for a call: a slow call is one failure, regardless
+    /// of the number of requests that wait for it.
+    pub async fn decide(
+        &self,
+        batch_key: BatchKey,
+        request: &Arc<ScriptRequest>,
+        deadline: Instant,
+    ) -> ScriptResult {
+        if self.breaker.rejects(self.call_settings.clocks.machine_now()) {
+            return Err(Failure::Server(StoreError::BreakerOpen));
+        }
+        match self.coalescer.enqueue(batch_key, (request.clone(), deadline)) {
+            Enqueued::Leader((request, _), _leader_guard) => {
+                let sent = CommandSentFlag::default();
+                let call_future =
+                    self.executor.decide_request(&request, batch_key.is_asking, &sent);
+                self.make_call_with_breaker(self.wait_for_call_until_deadline(
+                    deadline,
+                    &sent,
+                    call_future,
+                ))
+                .await
+            }
+            Enqueued::Follower(mut handle) => {
+                self.wait_for_batch_result(&mut handle, deadline).await
+            }
+            Enqueued::Full => Err(Failure::Server(StoreError::Unavailable(
+                "too many waiting requests".to_owned(),
+            ))),
+        }
+    }
+
+    /// Makes the requests of a batch key wait until the returned guard is dropped. Then they share a call. Returns
+    /// `None` if the key has a call in flight already.
+    pub fn try_hold(&self, batch_key: BatchKey) -> Option<BatchLeaderGuard> {
+        self.coalescer.try_hold(batch_key)
+    }
+
+    /// Waits for the result of the batch that includes this request, until `deadline` at the latest.
+    async fn wait_for_batch_result(
+        &self,
+        handle: &mut WaitHandle<BatchKey, QueuedRequest, ScriptResult>,
+        deadline: Instant,
+    ) -> ScriptResult {
+        match timeout_at(deadline, handle.reply()).await {
+            Ok(Some(result)) => result,
+            // The runtime is shutting down.
+            Ok(None) => Err(Failure::Server(self.executor.timeout_error(true))),
+            Err(_) => Err(Failure::Server(self.executor.timeout_error(!handle.cancel()))),
+        }
+    }
+
+    /// Runs a maintenance operation in its own call, which it shares with no other request.
+    pub async fn run_maintenance(
+        &self,
+        operation: &MaintenanceOp<'_>,
+        is_asking: bool,
+        deadline: Instant,
+    ) -> Result<ScriptReply, Failure> {
+        let sent = CommandSentFlag::default();
+        let call_future = self.executor.run_maintenance(operation, is_asking, &sent);
+        self.make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
+            .await
+    }
+
+    /// Makes a call and reports its result to the circuit breaker. If the breaker rejects the call, `call_future` is
+    /// never polled.
+    async fn make_call_with_breaker<T>(
+        &self,
+        call_future: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let (pass, is_probe) = match self.breaker.admit(self.call_settings.clocks.machine_now()) {
+            BreakerDecision::Call(pass) => (pass, false),
+            BreakerDecision::Probe(pass) => (pass, true),
+            BreakerDecision::Reject => return Err(Failure::Server(StoreError::BreakerOpen)),
+        };
+        let reply = call_future.await;
+        let now = self.call_settings.clocks.machine_now();
+        let server_error = match &reply {
+            Err(Failure::Server(error)) => Some(error),
+            _ => None,
+        };
+        let change = match server_error {
+            Some(_) => self.breaker.record_failure(pass, now),
+            None => self.breaker.record_success(pass, now),
+        };
+        if matches!(change, Some(StateChange::Opened(_))) || (is_probe && server_error.is_some()) {
+            // The server may hang forever, and its name may resolve to another server by now: connect again.
+            self.executor.replace_connection();
+        }
+        match (change, server_error) {
+            (Some(change @ StateChange::Opened(_)), Some(error)) => {
+                tracing::warn!(%error, "{}: {change}", self.server_name_for_log());
+            }
+            (Some(change), _) => tracing::info!("{}: {change}", self.server_name_for_log()),
+            (None, _) => {}
+        }
+        reply
+    }
+
+    /// Waits for a call. Returns an error if the call has not finished by the deadline. The error reports a possible
+    /// charge if the flag `sent` of the call is set.
+    async fn wait_for_call_until_deadline<T>(
+        &self,
+        deadline: Instant,
+        sent: &CommandSentFlag,
+        call_future: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        match timeout_at(deadline, call_future).await {
+            Ok(reply) => reply,
+            Err(_) => Err(Failure::Server(self.executor.timeout_error(sent.is_sent()))),
+        }
+    }
+
+    /// Takes the waiting requests for the next call of a batch key. Requests whose deadline has passed get an error and
+    /// are not returned. Returns an empty list if no request is waiting.
+    fn take_next_batch(
+        &self,
+        leader_guard: &BatchLeaderGuard,
+    ) -> Vec<Waiter<QueuedRequest, ScriptResult>> {
+        loop {
+            let mut hits = 0;
+            let batch = leader_guard.next_batch(|(request, _)| {
+                hits += request.hits.len();
+                !leader_guard.key().is_alone && hits <= MAX_HITS_PER_BATCH
+            });
+            let (now, batch_len) = (Instant::now(), batch.len());
+            let mut live = Vec::with_capacity(batch_len);
+            for waiter in batch {
+                if waiter.job.1 > now {
+                    live.push(waiter);
+                } else {
+                    let _ =
+                        waiter.reply.send(Err(Failure::Server(self.executor.timeout_error(false))));
+                }
+            }
+            if !live.is_empty() || batch_len == 0 {
+                return live;
+            }
+        }
+    }
+
+    /// Runs one batch of a key after another, until no request is waiting.
+    async fn run_batches_until_none_waits(&self, leader_guard: BatchLeaderGuard) {
+        loop {
+            let batch = self.take_next_batch(&leader_guard);
+            if batch.is_empty() {
+                return;
+            }
+            self.run_one_batch(leader_guard.key(), batch).await;
+        }
+    }
+
+    /// Decides all requests of a batch with one call, and sends each waiting caller its result.
+    async fn run_one_batch(
+        &self,
+        batch_key: BatchKey,
+        batch: Vec<Waiter<QueuedRequest, ScriptResult>>,
+    ) {
+        let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
+        let deadline = Instant::now() + self.call_settings.timeout;
+        let sent = CommandSentFlag::default();
+        let call_future = self.executor.decide_batch(&requests, batch_key.is_asking, &sent);
+        let reply = self
+            .make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
+            .await;
+        let results = match reply {
+            Ok(results) => results,
+            // A script that fails on one request may have charged the others.
+            Err(failure @ Failure::Key(_)) if requests.len() > 1 => {
+                requests.iter().map(|_| Err(failure.clone().into_partial())).collect()
+            }
+            Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),
+        };
+        for (waiter, result) in batch.into_iter().zip(results) {
+            // The receiver is gone if the request was canceled.
+            let _ = waiter.reply.send(result);
+        }
+    }
+}
+
+/// Runs the calls of waiting requests, until the node is dropped. Each batch key gets its own task, so that the calls of
+/// different keys run concurrently.
+async fn run_batches_of_all_keys(
+    node: Weak<Node>,
+    mut leader_receiver: LeaderReceiver<BatchKey, QueuedRequest, ScriptResult>,
+) {
+    while let Some(leader_guard) = leader_receiver.next_leader().await {
+        let Some(node) = node.upgrade() else { return };
+        tokio::spawn(async move { node.run_batches_until_none_waits(leader_guard).await });
+    }
+}
