@@ -15,6 +15,7 @@
 //! results neither open nor close the breaker.
 
 mod failure_tracker;
+mod settings;
 
 use std::fmt;
 use std::sync::PoisonError;
@@ -22,42 +23,10 @@ use std::time::Duration;
 
 use slidegate::Timestamp;
 
-use sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-
 use failure_tracker::FailureTracker;
+use settings::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// The settings of a breaker: conditions for opening, and backoff.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Number of consecutive failed calls that opens the breaker.
-    pub consecutive_failures: u32,
-    /// Minimum number of calls within one second before the failure rate is checked. From this number of calls on, the
-    /// breaker opens if at least half of them have failed.
-    pub min_calls: u32,
-    /// Upper bound of the first backoff, which is the time between the opening of the breaker and the first probe. The
-    /// bound doubles after each failed probe, up to `max_backoff`.
-    pub initial_backoff: Duration,
-    /// Upper bound of all backoffs.
-    pub max_backoff: Duration,
-    /// Time after which a probe without a result is considered lost, and another one is allowed. Must be longer than
-    /// the maximum duration of a call.
-    pub probe_timeout: Duration,
-}
-
-/// The default settings. The breaker opens after 5 consecutive failures. The breaker also opens if there are at least
-/// 20 calls within a second and at least half of them fail. The first probe follows after at most half a second, and
-/// the backoff doubles up to 5 seconds.
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            consecutive_failures: 5,
-            min_calls: 20,
-            initial_backoff: Duration::from_millis(500),
-            max_backoff: Duration::from_secs(5),
-            probe_timeout: Duration::from_secs(1),
-        }
-    }
-}
+pub use settings::{OpenReason, Settings};
 
 /// The breaker's decision about one call.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,20 +58,6 @@ pub enum StateChange {
     Closed {
         /// Time for which the breaker was open.
         after: Duration,
-    },
-}
-
-/// The reason why a breaker opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenReason {
-    /// Too many consecutive calls failed. The value is the number of these calls.
-    ConsecutiveFailures(u32),
-    /// Too many of the calls within about a second failed.
-    FailureRate {
-        /// Number of failed calls in that time.
-        failed: u32,
-        /// Number of all calls in that time, including the failed ones.
-        calls: u32,
     },
 }
 
@@ -316,19 +271,4 @@ impl fmt::Display for StateChange {
             }
         }
     }
-}
-
-/// The lock and atomic types that the breaker uses. They are from std, or from shuttle, a test library that explores
-/// thread schedules.
-mod sync {
-    #[cfg(shuttle)]
-    pub(super) use shuttle::sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    };
-    #[cfg(not(shuttle))]
-    pub(super) use std::sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    };
 }

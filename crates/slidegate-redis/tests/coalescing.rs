@@ -110,6 +110,26 @@ async fn waiting_requests_share_one_script_call_in_order() {
 }
 
 #[tokio::test]
+async fn canceled_first_request_hands_over_to_waiting_requests() {
+    let fixture = CoalescingFixture::start(LONG).await;
+    let limit = new_limit("41/h", Algorithm::SlidingWindow);
+    fixture.redis.pause();
+    let mut takes: Vec<_> = (0..50).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
+    for take in &mut takes {
+        assert!(poll!(take).is_pending());
+    }
+    let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    drop(takes.remove(0));
+    let after = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert_eq!(after, before, "Drop spawns no task");
+    fixture.redis.resume();
+    let taken = join_all(takes).await;
+    let allowed = taken.into_iter().filter(|taken| taken.as_ref().unwrap().allowed).count();
+    // The first request was sent before it was canceled.
+    assert!([40, 41].contains(&allowed), "{allowed}");
+}
+
+#[tokio::test]
 async fn sequential_requests_use_separate_script_calls() {
     let fixture = CoalescingFixture::start(LONG).await;
     let limit = new_limit("41/h", Algorithm::SlidingWindow);

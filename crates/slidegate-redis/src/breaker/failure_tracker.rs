@@ -3,8 +3,8 @@
 
 use slidegate::Timestamp;
 
-use super::sync::{AtomicU32, AtomicU64, Ordering};
-use super::{OpenReason, Settings};
+use super::settings::sync::{AtomicU32, AtomicU64, Ordering};
+use super::settings::{OpenReason, Settings};
 
 /// Length of the windows for which failure rates are computed, in microseconds: long enough to contain several calls,
 /// short enough to drop old results.
