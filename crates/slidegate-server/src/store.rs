@@ -15,9 +15,10 @@ use slidegate_redis::{ConnectError, RedisStore};
 use thiserror::Error;
 
 use crate::args::RedisClock;
+use crate::bounds::StoreBounds;
 use crate::health::Health;
 use crate::service::Service;
-use crate::settings::{ServiceSettings, StoreBounds, StoreSettings};
+use crate::settings::{ServiceSettings, StoreSettings};
 use crate::telemetry::metrics::{ClusterStats, OvershootBuckets, StoreStats};
 use crate::telemetry::traces::TracerError;
 use crate::telemetry::{DecisionTracer, DenialLog, InstrumentedStore, Metrics, Telemetry};

@@ -17,11 +17,12 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::args::ServeArgs;
+use crate::bounds::ClientBounds;
 use crate::connections::{ConnectionSources, ConnectionThreads, Connections, Protocol};
 use crate::grpc::GrpcProtocol;
 use crate::http::HttpProtocol;
 use crate::service::Service;
-use crate::settings::{ClientBounds, Settings};
+use crate::settings::Settings;
 use crate::tls::{AppProtocol, ListenerTls};
 use crate::{grpc, http, log, reload, store};
 

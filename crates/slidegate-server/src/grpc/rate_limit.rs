@@ -11,7 +11,7 @@ use tower::service_fn;
 
 use super::codec::RateLimitCodec;
 use super::timeout_body::TimeoutBody;
-use crate::http::MAX_BODY_BYTES;
+use crate::bounds::MAX_BODY_BYTES;
 use crate::request_handler::{ClassifyResponse, RequestHandler};
 use crate::rls::{self, CountedMessage, InvalidRequest, RateLimitRequest, RateLimitResponse};
 use crate::telemetry::metrics::RequestResult;

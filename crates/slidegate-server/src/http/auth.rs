@@ -23,10 +23,10 @@ use slidegate_tower::extract::client_address;
 use tracing::warn;
 
 use self::forwarded::ForwardedRequest;
-pub use self::forwarded::RepeatedHeaders;
 use super::check_request::{LossyText, default_domain};
 use super::problem::HttpProblem;
 use super::response::CountedResponse;
+use crate::args::RepeatedHeaders;
 use crate::request_handler::{RequestHandler, TraceContext};
 use crate::service::PolicyHeaders;
 use crate::telemetry::LogThrottle;

@@ -23,14 +23,15 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use slidegate::{Algorithm, Policy};
+use slidegate::Policy;
 
 use finding::{FILE_START, Findings};
 use print::PolicyPrinter;
 
-use crate::policy_file::{FileText, LimitCheck};
+use crate::policy_input::FileText;
 
 pub use finding::Finding;
+pub use rules::ConversionOptions;
 
 /// The result of converting configuration files of Envoy's reference rate limit server to a policy.
 #[derive(Debug)]
@@ -40,14 +41,6 @@ pub struct Conversion {
     pub text: String,
     /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,
-}
-
-/// Options of a conversion. They apply to every limit of the policy.
-#[derive(Clone, Copy)]
-pub struct ConversionOptions {
-    pub algorithm: Algorithm,
-    /// A function that rejects the limits that the store does not support.
-    pub supports: LimitCheck,
 }
 
 /// Converts configuration files of Envoy's reference rate limit server to a policy.
