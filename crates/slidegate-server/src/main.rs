@@ -16,6 +16,7 @@ mod policy_file;
 mod policy_input;
 mod ratelimit_config;
 mod reload;
+mod rendering;
 mod replay;
 mod request_handler;
 mod rls;

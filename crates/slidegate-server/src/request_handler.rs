@@ -6,14 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use opentelemetry::KeyValue;
 use quanta::Instant;
 use slidegate::{Request, Ruling};
 
-use crate::http::ResponseRenderer;
+use crate::rendering::ResponseRenderer;
 use crate::service::{ActivePolicy, Service};
-use crate::telemetry::metrics::{ListenerKind, ListenerMetrics, RequestResult};
-use crate::telemetry::traces::{DecisionSpan, TraceParent};
+use crate::telemetry::metrics::{ListenerKind, ListenerMetrics};
+use crate::telemetry::request_result::ClassifyResponse;
+use crate::telemetry::traces::TraceParent;
+use crate::telemetry::traces::span::DecisionSpan;
 
 const TRACEPARENT_HEADER: &str = "traceparent";
 
@@ -37,15 +38,6 @@ pub struct RequestScope<'d> {
 
 /// A timer that records the elapsed time in the metrics when the timer is dropped.
 struct LatencyTimer<'d>(&'d ListenerMetrics, Instant);
-
-/// A response that metrics and traces can classify.
-pub trait ClassifyResponse {
-    /// Returns the result under which metrics count the response.
-    fn request_result(&self) -> RequestResult;
-
-    /// Returns the status of the response as a span attribute.
-    fn status_span_attribute(&self) -> KeyValue;
-}
 
 impl RequestHandler {
     /// Creates the handler of the requests to one listener.

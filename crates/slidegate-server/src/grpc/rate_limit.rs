@@ -12,9 +12,9 @@ use tower::service_fn;
 use super::codec::RateLimitCodec;
 use super::timeout_body::TimeoutBody;
 use crate::bounds::MAX_BODY_BYTES;
-use crate::request_handler::{ClassifyResponse, RequestHandler};
+use crate::request_handler::RequestHandler;
 use crate::rls::{self, CountedMessage, InvalidRequest, RateLimitRequest, RateLimitResponse};
-use crate::telemetry::metrics::RequestResult;
+use crate::telemetry::request_result::{ClassifyResponse, RequestResult};
 
 /// The HTTP/2 path of `ShouldRateLimit` calls.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

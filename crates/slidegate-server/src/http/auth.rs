@@ -24,9 +24,9 @@ use tracing::warn;
 
 use self::forwarded::ForwardedRequest;
 use super::check_request::{LossyText, default_domain};
-use super::problem::HttpProblem;
-use super::response::CountedResponse;
 use crate::args::RepeatedHeaders;
+use crate::rendering::CountedResponse;
+use crate::rendering::problem::HttpProblem;
 use crate::request_handler::{RequestHandler, TraceContext};
 use crate::service::PolicyHeaders;
 use crate::telemetry::LogThrottle;

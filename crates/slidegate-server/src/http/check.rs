@@ -3,8 +3,8 @@
 use std::pin::pin;
 
 use super::check_request::{CheckRequest, ReportRequest};
-use super::problem::HttpProblem;
-use super::response::CountedResponse;
+use crate::rendering::CountedResponse;
+use crate::rendering::problem::HttpProblem;
 use crate::request_handler::{RequestHandler, TraceContext};
 
 /// The mode of a check: `Check` charges the counters, and `Peek` only reads them.

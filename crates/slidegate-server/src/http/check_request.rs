@@ -14,7 +14,7 @@ use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
-use super::problem::HttpProblem;
+use crate::rendering::problem::HttpProblem;
 
 /// Maximum number of attributes whose names are compared pairwise to find repeated names. If there are more attributes,
 /// a hash set is used.

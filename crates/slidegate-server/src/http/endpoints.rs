@@ -11,10 +11,11 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 
 use super::auth::ProxyTrust;
-use super::problem::{self, HttpProblem};
-use super::response::CountedResponse;
 use super::{auth, body, check, json};
-use crate::request_handler::{ClassifyResponse, RequestHandler};
+use crate::rendering::CountedResponse;
+use crate::rendering::problem::{self, HttpProblem};
+use crate::request_handler::RequestHandler;
+use crate::telemetry::request_result::ClassifyResponse;
 
 /// An HTTP path that returns decisions. The module [`super::openapi`] describes every endpoint.
 #[derive(Clone, Copy)]

@@ -6,11 +6,11 @@ use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 
-use super::problem::HttpProblem;
-use super::response::CountedResponse;
+use crate::rendering::CountedResponse;
+use crate::rendering::problem::HttpProblem;
 use crate::request_handler::{RequestHandler, TraceContext};
 use crate::rls::{self, InvalidRequest, JsonError};
-use crate::telemetry::metrics::RequestResult;
+use crate::telemetry::request_result::RequestResult;
 
 /// Decides about all descriptors of a message as one request, and charges their costs if the request is allowed.
 pub async fn json(

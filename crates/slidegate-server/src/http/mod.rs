@@ -13,9 +13,7 @@ mod health;
 mod hyper_errors;
 mod json;
 mod openapi;
-mod problem;
 mod protocol;
-mod response;
 mod stream;
 
 use std::net::SocketAddr;
@@ -32,7 +30,7 @@ use hyper::body::Incoming;
 pub use self::auth::ProxyTrust;
 use self::endpoints::{DecisionEndpoints, Endpoint};
 pub use self::protocol::{HttpHandler, HttpProtocol};
-pub use self::response::ResponseRenderer;
+use crate::rendering::{ResponseRenderer, problem};
 use crate::request_handler::RequestHandler;
 use crate::service::Service;
 use crate::telemetry::metrics::ListenerKind;

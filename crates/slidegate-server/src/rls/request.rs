@@ -13,8 +13,8 @@ use super::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use super::messages::envoy::service::ratelimit::v3::RateLimitRequest;
-use super::{InvalidRequest, unit};
+use super::messages::{InvalidRequest, RateLimitRequest};
+use super::unit;
 
 /// Maximum number of descriptors of a request. Envoy creates one descriptor for each `actions` list in the
 /// configuration of a route, so clients cannot influence the number.

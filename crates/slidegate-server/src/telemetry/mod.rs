@@ -11,6 +11,7 @@ mod limit_result;
 mod log_throttle;
 pub mod metrics;
 pub mod redact;
+pub mod request_result;
 mod stripes;
 pub mod top;
 pub mod traces;

@@ -1,22 +1,17 @@
-//! The trace spans of a decision: one for the decision itself, and a child for its call to the store.
+//! The trace span of a decision.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 
-use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, Tracer};
+use opentelemetry::trace::{Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_sdk::trace::{SdkTracer, Span};
-use slidegate::{Ruling, StoreError};
+use slidegate::Ruling;
 
 use super::{DecisionTracer, TraceParent};
-use crate::request_handler::ClassifyResponse;
-use crate::telemetry::metrics::RequestResult;
+use crate::telemetry::request_result::{ClassifyResponse, RequestResult};
 
 /// The trace span of a decision. Empty if the decision is not traced.
 pub struct DecisionSpan(Option<Context>);
-
-/// The trace span of a call to the store. Empty if the decision is not traced.
-pub struct StoreSpan(Option<Span>);
 
 impl DecisionSpan {
     /// Begins the span of a decision. The span is empty if tracing is disabled or the decision is not sampled.
@@ -64,28 +59,6 @@ impl DecisionSpan {
         span.set_attribute(response.status_span_attribute());
         if matches!(result, RequestResult::StoreUnavailable | RequestResult::Error) {
             span.set_status(Status::error(result.name()));
-        }
-        span.end();
-    }
-}
-
-impl StoreSpan {
-    pub(super) fn begin_as_child_of_decision(tracer: &SdkTracer, kind: &'static str) -> Self {
-        Self(Context::map_current(|decision| {
-            decision.span().is_recording().then(|| {
-                let builder = tracer.span_builder("slidegate.store").with_kind(SpanKind::Client);
-                let mut span = tracer.build_with_context(builder, decision);
-                span.set_attribute(KeyValue::new("slidegate.store", kind));
-                span
-            })
-        }))
-    }
-
-    /// Records the error of the store call if it failed, and ends the span.
-    pub fn finish(self, error: Option<&StoreError>) {
-        let Some(mut span) = self.0 else { return };
-        if let Some(error) = error {
-            span.set_status(Status::error(error.to_string()));
         }
         span.end();
     }

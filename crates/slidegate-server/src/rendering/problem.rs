@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::bounds::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
-use crate::telemetry::metrics::RequestResult;
+use crate::telemetry::request_result::RequestResult;
 
 /// The media type of error responses.
 pub const PROBLEM_JSON: &str = "application/problem+json";
