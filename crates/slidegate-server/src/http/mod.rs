@@ -6,7 +6,6 @@
 pub mod admin;
 mod auth;
 mod body;
-mod check;
 mod check_request;
 mod endpoints;
 mod health;
@@ -69,7 +68,7 @@ impl HttpService {
 impl HttpHandler for HttpService {
     async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
         let mut response = match Endpoint::from_request(&request) {
-            Some(endpoint) => self.endpoints.handle(endpoint, request, peer).await,
+            Some(endpoint) => self.endpoints.handle(endpoint, request, peer, &self.service).await,
             // Boxed, because this future is large and rarely used.
             None => Box::pin(self.router.respond(request, peer)).await,
         };

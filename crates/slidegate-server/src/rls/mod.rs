@@ -1,4 +1,4 @@
-//! Envoy's rate limit service, version 3: its messages, and the decisions about them.
+//! Envoy's rate limit service, version 3: its messages, and the responses to them.
 //!
 //! This module is independent of the transport. gRPC and `POST /json` both use it.
 
@@ -8,13 +8,14 @@ mod request;
 mod response;
 mod unit;
 
+use slidegate::Ruling;
+
 pub use self::json::JsonError;
 pub use self::messages::{
     FILE_DESCRIPTOR_SET, InvalidRequest, RateLimitRequest, RateLimitResponse, SERVICE_NAME,
 };
-pub use self::request::MAX_DESCRIPTORS;
-use self::request::ParsedRequest;
-use crate::request_handler::{RequestHandler, RequestScope};
+pub use self::request::{MAX_DESCRIPTORS, ParsedMessage};
+use crate::rendering::ResponseRenderer;
 use crate::telemetry::request_result::{RequestResult, request_result_of_ruling};
 
 /// A response message, and the result that metrics record for it.
@@ -23,14 +24,12 @@ pub struct CountedMessage {
     pub result: RequestResult,
 }
 
-/// Decides about all descriptors of a message as one request, and charges their costs if the request is allowed.
-pub async fn decide(
-    handler: &RequestHandler,
-    scope: &RequestScope<'_>,
-    message: RateLimitRequest,
-) -> Result<CountedMessage, InvalidRequest> {
-    let request = ParsedRequest::parse(message)?;
-    let ruling = scope.check(request.domain(), &request.to_gate_request()).await;
-    let message = response::build_response(request.descriptor_count(), &ruling, handler.renderer());
-    Ok(CountedMessage { message, result: request_result_of_ruling(&ruling) })
+/// Builds the response to a request from its ruling.
+pub fn respond(
+    renderer: &ResponseRenderer,
+    request: &ParsedMessage,
+    ruling: &Ruling,
+) -> CountedMessage {
+    let message = response::build_response(request.descriptor_count(), ruling, renderer);
+    CountedMessage { message, result: request_result_of_ruling(ruling) }
 }

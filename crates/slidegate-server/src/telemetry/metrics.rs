@@ -334,9 +334,13 @@ impl ListenerMetrics {
         self.results[result as usize].inc();
     }
 
-    /// Records the duration of a request in the histogram of this listener.
-    pub fn observe_duration(&self, time: Duration) {
+    /// Records the duration of a request, and counts the request by its result. The result is `None` if the request was
+    /// cancelled.
+    pub fn record_request(&self, time: Duration, result: Option<RequestResult>) {
         self.durations.observe(time);
+        if let Some(result) = result {
+            self.count_result(result);
+        }
     }
 }
 
