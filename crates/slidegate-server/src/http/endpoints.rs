@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
+use slidegate::Ruling;
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
 use super::check_request::{CheckRequest, ReportRequest};
@@ -125,22 +126,15 @@ impl DecisionEndpoints {
     ) -> Result<CountedResponse, HttpProblem> {
         let call = |operation, trace| Call { operation, span_name: endpoint.span_name(), trace };
         let trace = TraceHeaders::Caller(&head.headers);
+        let check = |operation| {
+            self.handler.handle(call(operation, trace), || CheckRequest::parse(body), render_check)
+        };
         match endpoint {
-            Endpoint::Check | Endpoint::Peek => {
-                let operation = match endpoint {
-                    Endpoint::Check => Operation::Check,
-                    _ => Operation::Peek,
-                };
-                let parse = || CheckRequest::parse(body);
-                let render =
-                    |renderer: &ResponseRenderer, _: &_, ruling: &_| renderer.render_check(ruling);
-                self.handler.handle(call(operation, trace), parse, render).await
-            }
+            Endpoint::Check => check(Operation::Check).await,
+            Endpoint::Peek => check(Operation::Peek).await,
             Endpoint::Report => {
-                let parse = || ReportRequest::parse(body);
-                let render =
-                    |renderer: &ResponseRenderer, _: &_, ruling: &_| renderer.render_check(ruling);
-                self.handler.handle(call(Operation::Report, trace), parse, render).await
+                let call = call(Operation::Report, trace);
+                self.handler.handle(call, || ReportRequest::parse(body), render_check).await
             }
             Endpoint::Auth => {
                 let policy = service.active_policy();
@@ -162,4 +156,12 @@ impl DecisionEndpoints {
             }
         }
     }
+}
+
+fn render_check<Q>(
+    renderer: &ResponseRenderer,
+    _: &Q,
+    ruling: &Ruling,
+) -> Result<CountedResponse, HttpProblem> {
+    renderer.render_check(ruling)
 }
