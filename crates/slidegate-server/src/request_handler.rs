@@ -82,8 +82,8 @@ impl RequestHandler {
     }
 
     /// Handles a request: parses it with `parse`, decides, and returns the response of `render`. Records the duration,
-    /// the result and the trace span. Must be called after the whole request has arrived, so that a slow client does not
-    /// count as latency.
+    /// the result and the trace span. Must be called after the whole request has arrived, so that a slow client does
+    /// not count as latency.
     pub async fn handle<Q, R, E>(
         &self,
         call: Call<'_>,

@@ -1,6 +1,7 @@
 //! Converts configuration files of Envoy's reference rate limit server to a policy, in four steps.
 //!
-//! 1. The YAML parser of policy files parses a file to a tree with positions; `scalar` has the scalar types of Go's YAML.
+//! 1. The YAML parser of policy files parses a file to a tree with positions; `scalar` has the scalar types of Go's
+//!    YAML.
 //! 2. `parse` turns the tree into descriptors, and rejects everything that the reference server rejects.
 //! 3. `rules` turns the descriptors into rules, which `rule_names` names.
 //! 4. `print` writes the rules as a policy file. The server enforces the policy that it parses from this text, so

@@ -119,8 +119,8 @@ fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
     Node { span, kind, is_plain }
 }
 
-/// Returns the source text of a value. The parser converts numbers and booleans, for example `1.10` to the number `1.1`.
-/// Returns `None` if the source text is unknown or empty.
+/// Returns the source text of a value, because the parser converts numbers and booleans. For example, it converts `1.10`
+/// to the number `1.1`. Returns `None` if the source text is unknown or empty.
 fn source_text<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(at.span().byte_offset()?).ok()?;
     let length = usize::try_from(at.span().byte_len()?).ok()?;
