@@ -6,8 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::service::Service;
-
 /// The state of the server from which its readiness is derived: whether the server is stopping, and the error in the
 /// policy file. Readiness also depends on the store, whose state is not included.
 #[derive(Debug, Default)]
@@ -73,6 +71,24 @@ impl Health {
         *self.lock_policy_problem() = problem;
     }
 
+    /// Returns the current readiness. `rules` is the number of rules in the current policy, `observe` whether all of
+    /// them only observe. `kind` is the name of the kind of store, and `is_reachable` whether the store is available.
+    pub fn readiness(
+        &self,
+        rules: usize,
+        observe: bool,
+        kind: &'static str,
+        is_reachable: bool,
+    ) -> Readiness {
+        let draining = self.is_draining();
+        Readiness {
+            ready: !draining && (is_reachable || !self.needs_store),
+            draining,
+            policy: PolicyReadiness { rules, observe, problem: self.lock_policy_problem().clone() },
+            store: StoreReadiness { kind, reachable: is_reachable },
+        }
+    }
+
     /// Locks the mutex that contains the error in the policy file. Ignores poisoning: a panic cannot leave the error
     /// text incomplete.
     fn lock_policy_problem(&self) -> MutexGuard<'_, Option<String>> {
@@ -81,24 +97,6 @@ impl Health {
 }
 
 impl Readiness {
-    /// Returns the current readiness of a service.
-    pub fn from_service(service: &Service) -> Self {
-        let (health, policy) = (service.health(), service.active_policy());
-        let draining = health.is_draining();
-        let store = policy.store();
-        let is_reachable = store.is_available();
-        Self {
-            ready: !draining && (is_reachable || !health.needs_store),
-            draining,
-            policy: PolicyReadiness {
-                rules: policy.gate().policy().rules().len(),
-                observe: service.is_observe_only(),
-                problem: health.lock_policy_problem().clone(),
-            },
-            store: StoreReadiness { kind: store.kind(), reachable: is_reachable },
-        }
-    }
-
     /// Returns `true` if the server is ready for requests.
     pub fn is_ready(&self) -> bool {
         self.ready

@@ -1,6 +1,7 @@
 //! The `slidegate` program: a rate limiter that decides for every request of an API whether it is allowed now.
 
 mod args;
+mod bounds;
 mod command;
 mod connections;
 mod durations;
@@ -12,8 +13,10 @@ mod log;
 mod policy_description;
 mod policy_diff;
 mod policy_file;
+mod policy_input;
 mod ratelimit_config;
 mod reload;
+mod rendering;
 mod replay;
 mod request_handler;
 mod rls;
@@ -26,7 +29,7 @@ mod tls;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match command::run(args::Args::parse_or_exit().command) {
+    match command::run(command::Args::parse_or_exit().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

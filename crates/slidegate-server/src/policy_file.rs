@@ -4,11 +4,11 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::{fs, io};
 
-use slidegate::{Algorithm, Limit, Policy, PolicyError, PolicyErrors, PolicyWarning};
+use slidegate::{Algorithm, Policy, PolicyError, PolicyErrors, PolicyWarning};
 
+use crate::policy_input::{FileText, LimitCheck, SourceTexts, accept_any_limit};
 use crate::ratelimit_config::{self, Conversion, ConversionOptions, Finding, folder};
 
 /// The reason why a policy cannot be read. Displayed as one line per error: `FILE:line:column: message`.
@@ -31,14 +31,6 @@ enum PolicyFileErrorReason {
     InvalidRatelimitConfig(Vec<Finding>),
 }
 
-/// A function that checks whether the store supports a limit. The error contains the reason and an alternative.
-pub type LimitCheck = fn(&Limit) -> Result<(), String>;
-
-/// Accepts every limit. Used by commands that have no store.
-pub fn accept_any_limit(_: &Limit) -> Result<(), String> {
-    Ok(())
-}
-
 /// The source of a policy.
 #[derive(Clone, Debug)]
 pub enum PolicySource {
@@ -47,16 +39,6 @@ pub enum PolicySource {
     /// A file of Envoy's reference rate limit server, or a folder of such files. All limits use `algorithm`.
     RatelimitConfig { path: PathBuf, algorithm: Algorithm },
 }
-
-/// The path and the text of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileText {
-    pub path: PathBuf,
-    pub text: Arc<str>,
-}
-
-/// The paths and texts of all files of a policy source.
-pub type SourceTexts = Arc<[FileText]>;
 
 /// The result of parsing the files of a [`PolicySource`]: the policy, and notes about its settings.
 pub struct ParsedPolicy {

@@ -16,7 +16,8 @@ use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
 use crate::policy_diff;
-use crate::policy_file::{ParsedPolicy, PolicyFile, PolicySource, SourceTexts};
+use crate::policy_file::{ParsedPolicy, PolicyFile, PolicySource};
+use crate::policy_input::SourceTexts;
 use crate::service::Service;
 use crate::telemetry::metrics::ReloadResult;
 

@@ -1,150 +1,159 @@
-//! The parts that all decision endpoints of a listener share: the service, rendering, metrics and tracing.
+//! The handling of a request that needs a decision, for all listeners: parse, decide, render, with metrics and traces.
 //!
-//! For each request, an endpoint begins a [`RequestScope`], and decides and renders the response within this scope.
+//! A listener calls [`RequestHandler::handle`] once per request, after the whole request has arrived, and passes the
+//! functions that parse the request and render the response. The response returns as a value.
 
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use opentelemetry::KeyValue;
 use quanta::Instant;
 use slidegate::{Request, Ruling};
 
-use crate::http::ResponseRenderer;
+use crate::rendering::ResponseRenderer;
 use crate::service::{ActivePolicy, Service};
-use crate::telemetry::metrics::{ListenerKind, ListenerMetrics, RequestResult};
-use crate::telemetry::traces::{DecisionSpan, TraceParent};
+use crate::telemetry::DecisionTracer;
+use crate::telemetry::metrics::{ListenerKind, ListenerMetrics};
+use crate::telemetry::request_result::{ClassifyResponse, RequestResult};
+use crate::telemetry::traces::TraceParent;
+use crate::telemetry::traces::span::{TracedDecision, trace_decision};
 
 const TRACEPARENT_HEADER: &str = "traceparent";
 
-/// The service, renderer and metrics of one listener.
+/// The service, renderer, metrics and tracer of one listener.
 pub struct RequestHandler {
     service: Arc<Service>,
     renderer: ResponseRenderer,
     metrics: Option<ListenerMetrics>,
+    tracer: Option<Arc<DecisionTracer>>,
 }
 
-/// The trace context of a request, read from the trace headers of its caller. It determines the parent of the request's
-/// span. `None` if tracing is disabled.
-pub struct TraceContext(Option<TraceParent>);
-
-/// A request in progress, with its trace span, and with a timer if metrics are collected.
-pub struct RequestScope<'d> {
-    handler: &'d RequestHandler,
-    span: DecisionSpan,
-    _timer: Option<LatencyTimer<'d>>,
+/// A call of the handler: the decision that a listener needs, and the trace to which the decision belongs.
+pub struct Call<'c> {
+    pub operation: Operation<'c>,
+    /// The name of the trace span.
+    pub span_name: &'static str,
+    pub trace: TraceHeaders<'c>,
 }
 
-/// A timer that records the elapsed time in the metrics when the timer is dropped.
-struct LatencyTimer<'d>(&'d ListenerMetrics, Instant);
+/// The decision that a listener needs.
+#[derive(Clone, Copy)]
+pub enum Operation<'p> {
+    /// Decides about the request, and charges its cost if every limit allows the request.
+    Check,
+    /// Decides like `Check`, with a policy that the caller has already loaded.
+    CheckWithPolicy(&'p ActivePolicy),
+    /// Returns the decision that `Check` would return. Charges nothing.
+    Peek,
+    /// Records units that have been consumed. Never denies.
+    Report,
+}
 
-/// A response that metrics and traces can classify.
-pub trait ClassifyResponse {
-    /// Returns the result under which metrics count the response.
-    fn request_result(&self) -> RequestResult;
+/// The headers that contain the trace context of a request. It determines the parent of the request's span.
+#[derive(Clone, Copy)]
+pub enum TraceHeaders<'h> {
+    /// The headers of a caller. The caller is trusted: its sampled flag decides whether the request is traced.
+    Caller(&'h HeaderMap),
+    /// The headers of a request that a proxy forwards. The end client may have written these headers, so they determine
+    /// sampling only with `--trust-traceparent`.
+    Forwarded(&'h HeaderMap),
+}
 
-    /// Returns the status of the response as a span attribute.
-    fn status_span_attribute(&self) -> KeyValue;
+/// A parsed request of a listener.
+pub trait ParsedRequest {
+    /// Converts this request to the request type that the gate evaluates.
+    fn to_gate_request(&self) -> Request<'_>;
+}
+
+/// A timer that records the elapsed time and the result of a request in the metrics when the timer is dropped.
+struct RequestTimer<'d> {
+    metrics: &'d ListenerMetrics,
+    started: Instant,
+    /// The result of the request. `None` until the response is complete.
+    result: Option<RequestResult>,
 }
 
 impl RequestHandler {
     /// Creates the handler of the requests to one listener.
     pub fn new(service: Arc<Service>, renderer: ResponseRenderer, kind: ListenerKind) -> Self {
         let metrics = service.telemetry().metrics().map(|metrics| metrics.listener(kind));
-        Self { service, renderer, metrics }
+        let tracer = service.telemetry().tracer().cloned();
+        Self { service, renderer, metrics, tracer }
     }
 
-    /// Returns the policy that is active now. A reload replaces it with another one.
-    pub fn active_policy(&self) -> Arc<ActivePolicy> {
-        self.service.active_policy()
+    /// Handles a request: parses it with `parse`, decides, and returns the response of `render`. Records the duration,
+    /// the result and the trace span. Must be called after the whole request has arrived, so that a slow client does
+    /// not count as latency.
+    pub async fn handle<Q, R, E>(
+        &self,
+        call: Call<'_>,
+        parse: impl FnOnce() -> Result<Q, E>,
+        render: impl FnOnce(&ResponseRenderer, &Q, &Ruling) -> Result<R, E>,
+    ) -> Result<R, E>
+    where
+        Q: ParsedRequest,
+        Result<R, E>: ClassifyResponse,
+    {
+        let Call { operation, span_name, trace } = call;
+        let tracer = self.tracer.as_deref();
+        let parent = tracer.map(|tracer| trace.read_trace_parent(tracer));
+        let mut timer = self.metrics.as_ref().map(RequestTimer::start);
+        let work = pin!(async {
+            let parsed = match parse() {
+                Ok(parsed) => parsed,
+                Err(error) => return (Err(error), None),
+            };
+            let request = parsed.to_gate_request();
+            let ruling = match operation {
+                Operation::Check => self.service.check(&request).await,
+                Operation::CheckWithPolicy(policy) => {
+                    self.service.check_with_policy(policy, &request).await
+                }
+                Operation::Peek => self.service.peek(&request).await,
+                Operation::Report => self.service.report(&request).await,
+            };
+            let response = render(&self.renderer, &parsed, &ruling);
+            let domain = tracer.map(|_| request.domain().to_owned());
+            (response, domain.map(|domain| TracedDecision { domain, ruling }))
+        });
+        let response = trace_decision(tracer, span_name, parent, work).await;
+        if let Some(timer) = &mut timer {
+            timer.result = Some(response.request_result());
+        }
+        response
     }
 
-    /// Returns the renderer of responses.
-    pub fn renderer(&self) -> &ResponseRenderer {
-        &self.renderer
-    }
-
-    /// Returns the metrics of the listener, or `None` if metrics are not collected.
-    pub fn metrics(&self) -> Option<&ListenerMetrics> {
-        self.metrics.as_ref()
-    }
-
-    /// Returns the trace context in the request headers of a caller. The caller is trusted: its sampled flag decides
-    /// whether the request is traced.
-    pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
-        let is_tracing = self.service.telemetry().tracer().is_some();
-        TraceContext(is_tracing.then(|| parse_trusted_trace_parent(headers)))
-    }
-
-    /// Returns the trace context in the headers of a request that a proxy forwards. The end client may have written
-    /// these headers, so they determine sampling only with `--trust-traceparent`.
-    pub fn forwarded_trace_context(&self, headers: &HeaderMap) -> TraceContext {
-        let tracer = self.service.telemetry().tracer();
-        TraceContext(tracer.map(|tracer| match tracer.trusts_forwarded() {
-            true => parse_trusted_trace_parent(headers),
-            false => {
-                TraceParent::untrusted(read_header_values_as_text(headers, TRACEPARENT_HEADER))
-            }
-        }))
-    }
-
-    /// Starts the timer and the trace span of a request. Must be called after the whole request has arrived, so that a
-    /// slow client does not count as latency. `name` is the name of the span.
-    pub fn begin(&self, name: &'static str, trace: TraceContext) -> RequestScope<'_> {
-        RequestScope {
-            handler: self,
-            span: DecisionSpan::begin(self.service.telemetry().tracer(), name, trace.0),
-            _timer: self.metrics.as_ref().map(|metrics| LatencyTimer(metrics, Instant::now())),
+    /// Counts a request that the listener rejected before it called [`handle`](Self::handle).
+    pub fn count_rejected(&self, result: RequestResult) {
+        if let Some(metrics) = &self.metrics {
+            metrics.count_result(result);
         }
     }
 }
 
-impl RequestScope<'_> {
-    /// Decides about a request, and charges its cost if every limit allows the request.
-    pub async fn check(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record_ruling_in_span(domain, self.handler.service.check(request).await)
-    }
-
-    /// Decides like [`check`](Self::check), with a policy that the caller has already loaded.
-    pub async fn check_with_policy(
-        &self,
-        policy: &ActivePolicy,
-        domain: &str,
-        request: &Request<'_>,
-    ) -> Ruling {
-        self.record_ruling_in_span(
-            domain,
-            self.handler.service.check_with_policy(policy, request).await,
-        )
-    }
-
-    /// Returns the decision that [`check`](Self::check) would return. Charges nothing.
-    pub async fn peek(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record_ruling_in_span(domain, self.handler.service.peek(request).await)
-    }
-
-    /// Records units that have been consumed. Never denies.
-    pub async fn report(&self, domain: &str, request: &Request<'_>) -> Ruling {
-        self.record_ruling_in_span(domain, self.handler.service.report(request).await)
-    }
-
-    fn record_ruling_in_span(&self, domain: &str, ruling: Ruling) -> Ruling {
-        self.span.record_ruling(domain, &ruling);
-        ruling
-    }
-
-    /// Runs `work` within the trace span, and ends the span with the response. The caller pins `work`, because a future
-    /// that is passed by value would be stored twice: by the caller and by this function.
-    pub async fn run<R: ClassifyResponse>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
-        let response = self.span.run_within(work).await;
-        self.span.finish(&response);
-        response
+impl TraceHeaders<'_> {
+    fn read_trace_parent(self, tracer: &DecisionTracer) -> TraceParent {
+        match self {
+            Self::Caller(headers) => parse_trusted_trace_parent(headers),
+            Self::Forwarded(headers) if tracer.trusts_forwarded() => {
+                parse_trusted_trace_parent(headers)
+            }
+            Self::Forwarded(headers) => {
+                TraceParent::untrusted(read_header_values_as_text(headers, TRACEPARENT_HEADER))
+            }
+        }
     }
 }
 
-impl Drop for LatencyTimer<'_> {
+impl<'d> RequestTimer<'d> {
+    fn start(metrics: &'d ListenerMetrics) -> Self {
+        Self { metrics, started: Instant::now(), result: None }
+    }
+}
+
+impl Drop for RequestTimer<'_> {
     fn drop(&mut self) {
-        self.0.observe_duration(self.1.elapsed());
+        self.metrics.record_request(self.started.elapsed(), self.result);
     }
 }
 

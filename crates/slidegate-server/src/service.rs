@@ -2,6 +2,8 @@
 //!
 //! A reload replaces the policy, and keeps the store with its counters.
 
+pub mod start;
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -9,7 +11,7 @@ use axum::http::HeaderName;
 use slidegate::{Gate, Policy, Request, Ruling};
 
 use crate::explain::Explanation;
-use crate::health::Health;
+use crate::health::{Health, Readiness};
 use crate::store::ServerStore;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
 use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
@@ -108,6 +110,14 @@ impl Service {
         &self.telemetry
     }
 
+    /// Returns the current readiness of the server, and the reasons for it.
+    pub fn readiness(&self) -> Readiness {
+        let policy = self.active_policy.load_full();
+        let store = policy.store();
+        let rules = policy.gate.policy().rules().len();
+        self.health.readiness(rules, self.observe, store.kind(), store.is_available())
+    }
+
     /// Returns the part of the server's readiness that does not depend on the store.
     pub fn health(&self) -> &Health {
         &self.health
@@ -133,11 +143,6 @@ impl ActivePolicy {
     /// Returns the HTTP headers that the policy names.
     pub fn headers(&self) -> &PolicyHeaders {
         &self.headers
-    }
-
-    /// Returns the gate, which evaluates the policy with the counters in the store.
-    pub fn gate(&self) -> &Gate<InstrumentedStore<ServerStore>> {
-        &self.gate
     }
 
     /// Returns the store that holds the counters.

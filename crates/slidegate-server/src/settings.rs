@@ -6,7 +6,7 @@ mod cluster;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,11 +19,13 @@ use tracing::level_filters::LevelFilter;
 
 use self::cluster::ClusterSettingsError;
 use crate::args::{
-    AddressOrNone, ClusterArgs, ObservabilityArgs, RedisClock, ServeArgs, StoreArgs, TlsArgs,
+    AddressOrNone, ClusterArgs, ObservabilityArgs, RedisClock, RepeatedHeaders, ServeArgs,
+    StoreArgs, TlsArgs,
 };
-use crate::http::RepeatedHeaders;
+use crate::bounds::{ClientBounds, StoreBounds};
 use crate::log::LogSettings;
-use crate::policy_file::{LimitCheck, PolicyFile, PolicyFileError, accept_any_limit};
+use crate::policy_file::{PolicyFile, PolicyFileError};
+use crate::policy_input::{LimitCheck, accept_any_limit};
 use crate::telemetry::Redactor;
 use crate::telemetry::traces::{CollectorUrlError, TraceSettings};
 use crate::tls::{Tls, TlsError, TlsFiles};
@@ -66,15 +68,6 @@ pub struct ServiceSettings {
     pub traces: Option<TraceSettings>,
 }
 
-/// Bounds on the keys that are counted in the memory of this process.
-#[derive(Debug, Clone, Copy)]
-pub struct StoreBounds {
-    /// Maximum number of keys that are counted.
-    pub max_keys: usize,
-    /// Maximum memory of all keys in bytes.
-    pub max_memory: usize,
-}
-
 /// The store to open, with its settings.
 #[derive(Debug)]
 pub enum StoreSettings {
@@ -104,15 +97,6 @@ pub enum SettingsError {
 /// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
 /// longer by this duration.
 const MAX_CLIENT_CLOCK_SKEW: Duration = Duration::from_secs(10);
-
-/// Bounds on the resources that the clients of one listener use.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientBounds {
-    /// Maximum number of open connections.
-    pub max_connections: NonZeroUsize,
-    /// Maximum wait for a client in each step: request head, request body, response, and idle connection.
-    pub client_timeout: Duration,
-}
 
 impl Settings {
     /// Interprets the arguments, and reads the files that the arguments name.

@@ -103,6 +103,13 @@ pub use store::{
     Asynchronous, ChargeResult, Receipt, Store, StoreError, StoreKind, SyncStore, Synchronous,
 };
 
+/// The YAML tree of policy files, for the converter in `slidegate-server`. Not public interface: it can change in any
+/// version.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::policy::file::node::{Node, NodeKind, SourceSpan};
+}
+
 /// Runs the Rust examples of the README as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::parse_duration;
+use super::value_parsers::parse_duration;
 
 /// The flags of a cluster node.
 #[derive(Debug, clap::Args)]

@@ -1,9 +1,10 @@
-//! Values and flags of the listeners: optional addresses, and TLS.
+//! Values and flags of the listeners: optional addresses, TLS, and repeated headers.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::ValueEnum;
 use thiserror::Error;
 
 /// The TLS flags of the client listeners.
@@ -22,6 +23,15 @@ pub struct TlsArgs {
     /// from one of them are rejected
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
+}
+
+/// The treatment of a client's headers that occur more than once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RepeatedHeaders {
+    /// Use the first value.
+    First,
+    /// Treat the header as absent, unless all values are equal.
+    Absent,
 }
 
 /// A listener address, or `none` for no listener.

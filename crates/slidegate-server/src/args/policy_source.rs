@@ -46,10 +46,7 @@ impl PolicySourceArgs {
     ///
     /// # Errors
     /// If the command line sets both sources.
-    pub(super) fn resolve_policy_source_precedence(
-        &mut self,
-        matches: &ArgMatches,
-    ) -> Result<(), Error> {
+    pub fn resolve_policy_source_precedence(&mut self, matches: &ArgMatches) -> Result<(), Error> {
         let is_on_command_line =
             |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
         match (is_on_command_line("policy"), is_on_command_line("ratelimit_config")) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::parse_duration;
+use super::value_parsers::parse_duration;
 
 /// The flags of the store that holds the counters.
 #[derive(Debug, clap::Args)]

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use slidegate::Algorithm;
 
-use super::print_to_stdout;
-use crate::args;
-use crate::policy_file::{self, FileText, PolicyFileError, PolicySource};
+use crate::args::parse_algorithm;
+use crate::policy_file::{self, PolicyFileError, PolicySource};
+use crate::policy_input::{FileText, SourceTexts, accept_any_limit};
 use crate::ratelimit_config::ConversionOptions;
 
 /// The flags of `slidegate convert`.
@@ -19,7 +19,7 @@ pub struct ConvertArgs {
         long,
         value_name = "ALGORITHM",
         default_value = "sliding_window",
-        value_parser = args::parse_algorithm
+        value_parser = parse_algorithm
     )]
     pub ratelimit_algorithm: Algorithm,
 
@@ -28,22 +28,21 @@ pub struct ConvertArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// Runs `slidegate convert`.
-pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
+/// Runs `slidegate convert`, and returns the text of the policy.
+pub fn run(args: ConvertArgs) -> Result<String, Box<dyn Error>> {
     let algorithm = args.ratelimit_algorithm;
     let mut texts: Vec<FileText> = Vec::new();
     for path in args.files {
         texts.extend_from_slice(&read_config_file_texts(path, algorithm)?);
     }
-    let options = ConversionOptions { algorithm, supports: policy_file::accept_any_limit };
-    print_to_stdout(&policy_file::convert_ratelimit_config(Path::new(""), &texts, options)?.text)?;
-    Ok(())
+    let options = ConversionOptions { algorithm, supports: accept_any_limit };
+    Ok(policy_file::convert_ratelimit_config(Path::new(""), &texts, options)?.text)
 }
 
 /// Reads the configuration file at `path`, or all configuration files of the directory at `path`.
 fn read_config_file_texts(
     path: PathBuf,
     algorithm: Algorithm,
-) -> Result<policy_file::SourceTexts, PolicyFileError> {
+) -> Result<SourceTexts, PolicyFileError> {
     PolicySource::RatelimitConfig { path, algorithm }.read_texts()
 }

@@ -12,7 +12,6 @@ use serde_json::Value;
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Gate, MAX_UNITS, MemoryStore, Policy, Request};
 use thiserror::Error;
 
-use super::print_to_stdout;
 use crate::explain::Explanation;
 use crate::policy_file;
 
@@ -190,8 +189,8 @@ const EXPLAIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// number of rules.
 const MAX_EXPLAIN_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Runs `slidegate explain`.
-pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
+/// Runs `slidegate explain`, and returns the explanation as text.
+pub fn run(args: ExplainArgs) -> Result<String, Box<dyn Error>> {
     let descriptors = parse_descriptors(&args)?;
     let explanation = match (&args.server, &args.policy) {
         (Some(url), _) => explain_with_server(url, &args, descriptors)?,
@@ -200,8 +199,7 @@ pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
             explain_with_policy(&policy, &args, &descriptors)?
         }
     };
-    print_to_stdout(&explanation.to_string())?;
-    Ok(())
+    Ok(explanation.to_string())
 }
 
 /// Parses the descriptors of the request: exactly one, unless `--descriptors` is set.

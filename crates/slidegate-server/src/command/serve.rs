@@ -17,13 +17,16 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::args::ServeArgs;
+use crate::bounds::ClientBounds;
 use crate::connections::{ConnectionSources, ConnectionThreads, Connections, Protocol};
-use crate::grpc::GrpcProtocol;
+use crate::grpc::protocol::GrpcProtocol;
 use crate::http::HttpProtocol;
+use crate::rendering::ResponseRenderer;
 use crate::service::Service;
-use crate::settings::{ClientBounds, Settings};
+use crate::service::start::start_service;
+use crate::settings::Settings;
 use crate::tls::{AppProtocol, ListenerTls};
-use crate::{grpc, http, log, reload, store};
+use crate::{grpc, http, log, reload};
 
 /// The delay before idle HTTP/1.1 connections are closed when the server stops, so that their clients can send one more
 /// request.
@@ -65,7 +68,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     let clients = connection_sources.within_open_files(settings.clients);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
-    let service = Arc::new(store::start_service(settings.service).await?);
+    let service = Arc::new(start_service(settings.service).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
         spawn_admin_listener(admin, service.clone(), clients);
@@ -76,7 +79,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     }
     reload::log_notes(&settings.policy_file.notes);
     reload::start(settings.policy_file, service.clone(), hangup)?;
-    let renderer = http::ResponseRenderer::new(settings.headers, settings.retry_jitter);
+    let renderer = ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;
     if let Some(tls) = &tls {
         tls.reload_on_change(signal(SignalKind::hangup())?)?;
@@ -164,7 +167,7 @@ impl<P: Protocol> ClientListener<P> {
 fn new_grpc_listener(
     socket: TcpListener,
     service: Arc<Service>,
-    renderer: http::ResponseRenderer,
+    renderer: ResponseRenderer,
     tls: Option<ListenerTls>,
     clients: ClientBounds,
 ) -> Result<ClientListener<GrpcProtocol>, Box<dyn Error>> {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
 use slidegate::Policy;
 use slidegate::policy::Rule;
 use thiserror::Error;
 
-use super::print_to_stdout;
 use crate::policy_description::{describe_max_memory, describe_rule};
 use crate::{policy_file, ratelimit_config};
 
@@ -26,8 +26,11 @@ pub struct ValidateArgs {
 #[error("{0}")]
 struct InvalidPoliciesError(String);
 
-/// Runs `slidegate validate`.
-pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
+/// Runs `slidegate validate`. `print` writes to standard output.
+pub fn run(
+    args: ValidateArgs,
+    print: impl FnOnce(&str) -> io::Result<()>,
+) -> Result<(), Box<dyn Error>> {
     let (mut description, mut warnings, mut errors) = (String::new(), String::new(), Vec::new());
     for path in &args.policies {
         match policy_file::read_policy(path) {
@@ -46,7 +49,7 @@ pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
             Err(error) => errors.push(error.to_string()),
         }
     }
-    print_to_stdout(&description)?;
+    print(&description)?;
     // On standard error as the errors are, but the exit status stays 0.
     eprint!("{warnings}");
     if errors.is_empty() { Ok(()) } else { Err(InvalidPoliciesError(errors.join("\n")).into()) }

@@ -25,7 +25,7 @@ pub use self::stream::ClientIo;
 pub use self::threads::ConnectionThreads;
 
 use self::eviction::{EvictionSignal, OpenConnections};
-use crate::settings::ClientBounds;
+use crate::bounds::ClientBounds;
 use crate::tls::ListenerTls;
 
 /// Pause after a connection could not be accepted, most often because the process has too many open files. An immediate

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use tracing::warn;
 
-use crate::settings::ClientBounds;
+use crate::bounds::ClientBounds;
 
 /// Number of open files that are not connections of a listener: the listening sockets, the standard streams, and the
 /// files of the runtimes and the store.

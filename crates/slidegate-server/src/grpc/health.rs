@@ -11,7 +11,6 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::health::Readiness;
 use crate::rls;
 use crate::service::Service;
 
@@ -94,7 +93,7 @@ fn is_service_with_health_status(name: &str) -> bool {
 }
 
 fn serving_status(service: &Service) -> ServingStatus {
-    match Readiness::from_service(service).is_ready() {
+    match service.readiness().is_ready() {
         true => ServingStatus::Serving,
         false => ServingStatus::NotServing,
     }

@@ -6,7 +6,7 @@
 mod codec;
 mod health;
 mod preface_timeout;
-mod protocol;
+pub mod protocol;
 mod rate_limit;
 mod timeout_body;
 
@@ -25,9 +25,9 @@ use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
 use self::health::HealthService;
-pub use self::protocol::GrpcProtocol;
 use self::timeout_body::TimeoutBody;
-use crate::http::{MAX_BODY_BYTES, ResponseRenderer};
+use crate::bounds::MAX_BODY_BYTES;
+use crate::rendering::ResponseRenderer;
 use crate::request_handler::RequestHandler;
 use crate::rls;
 use crate::service::Service;

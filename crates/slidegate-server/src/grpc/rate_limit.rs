@@ -1,6 +1,6 @@
 //! The gRPC method `ShouldRateLimit` of Envoy's rate limit service.
 
-use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http;
 use opentelemetry::KeyValue;
@@ -11,10 +11,12 @@ use tower::service_fn;
 
 use super::codec::RateLimitCodec;
 use super::timeout_body::TimeoutBody;
-use crate::http::MAX_BODY_BYTES;
-use crate::request_handler::{ClassifyResponse, RequestHandler};
-use crate::rls::{self, CountedMessage, InvalidRequest, RateLimitRequest, RateLimitResponse};
-use crate::telemetry::metrics::RequestResult;
+use crate::bounds::MAX_BODY_BYTES;
+use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
+use crate::rls::{
+    self, CountedMessage, InvalidRequest, ParsedMessage, RateLimitRequest, RateLimitResponse,
+};
+use crate::telemetry::request_result::{ClassifyResponse, RequestResult};
 
 /// The HTTP/2 path of `ShouldRateLimit` calls.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -25,11 +27,17 @@ pub async fn handle(
     call: http::Request<TimeoutBody>,
 ) -> http::Response<Body> {
     let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MAX_BODY_BYTES);
-    let response =
-        grpc.unary(service_fn(|request| decide_rate_limit_call(handler, request)), call).await;
-    // Calls with a decision have been counted. A status in the headers means that there is no decision.
-    if let Some(status) = Status::from_header_map(response.headers()) {
-        count_result_in_metrics(handler, request_result_from_grpc_code(status.code()));
+    let is_handled = AtomicBool::new(false);
+    let decide = service_fn(|request| {
+        is_handled.store(true, Ordering::Relaxed);
+        decide_rate_limit_call(handler, request)
+    });
+    let response = grpc.unary(decide, call).await;
+    // The handler has counted the calls whose message was read.
+    if let Some(status) = Status::from_header_map(response.headers())
+        && !is_handled.load(Ordering::Relaxed)
+    {
+        handler.count_rejected(request_result_from_grpc_code(status.code()));
     }
     response
 }
@@ -39,19 +47,20 @@ async fn decide_rate_limit_call(
     request: Request<RateLimitRequest>,
 ) -> Result<Response<RateLimitResponse>, Status> {
     let (metadata, _, message) = request.into_parts();
-    let scope =
-        handler.begin("slidegate.should_rate_limit", handler.trace_context(metadata.as_ref()));
-    let counted = scope.run(pin!(rls::decide(handler, &scope, message))).await;
+    let call = Call {
+        operation: Operation::Check,
+        span_name: "slidegate.should_rate_limit",
+        trace: TraceHeaders::Caller(metadata.as_ref()),
+    };
+    let counted = handler
+        .handle(
+            call,
+            || ParsedMessage::parse(message),
+            |renderer, request, ruling| Ok(rls::respond(renderer, request, ruling)),
+        )
+        .await;
     let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;
-    count_result_in_metrics(handler, counted.result);
     Ok(Response::new(counted.message))
-}
-
-/// Adds the result of a call to the metrics, if metrics are collected.
-fn count_result_in_metrics(handler: &RequestHandler, result: RequestResult) {
-    if let Some(metrics) = handler.metrics() {
-        metrics.count_result(result);
-    }
 }
 
 /// Returns the result that metrics record for a call without a decision. `code` is the gRPC status code with which the

@@ -9,7 +9,6 @@ mod forwarded;
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::time::Duration;
 
 use axum::http::request::Parts;
@@ -17,40 +16,51 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
-use slidegate::{Clock, SystemClock};
+use slidegate::{Clock, Request, SystemClock};
 use slidegate_tower::TrustedProxies;
 use slidegate_tower::extract::client_address;
 use tracing::warn;
 
 use self::forwarded::ForwardedRequest;
-pub use self::forwarded::RepeatedHeaders;
 use super::check_request::{LossyText, default_domain};
-use super::problem::HttpProblem;
-use super::response::CountedResponse;
-use crate::request_handler::{RequestHandler, TraceContext};
+use crate::args::RepeatedHeaders;
+use crate::rendering::problem::HttpProblem;
+use crate::request_handler::ParsedRequest;
 use crate::service::PolicyHeaders;
 use crate::telemetry::LogThrottle;
 
-/// Checks the request that a proxy describes in headers, and charges one unit if the request is allowed.
-pub async fn auth(
-    handler: &RequestHandler,
-    proxy_trust: &ProxyTrust,
-    trace: TraceContext,
-    peer: SocketAddr,
-    head: &Parts,
-) -> Result<CountedResponse, HttpProblem> {
-    let scope = handler.begin("slidegate.auth", trace);
-    let work = pin!(async {
+/// A forward-auth request: the query of the proxy, and the client's request that the proxy describes in headers.
+pub struct ForwardAuthRequest<'r> {
+    query: ForwardAuthQuery<'r>,
+    forwarded: ForwardedRequest<'r>,
+}
+
+impl<'r> ForwardAuthRequest<'r> {
+    /// Parses the head of a forward-auth request from `peer`. `policy_headers` are the client's headers that are
+    /// attributes.
+    pub fn parse(
+        head: &'r Parts,
+        peer: SocketAddr,
+        proxy_trust: &ProxyTrust,
+        policy_headers: &'r PolicyHeaders,
+    ) -> Result<Self, HttpProblem> {
         let query = ForwardAuthQuery::parse(&head.uri)?;
-        let policy = handler.active_policy();
         let forwarded =
-            proxy_trust.read_forwarded_request(&head.headers, peer.ip(), policy.headers())?;
-        let domain = query.domain.as_str();
-        let ruling =
-            scope.check_with_policy(&policy, domain, &forwarded.to_gate_request(domain)).await;
-        handler.renderer().render_auth(&ruling, query.deny_status.map(|DenyStatus(status)| status))
-    });
-    scope.run(work).await
+            proxy_trust.read_forwarded_request(&head.headers, peer.ip(), policy_headers)?;
+        Ok(Self { query, forwarded })
+    }
+
+    /// Returns the status of a denial that the proxy chooses, if it chooses one.
+    pub fn deny_status(&self) -> Option<StatusCode> {
+        self.query.deny_status.as_ref().map(|DenyStatus(status)| *status)
+    }
+}
+
+/// The cost is one unit.
+impl ParsedRequest for ForwardAuthRequest<'_> {
+    fn to_gate_request(&self) -> Request<'_> {
+        self.forwarded.to_gate_request(self.query.domain.as_str())
+    }
 }
 
 /// The proxies whose `X-Forwarded-*` headers are trusted, and the treatment of repeated client headers.

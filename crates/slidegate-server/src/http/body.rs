@@ -11,8 +11,8 @@ use axum::response::Response;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-use super::MAX_BODY_BYTES;
-use super::problem::HttpProblem;
+use crate::bounds::MAX_BODY_BYTES;
+use crate::rendering::problem::HttpProblem;
 
 /// Maximum number of bytes that are read from a body larger than [`MAX_BODY_BYTES`]. The excess bytes are discarded.
 /// Most clients read the response only after they have sent the whole body, and can then reuse the connection.

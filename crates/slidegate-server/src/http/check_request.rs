@@ -14,7 +14,8 @@ use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
-use super::problem::HttpProblem;
+use crate::rendering::problem::HttpProblem;
+use crate::request_handler::ParsedRequest;
 
 /// Maximum number of attributes whose names are compared pairwise to find repeated names. If there are more attributes,
 /// a hash set is used.
@@ -75,14 +76,10 @@ impl<'b> ReportRequest<'b> {
             false => Ok(request),
         }
     }
+}
 
-    /// Returns the domain whose rules apply.
-    pub fn domain(&self) -> &str {
-        &self.domain.text
-    }
-
-    /// Converts this body to the request type that the gate evaluates.
-    pub fn to_gate_request(&self) -> Request<'_> {
+impl ParsedRequest for ReportRequest<'_> {
+    fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
     }
@@ -93,14 +90,10 @@ impl<'b> CheckRequest<'b> {
     pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
         parse_json_object(body)
     }
+}
 
-    /// Returns the domain whose rules apply.
-    pub fn domain(&self) -> &str {
-        &self.domain.text
-    }
-
-    /// Converts this body to the request type that the gate evaluates.
-    pub fn to_gate_request(&self) -> Request<'_> {
+impl ParsedRequest for CheckRequest<'_> {
+    fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
     }

@@ -6,15 +6,20 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::body::Bytes;
+use axum::http::request::Parts;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
+use slidegate::Ruling;
 
-use super::auth::ProxyTrust;
-use super::problem::{self, HttpProblem};
-use super::response::CountedResponse;
-use super::{auth, body, check, json};
-use crate::request_handler::{ClassifyResponse, RequestHandler};
+use super::auth::{ForwardAuthRequest, ProxyTrust};
+use super::check_request::{CheckRequest, ReportRequest};
+use super::{body, json};
+use crate::rendering::problem::{self, HttpProblem};
+use crate::rendering::{CountedResponse, ResponseRenderer};
+use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
+use crate::service::Service;
 
 /// An HTTP path that returns decisions. The module [`super::openapi`] describes every endpoint.
 #[derive(Clone, Copy)]
@@ -51,6 +56,17 @@ impl Endpoint {
     fn allows_method(self, method: &Method) -> bool {
         matches!(self, Self::Auth) || method == Method::POST
     }
+
+    /// Returns the name of the trace span of a request.
+    fn span_name(self) -> &'static str {
+        match self {
+            Self::Check => "slidegate.check",
+            Self::Peek => "slidegate.peek",
+            Self::Report => "slidegate.report",
+            Self::Auth => "slidegate.auth",
+            Self::Json => "slidegate.should_rate_limit",
+        }
+    }
 }
 
 /// The handler of all requests for an [`Endpoint`].
@@ -66,46 +82,86 @@ impl DecisionEndpoints {
         Self { handler, proxy_trust, client_timeout }
     }
 
-    /// Handles a request and counts its result. Reads the body even if the endpoint does not use it, because hyper
-    /// closes a connection with an unread body.
+    /// Handles a request and counts its result. `service` provides the active policy to `/v1/auth`.
     pub async fn handle(
         &self,
         endpoint: Endpoint,
         request: Request<Incoming>,
         peer: SocketAddr,
+        service: &Service,
     ) -> Response {
-        let result = self.call_endpoint_handler(endpoint, request, peer).await;
-        if let Some(metrics) = self.handler.metrics() {
-            metrics.count_result(result.request_result());
-        }
+        let result = match self.read_request(endpoint, request).await {
+            Ok((head, body)) => self.decide(endpoint, &head, &body, peer, service).await,
+            Err(problem) => {
+                self.handler.count_rejected(problem.result());
+                Err(problem)
+            }
+        };
         result.map_or_else(IntoResponse::into_response, |counted| counted.response)
     }
 
-    async fn call_endpoint_handler(
+    /// Reads the body even if the endpoint does not use it, because hyper closes a connection with an unread body.
+    async fn read_request(
         &self,
         endpoint: Endpoint,
         request: Request<Incoming>,
-        peer: SocketAddr,
-    ) -> Result<CountedResponse, HttpProblem> {
+    ) -> Result<(Parts, Bytes), HttpProblem> {
         let (head, body) = request.into_parts();
         let body = body::read_body(&head.headers, body, self.client_timeout).await?;
         if !endpoint.allows_method(&head.method) {
             let problem = problem::method_not_allowed(head.method, head.uri).await;
             return Err(problem.with_allow("POST"));
         }
-        let handler = &self.handler;
-        let trace = match endpoint {
-            Endpoint::Auth => handler.forwarded_trace_context(&head.headers),
-            Endpoint::Check | Endpoint::Peek | Endpoint::Report | Endpoint::Json => {
-                handler.trace_context(&head.headers)
-            }
+        Ok((head, body))
+    }
+
+    // Bodies are parsed as JSON whatever the `Content-Type` says, since `curl -d` sends a different type.
+    async fn decide(
+        &self,
+        endpoint: Endpoint,
+        head: &Parts,
+        body: &[u8],
+        peer: SocketAddr,
+        service: &Service,
+    ) -> Result<CountedResponse, HttpProblem> {
+        let call = |operation, trace| Call { operation, span_name: endpoint.span_name(), trace };
+        let trace = TraceHeaders::Caller(&head.headers);
+        let check = |operation| {
+            self.handler.handle(call(operation, trace), || CheckRequest::parse(body), render_check)
         };
         match endpoint {
-            Endpoint::Check => check::check(handler, trace, &body).await,
-            Endpoint::Peek => check::peek(handler, trace, &body).await,
-            Endpoint::Report => check::report(handler, trace, &body).await,
-            Endpoint::Auth => auth::auth(handler, &self.proxy_trust, trace, peer, &head).await,
-            Endpoint::Json => json::json(handler, trace, &body).await,
+            Endpoint::Check => check(Operation::Check).await,
+            Endpoint::Peek => check(Operation::Peek).await,
+            Endpoint::Report => {
+                let call = call(Operation::Report, trace);
+                self.handler.handle(call, || ReportRequest::parse(body), render_check).await
+            }
+            Endpoint::Auth => {
+                let policy = service.active_policy();
+                let call = call(
+                    Operation::CheckWithPolicy(&policy),
+                    TraceHeaders::Forwarded(&head.headers),
+                );
+                let parse =
+                    || ForwardAuthRequest::parse(head, peer, &self.proxy_trust, policy.headers());
+                let render =
+                    |renderer: &ResponseRenderer, request: &ForwardAuthRequest<'_>, ruling: &_| {
+                        renderer.render_auth(ruling, request.deny_status())
+                    };
+                self.handler.handle(call, parse, render).await
+            }
+            Endpoint::Json => {
+                let call = call(Operation::Check, trace);
+                self.handler.handle(call, || json::parse(body), json::render).await
+            }
         }
     }
+}
+
+fn render_check<Q>(
+    renderer: &ResponseRenderer,
+    _: &Q,
+    ruling: &Ruling,
+) -> Result<CountedResponse, HttpProblem> {
+    renderer.render_check(ruling)
 }

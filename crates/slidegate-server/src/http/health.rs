@@ -16,7 +16,7 @@ pub async fn healthz() -> &'static str {
 
 /// Responds with status 200 if the server is ready, else with 503. The body contains the reasons.
 pub async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<Readiness>) {
-    let readiness = Readiness::from_service(&service);
+    let readiness = service.readiness();
     let status = match readiness.is_ready() {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,

@@ -7,7 +7,7 @@ use std::str;
 use axum::http::StatusCode;
 use memchr::memrchr_iter;
 
-use super::problem::{HttpProblem, PROBLEM_JSON};
+use crate::rendering::problem::{HttpProblem, PROBLEM_JSON};
 
 const STATUS_LINE_START: &[u8] = b"HTTP/1.1 ";
 const EMPTY_BODY_HEADER: &str = "content-length: 0\r\n";

@@ -1,32 +1,27 @@
 //! `/json`: the gRPC rate limit service as JSON, at the same path as in Envoy's reference implementation.
 
-use std::pin::pin;
-
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
+use slidegate::Ruling;
 
-use super::problem::HttpProblem;
-use super::response::CountedResponse;
-use crate::request_handler::{RequestHandler, TraceContext};
-use crate::rls::{self, InvalidRequest, JsonError};
-use crate::telemetry::metrics::RequestResult;
+use crate::rendering::problem::HttpProblem;
+use crate::rendering::{CountedResponse, ResponseRenderer};
+use crate::rls::{self, InvalidRequest, JsonError, ParsedMessage};
+use crate::telemetry::request_result::RequestResult;
 
-/// Decides about all descriptors of a message as one request, and charges their costs if the request is allowed.
-pub async fn json(
-    handler: &RequestHandler,
-    trace: TraceContext,
-    body: &[u8],
-) -> Result<CountedResponse, HttpProblem> {
-    let scope = handler.begin("slidegate.should_rate_limit", trace);
-    let work = pin!(async {
-        let message = rls::json::parse(body)?;
-        render_rls_response(&rls::decide(handler, &scope, message).await?)
-    });
-    scope.run(work).await
+/// Parses a message. All its descriptors are one request.
+pub fn parse(body: &[u8]) -> Result<ParsedMessage, HttpProblem> {
+    Ok(ParsedMessage::parse(rls::json::parse(body)?)?)
 }
 
-fn render_rls_response(counted: &rls::CountedMessage) -> Result<CountedResponse, HttpProblem> {
+/// Renders the response to a message.
+pub fn render(
+    renderer: &ResponseRenderer,
+    message: &ParsedMessage,
+    ruling: &Ruling,
+) -> Result<CountedResponse, HttpProblem> {
+    let counted = rls::respond(renderer, message, ruling);
     let status = match counted.result {
         RequestResult::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,

@@ -6,16 +6,13 @@
 pub mod admin;
 mod auth;
 mod body;
-mod check;
 mod check_request;
 mod endpoints;
 mod health;
 mod hyper_errors;
 mod json;
 mod openapi;
-mod problem;
 mod protocol;
-mod response;
 mod stream;
 
 use std::net::SocketAddr;
@@ -29,25 +26,13 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, get};
 use hyper::body::Incoming;
 
-pub use self::auth::{ProxyTrust, RepeatedHeaders};
+pub use self::auth::ProxyTrust;
 use self::endpoints::{DecisionEndpoints, Endpoint};
 pub use self::protocol::{HttpHandler, HttpProtocol};
-pub use self::response::ResponseRenderer;
+use crate::rendering::{ResponseRenderer, problem};
 use crate::request_handler::RequestHandler;
 use crate::service::Service;
 use crate::telemetry::metrics::ListenerKind;
-
-/// Maximum size of a request body in bytes. The maximum exceeds all sizes that proxies accept from clients. Otherwise a
-/// client could bypass its limits with long values: the body contains values that end clients choose, and a caller may
-/// allow a request if its check fails.
-pub const MAX_BODY_BYTES: usize = 1024 * 1024;
-
-/// Maximum size of a request head in bytes: its first line and its headers. A proxy may forward all headers of its
-/// client.
-pub const MAX_HEAD_BYTES: usize = 64 * 1024;
-
-/// Maximum number of headers of a request.
-pub const MAX_HEADERS: usize = 500;
 
 /// The handler of all requests to the HTTP listener: decisions, health and the OpenAPI document.
 pub struct HttpService {
@@ -83,7 +68,7 @@ impl HttpService {
 impl HttpHandler for HttpService {
     async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
         let mut response = match Endpoint::from_request(&request) {
-            Some(endpoint) => self.endpoints.handle(endpoint, request, peer).await,
+            Some(endpoint) => self.endpoints.handle(endpoint, request, peer, &self.service).await,
             // Boxed, because this future is large and rarely used.
             None => Box::pin(self.router.respond(request, peer)).await,
         };

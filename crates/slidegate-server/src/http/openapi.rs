@@ -14,9 +14,9 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::check_request::{CheckRequest, ReportRequest};
-use super::problem::{PROBLEM_JSON, ProblemBody};
-use super::response::CheckResponse;
 use crate::health::Readiness;
+use crate::rendering::check_response::CheckResponse;
+use crate::rendering::problem::{PROBLEM_JSON, ProblemBody};
 
 type OpenApiDocumentResponse = ([(HeaderName, &'static str); 1], Bytes);
 

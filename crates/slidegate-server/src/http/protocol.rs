@@ -16,7 +16,7 @@ use hyper_util::server::graceful::GracefulConnection;
 use tower::ServiceExt;
 
 use super::stream::ClientStream;
-use super::{MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::bounds::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::{ClientIo, Protocol};
 
 /// Maximum size in bytes of the read buffer of a connection. The buffer is larger than the largest request head.

@@ -1,10 +1,12 @@
 //! The field names in configuration files of Envoy's reference rate limit server, grouped by the map in which each has
 //! an effect.
 
+use std::path::Path;
+
+use slidegate::internal::{Node, NodeKind};
+
 use super::finding::Findings;
 use super::scalar::Scalar;
-use super::yaml_node::{YamlNode, YamlValue};
-use std::path::Path;
 
 /// The fields at the top level of a configuration file.
 pub const FILE_FIELDS: &[&str] = &["domain", "descriptors"];
@@ -39,41 +41,45 @@ fn is_reference_server_field(name: &str) -> bool {
 /// Adds an error for each invalid field or value in the tree: unknown fields, list items that are not maps, and numbers
 /// that are not integers. Envoy's reference rate limit server rejects them in every map of the file. Skips the contents
 /// of `metadata`.
-pub fn check_fields(path: &Path, node: &YamlNode, findings: &mut Findings) {
-    match &node.value {
-        YamlValue::Map(entries) => {
-            for (position, name, value) in entries {
+pub fn check_fields(path: &Path, node: &Node, findings: &mut Findings) {
+    match &node.kind {
+        NodeKind::Map(entries) => {
+            for (key, value) in entries {
+                let Some(name) = key.text() else { continue };
                 if !is_reference_server_field(name) {
                     let known = format_name_list(
                         &[FILE_FIELDS, DESCRIPTOR_FIELDS, RATE_LIMIT_FIELDS].concat(),
                     );
                     findings.push_error(
                         path,
-                        *position,
+                        key.span.into(),
                         format_args!("unknown field `{name}`; known fields are {known}"),
                     );
-                } else if **name != *"metadata" {
+                } else if name != "metadata" {
                     check_fields(path, value, findings);
                 }
             }
         }
-        YamlValue::List(items) => {
+        NodeKind::List(items) => {
             for item in items {
-                match item.value {
-                    YamlValue::Map(_) => check_fields(path, item, findings),
-                    _ => {
-                        findings.push_error(path, item.position, "items of this list must be maps")
-                    }
+                match item.kind {
+                    NodeKind::Map(_) => check_fields(path, item, findings),
+                    _ => findings.push_error(
+                        path,
+                        item.span.into(),
+                        "items of this list must be maps",
+                    ),
                 }
             }
         }
-        YamlValue::Scalar(Scalar::OtherNumber, text) => {
-            let message = format_args!(
-                "`{text}` is not an integer, which the reference server rejects; write it in quotes"
-            );
-            findings.push_error(path, node.position, message);
+        NodeKind::Null | NodeKind::Text(_) => {
+            if let Some((Scalar::OtherNumber, text)) = Scalar::from_node(node) {
+                let message = format_args!(
+                    "`{text}` is not an integer, which the reference server rejects; write it in quotes"
+                );
+                findings.push_error(path, node.span.into(), message);
+            }
         }
-        YamlValue::Scalar(..) => {}
     }
 }
 

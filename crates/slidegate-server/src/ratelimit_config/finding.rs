@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use slidegate::internal::SourceSpan;
+
 /// A line and column in a configuration file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourcePosition {
@@ -10,6 +12,16 @@ pub struct SourcePosition {
     pub line: u64,
     /// The column number in characters, starting at 1.
     pub column: u64,
+}
+
+/// The position of the first character of a file.
+pub const FILE_START: SourcePosition = SourcePosition { line: 1, column: 1 };
+
+/// Uses the start of the file, or of the line, for a position that is unknown.
+impl From<SourceSpan> for SourcePosition {
+    fn from(span: SourceSpan) -> Self {
+        Self { line: span.line.max(1), column: span.column.max(1) }
+    }
 }
 
 /// An error or a note about a position in a configuration file.

@@ -1,6 +1,7 @@
 //! Converts configuration files of Envoy's reference rate limit server to a policy, in four steps.
 //!
-//! 1. `yaml_node` parses a file to a YAML tree with positions; `scalar` has the scalar types of Go's YAML.
+//! 1. The YAML parser of policy files parses a file to a tree with positions; `scalar` has the scalar types of Go's
+//!    YAML.
 //! 2. `parse` turns the tree into descriptors, and rejects everything that the reference server rejects.
 //! 3. `rules` turns the descriptors into rules, which `rule_names` names.
 //! 4. `print` writes the rules as a policy file. The server enforces the policy that it parses from this text, so
@@ -18,20 +19,20 @@ mod scalar;
 mod tests;
 mod time_unit;
 mod wildcard;
-mod yaml_node;
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use slidegate::{Algorithm, Policy};
+use slidegate::Policy;
 
-use finding::{Findings, SourcePosition};
+use finding::{FILE_START, Findings};
 use print::PolicyPrinter;
 
-use crate::policy_file::{FileText, LimitCheck};
+use crate::policy_input::FileText;
 
 pub use finding::Finding;
+pub use rules::ConversionOptions;
 
 /// The result of converting configuration files of Envoy's reference rate limit server to a policy.
 #[derive(Debug)]
@@ -41,14 +42,6 @@ pub struct Conversion {
     pub text: String,
     /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,
-}
-
-/// Options of a conversion. They apply to every limit of the policy.
-#[derive(Clone, Copy)]
-pub struct ConversionOptions {
-    pub algorithm: Algorithm,
-    /// A function that rejects the limits that the store does not support.
-    pub supports: LimitCheck,
 }
 
 /// Converts configuration files of Envoy's reference rate limit server to a policy.
@@ -95,7 +88,7 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
 /// fields `domain` and `descriptors`.
 pub fn is_reference_file(path: &Path) -> bool {
     let Ok(text) = fs::read_to_string(path) else { return false };
-    parse::looks_like_domain(path, &text)
+    parse::looks_like_domain(&text)
 }
 
 /// Converts errors in the converted policy to findings. Valid configuration files can result in an invalid policy, for
@@ -108,7 +101,7 @@ fn findings_from_policy_errors(
     let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());
     for error in errors {
         let message = format_args!("cannot be expressed: the resulting policy is invalid: {error}");
-        findings.push_error(&path, SourcePosition { line: 1, column: 1 }, message);
+        findings.push_error(&path, FILE_START, message);
     }
     findings.errors
 }

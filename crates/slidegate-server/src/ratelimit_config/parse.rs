@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
+use slidegate::internal::{Node, NodeKind};
+
 use super::field_names::{
     self, DESCRIPTOR_FIELDS, FILE_FIELDS, RATE_LIMIT_FIELDS, REPLACED_LIMIT_FIELDS,
 };
-use super::finding::{Findings, SourcePosition};
+use super::finding::{FILE_START, Findings, SourcePosition};
 use super::scalar::Scalar;
 use super::time_unit::TimeUnit;
-use super::yaml_node::{FILE_START, YamlNode, YamlValue};
 
 /// The maximum length of a domain name, in bytes.
 const MAX_DOMAIN_BYTES: usize = 128;
@@ -63,17 +64,21 @@ pub struct ConfigQuota {
 
 /// Parses the text of a configuration file. Returns `None` only if an error was added to `findings`.
 pub fn parse_file(path: &Path, text: &str, findings: &mut Findings) -> Option<ConfigDomain> {
-    let node = YamlNode::parse(path, text, findings)?;
+    let node = Node::parse(text)
+        .map_err(|error| {
+            let message = format_args!("invalid YAML: {}", error.message);
+            findings.push_error(path, error.span.into(), message);
+        })
+        .ok()?;
     field_names::check_fields(path, &node, findings);
     DescriptorParser { path, findings }.parse_domain(&node)
 }
 
 /// Returns `true` if a text is a YAML map with the fields `domain` and `descriptors`, as in a configuration file of
 /// Envoy's reference rate limit server. Ignores errors in the values of the fields.
-pub fn looks_like_domain(path: &Path, text: &str) -> bool {
-    let node = YamlNode::parse(path, text, &mut Findings::default());
-    let Some(YamlNode { value: YamlValue::Map(entries), .. }) = node else { return false };
-    FILE_FIELDS.iter().all(|field| entries.iter().any(|(_, name, _)| **name == **field))
+pub fn looks_like_domain(text: &str) -> bool {
+    let Ok(Node { kind: NodeKind::Map(entries), .. }) = Node::parse(text) else { return false };
+    FILE_FIELDS.iter().all(|field| entries.iter().any(|(key, _)| key.text() == Some(*field)))
 }
 
 /// A parser that converts YAML nodes to descriptors, and collects errors and notes.
@@ -82,20 +87,20 @@ struct DescriptorParser<'f> {
     findings: &'f mut Findings,
 }
 
-/// The fields of a YAML map, with their positions in the file.
+/// The position of a YAML map in the file, and its fields.
 struct YamlMapFields<'n> {
     position: SourcePosition,
-    entries: Vec<(&'n str, SourcePosition, &'n YamlNode)>,
+    entries: Vec<(&'n str, &'n Node)>,
 }
 
 impl<'n> YamlMapFields<'n> {
-    fn field_value(&self, field: &str) -> Option<&'n YamlNode> {
-        self.entries.iter().find(|(name, ..)| *name == field).map(|(_, _, node)| *node)
+    fn field_value(&self, field: &str) -> Option<&'n Node> {
+        self.entries.iter().find(|(name, _)| *name == field).map(|(_, node)| *node)
     }
 
     /// Returns the position of a field's value in the file, or the position of the map if the field is missing.
     fn field_position(&self, field: &str) -> SourcePosition {
-        self.field_value(field).map_or(self.position, |node| node.position)
+        self.field_value(field).map_or(self.position, |node| node.span.into())
     }
 }
 
@@ -108,8 +113,8 @@ impl DescriptorParser<'_> {
         self.findings.push_note(self.path, position, message);
     }
 
-    fn parse_domain(&mut self, node: &YamlNode) -> Option<ConfigDomain> {
-        let fields = if node.is_null() {
+    fn parse_domain(&mut self, node: &Node) -> Option<ConfigDomain> {
+        let fields = if is_null(node) {
             YamlMapFields { position: FILE_START, entries: Vec::new() }
         } else {
             self.read_map_fields(node, FILE_FIELDS, "a file with a domain and its descriptors")?
@@ -156,7 +161,7 @@ impl DescriptorParser<'_> {
         descriptors
     }
 
-    fn parse_descriptor(&mut self, node: &YamlNode) -> Option<ConfigDescriptor> {
+    fn parse_descriptor(&mut self, node: &Node) -> Option<ConfigDescriptor> {
         let fields =
             self.read_map_fields(node, DESCRIPTOR_FIELDS, "a descriptor: a map with `key`")?;
         let (key, value) =
@@ -178,10 +183,7 @@ impl DescriptorParser<'_> {
         for (field, is_set) in
             [("shadow_mode", is_shadow), ("quota_mode", quota_mode_position.is_some())]
         {
-            if is_set
-                && limit.is_none()
-                && fields.field_value("rate_limit").is_none_or(YamlNode::is_null)
-            {
+            if is_set && limit.is_none() && fields.field_value("rate_limit").is_none_or(is_null) {
                 let message = format_args!(
                     "`{field}` has no effect without a `rate_limit` in the same descriptor"
                 );
@@ -212,20 +214,20 @@ impl DescriptorParser<'_> {
                 self.push_note(fields.field_position(field), message);
             }
         }
-        let Some(metadata) = fields.field_value("metadata").filter(|node| !node.is_null()) else {
+        let Some(metadata) = fields.field_value("metadata").filter(|node| !is_null(node)) else {
             return;
         };
-        match metadata.value {
-            YamlValue::Map(_) => {
+        match metadata.kind {
+            NodeKind::Map(_) => {
                 let message = "`metadata` is accepted and has no effect";
-                self.push_note(metadata.position, message);
+                self.push_note(metadata.span.into(), message);
             }
-            _ => self.push_error(metadata.position, "`metadata` must be a map"),
+            _ => self.push_error(metadata.span.into(), "`metadata` must be a map"),
         }
     }
 
     fn parse_limit(&mut self, fields: &YamlMapFields<'_>) -> Option<ConfigLimit> {
-        let node = fields.field_value("rate_limit").filter(|node| !node.is_null())?;
+        let node = fields.field_value("rate_limit").filter(|node| !is_null(node))?;
         let fields = self.read_map_fields(
             node,
             RATE_LIMIT_FIELDS,
@@ -257,8 +259,7 @@ impl DescriptorParser<'_> {
         };
         let position = fields.field_position("requests_per_unit");
         let quota = unit.map(|unit| ConfigQuota { position, max: max.unwrap_or_default(), unit });
-        if quota.is_some() && fields.field_value("requests_per_unit").is_none_or(YamlNode::is_null)
-        {
+        if quota.is_some() && fields.field_value("requests_per_unit").is_none_or(is_null) {
             let message = "without `requests_per_unit` a limit is 0: nothing passes";
             self.push_note(fields.position, message);
         }
@@ -296,22 +297,23 @@ impl DescriptorParser<'_> {
     /// already reported unknown fields. Returns `None` and adds an error if the node is not a map.
     fn read_map_fields<'n>(
         &mut self,
-        node: &'n YamlNode,
+        node: &'n Node,
         known_fields: &[&str],
         expected: &str,
     ) -> Option<YamlMapFields<'n>> {
-        let YamlValue::Map(entries) = &node.value else {
-            self.push_error(node.position, format_args!("expected {expected}"));
+        let NodeKind::Map(entries) = &node.kind else {
+            self.push_error(node.span.into(), format_args!("expected {expected}"));
             return None;
         };
         let mut fields = Vec::new();
-        for (position, name, value) in entries {
-            if !known_fields.contains(&&**name) {
-                self.push_note(*position, format_args!("`{name}` has no effect here"));
+        for (key, value) in entries {
+            let Some(name) = key.text() else { continue };
+            if !known_fields.contains(&name) {
+                self.push_note(key.span.into(), format_args!("`{name}` has no effect here"));
             }
-            fields.push((&**name, *position, value));
+            fields.push((name, value));
         }
-        Some(YamlMapFields { position: node.position, entries: fields })
+        Some(YamlMapFields { position: node.span.into(), entries: fields })
     }
 
     /// Returns the items of a list field that are maps. Skips other items, because `check_fields` has already reported
@@ -320,53 +322,61 @@ impl DescriptorParser<'_> {
         &mut self,
         fields: &YamlMapFields<'n>,
         field: &str,
-    ) -> impl Iterator<Item = &'n YamlNode> + use<'n> {
+    ) -> impl Iterator<Item = &'n Node> + use<'n> {
         let items = match fields.field_value(field) {
-            Some(YamlNode { value: YamlValue::List(items), .. }) => &items[..],
-            Some(node) if !node.is_null() => {
-                self.push_error(node.position, format_args!("`{field}` must be a list"));
+            Some(Node { kind: NodeKind::List(items), .. }) => &items[..],
+            Some(node) if !is_null(node) => {
+                self.push_error(node.span.into(), format_args!("`{field}` must be a list"));
                 &[]
             }
             _ => &[],
         };
-        items.iter().filter(|item| matches!(item.value, YamlValue::Map(_)))
+        items.iter().filter(|item| matches!(item.kind, NodeKind::Map(_)))
     }
 
     fn read_text_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> String {
-        match fields.field_value(field).map(|node| (&node.value, node.position)) {
-            None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => String::new(),
-            Some((YamlValue::Scalar(_, text), _)) => text.to_string(),
-            Some((_, position)) => {
-                self.push_error(position, format_args!("`{field}` must be text"));
+        match fields.field_value(field).map(|node| (Scalar::from_node(node), node)) {
+            None | Some((Some((Scalar::Null, _)), _)) => String::new(),
+            Some((Some((_, text)), _)) => text.to_owned(),
+            Some((None, node)) => {
+                self.push_error(node.span.into(), format_args!("`{field}` must be text"));
                 String::new()
             }
         }
     }
 
     fn read_bool_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> bool {
-        match fields.field_value(field).map(|node| (&node.value, node.position)) {
-            None | Some((YamlValue::Scalar(Scalar::Null, _), _)) => false,
-            Some((YamlValue::Scalar(Scalar::Bool(flag), _), _)) => *flag,
-            Some((_, position)) => {
-                self.push_error(position, format_args!("`{field}` must be `true` or `false`"));
+        match fields.field_value(field).map(|node| (Scalar::from_node(node), node)) {
+            None | Some((Some((Scalar::Null, _)), _)) => false,
+            Some((Some((Scalar::Bool(flag), _)), _)) => flag,
+            Some((_, node)) => {
+                self.push_error(
+                    node.span.into(),
+                    format_args!("`{field}` must be `true` or `false`"),
+                );
                 false
             }
         }
     }
 
     fn read_number_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> Option<u32> {
-        let node = fields.field_value(field).filter(|node| !node.is_null())?;
-        let number = match &node.value {
-            YamlValue::Scalar(Scalar::Int(number), _) => u32::try_from(*number).ok(),
+        let node = fields.field_value(field).filter(|node| !is_null(node))?;
+        let number = match Scalar::from_node(node) {
+            Some((Scalar::Int(number), _)) => u32::try_from(number).ok(),
             // `check_fields` has already reported it.
-            YamlValue::Scalar(Scalar::OtherNumber, _) => return None,
+            Some((Scalar::OtherNumber, _)) => return None,
             _ => None,
         };
         if number.is_none() {
             let message =
                 format_args!("`{field}` must be an integer from 0 to {}, without quotes", u32::MAX);
-            self.push_error(node.position, message);
+            self.push_error(node.span.into(), message);
         }
         number
     }
+}
+
+/// Returns `true` if a node is null, as Envoy's reference rate limit server reads it.
+fn is_null(node: &Node) -> bool {
+    matches!(Scalar::from_node(node), Some((Scalar::Null, _)))
 }

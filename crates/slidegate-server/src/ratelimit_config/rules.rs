@@ -10,13 +10,21 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
 
-use slidegate::{Limit, MAX_UNITS, Quota};
+use slidegate::{Algorithm, Limit, MAX_UNITS, Quota};
 
-use super::ConversionOptions;
 use super::finding::{Findings, SourcePosition};
 use super::parse::{ConfigDescriptor, ConfigDomain, ConfigLimit, ConfigQuota};
 use super::rule_names::RuleNames;
 use super::wildcard;
+use crate::policy_input::LimitCheck;
+
+/// Options of a conversion. They apply to every limit of the policy.
+#[derive(Clone, Copy)]
+pub struct ConversionOptions {
+    pub algorithm: Algorithm,
+    /// A function that rejects the limits that the store does not support.
+    pub supports: LimitCheck,
+}
 
 /// The maximum number of excluded values in all rules of a domain, about the maximum that a policy may contain. A rule
 /// is off for its excluded values.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use slidegate::{Algorithm, Descriptor, Request, Value};
 
 use super::{Conversion, ConversionOptions, convert};
-use crate::policy_file::{FileText, accept_any_limit};
+use crate::policy_input::{FileText, accept_any_limit};
 
 fn config_files_from_texts(texts: &[&str]) -> Vec<FileText> {
     let file = |(index, text): (usize, &&str)| FileText {

@@ -10,7 +10,7 @@ use serde_json::Serializer;
 use thiserror::Error;
 
 use self::request::{JsonObject, RequestJson};
-use super::{FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse};
+use super::messages::{FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse};
 
 /// The reason why a message cannot be parsed from JSON or written as JSON.
 #[derive(Debug, Error)]

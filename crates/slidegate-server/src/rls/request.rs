@@ -13,8 +13,9 @@ use super::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use super::messages::envoy::service::ratelimit::v3::RateLimitRequest;
-use super::{InvalidRequest, unit};
+use super::messages::{InvalidRequest, RateLimitRequest};
+use super::unit;
+use crate::request_handler::ParsedRequest;
 
 /// Maximum number of descriptors of a request. Envoy creates one descriptor for each `actions` list in the
 /// configuration of a route, so clients cannot influence the number.
@@ -25,7 +26,7 @@ pub const MAX_DESCRIPTORS: usize = 1024;
 const MAX_ENTRIES_TO_COMPARE_PAIRWISE: usize = 16;
 
 /// A validated request message.
-pub struct ParsedRequest {
+pub struct ParsedMessage {
     domain: String,
     descriptors: Vec<ParsedDescriptor>,
 }
@@ -53,7 +54,7 @@ enum DescriptorCost {
     Descriptor(u64),
 }
 
-impl ParsedRequest {
+impl ParsedMessage {
     /// Parses and validates a request message.
     pub fn parse(message: RateLimitRequest) -> Result<Self, InvalidRequest> {
         let count = message.descriptors.len();
@@ -79,18 +80,14 @@ impl ParsedRequest {
         })
     }
 
-    /// Returns the domain whose rules apply.
-    pub fn domain(&self) -> &str {
-        &self.domain
-    }
-
     /// Returns the number of descriptors.
     pub fn descriptor_count(&self) -> usize {
         self.descriptors.len()
     }
+}
 
-    /// Converts this message to the request type that the gate evaluates.
-    pub fn to_gate_request(&self) -> Request<'_> {
+impl ParsedRequest for ParsedMessage {
+    fn to_gate_request(&self) -> Request<'_> {
         let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
         Request::with_descriptors(&self.domain, descriptors)
     }
@@ -261,7 +258,7 @@ mod tests {
         let limit = |requests_per_unit, unit| {
             let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
             let limit = Some(limit);
-            ParsedRequest::parse(request_with_descriptor(RateLimitDescriptor {
+            ParsedMessage::parse(request_with_descriptor(RateLimitDescriptor {
                 limit,
                 ..Default::default()
             }))
@@ -283,7 +280,7 @@ mod tests {
         let limit = |unit, unit_multiplier| {
             let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
             let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
-            ParsedRequest::parse(request_with_descriptor(descriptor))
+            ParsedMessage::parse(request_with_descriptor(descriptor))
                 .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
@@ -303,7 +300,7 @@ mod tests {
             let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
             let message =
                 RateLimitRequest { hits_addend: request, ..request_with_descriptor(descriptor) };
-            ParsedRequest::parse(message).unwrap().descriptors[0].cost
+            ParsedMessage::parse(message).unwrap().descriptors[0].cost
         };
         use DescriptorCost::{Default as NoCost, Descriptor, Message};
         assert_eq!(cost(0, None), NoCost);

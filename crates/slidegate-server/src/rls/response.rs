@@ -11,7 +11,7 @@ use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 use super::unit;
-use crate::http::ResponseRenderer;
+use crate::rendering::ResponseRenderer;
 
 /// Builds the response to a request. `descriptors` is the number of descriptors in the request.
 pub fn build_response(

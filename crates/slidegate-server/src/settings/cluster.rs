@@ -6,8 +6,8 @@ use std::{fs, io};
 use slidegate_cluster::{Settings, StartError};
 use thiserror::Error;
 
-use super::StoreBounds;
 use crate::args::{ClusterArgs, ClusterKeyArg};
+use crate::bounds::StoreBounds;
 
 /// The minimum length of a cluster key in bytes.
 const MIN_CLUSTER_KEY_BYTES: usize = 16;

@@ -20,6 +20,7 @@ use slidegate::policy::{Rule, RuleLimit};
 
 use super::duration_histogram::DurationHistogram;
 use super::limit_result::LimitResult;
+use super::request_result::RequestResult;
 use super::stripes::Stripes;
 
 use self::cluster::ClusterGauges;
@@ -99,19 +100,6 @@ struct StoreGauges {
     deny_cache_hits: Counter,
 }
 
-/// The result of a request, for metrics and traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestResult {
-    Allowed,
-    Denied,
-    /// The request was denied because the store is unavailable and a rule denies requests in that case.
-    StoreUnavailable,
-    /// The request is invalid.
-    Invalid,
-    /// The server failed to decide about the request.
-    Error,
-}
-
 /// The result of a policy reload, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadResult {
@@ -172,23 +160,6 @@ struct StoreErrorLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReloadLabels {
     result: &'static str,
-}
-
-impl RequestResult {
-    /// All results, in the order of the variants. A variant that is cast to an integer is its index in this array.
-    pub const ALL: [Self; 5] =
-        [Self::Allowed, Self::Denied, Self::StoreUnavailable, Self::Invalid, Self::Error];
-
-    /// Returns the name of the result, which is the value of the label `result`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::StoreUnavailable => "store_unavailable",
-            Self::Invalid => "invalid",
-            Self::Error => "error",
-        }
-    }
 }
 
 impl ReloadResult {
@@ -363,9 +334,13 @@ impl ListenerMetrics {
         self.results[result as usize].inc();
     }
 
-    /// Records the duration of a request in the histogram of this listener.
-    pub fn observe_duration(&self, time: Duration) {
+    /// Records the duration of a request, and counts the request by its result. The result is `None` if the request was
+    /// cancelled.
+    pub fn record_request(&self, time: Duration, result: Option<RequestResult>) {
         self.durations.observe(time);
+        if let Some(result) = result {
+            self.count_result(result);
+        }
     }
 }
 

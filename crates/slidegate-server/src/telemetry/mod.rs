@@ -11,12 +11,14 @@ mod limit_result;
 mod log_throttle;
 pub mod metrics;
 pub mod redact;
+pub mod request_result;
 mod stripes;
 pub mod top;
 pub mod traces;
 mod unknown_domain_log;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use slidegate::policy::MatchedRules;
 use slidegate::{Clock, Policy, Ruling, SystemClock, Timestamp};
@@ -43,7 +45,7 @@ pub struct Telemetry {
     clock: SystemClock,
     collectors: Option<MetricsAndTopKeys>,
     denial_log: Option<DenialLog>,
-    tracer: Option<DecisionTracer>,
+    tracer: Option<Arc<DecisionTracer>>,
     unknown_domain_log: UnknownDomainLog,
 }
 
@@ -87,7 +89,7 @@ impl Telemetry {
         denial_log: Option<DenialLog>,
         tracer: Option<DecisionTracer>,
     ) -> Self {
-        Self { denial_log, tracer, ..self }
+        Self { denial_log, tracer: tracer.map(Arc::new), ..self }
     }
 
     /// Returns the metrics, or `None` if they are disabled.
@@ -104,7 +106,7 @@ impl Telemetry {
     }
 
     /// Returns the tracer, or `None` if tracing is disabled.
-    pub fn tracer(&self) -> Option<&DecisionTracer> {
+    pub fn tracer(&self) -> Option<&Arc<DecisionTracer>> {
         self.tracer.as_ref()
     }
 

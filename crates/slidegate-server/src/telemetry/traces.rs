@@ -8,27 +8,26 @@
 
 mod collector;
 mod parent;
-mod span;
+pub mod span;
 
 use std::time::Duration;
 
-use opentelemetry::Context;
-use opentelemetry::trace::{Span as _, SpanKind, TraceContextExt, Tracer, TracerProvider};
+use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, Tracer, TracerProvider};
+use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{
     ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig,
 };
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
+use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
+use slidegate::StoreError;
 use thiserror::Error;
 use tokio::task;
 use tracing::warn;
 
 pub use self::collector::{CollectorUrl, CollectorUrlError};
 pub use self::parent::TraceParent;
-pub use self::span::DecisionSpan;
 
 use self::collector::CollectorClient;
-use self::span::StoreSpan;
 
 /// Settings for the export of trace spans.
 #[derive(Debug)]
@@ -62,6 +61,9 @@ pub struct StoreTracer {
     /// The name of the kind of store, an attribute of each span.
     kind: &'static str,
 }
+
+/// The trace span of a call to the store. Empty if the decision is not traced.
+pub struct StoreSpan(Option<Span>);
 
 impl DecisionTracer {
     /// Starts tracing. Must be called within a Tokio runtime, on which the spans are sent.
@@ -125,12 +127,34 @@ impl StoreTracer {
     }
 }
 
+impl StoreSpan {
+    fn begin_as_child_of_decision(tracer: &SdkTracer, kind: &'static str) -> Self {
+        Self(Context::map_current(|decision| {
+            decision.span().is_recording().then(|| {
+                let builder = tracer.span_builder("slidegate.store").with_kind(SpanKind::Client);
+                let mut span = tracer.build_with_context(builder, decision);
+                span.set_attribute(KeyValue::new("slidegate.store", kind));
+                span
+            })
+        }))
+    }
+
+    /// Records the error of the store call if it failed, and ends the span.
+    pub fn finish(self, error: Option<&StoreError>) {
+        let Some(mut span) = self.0 else { return };
+        if let Some(error) = error {
+            span.set_status(Status::error(error.to_string()));
+        }
+        span.end();
+    }
+}
+
 /// Returns the attributes that describe this process in exported spans. The standard variables `OTEL_SERVICE_NAME` and
 /// `OTEL_RESOURCE_ATTRIBUTES` override or extend them.
 fn describe_process_as_resource() -> Resource {
     let has_service_name =
         std::env::var_os("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty());
-    let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let resource = Resource::builder().with_attribute(version);
     match has_service_name {
         true => resource.build(),

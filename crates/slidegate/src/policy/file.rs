@@ -11,7 +11,7 @@ mod descriptor;
 mod deserialize;
 mod error;
 mod limits;
-mod node;
+pub(crate) mod node;
 mod overrides;
 mod rule_context;
 mod spec;
@@ -26,7 +26,7 @@ use super::Policy;
 use crate::limit::Limit;
 use compile::Compiler;
 use error::{Diagnostics, SourceSpan};
-use node::{Node, NodeKind};
+use node::{Node, NodeKind, YamlError};
 use spec::PolicySpec;
 
 pub use error::{PolicyError, PolicyErrors, PolicyWarning};
@@ -140,7 +140,7 @@ fn parse_and_compile_policy(
         diagnostics.push(SourceSpan::default(), message);
         return None;
     }
-    let node = Node::read(text, diagnostics)?;
+    let node = Node::parse(text).map_err(|error| report_yaml_error(&error, diagnostics)).ok()?;
     if matches!(node.kind, NodeKind::Null) {
         let message = "the policy is empty: it needs `rules:`, a list of rules";
         diagnostics.push(SourceSpan::default(), message);
@@ -153,6 +153,15 @@ fn parse_and_compile_policy(
         policy.warnings = warnings::find_warnings(text, &spec, &policy);
     }
     Some(policy)
+}
+
+fn report_yaml_error(YamlError { span, message }: &YamlError, diagnostics: &Diagnostics<'_>) {
+    diagnostics.push(
+        *span,
+        format_args!(
+            "invalid YAML: {message}; look for an unclosed bracket or quote, or for wrong indentation, here or above"
+        ),
+    );
 }
 
 /// Returns the JSON Schema (draft 2020-12) of policy files, for completion and validation in editors.

@@ -8,7 +8,7 @@ use axum::http::Uri;
 use serde::Serialize;
 use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 
-use crate::http::problem::{HttpProblem, not_found_with_hint};
+use crate::rendering::problem::{HttpProblem, not_found_with_hint};
 use crate::service::Service;
 use crate::store::ClusterNode;
 

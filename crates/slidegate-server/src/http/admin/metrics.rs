@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, header};
 use headers_accept::Accept;
 
-use crate::http::problem::HttpProblem;
+use crate::rendering::problem::HttpProblem;
 use crate::service::Service;
 use crate::telemetry::metrics::Format;
 

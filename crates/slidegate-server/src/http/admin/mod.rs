@@ -18,9 +18,10 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use super::check_request::ExplainRequest;
-use super::problem::HttpProblem;
-use super::{body, health, problem};
+use super::{body, health};
 use crate::explain::Explanation;
+use crate::rendering::problem;
+use crate::rendering::problem::HttpProblem;
 use crate::service::Service;
 
 /// Returns the router of the admin listener. `client_timeout` is the maximum time to read a request body.

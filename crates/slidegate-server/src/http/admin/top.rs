@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 
-use crate::http::problem::HttpProblem;
+use crate::rendering::problem::HttpProblem;
 use crate::service::Service;
 use crate::telemetry::top::TopReport;
 

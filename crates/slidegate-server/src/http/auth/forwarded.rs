@@ -4,24 +4,15 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName};
-use clap::ValueEnum;
 use slidegate::{Descriptor, Request};
 use slidegate_tower::extract::normalize_path;
 
+use crate::args::RepeatedHeaders;
 use crate::service::PolicyHeaders;
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-/// The treatment of a client's headers that occur more than once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RepeatedHeaders {
-    /// Use the first value.
-    First,
-    /// Treat the header as absent, unless all values are equal.
-    Absent,
-}
 
 /// The attributes of a client's request that a proxy describes in headers.
 pub struct ForwardedRequest<'h> {

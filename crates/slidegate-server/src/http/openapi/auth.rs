@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use slidegate::Problem;
 
 use super::super::auth::ForwardAuthQuery;
-use super::super::problem::{PROBLEM_JSON, ProblemBody};
+use crate::rendering::problem::{PROBLEM_JSON, ProblemBody};
 
 /// All HTTP methods that OpenAPI can describe. `/v1/auth` accepts any method.
 const OPENAPI_METHODS: [&str; 8] =

@@ -1,6 +1,7 @@
 //! The report of `slidegate replay`, as text or as JSON.
 
 mod accuracy;
+mod rule_suggestions;
 mod snippet;
 mod suggestions;
 mod table;

@@ -1,10 +1,8 @@
 //! Formats suggested limits as the YAML of a policy.
 
-use std::time::Duration;
-
 use slidegate::{Algorithm, Limit, Quota};
 
-use super::suggestions::RuleSuggestions;
+use super::rule_suggestions::RuleSuggestions;
 use crate::replay::suggest::{Headroom, PER_MILLE};
 
 /// Returns the YAML of a policy with the suggested limits that deny the fewest clients. Limits that deny more clients
@@ -86,11 +84,6 @@ fn quota_implies_other(quota: &Quota, other: &Quota) -> bool {
         }
         std::cmp::Ordering::Equal => false,
     }
-}
-
-/// Formats the length of a window as in a policy, such as `1m`.
-pub fn window_name(window: Duration) -> String {
-    Quota::new(0, window).map_or_else(|_| format!("{window:?}"), |quota| quota.window_text())
 }
 
 /// Formats a name as a YAML scalar. Adds quotes if YAML could read the name as another type.

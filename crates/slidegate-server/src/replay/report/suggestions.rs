@@ -1,15 +1,14 @@
 //! The limits that a replay suggests, as text and as JSON.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::Serialize;
 use slidegate::Policy;
 
+use super::rule_suggestions::{RuleSuggestions, WindowSuggestion};
 use super::{snippet, table};
-use crate::durations::ceil_millis;
 use crate::replay::stats::ReplayStats;
-use crate::replay::suggest::{self, Headroom, LimitChoice, Suggestion};
+use crate::replay::suggest::{self, Headroom, Suggestion};
 
 /// The limits that a replay suggests for the rules of a policy.
 #[derive(Debug, Serialize)]
@@ -26,39 +25,6 @@ pub struct Suggestions<'a> {
     /// Whether the log is shorter than some windows, so that no limits are suggested for them.
     #[serde(skip)]
     is_short: bool,
-}
-
-/// The limits that a replay suggests for one rule.
-#[derive(Debug, Serialize)]
-pub struct RuleSuggestions<'a> {
-    pub rule: &'a str,
-    #[serde(skip)]
-    pub domain: &'a str,
-    pub per: Vec<String>,
-    clients: u64,
-    pub windows: Vec<WindowSuggestion>,
-}
-
-/// The limits that a replay suggests for one window of a rule: one for each share of clients that may be denied.
-#[derive(Debug, Serialize)]
-pub struct WindowSuggestion {
-    #[serde(rename = "window")]
-    pub name: String,
-    window_ms: u64,
-    #[serde(skip)]
-    pub window: Duration,
-    pub choices: Vec<ChoiceReport>,
-}
-
-/// A suggested limit that denies at most a given share of the clients.
-#[derive(Debug, Serialize)]
-pub struct ChoiceReport {
-    may_deny_percent: f64,
-    may_deny_clients: u64,
-    max: u64,
-    denied_clients: u64,
-    pub suggested_max: u64,
-    still_denied_clients: u64,
 }
 
 impl<'a> Suggestions<'a> {
@@ -93,30 +59,6 @@ impl Suggestions<'_> {
     /// Records that the user has not provided a policy. The text then omits the note about `when` in the policy.
     pub fn without_policy(self) -> Self {
         Self { has_policy: false, ..self }
-    }
-}
-
-impl WindowSuggestion {
-    fn new(Suggestion { window, choices, .. }: &Suggestion) -> Self {
-        Self {
-            name: snippet::window_name(*window),
-            window_ms: ceil_millis(*window),
-            window: *window,
-            choices: choices.iter().map(ChoiceReport::new).collect(),
-        }
-    }
-}
-
-impl ChoiceReport {
-    fn new(choice: &LimitChoice) -> Self {
-        Self {
-            may_deny_percent: choice.per_mille as f64 / 10.0,
-            may_deny_clients: choice.max_denied,
-            max: choice.max,
-            denied_clients: choice.denied,
-            suggested_max: choice.suggested,
-            still_denied_clients: choice.still_denied,
-        }
     }
 }
 
@@ -171,31 +113,6 @@ impl Suggestions<'_> {
         });
         table::write(f, &title, head, &rows.collect::<Vec<_>>())?;
         write_note_on_shares_below_one_client(f, rule)
-    }
-}
-
-impl WindowSuggestion {
-    /// Returns the suggested limits without duplicates. There is one limit for each share of clients that may be
-    /// denied. If a share, multiplied by the number of clients, is below 1, its limit denies no client. All limits that
-    /// deny no client are equal, so only the first of them is returned.
-    fn choices_without_duplicates(&self) -> impl Iterator<Item = &ChoiceReport> {
-        let denies_none = |choice: &ChoiceReport| choice.may_deny_clients == 0;
-        let no_denials = self.choices.iter().find(|choice| denies_none(choice));
-        no_denials.into_iter().chain(self.choices.iter().filter(move |choice| !denies_none(choice)))
-    }
-}
-
-impl ChoiceReport {
-    fn format_table_row_name(&self) -> String {
-        match self.may_deny_clients {
-            0 => "denying no client".to_owned(),
-            _ => format!("denying at most {} %", self.may_deny_percent),
-        }
-    }
-
-    fn format_table_cells(&self) -> [String; 4] {
-        let Self { max, denied_clients, suggested_max, still_denied_clients, .. } = self;
-        [max, denied_clients, suggested_max, still_denied_clients].map(u64::to_string)
     }
 }
 

@@ -9,7 +9,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::rls::RateLimitRequest;
+use crate::rls::messages::RateLimitRequest;
 use crate::rls::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::rls::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,

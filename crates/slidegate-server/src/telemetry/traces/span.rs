@@ -1,26 +1,47 @@
-//! The trace spans of a decision: one for the decision itself, and a child for its call to the store.
+//! The trace span of a decision.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 
-use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, Tracer};
+use opentelemetry::trace::{Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_sdk::trace::{SdkTracer, Span};
-use slidegate::{Ruling, StoreError};
+use slidegate::Ruling;
 
 use super::{DecisionTracer, TraceParent};
-use crate::request_handler::ClassifyResponse;
-use crate::telemetry::metrics::RequestResult;
+use crate::telemetry::request_result::{ClassifyResponse, RequestResult};
 
 /// The trace span of a decision. Empty if the decision is not traced.
-pub struct DecisionSpan(Option<Context>);
+struct DecisionSpan(Option<Context>);
 
-/// The trace span of a call to the store. Empty if the decision is not traced.
-pub struct StoreSpan(Option<Span>);
+/// A decision to record in a span: the domain of the request, and the ruling.
+pub struct TracedDecision {
+    pub domain: String,
+    pub ruling: Ruling,
+}
+
+/// Runs `work` within the span of a decision. Records the decision and the response of `work` in the span, and returns
+/// the response. The span is empty if tracing is disabled or the decision is not sampled.
+///
+/// The caller pins `work`, because a future that is passed by value would be stored twice: by the caller and by this
+/// function.
+pub async fn trace_decision<R: ClassifyResponse>(
+    tracer: Option<&DecisionTracer>,
+    name: &'static str,
+    parent: Option<TraceParent>,
+    work: Pin<&mut impl Future<Output = (R, Option<TracedDecision>)>>,
+) -> R {
+    let span = DecisionSpan::begin(tracer, name, parent);
+    let (response, decision) = span.run_within(work).await;
+    if let Some(TracedDecision { domain, ruling }) = decision {
+        span.record_ruling(domain, &ruling);
+    }
+    span.finish(&response);
+    response
+}
 
 impl DecisionSpan {
     /// Begins the span of a decision. The span is empty if tracing is disabled or the decision is not sampled.
-    pub fn begin(
+    fn begin(
         tracer: Option<&DecisionTracer>,
         name: &'static str,
         parent: Option<TraceParent>,
@@ -33,7 +54,7 @@ impl DecisionSpan {
     }
 
     /// Runs `work` with this span as the current span, so that the spans of store calls become its children.
-    pub async fn run_within<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+    async fn run_within<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|context| {
             let _within = self.0.clone().map(Context::attach);
             work.as_mut().poll(context)
@@ -42,11 +63,11 @@ impl DecisionSpan {
     }
 
     /// Records the decision as attributes of the span.
-    pub fn record_ruling(&self, domain: &str, ruling: &Ruling) {
+    fn record_ruling(&self, domain: String, ruling: &Ruling) {
         let Some(context) = &self.0 else { return };
         let span = context.span();
         let decision = ruling.decision();
-        span.set_attribute(KeyValue::new("slidegate.domain", domain.to_owned()));
+        span.set_attribute(KeyValue::new("slidegate.domain", domain));
         span.set_attribute(KeyValue::new("slidegate.degraded", decision.is_degraded()));
         if let Some(binding) = ruling.binding() {
             let remaining = i64::try_from(decision.remaining()).unwrap_or(i64::MAX);
@@ -57,35 +78,13 @@ impl DecisionSpan {
     }
 
     /// Records the result of the request as attributes of the span, and ends the span.
-    pub fn finish(&self, response: &impl ClassifyResponse) {
+    fn finish(&self, response: &impl ClassifyResponse) {
         let Some(context) = &self.0 else { return };
         let (span, result) = (context.span(), response.request_result());
         span.set_attribute(KeyValue::new("slidegate.outcome", result.name()));
         span.set_attribute(response.status_span_attribute());
         if matches!(result, RequestResult::StoreUnavailable | RequestResult::Error) {
             span.set_status(Status::error(result.name()));
-        }
-        span.end();
-    }
-}
-
-impl StoreSpan {
-    pub(super) fn begin_as_child_of_decision(tracer: &SdkTracer, kind: &'static str) -> Self {
-        Self(Context::map_current(|decision| {
-            decision.span().is_recording().then(|| {
-                let builder = tracer.span_builder("slidegate.store").with_kind(SpanKind::Client);
-                let mut span = tracer.build_with_context(builder, decision);
-                span.set_attribute(KeyValue::new("slidegate.store", kind));
-                span
-            })
-        }))
-    }
-
-    /// Records the error of the store call if it failed, and ends the span.
-    pub fn finish(self, error: Option<&StoreError>) {
-        let Some(mut span) = self.0 else { return };
-        if let Some(error) = error {
-            span.set_status(Status::error(error.to_string()));
         }
         span.end();
     }

@@ -14,13 +14,13 @@ pub(super) const MAX_REPORTED_ERRORS: usize = 1_000;
 
 /// The position and the width of a value in the source text of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct SourceSpan {
+pub struct SourceSpan {
     /// The line number, counted from 1; 0 if the position is unknown.
-    pub(super) line: u64,
+    pub line: u64,
     /// The column in characters, counted from 1; 0 if the position is unknown.
-    pub(super) column: u64,
+    pub column: u64,
     /// The width in characters.
-    pub(super) width: u64,
+    pub width: u64,
 }
 
 impl SourceSpan {

@@ -6,32 +6,50 @@ use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::{Diagnostics, SourceSpan};
+pub use super::error::SourceSpan;
 
 /// The maximum number of nodes in a YAML document. A policy with 10,000 rules has about 250,000 nodes.
 const MAX_YAML_NODES: usize = 600_000;
 
 /// One value of a YAML document, with its position in the source text.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) span: SourceSpan,
-    pub(super) kind: NodeKind,
+pub struct Node {
+    /// The position of the value in the source text.
+    pub span: SourceSpan,
+    /// The value.
+    pub kind: NodeKind,
+    /// Whether a scalar is written without quotes. Has no meaning for lists and maps.
+    pub is_plain: bool,
 }
 
+/// The value of a [`Node`]. The type of a scalar is not determined: that depends on the reader.
 #[derive(Debug)]
-pub(super) enum NodeKind {
+pub enum NodeKind {
     /// A null value: `~`, `null`, or a missing value.
     Null,
     /// The source text of a scalar, without quotes.
     Text(Box<str>),
+    /// The items of a list.
     List(Vec<Node>),
     /// The keys and values of a map, in the order of the document.
     Map(Vec<(Node, Node)>),
 }
 
+/// The reason why a text is not valid YAML.
+#[derive(Debug)]
+pub struct YamlError {
+    /// The position of the error in the source text.
+    pub span: SourceSpan,
+    /// The message of the YAML parser, without the position.
+    pub message: String,
+}
+
 impl Node {
-    /// Parses a YAML document. If it is not valid YAML, reports the error and returns `None`.
-    pub(super) fn read(source: &str, diagnostics: &Diagnostics<'_>) -> Option<Self> {
+    /// Parses a YAML document.
+    ///
+    /// # Errors
+    /// Returns an error if the text is not valid YAML, or has too many nodes.
+    pub fn parse(source: &str) -> Result<Self, YamlError> {
         let options = serde_saphyr::options! {
             with_snippet: false,
             budget: serde_saphyr::budget! {
@@ -43,27 +61,30 @@ impl Node {
         let parsed = serde_saphyr::from_str_with_options::<Spanned<YamlValue>>(source, options);
         parsed
             .map(|raw| node_from_yaml_value(raw, source))
-            .map_err(|error| report_yaml_error(&error, diagnostics))
-            .ok()
+            .map_err(|error| YamlError::from_parser_error(&error))
+    }
+
+    /// Returns the text of a scalar, or `None` for other values. The key of a map always has a text.
+    pub fn text(&self) -> Option<&str> {
+        match &self.kind {
+            NodeKind::Text(text) => Some(text),
+            NodeKind::Null | NodeKind::List(_) | NodeKind::Map(_) => None,
+        }
     }
 }
 
-/// Adds an error of the YAML parser to `diagnostics`.
-fn report_yaml_error(error: &serde_saphyr::Error, diagnostics: &Diagnostics<'_>) {
-    let error = error.without_snippet();
-    let span = error
-        .location()
-        .map_or(SourceSpan::default(), |location| SourceSpan::from_location(&location));
-    let message = error.to_string();
-    // The span already contains the position.
-    let suffix = format!(" at line {}, column {}", span.line, span.column);
-    let message = message.strip_suffix(&suffix).unwrap_or(&message);
-    diagnostics.push(
-        span,
-        format_args!(
-            "invalid YAML: {message}; look for an unclosed bracket or quote, or for wrong indentation, here or above"
-        ),
-    );
+impl YamlError {
+    fn from_parser_error(error: &serde_saphyr::Error) -> Self {
+        let error = error.without_snippet();
+        let span = error
+            .location()
+            .map_or(SourceSpan::default(), |location| SourceSpan::from_location(&location));
+        let message = error.to_string();
+        // The span already contains the position.
+        let suffix = format!(" at line {}, column {}", span.line, span.column);
+        let message = message.strip_suffix(&suffix).unwrap_or(&message).to_owned();
+        Self { span, message }
+    }
 }
 
 impl SourceSpan {
@@ -75,28 +96,31 @@ impl SourceSpan {
 
 fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
     let span = SourceSpan::from_location(&raw.referenced);
+    let written = source_text(&raw.defined, source);
+    let is_plain = written.is_some_and(|text| !text.starts_with(['"', '\'']));
     let kind = match raw.value {
         YamlValue::Null => NodeKind::Null,
         YamlValue::Text(text) => NodeKind::Text(text.into()),
-        YamlValue::NonText(text) => NodeKind::Text(
-            source_text(&raw.defined, source).map_or_else(|| text.into(), Into::into),
-        ),
+        YamlValue::NonText(text) => {
+            NodeKind::Text(written.filter(|_| is_plain).map_or_else(|| text.into(), Into::into))
+        }
         YamlValue::List(items) => NodeKind::List(
             items.into_iter().map(|item| node_from_yaml_value(item, source)).collect(),
         ),
         YamlValue::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
                 let (span, text) = (SourceSpan::from_location(&key.referenced), key.value.into());
-                (Node { span, kind: NodeKind::Text(text) }, node_from_yaml_value(value, source))
+                let key = Node { span, kind: NodeKind::Text(text), is_plain: false };
+                (key, node_from_yaml_value(value, source))
             });
             NodeKind::Map(entries.collect())
         }
     };
-    Node { span, kind }
+    Node { span, kind, is_plain }
 }
 
-/// Returns the source text of a scalar that the YAML parser converted to a number or a boolean. For example, the parser
-/// converts `1.10` to the number `1.1`. Returns `None` if the source text is unknown or empty.
+/// Returns the source text of a value, because the parser converts numbers and booleans. For example, it converts `1.10`
+/// to the number `1.1`. Returns `None` if the source text is unknown or empty.
 fn source_text<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(at.span().byte_offset()?).ok()?;
     let length = usize::try_from(at.span().byte_len()?).ok()?;

@@ -1,13 +1,118 @@
-//! Writes check responses as JSON.
+//! The JSON of check responses: its types, and its writer.
 //!
-//! This module replaces serde for these responses: serde inspects every character of every field name, which takes as
+//! The writer replaces serde for these responses: serde inspects every character of every field name, which takes as
 //! long as the decision itself. A test compares the output with the output of serde.
 
 use std::io;
 
-use slidegate::Reason;
+use schemars::JsonSchema;
+use serde::Serialize;
+use slidegate::{Reason, Ruling};
 
-use super::{CheckResponse, LimitBody, LimitStatusBody};
+use crate::durations::ceil_millis;
+
+/// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
+/// or if no limit was evaluated, because the rules that apply evaluate only a sample of the requests.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Answer")]
+pub struct CheckResponse<'r> {
+    /// Whether the request is allowed: true with status 200. A denial has the `deny_status` of its rule, 429 by
+    /// default, or 503 if the store is unavailable.
+    allowed: bool,
+    /// The reason why the request is denied. Null if it is allowed.
+    reason: Option<Reason>,
+    /// The rule that determined the decision.
+    rule: Option<&'r str>,
+    /// The limit that determined the decision. On a denial, the denying limit with the longest wait.
+    limit: Option<LimitBody<'r>>,
+    /// Number of units that are left in the limit.
+    remaining: Option<u64>,
+    /// Milliseconds until the limit is completely unused.
+    reset_after_ms: Option<u64>,
+    /// Milliseconds until the request fits the limit. Null if the request fits now, or if it can never fit.
+    retry_after_ms: Option<u64>,
+    /// Whether the store was unavailable, so that the decision is an estimate.
+    degraded: bool,
+    /// The status of every limit of every rule that applies. Omits limits that were not evaluated, because a cached
+    /// denial already decided, or because their rule evaluates only a sample of the requests.
+    limits: Vec<LimitStatusBody<'r>>,
+}
+
+/// The status of one limit.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Standing")]
+struct LimitStatusBody<'r> {
+    /// The rule's name.
+    rule: &'r str,
+    /// The name and the quota of the limit.
+    limit: LimitBody<'r>,
+    /// The algorithm that enforces the limit.
+    algorithm: &'static str,
+    /// Whether the request fits this limit.
+    allowed: bool,
+    /// Whether the rule only observes, and never denies.
+    observed: bool,
+    /// Number of units that are left in the limit.
+    remaining: u64,
+    /// Milliseconds until the limit is completely unused.
+    reset_after_ms: u64,
+    /// Milliseconds until the request fits the limit. Null if the request fits now, or if it can never fit.
+    retry_after_ms: Option<u64>,
+}
+
+/// The name and the quota of a limit: a maximum number of units per window.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Limit")]
+struct LimitBody<'r> {
+    /// The name of the limit, unique in its rule.
+    name: &'r str,
+    /// Maximum number of units per window.
+    max: u64,
+    /// The length of the window in milliseconds.
+    window_ms: u64,
+}
+
+impl<'r> CheckResponse<'r> {
+    /// Creates the response to the request of a ruling.
+    pub fn from_ruling(ruling: &'r Ruling) -> Self {
+        let binding = ruling.binding().map(LimitStatusBody::from_status);
+        let decision = ruling.decision();
+        Self {
+            allowed: decision.is_allowed(),
+            reason: ruling.reason(),
+            rule: binding.as_ref().map(|limit_status| limit_status.rule),
+            remaining: binding.as_ref().map(|limit_status| limit_status.remaining),
+            reset_after_ms: binding.as_ref().map(|limit_status| limit_status.reset_after_ms),
+            retry_after_ms: binding.as_ref().and_then(|limit_status| limit_status.retry_after_ms),
+            limit: binding.map(|limit_status| limit_status.limit),
+            degraded: decision.is_degraded(),
+            limits: ruling.limits().map(LimitStatusBody::from_status).collect(),
+        }
+    }
+}
+
+impl<'r> LimitStatusBody<'r> {
+    fn from_status(limit_status: slidegate::LimitStatus<'r>) -> Self {
+        let slidegate::LimitStatus { rule, limit: rule_limit, outcome, .. } = limit_status;
+        let limit = rule_limit.limit();
+        let quota = limit.quota();
+        let wait = outcome.retry_after().filter(|_| !outcome.fits());
+        Self {
+            rule: rule.name(),
+            limit: LimitBody {
+                name: rule_limit.id(),
+                max: quota.max(),
+                window_ms: ceil_millis(quota.window()),
+            },
+            algorithm: limit.algorithm().name(),
+            allowed: outcome.fits(),
+            observed: limit_status.is_observed(),
+            remaining: outcome.remaining(),
+            reset_after_ms: ceil_millis(outcome.reset_after()),
+            retry_after_ms: wait.map(ceil_millis),
+        }
+    }
+}
 
 /// A writer that appends JSON to a buffer.
 struct JsonWriter<'o>(&'o mut Vec<u8>);

@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
-use crate::telemetry::metrics::RequestResult;
+use crate::bounds::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::telemetry::request_result::RequestResult;
 
 /// The media type of error responses.
 pub const PROBLEM_JSON: &str = "application/problem+json";

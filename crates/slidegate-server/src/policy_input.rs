@@ -1,0 +1,26 @@
+//! The inputs of a policy: the texts of its files, and the check whether the store supports its limits.
+//!
+//! Both kinds of policy sources use them: policy files, and files of Envoy's reference rate limit server.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use slidegate::Limit;
+
+/// The path and the text of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileText {
+    pub path: PathBuf,
+    pub text: Arc<str>,
+}
+
+/// The paths and texts of all files of a policy source.
+pub type SourceTexts = Arc<[FileText]>;
+
+/// A function that checks whether the store supports a limit. The error contains the reason and an alternative.
+pub type LimitCheck = fn(&Limit) -> Result<(), String>;
+
+/// Accepts every limit. Used by commands that have no store.
+pub fn accept_any_limit(_: &Limit) -> Result<(), String> {
+    Ok(())
+}

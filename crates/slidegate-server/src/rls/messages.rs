@@ -1,0 +1,25 @@
+//! The messages of Envoy's rate limit service, version 3, which `build.rs` generates from `proto/`.
+//!
+//! The file has no functions: `request` and `response` convert the messages, and `json` writes them as JSON.
+
+use thiserror::Error;
+
+pub use self::generated::envoy;
+pub use self::generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+
+/// The definitions of all messages, as an encoded `FileDescriptorSet` of Protocol Buffers.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// The full name of the gRPC service.
+pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+/// The reason why a rate limit request is invalid.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct InvalidRequest(pub String);
+
+/// Message types generated from `proto/`.
+#[allow(missing_docs, clippy::all, reason = "generated")]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/messages.rs"));
+}

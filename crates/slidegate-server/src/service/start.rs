@@ -1,0 +1,88 @@
+//! Opens the store, and starts the service on top of it.
+
+use slidegate::{Gate, MemoryStore, SystemClock, WallClock};
+use slidegate_cluster::{ClusterStore, StartError};
+use slidegate_redis::ConnectError;
+use thiserror::Error;
+
+use super::Service;
+use crate::args::RedisClock;
+use crate::bounds::StoreBounds;
+use crate::health::Health;
+use crate::settings::{ServiceSettings, StoreSettings};
+use crate::store::ServerStore;
+use crate::telemetry::traces::TracerError;
+use crate::telemetry::{DecisionTracer, DenialLog, InstrumentedStore, Metrics, Telemetry};
+
+/// The reason why the service cannot start.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("{flag}{0}", flag = flag_that_caused_error(.0))]
+    StartNode(#[from] StartError),
+    #[error(transparent)]
+    Tracer(#[from] TracerError),
+}
+
+/// Returns the flag that caused the error, as the prefix of the error message.
+fn flag_that_caused_error(error: &StartError) -> &'static str {
+    match error {
+        StartError::Listen { .. } | StartError::NoKey(_) => {
+            "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): "
+        }
+        StartError::Key(_) => "--cluster-key (SLIDEGATE_CLUSTER_KEY): ",
+        StartError::Address(_) => "--cluster-advertise (SLIDEGATE_CLUSTER_ADVERTISE): ",
+        StartError::Join(_) => "--store (SLIDEGATE_STORE): ",
+    }
+}
+
+/// Opens the store and creates the service on top of it. Must be called in a Tokio runtime, in which Redis and cluster
+/// stores connect in the background.
+pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
+    let bounds = settings.bounds;
+    let store = open_store(settings.store, bounds).await?;
+    let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind()));
+    let traces = settings.traces.map(DecisionTracer::start).transpose()?;
+    let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
+    let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
+    let store = InstrumentedStore::new(store, store_metrics, store_traces);
+    let policy = match settings.is_observe_only {
+        true => settings.policy.observing(),
+        false => settings.policy,
+    };
+    let gate = Gate::new(policy, store)
+        .with_instances(settings.expected_instances)
+        .with_local_max_keys(bounds.max_keys)
+        .with_local_max_memory(bounds.max_memory);
+    let health = Health::new(settings.ready_needs_store);
+    let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
+    let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
+    let telemetry = match metrics {
+        Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
+        None => telemetry,
+    };
+    Ok(Service::new(gate, telemetry, health, settings.is_observe_only))
+}
+
+async fn open_store(
+    settings: StoreSettings,
+    bounds: StoreBounds,
+) -> Result<ServerStore, ServiceError> {
+    let (address, settings, clock) = match settings {
+        StoreSettings::Memory => {
+            let store = MemoryStore::with_clock(SystemClock::new(), bounds.max_keys);
+            return Ok(ServerStore::Memory(store.with_max_memory(bounds.max_memory)));
+        }
+        StoreSettings::Cluster(settings) => {
+            return Ok(ServerStore::Cluster(Box::new(ClusterStore::start(*settings).await?)));
+        }
+        StoreSettings::Redis { address, settings, clock } => (address, settings, clock),
+    };
+    let store = address.open(settings)?;
+    Ok(ServerStore::Redis(Box::new(match clock {
+        RedisClock::Server => store,
+        // The clocks of several machines must agree. Time synchronization adjusts only the wall clock.
+        RedisClock::Client => store.with_clock(WallClock),
+    })))
+}
